@@ -13,6 +13,7 @@ from nyala import _worker
 from nyala.cfile.first_pass import PASSES
 from nyala.database import Database
 from nyala.delta.compaction_policy import FILES_MIN
+from nyala.env.reserve import PIECE_BYTES, PIECES_MAX, PIECES_MIN
 from nyala.tablet import compaction, compactor, maintenance, store
 from nyala.tablet import compaction_plans as plans
 from nyala.tablet import compaction_policy as policy
@@ -99,7 +100,11 @@ def test_the_figures_on_the_page_are_those_of_the_code() -> None:
     assert compactor.PUT_OFF_MAX_S == 3600
     assert f"it looks again after {compactor.PUT_OFF_S:.0f} seconds" in text
     assert f"less than {compactor.INLINE_BYTES // MB} MB is done in the background's thread" in text
-    assert f"and {compaction.RESERVE_BYTES // MB} MB besides" in text
+    assert f"and 1/{compaction.SPARE_SHARE} of that besides" in text
+    assert (
+        f"{PIECE_BYTES * PIECES_MIN >> 20} MiB" in text
+        and f"up to {PIECE_BYTES * PIECES_MAX >> 20} MiB" in text
+    )
     assert f"(`nice` {_worker.NICENESS})" in text
     assert f"fail after {store.WAIT_FOR_MEMORY_S:.0f} seconds" in text
     pool = WorkerPool()

@@ -15,6 +15,7 @@ import pytest
 
 import nyala
 from nyala.database import Database
+from nyala.env import Reserve, system_files
 from nyala.errors import StorageError
 from tests.figures import counted
 from tests.stress.steps import (
@@ -98,6 +99,8 @@ def one_fault(
         cleanup.push(lambda *_: close(db))
         assert whole(db) == outcomes.before
         moment = db.now()
+        # The reserve of space would heal a full disk: here there is none.
+        db._writer().reserve = Reserve(system_files(), f"{path}/none")
         faulty = break_catalogue(db, code, fail_at, done)
         failure: nyala.Error | None = None
         try:

@@ -43,7 +43,7 @@ from typing import Final, Literal, TypeAlias
 import google_crc32c
 
 from nyala.catalog.format import LEASES_NAME
-from nyala.env import MAY_NOT_WRITE, Env, FileLock, MissingFileError, is_gone
+from nyala.env import MAY_NOT_WRITE, Env, FileLock, MissingFileError, Reserve, is_full, is_gone
 from nyala.errors import HistoryExpiredError, InvalidArgumentError, StorageError
 
 __all__ = [
@@ -200,9 +200,16 @@ def create_lease(
     kind:       "reader" lives as long as this process; "remote" until `expires_us`.
     expires_us: microseconds since the epoch; for a remote lease, and only for one.
     owner:      of a remote lease, the mark of the process for which it is; None: it ends by its expiry only.
+    On a full disk it takes from the store's reserve of space.
     Raises:     StorageError when the folder cannot be written.
     """
     assert (kind == "remote") == (expires_us is not None), "a remote lease has an expiry, a reader's has none"
+    return Reserve(env.files, directory).take(lambda: _create_lease(env, directory, kind, expires_us, owner))
+
+
+def _create_lease(
+    env: Env, directory: str, kind: LeaseKind, expires_us: int | None, owner: str | None
+) -> Lease:
     folder = os.path.join(directory, LEASES_NAME)
     if not env.files.exists(directory):  # moved or removed; its name shall not come back for a lease
         raise StorageError(f"there is no store in {directory}: check the path", path=directory)
@@ -226,14 +233,15 @@ def create_lease(
 
 
 def reader_lease(env: Env, directory: str) -> Lease | None:
-    """A new lease of this process as a reader; None: it may not write in the store's folder.
+    """A new lease of this process as a reader; None: it may not write in the store's folder, or there is no room for it
+    and no reserve left.
 
     Raises: StorageError for any other reason.
     """
     try:
         return create_lease(env, directory)
     except StorageError as error:
-        if error.errno in MAY_NOT_WRITE:
+        if error.errno in MAY_NOT_WRITE or is_full(error):
             return None
         raise
 

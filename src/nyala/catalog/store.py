@@ -25,6 +25,7 @@ Source: design §3 (metadata), §6 P1, T1; SQLite's documents on WAL mode and on
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import sqlite3
@@ -47,7 +48,7 @@ from nyala.catalog.format import (
 from nyala.catalog.memory_copy import connect_to_copy
 from nyala.catalog.model import CatalogChange, CatalogState, apply
 from nyala.catalog.rows import RowsByTable, all_rows, decode, difference
-from nyala.env import Env
+from nyala.env import Env, is_full, why_full
 from nyala.errors import CorruptionError, ReadOnlyError, StorageError
 
 __all__ = ["Catalog", "find_store", "without_collector"]
@@ -82,6 +83,15 @@ READ_ERRORS: Final = (sqlite3.Error, UnicodeError)
 _NOT_COMMITTED: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 # SQLite may not make the files that it wants beside a database which it is to read.
 _MAY_NOT_WRITE: Final = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
+# What SQLite may say of a full disk: it cannot make a file, write to one (a quota), or make its shared memory longer.
+_MAYBE_FULL: Final = frozenset(
+    {
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_IOERR_WRITE,
+        sqlite3.SQLITE_IOERR_SHMOPEN,
+        sqlite3.SQLITE_IOERR_SHMSIZE,
+    }
+)
 # The file ends within a page (SQLITE_IOERR_SHORT_READ); a damaged length asks for more than there can be.
 _DAMAGE: Final = frozenset({522, sqlite3.SQLITE_TOOBIG})
 
@@ -230,14 +240,15 @@ class Catalog:
                 if isinstance(error, sqlite3.IntegrityError):
                     raise self._changed_by_another(str(error)) from error
                 if isinstance(error, sqlite3.Error):
-                    raise _storage_error(error, self.path, "write") from error
+                    raise _storage_error(self._env, error, self.path, "write") from error
                 raise
             try:
                 connection.execute("COMMIT")
             except sqlite3.Error as error:
                 _roll_back(connection)
-                failure = _storage_error(error, self.path, "commit to")
-                if _code(error) not in _NOT_COMMITTED:
+                failure = _storage_error(self._env, error, self.path, "commit to")
+                # A quota that is used up is an I/O error to SQLite; the last frame was not written then either.
+                if _code(error) not in _NOT_COMMITTED and not is_full(failure):
                     failure = StorageError(
                         f"{failure}; whether the change is durable will show when the store is opened again",
                         path=self.path,
@@ -289,7 +300,7 @@ class Catalog:
             finally:
                 _roll_back(connection)
         except READ_ERRORS as error:
-            raise _read_error(error, self.path) from error
+            raise _read_error(self._env, error, self.path) from error
 
     def _changed_by_another(self, what: str) -> CorruptionError:
         return CorruptionError(
@@ -326,7 +337,7 @@ def write_new(env: Env, path: str, state: CatalogState) -> None:
             _write_rows(connection, nothing, all_rows(state), sums, state.version)
             connection.execute("COMMIT")
     except sqlite3.Error as error:
-        raise _storage_error(error, path, "create") from error
+        raise _storage_error(env, error, path, "create") from error
     # The last connection's close: SQLite has copied its log into the file, synced that, removed the log.
     env.files.external_commit(unfinished)
     env.files.rename(unfinished, path)
@@ -442,6 +453,7 @@ def _set_up(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")  # macOS: past the drive's own cache
     connection.execute("PRAGMA checkpoint_fullfsync = ON")
+    connection.execute("PRAGMA temp_store = MEMORY")  # the disk may be full
     connection.execute("PRAGMA foreign_keys = OFF")  # M1 is kept by `apply`, and compared by `load`
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
@@ -463,13 +475,14 @@ def _open(env: Env, path: str, read_only: bool) -> sqlite3.Connection:
         try:
             return _checked(_connect(path, "ro" if read_only else "rw"), path, "wal")
         except sqlite3.Error as error:
-            if not read_only or _code(error) not in _MAY_NOT_WRITE:
+            full = getattr(error, "sqlite_errorcode", 0) in _MAYBE_FULL or _code(error) == sqlite3.SQLITE_FULL
+            if not read_only or not (full or _code(error) in _MAY_NOT_WRITE):
                 raise
             connection = connect_to_copy(env, path)
             _set_up(connection)
             return _checked(connection, path, "memory")
     except READ_ERRORS as error:
-        raise _read_error(error, path) from error
+        raise _read_error(env, error, path) from error
 
 
 def _checked(connection: sqlite3.Connection, path: str, journal_mode: str) -> sqlite3.Connection:
@@ -532,17 +545,24 @@ def _code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def _storage_error(error: sqlite3.Error, path: str, verb: str) -> StorageError:
-    advice = _OUTSIDE.get(_code(error), "check the disk, and that no other program writes to the file")
-    return StorageError(f"cannot {verb} {path}: {error}; {advice}", path=path)
+def _storage_error(env: Env, error: sqlite3.Error, path: str, verb: str) -> StorageError:
+    """The error number is that of a full disk where this is one: SQLite itself tells it of writes, and only by its own
+    code, and not of files that it cannot make, nor of quotas."""
+    code = _code(error)
+    number = errno.ENOSPC if code == sqlite3.SQLITE_FULL else None
+    if number is None and getattr(error, "sqlite_errorcode", 0) in _MAYBE_FULL:
+        number = why_full(env.files, os.path.dirname(path) or ".")
+        code = code if number is None else sqlite3.SQLITE_FULL
+    advice = _OUTSIDE.get(code, "check the disk, and that no other program writes to the file")
+    return StorageError(f"cannot {verb} {path}: {error}; {advice}", path=path, errno=number)
 
 
-def _read_error(error: sqlite3.Error | UnicodeError, path: str) -> StorageError | CorruptionError:
+def _read_error(env: Env, error: sqlite3.Error | UnicodeError, path: str) -> StorageError | CorruptionError:
     """What SQLite says while reading is damage, unless it is about the world around the file."""
     if isinstance(error, UnicodeError):
         return CorruptionError(f"a text is not UTF-8 ({error})", path)
     if _code(error) in _OUTSIDE and getattr(error, "sqlite_errorcode", 0) not in _DAMAGE:
-        return _storage_error(error, path, "read")
+        return _storage_error(env, error, path, "read")
     return CorruptionError(f"SQLite says: {error}", path)
 
 

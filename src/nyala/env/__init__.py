@@ -24,6 +24,7 @@ from nyala.env.files import (
 from nyala.env.owner import is_gone, mark_of_ancestor, process_mark
 from nyala.env.posix_files import PosixFiles, system_files
 from nyala.env.randomness import Randomness, SystemRandomness
+from nyala.env.reserve import Reserve, is_full, why_full
 
 __all__ = [
     "MAY_NOT_WRITE",
@@ -38,13 +39,16 @@ __all__ = [
     "PosixFiles",
     "RandomFile",
     "Randomness",
+    "Reserve",
     "SystemClock",
     "SystemRandomness",
+    "is_full",
     "is_gone",
     "mark_of_ancestor",
     "process_mark",
     "storage_error",
     "system_files",
+    "why_full",
 ]
 
 

@@ -79,7 +79,8 @@ class AppendFile(Protocol):
         """Write the parts one after the other at the end; returns the offset of the first byte.
 
         Raises: StorageError when not everything was written; then the handle is dead and the file may end in
-        a part of what was given.
+        a part of what was given. But on a full disk (ENOSPC, EDQUOT) the file is cut back to what it was, and the
+        handle can be used again.
         """
         ...
 
@@ -216,7 +217,14 @@ class Files(Protocol):
         ...
 
     def free_bytes(self, path: str) -> int:
-        """Space left for this user on the file system of `path`."""
+        """Space left for this user on the file system of `path`. Quotas are not in it."""
+        ...
+
+    def preallocate(self, path: str, length: int) -> None:
+        """Make a file with `length` bytes that mean nothing, whose blocks are allocated, and its folder. Not synced.
+
+        Raises: StorageError, and there is no file: ENOSPC or EDQUOT when there is no room.
+        """
         ...
 
     def sync_dir(self, path: str) -> None:

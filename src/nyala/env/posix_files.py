@@ -131,10 +131,21 @@ class _PosixAppendFile:
         try:
             _write_fully(self._fd, views)
         except OSError as error:
-            self._failure = storage_error(error, "write", self._path)
-            raise self._failure from error
+            failure = storage_error(error, "write", self._path)
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._cut_back():
+                self._failure = failure
+            raise failure from error
         self._size_bytes = offset + sum(view.nbytes for view in views)
         return offset
+
+    def _cut_back(self) -> bool:
+        """Take away what a write has left that found the disk full."""
+        try:
+            os.ftruncate(self._fd, self._size_bytes)
+            os.lseek(self._fd, self._size_bytes, os.SEEK_SET)
+        except OSError:
+            return False
+        return True
 
     def sync(self) -> None:
         self._check_usable("sync")
@@ -683,6 +694,21 @@ class PosixFiles:
             return stat.S_ISDIR(os.stat(place.name, dir_fd=place.fd).st_mode)
         except (OSError, ValueError):  # as `os.path.isdir`
             return False
+
+    def preallocate(self, path: str, length: int) -> None:
+        _call("create", path, lambda: os.makedirs(os.path.dirname(path), exist_ok=True))
+        fd = _call("create", path, lambda: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(fd, 0, length)
+            else:
+                _write_fully(fd, [memoryview(bytes(length))])
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            raise storage_error(error, "allocate", path) from error
+        finally:
+            os.close(fd)
 
     def sync_dir(self, path: str) -> None:
         place = self._changed(path or ".")

@@ -212,7 +212,12 @@ def alter(store: Store, table_id: int, steps: Sequence[Step], *, phase: Phase = 
             draft = step(draft)
         if draft == before:
             return table.entry
-        entry = _commit(store, table, draft, phase)
+        drops = any(tablet.entry not in draft.kept for tablet in table.tablets)
+
+        def commit() -> TableEntry:
+            return _commit(store, store.root.tables[table_id], draft, phase)
+
+        entry = store.reserve.use(commit) if drops else commit()
         phase("committed")
     logger.info("table %r is at version %d of its schema", entry.name, entry.schema.version)
     return entry

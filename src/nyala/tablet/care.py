@@ -12,6 +12,7 @@ Source: shared contract, "Care".
 from __future__ import annotations
 
 import datetime
+import errno
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nyala.catalog.leases import open_remote_lease
 from nyala.errors import Error, InvalidArgumentError, StorageError
-from nyala.tablet.compaction import Runner, compact, compact_together, missing_room, run_here
+from nyala.tablet.compaction import (
+    Runner,
+    compact,
+    compact_together,
+    missing_room,
+    run_here,
+    smaller,
+)
 from nyala.tablet.compaction_plans import ExpirePlan, MergePlan, Plan, RowSetLayout
 from nyala.tablet.compaction_policy import choose_expire, choose_minor, plan_full
 from nyala.tablet.compaction_run import Job, Output
@@ -70,9 +78,13 @@ def compact_table(
     Raises: TableNotFoundError, StorageError, CorruptionError: what was done up to then stays.
     """
     report = CareReport()
-    with _not_within(store):
+
+    def rounds() -> None:
         for table, plans in _rounds(store, store.root.table(name).id):
             _carry_out(store, table.id, plans, runner, report, step)
+
+    with _not_within(store):
+        store.reserve.use(rounds)
         report.rowsets_left_out = _left_out(store, name, _everything(store))
         store.collect_garbage()
     return report
@@ -114,7 +126,11 @@ def compact_table_together(
         for tablet_id, plan in plans:
             room = missing_room(store, table, tablet_id, plan)
             if room:
-                raise StorageError(f"table {table.name!r} cannot be compacted: {room}", path=store.root_path)
+                raise StorageError(
+                    f"table {table.name!r} cannot be compacted: {room}",
+                    path=store.root_path,
+                    errno=errno.ENOSPC,
+                )
         step(0, len(plans))
         made = compact_together(store, table.id, plans, run_all)
         step(len(plans), len(plans))
@@ -194,9 +210,13 @@ def vacuum_table(
     report = CareReport()
     with _not_within(store):
         _wait_for_others(store, table)
-        _carry_out(store, table_id, expire, runner, report, lambda done, total: None)
-        rewrite = _plans(store, store.root, table_id, _rewriting)
-        _carry_out(store, table_id, rewrite, runner, report, lambda done, total: None)
+
+        def give_back() -> None:
+            for choose in (_expiring, _rewriting):
+                plans = _plans(store, store.root, table_id, choose)
+                _carry_out(store, table_id, plans, runner, report, lambda done, total: None)
+
+        store.reserve.use(give_back)
     answer["rowsets_left_out"] = _left_out(store, name, _giving_back)
     store.collect_garbage()
     after_table = store.root.tables.get(table_id)
@@ -291,9 +311,16 @@ def _carry_out(
             continue
         room = missing_room(store, table, tablet_id, plan)
         if room:
+            store.collect_garbage()  # of the plans before this one
+            room = missing_room(store, table, tablet_id, plan)
+        if room and (part := smaller(store, table, tablet_id, plan)) is not None:
+            plan, room = part, ""  # the next round takes the rest
+        if room:
             raise StorageError(
-                f"table {table.name!r} cannot be compacted further: {room}; what was done up to now stays",
+                f"table {table.name!r} cannot be compacted further: {room}; what was done up to now stays. Free some "
+                "space, or drop a range or a table",
                 path=store.root_path,
+                errno=errno.ENOSPC,
             )
         try:
             made = compact(store, table_id, tablet_id, plan, runner or run_here(store))

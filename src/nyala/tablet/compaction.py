@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nyala.compaction")
 
-# What must stay free on the disk besides what a compaction writes: the log and a flush must find room.
-RESERVE_BYTES: Final = 256 << 20
+# What must stay free on the disk besides what a compaction writes: this part of it, for the log and a flush.
+SPARE_SHARE: Final = 4
 
 Runner: TypeAlias = "Callable[[Job, Reservation], Output]"
 """Carries a job out, here or elsewhere; may give up when the reservation is revoked."""
@@ -80,11 +80,33 @@ def missing_room(store: Store, table: TableState, tablet_id: int, plan: Plan) ->
         return ""
     wanted = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
     tablet = table.tablets[table.ordinal_of[tablet_id]]
-    needed = sum(rowset.size_bytes for rowset in tablet.rowsets if rowset.id in wanted) + RESERVE_BYTES
+    needed = _room(sum(rowset.size_bytes for rowset in tablet.rowsets if rowset.id in wanted))
     free = store.env.files.free_bytes(store.root_path)
     if free >= needed:
         return ""
-    return f"it needs {needed / 1e6:.0f} MB of room on the disk, and {free / 1e6:.0f} MB are free"
+    return f"it needs {needed / 1e6:.1f} MB of room on the disk, and {free / 1e6:.1f} MB are free"
+
+
+def _room(input_bytes: int) -> int:
+    return input_bytes + input_bytes // SPARE_SHARE
+
+
+def smaller(store: Store, table: TableState, tablet_id: int, plan: Plan) -> Plan | None:
+    """A merge of some of the plan's rowsets, the smallest ones, for which the disk has room; None when there is none.
+
+    It may free space, and so make room for the rest.
+    """
+    if not isinstance(plan, MergePlan):
+        return None
+    tablet = table.tablets[table.ordinal_of[tablet_id]]
+    rowsets = [rowset for rowset in tablet.rowsets if rowset.id in plan.rowsets]
+    free, total, chosen = store.env.files.free_bytes(store.root_path), 0, []
+    for rowset in sorted(rowsets, key=lambda rowset: rowset.size_bytes):
+        total += rowset.size_bytes
+        if _room(total) > free:
+            break
+        chosen.append(rowset.id)
+    return MergePlan(tuple(chosen), plan.gain) if len(chosen) > 1 else None
 
 
 def run_here(store: Store, progress: Progress = lambda done, total: None) -> Runner:
@@ -102,7 +124,8 @@ def compact(
     Raises: StorageError, CorruptionError, JobCancelled (the store is closing): nothing changed then (C4).
     """
     if isinstance(plan, ExpirePlan):
-        return _expire(store, table_id, tablet_id, plan)
+        expiry = plan
+        return store.reserve.use(lambda: _expire(store, table_id, tablet_id, expiry))
     plan = _fitting(store, table_id, tablet_id, plan)
     rowset_ids = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
     with _begun(store, rowset_ids, isinstance(plan, MergePlan)) as (reservation, snapshot):

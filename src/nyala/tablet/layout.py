@@ -6,6 +6,7 @@ wal/position              how far reader processes may read
 data/<tablet id>/         rowset and delta files
 staging/<job>/            files of running jobs that are not committed
 leases/                   who reads
+reserve/                  disk space for what must work on a full disk (`env/reserve.py`)
 lock, writer.sock         who writes, and where to hand it a commit
 """
 

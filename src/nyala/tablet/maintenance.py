@@ -255,6 +255,7 @@ class Maintenance:
                 report = flush(store, chosen, write=self.flush_worker.write)
                 self.counters.flushes += 1
                 self.counters.rows_flushed += report.rows
+                store.grow_reserve()
             log_share = store.log.size_bytes / store.options.log_limit_bytes
             if store.memory_is_full() or log_share > LOG_GIVES_WAY_SHARE:
                 # Writers wait, or the next open would, and what a merge keeps from being flushed is in the way: it will
@@ -268,6 +269,7 @@ class Maintenance:
             self.counters.running = "collection"
             self._every_tick()
             self.counters.files_collected += store.collect_garbage()
+            store.reserve.fill()
             remove_expired_staging(store.env, store.root_path)
             with store.commit_lock:
                 store.job_reservations.release_expired(store)

@@ -47,7 +47,7 @@ from nyala.catalog.store import Catalog
 from nyala.catalog.store_lock import Purpose, StoreLock
 from nyala.cfile.cache import BlockCache
 from nyala.delta.delta_file import DeltaFile
-from nyala.env import Env
+from nyala.env import Env, Reserve
 from nyala.errors import Error, StorageError, TableExistsError
 from nyala.mvcc.hybrid_clock import HybridClock
 from nyala.mvcc.timestamp import physical_us
@@ -123,8 +123,10 @@ class Store:
         log: LogWriter,
         clock: HybridClock,
         cache: BlockCache,
+        reserve: Reserve,
     ) -> None:
         self.env = env
+        self.reserve = reserve
         self.root_path = root_path
         self.options = options
         self.state = state
@@ -168,6 +170,14 @@ class Store:
         Cost: O(live files) for the catalogue, and the log's replay: at most about `LOG_LIMIT_BYTES` as a rule. Of a
         longer log half of the memory limit is held, and flushed in between.
         """
+        reserve = Reserve(env.files, path)
+        store = reserve.use(lambda: Store._open(env, path, options, reserve))
+        store.grow_reserve()
+        store._drop_abandoned()
+        return store
+
+    @staticmethod
+    def _open(env: Env, path: str, options: StoreOptions, reserve: Reserve) -> Store:
         layout.prepare_folder(env, path)
         with contextlib.ExitStack() as undo:
             env = env.bound(path)
@@ -198,13 +208,18 @@ class Store:
                     "the log ended in %d bytes that were never acknowledged; they were cut off",
                     recovered.torn.length,
                 )
-            log = LogWriter(env, layout.wal_path(path), recovered, durability=options.durability)
+            log = LogWriter(
+                env, layout.wal_path(path), recovered, durability=options.durability, reserve=reserve
+            )
             undo.callback(log.close)
-            store = Store(env, path, options, lock, catalog, state, root, log, clock, cache)
+            store = Store(env, path, options, lock, catalog, state, root, log, clock, cache, reserve)
             store._replay(recovered)
             undo.pop_all()
-        store._drop_abandoned()
         return store
+
+    def grow_reserve(self) -> None:
+        """Make the reserve of disk space as large as the data ask for, as far as there is room."""
+        self.reserve.grow(sum(rowset.size_bytes for rowset in self.state.rowsets.values()))
 
     def _drop_abandoned(self) -> None:
         """Tables that a killed job left unfinished (`unfinished.py`)."""
@@ -591,8 +606,12 @@ class Store:
             self.env.files.unlink(self.path(path), missing_ok=True)
         if paths:
             with self.commit_lock:
-                root = self._root
-                self.transact(CatalogChange(collected=paths), lambda version: Root(version, root.tables))
+                tables = self._root.tables
+                self.reserve.use(
+                    lambda: self.transact(
+                        CatalogChange(collected=paths), lambda version: Root(version, tables)
+                    )
+                )
         return len(paths)
 
     # ---------------------------------------------------------------------------------------- tables
@@ -635,12 +654,15 @@ class Store:
 
     def drop_table(self, name: str) -> None:
         """Raises: TableNotFoundError."""
+
+        def drop() -> None:
+            table, root = self._root.table(name), self._root
+            change = dropping_tables(self.state, [table.id], self.stamp())
+            self.transact(change, lambda version: root.without_table(table.id, version), forget_log=True)
+
         with self.commit_lock:
             self.check_writable()
-            table = self._root.table(name)
-            change = dropping_tables(self.state, [table.id], self.stamp())
-            root = self._root
-            self.transact(change, lambda version: root.without_table(table.id, version), forget_log=True)
+            self.reserve.use(drop)
 
     def stamp(self) -> int:
         """A timestamp for a change of the catalogue only; applied and published at once by `transact`'s caller."""

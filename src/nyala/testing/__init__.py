@@ -3,6 +3,7 @@
 recording_files.py   files that remember every change and sync
 power_cut.py         what a power cut leaves of them
 faulty_files.py      files that fail or kill: full disks, broken syncs, half writes, broken reads
+small_disk.py        files on a small disk that another program may fill
 clock.py             time and chance that a test decides
 """
 
@@ -17,6 +18,7 @@ from nyala.testing.faulty_files import (
     UnreadableFiles,
 )
 from nyala.testing.recording_files import RecordingFiles
+from nyala.testing.small_disk import SmallDisk
 
 __all__ = [
     "FaultyFiles",
@@ -26,5 +28,6 @@ __all__ = [
     "RecordingFiles",
     "SeededRandomness",
     "SimulatedCrash",
+    "SmallDisk",
     "UnreadableFiles",
 ]

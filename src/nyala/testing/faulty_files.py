@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from nyala.env import AppendFile, Bytes, Files, RandomFile
+from nyala.env.reserve import is_full
 from nyala.errors import StorageError
 from nyala.testing.file_wrapper import FileWrapper
 
@@ -78,8 +79,8 @@ class _WatchedFile:
             data = b"".join(bytes(memoryview(part).cast("B")) for part in parts)
             self._inner.append(data[: len(data) // 2])
             raise short.error from None
-        except StorageError:
-            self._dead = True
+        except StorageError as error:
+            self._dead = not is_full(error)
             raise
         offset = self._inner.append(*parts)
         self._owner.after(Operation("append", self.path))
@@ -235,6 +236,15 @@ class FaultyFiles(_Watcher):
 
     def free_bytes(self, path: str) -> int:
         return 0 if self._full else super().free_bytes(path)
+
+    def preallocate(self, path: str, length: int) -> None:
+        # Not counted: the reserve holds nothing that anybody reads.
+        operation = Operation("preallocate", path)
+        if self._crashed:
+            raise SimulatedCrash(operation)
+        if self._full:
+            raise _fault(operation, errno.ENOSPC)
+        super().preallocate(path, length)
 
     def before(self, operation: Operation) -> None:
         with self._lock:

@@ -83,6 +83,9 @@ class FileWrapper:
     def free_bytes(self, path: str) -> int:
         return self._inner.free_bytes(path)
 
+    def preallocate(self, path: str, length: int) -> None:
+        self._inner.preallocate(path, length)
+
     def sync_dir(self, path: str) -> None:
         self._inner.sync_dir(path)
 

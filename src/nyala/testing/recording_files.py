@@ -6,12 +6,15 @@ remembers, `nyala.testing.power_cut` says.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import threading
 from typing import Final
 
 from nyala.env import AppendFile, Bytes, FileLock, Files
+from nyala.env.reserve import RESERVE_NAME
+from nyala.errors import StorageError
 from nyala.testing.file_wrapper import FileWrapper
 from nyala.testing.power_cut import Choices, Disk, Event, EverythingCameThrough
 
@@ -76,7 +79,8 @@ class _RecordedLock:
 class RecordingFiles(FileWrapper):
     """Remembers every change under `root`, from which `crash_image` makes what a power cut may leave.
 
-    What is under `root` when the recording begins counts as durable. All written bytes are kept in memory.
+    What is under `root` when the recording begins counts as durable, but for the reserve of space. All written bytes
+    are kept in memory.
     Threads: any; events stand in the order in which they ended.
     """
 
@@ -89,6 +93,8 @@ class RecordingFiles(FileWrapper):
         self._before: list[Event] = []
         if os.path.isdir(self.root):
             for folder, folders, files in os.walk(self.root):
+                if RESERVE_NAME in folders:
+                    folders.remove(RESERVE_NAME)
                 for name in sorted(folders):
                     self._before.append(Event("mkdir", self._relative(os.path.join(folder, name))))
                 for name in sorted(files):
@@ -168,6 +174,9 @@ class RecordingFiles(FileWrapper):
         for folder in reversed(missing):
             self.record("mkdir", folder)
             self.record("sync_dir", os.path.dirname(folder))
+
+    def preallocate(self, path: str, length: int) -> None:
+        raise StorageError(f"cannot allocate {path}: it is not recorded", path=path, errno=errno.ENOTSUP)
 
     def sync_dir(self, path: str) -> None:
         self._inner.sync_dir(path)

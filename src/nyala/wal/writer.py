@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
-from nyala.env import AppendFile, Env
+from nyala.env import AppendFile, Env, Reserve
 from nyala.errors import StorageError
 from nyala.wal.format import (
     FRAME_SIZE_BYTES,
@@ -61,7 +61,7 @@ GROUP_SYNC_INTERVAL_S: Final = 0.05
 
 # With less than this left on the disk no record is taken: a full disk shall be met before a batch is applied,
 # when it can still be refused, and not by the leader's write after it.
-_FREE_SPACE_MIN_BYTES: Final = 1 << 20
+_FREE_SPACE_MIN_BYTES: Final = 128 << 10
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,11 @@ class LogWriter:
         *,
         segment_size_bytes: int = SEGMENT_SIZE_BYTES,
         durability: Durability = "commit",
+        reserve: Reserve | None = None,
     ) -> None:
         """`recovery` is what `recover` found in that folder, and left closed.
+
+        reserve: space for what was appended already, and must be written though the disk is full by now.
 
         The folder is made when missing, no file before the first record.
         """
@@ -138,6 +141,7 @@ class LogWriter:
         self._directory = directory
         self._segment_size_bytes = segment_size_bytes
         self._durability: Durability = durability
+        self._reserve = Reserve(env.files, directory) if reserve is None else reserve
         # Guards all below. A leader gives it back while it writes and syncs, but has `_leading` set.
         self._condition = threading.Condition()
         self._leading = False
@@ -362,11 +366,14 @@ class LogWriter:
 
     def _check_space(self, payload_length: int) -> None:
         needed = _FREE_SPACE_MIN_BYTES + self._pending_bytes + payload_length
+        new_file = self._segment.file is None or self._segment.size_bytes >= self._segment_size_bytes
+        may_write = self._reserve.is_open_to_writes(new_file)  # what is free goes to the reserve first
         free = self._env.files.free_bytes(self._directory)
-        if free < needed:
+        if free < needed or not may_write:
             raise StorageError(
-                f"no space for the log in {self._directory}: {free} bytes are free and {needed} needed; nothing of "
-                "this call was written: free some space and try again",
+                f"no space for the log in {self._directory}: the disk is full ({free} bytes are free), or a quota is; "
+                "nothing of this call was written: free some space and try again. drop_table(), drop_range(), "
+                "vacuum() and compact() work on a full disk",
                 path=self._directory,
                 errno=errno.ENOSPC,
             )
@@ -436,7 +443,7 @@ class LogWriter:
             assert entries[0].ordinal == 0, "a segment begins with its first record"
             segment.salt = int(self._env.randomness.token_hex(8), 16)
             path = os.path.join(self._directory, segment_name(segment.number))
-            segment.file = self._env.files.create(path)
+            segment.file = self._reserve.take(lambda: self._env.files.create(path))
             parts.append(
                 SegmentHeader(
                     segment.number, segment.start_offset, segment.salt, self._env.clock.now_us()
@@ -447,7 +454,8 @@ class LogWriter:
         for entry in entries:
             parts.append(entry.header(segment.salt, synced_through))
             parts += entry.payload
-        segment.file.append(*parts)
+        file = segment.file
+        self._reserve.take(lambda: file.append(*parts))
         with self._condition:
             self._written = entries[-1].end
             self._pending_bytes -= sum(FRAME_SIZE_BYTES + entry.payload_length for entry in entries)
@@ -475,23 +483,22 @@ class LogWriter:
         assert self._synced == self._written, "L3: a footer only after everything was synced"
         log_offset = self._written.offset
         assert log_offset == segment.end_offset, "every record of the segment was written"
-        segment.file.append(
-            FrameHeader(
-                is_footer=True,
-                salt=segment.salt,
-                log_offset=log_offset,
-                synced_through=log_offset,
-                timestamp=self._written.timestamp,
-                payload_length=0,
-                payload_crc32c=0,
-                ordinal=segment.record_count,
-            ).encode()
-        )
-        segment.file.sync()
+        footer = FrameHeader(
+            is_footer=True,
+            salt=segment.salt,
+            log_offset=log_offset,
+            synced_through=log_offset,
+            timestamp=self._written.timestamp,
+            payload_length=0,
+            payload_crc32c=0,
+            ordinal=segment.record_count,
+        ).encode()
+        file = segment.file
+        self._reserve.take(lambda: file.append(footer))
+        file.sync()
         info = SegmentInfo(
             segment.number, segment.file.path, self._written.timestamp, segment.file.size_bytes, True
         )
-        file = segment.file
         with self._condition:
             segment.file = None
             self._closed_segments[info.number] = info

@@ -58,16 +58,54 @@ def test_a_failed_write_kills_the_handle(tmp_path: Path, monkeypatch: pytest.Mon
     file = FILES.create(str(tmp_path / "f"))
 
     def writev(fd: int, parts: list[bytes]) -> int:
-        raise OSError(errno.ENOSPC, "full")
+        raise OSError(errno.EIO, "gone")
 
     monkeypatch.setattr(os, "writev", writev)
-    with pytest.raises(StorageError, match="free some space") as failed:
+    with pytest.raises(StorageError, match="the device failed") as failed:
         file.append(b"x")
-    assert (failed.value.errno, failed.value.path) == (errno.ENOSPC, file.path)
+    assert (failed.value.errno, failed.value.path) == (errno.EIO, file.path)
     monkeypatch.undo()
     for again in (lambda: file.append(b"x"), file.sync):
         with pytest.raises(StorageError, match="an earlier call failed"):
             again()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_write_to_a_full_disk_leaves_nothing_and_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Half of it was written when the disk was full."""
+    file = FILES.create(str(tmp_path / "f"))
+    file.append(b"before")
+    plain, calls = os.write, []
+
+    def writev(fd: int, parts: list[bytes]) -> int:
+        calls.append(fd)
+        if len(calls) > 1:
+            raise OSError(number, "full")
+        return plain(fd, b"".join(parts)[:3])
+
+    monkeypatch.setattr(os, "writev", writev)
+    with pytest.raises(StorageError, match="free some") as failed:
+        file.append(b"012345")
+    assert failed.value.errno == number and FILES.read_all(file.path) == b"before"
+    monkeypatch.undo()
+    assert file.append(b"after") == 6
+    assert FILES.read_all(file.path) == b"beforeafter"
+
+
+def test_allocated_space_is_there_or_nothing_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "folder" / "f"
+    FILES.preallocate(str(path), 100_000)
+    assert path.stat().st_size == 100_000 and path.stat().st_blocks * 512 >= 100_000
+
+    def full(fd: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(StorageError, match="free some space"):
+        FILES.preallocate(str(tmp_path / "g"), 100)
+    assert not (tmp_path / "g").exists()
 
 
 def test_f3_a_failed_sync_is_never_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -278,7 +278,7 @@ def test_a_disk_without_room_is_told_before_anything_is_written(folder: Path) ->
         db.flush()
         disk.free = 1000
         with pytest.raises(
-            StorageError, match=r"'t' cannot be compacted further: it needs \d+ MB .* 0 MB are free"
+            StorageError, match=r"'t' cannot be compacted further: it needs [\d.]+ MB .* 0.0 MB are free"
         ):
             db["t"].compact()
         assert dict(rows(db["t"])) == held
