@@ -45,6 +45,7 @@ import pyarrow as pa
 from nyala.cfile.gathering import word_dtype
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.adapter import joined
+from nyala.schema.plain_arrays import array_of_numbers
 
 __all__ = [
     "LIVENESS",
@@ -74,7 +75,7 @@ def take(values: pa.Array, indices: npt.NDArray[np.integer[Any]]) -> pa.Array:
     """`values` at `indices`, which must be in range. Cost: NumPy's of values of fixed width, else Arrow's."""
     dtype = word_dtype(values.type)
     if dtype is None or values.null_count or not len(indices):
-        return values.take(pa.array(indices))
+        return values.take(array_of_numbers(indices))
     words = np.frombuffer(values.buffers()[1], dtype, len(values), values.offset * dtype.itemsize)
     return pa.Array.from_buffers(values.type, len(indices), [None, pa.py_buffer(words[indices])])
 

@@ -40,6 +40,7 @@ from nyala.keys.arrow_memory import (
 )
 from nyala.keys.encoded_keys import BinaryKeys, EncodedKeys, Layout, NumpyKeys
 from nyala.lazy_values import LazyValues, lazy_value
+from nyala.schema.plain_arrays import array_of_bytes
 from nyala.schema.types import ColumnType
 
 __all__ = ["KeyCodec"]
@@ -55,8 +56,8 @@ _Part = tuple[str, Any]
 
 @functools.cache
 def _nothing() -> pa.Scalar:
-    """What stands between joined pieces. Not made at import: pyarrow's first scalar imports pandas."""
-    return pa.scalar(b"", pa.large_binary())
+    """What stands between joined pieces."""
+    return array_of_bytes([b""])[0]
 
 
 class KeyCodec(LazyValues):
@@ -239,7 +240,7 @@ class KeyCodec(LazyValues):
 
     def empty(self) -> EncodedKeys:
         """No keys, in this codec's layout."""
-        return self.from_binary(pa.array([], pa.large_binary()))
+        return self.from_binary(array_of_bytes([]))
 
     def sizes(self, keys: EncodedKeys) -> npt.NDArray[np.int64]:
         """Bytes of each key in canonical form, for the limit of 16 KiB on composite keys."""
@@ -256,7 +257,7 @@ class KeyCodec(LazyValues):
         """The same, as a vector of one key."""
         key = self.encode_prefix(values)
         if self.width is None:
-            return BinaryKeys(pa.array([key], pa.large_binary()))
+            return BinaryKeys(array_of_bytes([key]))
         if self.width > _INT_WIDTH_MAX:
             return NumpyKeys(np.frombuffer(key + b"\x01", f"S{self.width + 1}"), self.width)  # K2
         return NumpyKeys(np.array([int.from_bytes(key, "big")], np.uint64), self.width)

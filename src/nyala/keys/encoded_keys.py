@@ -34,6 +34,7 @@ import pyarrow.compute as pc
 from nyala.keys import hash64
 from nyala.keys.arrow_memory import binary_view, large_binary_array
 from nyala.keys.word_search import find_words, sample_of
+from nyala.schema.plain_arrays import array_of_bytes, array_of_numbers, booleans_of
 
 __all__ = ["TAIL_WIDTH", "EncodedKeys", "Layout", "Side"]
 
@@ -387,13 +388,13 @@ class BinaryKeys(EncodedKeys):
         return int(self.data.nbytes)
 
     def take(self, indices: npt.NDArray[Any]) -> EncodedKeys:
-        return BinaryKeys(self.data.take(pa.array(indices)))
+        return BinaryKeys(self.data.take(array_of_numbers(indices)))
 
     def slice(self, offset: int, length: int | None = None) -> EncodedKeys:
         return BinaryKeys(self.data.slice(offset, length))
 
     def filter(self, mask: Bools) -> EncodedKeys:
-        return BinaryKeys(self.data.filter(pa.array(mask)))
+        return BinaryKeys(self.data.filter(array_of_numbers(mask)))
 
     def _concat(self, parts: Sequence[Any]) -> EncodedKeys:
         return BinaryKeys(pa.concat_arrays([part.data for part in parts]))
@@ -426,7 +427,7 @@ class BinaryKeys(EncodedKeys):
         return search_by_halves(self.data, probes.data, side)
 
     def lower_bound(self, bound: bytes) -> int:
-        return int(self.search(BinaryKeys(pa.array([bound], pa.large_binary())))[0])
+        return int(self.search(BinaryKeys(array_of_bytes([bound])))[0])
 
     def equal_to(self, other: EncodedKeys) -> Bools:
         assert isinstance(other, BinaryKeys), "K1: keys of different layouts"
@@ -488,8 +489,8 @@ def search_by_halves(keys: pa.Array, probes: pa.Array, side: Side) -> Indexes:
 
 
 def _bools(array: pa.Array) -> Bools:
-    return cast(Bools, array.to_numpy(zero_copy_only=False))
+    return booleans_of(array)
 
 
 def _int64(array: pa.Array) -> Indexes:
-    return cast(Indexes, array.to_numpy().view(np.int64))
+    return np.frombuffer(array.buffers()[1] or b"", np.int64, len(array), 8 * array.offset)

@@ -24,11 +24,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-import pyarrow as pa
-
 from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
 from nyala.partition.hashing import ALGORITHM, DEFAULT_SEED
+from nyala.schema.plain_arrays import array_of_bytes
 from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["MAX_TABLETS", "HashLevel", "Partition", "PartitionSchema", "problem_of"]
@@ -127,7 +126,7 @@ def problem_of(levels: PartitionSchema, partitions: Sequence[Partition], schema:
             return "a tablet has bounds, and its table no range"
         try:
             KeyCodec([column.type for column in levels.range_columns(schema)]).from_binary(
-                pa.array(bounds, pa.large_binary())
+                array_of_bytes(bounds)
             )
         except CorruptionError as error:
             return f"T4: a tablet's bound is no key: {error.reason}"

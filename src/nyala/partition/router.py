@@ -25,6 +25,7 @@ import pyarrow as pa
 from nyala.keys.codec import KeyCodec
 from nyala.partition.hashing import ALGORITHM, bucket_of, buckets_of
 from nyala.partition.model import Partition, PartitionSchema
+from nyala.schema.plain_arrays import array_of_bytes
 from nyala.schema.schema import Schema
 
 __all__ = ["Router"]
@@ -51,7 +52,7 @@ class Router:
         bounds = sorted({b for p in partitions for b in (p.range_lower, p.range_upper) if b is not None})
         self._bounds = None
         if self._codec is not None:
-            self._bounds = self._codec.from_binary(pa.array(bounds, pa.large_binary()))
+            self._bounds = self._codec.from_binary(array_of_bytes(bounds))
         region_of = {bound: i + 1 for i, bound in enumerate(bounds)}
         combinations = math.prod(level.buckets for level in partition_schema.hash_levels)
         self._regions = len(bounds) + 1

@@ -50,6 +50,7 @@ from nyala.rowset.version import RowSetVersion
 from nyala.schema.adapter import adapt
 from nyala.schema.arrow_values import adapted_at
 from nyala.schema.convert import default_array
+from nyala.schema.plain_arrays import booleans_of
 from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["DiskRowSet", "RowSetMeta", "is_scan"]
@@ -109,13 +110,13 @@ class DiskRowSet(RowSetVersion, LazyValues):
         base = self.base_column(LIVENESS)
         alive: Bools | None = None
         if base is not None:
-            alive = base.read(lower, upper, stats=stats).to_numpy(zero_copy_only=False)
+            alive = booleans_of(base.read(lower, upper, stats=stats))
         rows, values = decide(
             *self.changes.runs(LIVENESS, snapshot, stats, lower, upper), snapshot, lower, upper
         )
         if values is not None:
             alive = np.ones(upper - lower, np.bool_) if alive is None else alive
-            alive[rows - lower] = values.to_numpy(zero_copy_only=False)
+            alive[rows - lower] = booleans_of(values)
             _count(stats, len(rows))
         return None if alive is None or alive.all() else alive
 
@@ -128,13 +129,13 @@ class DiskRowSet(RowSetVersion, LazyValues):
         if base is None:
             alive = np.ones(len(rowids), np.bool_)
         else:
-            alive = base.singles.gather(rowids, stats=stats).to_numpy(zero_copy_only=False)
+            alive = booleans_of(base.singles.gather(rowids, stats=stats))
         undo, redo = self.changes.runs(LIVENESS, snapshot, stats)
         if not undo and not redo:
             return alive
         places, values = resolve_at(undo, redo, snapshot, rowids)
         if values is not None:
-            alive[places] = values.to_numpy(zero_copy_only=False)
+            alive[places] = booleans_of(values)
             _count(stats, len(places))
         return alive
 

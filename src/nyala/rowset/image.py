@@ -15,6 +15,7 @@ from nyala.cfile.physical import is_large
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids, take
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.meta import NO_ROWID
+from nyala.schema.plain_arrays import booleans_of
 
 __all__ = ["RowSetImage", "whole_column"]
 
@@ -84,7 +85,7 @@ class RowSetImage:
         """Per row whether it is there at the image's moment."""
         if self.liveness is None:
             return np.ones(self.row_count, np.bool_)
-        alive: npt.NDArray[np.bool_] = self.liveness.to_numpy(zero_copy_only=False)
+        alive: npt.NDArray[np.bool_] = booleans_of(self.liveness)
         return alive
 
     def without_history(self, cut: int) -> RowSetImage:

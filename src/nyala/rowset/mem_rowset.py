@@ -56,6 +56,7 @@ from nyala.rowset.stats import RowSetStats
 from nyala.schema.adapter import adapt
 from nyala.schema.arrow_values import adapted_at
 from nyala.schema.convert import default_array
+from nyala.schema.plain_arrays import booleans_of
 from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["MemRowSet", "RowSetImage", "SharedBatch"]
@@ -404,7 +405,7 @@ class MemRowSet:
         if values is not None:
             # A deletion or reinsertion is later than the insertion, so it has the last word.
             alive = np.ones(upper - lower, np.bool_) if alive is None else alive
-            alive[rows - lower] = values.to_numpy(zero_copy_only=False)
+            alive[rows - lower] = booleans_of(values)
             _count(stats, len(rows))
         return None if alive is None or alive.all() else alive
 
@@ -419,7 +420,7 @@ class MemRowSet:
             alive = np.ones(len(rowids), np.bool_)
         places, values = resolve_at((), self.deltas.levels(LIVENESS), snapshot, rowids)
         if values is not None:
-            alive[places] = values.to_numpy(zero_copy_only=False)
+            alive[places] = booleans_of(values)
         return alive
 
     def insertion_times(self, lower: int, upper: int) -> Timestamps:

@@ -22,12 +22,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
 
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.schema.plain_arrays import array_of_bytes
 
 __all__ = ["RowSetTree"]
 
@@ -40,11 +40,11 @@ class RowSetTree(LazyValues):
         if not rowsets:
             return
         codec = rowsets[0].codec
-        mins = codec.from_binary(pa.array([r.meta.key_min for r in rowsets], pa.large_binary()))
+        mins = codec.from_binary(array_of_bytes([r.meta.key_min for r in rowsets]))
         order = mins.sort_indices()
         self.rowsets = tuple(rowsets[index] for index in order.tolist())
         self._mins = mins.take(order)
-        self._maxs = codec.from_binary(pa.array([r.meta.key_max for r in self.rowsets], pa.large_binary()))
+        self._maxs = codec.from_binary(array_of_bytes([r.meta.key_max for r in self.rowsets]))
         # The greatest key_max up to each rowset: by rank, because keys of every layout sort but do not accumulate.
         by_max = self._maxs.sort_indices()
         rank = np.empty(len(by_max), np.int64)

@@ -44,6 +44,7 @@ import pyarrow as pa
 from nyala.catalog.model import CommittedKey
 from nyala.errors import CorruptionError
 from nyala.schema.adapter import adapt, are_versions
+from nyala.schema.plain_arrays import array_of_numbers
 from nyala.tablet.idempotency import encode_told
 from nyala.tablet.locate import ABSENT, find_ghosts, locate
 from nyala.tablet.root import Root, TableState
@@ -257,7 +258,7 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
     count = len(order)
     identity = bool((order == np.arange(batch.num_rows)).all()) if count == batch.num_rows else False
     if not identity:
-        pick = pa.array(order)
+        pick = array_of_numbers(order)
         columns = {number: array.take(pick) for number, array in columns.items()}
     settlement = Settlement(table)
     if kind == "insert":
@@ -277,7 +278,7 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
         if not len(found):
             return
         if len(found) != count:
-            pick = pa.array(found)
+            pick = array_of_numbers(found)
             columns = {number: array.take(pick) for number, array in columns.items()}
             keys, ordinals, timestamps = keys.take(found), ordinals[found], timestamps[found]
         effect = Effect(kind, keys, ordinals, columns, located.codes[found], located.rowids[found])

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from nyala.errors import CorruptionError
 from nyala.keys.encoded_keys import EncodedKeys
+from nyala.schema.plain_arrays import array_of_numbers
 
 __all__ = ["KeyedRows", "aligned_heads", "merged_batches"]
 
@@ -102,6 +103,6 @@ def merged_batches(
         counts = np.bincount(of_head, minlength=len(heads))
         parts = [head.slice(at, count) for head, at, count in zip(heads, done, counts, strict=True)]
         moved = starts + done - (np.cumsum(counts) - counts)
-        rows = pa.Table.from_batches(parts).combine_chunks().take(pa.array(chosen - moved[of_head]))
+        rows = pa.Table.from_batches(parts).combine_chunks().take(array_of_numbers(chosen - moved[of_head]))
         yield from rows.to_batches()
         done += counts

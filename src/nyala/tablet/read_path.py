@@ -35,6 +35,7 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.skipping import rows_left
 from nyala.rowset.stats import RowSetStats
+from nyala.schema.plain_arrays import array_of_numbers
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet.history import check_dropped
 from nyala.tablet.key_merge import KeyedRows, aligned_heads, merged_batches
@@ -565,7 +566,9 @@ def _sorted_windows(
             return
         keys = keys_of(np.concatenate([part[0] for part in parts]))
         order = keys.sort_indices()
-        rows = pa.Table.from_batches([part[1] for part in parts]).take(pa.array(order)).combine_chunks()
+        rows = (
+            pa.Table.from_batches([part[1] for part in parts]).take(array_of_numbers(order)).combine_chunks()
+        )
         yield keys.take(order), _only_batch(rows)
         return
     for lower, upper in pieces(unit, spec, counters, spec.columns, window_bytes, at_once):
@@ -580,7 +583,7 @@ def _only_batch(table: pa.Table) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
     arrays = [
-        pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+        pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
         for column in table.columns
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
@@ -665,7 +668,7 @@ def _get_values(
             read = rowset.picks if isinstance(rowset, DiskRowSet) else rowset.rows
             pieces.append(read(columns, snapshot, rowids))
     if not places:
-        return np.empty(0, np.int64), [pa.array([], column.type.arrow) for column in columns]
+        return np.empty(0, np.int64), [pa.nulls(0, column.type.arrow) for column in columns]
     arrays = joined_columns(list(zip(*pieces, strict=True)))
     if not columns:
         return np.sort(np.concatenate(places)), []
@@ -675,4 +678,4 @@ def _get_values(
     if (found[1:] > found[:-1]).all():
         return found, arrays
     order = np.argsort(found, kind="stable")
-    return found[order], [array.take(pa.array(order)) for array in arrays]
+    return found[order], [array.take(array_of_numbers(order)) for array in arrays]

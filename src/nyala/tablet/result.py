@@ -15,8 +15,8 @@ def _none_failed() -> pa.Table:
     """No rows, where the key's columns are not at hand."""
     return pa.table(
         {
-            "row": pa.array([], pa.int64()),
-            **{name: pa.array([], pa.string()) for name in ("operation", "code", "message")},
+            "row": pa.nulls(0, pa.int64()),
+            **{name: pa.nulls(0, pa.string()) for name in ("operation", "code", "message")},
         }
     )
 

@@ -175,7 +175,7 @@ class TableState(LazyValues):
     @lazy_value
     def no_errors(self) -> pa.Table:
         """The table of row errors of a write without any."""
-        keys = {column.name: pa.array([], column.type.arrow) for column in self.schema.key_columns}
+        keys = {column.name: pa.nulls(0, column.type.arrow) for column in self.schema.key_columns}
         return RowErrors().to_arrow("", keys)
 
     def log_schema(self, column_ids: tuple[int, ...]) -> tuple[pa.Schema, pa.Buffer]:

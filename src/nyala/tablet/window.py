@@ -37,6 +37,7 @@ from nyala.rowset.stats import RowSetStats
 from nyala.rowset.together import Told, encoded_columns, picked_columns, sieved_rows, whole_columns
 from nyala.schema.arrow_values import rows_of as values_of
 from nyala.schema.constraint import Constraint
+from nyala.schema.plain_arrays import array_of_numbers
 from nyala.schema.predicate import BoundPredicate
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.schema.word_test import Demanded, WordTest
@@ -382,7 +383,7 @@ def _some_of_each(columns: Sequence[ColumnSchema], known: _Decoded, rows: np.nda
 
 def _taken(whole: pa.Array, rows: np.ndarray) -> pa.Array:
     """Rows of an array, in memory that is used again."""
-    return pc.take(values_of(whole), pa.array(rows), boundscheck=False, memory_pool=pool())
+    return pc.take(values_of(whole), array_of_numbers(rows), boundscheck=False, memory_pool=pool())
 
 
 def _some(

@@ -48,6 +48,7 @@ from nyala.rowset.key_runs import SharedKeys
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.array_cast import copy_arrays
 from nyala.schema.arrow_values import python_at
+from nyala.schema.plain_arrays import array_of_numbers
 from nyala.schema.row_errors import RowErrors
 from nyala.tablet.direct_commit import commit_directly
 from nyala.tablet.flush import flush
@@ -376,14 +377,14 @@ def plan_apply(settlement: Settlement, effect: Effect) -> list[Addition]:
     key_ids = [column.id for column in settlement.table.schema.key_columns]
     count = len(effect.codes)
     if effect.kind == "delete":
-        columns = {LIVENESS: pa.array(np.zeros(count, np.bool_))}
+        columns = {LIVENESS: array_of_numbers(np.zeros(count, np.bool_))}
     else:
         columns = {number: array for number, array in effect.columns.items() if number not in key_ids}
     codes, rowids, order = effect.codes, effect.rowids, None
     if count > 1 and not _ascending(codes, rowids):
         order = np.lexsort((rowids, codes))
         codes, rowids = codes[order], rowids[order]
-        columns = {number: array.take(pa.array(order)) for number, array in columns.items()}
+        columns = {number: array.take(array_of_numbers(order)) for number, array in columns.items()}
     nbytes = held_bytes(columns.values())
     shared, row_bytes = SharedBatch(columns, nbytes), nbytes // max(count, 1)
     places, offsets = tablet_slices(codes)
@@ -412,7 +413,7 @@ def _plan_insert(table: TableState, effect: Effect) -> list[Addition]:
     out: list[Addition] = []
     fresh = np.flatnonzero(~ghosts)
     if len(fresh):
-        some = {number: array.take(pa.array(fresh)) for number, array in effect.columns.items()}
+        some = {number: array.take(array_of_numbers(fresh)) for number, array in effect.columns.items()}
         out += _plan_fresh(
             table, effect.keys.take(fresh), effect.tablets[fresh], some, held_bytes(some.values()), fresh
         )
@@ -420,11 +421,11 @@ def _plan_insert(table: TableState, effect: Effect) -> list[Addition]:
     key_ids = {column.id for column in table.schema.key_columns}
     order = back[np.lexsort((effect.rowids[back], effect.tablets[back]))]
     columns = {
-        number: array.take(pa.array(order))
+        number: array.take(array_of_numbers(order))
         for number, array in effect.columns.items()
         if number not in key_ids
     }
-    columns[LIVENESS] = pa.array(np.ones(len(order), np.bool_))
+    columns[LIVENESS] = array_of_numbers(np.ones(len(order), np.bool_))
     nbytes = held_bytes(columns.values())
     shared, row_bytes = SharedBatch(columns, nbytes), nbytes // len(order)
     ordinals, offsets = tablet_slices(effect.tablets[order])
