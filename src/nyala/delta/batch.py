@@ -48,11 +48,13 @@ class SharedBatch(LazyValues):
     batch: pa.RecordBatch | None = None
     """The same columns under their ids, if whoever made it has them so."""
     column_ids: frozenset[int] = field(init=False)
-    row_count: int = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "column_ids", frozenset(self.columns))
-        object.__setattr__(self, "row_count", len(next(iter(self.columns.values()), ())))
+
+    @lazy_value
+    def row_count(self) -> int:
+        return len(next(iter(self.columns.values()))) if self.columns else 0
 
     @lazy_value
     def bytes_per_row(self) -> float:
