@@ -40,9 +40,8 @@ if TYPE_CHECKING:
     from nyala.partition.levels import hash_partition, range_partition
     from nyala.partition.ranges import RangeBound
     from nyala.scan import Scan
-    from nyala.schema.expression import expr
     from nyala.schema.limits import Limits
-    from nyala.schema.predicate import col
+    from nyala.schema.predicate import col, expr
     from nyala.schema.schema import column
     from nyala.table import Table, TableView
     from nyala.tablet.check import CheckReport, Problem
@@ -127,7 +126,7 @@ _HOMES = {
     "col": "nyala.schema.predicate",
     "column": "nyala.schema.schema",
     "connect": "nyala.database",
-    "expr": "nyala.schema.expression",
+    "expr": "nyala.schema.predicate",
     "hash_partition": "nyala.partition.levels",
     "range_partition": "nyala.partition.levels",
     "to_datetime": "nyala.mvcc.timestamp",

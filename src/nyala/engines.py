@@ -43,7 +43,7 @@ from nyala.errors import Error
 from nyala.polars_trees import tree_of
 from nyala.schema import nodes
 from nyala.schema.literals import normalise
-from nyala.schema.nodes import Predicate
+from nyala.schema.nodes import Node
 from nyala.text_views import VIEW_TYPES, TextViews
 
 if TYPE_CHECKING:
@@ -151,9 +151,7 @@ def _pulls_in_its_pool() -> bool:
 _FEW_ROWS: Final = 1 << 17
 
 
-def _narrowed(
-    scan: Scan, wanted: Sequence[str], rest: pl.Expr | None, where: Predicate | None
-) -> Scan | None:
+def _narrowed(scan: Scan, wanted: Sequence[str], rest: pl.Expr | None, where: Node | None) -> Scan | None:
     """The scan of these columns and of those that `rest` names, narrowed by `where`; None: it cannot be."""
     columns = list(dict.fromkeys([*wanted, *([] if rest is None else rest.meta.root_names())]))
     if where is None:
@@ -204,14 +202,14 @@ class _Asked:
 
     whole: pl.Expr | None = None  # without dynamic conjuncts
     rest: pl.Expr | None = None  # what polars has to apply if `where` narrows the scan (E2)
-    where: Predicate | None = None  # what narrows the scan (E1)
+    where: Node | None = None  # what narrows the scan (E1)
 
 
 @dataclass(frozen=True)
 class _Meaning:
     """One of ours that holds wherever polars' holds (E1); None for none."""
 
-    predicate: Predicate | None = None
+    predicate: Node | None = None
     same: bool = False  # whether it holds for no other row (E2)
 
 
@@ -297,7 +295,7 @@ def _meaning(tree: Any, schema: pa.Schema) -> _Meaning:
 def _understood(tree: Any, schema: pa.Schema) -> _Meaning:
     match tree:
         case {"Column": str(name)} if pa.types.is_boolean(schema.field(name).type):
-            return _Meaning(nodes.Compare(name, "=", True), True)
+            return _Meaning(nodes.Column(name), True)
         case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
             both = _understood(left, schema), _understood(right, schema)
             parts = [part.predicate for part in both if part.predicate is not None]
@@ -323,7 +321,9 @@ def _understood(tree: Any, schema: pa.Schema) -> _Meaning:
 def _tested(column: Any, values: Sequence[Any], test: Any, schema: pa.Schema) -> _Meaning:
     match test, values:
         case "IsNull" | "IsNotNull", []:
-            return _Meaning(nodes.IsNull(_name(column, schema), negated=test == "IsNotNull"), True)
+            return _Meaning(
+                nodes.IsNull(nodes.Column(_name(column, schema)), negated=test == "IsNotNull"), True
+            )
         case "Not", []:
             part = _understood(column, schema)
             if part.predicate is None or not part.same:
@@ -345,7 +345,7 @@ def _compare_columns(left: str, op: str | None, right: str, schema: pa.Schema) -
     plain = pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_decimal(kind)
     if op is None or kind != schema.field(right).type or not (plain or pa.types.is_string(kind)):
         return _UNKNOWN
-    return _Meaning(nodes.CompareColumns(left, op, right), True)
+    return _Meaning(nodes.compare(left, op, nodes.Column(right)), True)
 
 
 def _like(name: str, test: Any, literal: Any, schema: pa.Schema) -> _Meaning:
@@ -355,7 +355,9 @@ def _like(name: str, test: Any, literal: Any, schema: pa.Schema) -> _Meaning:
         return _UNKNOWN
     text = "".join("\\" + char if char in "%_\\" else char for char in value)
     pattern = {"StartsWith": text + "%", "EndsWith": "%" + text}.get(test if isinstance(test, str) else "")
-    return _UNKNOWN if pattern is None else _Meaning(nodes.Like(name, pattern, escape="\\"), True)
+    return (
+        _UNKNOWN if pattern is None else _Meaning(nodes.Like(nodes.Column(name), pattern, escape="\\"), True)
+    )
 
 
 def _name(column: Any, schema: pa.Schema) -> str:
@@ -430,7 +432,7 @@ def _compare(column: Any, op: str | None, literal: Any, schema: pa.Schema) -> _M
         value = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=count)
     else:
         exact = False
-    return _Meaning(nodes.Compare(name, op, normalise(value)), True) if exact else _UNKNOWN
+    return _Meaning(nodes.compare(name, op, normalise(value)), True) if exact else _UNKNOWN
 
 
 def _whole(number: int | bytes) -> int:
@@ -444,6 +446,6 @@ def _as_double(name: str, op: str, value: float) -> _Meaning:
         return _UNKNOWN
     exact = decimal.Decimal(value)
     room = abs(exact) * _DOUBLE_ERROR
-    bounds = [nodes.Compare(name, ">=", normalise(exact - room))] if op in (">", ">=", "=") else []
-    bounds += [nodes.Compare(name, "<=", normalise(exact + room))] if op in ("<", "<=", "=") else []
+    bounds = [nodes.compare(name, ">=", normalise(exact - room))] if op in (">", ">=", "=") else []
+    bounds += [nodes.compare(name, "<=", normalise(exact + room))] if op in ("<", "<=", "=") else []
     return _Meaning(nodes.all_of(bounds))

@@ -33,7 +33,7 @@ from nyala.mvcc.timestamp import to_datetime
 from nyala.previews import preview, told
 from nyala.schema.alteration import widens
 from nyala.schema.arrow_values import telling_damage
-from nyala.schema.nodes import Predicate, all_of
+from nyala.schema.nodes import Node, all_of
 from nyala.schema.predicate import BoundPredicate, bind
 from nyala.schema.schema import ColumnSchema
 from nyala.schema.sizes import whole_number
@@ -422,7 +422,7 @@ class Scan(PinnedRows):
         types = {**read_path.narrower_types(table, columns), **self._spec.types}
         return self._derived(root, table, dataclasses.replace(self._spec, types=types))
 
-    def narrowed(self, columns: Sequence[str], where: Predicate | None = None) -> Scan:
+    def narrowed(self, columns: Sequence[str], where: Node | None = None) -> Scan:
         """The same rows at the same moment with only these of its columns, and of them those that also match `where`.
 
         Raises: ColumnNotFoundError, and InvalidArgumentError or SchemaError for a predicate that does not bind. A scan
@@ -456,7 +456,7 @@ class Scan(PinnedRows):
         del root
         return lacking
 
-    def estimate(self, where: Predicate) -> Estimate:
+    def estimate(self, where: Node) -> Estimate:
         """How many rows there are, and which share of them `where` will leave: guesses, for planners.
 
         Raises: as `narrowed`.

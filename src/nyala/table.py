@@ -27,6 +27,8 @@ from nyala.partition.describe import describe
 from nyala.previews import preview, told
 from nyala.progress import Progress, Work, teller
 from nyala.scan import Scan, not_indexed, not_looped_over, resolve_columns
+from nyala.schema.parser import Parameters
+from nyala.schema.predicate import parse_where
 from nyala.tablet import read_path, where_writes
 from nyala.tablet.care import compact_table, vacuum_table
 from nyala.tablet.column_stats import column_stats
@@ -101,12 +103,16 @@ class _Readable:
         limit: int | None = None,
         order_by_key: bool = False,
         schema: SchemaOf | None = None,
+        *,
+        params: Parameters = None,
     ) -> Scan:
         """The rows at one moment: see `Scan`.
 
         columns: names, in the order wanted; None: all; or a pyarrow.Schema of them, whose types may be wider than the
                  columns' own, or dictionaries as `Scan.with_dictionaries` gives them, and nullable where they are not.
-        where:   text, `nyala.col(…)`, or a pyarrow expression; may name columns that are not in `columns`.
+        where:   text, `nyala.col(…)`, `nyala.expr(…)`, or a pyarrow expression; may name columns that are not in
+                 `columns`. docs/how-to/expressions.md has the language.
+        params:  values for `?` (a list), or for `:name` and `$name` (a dict), in the text of `where`.
         at:      a timestamp, datetime, ISO text or WriteResult; None: now. A moment later than what is published is
                  answered at what is published: `scan.timestamp` says which.
         schema:  the table's of that moment ("at", as None), or the present one ("current"): then a column that came
@@ -116,6 +122,7 @@ class _Readable:
         that needs a range partition dropped since.
         """
         root, table, snapshot = self._view(at, schema=schema)
+        where = parse_where(where, params)
         return self._database._make_scan(root, table, snapshot, columns, where, limit, order_by_key)
 
     def get(
@@ -196,9 +203,9 @@ class _Readable:
         del root
         return found
 
-    def count(self, where: Any = None, at: Any = None) -> int:
-        """How many rows."""
-        return self.scan(where=where, at=at).count()
+    def count(self, where: Any = None, at: Any = None, *, params: Parameters = None) -> int:
+        """How many rows. where, params: as of `scan`."""
+        return self.scan(where=where, at=at, params=params).count()
 
     def __len__(self) -> int:
         return self.count()
@@ -337,12 +344,13 @@ class Table(_Readable):
         *,
         set: Mapping[str, Any] | None = None,
         where: Any = None,
+        params: Parameters = None,
         progress: bool | Progress = False,
     ) -> WriteResult:
         """Change columns of rows that are there: by key (`data`), or of all rows that `where` selects (`set`).
 
         `set` maps columns to values, or to expressions over the row: {"status": "done", "n": nyala.expr("n + 1")}.
-        A str is always a value.
+        A str is always a value. where, params: as of `scan`.
         progress: of `data`, as of `insert`.
         Raises: KeyNotFoundError for a missing key, unless `on_missing="ignore"`.
         """
@@ -353,13 +361,13 @@ class Table(_Readable):
                 f"update takes {either}, and {'has neither' if data is None else 'not both'}"
             )
         if set is None:
-            if where is not None:
+            if where is not None or params is not None:
                 raise InvalidArgumentError(
                     "update(data) finds its rows by key; where= goes with set=: update(set={'column': value}, where=…)"
                 )
             return self._write("update", data, ignore, errors, progress)
         return where_writes.update_where(
-            self._database._writer(), self._name, set, where, collect=_collect(errors)
+            self._database._writer(), self._name, set, parse_where(where, params), collect=_collect(errors)
         )
 
     def delete(
@@ -369,10 +377,12 @@ class Table(_Readable):
         errors: Errors = "raise",
         *,
         where: Any = None,
+        params: Parameters = None,
         progress: bool | Progress = False,
     ) -> WriteResult:
         """Take rows away: by key (the key columns only), or all that `where` selects.
 
+        where, params: as of `scan`.
         progress: of `keys`, as of `insert`.
         Raises: KeyNotFoundError for a missing key, unless `on_missing="ignore"`.
         """
@@ -386,6 +396,7 @@ class Table(_Readable):
                 f"delete takes either keys or where=, and {'has neither' if keys is None else 'not both'}; "
                 "where='TRUE' deletes all rows"
             )
+        where = parse_where(where, params)
         if where is not None:
             return where_writes.delete_where(self._database._writer(), self._name, where)
         return self._write("delete", keys, ignore, errors, progress)
@@ -461,8 +472,10 @@ class Table(_Readable):
         limit: int | None = None,
         order_by_key: bool = False,
         schema: SchemaOf | None = None,
+        *,
+        params: Parameters = None,
     ) -> Scan:
-        scan = super().scan(columns, where, at, limit, order_by_key, schema)
+        scan = super().scan(columns, where, at, limit, order_by_key, schema, params=params)
         scan.check_readable()
         return scan
 

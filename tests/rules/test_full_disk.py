@@ -218,21 +218,6 @@ def test_the_reserve_is_small_on_a_small_disk_and_grows_with_the_store(folder: P
         db["u"].insert({"k": [2]})
 
 
-def test_the_reserve_of_a_moved_store_is_not_made_in_another_folder(folder: Path) -> None:
-    with open_database(folder) as db:
-        reserve = db._writer().reserve
-        reserve.release()
-        moved = folder.rename(folder.with_name("moved"))
-        assert reserve.fill() and not folder.exists()
-        folder.mkdir()
-        reserve.grow(0)
-        assert not list(folder.iterdir())
-        folder.rmdir()
-        moved.rename(folder)
-        reserve.grow(0)
-        assert reserved(folder) == PIECES_MIN * PIECE_BYTES
-
-
 # --- a real file system -------------------------------------------------------------------------------------
 
 ON_A_MOUNT = """

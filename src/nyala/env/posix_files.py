@@ -696,17 +696,19 @@ class PosixFiles:
             return False
 
     def preallocate(self, path: str, length: int) -> None:
-        self.make_dirs(os.path.dirname(path))
+        _call("create", path, lambda: os.makedirs(os.path.dirname(path), exist_ok=True))
+        fd = _call("create", path, lambda: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
         try:
-            with self._opened(path, "allocate", os.O_WRONLY | os.O_CREAT, self._changed(path)) as fd:
-                if hasattr(os, "posix_fallocate"):
-                    os.posix_fallocate(fd, 0, length)
-                else:
-                    _write_fully(fd, [memoryview(bytes(length))])
-        except StorageError:
-            with contextlib.suppress(StorageError):
-                self.unlink(path, missing_ok=True)
-            raise
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(fd, 0, length)
+            else:
+                _write_fully(fd, [memoryview(bytes(length))])
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            raise storage_error(error, "allocate", path) from error
+        finally:
+            os.close(fd)
 
     def sync_dir(self, path: str) -> None:
         place = self._changed(path or ".")

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import decimal
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +28,7 @@ import pyarrow.compute as pc
 
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError, SchemaError
 from nyala.schema import evaluate, literals, value_lists
+from nyala.schema.arrow_tree import tree_of
 from nyala.schema.constraint import ANY, EMPTY, NULL_ONLY, Constraint
 from nyala.schema.evaluate import (
     Bound,
@@ -37,29 +39,57 @@ from nyala.schema.evaluate import (
     BoundConstant,
     BoundIn,
     BoundLike,
+    BoundNot,
     BoundNull,
     BoundOr,
+    BoundRows,
 )
+from nyala.schema.functions import FUNCTIONS, build_cast, concatenation, negation
 from nyala.schema.like import parse_like, text_after_prefix
-from nyala.schema.literals import Literal, place_bytes, place_countable, place_float, place_text
+from nyala.schema.literals import place_bytes, place_countable, place_float, place_text
 from nyala.schema.nodes import (
+    LEVELS,
     OPERATORS,
     And,
     ArrowExpression,
+    Call,
+    Case,
+    Cast,
+    Column,
     Compare,
-    CompareColumns,
-    Constant,
     InList,
     IsNull,
+    IsTrue,
     Like,
+    Literal,
+    Node,
     Not,
     Or,
-    Predicate,
+    Row,
+    RowIn,
+    all_of,
+    any_of,
+    compare,
+    mapped,
+    names_in,
 )
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.schema.types import from_canonical
+from nyala.schema.values import (
+    BoundOver,
+    BoundValues,
+    CaseValue,
+    ColumnValue,
+    Condition,
+    ConstantValue,
+    Value,
+    arithmetic,
+    column_like,
+    literal_scalar,
+    unify,
+)
 
-__all__ = ["bind_node", "derive", "lower"]
+__all__ = ["bind_condition", "bind_node", "build", "derive", "lower"]
 
 _NEGATED: Final = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 # Words that are taken for columns, and what is meant by them.
@@ -76,32 +106,20 @@ _FALSE: Final = BoundConstant(False)
 # --- names and literals -----------------------------------------------------------------------------
 
 
-def bind_node(node: Predicate, schema: Schema) -> Predicate:
+def bind_node(node: Node, schema: Schema) -> Node:
     """The tree with every literal in its canonical spelling (B2), all names and kinds checked.
 
     Raises: ColumnNotFoundError, SchemaError for a literal of another kind than its column,
     InvalidArgumentError for a literal that cannot be read.
     """
     match node:
-        case Compare(name, op, value):
-            column = schema.by_name(name)
-            _check_op(op)
-            if column.type.name == "bool" and value is True and op == "=":
-                return node
-            return Compare(name, op, _spell(column, value))
-        case InList(name, values):
-            return InList(name, _spell_list(schema.by_name(name), values))
-        case IsNull(name):
-            schema.by_name(name)
-            return node
-        case Like(name, pattern, _, escape):
-            column = schema.by_name(name)
-            if not column.type.is_text:
-                raise SchemaError(f"column {name!r} has type {column.type}; LIKE compares text only")
-            literals.check_unicode(pattern, f"column {name!r}: ")
-            parse_like(pattern, escape, f"column {name!r}: ").compile(f"column {name!r}: ")
-            return node
-        case CompareColumns(left, op, right):
+        case And(parts):
+            return And(tuple([bind_condition(part, schema) for part in parts]))
+        case Or(parts):
+            return Or(tuple([bind_condition(part, schema) for part in parts]))
+        case Not(part) | IsTrue(part):
+            return replace(node, part=bind_condition(part, schema))
+        case Compare(Column(left), op, Column(right)):
             _check_op(op)
             a, b = _beside(left, right, schema), _beside(right, left, schema)
             if not evaluate.comparable(a.type, b.type):
@@ -110,18 +128,98 @@ def bind_node(node: Predicate, schema: Schema) -> Predicate:
                     "they cannot be compared with each other"
                 )
             return node
-        case Constant():
+        case Compare(part, op, Literal(value)):
+            _check_op(op)
+            part = bind_node(part, schema)
+            if (column := _column_of(part, schema)) is None:
+                return Literal(None)
+            return compare(part, op, _spell(column, value))
+        case Compare(_, op, _):
+            _check_op(op)
+            node = mapped(node, lambda part: bind_node(part, schema))
+            build(node, schema)
             return node
-        case And(parts):
-            return And(tuple(bind_node(part, schema) for part in parts))
-        case Or(parts):
-            return Or(tuple(bind_node(part, schema) for part in parts))
-        case Not(part):
-            return Not(bind_node(part, schema))
+        case InList(part, values):
+            part = bind_node(part, schema)
+            column = _column_of(part, schema)
+            return Literal(None) if column is None else InList(part, _spell_list(column, values))
+        case RowIn(parts, rows):
+            parts = tuple(bind_node(part, schema) for part in parts)
+            columns = [_column_of(part, schema, null="bool") for part in parts]
+            spelled = (tuple(map(_spell, columns, row)) for row in rows)
+            return RowIn(parts, tuple(spelled)) if rows else Literal(False)
+        case Like(part, pattern, _, escape):
+            part = bind_node(part, schema)
+            if (column := _column_of(part, schema)) is None:
+                return Literal(None)
+            if not column.type.is_text:
+                raise SchemaError(f"column {column.name!r} has type {column.type}; LIKE compares text only")
+            literals.check_unicode(pattern, f"column {column.name!r}: ")
+            parse_like(pattern, escape, f"column {column.name!r}: ").compile(f"column {column.name!r}: ")
+            return replace(node, part=part)
+        case Row():
+            raise InvalidArgumentError(
+                f"{literals.quote(str(node))}: a row of values is compared with another, or stands before IN"
+            )
         case ArrowExpression(expression):
             _arrow_columns(expression, schema)  # raises what is wrong with it
             return node
+        case Column() | Literal():
+            return node
+        case IsNull() | Call() | Case() | Cast():
+            node = mapped(node, lambda part: bind_node(part, schema))
+            build(node, schema)
+            return node
     raise InvalidArgumentError(f"{type(node).__name__} is no predicate of Nyala's")
+
+
+def bind_condition(node: Node, schema: Schema) -> Node:
+    """As `bind_node`, of what must be a condition."""
+    bound = bind_node(node, schema)
+    if isinstance(bound, Column):
+        _spell(schema.by_name(bound.name), True)  # raises for what is no bool column
+    elif isinstance(bound, Literal):
+        if not isinstance(bound.value, bool | None):
+            raise SchemaError(f"{literals.quote(bound.value)} is a value and no condition")
+    elif isinstance(bound, Call | Case | Cast):
+        _spell(_column_of(bound, schema, null="bool"), True)
+    return bound
+
+
+def _column_of(node: Node, schema: Schema, null: str | None = None) -> Any:
+    """The column, or for a computed value one of its type; None for NULL, or a column of the type `null`."""
+    if isinstance(node, Column):
+        return schema.by_quoted_name(node.name) if node.quoted else schema.by_name(node.name)
+    value = build(node, schema)
+    return None if value.is_null and null is None else column_like(value, literals.quote(str(node)))
+
+
+def build(node: Node, schema: Schema) -> Value:
+    """The value that a tree computes. Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError."""
+    match node:
+        case Literal(value):
+            return ConstantValue(literal_scalar(value))
+        case Column():
+            return ColumnValue(_column_of(node, schema))
+        case Call("||", (left, right)):
+            return concatenation(build(left, schema), build(right, schema))
+        case Call("-", (part,)):
+            return negation(build(part, schema))
+        case Call(op, (left, right)) if op in LEVELS:
+            return arithmetic(op, build(left, schema), build(right, schema))
+        case Call(name, arguments) if name in FUNCTIONS:
+            return FUNCTIONS[name].build(*(build(argument, schema) for argument in arguments))
+        case Case(conditions, values, otherwise):
+            return CaseValue(
+                [lower(condition, schema) for condition in conditions],
+                [build(value, schema) for value in values],
+                build(otherwise, schema),
+            )
+        case Cast(part, spec):
+            return build_cast(build(part, schema), spec)
+        case Call(name):
+            raise InvalidArgumentError(f"there is no function {name[:40]!r}")
+    return Condition(lower(node, schema), lower(node, schema, negated=True))
 
 
 def _beside(name: str, other: str, schema: Schema) -> ColumnSchema:
@@ -140,7 +238,7 @@ def _check_op(op: str) -> None:
         raise InvalidArgumentError(f"there is no comparison {op!r}; use one of {' '.join(OPERATORS)}")
 
 
-def _spell(column: ColumnSchema, literal: Literal) -> Literal:
+def _spell(column: ColumnSchema, literal: literals.Literal) -> literals.Literal:
     """The one spelling of a literal beside this column."""
     if literal is None:
         return None
@@ -179,19 +277,19 @@ def _spell(column: ColumnSchema, literal: Literal) -> Literal:
 
 
 def _spell_list(
-    column: ColumnSchema, values: tuple[Literal, ...] | pa.Array
-) -> tuple[Literal, ...] | pa.Array:
+    column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array
+) -> tuple[literals.Literal, ...] | pa.Array:
     """The values of a list, each spelled by itself; of a long list those that the column can hold, as an array."""
     placed = _place_list(column, values)
     if placed is not None:
         return placed
-    literals = values if isinstance(values, tuple) else value_lists.literals_of(values)
-    spelled = tuple(_spell(column, literal) for literal in literals)
+    given = values if isinstance(values, tuple) else value_lists.literals_of(values)
+    spelled = tuple(_spell(column, literal) for literal in given)
     placed = _place_list(column, spelled)  # they may be of one kind now
     return spelled if placed is None else placed
 
 
-def _place_list(column: ColumnSchema, values: tuple[Literal, ...] | pa.Array) -> pa.Array | None:
+def _place_list(column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array) -> pa.Array | None:
     """A long list as an array in the column's type, with one NULL if it has any; None where that cannot be."""
     array = value_lists.as_array(values)
     placed = None if array is None else value_lists.place(column, array.drop_null())
@@ -234,42 +332,137 @@ def _needs(expression: pc.Expression, empty: pa.Table, name: str) -> bool:
 # --- NOT pushed down --------------------------------------------------------------------------------
 
 
-def lower(node: Predicate, schema: Schema, negated: bool = False) -> Bound:
+def lower(node: Node, schema: Schema, negated: bool = False) -> Bound:
     """The rows for which `node` is TRUE, or with `negated` FALSE. `node` comes from `bind_node`."""
     match node:
-        case Compare(name, op, value):
-            return _lower_compare(schema.by_name(name), _NEGATED[op] if negated else op, value)
-        case InList(name, values):
-            return _lower_in(schema.by_name(name), values, negated)
-        case IsNull(name, is_not):
-            return BoundNull(schema.by_name(name), is_not != negated)
-        case Like(name, pattern, is_not, escape):
-            return _lower_like(schema.by_name(name), pattern, escape, is_not != negated)
-        case CompareColumns(left, op, right):
-            op = _NEGATED[op] if negated else op
-            return BoundColumns(schema.by_name(left), op, schema.by_name(right))
-        case Constant(value):
-            return BoundConstant(value is not None and value != negated)
-        case Not(part):
-            return lower(part, schema, not negated)
         case And(parts):
             bound = [lower(part, schema, negated) for part in parts]
             return _any(bound) if negated else _all(bound)
         case Or(parts):
             bound = [lower(part, schema, negated) for part in parts]
             return _all(bound) if negated else _any(bound)
+        case Not(part):
+            return lower(part, schema, not negated)
+        case Literal(value):
+            return BoundConstant(value is not None and value != negated)
+        case Compare(Column(left), op, Column(right)):
+            op = _NEGATED[op] if negated else op
+            return BoundColumns(schema.by_name(left), op, schema.by_name(right))
+        case Compare(part, op, Literal(value)):
+            column, over = _operand(part, schema)
+            return over(_lower_compare(column, _NEGATED[op] if negated else op, value))
+        case Compare(left, op, right):
+            text = literals.quote(str(node))
+            a, b = unify((build(left, schema), build(right, schema)), text)
+            return _FALSE if a.is_null else BoundValues(a, _NEGATED[op] if negated else op, b, text)
+        case InList(part, values):
+            column, over = _operand(part, schema)
+            return over(_lower_in(column, values, negated))
+        case RowIn(parts, rows):
+            return _lower_rows(parts, rows, schema, negated)
+        case IsNull(part, is_not):
+            column, over = _operand(part, schema)
+            return over(BoundNull(column, is_not != negated))
+        case IsTrue(part, wanted):
+            return _lower_is_true(part, schema, wanted, negated)
+        case Like(part, pattern, is_not, escape, any_case):
+            column, over = _operand(part, schema)
+            return over(_lower_like(column, pattern, escape, any_case, is_not != negated))
         case ArrowExpression(expression):
-            return BoundArrow(expression, _arrow_columns(expression, schema), negated)
-    raise AssertionError(f"bind_node has let {node!r} through")
+            return _lower_arrow(expression, schema, negated)
+    column, over = _operand(node, schema)
+    return over(_lower_compare(column, "<>" if negated else "=", True))
 
 
-def _lower_compare(column: ColumnSchema, op: str, literal: Literal) -> Bound:
+def _operand(node: Node, schema: Schema) -> tuple[ColumnSchema, Callable[[Bound], Bound]]:
+    """The column whose values are compared, and what makes of a condition on them one on the table's columns."""
+    if isinstance(node, Column):
+        return schema.by_name(node.name), lambda bound: bound
+    value = build(node, schema)
+    column = column_like(value, str(node))
+    return (
+        column,
+        lambda bound: bound if isinstance(bound, BoundConstant) else BoundOver(value, bound, column.name),
+    )
+
+
+def _lower_arrow(expression: pc.Expression, schema: Schema, negated: bool) -> Bound:
+    names = _arrow_columns(expression, schema)
+    floating = tuple(name for name in names if schema.by_name(name).type.is_floating)
+    tree = tree_of(expression, schema) if floating else None
+    meaning = None if tree is None else lower(bind_condition(tree, schema), schema, negated)
+    return BoundArrow(expression, names, negated, floating, meaning)
+
+
+def _lower_is_true(part: Node, schema: Schema, wanted: bool, negated: bool) -> Bound:
+    found = lower(part, schema, not wanted)
+    if not negated:
+        return found
+    match part:
+        case Column() | Compare(Column(), _, Literal()) | Like(Column()):
+            # NULL only where the column is, which can be skipped by.
+            name = next(iter(names_in(part)))
+            return _any([lower(part, schema, wanted), BoundNull(schema.by_name(name), negated=False)])
+    return BoundNot(found) if not isinstance(found, BoundConstant) else BoundConstant(not found.value)
+
+
+def _lower_rows(
+    parts: tuple[Node, ...], rows: tuple[tuple[Any, ...], ...], schema: Schema, negated: bool
+) -> Bound:
+    """(a, b) IN rows, of columns as one look-up; else as an OR of the rows."""
+    columns = [schema.by_name(part.name) for part in parts if isinstance(part, Column)]
+    whole = [row for row in rows if None not in row]  # another is TRUE for no row
+    never_null = len(whole) == len(rows) and not any(column.nullable for column in columns)
+    countable = all(not column.type.is_floating and column.type.name != "bool" for column in columns)
+    if whole and len(columns) == len(parts) and countable and (never_null or not negated):
+        lists, places = zip(
+            *(
+                _places_of(column, values)
+                for column, values in zip(columns, zip(*whole, strict=True), strict=True)
+            ),
+            strict=True,
+        )
+        kept = [row for row in zip(*places, strict=True) if None not in row]
+        if not kept:
+            return BoundConstant(negated)
+        if math.prod(map(len, lists)) < 2**62:
+            codes = np.zeros(len(kept), np.int64)
+            for number, ordered in enumerate(lists):
+                codes = codes * len(ordered) + np.array([row[number] for row in kept])
+            looked_up = tuple(BoundIn(c, ordered, False) for c, ordered in zip(columns, lists, strict=True))
+            found = BoundRows(looked_up, tuple(np.unique(codes).tolist()))
+            return (
+                BoundNot(found)
+                if negated
+                else _all(
+                    [*(_in(part.column, Constraint.of_ascending(part.values)) for part in looked_up), found]
+                )
+            )
+    return lower(
+        any_of(
+            all_of(compare(part, "=", value) for part, value in zip(parts, row, strict=True)) for row in rows
+        ),
+        schema,
+        negated,
+    )
+
+
+def _places_of(column: ColumnSchema, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int | None]]:
+    """The values that the column can hold, distinct and ascending, and of each given value its place among them."""
+    bound = [_lower_compare(column, "=", value) for value in values]
+    held = [one.value if isinstance(one, BoundCompare) else None for one in bound]
+    ordered = Constraint.one_of([value for value in held if value is not None]).values or ()
+    place = {value: number for number, value in enumerate(ordered)}
+    return ordered, [place.get(value) for value in held]
+
+
+def _lower_compare(column: ColumnSchema, op: str, literal: literals.Literal) -> Bound:
     if literal is None:
         return _FALSE
     type = column.type
     not_null = BoundNull(column, negated=True)
     if type.name == "bool":
-        allowed = [flag for flag in (False, True) if _holds(flag, op, literal)]
+        allowed = [flag for flag in (False, True) if literals.holds(flag, op, literal)]
         return not_null if len(allowed) == 2 else _in(column, Constraint.one_of(allowed))
     if type.is_text:
         return BoundCompare(column, op, place_text(column, literal))
@@ -298,19 +491,7 @@ def _lower_compare(column: ColumnSchema, op: str, literal: Literal) -> Bound:
     return BoundCompare(column, op, floor)
 
 
-def _holds(flag: bool, op: str, literal: Literal) -> bool:
-    assert isinstance(literal, bool)
-    return {
-        "=": flag == literal,
-        "<>": flag != literal,
-        "<": flag < literal,
-        "<=": flag <= literal,
-        ">": flag > literal,
-        ">=": flag >= literal,
-    }[op]
-
-
-def _lower_in(column: ColumnSchema, values: tuple[Literal, ...] | pa.Array, negated: bool) -> Bound:
+def _lower_in(column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array, negated: bool) -> Bound:
     if isinstance(values, pa.Array):
         if negated and values.null_count:
             return _FALSE
@@ -341,9 +522,11 @@ def _in(column: ColumnSchema, allowed: Constraint, negated: bool = False) -> Bou
     return BoundIn(column, ordered, negated)
 
 
-def _lower_like(column: ColumnSchema, pattern: str, escape: str | None, negated: bool) -> Bound:
-    parsed = parse_like(pattern, escape, f"column {column.name!r}: ")
-    if parsed.exact is not None:
+def _lower_like(
+    column: ColumnSchema, pattern: str, escape: str | None, any_case: bool, negated: bool
+) -> Bound:
+    parsed = parse_like(pattern, escape, f"column {column.name!r}: ", any_case)
+    if parsed.exact is not None and not any_case:
         return BoundCompare(column, "<>" if negated else "=", parsed.exact)
     if parsed.is_any:
         return _FALSE if negated else BoundNull(column, negated=True)
@@ -417,13 +600,13 @@ def derive(bound: Bound) -> dict[str, Constraint] | None:
         constraint = Constraint(null="none") if bound.negated else Constraint.of_ascending(bound.values)
         return _nullable_only({bound.column: constraint})
     if isinstance(bound, BoundLike):
-        prefix = "" if bound.negated else bound.pattern.prefix
+        prefix = "" if bound.negated or bound.pattern.any_case else bound.pattern.prefix
         constraint = Constraint(null="none")
         if prefix:
             after = text_after_prefix(prefix)
             constraint = Constraint.between(bound.column.type, prefix, after, upper_inclusive=after is None)
         return _nullable_only({bound.column: constraint})
-    return {}  # a pyarrow expression
+    return {}  # of computed values and pyarrow expressions nothing is known
 
 
 def _nullable_only(constraints: dict[ColumnSchema, Constraint]) -> dict[str, Constraint]:

@@ -17,8 +17,10 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def compared_as_tuples(cls: _Class) -> _Class:
-    """Of a dataclass of several fields: objects of this very class are equal if the tuples of their fields are."""
-    all_of = operator.attrgetter(*(field.name for field in dataclasses.fields(cls) if field.compare))
+    """Of a dataclass: objects of this very class are equal if the tuples of their fields are."""
+    names = [field.name for field in dataclasses.fields(cls) if field.compare]
+    # Of one name attrgetter gives no tuple.
+    all_of = operator.attrgetter(*names, names[-1])
 
     def equal(self: Any, other: object) -> Any:
         if other.__class__ is not self.__class__:

@@ -46,6 +46,7 @@ from nyala.schema.arrow_values import (
     validity,
 )
 from nyala.schema.like import LikePattern
+from nyala.schema.literals import quote
 from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import ColumnType, from_canonical
 
@@ -59,8 +60,12 @@ __all__ = [
     "BoundConstant",
     "BoundIn",
     "BoundLike",
+    "BoundNot",
     "BoundNull",
     "BoundOr",
+    "BoundRows",
+    "compare_arrays",
+    "mask_among",
 ]
 
 Arrays: TypeAlias = Mapping[str, pa.Array]
@@ -112,6 +117,7 @@ class Bound(LazyValues):
 
     columns: frozenset[str]
     cost: ClassVar[int] = 0
+    can_fail: bool = False  # whether `mask` may raise for the values of a row
 
     def mask(self, arrays: Arrays, n: int) -> Mask:
         """Which of the n rows are TRUE (E1)."""
@@ -258,6 +264,15 @@ class BoundIn(_OneColumn):
             mask = np.logical_not(mask, out=mask)
         return _among_valid(mask, array) if self.negated or self._has_nan else mask
 
+    def places(self, arrays: Arrays) -> npt.NDArray[np.int64]:
+        """Of each row which of the values it has, -1 for none. Not for NaN and bool."""
+        array = _array(arrays[self.column.name], self.column)
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        found = pc.index_in(self._comparable(array), value_set=self._value_set).fill_null(-1)
+        places: npt.NDArray[np.int64] = found.to_numpy(zero_copy_only=False).astype(np.int64)
+        return places
+
     def _mask_of_bool(self, array: pa.Array) -> Mask:
         wanted = set(self.values) if not self.negated else {False, True} - set(self.values)
         if wanted == {True}:
@@ -325,7 +340,8 @@ class BoundColumns(Bound):
 
     def mask(self, arrays: Arrays, n: int) -> Mask:
         left, right = self._plain(arrays, self.left), self._plain(arrays, self.right)
-        return _among_valid(_among_valid(self._compare(left, right), left), right)
+        mask = compare_arrays(self.op, left, self.left.type, right, self.right.type)
+        return _among_valid(_among_valid(mask, left), right)
 
     @staticmethod
     def _plain(arrays: Arrays, column: ColumnSchema) -> pa.Array:
@@ -334,28 +350,27 @@ class BoundColumns(Bound):
             return array
         return array.dictionary_decode().cast(column.type.arrow)
 
-    def _compare(self, left: pa.Array, right: pa.Array) -> Mask:
-        a, b = self.left.type, self.right.type
-        mask: Mask
-        if a.is_floating or b.is_floating:
-            return _compare_doubles(self.op, _doubles(left, a), _doubles(right, b))
-        if a.is_variable:
-            return true_mask(_ARROW_COMPARE[self.op](left, right))
-        if a.name == "bool":
-            mask = _NUMPY_COMPARE[self.op](true_mask(left), true_mask(right))
-            return mask
-        same_unit = a.scale == b.scale or (a.name, b.name) in (("date", "timestamp"), ("timestamp", "date"))
-        if same_unit and has_fixed_values(a) and has_fixed_values(b):
-            x, y = fixed_values(left, a), fixed_values(right, b)
-            if a.name != b.name and "date" in (a.name, b.name):
-                x, y = (
-                    v.astype(np.int64) * _US_PER_DAY if t.name == "date" else v for v, t in ((x, a), (y, b))
-                )
-            mask = _NUMPY_COMPARE[self.op](x, y)
-            return mask
-        # 38 digits before the point and 38 after it: every decimal and integer fits, so nothing is rounded.
-        wide = pa.decimal256(76, max(a.scale or 0, b.scale or 0))
-        return true_mask(_ARROW_COMPARE[self.op](left.cast(wide), right.cast(wide)))
+
+def compare_arrays(op: str, left: pa.Array, a: ColumnType, right: pa.Array, b: ColumnType) -> Mask:
+    """left op right (E3), of two types that compare; where one is NULL, anything."""
+    mask: Mask
+    if a.is_floating or b.is_floating:
+        return _compare_doubles(op, _doubles(left, a), _doubles(right, b))
+    if a.is_variable:
+        return true_mask(_ARROW_COMPARE[op](left, right))
+    if a.name == "bool":
+        mask = _NUMPY_COMPARE[op](true_mask(left), true_mask(right))
+        return mask
+    same_unit = a.scale == b.scale or (a.name, b.name) in (("date", "timestamp"), ("timestamp", "date"))
+    if same_unit and has_fixed_values(a) and has_fixed_values(b):
+        x, y = fixed_values(left, a), fixed_values(right, b)
+        if a.name != b.name and "date" in (a.name, b.name):
+            x, y = (v.astype(np.int64) * _US_PER_DAY if t.name == "date" else v for v, t in ((x, a), (y, b)))
+        mask = _NUMPY_COMPARE[op](x, y)
+        return mask
+    # 38 digits before the point and 38 after it: every decimal and integer fits, so nothing is rounded.
+    wide = pa.decimal256(76, max(a.scale or 0, b.scale or 0))
+    return true_mask(_ARROW_COMPARE[op](left.cast(wide), right.cast(wide)))
 
 
 def comparable(a: ColumnType, b: ColumnType) -> bool:
@@ -388,11 +403,16 @@ def _compare_doubles(op: str, x: npt.NDArray[np.float64], y: npt.NDArray[np.floa
 
 @dataclass(frozen=True, eq=False)
 class BoundArrow(Bound):
-    """A pyarrow expression, or with `negated` the rows for which it is false."""
+    """A pyarrow expression, or with `negated` the rows for which it is false.
+
+    floating: those of its columns that may hold NaN. meaning: the same condition as one of ours, where there is one.
+    """
 
     expression: pc.Expression
     names: tuple[str, ...]  # in the schema's order
     negated: bool
+    floating: tuple[str, ...] = ()
+    meaning: Bound | None = None
     cost: ClassVar[int] = 20
 
     @property
@@ -402,7 +422,15 @@ class BoundArrow(Bound):
     def mask(self, arrays: Arrays, n: int) -> Mask:
         if n == 0:
             return np.zeros(0, np.bool_)
+        if self.meaning is not None:
+            return self.meaning.mask(arrays, n)
         columns = {name: _canonical(arrays[name]) for name in self.names}
+        for name in self.floating:
+            if pc.any(pc.is_nan(columns[name])).as_py():
+                raise InvalidArgumentError(
+                    f"column {name!r} holds NaN, which pyarrow compares otherwise: write the condition "
+                    f"{quote(str(self.expression))} as text, or with nyala.col"
+                )
         # A table without columns has no rows; an expression without columns still needs n of them.
         table = pa.table(columns) if columns else pa.table({"": pa.nulls(n)})
         try:
@@ -440,6 +468,10 @@ class _Parts(Bound):
     def columns(self) -> frozenset[str]:
         return frozenset().union(*(part.columns for part in self.parts))
 
+    @property
+    def can_fail(self) -> bool:  # type: ignore[override]
+        return any(part.can_fail for part in self.parts)
+
     @lazy_value
     def _in_order(self) -> tuple[Bound, ...]:
         return tuple(sorted(self.parts, key=lambda part: part.rank))
@@ -457,15 +489,9 @@ class BoundAnd(_Parts):
         first, *others = self._in_order
         mask = first.mask(arrays, n)
         for part in others:
-            left = int(np.count_nonzero(mask))
-            if left == 0:
+            if not mask.any():
                 break
-            if part.rank >= BoundLike.cost and left * _FEW_OF <= n:
-                indices = np.flatnonzero(mask)
-                few = {name: rows_of(arrays[name]).take(pa.array(indices)) for name in part.columns}
-                mask[indices] = part.mask(few, left)
-            else:
-                mask = mask & part.mask(arrays, n)
+            mask = mask_among(part, arrays, n, mask)
         return mask
 
 
@@ -479,5 +505,66 @@ class BoundOr(_Parts):
         for part in others:
             if mask.all():
                 break
-            mask = mask | part.mask(arrays, n)
+            mask = mask | (mask_among(part, arrays, n, ~mask) if part.can_fail else part.mask(arrays, n))
         return mask
+
+
+@dataclass(frozen=True)
+class BoundNot(Bound):
+    """The rows that a part leaves out, those where it is NULL too: IS NOT TRUE."""
+
+    part: Bound
+
+    @property
+    def columns(self) -> frozenset[str]:  # type: ignore[override]
+        return self.part.columns
+
+    @property
+    def can_fail(self) -> bool:  # type: ignore[override]
+        return self.part.can_fail
+
+    @property
+    def rank(self) -> int:
+        return self.part.rank
+
+    def mask(self, arrays: Arrays, n: int) -> Mask:
+        return ~self.part.mask(arrays, n)
+
+
+@dataclass(frozen=True)
+class BoundRows(Bound):
+    """(a, b) IN rows: of each column its values, and per row of the list the place of each among them.
+
+    No value is NULL, and each column's are distinct and ascend.
+    """
+
+    parts: tuple[BoundIn, ...]
+    codes: tuple[int, ...]
+    """The rows of the list, each as one number: place by place, the last column's the lowest digit."""
+    cost: ClassVar[int] = 6
+
+    @property
+    def columns(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset(part.column.name for part in self.parts)
+
+    def mask(self, arrays: Arrays, n: int) -> Mask:
+        codes = np.zeros(n, np.int64)
+        found = np.ones(n, np.bool_)
+        for part in self.parts:
+            places = part.places(arrays)
+            found &= places >= 0
+            codes = codes * len(part.values) + places
+        return np.logical_and(found, np.isin(codes, np.array(self.codes)), out=found)
+
+
+def mask_among(part: Bound, arrays: Arrays, n: int, among: Mask) -> Mask:
+    """Which of the rows in `among` are TRUE. Only they are looked at if they are few and the part is costly, or if it
+    may raise for another row."""
+    left = int(np.count_nonzero(among))
+    if left < n and (part.can_fail or (part.rank >= BoundLike.cost and left * _FEW_OF <= n)):
+        indices = np.flatnonzero(among)
+        few = {name: rows_of(arrays[name]).take(pa.array(indices)) for name in part.columns}
+        mask = np.zeros(n, np.bool_)
+        mask[indices] = part.mask(few, left)
+        return mask
+    return among & part.mask(arrays, n)

@@ -1,29 +1,17 @@
 """What `update(set={column: …})` assigns: a constant, or an SQL expression over the row.
 
-    sum      :=  term { + term | - term | || term }
-    term     :=  factor { * factor | / factor | % factor }
-    factor   :=  { - | + } primary
-    primary  :=  literal | column | ( sum ) | function ( sum, … )
-              |  CASE [column] { WHEN condition-or-literal THEN sum } [ELSE sum] END
-    function :=  abs | ceil | coalesce | floor | length | lower | round | upper
-
-Literals and conditions are those of predicates (`nyala.schema.parser`); a bool column also takes a condition.
-
 A `str` is always a value, whatever it looks like. An expression is `nyala.expr("n + 1")`, or built from `nyala.col`.
 
-Values: integers are computed in 64 bits and decimals with all their digits; where a result does not fit, that row
-fails as out-of-range, as it does where a value would have to be rounded to fit its column: write round(x, 2). `/`
-always gives a double, and % the remainder with the sign of the dividend. Only to a float column doubles are rounded.
+The language is that of `where=`: `nyala.schema.parser`. Integers are computed in 64 bits and decimals with all their
+digits; where a result does not fit, that row fails as out-of-range, as it does where a value would have to be rounded
+to fit its column: write round(x, 2). Only to a float column doubles are rounded.
 
-Left out: conversion between numbers and text, arithmetic with dates, the present time.
-Source: shared contract, "Write" (`set=`) and "Values"; SQL:2016 part 2, 6.27 to 6.29, 6.12 (CASE).
+Source: shared contract, "Write" (`set=`) and "Values"; docs/how-to/expressions.md.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,49 +21,17 @@ import pyarrow.compute as pc
 from nyala.errors import NULL, OUT_OF_RANGE, InvalidArgumentError, SchemaError
 from nyala.schema.array_cast import Failure, cast_array, range_text
 from nyala.schema.arrow_values import decimal_doubles, repeated
+from nyala.schema.binding import bind_node, build
 from nyala.schema.cast import cast_list
 from nyala.schema.evaluate import Arrays
-from nyala.schema.expression_nodes import ERROR_TEXTS, ColumnNode, Node, is_decimal, number_values, to_double
-from nyala.schema.expression_parser import (
-    build,
-    condition_node,
-    parse_tree,
-)
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.literals import quote
-from nyala.schema.nodes import ColumnRef, Predicate, name_to_sql
-from nyala.schema.parser import parse_predicate
+from nyala.schema.nodes import Expr, Node, as_node, check_depth
 from nyala.schema.row_errors import RowErrors
 from nyala.schema.schema import ColumnSchema, Schema
+from nyala.schema.values import ERROR_TEXTS, Value, is_decimal, number_values, to_double
 
-__all__ = ["Assigned", "Expression", "SqlText", "expr", "parse_assignment", "parse_expression"]
-
-_ISO_DAY: Final = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}\s*")
-
-
-@dataclass(frozen=True)
-class SqlText:
-    """An expression as SQL text."""
-
-    text: str
-
-    def __repr__(self) -> str:
-        return f"nyala.expr({self.text!r})"
-
-
-def expr(text: str) -> SqlText:
-    """Return an SQL expression over the columns of a row, for `update(set=)`.
-
-    A plain `str` in `set=` is a value; `expr` says that a text is to be computed.
-
-    Examples
-    --------
-    >>> expr("n + 1")
-    nyala.expr('n + 1')
-    """
-    if not isinstance(text, str):
-        raise InvalidArgumentError(f"nyala.expr() takes the text of an expression, not {quote(text)}")
-    return SqlText(text)
+__all__ = ["Assigned", "Expression", "parse_assignment"]
 
 
 class Assigned(NamedTuple):
@@ -154,17 +110,17 @@ class _Constant(Expression):
 
 
 class _Computed(Expression):
-    """A tree of nodes, whose result is brought to the column's type."""
+    """A computed value, brought to the column's type."""
 
-    def __init__(self, target: ColumnSchema, node: Node, text: str, limits: Limits) -> None:
+    def __init__(self, target: ColumnSchema, value: Value, text: str, limits: Limits) -> None:
         super().__init__(target, text, limits)
-        self.columns = node.columns
-        self._node = node
-        self._fit(pa.array([], node.type))  # raises now what is wrong with the types
+        self.columns = value.columns
+        self._value = value
+        self._fit(pa.array([], value.type))  # raises now what is wrong with the types
 
     def _values(self, arrays: Arrays, n: int, errors: RowErrors) -> tuple[pa.Array, list[Failure]]:
         try:
-            array, codes = self._node.compute(arrays, n)
+            array, codes = self._value.compute(arrays, n)
         except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
             raise InvalidArgumentError(
                 f"column {self.target.name!r}: {quote(self._text)}: {error}"
@@ -182,11 +138,8 @@ class _Computed(Expression):
         failures: list[Failure] = []
         if wanted.name == "date" and (array.type == pa.int64() or is_decimal(array.type)):
             # As days since 1970 it would be taken by mistake: 2013 - 01 - 01 is 2011.
-            said = (
-                "is no day of the calendar" if _ISO_DAY.fullmatch(self._text) else "is a number and no date"
-            )
             raise SchemaError(
-                f"column {self.target.name!r}: {quote(self._text)} {said}; write DATE '2013-01-31'"
+                f"column {self.target.name!r}: {quote(self._text)} is a number and no date; write DATE '2013-01-31'"
             )
         if array.type == pa.float64() and (wanted.is_integer or wanted.name == "decimal"):
             array, failures = _double_to_exact(array, self.target)
@@ -255,47 +208,18 @@ def _round_to_floating(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array,
 def parse_assignment(
     value: Any, schema: Schema, target: ColumnSchema, limits: Limits = DEFAULT_LIMITS
 ) -> Expression:
-    """The expression for what a user gave for a column in `set=`: a constant, `expr(...)`, `col(...)`, or for a bool a
-    condition.
+    """The expression for what a user gave for a column in `set=`: a constant, `expr(...)`, `col(...)`, or a condition.
 
-    Raises: SchemaError when it has nothing in common with the column's type, InvalidArgumentError for text that
-    is no expression, ColumnNotFoundError.
+    Raises: SchemaError when it has nothing in common with the column's type, InvalidArgumentError,
+    ColumnNotFoundError.
     """
-    if isinstance(value, ColumnRef):
-        return _Computed(target, ColumnNode(schema.by_name(value.name)), name_to_sql(value.name), limits)
-    if isinstance(value, Predicate):
-        return _Computed(target, condition_node(value, schema), str(value), limits)
-    if isinstance(value, SqlText):
-        return parse_expression(value.text, schema, target, limits)
-    return _Constant(target, value, limits)
-
-
-def parse_expression(
-    text: str, schema: Schema, target: ColumnSchema, limits: Limits = DEFAULT_LIMITS
-) -> Expression:
-    """The text of an SQL expression whose value goes to `target`.
-
-    Raises: InvalidArgumentError with a caret below the place of a syntax error, ColumnNotFoundError, SchemaError
-    when types have nothing in common.
-    """
+    if not isinstance(value, Expr | Node):
+        return _Constant(target, value, limits)
+    tree = as_node(value)
+    check_depth(tree)
+    text = str(tree)
     try:
-        node = _parse_node(text, schema, target)
-    except SchemaError as error:
-        raise SchemaError(f"column {target.name!r}: {quote(text)}: {error}") from None
-    except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"column {target.name!r}: {error}") from None
-    return _Computed(target, node, text, limits)
-
-
-def _parse_node(text: str, schema: Schema, target: ColumnSchema) -> Node:
-    if target.type.name != "bool":
-        return build(parse_tree(text), schema)
-    try:
-        predicate = parse_predicate(text)
-    except InvalidArgumentError as error:
-        try:
-            tree = parse_tree(text)
-        except InvalidArgumentError:
-            raise error from None
-        return build(tree, schema)
-    return condition_node(predicate, schema)
+        computed = build(bind_node(tree, schema), schema)
+    except (SchemaError, InvalidArgumentError) as error:
+        raise type(error)(f"column {target.name!r}: {quote(text)}: {error}") from None
+    return _Computed(target, computed, text, limits)

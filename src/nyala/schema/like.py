@@ -33,6 +33,8 @@ class LikePattern(LazyValues):
     """A pattern as a sequence of literal texts and wildcards. Two texts never follow one another."""
 
     parts: tuple[str | int, ...]
+    any_case: bool = False
+    """ILIKE: the texts of `parts` are in lower case, as what is matched will be."""
 
     @property
     def exact(self) -> str | None:
@@ -54,6 +56,8 @@ class LikePattern(LazyValues):
     def match(self, array: pa.Array) -> pa.Array:
         """Boolean array; NULL where `array` is. One Arrow call."""
         parts = self.parts
+        if self.any_case:
+            array = pc.utf8_lower(array)
         if self.exact is not None:
             return pc.equal(array, pa.scalar(self.exact, array.type))
         if len(parts) == 2 and isinstance(parts[0], str) and parts[1] == _ANY:
@@ -81,7 +85,7 @@ class LikePattern(LazyValues):
             ) from None
 
 
-def parse_like(pattern: str, escape: str | None, where: str) -> LikePattern:
+def parse_like(pattern: str, escape: str | None, where: str, any_case: bool = False) -> LikePattern:
     """A LIKE pattern taken apart. Raises: InvalidArgumentError beginning with `where`."""
     if escape is not None and len(escape) != 1:
         raise InvalidArgumentError(f"{where}ESCAPE takes one character, not {quote(escape)}")
@@ -114,7 +118,9 @@ def parse_like(pattern: str, escape: str | None, where: str) -> LikePattern:
         else:
             text.append(char)
     end_text()
-    return LikePattern(tuple(parts))
+    if any_case:
+        parts = [pc.utf8_lower(pa.scalar(part)).as_py() if isinstance(part, str) else part for part in parts]
+    return LikePattern(tuple(parts), any_case)
 
 
 def _quote_regex(text: str) -> str:

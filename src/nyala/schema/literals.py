@@ -38,9 +38,11 @@ __all__ = [
     "NUMBER_DIGITS_MAX",
     "FloatPlace",
     "Literal",
+    "holds",
     "is_number_like",
     "iso_text",
     "normalise",
+    "of_one_kind",
     "parse_date",
     "parse_special_float",
     "parse_timestamp",
@@ -158,6 +160,29 @@ def quote(literal: Literal, length_max: int = 60) -> str:
     if isinstance(literal, decimal.Decimal):
         text = text[1:-1]
     return text if len(text) <= length_max else text[: length_max - 1] + "…"
+
+
+def of_one_kind(a: Literal, b: Literal) -> bool:
+    """Whether two literals can be compared with each other as they are."""
+    numbers = int | decimal.Decimal | float
+    if isinstance(a, bool) or isinstance(b, bool):
+        return isinstance(a, bool) and isinstance(b, bool)
+    return type(a) is type(b) or (isinstance(a, numbers) and isinstance(b, numbers))
+
+
+def holds(a: Literal, op: str, b: Literal) -> bool:
+    """Whether a op b, of two literals of one kind that are not NULL."""
+    if a is NAN or b is NAN:
+        a, b = a is NAN, b is NAN  # NaN equals NaN and is greater than all else
+    less, equal = bool(a < b), bool(a == b)  # type: ignore[operator]  # of one kind, the caller has looked
+    return {
+        "=": equal,
+        "<>": not equal,
+        "<": less,
+        "<=": less or equal,
+        ">": not (less or equal),
+        ">=": not less,
+    }[op]
 
 
 def is_number_like(text: str) -> bool:

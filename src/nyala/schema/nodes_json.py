@@ -1,47 +1,36 @@
 """Predicates as JSON: how they travel in scan tokens, without pickle and without a parser's ambiguity.
 
-    n < 2.5 AND host IS NULL      ["and",[["compare","n","<",{"decimal":"2.5"}],["is_null","host",false]]]
+    n < 2.5 AND b      ["and",[["compare",["column","n"],"<",["literal",{"decimal":"2.5"}]],["column","b"]]]
 
-A node is [kind, field, …]. A literal that JSON does not have is {"kind": "text"}. What comes from outside is checked
-as it is read: from_json gives a tree that the parser could have given, or an error.
+A node is [kind, field, …], as `_FIELDS` has them.
+A literal that JSON does not have is {"kind": "text"}.
+What comes from outside is checked as it is read: from_json gives a tree that the parser could have given, or an error.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import decimal
 import json
 import math
-from typing import Any
+from typing import Any, Final
 
 from nyala.errors import InvalidArgumentError
+from nyala.schema import nodes
 from nyala.schema.literals import Literal, iso_text, normalise, parse_timestamp, quote
-from nyala.schema.nodes import (
-    OPERATORS,
-    TREE_DEPTH_MAX,
-    And,
-    Compare,
-    CompareColumns,
-    Constant,
-    InList,
-    IsNull,
-    Like,
-    Not,
-    Or,
-    Predicate,
-    check_depth,
-)
+from nyala.schema.nodes import TREE_DEPTH_MAX, Node, check_depth
 
 __all__ = ["from_json", "to_json"]
 
 
-def to_json(predicate: Predicate) -> str:
+def to_json(predicate: Node) -> str:
     """One line of JSON, read back by `from_json`. Raises: InvalidArgumentError for an ArrowExpression."""
     check_depth(predicate)
     return json.dumps(_node_to_json(predicate), separators=(",", ":"))
 
 
-def from_json(text: str) -> Predicate:
+def from_json(text: str) -> Node:
     """The inverse of `to_json`. Raises: InvalidArgumentError for any other text."""
     try:
         return _node_from_json(json.loads(text))
@@ -51,51 +40,74 @@ def from_json(text: str) -> Predicate:
         raise InvalidArgumentError(f"no predicate in JSON ({error}): {quote(text)}") from None
 
 
-def _node_to_json(node: Predicate) -> list[Any]:
-    match node:
-        case Compare(column, op, value):
-            return ["compare", column, op, _literal_to_json(value)]
-        case CompareColumns(left, op, right):
-            return ["compare_columns", left, op, right]
-        case InList(column):
-            return ["in", column, [_literal_to_json(value) for value in node.literals]]
-        case IsNull(column, negated):
-            return ["is_null", column, negated]
-        case Like(column, pattern, negated, escape):
-            return ["like", column, pattern, negated, escape]
-        case Constant(value):
-            return ["constant", value]
-        case And(parts) | Or(parts):
-            return ["and" if isinstance(node, And) else "or", [_node_to_json(part) for part in parts]]
-        case Not(part):
-            return ["not", _node_to_json(part)]
-    raise InvalidArgumentError(
-        f"{node} cannot be sent to another process; write the condition as text or with nyala.col(...)"
-    )
+# Of each kind what its fields hold: n a node, N nodes, v a literal, V literals, R rows of literals, s text, o text or
+# null, b a bool.
+_FIELDS: Final[dict[type[Node], str]] = {
+    nodes.Column: "s",
+    nodes.Literal: "v",
+    nodes.Compare: "nsn",
+    nodes.InList: "nV",
+    nodes.RowIn: "NR",
+    nodes.IsNull: "nb",
+    nodes.IsTrue: "nb",
+    nodes.Like: "nsbob",
+    nodes.And: "N",
+    nodes.Or: "N",
+    nodes.Not: "n",
+    nodes.Call: "sN",
+    nodes.Case: "NNn",
+    nodes.Cast: "ns",
+}
+_KINDS: Final = {kind.__name__.lower(): kind for kind in _FIELDS}
+_PLAIN: Final[dict[str, Any]] = {"s": str, "o": str | None, "b": bool}
 
 
-def _node_from_json(data: Any, depth: int = 0) -> Predicate:
+def _node_to_json(node: Node) -> list[Any]:
+    forms = _FIELDS.get(type(node))
+    if forms is None:
+        raise InvalidArgumentError(
+            f"{quote(str(node))} cannot be sent to another process; write the condition as text or with nyala.col(...)"
+        )
+    names = [field.name for field in dataclasses.fields(node)]  # type: ignore[arg-type]
+    if isinstance(node, nodes.InList):
+        node = nodes.InList(node.part, node.literals)
+    return [
+        type(node).__name__.lower(),
+        *(_to_json(getattr(node, name), form) for name, form in zip(names, forms, strict=False)),
+    ]
+
+
+def _to_json(value: Any, form: str) -> Any:
+    if form == "n":
+        return _node_to_json(value)
+    if form == "v":
+        return _literal_to_json(value)
+    if form.isupper():
+        return [_to_json(part, "V" if form == "R" else form.lower()) for part in value]
+    return value
+
+
+def _node_from_json(data: Any, depth: int = 0) -> Node:
     if depth > TREE_DEPTH_MAX:
         raise InvalidArgumentError(f"the predicate nests more than {TREE_DEPTH_MAX} levels deep")
     match data:
-        case ["compare", str(column), str(op), value] if op in OPERATORS:
-            return Compare(column, op, _literal_from_json(value))
-        case ["compare_columns", str(left), str(op), str(right)] if op in OPERATORS:
-            return CompareColumns(left, op, right)
-        case ["in", str(column), list(values)]:
-            return InList(column, tuple(_literal_from_json(value) for value in values))
-        case ["is_null", str(column), bool(negated)]:
-            return IsNull(column, negated)
-        case ["like", str(column), str(pattern), bool(negated), (str() | None) as escape]:
-            return Like(column, pattern, negated, escape)
-        case ["constant", (bool() | None) as value]:
-            return Constant(value)
-        case ["and", list(parts)]:
-            return And(tuple(_node_from_json(part, depth + 1) for part in parts))
-        case ["or", list(parts)]:
-            return Or(tuple(_node_from_json(part, depth + 1) for part in parts))
-        case ["not", part]:
-            return Not(_node_from_json(part, depth + 1))
+        case [str(word), *values] if word in _KINDS and len(values) == len(_FIELDS[_KINDS[word]]):
+            kind = _KINDS[word]
+            return kind(
+                *(_from_json(value, form, depth) for value, form in zip(values, _FIELDS[kind], strict=True))
+            )
+    raise InvalidArgumentError(f"no predicate in JSON: {quote(str(data))}")
+
+
+def _from_json(data: Any, form: str, depth: int) -> Any:
+    if form == "n":
+        return _node_from_json(data, depth + 1)
+    if form == "v":
+        return _literal_from_json(data)
+    if form.isupper() and isinstance(data, list):
+        return tuple([_from_json(part, "V" if form == "R" else form.lower(), depth) for part in data])
+    if form in _PLAIN and isinstance(data, _PLAIN[form]):
+        return data
     raise InvalidArgumentError(f"no predicate in JSON: {quote(str(data))}")
 
 

@@ -1,11 +1,11 @@
 """Predicates: what `where=` means, from a user's text or `col()` to rows and to what may be skipped.
 
     "host = 'a' AND n < 2.5"  or  (col("host") == "a") & (col("n") < 2.5)
-        |  parser.py, nodes.py       the syntax tree: names, literals, AND, OR, NOT
+        |  parser.py, nodes.py       the syntax tree, the same as that of expressions
         v
     bind(where, schema)              names resolved, literals in their columns' types (binding.py, literals.py)
         |
-        |- .evaluate(arrays, n)      which rows are TRUE (evaluate.py, like.py)
+        |- .evaluate(arrays, n)      which rows are TRUE (evaluate.py, like.py, values.py)
         |- .constraints()            what partitions, rowsets and blocks are skipped by (constraint.py)
         |- .word_tests               what else is told of text by the words of its dictionary (word_test.py)
         '- str(), .to_json()         how it goes to another process (nodes.py, nodes_json.py)
@@ -32,50 +32,29 @@ from nyala.schema import binding, nodes
 from nyala.schema.arrow_values import Mask
 from nyala.schema.constraint import EMPTY, Constraint
 from nyala.schema.evaluate import Arrays, Bound, BoundAnd, BoundArrow, BoundConstant
-from nyala.schema.nodes import (
-    And,
-    ArrowExpression,
-    ColumnRef,
-    Compare,
-    CompareColumns,
-    Constant,
-    InList,
-    IsNull,
-    Like,
-    Not,
-    Or,
-    Predicate,
-    col,
-)
+from nyala.schema.literals import quote
+from nyala.schema.nodes import Expr, Literal, Node, col
 from nyala.schema.nodes_json import from_json, to_json
-from nyala.schema.parser import parse_predicate
+from nyala.schema.parser import Parameters, expr, parse_predicate
 from nyala.schema.schema import Schema
 from nyala.schema.word_test import WordTest, is_its_constraint, is_of_words, word_tests
 
-__all__ = [
-    "And",
-    "ArrowExpression",
-    "BoundPredicate",
-    "ColumnRef",
-    "Compare",
-    "CompareColumns",
-    "Constant",
-    "Constraint",
-    "InList",
-    "IsNull",
-    "Like",
-    "Not",
-    "Or",
-    "Predicate",
-    "bind",
-    "col",
-    "from_json",
-    "parse_predicate",
-    "to_json",
-]
+__all__ = ["BoundPredicate", "Constraint", "bind", "col", "expr", "from_json", "parse_where", "to_json"]
 
 
-def bind(where: str | Predicate | ColumnRef | pc.Expression | None, schema: Schema) -> BoundPredicate | None:
+def parse_where(where: Any, params: Parameters) -> Any:
+    """What a user gave as `where=` and `params=`, the parameters in their places.
+
+    Raises: InvalidArgumentError, also for parameters without a text.
+    """
+    if params is None:
+        return where
+    if not isinstance(where, str):
+        raise InvalidArgumentError("params= goes with a text: where=\"host = ?\", params=['a']")
+    return parse_predicate(where, params)
+
+
+def bind(where: str | Node | Expr | pc.Expression | None, schema: Schema) -> BoundPredicate | None:
     """What a user gave as `where`, bound to a schema; None for None.
 
     Raises: InvalidArgumentError for text that is no predicate or a literal that cannot be read,
@@ -85,12 +64,12 @@ def bind(where: str | Predicate | ColumnRef | pc.Expression | None, schema: Sche
         return None
     if isinstance(where, str):
         where = parse_predicate(where)
-    if not isinstance(where, Predicate | ColumnRef | pc.Expression):
+    if not isinstance(where, Node | Expr | pc.Expression):
         raise InvalidArgumentError(
             "where is text such as \"host = 'a' AND time >= 5\", a condition made with nyala.col(...), or a "
-            f"pyarrow.compute.Expression, not {where!r}"
+            f"pyarrow.compute.Expression, not {quote(where)}"
         )
-    return BoundPredicate(nodes.as_predicate(where), schema)
+    return BoundPredicate(nodes.as_node(where), schema)
 
 
 class BoundPredicate(LazyValues):
@@ -99,9 +78,9 @@ class BoundPredicate(LazyValues):
     `columns` are the columns that `evaluate` reads; `tree` is the syntax tree with canonical literals.
     """
 
-    def __init__(self, tree: Predicate, schema: Schema) -> None:
+    def __init__(self, tree: Node, schema: Schema) -> None:
         nodes.check_depth(tree)
-        self.tree = binding.bind_node(tree, schema)
+        self.tree = binding.bind_condition(tree, schema)
         self._bound: Bound = binding.lower(self.tree, schema)
         self.columns: frozenset[str] = self._bound.columns
         self._types = tuple((name, schema.by_name(name).type) for name in sorted(self.columns))
@@ -207,12 +186,13 @@ class BoundPredicate(LazyValues):
         return hash((str(self), self._types))
 
 
-def _compared_with_null(node: Predicate) -> Iterator[str]:
-    """The columns of comparisons with NULL."""
-    if isinstance(node, Compare) and node.value is None:
-        yield node.column
-    for part in node.parts if isinstance(node, And | Or) else (node.part,) if isinstance(node, Not) else ():
-        yield from _compared_with_null(part)
+def _compared_with_null(node: Node) -> Iterator[str]:
+    """What is compared with NULL."""
+    if isinstance(node, nodes.Compare) and node.right == Literal(None):
+        yield str(node.left)
+    if isinstance(node, nodes.And | nodes.Or | nodes.Not):
+        for part in nodes.parts_of(node):
+            yield from _compared_with_null(part)
 
 
 def _has_arrow(bound: Bound) -> bool:

@@ -1,4 +1,4 @@
-"""The words of a predicate or expression, and errors that point at one of them.
+"""Tokens of a condition or expression, and errors that point at one of them.
 
     host = 'a' AND "odd name" >= -1.5e3 AND raw = X'00FF'
     name op string name quoted    op op number …    binary
@@ -25,7 +25,7 @@ from nyala.schema.literals import NUMBER_DIGITS_MAX
 __all__ = ["DEPTH_MAX", "TEXT_LENGTH_MAX", "Token", "TokenStream", "scan", "syntax_error"]
 
 TEXT_LENGTH_MAX: Final = (
-    500_000  # an IN list of some 50,000 numbers; longer lists are given with col(...).isin
+    500_000  # an IN list of some 50,000 numbers; longer lists are given as a parameter, or with col(...).isin
 )
 DEPTH_MAX: Final = 100
 _WINDOW: Final = 60  # characters of the source shown before and after the caret
@@ -37,7 +37,8 @@ _TOKEN: Final = re.compile(
       | (?P<quoted>"(?:[^"]|"")*")
       | (?P<string>'(?:[^']|'')*')
       | (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)
-      | (?P<op><>|<=|>=|!=|==|\|\||[-+*/%=<>(),])""",
+      | (?P<param>\?|:(?!:)[^\W\d]\w*|\$[^\W\d]\w*)
+      | (?P<op>::|<>|<=|>=|!=|==|\|\||[-+*/%=<>(),])""",
     re.VERBOSE,
 )
 _UNENDED: Final = {
@@ -54,13 +55,13 @@ _MEANT: Final = {
     ".": "a column is named without its table",
     "`": 'an odd name stands in double quotes, as in "a b"',
     ";": "leave it out",
-    **dict.fromkeys("?$:@", "a value stands in the text itself, or is given with nyala.col: col('a') == value"),
+    **dict.fromkeys("$:@", "a parameter is written ?, :name or $name"),
     **dict.fromkeys("‘’“”", "a text stands in straight single quotes, as in 'x'"),
 }  # fmt: skip
 
 
 class Token(NamedTuple):
-    kind: str  # name, quoted, string, binary, number, op, end
+    kind: str  # name, quoted, string, binary, number, param, op, end
     text: str
     value: str | bytes | int | decimal.Decimal | None
     position: int
@@ -131,7 +132,7 @@ def _value(source: str, kind: str, text: str, position: int) -> str | bytes | in
             ) from None
     if kind == "number":
         return _number(source, text, position)
-    return text if kind == "name" else None
+    return text if kind == "name" else text[1:] if kind == "param" else None
 
 
 def _number(source: str, text: str, position: int) -> int | decimal.Decimal:
@@ -150,7 +151,7 @@ class TokenStream:
         if len(source) > length_max:
             raise InvalidArgumentError(
                 f"the text has {len(source)} characters, more than {length_max}; "
-                "build a long predicate with nyala.col(...), for instance col('k').isin(values)"
+                "give a long list as a parameter: k IN ?, or with nyala.col('k').isin(values)"
             )
         self.source = source
         self._tokens = scan(source)

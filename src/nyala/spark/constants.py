@@ -36,7 +36,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from nyala.schema.nodes import Compare
+from nyala.schema.nodes import Node as Predicate
+from nyala.schema.nodes import compare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -181,7 +182,7 @@ def _is_plain(node: Node) -> bool:
     return as_written and _PLAIN.fullmatch(text) is not None
 
 
-def valued(spark: SparkSession, terms: Sequence[OpenTerm]) -> list[Compare | None]:
+def valued(spark: SparkSession, terms: Sequence[OpenTerm]) -> list[Predicate | None]:
     """The terms with Spark's values; None where the value is not such that the scan may go by it (C3).
 
     Cost: a statement of Spark's without a job, about 20 ms, whatever the number of terms.
@@ -208,24 +209,24 @@ def _as_number(term: OpenTerm) -> str:
     return f"({term.text})"
 
 
-def _with_value(term: OpenTerm, kind: str, value: Any) -> Compare | None:
+def _with_value(term: OpenTerm, kind: str, value: Any) -> Predicate | None:
     if value is None:
         return None
     if pa.types.is_timestamp(term.type):
-        return Compare(term.column, term.op, value - term.slack_us) if kind in _READ_AS_TIME else None
+        return compare(term.column, term.op, value - term.slack_us) if kind in _READ_AS_TIME else None
     if pa.types.is_date(term.type):
         # Beside a time of the day Spark compares times.
         ordinal = value + _EPOCH_ORDINAL
         if kind not in ("date", "string") or not 1 <= ordinal <= dt.date.max.toordinal():
             return None
-        return Compare(term.column, term.op, dt.date.fromordinal(ordinal))
+        return compare(term.column, term.op, dt.date.fromordinal(ordinal))
     if pa.types.is_integer(term.type):
         limit = 2 ** (term.type.bit_width - 1)
-        return Compare(term.column, term.op, value) if kind in _WHOLE and -limit <= value < limit else None
+        return compare(term.column, term.op, value) if kind in _WHOLE and -limit <= value < limit else None
     found = _DECIMAL.fullmatch(kind)
     whole, scale = (
         (int(found[1]) - int(found[2]), int(found[2])) if found else (_WHOLE.get(kind, _TOO_MANY), 0)
     )
     # Spark compares decimals with as many digits as both need, if there are so many; else it rounds one.
     digits = max(whole, term.type.precision - term.type.scale) + max(scale, term.type.scale)
-    return Compare(term.column, term.op, value) if digits <= _DIGITS_MAX else None
+    return compare(term.column, term.op, value) if digits <= _DIGITS_MAX else None

@@ -14,7 +14,8 @@ from pyspark.errors import AnalysisException, ParseException
 from nyala import handover
 from nyala.env import SYSTEM, process_mark
 from nyala.errors import Error, InvalidArgumentError, StorageError, WriteError
-from nyala.schema.nodes import Predicate, all_of
+from nyala.schema.nodes import Node as Predicate
+from nyala.schema.nodes import all_of
 from nyala.schema.parser import parse_predicate
 from nyala.spark.arguments import check_frame, folder_of
 from nyala.spark.cluster import check_workers, cores_of, is_classic, tell

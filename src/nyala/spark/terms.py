@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from nyala.schema.nodes import Compare, InList, IsNull, Predicate, all_of, any_of, negate
+from nyala.schema.nodes import Column, InList, IsNull, all_of, any_of, compare, negate
+from nyala.schema.nodes import Node as Predicate
 from nyala.spark.constants import OpenTerm, can_be_open, constant_of
 from nyala.spark.syntax import Node, sqlglot
 
@@ -43,7 +44,7 @@ def translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
         return None if part is None else negate(part)
     if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
         name = _column(node.this, alias, schema)
-        return None if name is None else IsNull(name)
+        return None if name is None else IsNull(Column(name))
     if isinstance(node, exp.Between):
         if node.args.get("symmetric"):
             return None
@@ -57,7 +58,7 @@ def translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
         if name is None:
             return None
         values = [_value(part, schema.field(name).type) for part in node.expressions]
-        return None if None in values else InList(name, tuple(values))
+        return None if None in values else InList(Column(name), tuple(values))
     op = _COMPARISONS.get(type(node).__name__)
     if op is None:
         return None
@@ -113,7 +114,7 @@ def _compare(left: Node, op: str, right: Node, alias: str, schema: pa.Schema) ->
     if name is None:
         return None
     value = _value(right, schema.field(name).type)
-    return None if value is None else Compare(name, op, value)
+    return None if value is None else compare(name, op, value)
 
 
 def _column(node: Node, alias: str, schema: pa.Schema) -> str | None:

@@ -37,7 +37,7 @@ _RULES: Final = tuple(
         (r"leave its range out with where=", "leave its range out with .option('where', …)"),
         (r"leave it out, with columns=\[…\]", "leave it out, with .option('columns', …)"),
         (r"TRUE selects every row", "leave the option out to read every row"),
-        (r"; build a long predicate with nyala\.col\(\.\.\.\), for instance col\('k'\)\.isin\(values\)",
+        (r"; give a long list as a parameter: k IN \?, or with nyala\.col\('k'\)\.isin\(values\)",
          "; join with a DataFrame of the values instead"),
         (r"or connect without read_only to make it", "or make one with nyala.connect(path)"),
         (r"make one with create_table\(\)", "make one with nyala.connect(path).create_table(…)"),

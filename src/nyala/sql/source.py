@@ -37,7 +37,7 @@ import pyarrow.compute as pc
 from nyala.errors import Error, InvalidArgumentError
 from nyala.schema import nodes
 from nyala.schema.literals import normalise
-from nyala.schema.nodes import Predicate
+from nyala.schema.nodes import Node
 from nyala.sql.connection import without_lost_filters
 from nyala.text_views import VIEW_TYPES, TextViews
 
@@ -70,8 +70,8 @@ class Planning:
     def __init__(self, largest: bool = False) -> None:
         """largest: whether no table of the statement has more rows."""
         self.largest = largest
-        self.found: dict[Predicate, Estimate] = {}  # of each predicate
-        self.takes: dict[Predicate, bool] = {}  # whether a scan can apply it
+        self.found: dict[Node, Estimate] = {}  # of each predicate
+        self.takes: dict[Node, bool] = {}  # whether a scan can apply it
         self.offered: list[float] = []  # shares that match those offered that spare half of the rows or more
         self.together = False  # whether all of these match so little that all are worth taking
         self.taken: list[float] = []  # shares that match the predicates that were taken
@@ -139,7 +139,7 @@ class ScanSource:
         self.planning.bound += 1
         return max(1, int(self.scan.rows_held() * self.planning.matching))
 
-    def offered(self, predicate: Predicate) -> bool:
+    def offered(self, predicate: Node) -> bool:
         """Whether to take a predicate that DuckDB could as well apply itself: only where much is spared by it.
 
         Else DuckDB is faster: it marks the rows that match, we would have to copy them. And it guesses better how many
@@ -177,7 +177,7 @@ class ScanSource:
         self.planning.taken.append(found.matching)
         return True
 
-    def takes(self, predicate: Predicate | None) -> bool:
+    def takes(self, predicate: Node | None) -> bool:
         """Whether `reader` applies it exactly (Q1)."""
         if predicate is None or not self._filters:
             return False
@@ -187,7 +187,7 @@ class ScanSource:
             return False
         return True
 
-    def reader(self, columns: Sequence[str] | None, predicate: Predicate | None) -> pa.RecordBatchReader:
+    def reader(self, columns: Sequence[str] | None, predicate: Node | None) -> pa.RecordBatchReader:
         """The rows that match, as a stream in bounded memory."""
         try:
             scan = self.scan.narrowed(self.schema.names if columns is None else columns, predicate)
@@ -298,7 +298,7 @@ def _source_2() -> Callable[[ScanSource], Any] | None:
     return _made["2"]
 
 
-def predicate_of_node(node: Any) -> Predicate | None:
+def predicate_of_node(node: Any) -> Node | None:
     """DuckDB's tree as one of ours; None for what has no equal here."""
     try:
         return _of_node(node)
@@ -306,7 +306,7 @@ def predicate_of_node(node: Any) -> Predicate | None:
         return None
 
 
-def _of_node(node: Any) -> Predicate | None:
+def _of_node(node: Any) -> Node | None:
     kind = type(node).__name__
     if kind == "Binary" and node.op in ("AND", "OR"):
         parts = [_of_node(part) for part in _operands(node)]
@@ -320,16 +320,16 @@ def _of_node(node: Any) -> Predicate | None:
     if column is None:
         return None
     if kind == "Postfix" and node.op in ("IS NULL", "IS NOT NULL"):
-        return nodes.IsNull(column, negated=node.op == "IS NOT NULL")
+        return nodes.IsNull(nodes.Column(column), negated=node.op == "IS NOT NULL")
     if kind == "Binary" and node.op in _OPERATORS:
         known, value = _literal_of(node.right)
-        return nodes.Compare(column, _OPERATORS[node.op], normalise(value)) if known else None
+        return nodes.compare(column, _OPERATORS[node.op], normalise(value)) if known else None
     if kind == "In" and node.values:
         return _in_list(column, node.values)
     return None
 
 
-def _in_list(column: str, listed: Sequence[Any]) -> Predicate | None:
+def _in_list(column: str, listed: Sequence[Any]) -> Node | None:
     """A list of constants, which are all of the column's type: looked at as a whole, for it may be long."""
     if {type(constant).__name__ for constant in listed} != {"Lit"}:
         return None
@@ -447,7 +447,7 @@ _IS_NAN: Final = re.compile(r"is_nan\((.*?)\)|invert\(is_nan\((.*?)\)\)", re.DOT
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
 
 
-def predicate_of_expression(expression: pc.Expression, schema: pa.Schema) -> Predicate | None:
+def predicate_of_expression(expression: pc.Expression, schema: pa.Schema) -> Node | None:
     """A pyarrow expression of comparisons under AND and OR as a predicate of ours; None for another (Q2)."""
     for widened in (True, False):
         reader = _ExpressionReader(schema, widened)
@@ -472,23 +472,23 @@ class _ExpressionReader:
         # A column may be called like the beginning of another.
         self._names = sorted(schema.names, key=len, reverse=True)
 
-    def read(self, text: str) -> tuple[Predicate, pc.Expression, str]:
+    def read(self, text: str) -> tuple[Node, pc.Expression, str]:
         for word, value in (("true", True), ("false", False)):
             if text.startswith(word):
-                return nodes.Constant(value), pc.scalar(value), text[len(word) :]
+                return nodes.Literal(value), pc.scalar(value), text[len(word) :]
         if (test := _IS_NAN.match(text)) is not None:
             name, negated = test[1] or test[2], test[2] is not None
             if name not in self._names:
                 raise ValueError("no column of that name")
             again = pc.is_nan(pc.field(name))
             op, again = ("<>", pc.invert(again)) if negated else ("=", again)
-            return nodes.Compare(name, op, normalise(float("nan"))), again, text[test.end() :]
+            return nodes.compare(name, op, normalise(float("nan"))), again, text[test.end() :]
         if not text.startswith("("):
             raise ValueError("not a comparison")
         compared = self._comparison(text[1:])
         return self._joined(text[1:]) if compared is None else compared
 
-    def _joined(self, text: str) -> tuple[Predicate, pc.Expression, str]:
+    def _joined(self, text: str) -> tuple[Node, pc.Expression, str]:
         left, left_again, text = self.read(text)
         for word, ours in ((" and ", nodes.all_of), (" or ", nodes.any_of)):
             if text.startswith(word):
@@ -497,7 +497,7 @@ class _ExpressionReader:
                 return ours((left, right)), again, _after_bracket(text)
         raise ValueError("neither AND nor OR")
 
-    def _comparison(self, text: str) -> tuple[Predicate, pc.Expression, str] | None:
+    def _comparison(self, text: str) -> tuple[Node, pc.Expression, str] | None:
         for name in self._names:
             if not text.startswith(name + " "):
                 continue
@@ -515,7 +515,7 @@ class _ExpressionReader:
                 "==": ("=", field == scalar), "!=": ("<>", field != scalar), "<": ("<", field < scalar),
                 "<=": ("<=", field <= scalar), ">": (">", field > scalar), ">=": (">=", field >= scalar),
             }[operator[1]]  # fmt: skip
-            return nodes.Compare(name, op, normalise(value)), again, _after_bracket(rest)
+            return nodes.compare(name, op, normalise(value)), again, _after_bracket(rest)
         return None
 
 

@@ -170,17 +170,17 @@ class Store:
         Cost: O(live files) for the catalogue, and the log's replay: at most about `LOG_LIMIT_BYTES` as a rule. Of a
         longer log half of the memory limit is held, and flushed in between.
         """
-        store = Reserve(env.files, path).use(lambda: Store._open(env, path, options))
+        reserve = Reserve(env.files, path)
+        store = reserve.use(lambda: Store._open(env, path, options, reserve))
         store.grow_reserve()
         store._drop_abandoned()
         return store
 
     @staticmethod
-    def _open(env: Env, path: str, options: StoreOptions) -> Store:
+    def _open(env: Env, path: str, options: StoreOptions, reserve: Reserve) -> Store:
         layout.prepare_folder(env, path)
         with contextlib.ExitStack() as undo:
             env = env.bound(path)
-            reserve = Reserve(env.files, path)
             undo.callback(env.files.close)
             lock = StoreLock(env, path)
             lock.acquire(options.lock_timeout_s, options.lock_purpose)

@@ -55,7 +55,7 @@ from nyala.tablet.root import TableState
 from nyala.tablet.sense import making_sense, whole_number
 
 MAGIC: Final = b"nyalatok"
-VERSION: Final = 3
+VERSION: Final = 4
 _HEAD: Final = struct.Struct("<8sIII")
 _LENGTH: Final = struct.Struct("<Q")
 

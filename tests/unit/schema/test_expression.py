@@ -22,8 +22,8 @@ from nyala.errors import (
     InvalidArgumentError,
     SchemaError,
 )
-from nyala.schema.expression import expr, parse_assignment, parse_expression
-from nyala.schema.predicate import col
+from nyala.schema.expression import Expression, parse_assignment
+from nyala.schema.predicate import col, expr
 from nyala.schema.schema import build_schema, column
 
 D = decimal.Decimal
@@ -51,6 +51,10 @@ SCHEMA = build_schema(
     },
     ["id"],
 )
+
+
+def expression_for(text: str, target: str) -> Expression:
+    return parse_assignment(expr(text), SCHEMA, SCHEMA.by_name(target))
 
 
 def computed(value: Any) -> Any:
@@ -122,6 +126,7 @@ ASSIGNED: list[tuple[str, Any, dict[str, list[Any]], list[Any]]] = [
     ("n", "n % -1", {"n": [INT64_MIN]}, [0]),
     ("n", "8 / 2", {}, [4]),
     ("x", "7 / 2", {}, [3.5]),
+    ("x", "n / 0", {"n": [1, -1, None]}, [math.inf, -math.inf, None]),
     ("x", "x % 1", {"x": [1.5]}, [0.5]),
     ("price", "price + 1", {"price": [D("1.23")]}, [D("2.23")]),
     ("price", "price * 2", {"price": [D("1.23")]}, [D("2.46")]),
@@ -182,9 +187,8 @@ FAILING: list[tuple[str, Any, dict[str, list[Any]], list[Any], dict[int, str]]] 
     ("n", "-1 * n", {"n": [INT64_MIN]}, [None], {0: OUT_OF_RANGE}),
     ("tiny", "tiny * 2", {"tiny": [64, -64, 63]}, [None, -128, 126], {0: OUT_OF_RANGE}),
     ("tiny", 300, {"n": [1, 2]}, [None, None], {0: OUT_OF_RANGE, 1: OUT_OF_RANGE}),
-    ("x", "1 / n", {"n": [0, 2, None]}, [None, 0.5, None], {0: OUT_OF_RANGE}),
+    ("n", "1 / n", {"n": [0, 1, None]}, [None, 1, None], {0: OUT_OF_RANGE}),
     ("n", "1 % n", {"n": [0, 2]}, [None, 1], {0: OUT_OF_RANGE}),
-    ("x", "x / 0", {"x": [0.0, None]}, [None, None], {0: OUT_OF_RANGE}),
     ("n", "n / 2", {"n": [1, 2]}, [None, 1], {0: OUT_OF_RANGE}),
     ("n", "round(x)", {"x": [2.0**63, -(2.0**63), math.nan, math.inf]}, [None, INT64_MIN, None, None],
      {0: OUT_OF_RANGE, 2: OUT_OF_RANGE, 3: OUT_OF_RANGE}),
@@ -222,18 +226,17 @@ def test_a_value_that_does_not_fit_fails_its_row_alone(
 
 REFUSED: list[tuple[str, Any, type[Exception], str]] = [
     ("n", "nn + 1", ColumnNotFoundError, "no column 'nn'"),
-    ("n", "n +", InvalidArgumentError, "expected a value, but the text ends"),
+    ("n", "n +", InvalidArgumentError, "expected a column, a value or '(', but the text ends"),
     ("n", "n n", InvalidArgumentError, "expected an operator or the end, found n"),
-    ("n", "(n", InvalidArgumentError, "expected ')' or an operator"),
-    ("n", "n = 1", InvalidArgumentError, "expected an operator or the end, found ="),
-    ("n", "sqrt(n)", InvalidArgumentError, "expected one of the functions abs, ceil"),
-    ("n", "abs(n, 1)", InvalidArgumentError, "abs() takes one argument, not 2"),
-    ("n", "round(x, n)", InvalidArgumentError, "round() takes a number of digits"),
+    ("n", "(n", InvalidArgumentError, "expected ')', AND or OR"),
+    ("n", "n = 1", SchemaError, "given bool, wanted int64"),
+    ("n", "abs(n, 1)", InvalidArgumentError, "expected 1 argument of abs(), not 2"),
+    ("n", "round(x, n)", SchemaError, "round() takes a number of digits that is the same for every row"),
     ("n", "CASE n THEN 1 END", InvalidArgumentError, "expected WHEN"),
     ("n", "CASE WHEN n = 1 THEN 2", InvalidArgumentError, "expected WHEN, ELSE or END"),
     ("n", "CASE WHEN n THEN 2 END", SchemaError, "a condition is a comparison"),
     ("n", "end", InvalidArgumentError, 'a column of that name is written "end"'),
-    ("n", "", InvalidArgumentError, "expected a value"),
+    ("n", "", InvalidArgumentError, "the expression is empty"),
     ("n", "'x'", SchemaError, "wanted int64"),
     ("n", "n + 'x'", SchemaError, "+ takes numbers, not text"),
     ("n", "n + flag", SchemaError, "+ takes numbers, not bool"),
@@ -251,12 +254,11 @@ REFUSED: list[tuple[str, Any, type[Exception], str]] = [
     ("n", "CASE WHEN flag THEN 1 ELSE 'x' END", SchemaError, "nothing in common: integer and text"),
     ("day", "2013 - 01 - 01", SchemaError, "is a number and no date"),
     ("day", "2013-01-011", SchemaError, "is a number and no date"),
-    ("day", "2013-13-01", SchemaError, "is no day of the calendar; write DATE '2013-01-31'"),
+    ("day", "2013-13-01", SchemaError, "is a number and no date; write DATE '2013-01-31'"),
     ("flag", "n >", InvalidArgumentError, "expected a value after >"),
-    ("flag", "n", SchemaError, "a condition is a comparison"),
+    ("flag", "n", SchemaError, "wanted bool"),
     ("flag", 1, SchemaError, "wanted bool"),
     ("wide", "wide * wide", InvalidArgumentError, "76 digits"),
-    ("n", "1" * 80, InvalidArgumentError, "76 digits"),
     ("n", "n" + " + 1" * 10_000, InvalidArgumentError, "more than 150 steps"),
     ("n", "(" * 10_000, InvalidArgumentError, "more than 100 levels deep"),
     ("n", "abs(" * 10_000, InvalidArgumentError, "more than 100 levels deep"),
@@ -286,7 +288,7 @@ def test_a_thousand_signs_are_no_recursion() -> None:
 
 def test_expressions_tell_what_they_read_and_show_themselves() -> None:
     """Only the columns that are read are scanned."""
-    expression = parse_expression("CASE WHEN flag THEN n ELSE tiny + 1 END", SCHEMA, SCHEMA.by_name("n"))
+    expression = expression_for("CASE WHEN flag THEN n ELSE tiny + 1 END", "n")
     assert expression.columns == {"flag", "n", "tiny"}
     assert str(expression) == "CASE WHEN flag THEN n ELSE tiny + 1 END"
     assert repr(parse_assignment(5, SCHEMA, SCHEMA.by_name("n"))) == "Expression('n', '5')"
@@ -294,8 +296,8 @@ def test_expressions_tell_what_they_read_and_show_themselves() -> None:
 
 def test_columns_may_be_slices_chunks_and_dictionaries() -> None:
     """Whatever the scan hands over."""
-    upper = parse_expression("upper(name) || '!'", SCHEMA, SCHEMA.by_name("name"))
-    plus = parse_expression("n + tiny", SCHEMA, SCHEMA.by_name("n"))
+    upper = expression_for("upper(name) || '!'", "name")
+    plus = expression_for("n + tiny", "n")
     names = pa.chunked_array([pa.array(["a"]).dictionary_encode(), pa.array(["b", None]).dictionary_encode()])
     assert upper.evaluate({"name": names.combine_chunks()}, 3).array.to_pylist() == ["A!", "B!", None]
     numbers = {"n": pa.array([9, 1, None, 3])[1:], "tiny": pa.chunked_array([[1], [1, 2]], pa.int8())}
@@ -362,7 +364,7 @@ def test_integers_are_exact_or_an_error(tree: Any, rows: list[tuple[Any, Any]]) 
     """Nothing wraps around: Python's unlimited integers say what is right."""
     columns = {"n": [n for n, _ in rows], "id": [other for _, other in rows]}
     arrays = {name: pa.array(values, pa.int64()) for name, values in columns.items()}
-    array, errors = parse_expression(to_text(tree), SCHEMA, SCHEMA.by_name("n")).evaluate(arrays, len(rows))
+    array, errors = expression_for(to_text(tree), "n").evaluate(arrays, len(rows))
     failed = set(errors.rows.tolist())
     for place, (n, other) in enumerate(rows):
         try:
@@ -384,8 +386,6 @@ def test_decimals_keep_every_digit(rows: list[tuple[D, D]], op: str) -> None:
         "price": pa.array([a for a, _ in rows], pa.decimal128(5, 2)),
         "wide": pa.array([b for _, b in rows], pa.decimal128(38, 6)),
     }
-    array, errors = parse_expression(f"price {op} wide", SCHEMA, SCHEMA.by_name("wide")).evaluate(
-        arrays, len(rows)
-    )
+    array, errors = expression_for(f"price {op} wide", "wide").evaluate(arrays, len(rows))
     wanted = [{"+": a + b, "-": a - b, "*": a * b}[op] for a, b in rows]
     assert not errors and array.to_pylist() == wanted

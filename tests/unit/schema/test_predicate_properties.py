@@ -20,23 +20,22 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nyala.schema.predicate import (
+from nyala.schema.nodes import (
     And,
-    BoundPredicate,
+    Column,
     Compare,
-    CompareColumns,
-    Constant,
     InList,
     IsNull,
     Like,
+    Literal,
+    Node,
     Not,
     Or,
-    Predicate,
-    bind,
-    col,
-    from_json,
-    parse_predicate,
+    compare,
+    names_in,
 )
+from nyala.schema.parser import parse_predicate
+from nyala.schema.predicate import BoundPredicate, bind, col, from_json
 from nyala.schema.schema import Schema, build_schema
 from nyala.schema.types import to_canonical
 
@@ -198,7 +197,7 @@ def literals_of(name: str) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def comparisons(draw: st.DrawFn) -> Predicate:
+def comparisons(draw: st.DrawFn) -> Node:
     name = draw(st.sampled_from(NAMES))
     column = col(name)
     kind = draw(st.integers(0, 9))
@@ -210,12 +209,12 @@ def comparisons(draw: st.DrawFn) -> Predicate:
         found = column.isin(draw(st.lists(literals_of(name), max_size=5)))
         assert isinstance(found, InList)
         with_null = draw(st.integers(0, 4)) == 0
-        return InList(name, (*found.values, None)) if with_null else found
+        return InList(Column(name), (*found.values, None)) if with_null else found
     if kind == 6:
-        return IsNull(name, draw(st.booleans()))
+        return IsNull(Column(name), draw(st.booleans()))
     if kind == 7:
         other = draw(st.sampled_from(next(names for names in KINDS if name in names)))
-        return CompareColumns(name, draw(st.sampled_from(OPS)), other)
+        return compare(name, draw(st.sampled_from(OPS)), Column(other))
     if kind == 8:
         pattern = "".join(
             draw(
@@ -225,11 +224,11 @@ def comparisons(draw: st.DrawFn) -> Predicate:
             )
         )
         escape = "!" if "!" in pattern else draw(st.sampled_from([None, "!"]))
-        return Like(draw(st.sampled_from(["code", "name"])), pattern, draw(st.booleans()), escape)
-    return draw(st.sampled_from([Constant(True), Constant(False), Constant(None), Compare(name, "<", None)]))
+        return Like(Column(draw(st.sampled_from(["code", "name"]))), pattern, draw(st.booleans()), escape)
+    return draw(st.sampled_from([Literal(True), Literal(False), Literal(None), compare(name, "<", None)]))
 
 
-def combined(inner: st.SearchStrategy[Predicate]) -> st.SearchStrategy[Predicate]:
+def combined(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
     parts = st.lists(inner, min_size=2, max_size=3).map(tuple)
     return st.one_of(parts.map(And), parts.map(Or), inner.map(lambda part: ~part))
 
@@ -238,21 +237,11 @@ predicates = st.recursive(comparisons(), combined, max_leaves=6)
 Rows = list[dict[str, Any]]
 
 
-def columns_of(node: Predicate) -> set[str]:
-    match node:
-        case And(parts) | Or(parts):
-            return set().union(*map(columns_of, parts))
-        case Not(part):
-            return columns_of(part)
-        case CompareColumns(left, _, right):
-            return {left, right}
-        case Constant():
-            return set()
-    return {node.column}  # type: ignore[attr-defined]
+columns_of = names_in
 
 
 @st.composite
-def tables(draw: st.DrawFn, predicate: Predicate, least: int = 0) -> Rows:
+def tables(draw: st.DrawFn, predicate: Node, least: int = 0) -> Rows:
     """Up to eight rows of the columns that `predicate` names: dicts of Python values, None where NULL."""
     count = draw(st.integers(least, 8))
     columns = {}
@@ -324,7 +313,7 @@ def place_value(name: str, value: Any) -> Any:
     return value if isinstance(value, bytes | bool) else place(value)
 
 
-def compare(op: str, a: Any, b: Any) -> bool:
+def compares(op: str, a: Any, b: Any) -> bool:
     return bool({"=": a == b, "<>": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[op])
 
 
@@ -338,12 +327,12 @@ def like(text: str, pattern: str, escape: str | None) -> bool:
     return text != "" and pattern[0] in ("_", text[0]) and like(text[1:], pattern[1:], escape)
 
 
-def truth(node: Predicate, row: Mapping[str, Any]) -> bool | None:
+def truth(node: Node, row: Mapping[str, Any]) -> bool | None:
     """TRUE, FALSE or NULL."""
     match node:
-        case Constant(value):
+        case Literal(value):
             return value
-        case IsNull(name, negated):
+        case IsNull(Column(name), negated):
             return (row[name] is None) != negated
         case Not(part):
             inner = truth(part, row)
@@ -354,22 +343,22 @@ def truth(node: Predicate, row: Mapping[str, Any]) -> bool | None:
         case Or(parts):
             found = [truth(part, row) for part in parts]
             return True if True in found else None if None in found else False
-        case Compare(name, op, value):
-            if row[name] is None or value is None:
-                return None
-            return compare(op, place_value(name, row[name]), place_literal(name, value))
-        case InList(name, values):
-            found = [truth(Compare(name, "=", value), row) for value in values]
-            return True if True in found else None if None in found else False
-        case Like(name, pattern, negated, escape):
-            return None if row[name] is None else like(row[name], pattern, escape) != negated
-        case CompareColumns(left, op, right):
+        case Compare(Column(left), op, Column(right)):
             a, b = row[left], row[right]
             if a is None or b is None:
                 return None
             if isinstance(a, float) or isinstance(b, float):
                 a, b = float(a), float(b)
-            return compare(op, place_value(left, a), place_value(right, b))
+            return compares(op, place_value(left, a), place_value(right, b))
+        case Compare(Column(name), op, Literal(value)):
+            if row[name] is None or value is None:
+                return None
+            return compares(op, place_value(name, row[name]), place_literal(name, value))
+        case InList(Column(name), values):
+            found = [truth(compare(name, "=", value), row) for value in values]
+            return True if True in found else None if None in found else False
+        case Like(Column(name), pattern, negated, escape):
+            return None if row[name] is None else like(row[name], pattern, escape) != negated
     raise AssertionError(node)
 
 
@@ -392,9 +381,9 @@ def arrays_of(rows: Rows, schema: Schema = SCHEMA, padding: int = 0) -> dict[str
 
 @settings(max_examples=2 * EXAMPLES)
 @given(cases, st.integers(0, 3))
-@example(([], Constant(True)), 0)
+@example(([], Literal(True)), 0)
 def test_a_scan_returns_exactly_the_rows_for_which_the_predicate_is_true(
-    case: tuple[Rows, Predicate], padding: int
+    case: tuple[Rows, Node], padding: int
 ) -> None:
     """A wrong mask is a wrong query result, a wrong update or a wrong delete."""
     rows, predicate = case
@@ -408,7 +397,7 @@ def test_a_scan_returns_exactly_the_rows_for_which_the_predicate_is_true(
 
 @settings(max_examples=2 * EXAMPLES)
 @given(cases)
-def test_a_predicate_sent_as_text_or_json_selects_the_same_rows(case: tuple[Rows, Predicate]) -> None:
+def test_a_predicate_sent_as_text_or_json_selects_the_same_rows(case: tuple[Rows, Node]) -> None:
     """Spark executors get predicates as text; a text that means something else is a wrong query result."""
     rows, predicate = case
     bound = bind(predicate, SCHEMA)
@@ -424,7 +413,7 @@ def test_a_predicate_sent_as_text_or_json_selects_the_same_rows(case: tuple[Rows
 
 
 @given(cases)
-def test_dictionary_encoded_columns_give_the_same_rows(case: tuple[Rows, Predicate]) -> None:
+def test_dictionary_encoded_columns_give_the_same_rows(case: tuple[Rows, Node]) -> None:
     """Dictionary blocks are compared once per word; a difference would depend on how a block was encoded."""
     rows, predicate = case
     bound = bind(predicate, SCHEMA)
@@ -484,7 +473,7 @@ def zones(draw: st.DrawFn, rows: Rows, name: str) -> tuple[Any, Any, int | None,
 @settings(max_examples=3 * EXAMPLES)
 @given(st.data(), cases)
 def test_z1_a_zone_that_holds_a_selected_row_is_never_skipped(
-    data: st.DataObject, case: tuple[Rows, Predicate]
+    data: st.DataObject, case: tuple[Rows, Node]
 ) -> None:
     """A block skipped wrongly is rows lost from an answer, silently."""
     rows, predicate = case
@@ -536,7 +525,7 @@ DUCKDB_LITERALS: dict[str, list[Any]] = {
 
 
 @st.composite
-def duckdb_comparisons(draw: st.DrawFn) -> Predicate:
+def duckdb_comparisons(draw: st.DrawFn) -> Node:
     name = draw(st.sampled_from(DUCKDB_NAMES))
     column, literal = col(name), st.sampled_from(DUCKDB_LITERALS[name])
     kind = draw(st.integers(0, 6))
@@ -547,10 +536,13 @@ def duckdb_comparisons(draw: st.DrawFn) -> Predicate:
     if kind == 4:
         return column.isin(draw(st.lists(literal, min_size=1, max_size=4)))
     if kind == 5:
-        return IsNull(name, draw(st.booleans()))
+        return IsNull(Column(name), draw(st.booleans()))
     pattern = "".join(draw(st.lists(st.sampled_from(["%", "_", "a", "b", "é", "!%", "\\"]), max_size=4)))
     return Like(
-        draw(st.sampled_from(["code", "name"])), pattern, draw(st.booleans()), "!" if "!" in pattern else None
+        Column(draw(st.sampled_from(["code", "name"]))),
+        pattern,
+        draw(st.booleans()),
+        "!" if "!" in pattern else None,
     )
 
 
@@ -567,7 +559,7 @@ def connection() -> Iterator[Any]:
 
 
 @given(duckdb_cases)
-def test_duckdb_selects_the_same_rows(connection: Any, case: tuple[Rows, Predicate]) -> None:
+def test_duckdb_selects_the_same_rows(connection: Any, case: tuple[Rows, Node]) -> None:
     """`db.sql` filters in DuckDB, `scan(where=)` here: one condition must not have two meanings."""
     rows, predicate = case
     bound = bind(predicate, SCHEMA)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from nyala.errors import Error, InvalidArgumentError
-from nyala.schema.nodes import InList, Predicate, any_of, col
+from nyala.schema.nodes import Column, InList, Node, any_of, col
 from nyala.schema.predicate import BoundPredicate, bind
 from nyala.schema.schema import Schema, build_schema
 
@@ -61,7 +61,7 @@ CASES: dict[str, tuple[list[Any], list[Any]]] = {
 PAIRS = [(type, values, given) for type, (values, lists) in CASES.items() for given in lists]
 
 
-def selected(predicate: Predicate | BoundPredicate, schema: Schema, values: list[Any]) -> list[bool]:
+def selected(predicate: Node | BoundPredicate, schema: Schema, values: list[Any]) -> list[bool]:
     array = pa.array([*values, None], schema.by_name("x").type.arrow)
     bound = predicate if isinstance(predicate, BoundPredicate) else bind(predicate, schema)
     assert bound is not None
@@ -99,7 +99,7 @@ def test_a_long_list_selects_what_its_values_select_one_by_one(
 
 def test_null_in_a_long_list_matches_no_row_and_leaves_none_to_not_in() -> None:
     schema = schema_of("int64")
-    listed = InList("x", (None, *range(50)))
+    listed = InList(Column("x"), (None, *range(50)))
     assert selected(listed, schema, [3, 70]) == [True, False, False]
     assert selected(~listed, schema, [3, 70]) == [False, False, False]
     with pytest.raises(InvalidArgumentError, match="is_null"):

@@ -1,0 +1,17 @@
+"""docs/how-to/expressions.md and the table of functions say the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from nyala.schema.functions import FUNCTIONS
+
+PAGE = Path(__file__).parent.parent.parent / "docs/how-to/expressions.md"
+
+
+def test_every_function_is_listed_and_every_one_that_is_listed_exists() -> None:
+    section = PAGE.read_text().split("## Functions")[1].split("\n## ")[0]
+    cells = [line.split(" | ")[0] for line in section.splitlines() if line.startswith("| `")]
+    listed = {re.match(r"\w+", code)[0] for cell in cells for code in re.findall(r"`([^`]+)`", cell)}  # type: ignore[index]
+    assert listed == set(FUNCTIONS)
