@@ -93,7 +93,8 @@ FORMS: dict[str, list[tuple[str, tuple[str, ...]]]] = {
         made("sign({})", "i"),
     ],
     "x": [
-        *(made(text) for text in ("x", "y", "CAST('NaN' AS double)")),
+        # No NaN that is a constant: DuckDB 2.0 turns NaN <= -y into y <= -NaN, which is TRUE.
+        *(made(text) for text in ("x", "y")),
         made("({} + {})", "x", "x"),
         made("({} * {})", "x", "i"),
         made("({} / {})", "i", "i"),
