@@ -554,7 +554,7 @@ class Table(_Readable):
         compact_table(self._database._writer(), self._name, self._database._runner(work.rows), work.step)
 
     def vacuum(self, dry_run: bool = False) -> dict[str, Any]:
-        """Give back the disk that only history out of reach, dead rows and forgotten files take.
+        """Give back the disk that only history out of reach, dead rows, the log and forgotten files take.
 
         dry_run: change nothing, and say about how much there is.
         Returns: `files` and `bytes` that went, `rowsets_rewritten`, `waiting_files` that scans or other processes still

@@ -106,7 +106,7 @@ def test_the_figures_on_the_page_are_those_of_the_code() -> None:
         and f"up to {PIECE_BYTES * PIECES_MAX >> 20} MiB" in text
     )
     assert f"(`nice` {_worker.NICENESS})" in text
-    assert f"fail after {store.WAIT_FOR_MEMORY_S:.0f} seconds" in text
+    assert f"fail after {store.WAIT_FOR_ROOM_S:.0f} seconds" in text
     pool = WorkerPool()
     assert f"it stays for {pool._idle_s:.0f} seconds without work" in text and pool._size == 1
     pool.close()

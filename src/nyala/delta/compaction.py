@@ -14,7 +14,7 @@
 
 Pure but for `merge_delta_files`, which is a function from files to a file: it reads immutable inputs and writes a
 new, synced output; its caller installs it.
-Left out: choosing what to compact (`compaction_policy`); cutting history older than the ancient history mark.
+Left out: choosing what to compact (`compaction_policy`).
 Source: Kudu docs/design-docs/tablet.md, "Types of Delta Compaction"; the example is its "Historical MVCC in
 DiskRowSets", where "Before Tx 2: SET row=1" means val=1.
 """
@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from nyala.delta.applier import patch
 from nyala.delta.delta_file import DeltaFile, WrittenDelta, write_delta_file
-from nyala.delta.run import LIVENESS, DeltaRun, build_run, merge_runs, take
+from nyala.delta.run import LIVENESS, DeltaRun, build_run, merge_runs, take, without_history
 from nyala.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -80,8 +80,11 @@ def merge_delta_files(
     path: str,
     inputs: Sequence[DeltaFile],
     types: Mapping[int, ColumnType],
+    cut: int = 0,
 ) -> WrittenDelta:
     """Minor delta compaction: one delta file at `path` with the records of all `inputs`, of one kind.
+
+    cut: records that only snapshots before it need are left out.
 
     types: of every column to keep, by id; a column that is not in it was dropped, and so are its records.
     The file is synced, its directory is not: the caller syncs it before the catalogue names the file.
@@ -98,7 +101,7 @@ def merge_delta_files(
     for column_id in column_ids:
         found = (file.run(column_id) for file in inputs)
         runs[column_id] = merge_runs([run for run in found if run is not None])
-    return write_delta_file(files, path, kind, runs, types)
+    return write_delta_file(files, path, kind, without_history(runs, cut), types)
 
 
 def join_undo(older: DeltaRun | None, newer: DeltaRun | None) -> DeltaRun | None:

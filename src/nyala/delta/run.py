@@ -33,7 +33,7 @@ Departure: Kudu keeps row-wise change lists; a scan of three columns there decod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias
@@ -58,6 +58,7 @@ __all__ = [
     "last_of_row",
     "merge_runs",
     "take",
+    "without_history",
 ]
 
 LIVENESS: Final = -1
@@ -309,3 +310,35 @@ def merge_runs(runs: Sequence[DeltaRun]) -> DeltaRun:
     else:
         order = np.lexsort((times if kind == "redo" else -times, rowids))
     return DeltaRun(kind, rowids[order], times[order], take(values, order))
+
+
+def without_history(runs: Mapping[int, DeltaRun], cut: int) -> dict[int, DeltaRun]:
+    """Return the records, by column id, that snapshots from `cut` on need; columns without any are left out.
+
+    Of UNDO these are the records after `cut`. Of REDO they are the records after `cut` and, for each row, the last
+    one before. Columns that share their rowids and timestamps still share them in the result.
+    """
+    needed: dict[tuple[int, int], tuple[Rowids, Timestamps, npt.NDArray[np.intp] | None]] = {}
+    found: dict[int, DeltaRun] = {}
+    for column_id, run in runs.items():
+        moments = (id(run.rowids), id(run.timestamps))
+        if moments not in needed:
+            needed[moments] = _needed(run, cut)
+        rowids, timestamps, at = needed[moments]
+        if len(rowids):
+            found[column_id] = (
+                run if at is None else DeltaRun(run.kind, rowids, timestamps, take(run.values, at))
+            )
+    return found
+
+
+def _needed(run: DeltaRun, cut: int) -> tuple[Rowids, Timestamps, npt.NDArray[np.intp] | None]:
+    """Rowids and timestamps of the needed records, and their places in the run; None: all are needed."""
+    keep = run.timestamps > cut
+    if run.kind == "redo" and len(run):
+        # A record is needed unless the next one is of the same row, and not after the cut either.
+        keep = np.append((run.rowids[1:] != run.rowids[:-1]) | keep[1:], True)
+    if keep.all():
+        return run.rowids, run.timestamps, None
+    at = np.flatnonzero(keep)
+    return run.rowids[at], run.timestamps[at], at

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile.physical import is_large
-from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids, take
+from nyala.delta.run import LIVENESS, DeltaRun, Rowids, take, without_history
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.meta import NO_ROWID
 from nyala.schema.plain_arrays import booleans_of
@@ -94,10 +94,7 @@ class RowSetImage:
         Cost: nothing when there is nothing to leave out; otherwise a pass over the UNDO, and over all columns when
               rows go.
         """
-        undo = {column_id: run.between(cut, MAX_TIMESTAMP) for column_id, run in self.undo.items()}
-        image = dataclasses.replace(
-            self, undo={column_id: run for column_id, run in undo.items() if len(run)}
-        )
+        image = dataclasses.replace(self, undo=without_history(self.undo, cut))
         if self.liveness is None:
             return image
         needed = image.alive()

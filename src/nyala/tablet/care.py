@@ -167,7 +167,7 @@ def _everything(store: Store) -> Choose:
 def vacuum_table(
     store: Store, name: str, *, dry_run: bool = False, runner: Runner | None = None
 ) -> dict[str, Any]:
-    """Give back the disk that only history beyond the mark, dead rows and forgotten files take.
+    """Give back the disk that only history beyond the mark, dead rows, the log and forgotten files take.
 
     dry_run: say what would go, and do nothing.
     Returns: `files` and `bytes` that went (with dry_run: would go, about), `rowsets_rewritten`, `oldest_readable` and
@@ -175,6 +175,10 @@ def vacuum_table(
              process has them; `rowsets_left_out`: rowsets of which something would go, and that running jobs hold.
     Raises:  as `compact_table`.
     """
+    if not dry_run:
+        with _not_within(store):
+            _wait_for_others(store, store.root.table(name))
+        flush(store)  # all tables: each of them may keep the log, and with it old versions of this one's rows
     root = store.root  # one for all that is looked at: the background goes on meanwhile
     table = root.table(name)
     table_id = table.id

@@ -313,7 +313,7 @@ def _job(
         return None
     if plan.kind == "redo":
         ids = tuple(file.id for file in chosen)
-        return MinorJob(store.root_path, tablet_id, whole, files, ids, token)
+        return MinorJob(store.root_path, tablet_id, whole, files, ids, cut, token)
     ids = tuple(file.id for file in _with_those_between(chosen, rowset.undo))
     return UndoJob(store.root_path, tablet_id, whole, files, ids, cut, token)
 
@@ -482,6 +482,7 @@ def _replaced(
     elif isinstance(job, MinorJob):
         gone = [file for file in now.redo if file.id in job.file_ids]
         fresh = now.with_merged_redo(gone, redo)
+        cut = job.cut
     else:
         assert isinstance(job, UndoJob)
         gone = [file for file in now.undo if file.id in job.file_ids]

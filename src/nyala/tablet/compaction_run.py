@@ -2,7 +2,7 @@
 
     MergeJob    rowsets ──► key slices ──► images ──► merged, cut ──► new rowsets       row ids change
     MajorJob    base columns + REDO  ──►  a part + UNDO (+ REDO of the other columns)   row ids stay
-    MinorJob    REDO files           ──►  one REDO file
+    MinorJob    REDO files           ──►  one REDO file without what is older than the cut
     UndoJob     UNDO files           ──►  one UNDO file without what is older than the cut, or none
 
 So a job may run in a thread, in a worker process or in a Spark task. It reads immutable files and writes new
@@ -33,7 +33,7 @@ from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec, WrittenFile
 from nyala.cfile.writer import CFileWriter
 from nyala.delta.compaction import merge_delta_files
 from nyala.delta.delta_file import LIVENESS_TYPE, WrittenDelta, write_delta_file
-from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, merge_runs
+from nyala.delta.run import LIVENESS, DeltaRun, merge_runs, without_history
 from nyala.env import Env
 from nyala.errors import Error, StorageError
 from nyala.keys.encoded_keys import EncodedKeys
@@ -107,9 +107,11 @@ class MajorJob(_OfOneRowSet):
 
 @dataclass(frozen=True)
 class MinorJob(_OfOneRowSet):
-    """A minor delta compaction of these REDO files (ids) of one rowset."""
+    """A minor delta compaction of these REDO files (ids) of one rowset, without records that only snapshots before
+    `cut` need."""
 
     file_ids: tuple[int, ...]
+    cut: int
     token: str
 
 
@@ -303,7 +305,7 @@ def _major(env: Env, job: MajorJob, written: list[str]) -> Output:
             part = WrittenPart(part_path, _write_columns(env, os.path.join(job.root_path, part_path), specs))
         types = _types(job.schema)
         undo_made = _write_deltas(env, job, "undo", past, types, written)
-        redo_made = _write_deltas(env, job, "redo", rest, types, written)
+        redo_made = _write_deltas(env, job, "redo", without_history(rest, job.cut), types, written)
     finally:
         rowset.close()
     return Output(part=part, undo=undo_made, redo=redo_made)
@@ -344,7 +346,7 @@ def _redo_or_undo(env: Env, job: MinorJob | UndoJob, written: list[str]) -> Outp
                 return Output()  # all their columns were dropped
             path = _path(job, f"{job.token}.redo")
             written.append(path)
-            merged = merge_delta_files(env.files, os.path.join(job.root_path, path), inputs, types)
+            merged = merge_delta_files(env.files, os.path.join(job.root_path, path), inputs, types, job.cut)
             return Output(redo=(path, merged))
         files = [file for file in rowset.undo if file.id in job.file_ids]
         kept = {*types, LIVENESS}
@@ -352,7 +354,8 @@ def _redo_or_undo(env: Env, job: MinorJob | UndoJob, written: list[str]) -> Outp
         for number in sorted({number for file in files for number in file.column_ids} & kept):
             found = [run for file in files if (run := file.run(number)) is not None]
             found.sort(key=lambda run: -run.timestamp_min)  # newest first, as `merge_runs` likes them
-            runs[number] = merge_runs(found).between(job.cut, MAX_TIMESTAMP)
+            runs[number] = merge_runs(found)
+        runs = without_history(runs, job.cut)
         return Output(undo=_write_deltas(env, job, "undo", runs, types, written))
     finally:
         rowset.close()

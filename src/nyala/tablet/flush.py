@@ -37,7 +37,7 @@ import pyarrow as pa
 from nyala.catalog.model import CatalogChange, RowSetEntry
 from nyala.delta.delta_file import WrittenDelta
 from nyala.delta.mem_store import DeltaMemStore
-from nyala.delta.run import LIVENESS
+from nyala.delta.run import LIVENESS, without_history
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet, RowSetImage
 from nyala.rowset.writer import WrittenRowSet
@@ -128,6 +128,7 @@ def _round(
     store: Store, frozen: list[_FrozenTablet], timestamp: int, phase: Phase, write: Writer
 ) -> FlushReport:
     if not frozen:
+        store.trim_log()
         return FlushReport()
     store.log_sync_all()
     phase("frozen")
@@ -236,11 +237,11 @@ def _pieces(store: Store, part: _FrozenTablet) -> list[Piece]:
     """What is to be written of a tablet; `_take_written` gets the answers in this order."""
     directory = store.tablet_directory(part.tablet_id)
     schema = part.table.stored_schema()
+    cut = store.history_cut(part.table.entry)
     pieces: list[Piece] = []
     for memory in part.memories:
         assert memory.frozen_at is not None, "F1: only a frozen MemRowSet is flushed"
         image = memory.image(memory.frozen_at, schema)
-        cut = store.history_cut(part.table.entry)
         if any(run.timestamp_min <= cut for run in image.undo.values()):
             image, part.cut = image.without_history(cut), max(part.cut, cut)
         bounds = list(roll(image, schema, store.options.rowset_target_bytes))
@@ -256,6 +257,8 @@ def _pieces(store: Store, part: _FrozenTablet) -> list[Piece]:
             runs = {number: run for number, run in frozen.runs().items() if _is_stored(schema, number)}
             if not runs:
                 continue  # of columns only that were dropped before the history begins
+            if any(run.timestamp_min <= cut for run in runs.values()):
+                runs, part.cut = without_history(runs, cut), max(part.cut, cut)
             number = store.allocate("delta")
             part.deltas.append((rowset_id, number))
             pieces.append(DeltaPiece(f"{directory}/{number}.redo", schema, runs))

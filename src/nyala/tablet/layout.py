@@ -42,6 +42,11 @@ def tablet_directory(tablet_id: int) -> str:
     return f"{DATA_NAME}/{tablet_id}"
 
 
+def is_log(relative: str) -> bool:
+    """Whether this path, relative to the store's folder, is one of the log's segments."""
+    return relative.startswith(f"{WAL_NAME}/")
+
+
 def relative(path: str, inside: str) -> str:
     return os.path.relpath(inside, path).replace(os.sep, "/")
 

@@ -37,9 +37,9 @@ TICK_S: Final = 0.1
 FLUSH_AGE_S: Final = 120.0  # Kudu's flush_threshold_secs
 # A flush for age is worth its files only from this much data; below it the log is the better place.
 FLUSH_AGE_MIN_BYTES: Final = 1 << 20
-# A merge pins the log from the changes on that it keeps in memory. When it takes so long, or hangs, that the log is
-# this many times its limit, it gives way.
-LOG_GIVES_WAY_SHARE: Final = 16
+# A merge pins the log from the changes on that it keeps in memory. When writes have waited for it so long because the
+# log is full, it gives way.
+GIVES_WAY_S: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,7 @@ class Maintenance:
         self._changed = store.changed
         self._stop = threading.Event()
         self._paused = False
+        self._log_full_since_s: float | None = None
         self._busy = threading.Lock()
         self._compacting = threading.Lock()
         self.counters = FlushCounters()
@@ -171,15 +172,20 @@ class Maintenance:
 
         What is called by hand (`flush()`, `compact()`, `vacuum()`) works all the same.
         """
-        self._paused = True
+        self._pause(True)
         with self._busy, self._compacting:
             pass
 
     def resume(self) -> None:
         """Go on, with whatever has become due meanwhile."""
-        self._paused = False
+        self._pause(False)
         self._wake.set()
         self._changed.set()
+
+    def _pause(self, paused: bool) -> None:
+        self._paused = paused
+        if (store := self._store()) is not None:
+            store.pause(paused)
 
     def status(self) -> dict[str, Any]:
         """What is running, why something waits, what was done last, and counters since the store was opened.
@@ -256,10 +262,8 @@ class Maintenance:
                 self.counters.flushes += 1
                 self.counters.rows_flushed += report.rows
                 store.grow_reserve()
-            log_share = store.log.size_bytes / store.options.log_limit_bytes
-            if store.memory_is_full() or log_share > LOG_GIVES_WAY_SHARE:
-                # Writers wait, or the next open would, and what a merge keeps from being flushed is in the way: it will
-                # be done another time.
+            if store.memory_is_full() or self._log_stays_full(store):
+                # Writers wait, and what a merge keeps from being flushed is in the way: it will be done another time.
                 with store.commit_lock:
                     revoked = store.reservations.revoke_held()
                 if revoked:
@@ -275,6 +279,15 @@ class Maintenance:
                 store.job_reservations.release_expired(store)
         self.counters.running = ""
         self._errors.pop("flush", None)
+
+    def _log_stays_full(self, store: Store) -> bool:
+        """Whether the log has been full for as long as a merge may take now."""
+        now_s = self._clock.monotonic_s()
+        if not store.log_is_full():
+            self._log_full_since_s = None
+        elif self._log_full_since_s is None:
+            self._log_full_since_s = now_s
+        return self._log_full_since_s is not None and now_s - self._log_full_since_s >= GIVES_WAY_S
 
     def compact_once(self, store: Store) -> None:
         """Compact until nothing pays, or somebody asks for a pause. Raises what the work raises."""

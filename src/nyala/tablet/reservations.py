@@ -102,6 +102,11 @@ class Reservations:
         reservation = self._by_rowset.get(rowset_id)
         return reservation is not None and reservation.holds_deltas
 
+    def hold_deltas(self) -> bool:
+        """Whether a compaction keeps the DeltaMemStore of any rowset from being flushed."""
+        with self._changed:
+            return any(taken.holds_deltas for taken in self._by_rowset.values())
+
     def wait_free(self, rowset_ids: Collection[int], timeout_s: float) -> bool:
         """Wait until no compaction has one of these; whether that came about in time. Holds are not waited for."""
         with self._changed:

@@ -80,9 +80,14 @@ from nyala.wal.writer import Durability, LogWriter
 logger = logging.getLogger("nyala.store")
 
 DURABILITIES: Final = ("commit", "group", "os")
-# Records of flushed data are dropped with their segments; what is left is replayed at the next open.
-LOG_LIMIT_BYTES: Final = 64 << 20
-WAIT_FOR_MEMORY_S: Final = 30.0
+# The background flushes what the log is kept for when the log is larger than this. Records of flushed data are dropped
+# with their segments; what is left is replayed at the next open.
+LOG_LIMIT_BYTES: Final = 32 << 20
+# Writes wait for that flush when the log is this many times its limit: at 64 MB. A merge of rowsets keeps the log of
+# what is written to them meanwhile, so while one runs they wait at 96 MB.
+LOG_FULL_SHARE: Final = 2
+LOG_FULL_SHARE_MERGING: Final = 3
+WAIT_FOR_ROOM_S: Final = 30.0
 # What a write adds to memory is estimated, and much of it is merged away later. So each time that the estimate has
 # grown by this part of the limit, what is there is counted anew.
 MEASURE_SHARE: Final = 64
@@ -142,6 +147,7 @@ class Store:
         self.changed = threading.Event()  # set when files came or went: compactions may be due
         self.pressure = threading.Event()  # set when memory or the log asks for a flush
         self._relief = threading.Condition()
+        self._paused = False
         self._lock = lock
         self._catalog = catalog
         self._root = root
@@ -387,6 +393,7 @@ class Store:
             # The log is synced through everything applied, and what was not in the log is in the catalogue now.
             self.marks.advance_published(self.marks.applied)
             self._measure_memory(after)
+            self._press()  # a merge that kept the log may be over
             self.changed.set()
             with self._relief:
                 self._relief.notify_all()
@@ -396,6 +403,16 @@ class Store:
                 self.poison(error)
             raise
         self.publish(durably=True)
+
+    def trim_log(self) -> None:
+        """Drop the log if nothing in it is in memory only: what was, may have gone without a flush.
+
+        Raises: as `transact`.
+        """
+        with self.commit_lock:
+            root = self._root
+            if self.log.size_bytes and root.memory_timestamp_min() is None and self._replayed_to is None:
+                self.transact(CatalogChange(), lambda version: Root(version, root.tables), forget_log=True)
 
     def _forget_log(self, change: CatalogChange, after: Root) -> list[int]:
         """Numbers of the closed segments in which nothing is in memory only; named as garbage in `change`."""
@@ -426,6 +443,10 @@ class Store:
             self._keys[key.key] = key
         if self.options.durability != "commit":
             self.marks.advance_published(timestamp)
+        self._press()
+
+    def _press(self) -> None:
+        """Wake the background's flush if it has something to do."""
         if (
             self._memory_bytes > self.options.memory_limit_bytes // 2
             or self.log.size_bytes > self.options.log_limit_bytes
@@ -519,21 +540,41 @@ class Store:
         """Whether a write must wait until a flush has made room: the block cache has the other quarter."""
         return self._memory_bytes >= self.options.memory_limit_bytes * 3 // 4
 
-    def wait_for_memory(self) -> None:
-        """Hold a write back until the background's flush has made room.
+    def log_is_full(self) -> bool:
+        """Whether a write must wait until a flush has made the log shorter; never while the background is paused."""
+        share = LOG_FULL_SHARE_MERGING if self.reservations.hold_deltas() else LOG_FULL_SHARE
+        return self.log.size_bytes >= share * self.options.log_limit_bytes and not self._paused
+
+    def pause(self, paused: bool) -> None:
+        """Note whether the background rests. Writes do not wait then for what it would do to the log."""
+        with self._relief:
+            self._paused = paused
+            self._relief.notify_all()
+
+    def wait_for_room(self) -> None:
+        """Hold a write back until the background's flush has made room, in memory and in the log.
 
         Raises: StorageError after 30 seconds without room.
         """
         self.pressure.set()
         with self._relief:
             if not self._relief.wait_for(
-                lambda: not self.memory_is_full() or self._failure is not None or self._closed,
-                WAIT_FOR_MEMORY_S,
+                lambda: (
+                    not (self.memory_is_full() or self.log_is_full())
+                    or self._failure is not None
+                    or self._closed
+                ),
+                WAIT_FOR_ROOM_S,
             ):
-                raise StorageError(
+                what = (
                     f"{self._memory_bytes / 1e6:.0f} MB wait in memory to be flushed, which is three quarters of "
-                    f"memory_limit, and no flush made room within {WAIT_FOR_MEMORY_S:.0f} s: check the disk, or raise "
                     "memory_limit"
+                    if self.memory_is_full()
+                    else f"the log has {self.log.size_bytes / 1e6:.0f} MB that wait to be flushed"
+                )
+                raise StorageError(
+                    f"{what}, and no flush made room within {WAIT_FOR_ROOM_S:.0f} s: check the disk and "
+                    "db.maintenance.status(), or raise memory_limit"
                 )
 
     # ---------------------------------------------------------------------------------------- files
@@ -601,7 +642,9 @@ class Store:
         with self.commit_lock:  # no root is installed while they are walked through
             mine = min((root.version for root in self._roots), default=self.state.version)
         oldest = mine if leased is None else min(mine, leased)
-        paths = collectable(garbage, oldest)
+        # Rows of the log that a root of this process needs are in its memory.
+        of_log = {path: version for path, version in garbage.items() if layout.is_log(path)}
+        paths = list({*collectable(garbage, oldest), *collectable(of_log, leased)})
         for path in paths:
             self.env.files.unlink(self.path(path), missing_ok=True)
         if paths:

@@ -166,11 +166,12 @@ def locked(
     commit flushes; taking the flush lock second would be the wrong order (flush_lock before commit_lock, always).
     large: it will probably be, so both locks are taken at once.
     """
-    if store.memory_is_full():
+    if store.memory_is_full() or store.log_is_full():
         if store.options.maintenance:
-            store.wait_for_memory()
+            store.wait_for_room()
         else:
             flush(store)
+            store.collect_garbage()
     done: tuple[_Outcome, Ticket] | None = None
     if not large:
         with contextlib.suppress(TooLargeForLog), store.commit_lock:

@@ -208,7 +208,7 @@ def test_a_write_at_the_memory_limit_waits_for_a_flush(tmp_path: Path) -> None:
 def test_a_write_that_finds_no_room_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After 30 seconds it fails with what to do, and has changed nothing; it does not hang for ever."""
     waiting = _Waiting(tmp_path / "s")
-    monkeypatch.setattr(store_module, "WAIT_FOR_MEMORY_S", 0.02)
+    monkeypatch.setattr(store_module, "WAIT_FOR_ROOM_S", 0.02)
     with pytest.raises(StorageError, match="raise memory_limit"):
         waiting.table.insert({"k": [2], "v": [2]})
     assert rows(waiting.table) == [(1, 1)]
