@@ -234,7 +234,7 @@ class ColumnReader(LazyValues):
         assert 0 <= lower <= upper <= self.row_count, (lower, upper, self.row_count)
         if lower == upper:
             return pa.nulls(0, self._arrow)
-        if scanning or upper - lower > self.rows_per_block >> PART_LOG2:
+        if scanning or upper - lower > self._block_rows >> PART_LOG2:
             return self._joined(self._source.between(lower, upper, stats, fill_cache, "plain", scanning))
         # Of a look-up, which keeps small blocks and widens what it needs.
         return self.singles.between(lower, upper, stats, fill_cache)

@@ -25,7 +25,7 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -149,6 +149,15 @@ class RunBounds:
     timestamp_max: int
 
 
+class _Window(NamedTuple):
+    """Rowids, counted from `lower`, and timestamps of one group's records of some rows, checked."""
+
+    of: tuple[int, int, int]  # group, lower, upper
+    begin: int  # of the records in the group
+    rowids: Rowids
+    timestamps: Timestamps
+
+
 class DeltaFile:
     """An open delta file. Runs are built when asked for, and kept while there is room in the block cache."""
 
@@ -167,6 +176,7 @@ class DeltaFile:
             place.key.column_id: place.key.group for place in entry.places if place.key.role == DELTA_VALUE
         }
         self._times_checked: set[int] = set()
+        self._window: _Window | None = None  # the last one: columns of a group ask for it one after the other
         self._cache = cache
         self._owner = self.serial = new_owner()
         # A scan asks for the same run window after window: while it holds one, it is not built again.
@@ -285,24 +295,33 @@ class DeltaFile:
         """The column's records of the rows [lower, upper), whose rowids then count from `lower`; None: it has none.
 
         For a compaction, which goes through a file once, piece by piece: of a file of any size, only the blocks that
-        hold these rows are read, of its values only theirs, and nothing of it is kept.
+        hold these rows are read, of its values only theirs, and no value of it is kept. Columns of one group share
+        rowids and timestamps, which are read and checked once.
         Raises: as `run`.
         """
         if column_id not in self.column_ids:
             return None
-        begin, end = self._records_of(column_id, lower, upper)
         self._check_all_counts(column_id)
-        rowids, timestamps = self._moments(column_id, None, begin, end)
         column = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
+        known = self._window
+        if known is None or known.of != (self._group(column_id), lower, upper):
+            known = self._window = self._read_window(column_id, lower, upper)
+        values = column.read(known.begin, known.begin + len(known.rowids), fill_cache=False)
+        return DeltaRun(self.kind, known.rowids, known.timestamps, values)
+
+    def _read_window(self, column_id: int, lower: int, upper: int) -> _Window:
+        """Rowids and timestamps of the column's group for the rows [lower, upper). Raises: as `run`."""
+        begin, end = self._records_of(column_id, lower, upper)
+        rowids, timestamps = self._moments(column_id, None, begin, end)
         # Of their order and bounds no value says anything.
-        run = DeltaRun(self.kind, rowids, timestamps, pa.nulls(0, column.arrow))
+        run = DeltaRun(self.kind, rowids, timestamps, pa.nulls(0))
         if (wrong := self._disorder(column_id, run, begin)) is not None:
             raise wrong
         if len(run):
             self._expect_times(column_id, run.timestamp_min, run.timestamp_max)
         first, last = np.searchsorted(rowids, (lower, upper)).tolist()
-        values = column.read(begin + first, begin + last, fill_cache=False)
-        return DeltaRun(self.kind, rowids[first:last] - lower, timestamps[first:last], values)
+        of = self._group(column_id), lower, upper
+        return _Window(of, begin + first, rowids[first:last] - lower, timestamps[first:last])
 
     def text_bytes(self, column_id: int, lower: int, upper: int) -> int:
         """About how many bytes the records of a text or binary column have for the rows [lower, upper), decoded.
@@ -535,6 +554,10 @@ class DeltaFile:
             )
 
 
+def _is_same(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> bool:
+    return one is other or np.array_equal(one, other)
+
+
 def write_delta_file(
     files: Files,
     path: str,
@@ -554,12 +577,13 @@ def write_delta_file(
         if not len(run):
             continue
         assert run.kind == kind, f"a {run.kind} run in a file of {kind} records"
-        run.check()
         for first, members in groups:
-            if np.array_equal(first.rowids, run.rowids) and np.array_equal(first.timestamps, run.timestamps):
+            if _is_same(first.rowids, run.rowids) and _is_same(first.timestamps, run.timestamps):
+                assert len(run.values) == len(run), "a run's vectors are of one length"
                 members.append(column_id)
                 break
         else:
+            run.check()
             groups.append((run, [column_id]))
     assert groups, "F3: a delta file without records"
     writer = CFileWriter(files, path)

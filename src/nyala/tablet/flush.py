@@ -38,6 +38,7 @@ from nyala.catalog.model import CatalogChange, RowSetEntry
 from nyala.delta.delta_file import WrittenDelta
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS, without_history
+from nyala.env.overlapped import each
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet, RowSetImage
 from nyala.rowset.writer import WrittenRowSet
@@ -134,14 +135,15 @@ def _round(
     phase("frozen")
     written: list[str] = []
     try:
+        each(store.env.files, store.tablet_directory, (part.tablet_id for part in frozen))
         pieces = [piece for part in frozen for piece in _pieces(store, part)]
         written += [path for piece in pieces for path in piece.paths]
         made = iter(write(store.env.files, store.root_path, pieces))
         left = iter(pieces)
         for part in frozen:
             _take_written(part, left, made)
-        for directory in {path.rsplit("/", 1)[0] for path in written}:
-            store.env.files.sync_dir(store.path(directory))
+        directories = {store.path(path.rsplit("/", 1)[0]) for path in written}
+        each(store.env.files, store.env.files.sync_dir, sorted(directories))
         phase("written")
         return _install(store, frozen, timestamp)
     except BaseException:

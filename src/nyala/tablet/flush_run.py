@@ -30,6 +30,7 @@ import pyarrow as pa
 from nyala.delta.delta_file import WrittenDelta, write_delta_file
 from nyala.delta.run import LIVENESS, DeltaRun
 from nyala.env.files import Files
+from nyala.env.overlapped import each
 from nyala.errors import StorageError
 from nyala.keys.codec import KeyCodec
 from nyala.rowset.image import RowSetImage
@@ -107,7 +108,7 @@ def write_pieces(files: Files, root_path: str, pieces: Sequence[Piece]) -> list[
 
     Raises: StorageError; the caller removes the paths of all pieces.
     """
-    return [_write(files, root_path, piece) for piece in pieces]
+    return each(files, lambda piece: _write(files, root_path, piece), pieces)
 
 
 def _write(files: Files, root_path: str, piece: Piece) -> Written:
@@ -206,17 +207,19 @@ def run_spilled(files: Files, arguments: dict[str, Any]) -> dict[str, Any]:
     root_path = arguments["root_path"]
     vectors = _Vectors(files, os.path.join(root_path, arguments["spill"]))
     try:
-        made: list[dict[str, Any]] = []
-        for fields in arguments["pieces"]:
-            one = _write(files, root_path, _read_piece(vectors, fields))
-            made.append(
-                {"rowset": encode_written_rowset(one)}
-                if isinstance(one, WrittenRowSet)
-                else {"delta": encode_delta(one)}
-            )
+        made = each(
+            files, lambda fields: _write(files, root_path, _read_piece(vectors, fields)), arguments["pieces"]
+        )
     finally:
         vectors.close()
-    return {"written": made}
+    return {
+        "written": [
+            {"rowset": encode_written_rowset(one)}
+            if isinstance(one, WrittenRowSet)
+            else {"delta": encode_delta(one)}
+            for one in made
+        ]
+    }
 
 
 def decode_written(answer: dict[str, Any]) -> list[Written]:

@@ -392,7 +392,8 @@ class Store:
             self.log.drop(dropped)
             # The log is synced through everything applied, and what was not in the log is in the catalogue now.
             self.marks.advance_published(self.marks.applied)
-            self._measure_memory(after)
+            if self._memory_bytes:
+                self._measure_memory(after)
             self._press()  # a merge that kept the log may be over
             self.changed.set()
             with self._relief:

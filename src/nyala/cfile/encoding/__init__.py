@@ -120,11 +120,12 @@ def choose_encoding(
             known = [one for one in known if one.code in _INDEXED_TEXT]
         if block_rows < _PATTERN_ROWS_MIN and len(values) > block_rows:
             known = [one for one in known if one.code != format.ENCODING_PATTERN]
-        taken, row_bytes = fastest_of(known, form, values, compression, block_rows)
-        encoder = _prepared(taken.encoding, form, values, block_rows)
+        taken, row_bytes, encoder = fastest_of(known, form, values, compression, block_rows)
+        if encoder is None or taken.encoding.code == format.ENCODING_PATTERN:
+            encoder = _prepared(taken.encoding, form, values, block_rows)
         if encoder is None:  # what the samples have in common, others have not
             known.remove(taken.encoding)
-            taken, row_bytes = fastest_of(known, form, values, compression, block_rows)
+            taken, row_bytes, encoder = fastest_of(known, form, values, compression, block_rows)
     if asked is None or asked.code in (format.ENCODING_FOR, format.ENCODING_ALP):
         tabled = over_a_table(taken, row_bytes, form, values, compression, block_rows)
         if tabled is not None:

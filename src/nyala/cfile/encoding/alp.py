@@ -292,18 +292,29 @@ def _bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _exponent(values: npt.NDArray[Any]) -> int | None:
     """The exponent that takes the fewest bits for a probe of these, none of them NULL; None: nothing fits any."""
-    starts = np.linspace(0, max(0, len(values) - _PROBE_STRETCH_ROWS), _PROBE_STRETCHES).astype(np.int64)
-    probe = np.concatenate([values[start : start + _PROBE_STRETCH_ROWS] for start in np.unique(starts)])
-    best, least = None, len(probe) * 8 * values.itemsize
-    for exponent in range(format.ALP_EXPONENT_MAX + 1):
-        numbers, fits = _numbers(probe, exponent)
-        fitting = np.sort(numbers[fits])
-        for cut in {0, int(len(fitting) * _OUTLIERS_SHARE)} if len(fitting) else ():
+    probe = values
+    if len(values) > _PROBE_STRETCHES * _PROBE_STRETCH_ROWS:
+        starts = np.linspace(0, len(values) - _PROBE_STRETCH_ROWS, _PROBE_STRETCHES).astype(np.int64)
+        probe = np.concatenate([values[start : start + _PROBE_STRETCH_ROWS] for start in starts])
+    # All exponents at once: for each of them the calls cost more than their work.
+    with np.errstate(invalid="ignore", over="ignore"):
+        scaled = np.rint(probe.astype(np.float64) * _POWERS[:, None])
+        fits = np.abs(scaled) <= _NUMBER_MAX
+        numbers = np.where(fits, scaled, 0)
+    fits &= _bits((numbers / _POWERS[:, None]).astype(probe.dtype)) == _bits(probe)
+    best, least, exception_bits = None, len(probe) * 8 * values.itemsize, 8 * (_PLACE_BYTES + values.itemsize)
+    for exponent, count in enumerate(fits.sum(axis=1).tolist()):
+        if not count or (len(probe) - count) * exception_bits >= least:
+            continue
+        fitting = np.sort(numbers[exponent, fits[exponent]])
+        for cut in {0, int(len(fitting) * _OUTLIERS_SHARE)}:
             bits = (int(fitting[-1 - cut]) - int(fitting[cut])).bit_length()
             exceptions = len(probe) - len(fitting) + 2 * cut
-            size = len(probe) * bits + exceptions * 8 * (_PLACE_BYTES + values.itemsize)
+            size = len(probe) * bits + exceptions * exception_bits
             if size < least:
                 best, least = exponent, size
+        if count == len(probe):  # of a larger exponent the numbers are larger, and no fewer are exceptions
+            break
     return best
 
 

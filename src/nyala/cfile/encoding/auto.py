@@ -44,6 +44,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -111,6 +112,21 @@ class _Written(NamedTuple):
 
     row_bytes: float
     inflated_row_bytes: float  # what blocks that were compressed are inflated to; 0 where none was
+    encoder: BlockEncoder | None = None  # of a sample that is one block
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The encoder of a column that was encoded as one block to judge it: the bytes are not made again."""
+
+    encoder: BlockEncoder
+    row_count: int
+    data: pa.Buffer
+    dictionary: None = None
+    table: None = None
+
+    def encode(self, lower: int, upper: int) -> pa.Buffer:
+        return self.data if (lower, upper) == (0, self.row_count) else self.encoder.encode(lower, upper)
 
 
 def candidates(form: Physical, by_code: Callable[[int], Encoding | None]) -> list[Encoding]:
@@ -134,16 +150,17 @@ def choices(encodings: Iterable[Encoding], form: Physical, asked: int, rows: int
 
 def fastest_of(
     encodings: Sequence[Encoding], form: Physical, values: pa.Array, asked: int, block_rows: int
-) -> tuple[Choice, float]:
-    """What to take for these stored values, with compression `asked`, in blocks of so many rows; and how many bytes a
-    row it is expected to take."""
+) -> tuple[Choice, float, BlockEncoder | None]:
+    """What to take for these stored values, with compression `asked`, in blocks of so many rows; how many bytes a row
+    it is expected to take; and the encoder, of a column that is one block."""
     rows, stretches = _sampling(form, asked, block_rows)
     sample = _sample(values, stretches, rows, block_rows)
     known = choices(encodings, form, asked, len(values))
     written = {choice: _written(choice, form, sample) for choice in known}
     taken = _fastest(form, written)
     if rows >= block_rows or len(values) <= stretches * rows:
-        return taken, written[taken].row_bytes
+        is_whole = len(sample) == 1 and len(sample[0]) == len(values)
+        return taken, written[taken].row_bytes, written[taken].encoder if is_whole else None
     bits, there = _bits_of_returning(form, values), len(values) - values.null_count
     may_be_a_table = bits is not None and bits / 8 * _PROMISE * there < written[taken].row_bytes * len(values)
     if taken.encoding.code in _FRAMES or may_be_a_table:
@@ -157,7 +174,7 @@ def fastest_of(
             others = [of for of in known if of.encoding.code not in _FRAMES]
             written.update({of: _written(of, form, blocks) for of in others if of.compression != _NONE})
             taken = _fastest(form, written)
-    return taken, written[taken].row_bytes
+    return taken, written[taken].row_bytes, None
 
 
 def over_a_table(
@@ -254,17 +271,29 @@ def _is_plain_numbers(encoding: Encoding, form: Physical) -> bool:
 
 def _written(choice: Choice, form: Physical, sample: Sequence[pa.Array]) -> _Written:
     size = inflated = 0
+    made: BlockEncoder | None = None
     for block in sample:
+        if choice.encoding.code == format.ENCODING_RLE and _has_short_runs(form, block):
+            return _Written(math.inf, 0)
         encoder = choice.encoding.prepare(form, block)
         if encoder is None:  # these values it does not take
             return _Written(math.inf, 0)
         data = encoder.encode(0, len(block))
+        made = _Block(encoder, len(block), data) if len(sample) == 1 else None
         compression, packed = compress(choice.compression, data)
         size += packed.size
         if compression != format.COMPRESSION_NONE:
             inflated += data.size
     rows = max(1, sum(map(len, sample)))
-    return _Written(size / rows, inflated / rows)
+    return _Written(size / rows, inflated / rows, made)
+
+
+def _has_short_runs(form: Physical, block: pa.Array) -> bool:
+    """Whether runs of numbers have fewer than two rows on average: plain numbers are as small then."""
+    if form.kind != FIXED or block.null_count:
+        return False
+    values = form.fixed_values(block)
+    return bool(2 * np.count_nonzero(values[1:] != values[:-1]) > len(values))
 
 
 def _sampling(form: Physical, asked: int, block_rows: int) -> tuple[int, int]:

@@ -75,10 +75,10 @@ def probed_bits(values: npt.NDArray[Any], count_max: int = format.FOR_REFERENCES
     `count_max`, and many where all values are distinct. Hoped for is that three standard deviations more were.
     Cost: sorting a 32nd of `count_max` values (for 131,072 an eighth), of which a dozen, or a thousand, would return.
     """
-    probe = _probe(values, count_max // (8 if count_max > format.FOR_REFERENCES_MAX else 32))
-    probed = len(np.unique(probe))
+    probe = np.sort(_probe(values, count_max // (8 if count_max > format.FOR_REFERENCES_MAX else 32)))
+    probed = int(np.count_nonzero(probe[1:] != probe[:-1])) + (len(probe) > 0)
     repeats = len(probe) - probed
-    if not probed or repeats < len(probe) ** 2 // (4 * count_max):
+    if not repeats or repeats < len(probe) ** 2 // (4 * count_max):
         return None
     hoped = probed - 3 * math.sqrt(repeats) - 1
     share = len(probe) / len(values)
