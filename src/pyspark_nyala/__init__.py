@@ -37,7 +37,7 @@ with contextlib.suppress(Exception):
         # Made when it is first asked for something, and pickled along: it keeps the snapshot that `schema` chose.
         _made: NyalaDataSource | None
 
-        def __new__(cls, *_: Any) -> Self:
+        def __new__(cls, *_: Any, **__: Any) -> Self:
             source = super().__new__(cls)
             source._made = None
             return source

@@ -53,7 +53,7 @@ class NyalaDataSource(Promptly, DataSource):
     # The snapshot of this `load()`, once it is chosen. Spark pickles this object after it called `schema()`.
     _timestamp: int | None
 
-    def __new__(cls, *_: Any) -> Self:
+    def __new__(cls, *_: Any, **__: Any) -> Self:
         source = super().__new__(cls)  # Spark's `__init__` is not to be overridden
         source._timestamp = None
         return source
