@@ -20,15 +20,21 @@ import pyarrow as pa
 
 from nyala.delta.run import Rowids, Timestamps, take
 from nyala.lazy_values import LazyValues, lazy_value
+from nyala.schema.long_column import Column, LongColumn
 
 __all__ = ["DeltaBatch", "SharedBatch", "held_bytes"]
 
 
-def held_bytes(arrays: Iterable[pa.Array]) -> int:
-    """Bytes of all buffers of arrays that own their memory. (Arrow's `nbytes`, which asks whose it is, costs ten times
-    as much, and a small batch would spend more time on it than on its log record.)"""
+def held_bytes(arrays: Iterable[Column]) -> int:
+    """Bytes of all buffers of arrays that own their memory; of long columns the bytes that they will have.
+
+    Arrow's `nbytes`, which asks whose memory it is, costs ten times as much: more than a small batch's log record.
+    """
     total = 0
     for array in arrays:
+        if isinstance(array, LongColumn):
+            total += array.nbytes
+            continue
         for buffer in array.buffers():
             if buffer is not None:
                 total += buffer.size

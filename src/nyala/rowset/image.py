@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.physical import is_large
+from nyala.cfile.physical import binary_offsets, is_large
 from nyala.delta.run import LIVENESS, DeltaRun, Rowids, take, without_history
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.meta import NO_ROWID
+from nyala.schema.long_column import Column, LongColumn
 from nyala.schema.plain_arrays import booleans_of
 
-__all__ = ["RowSetImage", "whole_column"]
+__all__ = ["RowSetImage", "most_text", "one_array", "whole_column"]
 
 # What offsets of 32 bits address.
 _TEXT_BYTES_MAX: Final = (1 << 31) - 1
@@ -29,7 +30,7 @@ class RowSetImage:
 
     keys:      strictly ascending; row i of the image has key i.
     columns:   by column id, key columns among them; values as of that moment. Text of more than 2 GiB has offsets of 64
-               bits; in a `piece` it has 32 again.
+               bits, or is a `LongColumn`; in a `piece` it is an array with offsets of 32 bits.
     liveness:  bool per row as of that moment; None when all are there.
     undo:      by column id, LIVENESS among them; rowids are places in the image.
     positions: for each row of the source its place here, or -1: changes newer than the image follow it. Several rows of
@@ -37,7 +38,7 @@ class RowSetImage:
     """
 
     keys: EncodedKeys
-    columns: Mapping[int, pa.Array]
+    columns: Mapping[int, Column]
     liveness: pa.Array | None
     undo: Mapping[int, DeltaRun]
     positions: Rowids
@@ -60,7 +61,9 @@ class RowSetImage:
 
     def piece(self, lower: int, upper: int) -> RowSetImage:
         """The rows [lower, upper) to be written: a flush of much makes several rowsets. It has no positions."""
-        if (lower, upper) == (0, self.row_count):
+        if (lower, upper) == (0, self.row_count) and all(
+            isinstance(array, pa.Array) and not is_large(array.type) for array in self.columns.values()
+        ):
             return self
         liveness = None if self.liveness is None else self.liveness.slice(lower, upper - lower)
         if liveness is not None and liveness.true_count == upper - lower:
@@ -69,17 +72,24 @@ class RowSetImage:
         return RowSetImage(
             self.keys.slice(lower, upper - lower),
             {
-                column_id: _narrow(array.slice(lower, upper - lower))
+                column_id: one_array(array.slice(lower, upper - lower))
                 for column_id, array in self.columns.items()
             },
             liveness,
             {
-                column_id: dataclasses.replace(run, values=_narrow(run.values))
+                column_id: dataclasses.replace(run, values=one_array(run.values))
                 for column_id, run in undo.items()
                 if len(run)
             },
             np.empty(0, np.int64),
         )
+
+    def text_bytes(self, lower: int, upper: int) -> int:
+        """How much text the rows [lower, upper) have in the column, or the UNDO of a column, that has most."""
+        most = most_text(self.columns, lower, upper)
+        for run in self.undo.values():
+            most = max(most, text_bytes(run.values, *np.searchsorted(run.rowids, (lower, upper)).tolist()))
+        return most
 
     def alive(self) -> npt.NDArray[np.bool_]:
         """Per row whether it is there at the image's moment."""
@@ -142,8 +152,25 @@ def whole_column(parts: Sequence[pa.Array]) -> pa.Array:
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
-def _narrow(array: pa.Array) -> pa.Array:
-    """Text and binary with offsets of 32 bits, which the image of much of it has not; anything else as it is."""
+def most_text(columns: Mapping[int, Column], lower: int, upper: int) -> int:
+    """Bytes of text in the rows [lower, upper) of the column that has most."""
+    return max((text_bytes(column, lower, upper) for column in columns.values()), default=0)
+
+
+def text_bytes(column: Column, lower: int, upper: int) -> int:
+    """Bytes of text in the rows [lower, upper); 0: the column has another type."""
+    if isinstance(column, LongColumn):
+        return column.text_bytes(lower, upper)
+    if lower >= upper or not (is_large(column.type) or column.type in (pa.string(), pa.binary())):
+        return 0
+    ends = binary_offsets(column)
+    return int(ends[upper]) - int(ends[lower])
+
+
+def one_array(array: Column) -> pa.Array:
+    """The column in its type's Arrow form: text with offsets of 32 bits. It has less than 2 GiB of text."""
+    if isinstance(array, LongColumn):
+        return array.array()
     if not is_large(array.type):
         return array
     # Offsets count from the array's beginning: that of the image, unless it is copied.

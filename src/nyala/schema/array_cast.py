@@ -64,6 +64,7 @@ __all__ = [
     "longest_bytes",
     "one_array",
     "range_text",
+    "refuse_otherwise_meant",
     "shorten",
     "utf8_array",
 ]
@@ -98,7 +99,7 @@ def cast_array(array: pa.Array, type: ColumnType, max_cell_bytes: int = MAX_CELL
         if rule is None:
             return array, []
     else:
-        _refuse_otherwise_meant(array.type, type)
+        refuse_otherwise_meant(array.type, type)
         array = _plain(array)
         if pa.types.is_null(array.type):
             return pa.nulls(len(array), type.arrow), []
@@ -167,7 +168,7 @@ def _is_encoded(type: pa.DataType) -> bool:
     return bool(pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type))
 
 
-def _refuse_otherwise_meant(given: pa.DataType, type: ColumnType) -> None:
+def refuse_otherwise_meant(given: pa.DataType, type: ColumnType) -> None:
     """Raises: SchemaError for an extension type whose storage is not what its values mean to a column of this type."""
     name = getattr(given, "extension_name", None)
     if name == PERIOD:

@@ -9,7 +9,8 @@ takes the column's type as its guide, so that Decimals, dates and large ints kee
 
 Invariants
     V1  Each converted column is one array of the canonical type. It has `row_count` rows, and (with `copy`)
-        offset 0 and memory of its own: the user may change his arrays afterwards.
+        offset 0 and memory of its own: the user may change his arrays afterwards. A column with more text than
+        `limits.max_slice_bytes` is a `LongColumn`, which always uses the user's memory (`borrowed`).
     V2  In a row that failed, the failing column is null, be the column nullable or not: the caller leaves failed
         rows out before it looks at values.
     V3  What concerns the whole batch is raised at once (types with nothing in common, unknown columns); what
@@ -39,12 +40,21 @@ from nyala.schema.array_cast import Cast, Failure, cast_array, copy_array, copy_
 from nyala.schema.arrow_values import repeated
 from nyala.schema.cast import cast_datetime64, cast_list
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
+from nyala.schema.long_column import TEXT_IDS, Column, LongColumn, long_column, slice_bounds
 from nyala.schema.ready import ReadyData, take_ready
 from nyala.schema.row_errors import RowErrors
 from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema, find_name
 from nyala.schema.types import ColumnType
 
-__all__ = ["Converted", "InputColumns", "convert", "copy_array", "default_array", "read_input"]
+__all__ = [
+    "Converted",
+    "InputColumns",
+    "convert",
+    "copy_array",
+    "default_array",
+    "default_column",
+    "read_input",
+]
 __all__ += ["said_of_a_name_given_twice"]
 
 
@@ -72,13 +82,14 @@ class InputColumns:
 class Converted:
     """Columns by name in the schema's order (V1, V2), and the rows that failed."""
 
-    columns: dict[str, pa.Array]
+    columns: dict[str, Column]
     row_count: int
     errors: RowErrors
     ready: ReadyData | None = None
     """The same columns, if they came with the table's types (`nyala.schema.ready`)."""
     borrowed: bool = False
-    """Whether columns lie in the user's memory though copies were asked for: see `convert`, `borrow_above_bytes`."""
+    """Whether columns lie in the user's memory though copies were asked for: long ones, and see `convert`,
+    `borrow_above_bytes`."""
 
 
 def convert(
@@ -116,15 +127,17 @@ def convert(
     if given.left_out:
         _check_left_out(given.left_out, schema, operation)
     errors = RowErrors()
-    converted: dict[str, pa.Array] = {}
+    converted: dict[str, Any] = {}
     shared: list[str] = []  # what lies in the user's memory
+    borrowed = False
     for column in schema.columns:
         if column.name in given.columns:
-            array, shares = _convert_column(given.columns[column.name], column, errors, limits.max_cell_bytes)
+            array, shares = _convert_column(given.columns[column.name], column, errors, limits)
             converted[column.name] = array
-            if shares:
+            if isinstance(array, LongColumn):
+                borrowed = True
+            elif shares:
                 shared.append(column.name)
-    borrowed = False
     if copy and shared and borrow_above_bytes is not None and given.row_count >= _BORROWED_ROWS_MIN:
         lent = [name for name in shared if converted[name].offset == 0]
         if lent and sum(array.nbytes for array in converted.values()) > borrow_above_bytes:
@@ -195,15 +208,31 @@ def _check_index(given: InputColumns, schema: Schema, operation: str, key_only: 
         )
 
 
-def _convert_column(
-    raw: Any, column: ColumnSchema, errors: RowErrors, max_cell_bytes: int
-) -> tuple[pa.Array, bool]:
+def _convert_column(raw: Any, column: ColumnSchema, errors: RowErrors, limits: Limits) -> tuple[Column, bool]:
     """The column, and whether it may share the user's memory."""
     where = f"column {column.name!r}: "
     memory: list[tuple[int, int]] = []
     whole = False
+    max_cell_bytes = limits.max_cell_bytes
+    long: LongColumn | None = None
+    array: Any
     try:
-        if isinstance(raw, _ARROW):
+        if isinstance(raw, np.ndarray) and raw.dtype.kind in "SU" and raw.nbytes > limits.max_slice_bytes:
+            raw = _text_of_numpy(raw, limits)
+        if isinstance(raw, _ARROW) and raw.type.id in TEXT_IDS:
+            is_array = isinstance(raw, pa.Array) and raw.type == column.type.arrow
+            long = None if is_array else long_column(raw, column.type, limits)
+        elif isinstance(raw, list | tuple) and column.type.is_variable:
+            long, failures = _long_list(raw, column.type, limits)
+        if long is not None:
+            if isinstance(raw, _ARROW) and column.type.is_variable:
+                array, failures = long, long.failures()
+            elif isinstance(raw, _ARROW):
+                array, failures = long.converted()
+                long = None
+            else:
+                array = long
+        elif isinstance(raw, _ARROW):
             source = one_array(raw)
             array, failures = cast_array(source, column.type, max_cell_bytes)
             # Several chunks were copied into one array just now.
@@ -220,11 +249,58 @@ def _convert_column(
         raise InvalidArgumentError(f"{where}{error}") from None
     for failure in failures:
         errors.add(failure.rows, failure.code, [where + message for message in failure.messages])
-    if not column.nullable and array.null_count:
+    if not column.nullable and (long is not None or array.null_count):
         # The rows that failed are null too, but have their error already (E1).
-        nulls = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
-        errors.add(nulls, NULL, f"{where}NULL, but the column is NOT NULL; give a value")
-    return array, whole or _shares(array, memory)
+        nulls = long.null_rows() if long is not None else _null_rows(array)
+        if len(nulls):
+            errors.add(nulls, NULL, f"{where}NULL, but the column is NOT NULL; give a value")
+    return array, long is not None or whole or _shares(array, memory)
+
+
+def _null_rows(array: pa.Array) -> npt.NDArray[np.int64]:
+    return np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
+
+
+def _text_of_numpy(values: npt.NDArray[Any], limits: Limits) -> pa.ChunkedArray:
+    """NumPy's text of one width, slice by slice."""
+    sizes = np.broadcast_to(np.int64(values.dtype.itemsize), len(values))
+    mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
+    plain = np.asarray(values)
+    chunks = [
+        pa.array(plain[lower:upper], mask=None if mask is None else mask[lower:upper])
+        for lower, upper in slice_bounds(sizes, limits.max_slice_bytes)
+    ]
+    return pa.chunked_array(chunks)
+
+
+def _long_list(
+    values: Sequence[Any], type: ColumnType, limits: Limits
+) -> tuple[LongColumn | None, list[Failure]]:
+    """Python values with more text than is converted at once, and the rows that failed; (None, []): there is less.
+
+    Cost: a look at each length.
+    """
+    if not _has_much_text(values, limits):
+        return None, []
+    sizes = np.fromiter(map(_length_of, values), np.int64, len(values))
+    arrays: list[pa.Array] = []
+    failures: list[Failure] = []
+    for lower, upper in slice_bounds(sizes, limits.max_slice_bytes):
+        array, failed = cast_list(values[lower:upper], type, limits.max_cell_bytes)
+        arrays.append(array)
+        failures += [Failure(one.rows + lower, one.code, one.messages) for one in failed]
+    return LongColumn(arrays, type, limits), failures
+
+
+def _has_much_text(values: Sequence[Any], limits: Limits) -> bool:
+    try:
+        return sum(map(len, filter(None, values))) > limits.max_slice_bytes
+    except TypeError:  # of a value without a length, beside text
+        return sum(map(_length_of, values)) > limits.max_slice_bytes
+
+
+def _length_of(value: Any) -> int:
+    return len(value) if isinstance(value, str | bytes | bytearray) else 0
 
 
 def _memory_of(array: pa.Array) -> list[tuple[int, int]]:
@@ -475,3 +551,11 @@ def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] 
         assert column.nullable or which == "read", f"column {column.name!r} is NOT NULL and has no default"
         return pa.nulls(n, column.type.arrow)
     return repeated(pa.scalar(default, column.type.arrow), n)
+
+
+def default_column(column: ColumnSchema, n: int, limits: Limits) -> Column:
+    """`default_array` for an insert of any number of rows."""
+    one = default_array(column, 1)
+    if not column.type.is_variable or one.nbytes * n <= limits.max_slice_bytes:
+        return default_array(column, n)
+    return LongColumn([one], column.type, limits, np.zeros(n, np.int64))

@@ -11,7 +11,7 @@ Source: shared contract, "Write" (`set=`) and "Values"; docs/how-to/expressions.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +34,17 @@ from nyala.schema.values import ERROR_TEXTS, Value, is_decimal, number_values, t
 __all__ = ["Assigned", "Expression", "parse_assignment"]
 
 
+class TooMuchText(InvalidArgumentError):
+    """An expression over so many rows has more text than an Arrow array holds: evaluate it over fewer."""
+
+
+# A longer constant is a dictionary of one word.
+_REPEATED_BYTES_MAX: Final = 1 << 10
+
+
 class Assigned(NamedTuple):
-    """The new values of a column, in its canonical type, and the rows that have none (NULL in `array`)."""
+    """The new values of a column, in its canonical type or a dictionary of it, and the rows that have none (NULL in
+    `array`)."""
 
     array: pa.Array
     errors: RowErrors
@@ -100,12 +109,11 @@ class _Constant(Expression):
 
     def _values(self, arrays: Arrays, n: int, errors: RowErrors) -> tuple[pa.Array, list[Failure]]:
         rows = np.arange(n)
-        try:
+        if self.target.type.is_variable and self._array.nbytes > _REPEATED_BYTES_MAX:
+            codes = pa.array(np.zeros(n, np.int32))
+            array = pa.DictionaryArray.from_arrays(codes, self._array)
+        else:
             array = repeated(self._array[0], n)
-        except pa.ArrowInvalid as error:
-            raise InvalidArgumentError(
-                f"column {self.target.name!r}, {n} rows: {error}; update fewer rows"
-            ) from error
         return array, [Failure(rows, failure.code, [failure.messages[0]] * n) for failure in self._failures]
 
 
@@ -122,7 +130,8 @@ class _Computed(Expression):
         try:
             array, codes = self._value.compute(arrays, n)
         except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
-            raise InvalidArgumentError(
+            is_long = isinstance(error, pa.ArrowCapacityError) or "overflow" in str(error)
+            raise (TooMuchText if is_long else InvalidArgumentError)(
                 f"column {self.target.name!r}: {quote(self._text)}: {error}"
             ) from error
         if codes is not None:

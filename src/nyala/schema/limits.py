@@ -5,6 +5,7 @@
     max_key_bytes        16,384        of a key of several columns, encoded; and of a range bound
     max_identifier_bytes    256        of the name of a table or column, as UTF-8
     max_comment_bytes       256        of the comment of a table or column, as UTF-8
+    max_slice_bytes  268,435,456        of text of one column of a batch that a write converts at a time
 
 They are of the process that writes, as Kudu's are of its servers: what was written under other limits stays readable.
 Not here, because they are what the types are: a decimal's precision and scale, a varchar's length.
@@ -27,6 +28,8 @@ _MOST: Final = {
     "max_key_bytes": 65_536,  # the least and the greatest key of a rowset stand in the catalogue
     "max_identifier_bytes": 4096,
     "max_comment_bytes": 65_536,
+    "max_slice_bytes": 1
+    << 28,  # an Arrow array of strings addresses 2 GiB, and text may have 4 bytes a character
 }
 
 
@@ -39,6 +42,7 @@ class Limits:
     max_key_bytes: int = 16_384
     max_identifier_bytes: int = 256
     max_comment_bytes: int = 256
+    max_slice_bytes: int = 1 << 28
 
     def __post_init__(self) -> None:
         for field in fields(self):

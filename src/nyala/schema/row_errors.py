@@ -25,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.errors import ROW_ERROR_CODES
+from nyala.schema.long_column import Column, LongColumn
 
 __all__ = ["RowErrors"]
 
@@ -48,9 +49,9 @@ class RowErrors:
         self._added.append((rows, code, message))
         self._settled = None
 
-    def extend(self, other: RowErrors) -> None:
-        """Add all errors of `other`, whose rows have the same meaning."""
-        self._added += other._added
+    def extend(self, other: RowErrors, begin: int = 0) -> None:
+        """Add all errors of `other`, whose row 0 is row `begin` here."""
+        self._added += [(rows + begin, code, message) for rows, code, message in other._added]
         self._settled = None
 
     def __bool__(self) -> bool:
@@ -97,7 +98,7 @@ class RowErrors:
             mask[rows] = True
         return mask
 
-    def to_arrow(self, operation: str, key_columns: Mapping[str, pa.Array]) -> pa.Table:
+    def to_arrow(self, operation: str, key_columns: Mapping[str, Column]) -> pa.Table:
         """The table that stands in `WriteError.errors` and `WriteResult.errors`.
 
         `key_columns`: the whole batch's key columns as far as they are known; the failed rows are taken from
@@ -111,5 +112,8 @@ class RowErrors:
         }
         rows = columns["row"]
         for name, array in key_columns.items():
-            columns[f"key_{name}" if name in _OWN_COLUMNS else name] = array.take(rows)
+            found = array.take(rows)
+            if isinstance(found, LongColumn):
+                found = pa.chunked_array([part.array() for part in found.parts()])
+            columns[f"key_{name}" if name in _OWN_COLUMNS else name] = found
         return pa.table(columns)

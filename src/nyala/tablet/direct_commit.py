@@ -37,7 +37,7 @@ from nyala.catalog.model import CatalogChange, CommittedKey, RowSetEntry
 from nyala.delta.delta_file import write_delta_file
 from nyala.delta.run import LIVENESS, DeltaRun
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.rowset.mem_rowset import RowSetImage
+from nyala.rowset.image import RowSetImage, most_text, one_array
 from nyala.rowset.writer import WrittenRowSet, write_rowset
 from nyala.schema.schema import Schema
 from nyala.tablet.flush import flush
@@ -45,7 +45,7 @@ from nyala.tablet.flush_run import delta_types
 from nyala.tablet.idempotency import encode_told
 from nyala.tablet.locate import tablet_slices
 from nyala.tablet.opening import delta_entry
-from nyala.tablet.rolling import roll
+from nyala.tablet.rolling import roll, text_pieces
 from nyala.tablet.root import TabletState
 from nyala.tablet.settle import Effect, Settlement, settle, told_of
 
@@ -277,22 +277,27 @@ def _write_deltas(
         rowset = next(candidate for candidate in state.rowsets if candidate.id == located.id)
         assert not rowset.deltas.record_count and not rowset.frozen, "R4: its DeltaMemStore was flushed first"
         stamps = np.full(end - begin, timestamp, np.int64)
-        runs = {
-            number: DeltaRun(
-                kind="redo",
-                rowids=rowids[begin:end],
-                timestamps=stamps,
-                values=array.slice(begin, end - begin),
+        entries = []
+        # Each row is changed once (S1), so files of one timestamp may follow one another.
+        for lower, upper in text_pieces(partial(most_text, columns), begin, end):
+            runs = {
+                number: DeltaRun(
+                    kind="redo",
+                    rowids=rowids[lower:upper],
+                    timestamps=stamps[: upper - lower],
+                    values=one_array(column.slice(lower, upper - lower)),
+                )
+                for number, column in columns.items()
+            }
+            number = store.allocate("delta")
+            path = f"{store.tablet_directory(tablet.id)}/{number}.redo"
+            written.append(path)
+            result = write_delta_file(
+                store.env.files, store.path(path), "redo", runs, delta_types(schema, runs)
             )
-            for number, array in columns.items()
-        }
-        number = store.allocate("delta")
-        path = f"{store.tablet_directory(tablet.id)}/{number}.redo"
-        written.append(path)
-        result = write_delta_file(store.env.files, store.path(path), "redo", runs, delta_types(schema, runs))
-        entry = delta_entry(number, rowset.id, path, result)
-        fresh = rowset.with_flushed_deltas([store.open_delta(entry)], deltas_durable=timestamp)
-        change.put_deltas.append(entry)
+            entries.append(delta_entry(number, rowset.id, path, result))
+        fresh = rowset.with_flushed_deltas(list(map(store.open_delta, entries)), deltas_durable=timestamp)
+        change.put_deltas.extend(entries)
         change.put_rowsets = [e for e in change.put_rowsets if e.id != fresh.id] + [
             RowSetEntry.from_meta(fresh.meta)
         ]

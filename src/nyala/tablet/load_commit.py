@@ -421,8 +421,9 @@ def _commit(
             fresh = rowsets[delta.rowset_id].with_flushed_deltas(
                 [store.open_delta(entry)], deltas_durable=timestamp
             )
-            change.put_rowsets.append(RowSetEntry.from_meta(fresh.meta))
             rowsets[delta.rowset_id] = fresh
+        for rowset_id in sorted({delta.rowset_id for delta in part.deltas}):
+            change.put_rowsets.append(RowSetEntry.from_meta(rowsets[rowset_id].meta))
         for made in part.rowsets:
             adopted = _adopted(store, directory, made, timestamp, written)
             rowset, entries = store.adopt_rowset(adopted, table.schema)

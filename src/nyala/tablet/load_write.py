@@ -25,6 +25,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -38,7 +39,7 @@ from nyala.env import Env
 from nyala.errors import MISSING_COLUMN, NO_PARTITION, Error, InvalidArgumentError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.rowset.image import RowSetImage
+from nyala.rowset.image import RowSetImage, most_text, one_array, whole_column
 from nyala.rowset.writer import WrittenRowSet, write_rowset
 from nyala.schema.row_errors import RowErrors
 from nyala.schema.schema import ColumnSchema, Schema
@@ -48,6 +49,7 @@ from nyala.tablet.leased_files import kept_by_lease
 from nyala.tablet.load_job import LoadPlan, StagedDelta, StagedTablet
 from nyala.tablet.locate import tablet_slices
 from nyala.tablet.prepare import PreparedOperation, prepare
+from nyala.tablet.rolling import text_pieces
 from nyala.tablet.root import TableState
 from nyala.tablet.settle import Effect, Settlement, settle
 
@@ -267,7 +269,7 @@ class _Task:
     def _write_rowset(self, image: RowSetImage, schema: Schema, name: str) -> WrittenRowSet:
         (tablet,) = self._table.tablets
         return write_rowset(
-            self._env.files, self._plan.root_path, self._folder, 0, tablet.id, image, schema,
+            self._env.files, self._plan.root_path, self._folder, 0, tablet.id, image.piece(0, image.row_count), schema,
             deltas_durable=UNKNOWN, name=name,
         )  # fmt: skip
 
@@ -288,25 +290,32 @@ class _Task:
             pending = self._pending.setdefault(rowset.id, _Pending())
             pending.rowids.append(rowids[begin:end])
             for number, array in columns.items():
-                pending.columns.setdefault(number, []).append(array.take(pa.array(order[begin:end])))
+                part = array.take(pa.array(order[begin:end]))
+                pending.columns.setdefault(number, []).append(one_array(part))
 
     def deltas(self) -> Iterator[StagedDelta]:
-        """Write what has come together for each rowset as one REDO file."""
+        """Write what has come together for each rowset as REDO files: one, or of much text several."""
+        made = 0
         for rowset_id, pending in self._pending.items():
             # Keys ascend over the chunks, and so do their rowids in a rowset; of a chunk they were sorted.
             rowids = np.concatenate(pending.rowids)
             assert bool((rowids[1:] > rowids[:-1]).all()), "L1, S1: a row is changed once, in key order"
-            stamps = np.full(len(rowids), UNKNOWN, np.int64)
-            runs = {
-                number: DeltaRun("redo", rowids, stamps, pa.concat_arrays(arrays))
-                for number, arrays in pending.columns.items()
-            }
-            path = f"{self._folder}/{self._name}-{rowset_id}.redo"
-            types = delta_types(self._table.schema, runs)
-            written = write_delta_file(
-                self._env.files, os.path.join(self._plan.root_path, path), "redo", runs, types
-            )
-            yield StagedDelta(rowset_id, path, written)
+            columns = {number: whole_column(arrays) for number, arrays in pending.columns.items()}
+            for lower, upper in text_pieces(partial(most_text, columns), 0, len(rowids)):
+                stamps = np.full(upper - lower, UNKNOWN, np.int64)
+                runs = {
+                    number: DeltaRun(
+                        "redo", rowids[lower:upper], stamps, one_array(array.slice(lower, upper - lower))
+                    )
+                    for number, array in columns.items()
+                }
+                path = f"{self._folder}/{self._name}-{rowset_id}-{made}.redo"
+                made += 1
+                types = delta_types(self._table.schema, runs)
+                written = write_delta_file(
+                    self._env.files, os.path.join(self._plan.root_path, path), "redo", runs, types
+                )
+                yield StagedDelta(rowset_id, path, written)
 
 
 def check_columns(plan: LoadPlan, operation: str, schema: pa.Schema) -> None:

@@ -26,6 +26,7 @@ from nyala.errors import (
 )
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.schema.convert import convert
+from nyala.schema.long_column import Column, row_slices
 from nyala.schema.ready import ReadyData
 from nyala.schema.row_errors import RowErrors
 from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema
@@ -47,7 +48,7 @@ class PreparedOperation:
 
     name: str
     ignore: bool
-    columns: Mapping[int, pa.Array]  # by column id, in the user's row order: the key and what was given
+    columns: Mapping[int, Column]  # by column id, in the user's row order: the key and what was given
     row_count: int
     errors: RowErrors
     keys: EncodedKeys
@@ -117,7 +118,7 @@ def prepare(
     count = converted.row_count
     by_name = converted.columns
     ready = converted.ready
-    columns: dict[int, pa.Array] = (
+    columns: dict[int, Column] = (
         {schema.by_name(column).id: array for column, array in by_name.items()}
         if ready is None
         else dict(zip(ready.ids, ready.arrays, strict=True))
@@ -136,7 +137,8 @@ def prepare(
     if len(rows) != count:
         some = pa.array(rows)
         by_name = {column: by_name[column].take(some) for column in schema.key_names}
-    keys = table.codec.encode([by_name[column] for column in schema.key_names])
+    given = {column: by_name[column] for column in schema.key_names}
+    keys = encode_keys(table, given, len(rows))
     bad: np.ndarray | None = None  # of `rows`; None: not one
     if name in ("insert", "upsert") and table.codec.width is None and schema.key_count > 1:
         sizes = table.codec.sizes(keys)
@@ -153,9 +155,9 @@ def prepare(
                 ],
             )  # fmt: skip
     if homes is None:
-        tablets = table.router.route(by_name, len(rows))
+        tablets = route_keys(table, given, len(rows))
     else:
-        tablets = homes_of(table, homes[rows], by_name)
+        tablets = homes_of(table, homes[rows], given)
     homeless = None if homes is None and table.router.covers_all else tablets < 0
     if homeless is not None and homeless.any():
         errors.add(
@@ -213,7 +215,23 @@ def _left_out(
     return keyless, missing
 
 
-def homes_of(table: TableState, homes: np.ndarray, keys: Mapping[str, pa.Array]) -> np.ndarray:
+def encode_keys(table: TableState, keys: Mapping[str, Column], count: int) -> EncodedKeys:
+    """The encoded keys of `count` rows, from all key columns by name."""
+    return EncodedKeys.concat(
+        [
+            table.codec.encode([part[name] for name in table.schema.key_names])
+            for _, _, part in row_slices(keys, count)
+        ]
+    )
+
+
+def route_keys(table: TableState, keys: Mapping[str, Column], count: int) -> np.ndarray:
+    """For each of `count` rows the ordinal of its tablet, or -1; from all key columns by name."""
+    found = [table.router.route(part, upper - lower) for lower, upper, part in row_slices(keys, count)]
+    return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def homes_of(table: TableState, homes: np.ndarray, keys: Mapping[str, Column]) -> np.ndarray:
     """The ordinals of rows' tablets, of which another process has said the ids; -1 where no partition covers a row.
 
     What that process could not tell, or said of tablets that are gone since, is routed here; so is everything, when one
@@ -224,13 +242,13 @@ def homes_of(table: TableState, homes: np.ndarray, keys: Mapping[str, pa.Array])
     starts = np.flatnonzero(np.append(True, homes[1:] != homes[:-1]))
     said = np.array([table.ordinal_of.get(number, -1) for number in homes[starts].tolist()], np.int32)
     samples = {name: array.take(pa.array(starts)) for name, array in keys.items()}
-    if not np.array_equal(table.router.route(samples, len(starts))[said >= 0], said[said >= 0]):
-        return table.router.route(keys, count)
+    if not np.array_equal(route_keys(table, samples, len(starts))[said >= 0], said[said >= 0]):
+        return route_keys(table, keys, count)
     ordinals = np.repeat(said, np.diff(np.append(starts, count)))
     unknown = np.flatnonzero(ordinals < 0)
     if len(unknown):
         some = {name: array.take(pa.array(unknown)) for name, array in keys.items()}
-        ordinals[unknown] = table.router.route(some, len(unknown))
+        ordinals[unknown] = route_keys(table, some, len(unknown))
     return ordinals
 
 

@@ -13,7 +13,7 @@ one after the other here, so where rows are cut must be known before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -22,11 +22,12 @@ from nyala.cfile.physical import common_length
 from nyala.cfile.writer import column_bytes
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.writer import column_spec, encoded_keys, filter_bits_per_key
+from nyala.schema.long_column import Column, LongColumn
 from nyala.schema.schema import Schema
 from nyala.tablet import compaction_plans
 from nyala.tablet.compaction_plans import DECODED_PER_TARGET
 
-__all__ = ["disk_bytes", "piece_count", "roll"]
+__all__ = ["disk_bytes", "piece_count", "roll", "text_pieces"]
 
 # The sample: so many neighbours at so many places, and no more than a part of all rows. Neighbours, since what an
 # encoding makes of a block depends on it; at several places, since what was written early may look otherwise.
@@ -52,7 +53,20 @@ def roll(image: RowSetImage, schema: Schema, target_bytes: int) -> Iterator[tupl
         pieces = max(pieces, round(max(texts, default=0) / compaction_plans.TEXT_TARGET_BYTES))
     step = -(-count // pieces)
     for lower in range(0, count, step):
-        yield lower, min(lower + step, count)
+        yield from text_pieces(image.text_bytes, lower, min(lower + step, count))
+
+
+def text_pieces(text_bytes: Callable[[int, int], int], lower: int, upper: int) -> Iterator[tuple[int, int]]:
+    """The rows [lower, upper), halved until each piece has so little text that an array holds it, or is one row.
+
+    text_bytes: bytes of text of rows [lower, upper).
+    """
+    if upper - lower > 1 and text_bytes(lower, upper) > compaction_plans.TEXT_TARGET_BYTES * 1.5:
+        middle = (lower + upper) // 2
+        yield from text_pieces(text_bytes, lower, middle)
+        yield from text_pieces(text_bytes, middle, upper)
+    else:
+        yield lower, upper
 
 
 def piece_count(memory_bytes: int, on_disk_bytes: float, target_bytes: int) -> int:
@@ -66,15 +80,18 @@ def disk_bytes(image: RowSetImage, schema: Schema) -> float:
     rows = max(1, min(_SAMPLE_ROWS_MAX, count // (_SAMPLES * _SAMPLE_SHARE)))
     starts = [(count - rows) * (2 * place + 1) // (2 * _SAMPLES) for place in range(_SAMPLES)]
     blocks = words = 0
+    sampled = 0
     for start in starts:
         before = blocks
-        piece = image.piece(start, start + rows)
+        end = next(text_pieces(image.text_bytes, start, start + rows))[1]
+        piece = image.piece(start, end)
+        sampled += end - start
         stretch_log2 = format.SPARSE_KEY_ROWS_LOG2
         for column in schema.columns:
             is_index = schema.key_count == 1 and column is schema.columns[0]
             spec = column_spec(column, schema)
             made = column_bytes(spec, piece.columns[column.id], is_index=is_index)
-            if made.has_pattern and common_length(image.columns[column.id]) is None:
+            if made.has_pattern and not _is_of_one_length(image.columns[column.id]):
                 plain = replace(spec, encoding="plain")  # the sample's values have one, the column's have not
                 made = column_bytes(plain, piece.columns[column.id], is_index=is_index)
             blocks += made.blocks
@@ -82,9 +99,15 @@ def disk_bytes(image: RowSetImage, schema: Schema) -> float:
             if column.id in schema.key_ids:
                 stretch_log2 = min(stretch_log2, made.key_stretch_log2)
         if schema.key_count > 1:
-            keys = encoded_keys(piece.keys, stretch_log2, (blocks - before) / rows)
+            keys = encoded_keys(piece.keys, stretch_log2, (blocks - before) / (end - start))
             blocks += column_bytes(*keys).blocks
     # More rows have more blocks, but hardly more words in a dictionary, or it would not be one.
-    per_row = blocks / (_SAMPLES * rows)
+    per_row = blocks / sampled
     per_row += filter_bits_per_key(per_row) / 8
     return per_row * count + words / _SAMPLES
+
+
+def _is_of_one_length(column: Column) -> bool:
+    if isinstance(column, LongColumn):
+        return False  # a pattern is of short values, which a long column seldom has
+    return common_length(column) is not None

@@ -39,10 +39,11 @@ from nyala.errors import (
     NOT_FOUND,
 )
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.schema.convert import default_array
+from nyala.schema.convert import default_array, default_column
+from nyala.schema.long_column import Column, joined
 from nyala.schema.ready import ReadyData
 from nyala.schema.row_errors import RowErrors
-from nyala.schema.schema import ColumnSchema, Schema
+from nyala.schema.schema import ColumnSchema
 from nyala.tablet.idempotency import COUNTS, FAILED
 from nyala.tablet.locate import ABSENT, Located, locate
 from nyala.tablet.prepare import PreparedOperation, group_starts, missing_text, tablet_key_order
@@ -56,7 +57,7 @@ class Effect:
     kind: str  # "insert" | "update" | "delete"
     keys: EncodedKeys
     tablets: np.ndarray  # ordinal of the tablet, per row
-    columns: Mapping[int, pa.Array]  # key columns first; then the values
+    columns: Mapping[int, Column]  # key columns first; then the values
     codes: np.ndarray  # index into Settlement.rowsets; ABSENT for an insert
     rowids: (
         np.ndarray
@@ -193,7 +194,7 @@ def _logged(ready: ReadyData | None) -> tuple[pa.RecordBatch | None, pa.Buffer |
     return (None, None) if ready is None else (ready.batch, ready.message)
 
 
-def _given(columns: Mapping[int, pa.Array], column: ColumnSchema) -> pa.Array:
+def _given(columns: Mapping[int, Column], column: ColumnSchema) -> Column:
     """The column of one row, or its default."""
     array = columns.get(column.id)
     return default_array(column, 1) if array is None else array
@@ -378,7 +379,7 @@ def _fold(
 ) -> None:
     """Turn the final state of every key into effects (S1, S2)."""
     existed, alive, touched = overlay.existed, overlay.alive, overlay.touched
-    chooser = _Chooser(settlement.table.schema, operations, places, decisions, len(keys))
+    chooser = _Chooser(settlement.table, operations, places, decisions, len(keys))
 
     def add(kind: str, at: np.ndarray, value_ids: Sequence[int]) -> None:
         if not len(at):
@@ -424,13 +425,14 @@ class _Chooser:
 
     def __init__(
         self,
-        schema: Schema,
+        table: TableState,
         operations: Sequence[PreparedOperation],
         places: Sequence[np.ndarray],
         decisions: Sequence[_Decision],
         key_count: int,
     ) -> None:
-        self._schema = schema
+        self._schema = table.schema
+        self._limits = table.limits
         self._operations = operations
         self._places = places
         self._decisions = decisions
@@ -438,7 +440,7 @@ class _Chooser:
 
     def columns(
         self, at: np.ndarray, value_ids: Sequence[int]
-    ) -> tuple[dict[int, pa.Array], pa.RecordBatch | None, pa.Buffer | None]:
+    ) -> tuple[dict[int, Column], pa.RecordBatch | None, pa.Buffer | None]:
         """Values of the key columns and of `value_ids` for the keys at `at`; the same as one batch, if they came so,
         and its message, if they are all of them as they came."""
         wanted = [*self._schema.key_columns, *map(self._schema.by_id, value_ids)]
@@ -455,18 +457,18 @@ class _Chooser:
             # By one call: of sixteen columns and some hundred rows in half of the time.
             batch = ready.batch.take(pick)
             return dict(zip(ready.ids, batch.columns, strict=True)), batch, None
-        columns: dict[int, pa.Array] = {}
+        columns: dict[int, Column] = {}
         for column in wanted:
             source = given.get(column.id)
             if source is None:
-                columns[column.id] = default_array(column, len(at))
+                columns[column.id] = default_column(column, len(at), self._limits)
             else:
                 columns[column.id] = source if pick is None else source.take(pick)
         return columns, None, None
 
-    def _of_several(self, column: ColumnSchema, at: np.ndarray) -> pa.Array:
+    def _of_several(self, column: ColumnSchema, at: np.ndarray) -> Column:
         """Rows of all operations that write the column, laid end to end; later operations win."""
-        pieces: list[pa.Array] = []
+        pieces: list[Column] = []
         pick = np.full(self._key_count, -1, np.int64)
         begin = 0
         is_key = column in self._schema.key_columns
@@ -486,7 +488,10 @@ class _Chooser:
                 continue
             pieces.append(source)
             begin += len(source)
-        return pa.concat_arrays(pieces).take(pa.array(pick[at]))
+        if not column.type.is_variable:
+            return pa.concat_arrays(pieces).take(pa.array(pick[at]))
+        whole = joined(pieces, column.type, self._limits).take(pick[at])
+        return whole if whole.nbytes > self._limits.max_slice_bytes else whole.array()
 
 
 def _is_identity(rows: np.ndarray, length: int) -> bool:

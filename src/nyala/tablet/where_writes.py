@@ -17,17 +17,17 @@ import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError, InvalidValueError
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.schema.array_cast import one_array
 from nyala.schema.arrow_values import python_at
 from nyala.schema.convert import convert
-from nyala.schema.expression import Expression, parse_assignment
+from nyala.schema.expression import Assigned, Expression, TooMuchText, parse_assignment
+from nyala.schema.long_column import row_slices
 from nyala.schema.predicate import bind
 from nyala.schema.row_errors import RowErrors
 from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import MAX_CELL_BYTES
 from nyala.tablet import read_path
 from nyala.tablet.history import check_dropped_keys
-from nyala.tablet.prepare import prepare
+from nyala.tablet.prepare import encode_keys, prepare, route_keys
 from nyala.tablet.read_path import ScanCounters, ScanSpec
 from nyala.tablet.result import Ticket, WriteResult
 from nyala.tablet.root import TableState
@@ -83,15 +83,36 @@ def update_where(
             )
         )
         rows = _select(store, table, needed, where)
-        arrays = {column: one_array(rows.column(column)) for column in needed}
-        out = {column: arrays[column] for column in keys}
+        out = rows.select(keys)
         errors = RowErrors()
         for column, expression in parsed.items():
-            out[column], failed = expression.evaluate(arrays, rows.num_rows)
-            errors.extend(failed)
-        return pa.table(out), errors
+            parts = []
+            begin = 0
+            for count, (array, failed) in _evaluated(expression, rows):
+                parts.append(array)
+                errors.extend(failed, begin)
+                begin += count
+            values = pa.chunked_array(parts) if parts else pa.nulls(0, schema.by_name(column).type.arrow)
+            out = out.append_column(column, values)
+        return out, errors
 
     return _write_selected(store, name, "update", select, collect=collect)
+
+
+def _evaluated(expression: Expression, rows: pa.Table) -> Iterator[tuple[int, Assigned]]:
+    """The expression over the rows, batch by batch; over parts of a batch where its text is too much for one array."""
+    waiting = rows.to_batches()[::-1]
+    while waiting:
+        batch = waiting.pop()
+        count = batch.num_rows
+        try:
+            values = expression.evaluate(dict(zip(rows.column_names, batch.columns, strict=True)), count)
+        except TooMuchText:
+            if count < 2:
+                raise
+            waiting += [batch.slice(count // 2), batch.slice(0, count // 2)]
+        else:
+            yield count, values
 
 
 def _select(store: Store, table: TableState, columns: Sequence[str], where: Any) -> pa.Table:
@@ -251,10 +272,9 @@ def read_keys(
             f"row {int(converted.errors.rows[0])} of the keys for {table.name!r} is no key: "
             f"{converted.errors.messages[0]}"
         )
-    names = [column.name for column in schema.key_columns]
-    arrays = [converted.columns[name] for name in names]
-    by_name = dict(zip(names, arrays, strict=True))
-    if snapshot is not None:
-        check_dropped_keys(table, by_name, converted.row_count, snapshot)
-    tablets = table.router.route(by_name, converted.row_count)
-    return table.codec.encode(arrays), tablets
+    by_name = {column.name: converted.columns[column.name] for column in schema.key_columns}
+    if snapshot is not None and table.entry.dropped:
+        for lower, upper, part in row_slices(by_name, converted.row_count):
+            check_dropped_keys(table, part, upper - lower, snapshot)
+    tablets = route_keys(table, by_name, converted.row_count)
+    return encode_keys(table, by_name, converted.row_count), tablets

@@ -48,6 +48,7 @@ from nyala.rowset.key_runs import SharedKeys
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.array_cast import copy_arrays
 from nyala.schema.arrow_values import python_at
+from nyala.schema.long_column import LongColumn
 from nyala.schema.plain_arrays import array_of_numbers
 from nyala.schema.row_errors import RowErrors
 from nyala.tablet.direct_commit import commit_directly
@@ -262,12 +263,15 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
         if not store.flush_lock.held():
             raise TooLargeForLog
         return Ticket(commit_directly(store, settlements, idempotency_key), None)
-    if any(operation.borrowed for settlement in settlements for operation in settlement.operations):
+    if any(operation.borrowed for settlement in settlements for operation in settlement.operations) or any(
+        isinstance(column, LongColumn) for effect in effects for column in effect.columns.values()
+    ):
         # Less came of it than was given: what memory keeps must be its own.
         for effect in effects:
-            effect.columns = dict(
-                zip(effect.columns, copy_arrays(list(effect.columns.values())), strict=True)
-            )
+            arrays = [
+                array.array() if isinstance(array, LongColumn) else array for array in effect.columns.values()
+            ]
+            effect.columns = dict(zip(effect.columns, copy_arrays(arrays), strict=True))
             effect.batch = None
     groups = [
         (settlement, effect, log_batch(settlement.table, effect))
