@@ -57,12 +57,28 @@ def some_change() -> CatalogChange:
             TabletEntry(n, 1, Partition((n - 1,), None, b"\x70" if n % 2 else None), n) for n in range(1, 5)
         ],
         put_rowsets=[
-            RowSetEntry(n, 1 + n % 4, n, b"a%d" % n, b"b%d" % n, n, f"data/{n % 4}/{n}.base", 10 * n, places)
+            RowSetEntry(
+                n,
+                1 + n % 4,
+                n,
+                b"a%d" % n,
+                b"b%d" % n,
+                n,
+                f"data/{n % 4}/{n}.base",
+                f"{n:032x}",
+                10 * n,
+                places,
+            )
             for n in range(1, ROWSET_COUNT + 1)
         ],
-        put_parts=[PartEntry(20 + n, n, f"data/{n % 4}/{20 + n}.part", 9, places[:2]) for n in range(1, 5)],
+        put_parts=[
+            PartEntry(20 + n, n, f"data/{n % 4}/{20 + n}.part", f"{100 + n:032x}", 9, places[:2])
+            for n in range(1, 5)
+        ],
         put_deltas=[
-            DeltaEntry(n, n, "undo", f"data/{n % 4}/{n}.undo", 9, 1, n, 3, (-1,), places[:3])
+            DeltaEntry(
+                n, n, "undo", f"data/{n % 4}/{n}.undo", f"{200 + n:032x}", 9, 1, n, 3, (-1,), places[:3]
+            )
             for n in range(1, 9)
         ],
         garbage=[f"wal/{n:06}.log" for n in range(1, 30)],

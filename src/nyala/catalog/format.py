@@ -61,7 +61,7 @@ LEASES_NAME: Final = "leases"
 SOCKET_NAME: Final = "writer.sock"
 
 APPLICATION_ID: Final = 0x4E79616C  # "Nyal", in the file's bytes 68 to 71
-FORMAT_VERSION: Final = 3  # PRAGMA user_version, and store.format_version
+FORMAT_VERSION: Final = 4  # PRAGMA user_version, and store.format_version
 
 BASE_OWNER: Final = 0  # places.owner_kind: the base file of rowset `owner_id`
 DELTA_OWNER: Final = 1  # places.owner_kind: the delta file `owner_id`
@@ -245,6 +245,7 @@ ROWSETS: Final = TableShape(
         ("key_max", _BYTES),
         ("deltas_durable", _INT),
         ("path", _STR),
+        ("file_id", _STR),
         ("size_bytes", _INT),
         ("schema_version", _INT),
     ),
@@ -260,12 +261,13 @@ DELTAS: Final = TableShape(
         ("record_count", _INT),
         ("column_ids", _STR),
         ("path", _STR),
+        ("file_id", _STR),
         ("size_bytes", _INT),
     ),
 )
 PARTS: Final = TableShape(
     "parts",  # files with columns of a rowset's base that were rewritten
-    (("id", _INT), ("rowset_id", _INT), ("path", _STR), ("size_bytes", _INT)),
+    (("id", _INT), ("rowset_id", _INT), ("path", _STR), ("file_id", _STR), ("size_bytes", _INT)),
 )
 PLACES: Final = TableShape(
     "places",  # where, in the file of a rowset's base, a part or a delta, each column's footer lies

@@ -21,6 +21,7 @@ Invariants
     M8  No rowset's keys end before they begin.
     M9  Version, ids and moments leave room to go on: SQLite's integers end at 2^63.
     M10 No rowset has more rows than its file can have: a block of a few bytes at least for every 2^20.
+    M11 Every file has an id of 32 hexadecimal digits: the one in its head and footers.
     T1  `timestamp_max` is at least every timestamp that any transaction named; it never falls.
 
 Left out: which files are written when, and what may be dropped (`nyala.tablet`); files staged by running
@@ -32,6 +33,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -63,6 +65,7 @@ __all__ = [
 
 # Of what SQLite holds so much is left that no store will ever use it up.
 _NUMBER_MAX: Final = (1 << 63) - (1 << 40)
+_FILE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -145,8 +148,8 @@ class TabletEntry:
 
 @dataclass(frozen=True)
 class RowSetEntry:
-    """A DiskRowSet and its base file. `places` says where in the file each column's footer lies; `schema_version`, with
-    which version of the table's schema it was written."""
+    """A DiskRowSet and its base file. `file_id` is the id in the file's head and footers (M11); `places` says where in
+    the file each column's footer lies; `schema_version`, with which version of the table's schema it was written."""
 
     id: int
     tablet_id: int
@@ -155,6 +158,7 @@ class RowSetEntry:
     key_max: bytes  # inclusive, like `key_min`
     deltas_durable: int
     path: str
+    file_id: str
     size_bytes: int
     places: tuple[ColumnPlace, ...]
     schema_version: int = 0
@@ -163,14 +167,14 @@ class RowSetEntry:
     def from_meta(meta: RowSetMeta) -> RowSetEntry:
         return RowSetEntry(
             meta.id, meta.tablet_id, meta.row_count, meta.key_min, meta.key_max, meta.deltas_durable,
-            meta.path, meta.size_bytes, tuple(meta.columns), meta.schema_version,
+            meta.path, meta.file_id, meta.size_bytes, tuple(meta.columns), meta.schema_version,
         )  # fmt: skip
 
     def meta(self) -> RowSetMeta:
         return RowSetMeta(
             id=self.id, tablet_id=self.tablet_id, row_count=self.row_count, key_min=self.key_min,
-            key_max=self.key_max, deltas_durable=self.deltas_durable, path=self.path, columns=self.places,
-            size_bytes=self.size_bytes, schema_version=self.schema_version,
+            key_max=self.key_max, deltas_durable=self.deltas_durable, path=self.path, file_id=self.file_id,
+            columns=self.places, size_bytes=self.size_bytes, schema_version=self.schema_version,
         )  # fmt: skip
 
 
@@ -185,6 +189,7 @@ class PartEntry:
     id: int
     rowset_id: int
     path: str
+    file_id: str
     size_bytes: int
     places: tuple[ColumnPlace, ...]
 
@@ -197,6 +202,7 @@ class DeltaEntry:
     rowset_id: int
     kind: Literal["undo", "redo"]
     path: str
+    file_id: str
     size_bytes: int
     timestamp_min: int
     timestamp_max: int
@@ -345,6 +351,11 @@ class CatalogState:
             if path in paths:
                 yield f"M4: the file {path!r} is named twice"
             paths.add(path)
+        named: list[RowSetEntry | PartEntry | DeltaEntry]
+        named = [*self.rowsets.values(), *self.parts.values(), *self.deltas.values()]
+        for file in named:
+            if _FILE_ID.fullmatch(file.file_id) is None:
+                yield f"M11: the file {file.path!r} has the id {file.file_id!r}, expected 32 hexadecimal digits"
         reached = max(
             self.version, self.timestamp_max, self.next_table_id, self.next_tablet_id, self.next_rowset_id,
             self.next_delta_id,

@@ -102,14 +102,14 @@ def _rows_of_rowset(rows: RowsByTable, rowset: RowSetEntry) -> None:
     rows[ROWSETS.name].append(
         (
             rowset.id, rowset.tablet_id, rowset.row_count, rowset.key_min, rowset.key_max,
-            rowset.deltas_durable, rowset.path, rowset.size_bytes, rowset.schema_version,
+            rowset.deltas_durable, rowset.path, rowset.file_id, rowset.size_bytes, rowset.schema_version,
         )
     )  # fmt: skip
     _rows_of_places(rows, BASE_OWNER, rowset.id, rowset.places)
 
 
 def _rows_of_part(rows: RowsByTable, part: PartEntry) -> None:
-    rows[PARTS.name].append((part.id, part.rowset_id, part.path, part.size_bytes))
+    rows[PARTS.name].append((part.id, part.rowset_id, part.path, part.file_id, part.size_bytes))
     _rows_of_places(rows, PART_OWNER, part.id, part.places)
 
 
@@ -117,7 +117,7 @@ def _rows_of_delta(rows: RowsByTable, delta: DeltaEntry) -> None:
     rows[DELTAS.name].append(
         (
             delta.id, delta.rowset_id, delta.kind, delta.timestamp_min, delta.timestamp_max,
-            delta.record_count, _integers(delta.column_ids), delta.path, delta.size_bytes,
+            delta.record_count, _integers(delta.column_ids), delta.path, delta.file_id, delta.size_bytes,
         )
     )  # fmt: skip
     _rows_of_places(rows, DELTA_OWNER, delta.id, delta.places)
@@ -277,24 +277,34 @@ def _decode(rows: RowsByTable) -> CatalogState:
     }
     base_places, delta_places, part_places = _decode_places(cast("list[tuple[int, ...]]", rows[PLACES.name]))
     rowsets = {}
-    for id, tablet_id, row_count, key_min, key_max, durable, path, size_bytes, written_with in cast(
+    for id, tablet_id, row_count, key_min, key_max, durable, path, file_id, size_bytes, written_with in cast(
         "list[tuple[Any, ...]]", rows[ROWSETS.name]
     ):
         places = tuple(base_places.pop(id, ()))
         rowsets[id] = RowSetEntry(
-            id, tablet_id, row_count, key_min, key_max, durable, path, size_bytes, places, written_with
+            id,
+            tablet_id,
+            row_count,
+            key_min,
+            key_max,
+            durable,
+            path,
+            file_id,
+            size_bytes,
+            places,
+            written_with,
         )
     parts = {
-        id: PartEntry(id, rowset_id, path, size_bytes, tuple(part_places.pop(id, ())))
-        for id, rowset_id, path, size_bytes in cast("list[tuple[Any, ...]]", rows[PARTS.name])
+        id: PartEntry(id, rowset_id, path, file_id, size_bytes, tuple(part_places.pop(id, ())))
+        for id, rowset_id, path, file_id, size_bytes in cast("list[tuple[Any, ...]]", rows[PARTS.name])
     }
     deltas = {}
-    for id, rowset_id, kind, timestamp_min, timestamp_max, record_count, column_ids, path, size_bytes in cast(
-        "list[tuple[Any, ...]]", rows[DELTAS.name]
-    ):
+    for (
+        id, rowset_id, kind, timestamp_min, timestamp_max, record_count, column_ids, path, file_id, size_bytes,
+    ) in cast("list[tuple[Any, ...]]", rows[DELTAS.name]):  # fmt: skip
         places = tuple(delta_places.pop(id, ()))
         deltas[id] = DeltaEntry(
-            id, rowset_id, kind, path, size_bytes, timestamp_min, timestamp_max, record_count,
+            id, rowset_id, kind, path, file_id, size_bytes, timestamp_min, timestamp_max, record_count,
             tuple(json.loads(column_ids)), places,
         )  # fmt: skip
     if base_places or delta_places or part_places:

@@ -54,8 +54,9 @@ class ColumnPlace:
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A finished file. `columns` in the order in which they were appended."""
+    """A finished file. `columns` in the order in which they were appended; `file_id`: see `format.FILE_ID_BYTES`."""
 
     path: str
+    file_id: str
     size_bytes: int
     columns: tuple[ColumnPlace, ...]

@@ -49,6 +49,7 @@ def dump(files: Files, path: str, bytes: bool = False) -> Iterator[str]:
         yield f"file      {path}"
         yield f"size      {files.size(path)} bytes"
         yield f"version   {format.FORMAT_VERSION}"
+        yield f"file id   {reader.file_id}"
         yield f"columns   {len(columns)}"
         for column in columns:
             yield ""

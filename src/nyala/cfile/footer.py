@@ -3,7 +3,7 @@
     ┌───────┬───────────────┬───────────────┬──────────┬────────────┬─────────┐
     │ fixed │ block offsets │ block lengths │ zone map │ first keys │ CRC-32C │
     └───────┴───────────────┴───────────────┴──────────┴────────────┴─────────┘
-      72 B    8 B a block     4 B a block     optional   optional     of all before
+      88 B    8 B a block     4 B a block     optional   optional     of all before
 
 Block i holds the ordinals [i · R, (i + 1) · R) of R rows per block, a power of two: the ordinal index is a
 shift. Offsets and lengths are parallel vectors and not pairs, so that NumPy reads them as they lie.
@@ -35,7 +35,7 @@ from nyala.errors import CorruptionError, SchemaError, StorageError
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.types import ColumnType
 
-__all__ = ["ColumnFooter", "refuse_unknown_flags"]
+__all__ = ["ColumnFooter", "another_file", "refuse_unknown_flags"]
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class ColumnFooter(LazyValues):
         log2 = self.rows_per_block_log2
         return min(1 << log2, self.row_count - (block << log2))
 
-    def encode(self, zones: list[Zone] | None) -> bytes:
+    def encode(self, zones: list[Zone] | None, file_id: str) -> bytes:
         """The footer's bytes; `zones` in the place of a zone map that is not built yet."""
         zone_bytes = b"" if zones is None else ZoneMap.encode(self.form, zones)
         key_bytes = b"" if self.first_keys is None else encode_binary(self.first_keys).to_pybytes()
@@ -146,6 +146,7 @@ class ColumnFooter(LazyValues):
             self.dictionary_count or self.table_count,
             len(zone_bytes),
             len(key_bytes),
+            bytes.fromhex(file_id),
         )
         offsets = self.block_offsets.astype(format.BLOCK_OFFSET_DTYPE).tobytes()
         lengths = self.block_lengths.astype(format.BLOCK_LENGTH_DTYPE).tobytes()
@@ -153,8 +154,10 @@ class ColumnFooter(LazyValues):
         return body + format.CRC.pack(google_crc32c.value(body))
 
     @classmethod
-    def decode(cls, data: bytes, key: ColumnKey | None, path: str, offset: int) -> ColumnFooter:
-        """The footer whose bytes lie at `offset`; of column `key`, if the caller knows which it asked for.
+    def decode(
+        cls, data: bytes, key: ColumnKey | None, path: str, offset: int, file_id: str | None = None
+    ) -> ColumnFooter:
+        """The footer whose bytes lie at `offset`; of column `key` and of file `file_id`, if the caller knows them.
 
         Raises: CorruptionError for bytes that no writer wrote; StorageError for flags of a newer version.
         """
@@ -194,10 +197,13 @@ class ColumnFooter(LazyValues):
             dictionary_count,
             zone_length,
             keys_length,
+            found_id,
         ) = format.FOOTER.unpack_from(data)
         if magic != format.FOOTER_MAGIC:
             raise damaged(f"expected magic {format.FOOTER_MAGIC!r}, found {magic!r}")
         refuse_unknown_flags(incompatible, format.COLUMN_INCOMPATIBLE_KNOWN, path)
+        if file_id is not None and found_id.hex() != file_id:
+            raise another_file(file_id, found_id.hex(), path, offset)
         found_key = ColumnKey(role, group, column_id)
         if key is not None and found_key != key:
             raise damaged(f"expected column {key}, found {found_key}")
@@ -293,6 +299,16 @@ class ColumnFooter(LazyValues):
             bool(incompatible & format.COLUMN_HAS_DENSE),
             *table,
         )
+
+
+def another_file(expected: str, found: str, path: str, offset: int) -> CorruptionError:
+    """The error for a whole, readable file that is not the one that the catalogue names."""
+    return CorruptionError(
+        f"another file is in this place: expected file id {expected}, found {found}; put the right file back, or "
+        "restore a backup",
+        path,
+        offset,
+    )
 
 
 def refuse_unknown_flags(flags: int, known: int, path: str) -> None:

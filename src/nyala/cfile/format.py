@@ -4,7 +4,7 @@
     │ head │ block  │ block  │ … │ column   │ column   │ … │ directory │ tail │
     │      │        │        │   │ footer   │ footer   │   │           │      │
     └──────┴────────┴────────┴───┴──────────┴──────────┴───┴───────────┴──────┘
-    0      32                    one per column            where they are
+    0      48                    one per column            where they are
 
 `docs/format/cfile.md` shows the same numbers as byte tables; a test compares page and module. Enumerations
 keep Kudu's numbers where Kudu has the thing, so that a dump reads familiar.
@@ -50,11 +50,15 @@ class Layout:
         return self._struct.iter_unpack(data)
 
 
+# Random, drawn for each file, and kept by the catalogue beside the file's name. The head has it, and so does every
+# column footer, which readers read anyway: a file in the place of another is found before its first value is used.
+FILE_ID_BYTES: Final = 16
+
 # -- The file's two ends -----------------------------------------------------------------------------------
 
 HEAD_MAGIC: Final = b"nyalacf\n"  # the newline shows a transfer that rewrote line ends
 TAIL_MAGIC: Final = b"\nfcalayn"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 HEAD: Final = Layout(
     ("magic", "8s"),
@@ -62,6 +66,7 @@ HEAD: Final = Layout(
     ("incompatible flags", "H"),
     ("compatible flags", "H"),
     ("zero", "14s"),
+    ("file id", "16s"),
     ("crc", "I"),
 )
 TAIL: Final = Layout(
@@ -135,6 +140,7 @@ FOOTER: Final = Layout(
     ("dictionary count", "I"),
     ("zone map length", "I"),
     ("first keys length", "I"),
+    ("file id", "16s"),
 )
 # After it: block offsets, block lengths, zone map, first keys, CRC-32C of all before.
 BLOCK_OFFSET_DTYPE: Final = "<u8"

@@ -32,7 +32,7 @@ from nyala.cfile.bloom import Bloom, PagedBloom
 from nyala.cfile.cache import BlockCache, new_owner
 from nyala.cfile.column import BASE, BLOOM, DELTA_VALUE, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.column_reader import ColumnReader, ReadStats, SummaryError
-from nyala.cfile.footer import ColumnFooter, refuse_unknown_flags
+from nyala.cfile.footer import ColumnFooter, another_file, refuse_unknown_flags
 from nyala.cfile.kernels import Demand, Stretch
 from nyala.cfile.memory import allocate
 from nyala.env.files import Files, MissingFileError, RandomFile
@@ -88,11 +88,14 @@ class CFileReader:
         places: Sequence[ColumnPlace] | None = None,
         types: Mapping[int, pa.DataType] | None = None,
         size_bytes: int | None = None,
+        file_id: str | None = None,
     ) -> None:
         """types: of columns by their ids, as a schema of the table has them. A file that says otherwise is damaged.
 
         size_bytes: how long the file was made; what stands behind that is not of it. None: all that there is.
+        file_id: of the file that the catalogue names: another one in its place is damage. None: whichever is there.
         """
+        self._file_id = file_id
         self._size_bytes = size_bytes
         self.path = path
         self._types = types
@@ -107,6 +110,14 @@ class CFileReader:
         self._places: dict[ColumnKey, ColumnPlace] | None = None
         self._columns: dict[ColumnKey, ColumnReader] = {}
         self._bloom: PagedBloom | None = None
+
+    @property
+    def file_id(self) -> str:
+        """As the catalogue says; without a catalogue as the file's head says."""
+        if self._file_id is None:
+            self._check_head()
+        assert self._file_id is not None
+        return self._file_id
 
     @property
     def cache_limit_bytes(self) -> int | None:
@@ -130,7 +141,7 @@ class CFileReader:
                 place = self._all_places().get(key)
                 if column is None and place is not None:
                     data = self.read_exactly(place.offset, place.length)
-                    footer = ColumnFooter.decode(data, key, self.path, place.offset)
+                    footer = ColumnFooter.decode(data, key, self.path, place.offset, self._file_id)
                     column = ColumnReader(self, footer, place)
                     self._check_type(column)
                     self._columns[key] = column
@@ -315,7 +326,11 @@ class CFileReader:
             extents.append((place.offset, place.length))
             try:
                 footer = ColumnFooter.decode(
-                    self.read_exactly(place.offset, place.length), place.key, self.path, place.offset
+                    self.read_exactly(place.offset, place.length),
+                    place.key,
+                    self.path,
+                    place.offset,
+                    self._file_id,
                 )
                 column = ColumnReader(self, footer, place)
                 extents += column.extents()
@@ -361,7 +376,7 @@ class CFileReader:
 
     def _check_head(self) -> None:
         head = self.read_exactly(0, format.HEAD.size)
-        magic, version, incompatible, _, _, crc = format.HEAD.unpack(head)
+        magic, version, incompatible, _, _, id, crc = format.HEAD.unpack(head)
         if magic != format.HEAD_MAGIC:
             raise CorruptionError(
                 f"expected magic {format.HEAD_MAGIC!r} of a column file, found {magic!r}", self.path, 0
@@ -369,6 +384,10 @@ class CFileReader:
         if (found := google_crc32c.value(head[: -format.CRC.size])) != crc:
             raise CorruptionError(f"expected a head with CRC-32C {crc:08x}, found {found:08x}", self.path, 0)
         self._refuse_newer(version, incompatible)
+        if self._file_id is None:
+            self._file_id = id.hex()
+        if id.hex() != self._file_id:
+            raise another_file(self._file_id, id.hex(), self.path, 0)
 
     def _actual_size(self) -> int:
         self.read_exactly(0, 0)  # opens the file

@@ -39,7 +39,7 @@ from nyala.cfile.physical import (
     physical,
 )
 from nyala.cfile.zonemap import Zone, zone_of
-from nyala.env.files import AppendFile, Files
+from nyala.env import SYSTEM, AppendFile, Files, Randomness
 from nyala.schema.types import ColumnType
 
 __all__ = ["CFileWriter", "FirstKeys", "column_bytes", "rows_per_block_log2"]
@@ -57,15 +57,17 @@ _PENDING_PARTS_MAX = 512  # below the 1,024 buffers that one writev may take
 class CFileWriter:
     """One new file. Used by one thread; a failure anywhere leaves `abort` as the only thing to do."""
 
-    def __init__(self, files: Files, path: str) -> None:
+    def __init__(self, files: Files, path: str, randomness: Randomness = SYSTEM.randomness) -> None:
         self._files = files
         self._path = path
+        self._file_id = randomness.token_hex(format.FILE_ID_BYTES)
         self._file: AppendFile | None = files.create(path)
         self._pending: list[Any] = []
         self._pending_bytes = 0
         self._offset = 0
         self._footers: dict[ColumnKey, tuple[ColumnFooter, list[Zone] | None]] = {}
-        head = format.HEAD.pack(format.HEAD_MAGIC, format.FORMAT_VERSION, 0, 0, bytes(14), 0)
+        id = bytes.fromhex(self._file_id)
+        head = format.HEAD.pack(format.HEAD_MAGIC, format.FORMAT_VERSION, 0, 0, bytes(14), id, 0)
         head = head[: -format.CRC.size]
         self._append([head, format.CRC.pack(google_crc32c.value(head))])
 
@@ -147,7 +149,7 @@ class CFileWriter:
         assert self._file is not None, "finished already"
         places = []
         for key, (footer, zones) in self._footers.items():
-            data = footer.encode(zones)
+            data = footer.encode(zones, self._file_id)
             places.append(ColumnPlace(key, self._offset, len(data)))
             self._append([data])
         directory = b"".join(
@@ -167,7 +169,7 @@ class CFileWriter:
             self._file.sync()
         self._file.close()
         self._file = None
-        return WrittenFile(self._path, self._offset, tuple(places))
+        return WrittenFile(self._path, self._file_id, self._offset, tuple(places))
 
     def abort(self) -> None:
         """Take the file away again. May be called after anything, also twice; after `finish` it does nothing."""

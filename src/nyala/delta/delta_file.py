@@ -90,6 +90,8 @@ class DeltaDescription(Protocol):
     @property
     def path(self) -> str: ...
     @property
+    def file_id(self) -> str: ...
+    @property
     def size_bytes(self) -> int: ...
     @property
     def timestamp_min(self) -> int: ...
@@ -110,6 +112,7 @@ class DeltaMeta:
     id: int
     kind: DeltaKind
     path: str
+    file_id: str
     size_bytes: int
     timestamp_min: int
     timestamp_max: int
@@ -135,8 +138,8 @@ class WrittenDelta:
     def meta(self, id: int, path: str) -> DeltaMeta:
         """Its description under the name by which it will be opened."""
         return DeltaMeta(
-            id, self.kind, path, self.file.size_bytes, self.timestamp_min, self.timestamp_max, self.record_count,
-            self.column_ids, self.file.columns,
+            id, self.kind, path, self.file.file_id, self.file.size_bytes, self.timestamp_min, self.timestamp_max,
+            self.record_count, self.column_ids, self.file.columns,
         )  # fmt: skip
 
 
@@ -195,7 +198,8 @@ class DeltaFile:
         types: of columns by their ids; see `CFileReader`.
         """
         path = os.path.join(root, entry.path)
-        return DeltaFile(CFileReader(files, path, cache, entry.places, types, entry.size_bytes), entry, cache)
+        reader = CFileReader(files, path, cache, entry.places, types, entry.size_bytes, entry.file_id)
+        return DeltaFile(reader, entry, cache)
 
     def relevant(self, snapshot: int) -> bool:
         """Whether any record of the file applies at `snapshot`: otherwise it need not be read at all."""

@@ -24,6 +24,7 @@ class RowSetMeta(LazyValues):
     key_min, key_max: canonical bytes of the least and greatest key, both inclusive; dead rows count too.
     deltas_durable:   every change of its rows up to this timestamp is on disk (design R2).
     path:             relative to the store's folder in the catalogue; as it was opened or written elsewhere.
+    file_id:          of the base file (see `nyala.cfile.format.FILE_ID_BYTES`).
     columns:          where the footers lie; a column added later has none here.
     size_bytes:       of the base file, without deltas.
     schema_version:   of the table's schema with which it was written.
@@ -36,6 +37,7 @@ class RowSetMeta(LazyValues):
     key_max: bytes
     deltas_durable: int
     path: str
+    file_id: str
     columns: tuple[ColumnPlace, ...]
     size_bytes: int
     schema_version: int = 0

@@ -38,6 +38,8 @@ class PartDescription(Protocol):
     @property
     def path(self) -> str: ...
     @property
+    def file_id(self) -> str: ...
+    @property
     def size_bytes(self) -> int: ...
     @property
     def places(self) -> Sequence[ColumnPlace]: ...
@@ -64,7 +66,13 @@ class Part:
         types: of columns by their ids; see `CFileReader`.
         """
         reader = CFileReader(
-            files, os.path.join(root, entry.path), cache, tuple(entry.places), types, entry.size_bytes
+            files,
+            os.path.join(root, entry.path),
+            cache,
+            tuple(entry.places),
+            types,
+            entry.size_bytes,
+            entry.file_id,
         )
         columns = frozenset(place.key.column_id for place in entry.places if place.key.role == BASE)
         return Part(entry, reader, columns)

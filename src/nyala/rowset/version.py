@@ -96,7 +96,7 @@ class RowSetVersion:
         """
         types = {LIVENESS: pa.bool_(), **schema.arrow_types}
         reader = CFileReader(
-            files, os.path.join(root, meta.path), cache, meta.columns, types, meta.size_bytes
+            files, os.path.join(root, meta.path), cache, meta.columns, types, meta.size_bytes, meta.file_id
         )
         codec = KeyCodec([column.type for column in schema.key_columns])
         keys = KeyIndex(reader, codec, schema.key_ids, meta.row_count, cache)

@@ -115,6 +115,7 @@ def write_rowset(
         key_max=image.keys.at(count - 1),
         deltas_durable=deltas_durable,
         path=path,
+        file_id=base.file_id,
         columns=base.columns,
         size_bytes=base.size_bytes,
         schema_version=schema.version,

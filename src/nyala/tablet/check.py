@@ -47,7 +47,7 @@ from nyala.tablet.opening import open_root, unnamed_in_data
 from nyala.tablet.reader_store import ReaderStore
 from nyala.tablet.root import AnyRowSet, Root, TableState, TabletState
 from nyala.tablet.store import Store
-from nyala.wal.format import segment_number
+from nyala.wal.format import refuse_another_store, segment_number
 from nyala.wal.position import PositionRecord
 from nyala.wal.reader import LogReader, recover
 
@@ -218,7 +218,7 @@ def check_open(store: Store | ReaderStore, progress: Progress = no_progress) -> 
     else:
         root, state, upto = store.look()
     try:
-        reader = LogReader(store.env, layout.wal_path(store.root_path), state.wal_start)
+        reader = LogReader(store.env, layout.wal_path(store.root_path), state.wal_start, state.store_id)
         check.log_records = sum(1 for _ in reader.read_to(upto.segment, upto.offset))
     except (CorruptionError, StorageError) as error:
         check.add("log", error)
@@ -337,7 +337,7 @@ class _Check:
         """Look at the log, and replay it onto the root; returns why the replay ended early, if it did."""
         directory = layout.wal_path(self.path)
         try:
-            recovered = recover(self.env, directory, state.wal_start, cut=False)
+            recovered = recover(self.env, directory, state.wal_start, state.store_id, cut=False)
         except (CorruptionError, StorageError) as error:
             self.add("log", error)
             return None
@@ -350,6 +350,7 @@ class _Check:
         position = self._position()
         if position is not None:
             try:
+                refuse_another_store(state.store_id, position.store_id, layout.position_path(self.path))
                 latest = max(state.timestamp_max, recovered.timestamp_max)
                 position.check_reached(latest, recovered.reached, layout.position_path(self.path))
             except CorruptionError as error:

@@ -471,7 +471,12 @@ def _replaced(
         if output.part is not None:
             places = output.part.file.columns
             entry = PartEntry(
-                store.allocate("delta"), now.id, output.part.path, output.part.file.size_bytes, tuple(places)
+                store.allocate("delta"),
+                now.id,
+                output.part.path,
+                output.part.file.file_id,
+                output.part.file.size_bytes,
+                tuple(places),
             )
             change.put_parts.append(entry)
             part = store.open_part(entry)

@@ -160,11 +160,18 @@ def decode_written_rowset(fields: dict[str, Any]) -> WrittenRowSet:
 
 
 def encode_file(file: WrittenFile) -> dict[str, Any]:
-    return {"path": file.path, "size_bytes": file.size_bytes, "columns": encode_places(file.columns)}
+    return {
+        "path": file.path,
+        "file_id": file.file_id,
+        "size_bytes": file.size_bytes,
+        "columns": encode_places(file.columns),
+    }
 
 
 def decode_file(fields: dict[str, Any]) -> WrittenFile:
-    return checked(WrittenFile(fields["path"], fields["size_bytes"], decode_places(fields["columns"])))
+    return checked(
+        WrittenFile(fields["path"], fields["file_id"], fields["size_bytes"], decode_places(fields["columns"]))
+    )
 
 
 def encode_delta(delta: WrittenDelta) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def _check_rowset(
         raise _refused(
             meta.path, f"of schema version {meta.schema_version}", f"version {table.schema.version}"
         )
-    with _columns(store, meta.path, meta.columns) as reader:
+    with _columns(store, meta.path, meta.file_id, meta.columns) as reader:
         ids = [place.key.column_id for place in meta.columns if place.key.role == BASE]
         given = [number for number in ids if number != LIVENESS]
         if idle != (LIVENESS in ids):
@@ -193,7 +193,7 @@ def _check_changes(
 
 def _check_delta_file(store: Store, path: str, made: WrittenDelta, row_count: int) -> None:
     """row_count: of the rowset whose rows the records are of."""
-    with _columns(store, path, made.file.columns) as reader:
+    with _columns(store, path, made.file.file_id, made.file.columns) as reader:
         ids = [place.key.column_id for place in made.file.columns if place.key.role == DELTA_VALUE]
         if sorted(ids) != sorted(made.column_ids):
             raise _refused(path, f"records of columns {sorted(made.column_ids)}", f"columns {sorted(ids)}")
@@ -209,9 +209,9 @@ def _check_delta_file(store: Store, path: str, made: WrittenDelta, row_count: in
             raise _refused(path, f"{made.record_count} records", f"{records} records")
 
 
-def _columns(store: Store, path: str, said: Sequence[ColumnPlace]) -> CFileReader:
+def _columns(store: Store, path: str, file_id: str, said: Sequence[ColumnPlace]) -> CFileReader:
     """The file by its own directory, which says what the commit says."""
-    reader = CFileReader(store.env.files, store.path(path))
+    reader = CFileReader(store.env.files, store.path(path), file_id=file_id)
     try:
         found = reader.places()
         if found != tuple(said):

@@ -100,8 +100,8 @@ def open_rowset(
 def delta_entry(number: int, rowset_id: int, path: str, written: WrittenDelta) -> DeltaEntry:
     """The catalogue's row for a delta file that was just written; `path` relative to the store's folder."""
     return DeltaEntry(
-        number, rowset_id, written.kind, path, written.file.size_bytes, written.timestamp_min, written.timestamp_max,
-        written.record_count, tuple(written.column_ids), tuple(written.file.columns),
+        number, rowset_id, written.kind, path, written.file.file_id, written.file.size_bytes, written.timestamp_min,
+        written.timestamp_max, written.record_count, tuple(written.column_ids), tuple(written.file.columns),
     )  # fmt: skip
 
 
@@ -155,9 +155,13 @@ def _names_in(env: Env, path: str) -> list[str] | None:
 def remove_orphans(env: Env, path: str, state: CatalogState) -> int:
     """Delete data files that nothing names (P3); returns how many. For the writer, at open, under its lock.
 
-    Only files in the folders of tablets: what somebody put beside them is not ours.
+    Only files in the folders of tablets: what somebody put beside them is not ours. While a file that the catalogue
+    names is missing, all stay: the catalogue may be another's, or one of the orphans the file under a wrong name.
     """
     orphans, _ = unnamed_in_data(env, path, state)
+    if orphans and any(not env.files.exists(f"{path}/{named}") for named in state.files()):
+        logger.warning("files of data are missing; %d files that nothing names are kept", len(orphans))
+        return 0
     for orphan in orphans:
         env.files.unlink(orphan, missing_ok=True)
     if orphans:

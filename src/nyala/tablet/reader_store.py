@@ -51,6 +51,7 @@ from nyala.tablet import layout
 from nyala.tablet.bootstrap import Replayer, ReplayReport
 from nyala.tablet.opening import open_root
 from nyala.tablet.root import Root
+from nyala.wal.format import refuse_another_store
 from nyala.wal.position import LogPosition, PositionRecord, read_position
 from nyala.wal.reader import LogReader
 
@@ -133,6 +134,8 @@ class ReaderStore:
             position = self._position()
             state = catalog.load(at_least=0 if position is None else position.catalogue_version)
         self.env.files.check_bound()  # SQLite has opened the catalogue by its path
+        if position is not None:
+            refuse_another_store(state.store_id, position.store_id, layout.position_path(self.root_path))
         if lease is not None:
             lease.announce(state.version)
         self._lease = lease
@@ -143,7 +146,7 @@ class ReaderStore:
         self._root = root
         self._replayer = Replayer(root, self._relieved)
         self._overfull = False
-        self._log = LogReader(env, layout.wal_path(self.root_path), state.wal_start)
+        self._log = LogReader(env, layout.wal_path(self.root_path), state.wal_start, state.store_id)
         self._published = 0
         self._floor = state.timestamp_max
         self._history_start = max(

@@ -164,7 +164,7 @@ def write_staged(env: Env, path: str, schema: pa.Schema, batches: Iterator[pa.Re
     body = sink.getvalue()
     file = env.files.create(path)
     try:
-        file.append(body, google_crc32c.value(body).to_bytes(4, "little"))
+        file.append(body, _crc(path, body).to_bytes(4, "little"))
         file.sync()
     finally:
         file.close()
@@ -240,17 +240,28 @@ def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
 
 
 def _read_file(env: Env, path: str) -> Iterator[pa.RecordBatch]:
-    """A staged file: Arrow IPC stream, then its CRC-32C in 4 bytes (little-endian)."""
+    """A staged file: Arrow IPC stream, then the CRC-32C of its place and the stream, in 4 bytes (little-endian)."""
     try:
         data = env.files.read_all(path)
     except MissingFileError as error:
         raise CorruptionError(
             "a staged file is gone: the job's staging folder was removed; run the job again", path
         ) from error
-    if len(data) < 4 or google_crc32c.value(data[:-4]) != int.from_bytes(data[-4:], "little"):
-        raise CorruptionError("a staged file is cut or damaged (CRC-32C differs): run the job again", path, 0)
+    if len(data) < 4 or _crc(path, data[:-4]) != int.from_bytes(data[-4:], "little"):
+        raise CorruptionError(
+            "a staged file is cut or damaged, or another file is in its place (CRC-32C differs): run the job again",
+            path,
+            0,
+        )
     with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
         yield from reader
+
+
+def _crc(path: str, body: bytes | pa.Buffer) -> int:
+    """Of `<key>/<name>` and the stream: the file of another job or task has another."""
+    folder, name = os.path.split(path)
+    place = f"{os.path.basename(folder)}/{name}".encode(errors="surrogateescape")
+    return int(google_crc32c.extend(google_crc32c.value(place), body))
 
 
 def check_names(table: str, names: Sequence[str]) -> None:

@@ -73,6 +73,7 @@ from nyala.tablet.result import Ticket
 from nyala.tablet.root import Root, TableState, TabletState
 from nyala.tablet.staging import remove_expired_staging
 from nyala.tablet.unfinished import abandoned
+from nyala.wal.format import refuse_another_store
 from nyala.wal.position import PositionRecord, read_position
 from nyala.wal.reader import Recovery, recover
 from nyala.wal.writer import Durability, LogWriter
@@ -198,9 +199,11 @@ class Store:
             # A catalogue older than what was published is one whose last transactions are damaged.
             position = read_position(env.files, layout.position_path(path))
             state = catalog.load(at_least=0 if position is None else position.catalogue_version)
+            if position is not None:
+                refuse_another_store(state.store_id, position.store_id, layout.position_path(path))
             cache = BlockCache(options.memory_limit_bytes // 4)
             root = open_root(env, path, state, cache, options.limits)
-            recovered = recover(env, layout.wal_path(path), state.wal_start, cut=False)
+            recovered = recover(env, layout.wal_path(path), state.wal_start, state.store_id, cut=False)
             latest = max(state.timestamp_max, recovered.timestamp_max)
             if position is not None:
                 position.check_reached(latest, recovered.reached, layout.position_path(path))
@@ -516,6 +519,7 @@ class Store:
             min(self.marks.published, max(mark.timestamp, self.state.timestamp_max)),
             self.state.version,
             synced=self.log.synced.offset >= mark.offset,
+            store_id=self.state.store_id,
         )
 
     def history_cut(self, entry: TableEntry) -> int:

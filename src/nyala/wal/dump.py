@@ -51,7 +51,7 @@ def _dump_segment(files: Files, path: str, number: int, is_last: bool, show_byte
         header = SegmentHeader.decode(data[:SEGMENT_HEADER_SIZE_BYTES], path, number)
         yield (
             f"  {0:>8}  segment {header.segment}, log offset {header.start_offset}, "
-            f"salt {header.salt:016x}, created_us {header.created_us}"
+            f"salt {header.salt:016x}, store {header.store_id}"
         )
         if show_bytes:
             yield from _bytes_of(SEGMENT_HEADER, data, 0)
@@ -102,6 +102,8 @@ def _bytes_of(layout: Layout, data: bytes, offset: int) -> Iterator[str]:
         encoded = data[offset + place : offset + place + size]
         if name == "magic":
             meaning = encoded.decode("ascii")
+        elif name == "store_id":
+            meaning = encoded.hex()
         elif name in ("crc32c", "payload_crc32c", "salt", "incompatible_flags"):
             meaning = f"{int.from_bytes(encoded, 'little'):#x}"
         else:

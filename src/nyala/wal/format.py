@@ -18,6 +18,7 @@ Invariants (checked when written and when read)
         of a footer it equals it: a footer is written only when all before it was synced.
     L4  Every header carries its own log offset and its segment's salt, so that bytes of another file, of an
         earlier life of these disk blocks, or of a user's own value are never taken for a record.
+    L5  Every segment and the position record carry the id of their store, which the catalogue has too.
 
 Page: docs/format/log.md (a test compares its tables with the layouts here).
 """
@@ -41,6 +42,7 @@ __all__ = [
     "FRAME",
     "FRAME_MAGIC_SIZE_BYTES",
     "FRAME_SIZE_BYTES",
+    "NO_STORE",
     "PAYLOAD_MAX_BYTES",
     "POSITION",
     "POSITION_FILE",
@@ -51,11 +53,13 @@ __all__ = [
     "SEGMENT_HEADER_SIZE_BYTES",
     "SEGMENT_MAGIC",
     "SEGMENT_SIZE_BYTES",
+    "AnotherStoreError",
     "FrameHeader",
     "Layout",
     "LogOffset",
     "SegmentHeader",
     "crc32c",
+    "refuse_another_store",
     "segment_name",
     "segment_number",
 ]
@@ -63,7 +67,7 @@ __all__ = [
 LogOffset = NewType("LogOffset", int)
 """A place in the log as a whole; see the picture above."""
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 SEGMENT_MAGIC: Final = b"NYALAWAL"
 POSITION_MAGIC: Final = b"NYALAPOS"
 RECORD_MAGIC: Final = b"NyRc"
@@ -80,6 +84,25 @@ SEGMENT_SIZE_BYTES: Final = 8 << 20
 POSITION_FILE: Final = "position"
 
 _SEGMENT_NAME: Final = re.compile(r"wal-(\d{9,})")
+
+
+NO_STORE: Final = "0" * 32
+"""The store id of a log without a catalogue."""
+
+
+class AnotherStoreError(CorruptionError):
+    """A file of the log is whole, and another store's (L5): never a torn tail."""
+
+
+def refuse_another_store(expected: str, found: str, path: str) -> None:
+    """Raises: AnotherStoreError when the two ids differ."""
+    if found != expected:
+        raise AnotherStoreError(
+            f"this file belongs to another store: expected store id {expected}, found {found}; put the right file "
+            "back, or restore a backup of this store",
+            path,
+            0,
+        )
 
 
 def segment_name(number: int) -> str:
@@ -188,8 +211,7 @@ SEGMENT_HEADER: Final = Layout(
         ("segment", "Q"),
         ("start_offset", "Q"),
         ("salt", "Q"),
-        ("created_us", "q"),
-        ("reserved_2", "Q"),
+        ("store_id", "16s"),
     ),
 )
 
@@ -222,8 +244,7 @@ POSITION: Final = Layout(
         ("offset", "Q"),
         ("timestamp", "q"),
         ("catalogue_version", "Q"),
-        ("reserved", "Q"),
-        ("reserved_2", "Q"),
+        ("store_id", "16s"),
     ),
 )
 
@@ -244,7 +265,7 @@ class SegmentHeader:
     segment: int
     start_offset: LogOffset
     salt: int
-    created_us: int
+    store_id: str
 
     def encode(self) -> bytes:
         return SEGMENT_HEADER.encode(
@@ -256,7 +277,7 @@ class SegmentHeader:
                 "segment": self.segment,
                 "start_offset": self.start_offset,
                 "salt": self.salt,
-                "created_us": self.created_us,
+                "store_id": bytes.fromhex(self.store_id),
             }
         )
 
@@ -284,7 +305,9 @@ class SegmentHeader:
                 path,
                 0,
             )
-        return cls(values["segment"], LogOffset(values["start_offset"]), values["salt"], values["created_us"])
+        return cls(
+            values["segment"], LogOffset(values["start_offset"]), values["salt"], values["store_id"].hex()
+        )
 
 
 @dataclass(frozen=True)

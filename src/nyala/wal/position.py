@@ -17,7 +17,7 @@ from typing import Final
 
 from nyala.env import Files, MissingFileError
 from nyala.errors import CorruptionError, StorageError
-from nyala.wal.format import FORMAT_VERSION, POSITION, POSITION_MAGIC, POSITION_SYNCED, segment_name
+from nyala.wal.format import FORMAT_VERSION, NO_STORE, POSITION, POSITION_MAGIC, POSITION_SYNCED, segment_name
 
 __all__ = ["LogPosition", "PositionRecord", "read_position", "write_position"]
 
@@ -50,6 +50,7 @@ class PositionRecord:
     timestamp: int
     catalogue_version: int
     synced: bool = False
+    store_id: str = NO_STORE
 
     @property
     def position(self) -> LogPosition:
@@ -65,6 +66,7 @@ class PositionRecord:
                 "offset": self.offset,
                 "timestamp": self.timestamp,
                 "catalogue_version": self.catalogue_version,
+                "store_id": bytes.fromhex(self.store_id),
             }
         )
 
@@ -89,6 +91,7 @@ class PositionRecord:
             values["timestamp"],
             values["catalogue_version"],
             bool(values["compatible_flags"] & POSITION_SYNCED),
+            values["store_id"].hex(),
         )
 
     def check_reached(self, timestamp: int, reached: LogPosition, path: str) -> None:

@@ -41,12 +41,15 @@ from nyala.wal.format import (
     ALIGNMENT_BYTES,
     FOOTER_MAGIC,
     FRAME_SIZE_BYTES,
+    NO_STORE,
     RECORD_MAGIC,
     SEGMENT_HEADER_SIZE_BYTES,
+    AnotherStoreError,
     FrameHeader,
     LogOffset,
     SegmentHeader,
     crc32c,
+    refuse_another_store,
     segment_name,
     segment_number,
 )
@@ -123,6 +126,7 @@ class Recovery:
     torn: TornTail | None
     reached: LogPosition
     unclosed: _Examined | None = None
+    store_id: str = NO_STORE
 
     def cut(self) -> Recovery:
         """By the store's writer only: cut the torn tail, sync what is left, close the last segment (V1, V2)."""
@@ -150,7 +154,7 @@ class Recovery:
 
     def records(self) -> Iterator[LogRecord]:
         """All records, oldest first; a segment is read when its first record is asked for."""
-        return LogReader(self.env, self.directory, self.from_segment).read_to(
+        return LogReader(self.env, self.directory, self.from_segment, self.store_id).read_to(
             self.end.segment, self.end.offset
         )
 
@@ -268,8 +272,9 @@ class LogReader:
     so the catalogue that named it is out of date.
     """
 
-    def __init__(self, env: Env, directory: str, from_segment: int) -> None:
+    def __init__(self, env: Env, directory: str, from_segment: int, store_id: str = NO_STORE) -> None:
         self._files = env.files
+        self._store_id = store_id
         self._directory = directory
         self.position = LogPosition(from_segment, 0)
         """The end of the last record that was given; where the next `read_to` goes on."""
@@ -322,7 +327,7 @@ class LogReader:
                     self._timestamp = record.timestamp
                     yield record
             except CorruptionError as error:
-                if not (torn_allowed and is_last):
+                if isinstance(error, AnotherStoreError) or not (torn_allowed and is_last):
                     raise
                 witness = find_witness(self._files.read_all(path), error.offset or 0, header, path)
                 if witness is not None:
@@ -343,13 +348,16 @@ class LogReader:
         file = self._files.open(path)
         try:
             header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_SIZE_BYTES), path, number)
+            refuse_another_store(self._store_id, header.store_id, path)
             upper = file.size_bytes() if limit is None else limit
             return header, file.read(begin, max(upper - begin, 0))
         finally:
             file.close()
 
 
-def recover(env: Env, directory: str, from_segment: int, *, cut: bool = True) -> Recovery:
+def recover(
+    env: Env, directory: str, from_segment: int, store_id: str = NO_STORE, *, cut: bool = True
+) -> Recovery:
     """Read the whole log, checking every byte, and say what it holds and what the last run left (R6).
 
     With `cut` followed by `Recovery.cut`. Without, nothing is changed, and no LogWriter can be made from it.
@@ -367,7 +375,7 @@ def recover(env: Env, directory: str, from_segment: int, *, cut: bool = True) ->
     end = reached = LogPosition(from_segment, 0)
     for number in range(from_segment, numbers[-1] + 1 if numbers else from_segment):
         is_last = number == numbers[-1]
-        seen = _examine(files, _path(directory, number), number, timestamp)
+        seen = _examine(files, _path(directory, number), number, timestamp, store_id)
         if seen.bad is not None:
             if seen.witness is not None:
                 raise _damage(seen.bad, seen.witness) from seen.bad
@@ -406,6 +414,7 @@ def recover(env: Env, directory: str, from_segment: int, *, cut: bool = True) ->
         torn,
         reached,
         unclosed,
+        store_id,
     )
     return found.cut() if cut else found
 
@@ -423,7 +432,7 @@ def _end_before(files: Files, directory: str, number: int) -> LogOffset:
     return LogOffset(read_segment_header(files, path, older[-1]).start_offset + files.size(path))
 
 
-def _examine(files: Files, path: str, number: int, timestamp: int) -> _Examined:
+def _examine(files: Files, path: str, number: int, timestamp: int, store_id: str) -> _Examined:
     try:
         data = files.read_all(path)
     except MissingFileError as error:
@@ -439,6 +448,7 @@ def _examine(files: Files, path: str, number: int, timestamp: int) -> _Examined:
     witness: tuple[int, int] | None = None
     try:
         header = SegmentHeader.decode(data[:SEGMENT_HEADER_SIZE_BYTES], path, number)
+        refuse_another_store(store_id, header.store_id, path)
         upper = SEGMENT_HEADER_SIZE_BYTES
         for frame in walk(data[upper:], upper, header, path, ordinal=0, timestamp=timestamp):
             upper = frame.upper
@@ -446,6 +456,8 @@ def _examine(files: Files, path: str, number: int, timestamp: int) -> _Examined:
             if not closed:
                 count += 1
                 timestamp_max = frame.header.timestamp
+    except AnotherStoreError:
+        raise
     except CorruptionError as error:
         bad = error
         witness = find_witness(data, error.offset or 0, header, path)

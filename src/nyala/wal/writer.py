@@ -151,6 +151,7 @@ class LogWriter:
         self._pending_bytes = 0
         self._oldest_unsynced_s: float | None = None
         self._taken_s = 0.0
+        self._store_id = recovery.store_id
         self._closed_segments: dict[int, SegmentInfo] = {}
         for info in recovery.segments:
             assert info.closed, f"G3: segment {info.number} is open"
@@ -445,9 +446,7 @@ class LogWriter:
             path = os.path.join(self._directory, segment_name(segment.number))
             segment.file = self._reserve.take(lambda: self._env.files.create(path))
             parts.append(
-                SegmentHeader(
-                    segment.number, segment.start_offset, segment.salt, self._env.clock.now_us()
-                ).encode()
+                SegmentHeader(segment.number, segment.start_offset, segment.salt, self._store_id).encode()
             )
         # What is synced, in this segment's terms: at its beginning that is everything before it.
         synced_through = LogOffset(max(self._synced.offset, segment.start_offset))

@@ -93,19 +93,38 @@ def tablet(id: int = 1, table_id: int = 1, inserts_durable: int = 0) -> TabletEn
 
 def rowset(id: int = 1, tablet_id: int = 1, deltas_durable: int = 40) -> RowSetEntry:
     return RowSetEntry(
-        id, tablet_id, 1000, b"", b"\xff\x00k", deltas_durable, f"data/{tablet_id}/{id}.base", 9000, places(3)
+        id,
+        tablet_id,
+        1000,
+        b"",
+        b"\xff\x00k",
+        deltas_durable,
+        f"data/{tablet_id}/{id}.base",
+        f"a{id:031x}",
+        9000,
+        places(3),
     )
 
 
 def delta(id: int = 1, rowset_id: int = 1, kind: str = "redo") -> DeltaEntry:
     key = ColumnKey(5, 0, -1)
     return DeltaEntry(
-        id, rowset_id, kind, f"data/1/{id}.{kind}", 512, 41, 50, 7, (-1, 12), (ColumnPlace(key, 10, 20),)
+        id,
+        rowset_id,
+        kind,
+        f"data/1/{id}.{kind}",
+        f"b{id:031x}",
+        512,
+        41,
+        50,
+        7,
+        (-1, 12),
+        (ColumnPlace(key, 10, 20),),
     )  # type: ignore[arg-type]
 
 
 def part(id: int = 3, rowset_id: int = 1) -> PartEntry:
-    return PartEntry(id, rowset_id, f"data/1/{id}.part", 700, places(1))
+    return PartEntry(id, rowset_id, f"data/1/{id}.part", f"c{id:031x}", 700, places(1))
 
 
 @pytest.fixture

@@ -392,7 +392,7 @@ def test_a_future_version_is_named(catalog: Catalog, env: Env, path: str, read_o
         raw.execute("CREATE TABLE something_new (a)")
     raw.close()
     before = Path(path).read_bytes()
-    with pytest.raises(StorageError, match=r"format version 7.*up to 3.*update Nyala"):
+    with pytest.raises(StorageError, match=r"format version 7.*up to 4.*update Nyala"):
         Catalog.open(env, path, read_only=read_only)
     assert Path(path).read_bytes() == before, "and is left as it was"
 
@@ -403,7 +403,7 @@ def test_a_version_that_only_the_header_claims_is_damage(catalog: Catalog, env: 
     raw = sqlite3.connect(path)
     raw.execute("PRAGMA user_version = 7")
     raw.close()
-    with pytest.raises(CorruptionError, match="user_version is 7, expected 3"):
+    with pytest.raises(CorruptionError, match="user_version is 7, expected 4"):
         Catalog.open(env, path)
 
 
@@ -504,8 +504,8 @@ def test_a_commit_that_certainly_failed_leaves_the_catalogue_usable(
     [
         "UPDATE store SET version = 9",
         "DELETE FROM rowsets WHERE id = 1",
-        "INSERT INTO rowsets SELECT 3, tablet_id, row_count, key_min, key_max, deltas_durable, path, size_bytes, "
-        "schema_version, crc FROM rowsets WHERE id = 1",
+        "INSERT INTO rowsets SELECT 3, tablet_id, row_count, key_min, key_max, deltas_durable, path, file_id, "
+        "size_bytes, schema_version, crc FROM rowsets WHERE id = 1",
     ],
 )
 def test_K1_a_change_by_another_program_is_noticed_at_the_next_commit(

@@ -136,7 +136,8 @@ def test_the_same_footer_comes_back() -> None:
         footer = ColumnFooter.decode(data, None, PATH, offset)
         assert footer.zone_map is not None
         zones = [footer.zone_map.zone(block) for block in range(footer.block_count)]
-        assert footer.encode(zones) == data
+        id = data[format.FOOTER.size - format.FILE_ID_BYTES : format.FOOTER.size].hex()
+        assert footer.encode(zones, id) == data
         assert (footer.form.type, footer.key, footer.row_count) == (parse_type(type), COLUMN, 500)
 
 
@@ -147,7 +148,7 @@ def with_directory(content: bytes, entries: list[bytes], more: bytes = b"", shif
     """The file with other directory entries, `more` bytes before them, and the right CRC."""
     tail = len(content) - format.TAIL.size
     offset, count, *_ = format.TAIL.unpack(content[tail:])
-    covered = format.TAIL.pack(offset + shift, len(entries), 1, 0, 0, 0, 0, b"")[:20]
+    covered = format.TAIL.pack(offset + shift, len(entries), format.FORMAT_VERSION, 0, 0, 0, 0, b"")[:20]
     directory = b"".join(entries)
     crc = format.CRC.pack(google_crc32c.value(directory + covered))
     assert count == 2
@@ -188,7 +189,7 @@ def test_check_accounts_for_every_byte(written: MemoryFiles) -> None:
     with pytest.raises(CorruptionError, match="expected the directory at"):
         CFileReader(written, PATH).check()
     written.content[PATH] = with_directory(content, entries[1:])
-    with pytest.raises(CorruptionError, match="expected a block or footer at 32"):
+    with pytest.raises(CorruptionError, match="expected a block or footer at 48"):
         CFileReader(written, PATH).check()
 
 
@@ -207,9 +208,9 @@ def test_check_compares_what_is_said_twice(files: MemoryFiles, monkeypatch: pyte
     encode = ColumnFooter.encode
 
     def lying(**changes: object) -> object:
-        def encode_lie(self: ColumnFooter, zones: list | None) -> bytes:  # type: ignore[type-arg]
+        def encode_lie(self: ColumnFooter, zones: list | None, file_id: str) -> bytes:  # type: ignore[type-arg]
             applies = {name: value for name, value in changes.items() if getattr(self, name) is not None}
-            return encode(dataclasses.replace(self, **applies), zones)
+            return encode(dataclasses.replace(self, **applies), zones, file_id)
 
         return encode_lie
 

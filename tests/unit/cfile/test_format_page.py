@@ -26,6 +26,7 @@ from nyala.cfile.footer import _physical_by_code
 from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
 from nyala.schema.types import parse_type
+from nyala.testing import SeededRandomness
 
 PAGE = Path(__file__).parents[3] / "docs" / "format" / "cfile.md"
 EXAMPLE_PATH = "example.cfile"
@@ -128,7 +129,8 @@ NUMBERS = [
     ("HEAD_MAGIC", "`nyalacf\\n` (6e 79 61 6c 61 63 66 0a)"),
     ("TAIL_MAGIC", "`\\nfcalayn` (0a 66 63 61 6c 61 79 6e)"),
     ("FOOTER_MAGIC", "| magic | `NYcf` |"),
-    ("FORMAT_VERSION", "| version | 1 |"),
+    ("FORMAT_VERSION", "| version | 2 |"),
+    ("FILE_ID_BYTES", "**The file id** is 16 random bytes"),
     ("BLOCK_ALIGNMENT_BYTES", "at a multiple of 16 bytes"),
     ("ROWS_PER_BLOCK_LOG2_MAX", "at most 1,048,576 (2^20)"),
     ("BLOCK_VALUES_BYTES_MAX", "before compression; at most 67,108,864"),
@@ -246,7 +248,7 @@ def example() -> MemoryFiles:
 
     files = MemoryFiles()
     ids, names = pa.array([1, 2, 5]), pa.array(["ada", None, "grace"])
-    with CFileWriter(files, EXAMPLE_PATH) as writer:
+    with CFileWriter(files, EXAMPLE_PATH, SeededRandomness(7)) as writer:
         spec = ColumnWriteSpec(ColumnKey(BASE, 0, 10), parse_type("int64"))
         writer.append_column(spec, ids, first_keys=first_keys)
         writer.append_column(ColumnWriteSpec(ColumnKey(BASE, 0, 11), parse_type("string")), names)
@@ -281,7 +283,7 @@ def examples_of_encodings() -> list[str]:
         ("rle", "int64", [(1 << 40) + 7 * (place // 300) ** 2 for place in range(64 * 300)]),
     ]
     files = MemoryFiles()
-    with CFileWriter(files, EXAMPLE_PATH) as writer:
+    with CFileWriter(files, EXAMPLE_PATH, SeededRandomness(7)) as writer:
         for number, (encoding, type, values) in enumerate(columns):
             key, size = ColumnKey(BASE, 0, 10 + number), 512 if len(values) == 512 else None
             spec = ColumnWriteSpec(key, parse_type(type), encoding, "none", size)
@@ -310,7 +312,7 @@ def examples_of_others() -> list[str]:
     codec = KeyCodec([parse_type("string"), parse_type("int16")])
     keys = codec.encode([pa.array(["a", "a", "b"]), pa.array([-1, 2, 1], pa.int16())])
     files = MemoryFiles()
-    with CFileWriter(files, EXAMPLE_PATH) as writer:
+    with CFileWriter(files, EXAMPLE_PATH, SeededRandomness(7)) as writer:
         spec = ColumnWriteSpec(ColumnKey(BASE, 0, 10), parse_type("string"), "plain", "lz4")
         writer.append_column(spec, pa.array(["disk is full"] * 5))
         writer.append_column(
@@ -373,7 +375,7 @@ def test_dump_of_long_parts_and_other_columns() -> None:
         writer.append_bloom(np.arange(100, dtype=np.uint64))
         writer.finish()
     lines = list(dump(files, "f"))
-    assert any(line.startswith("  dictionary  3 values, offset 32,") for line in lines)
+    assert any(line.startswith("  dictionary  3 values, offset 48,") for line in lines)
     assert "  zone        'blue' … …'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxy', NULLs 1000" in lines
     assert "  type        bloom" in lines and any("first key 6b6b6b" in line for line in lines)
     lines = list(dump(files, "f", bytes=True))
@@ -385,10 +387,10 @@ def test_dump_of_a_damaged_file_shows_what_comes_before() -> None:
     """The one who looks for the damage would see nothing."""
     files = example()
     content = bytearray(files.content[EXAMPLE_PATH])
-    content[140] ^= 1
+    content[156] ^= 1
     files.content[EXAMPLE_PATH] = bytes(content)
     lines = []
-    with pytest.raises(CorruptionError, match="at offset 96"):
+    with pytest.raises(CorruptionError, match="at offset 112"):
         for line in dump(files, EXAMPLE_PATH, bytes=True):
             lines.append(line)
     assert lines[-1] == "block 0 of base/0/11"

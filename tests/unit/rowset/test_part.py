@@ -53,7 +53,7 @@ def entry(folder: Path, number: int, arrays: dict[int, pa.Array]) -> PartEntry:
         else:
             writer.append_column(column_spec(SCHEMA.by_id(column_id), SCHEMA), array)
     made = writer.finish(sync=True)
-    return PartEntry(number, 40, f"{number}.part", made.size_bytes, tuple(made.columns))
+    return PartEntry(number, 40, f"{number}.part", made.file_id, made.size_bytes, tuple(made.columns))
 
 
 def part(folder: Path, number: int, arrays: dict[int, pa.Array]) -> Part:

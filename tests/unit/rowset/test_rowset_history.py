@@ -222,7 +222,12 @@ class MiniTablet:
                     past[number] = undo
             made = writer.finish(sync=False)
             entry = PartEntry(
-                self.take_id(), rowset.id, made.path.rsplit("/", 1)[1], made.size_bytes, tuple(made.columns)
+                self.take_id(),
+                rowset.id,
+                made.path.rsplit("/", 1)[1],
+                made.file_id,
+                made.size_bytes,
+                tuple(made.columns),
             )
             part = Part.open(self.files, self.root, entry, self.cache)
             path = f"{self.take_id()}.undo"

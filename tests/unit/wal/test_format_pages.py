@@ -71,16 +71,16 @@ def test_the_log_pages_constants_are_those_of_the_code(words: str) -> None:
 def test_layouts_never_change() -> None:
     """Stores that exist could not be opened any more: these numbers are on disk."""
     assert (format.FORMAT_VERSION, format.SEGMENT_MAGIC, format.POSITION_MAGIC) == (
-        1,
+        2,
         b"NYALAWAL",
         b"NYALAPOS",
     )
     assert (format.RECORD_MAGIC, format.FOOTER_MAGIC, format.ALIGNMENT_BYTES) == (b"NyRc", b"NyFt", 8)
     assert (format.SEGMENT_HEADER.struct.format, format.FRAME.struct.format) == (
-        "<8sIHHIIQQQqQ",
+        "<8sIHHIIQQQ16s",
         "<4sIQQQqIIIIQ",
     )
-    assert format.POSITION.struct.format == "<8sIHHQQqQQQ"
+    assert format.POSITION.struct.format == "<8sIHHQQqQ16s"
 
 
 def example_log(directory: Path) -> list[str]:

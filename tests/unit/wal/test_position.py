@@ -49,16 +49,17 @@ def test_a_later_versions_record_is_refused(tmp_path: Path) -> None:
     record = format.POSITION.encode(
         {
             "magic": format.POSITION_MAGIC,
-            "format_version": 2,
+            "format_version": 3,
             "compatible_flags": 0,
             "segment": 1,
             "offset": 2,
             "timestamp": 3,
             "catalogue_version": 4,
+            "store_id": bytes(16),
         }
     )
     FILES.write_at(str(tmp_path / "position"), 0, record)
-    with pytest.raises(StorageError, match="version 2"):
+    with pytest.raises(StorageError, match="version 3"):
         read_position(FILES, str(tmp_path / "position"))
 
 

@@ -345,22 +345,22 @@ def test_a_segment_of_a_later_version_is_refused_and_kept(bench: Bench) -> None:
     os.makedirs(bench.directory)
     values: dict[str, Any] = {
         "magic": SEGMENT_MAGIC,
-        "format_version": 2,
+        "format_version": 3,
         "compatible_flags": 0,
         "incompatible_flags": 0,
         "segment": 1,
         "start_offset": 0,
         "salt": 1,
-        "created_us": 0,
+        "store_id": bytes(16),
     }
     bench.store(SEGMENT_HEADER.encode(values))
-    with pytest.raises(StorageError, match="version 2"):
+    with pytest.raises(StorageError, match="version 3"):
         bench.recover()
-    bench.store(SEGMENT_HEADER.encode(values | {"format_version": 1, "incompatible_flags": 4}))
+    bench.store(SEGMENT_HEADER.encode(values | {"format_version": 2, "incompatible_flags": 4}))
     with pytest.raises(StorageError, match="flags 0x4"):
         bench.recover()
     assert len(bench.load()) == 64
-    bench.store(SEGMENT_HEADER.encode(values | {"format_version": 1, "compatible_flags": 4}))
+    bench.store(SEGMENT_HEADER.encode(values | {"format_version": 2, "compatible_flags": 4}))
     assert bench.recover(cut=False).record_count == 0
 
 
