@@ -20,10 +20,15 @@ Invariants
         and what a Unix socket has taken is delivered even when the sender dies.
     S2  Errors of `nyala.errors` arrive as what they were, with their table of rows; any other exception of the
         handler is a StorageError of unknown outcome.
-    S3  Nothing that a peer sends is executed or unpickled; lengths are bounded before room is made for them.
+    S3  Nothing that a peer sends is executed or unpickled. Lengths are bounded, and memory is taken as bytes arrive,
+        never for what a header announces.
     S4  Only the holder of the store's lock serves, so a socket file that it finds at its start is stale.
+    S5  A server serves at most CONNECTIONS_MAX connections at a time; further clients wait in the system's queue. The
+        requests of all of them take at most REQUESTS_MAX_BYTES. A request must be there REQUEST_TIMEOUT_S after the
+        connection was accepted.
+    S6  Only processes of the same user are served: the socket has mode 0600, whatever the umask is, before it listens,
+        and where the system names a peer's user (Linux), others but root are turned away.
 
-The file's permissions are those of the folder's other files: who may write the store may connect.
 This module speaks to the system itself (sockets and, for a folder whose path is longer than a socket's address
 may be, a symbolic link to it in the temporary folder, for the moment of binding or connecting).
 Left out: file systems without Unix sockets (`start` raises; commits of other processes wait for the lock then).
@@ -39,6 +44,7 @@ import logging
 import os
 import selectors
 import socket
+import stat
 import struct
 import tempfile
 import threading
@@ -66,17 +72,26 @@ MAGIC: Final = b"NYH1"
 ACCEPTED: Final = 1
 CLOSING: Final = 2
 UNREADABLE: Final = 3
+BUSY: Final = 4
 
 _FIXED = struct.Struct("<4sII")
 _CRC = struct.Struct("<I")
-JSON_MAX_BYTES: Final = 64 << 20
+JSON_MAX_BYTES: Final = 32 << 20
+JSON_VALUES_MAX: Final = 4 << 20
 ATTACHMENT_COUNT_MAX: Final = 4096
-MESSAGE_MAX_BYTES: Final = 4 << 30
+# Of a request with its attachments, of all requests that are read or carried out at a time, and of an answer.
+REQUEST_MAX_BYTES: Final = 48 << 20
+REQUESTS_MAX_BYTES: Final = 64 << 20
+ANSWER_MAX_BYTES: Final = 4 << 30
+CONNECTIONS_MAX: Final = 64
+_PIECE_BYTES: Final = 256 << 10
 
 # macOS has room for 104 bytes with the closing NUL, Linux for 108.
 _ADDRESS_MAX_BYTES: Final = 100
-# A client that is silent for so long in the middle of a frame has died with its socket open somewhere.
-_PEER_TIMEOUT_S: Final = 60.0
+# A client that has not sent its request by then is stopped, or has died with its socket open somewhere.
+REQUEST_TIMEOUT_S: Final = 30.0
+# The same of one that does not take its answer, for each part of that.
+_ANSWER_TIMEOUT_S: Final = 60.0
 _RETRY_S: Final = 0.01
 
 
@@ -90,6 +105,30 @@ class WriterEndedError(StorageError):
 
 class _BrokenFrame(Exception):
     """What came is no frame."""
+
+
+class _BusyError(Exception):
+    """The requests of other connections take all memory that requests may."""
+
+
+class _Room:
+    """Memory that all requests of a server share. Threads: any."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self.taken_bytes = 0
+
+    def take(self, byte_count: int) -> None:
+        """Raises: _BusyError when there is not so much left."""
+        with self._lock:
+            if self.taken_bytes + byte_count > self._limit_bytes:
+                raise _BusyError
+            self.taken_bytes += byte_count
+
+    def give_back(self, byte_count: int) -> None:
+        with self._lock:
+            self.taken_bytes -= byte_count
 
 
 # --- client -----------------------------------------------------------------------------------------
@@ -133,6 +172,8 @@ def send(
             raise NoWriter(str(error)) from error
         if status == CLOSING:
             raise NoWriter("the writer is closing the store")
+        if status == BUSY:
+            raise NoWriter("the writer is reading the requests of other processes")
         if status != ACCEPTED:
             raise StorageError(
                 f"the process that writes {directory} could not read the request; nothing was done",
@@ -191,8 +232,8 @@ def _connect(env: Env, directory: str, deadline_s: float) -> socket.socket:
             if error.errno in (errno.ENOTSOCK, errno.EPROTOTYPE):
                 raise NoWriter(f"{SOCKET_NAME} in {directory} is not a socket") from error
             raise StorageError(
-                f"cannot connect to the process that writes {directory}: {error}; give this user the right to "
-                "write in the folder",
+                f"cannot connect to the process that writes {directory}: {error}; run as the same user as that "
+                "process",
                 path=directory,
                 errno=error.errno,
             ) from error
@@ -219,6 +260,7 @@ class ChannelServer:
         self._stopping = False
         self._reading: set[socket.socket] = set()
         self._workers: set[threading.Thread] = set()
+        self._room = _Room(REQUESTS_MAX_BYTES)
 
     def start(self) -> None:
         """Begin to listen. Raises: StorageError when the file system has no Unix sockets."""
@@ -229,7 +271,8 @@ class ChannelServer:
             with _address(self._directory) as address:
                 listener.bind(address)
             self._env.files.check_bound()  # the address is a path
-            listener.listen(64)
+            os.chmod(self._path, stat.S_IRUSR | stat.S_IWUSR)  # nobody can connect before `listen` (S6)
+            listener.listen(CONNECTIONS_MAX)
             listener.setblocking(False)
         except OSError as error:
             listener.close()
@@ -274,13 +317,23 @@ class ChannelServer:
         with contextlib.closing(listener), contextlib.closing(wakee), selectors.DefaultSelector() as selector:
             selector.register(listener, selectors.EVENT_READ)
             selector.register(wakee, selectors.EVENT_READ)
-            while not any(key.fileobj is wakee for key, _ in selector.select()):
+            while True:
+                if len(self._workers) >= CONNECTIONS_MAX:  # S5
+                    selector.unregister(listener)
+                    while len(self._workers) >= CONNECTIONS_MAX and not selector.select(_RETRY_S):
+                        pass
+                    selector.register(listener, selectors.EVENT_READ)
+                if any(key.fileobj is wakee for key, _ in selector.select()):
+                    return
                 try:
                     connection, _ = listener.accept()
                 except OSError as error:  # gone again, or out of descriptors: others may have more luck later
                     if error.errno not in (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR):
                         logger.warning("cannot accept a connection at %s: %s", self._path, error)
                         self._env.clock.sleep_s(_RETRY_S)
+                    continue
+                if not _is_ours(connection):
+                    connection.close()
                     continue
                 worker = threading.Thread(
                     target=self._serve, args=(connection,), name="nyala-handover-request", daemon=True
@@ -302,14 +355,17 @@ class ChannelServer:
                     self._env.clock.sleep_s(_RETRY_S)
 
     def _serve(self, connection: socket.socket) -> None:
+        deadline_s = self._env.clock.monotonic_s() + REQUEST_TIMEOUT_S
+        wire = _Wire(connection, lambda: deadline_s - self._env.clock.monotonic_s(), self._room)
         try:
             with contextlib.closing(connection):
-                self._serve_request(_Wire(connection, lambda: _PEER_TIMEOUT_S), connection)
+                self._serve_request(wire, connection)
         except (OSError, EOFError) as error:
             logger.debug("a client at %s went away: %r", self._path, error)
         except Exception:
             logger.exception("a request at %s failed", self._path)
         finally:
+            self._room.give_back(wire.taken_bytes)
             with self._lock:
                 self._reading.discard(connection)
                 self._workers.discard(threading.current_thread())
@@ -318,8 +374,10 @@ class ChannelServer:
         wire.send(MAGIC)
         frame: tuple[dict[str, Any], list[bytes]] | None = None
         try:
-            frame = wire.receive_frame()
+            frame = wire.receive_frame(REQUEST_MAX_BYTES)
             status = ACCEPTED
+        except _BusyError:
+            status = BUSY
         except _BrokenFrame as error:
             logger.warning("a request at %s cannot be read: %s", self._path, error)
             status = UNREADABLE
@@ -329,6 +387,7 @@ class ChannelServer:
             self._reading.discard(connection)
             if self._stopping:
                 status = CLOSING
+        wire.left_s = lambda: _ANSWER_TIMEOUT_S
         wire.send(bytes([status]))
         if status != ACCEPTED or frame is None:
             return
@@ -341,6 +400,15 @@ class ChannelServer:
             fields, attachments = _encode_error(error)
             message = {"error": fields}
         wire.send_frame(message, attachments)
+
+
+def _is_ours(connection: socket.socket) -> bool:
+    """Whether the peer is of this process's user, or root, as far as the system says (S6)."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    peer = struct.Struct("3i")  # pid, uid, gid
+    _, uid, _ = peer.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, peer.size))
+    return uid in (os.geteuid(), 0)
 
 
 _servers: weakref.WeakSet[ChannelServer] = weakref.WeakSet()
@@ -362,21 +430,37 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class _Wire:
-    """Frames over a connected socket; `left_s` says how long the next step may take."""
+    """Frames over a connected socket; `left_s` says how long the next step may take.
 
-    def __init__(self, connection: socket.socket, left_s: Callable[[], float]) -> None:
+    room: what is received is taken from it, piece by piece as it arrives; who made the wire gives `taken_bytes` back.
+    """
+
+    def __init__(
+        self, connection: socket.socket, left_s: Callable[[], float], room: _Room | None = None
+    ) -> None:
         self._connection = connection
-        self._left_s = left_s
+        self.left_s = left_s
+        self._room = room
+        self.taken_bytes = 0
 
     def send(self, part: bytes | memoryview) -> None:
         self._wait()
         self._connection.sendall(part)
 
     def receive(self, length: int) -> bytes:
-        """Exactly so many bytes. Raises: EOFError, TimeoutError, ConnectionError."""
-        buffer = bytearray(length)
-        self._receive_into(memoryview(buffer))
-        return bytes(buffer)
+        """Exactly so many bytes. Raises: EOFError, TimeoutError, ConnectionError, _BusyError."""
+        received = bytearray()
+        while len(received) < length:
+            wanted = min(length - len(received), _PIECE_BYTES)
+            self._wait()
+            piece = self._connection.recv(wanted)
+            if not piece:
+                raise EOFError("the other side closed the connection")
+            if self._room is not None:
+                self._room.take(len(piece))
+                self.taken_bytes += len(piece)
+            received += piece
+        return bytes(received)
 
     def send_frame(self, message: dict[str, Any], attachments: Sequence[bytes]) -> None:
         text = json.dumps(message, separators=(",", ":")).encode()
@@ -390,8 +474,11 @@ class _Wire:
             self.send(view)
         self.send(_CRC.pack(crc))
 
-    def receive_frame(self) -> tuple[dict[str, Any], list[bytes]]:
-        """Raises: _BrokenFrame for anything that `send_frame` does not send; else like `receive`."""
+    def receive_frame(self, limit_bytes: int = ANSWER_MAX_BYTES) -> tuple[dict[str, Any], list[bytes]]:
+        """A frame of at most so many bytes.
+
+        Raises: _BrokenFrame for anything that `send_frame` does not send; else like `receive`.
+        """
         fixed = self.receive(_FIXED.size)
         magic, text_length, count = _FIXED.unpack(fixed)
         if magic != MAGIC:
@@ -401,14 +488,17 @@ class _Wire:
         rest = self.receive(8 * count + _CRC.size)
         lengths = struct.unpack(f"<{count}Q", rest[: 8 * count])
         _check_crc(google_crc32c.value(fixed + rest[: 8 * count]), rest[8 * count :])
-        if sum(lengths) > MESSAGE_MAX_BYTES:
-            raise _BrokenFrame(f"{sum(lengths)} bytes of attachments are too many")
+        if text_length + sum(lengths) > limit_bytes:
+            raise _BrokenFrame(f"{text_length + sum(lengths)} bytes are too many: at most {limit_bytes}")
         text = self.receive(text_length)
         attachments = [self.receive(length) for length in lengths]
         crc = google_crc32c.value(text)
         for attachment in attachments:
             crc = google_crc32c.extend(crc, attachment)
         _check_crc(crc, self.receive(_CRC.size))
+        # In memory an empty list takes twenty times its text.
+        if sum(text.count(sign) for sign in (b"[", b"{", b",")) > JSON_VALUES_MAX:
+            raise _BrokenFrame(f"more than {JSON_VALUES_MAX} values in the JSON are too many")
         try:
             message = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -417,16 +507,8 @@ class _Wire:
             raise _BrokenFrame("the JSON is no object")
         return message, attachments
 
-    def _receive_into(self, view: memoryview) -> None:
-        while view.nbytes:
-            self._wait()
-            received = self._connection.recv_into(view)
-            if not received:
-                raise EOFError("the other side closed the connection")
-            view = view[received:]
-
     def _wait(self) -> None:
-        left_s = self._left_s()
+        left_s = self.left_s()
         if left_s <= 0:
             raise TimeoutError("the time is over")
         self._connection.settimeout(left_s)

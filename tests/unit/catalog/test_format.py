@@ -55,11 +55,21 @@ def test_the_pages_numbers_are_the_codes() -> None:
         assert f"| {name} | {value} |" in CATALOG_PAGE
         assert getattr(format, f"_{name}") == value
     for number in (
-        handover_channel.JSON_MAX_BYTES, handover_channel.ATTACHMENT_COUNT_MAX, handover_channel.MESSAGE_MAX_BYTES
+        handover_channel.JSON_MAX_BYTES, handover_channel.ATTACHMENT_COUNT_MAX, handover_channel.REQUEST_MAX_BYTES,
+        handover_channel.REQUESTS_MAX_BYTES, handover_channel.JSON_VALUES_MAX,
     ):  # fmt: skip
         assert f"at most {number}" in LEASE_PAGE
-    assert "1 accepted, 2 closing (nothing was done), 3 unreadable" in LEASE_PAGE
-    assert (handover_channel.ACCEPTED, handover_channel.CLOSING, handover_channel.UNREADABLE) == (1, 2, 3)
+    assert f"{handover_channel.ANSWER_MAX_BYTES} in an answer" in LEASE_PAGE
+    assert f"serves {handover_channel.CONNECTIONS_MAX} connections" in LEASE_PAGE
+    assert f"after {handover_channel.REQUEST_TIMEOUT_S:g} seconds" in LEASE_PAGE
+    assert "1 accepted; 2 closing, 3 unreadable, 4 busy (nothing was done)" in LEASE_PAGE
+    statuses = (
+        handover_channel.ACCEPTED,
+        handover_channel.CLOSING,
+        handover_channel.UNREADABLE,
+        handover_channel.BUSY,
+    )
+    assert statuses == (1, 2, 3, 4)
     assert handover_channel.MAGIC == b"NYH1"
 
 

@@ -327,8 +327,8 @@ def test_S1_a_request_that_comes_as_the_server_stops(
     server = serve(echo)
     receive_frame = handover_channel._Wire.receive_frame
 
-    def closing(wire: handover_channel._Wire) -> Any:
-        frame = receive_frame(wire)
+    def closing(wire: handover_channel._Wire, limit_bytes: int) -> Any:
+        frame = receive_frame(wire, limit_bytes)
         server._stopping = True
         return frame
 
@@ -449,6 +449,170 @@ def test_S1_a_server_that_ends_at_any_point(
     assert getattr(caught.value, "outcome", None) == outcome
     server.join()
     listener.close()
+
+
+# --- what strangers send ----------------------------------------------------------------------------
+
+
+def connected(folder: Path) -> socket.socket:
+    """A client that has read the hello."""
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(20)
+    client.connect(str(folder / "writer.sock"))
+    assert client.recv(4) == MAGIC
+    return client
+
+
+def head_of(text_length: int, *lengths: int) -> bytes:
+    head = struct.pack(f"<4sII{len(lengths)}Q", MAGIC, text_length, len(lengths), *lengths)
+    return head + struct.pack("<I", google_crc32c.value(head))
+
+
+def resident_mb() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4 // 1024
+
+
+def until(true: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if true():
+            return
+        time.sleep(0.005)
+    raise AssertionError("it does not become true")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_header_takes_no_memory_for_what_it_announces(serve: Serve, tmp_path: Path) -> None:
+    """28 bytes from each of 40 clients would take gigabytes of the writer's process."""
+    server = serve(echo)
+    before = resident_mb()
+    limit = handover_channel.JSON_MAX_BYTES
+    with contextlib.ExitStack() as stack:
+        for lengths in [(limit,), (limit, 1), (limit, 1 << 20)] * 10:
+            stack.enter_context(connected(tmp_path)).sendall(head_of(*lengths))
+        for lengths in ((limit + 1,), (1, 1 << 40), (1, *[(1 << 64) - 1] * 3), (limit, 1 << 30)):
+            refused = stack.enter_context(connected(tmp_path))
+            refused.sendall(head_of(*lengths))
+            assert refused.recv(1) == bytes([handover_channel.UNREADABLE])
+        until(lambda: len(server._workers) == 30)
+        assert resident_mb() - before < 60
+        assert ask(tmp_path, {"still": 1})[0]["request"] == {"still": 1}
+    until(lambda: not server._workers and not server._room.taken_bytes)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_json_of_many_values_takes_no_multiple_of_its_size(serve: Serve, tmp_path: Path) -> None:
+    """A list takes three bytes of text and twenty times as much memory."""
+    serve(echo)
+    before = resident_mb()
+    text = b'{"a":[' + b"[]," * 8_000_000 + b"0]}"
+    with connected(tmp_path) as client:
+        client.sendall(head_of(len(text)) + text + struct.pack("<I", google_crc32c.value(text)))
+        assert client.recv(1) == bytes([handover_channel.UNREADABLE])
+    assert resident_mb() - before < 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_requests_of_all_clients_share_one_bound(serve: Serve, tmp_path: Path) -> None:
+    """Each client within its own bound, many of them would take all memory there is. Who comes too late is told so,
+    tries again, and is served when there is room."""
+    server = serve(echo)
+    before = resident_mb()
+    sent = b" " * (24 << 20)
+    clients = []
+    for _ in range(6):
+        client = connected(tmp_path)
+        with contextlib.suppress(ConnectionError):
+            client.sendall(head_of(30 << 20) + sent)
+        clients.append(client)
+    until(lambda: len(server._reading) <= 2)
+    assert 24 << 20 <= server._room.taken_bytes <= handover_channel.REQUESTS_MAX_BYTES
+    statuses = []
+    for client in clients:
+        client.settimeout(0.2)
+        with contextlib.suppress(TimeoutError):
+            statuses.append(client.recv(1))
+    assert statuses.count(bytes([handover_channel.BUSY])) >= 4
+    assert resident_mb() - before < 250
+    with pytest.raises(NoWriter, match="requests of other processes"):
+        ask(tmp_path, {"a": "x" * (20 << 20)})
+    for client in clients:
+        client.close()
+    until(lambda: not server._room.taken_bytes)
+    assert len(ask(tmp_path, {"a": "x" * (20 << 20)})[0]["request"]["a"]) == 20 << 20
+
+
+def test_connections_are_bounded_and_others_wait(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each connection has a thread: a client in a loop would take all that the system has."""
+    monkeypatch.setattr(handover_channel, "CONNECTIONS_MAX", 3)
+    server = serve(echo)
+    silent = [connected(tmp_path) for _ in range(3)]
+    answers = []
+    client = threading.Thread(target=lambda: answers.append(ask(tmp_path, {"a": 1})[0]))
+    client.start()
+    client.join(0.3)
+    assert client.is_alive() and len(server._workers) == 3
+    silent[0].close()
+    client.join(20)
+    assert answers[0]["request"] == {"a": 1}
+    for other in silent:
+        other.close()
+
+
+def test_a_server_full_of_silent_clients_can_be_stopped(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`close()` would wait for clients that never say anything."""
+    monkeypatch.setattr(handover_channel, "CONNECTIONS_MAX", 2)
+    server = serve(echo)
+    silent = [connected(tmp_path) for _ in range(2)]
+    server.stop()
+    for client in silent:
+        assert client.recv(1) in (b"", bytes([handover_channel.CLOSING]))
+        client.close()
+
+
+def test_a_client_that_sends_byte_by_byte_is_dropped(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time is for the whole request: a byte now and then would hold a place for ever."""
+    monkeypatch.setattr(handover_channel, "REQUEST_TIMEOUT_S", 0.5)
+    server = serve(echo)
+    with connected(tmp_path) as slow:
+        slow.sendall(head_of(1000))
+        with pytest.raises(OSError):
+            for _ in range(2000):
+                slow.sendall(b" ")
+                time.sleep(0.01)
+    until(lambda: not server._workers)
+
+
+def test_only_the_same_user_can_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody on the machine could have files committed, under a umask that lets others write."""
+    before = os.umask(0)
+    try:
+        server = ChannelServer(SYSTEM, str(tmp_path), echo)
+        server.start()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.stat(tmp_path / "writer.sock").st_mode) == 0o600
+    assert ask(tmp_path, {"a": 1})[0]["count"] == 0
+    monkeypatch.setattr(handover_channel, "_is_ours", lambda connection: False)
+    with pytest.raises(NoWriter):
+        ask(tmp_path, {"a": 1})
+    server.stop()
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the system does not name a peer's user")
+def test_another_users_process_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A descriptor that was passed on, or a folder whose rights changed since, lets others connect."""
+    left, right = socket.socketpair()
+    with left, right:
+        assert handover_channel._is_ours(left)
+        if os.geteuid() != 0:
+            monkeypatch.setattr(os, "geteuid", lambda: 12345)
+            assert not handover_channel._is_ours(left)
 
 
 # --- surroundings -----------------------------------------------------------------------------------
