@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from nyala.mvcc.timestamp import to_datetime
 from nyala.partition.describe import describe_range
-from nyala.previews import preview, told
+from nyala.previews import ROWS_COUNTED, preview, row_count_text, told
 from nyala.scan import PinnedRows, ScannedStore
 from nyala.tablet import diff_scan
 from nyala.tablet.diff_spec import DiffSpec, Versions
@@ -89,11 +89,14 @@ class ChangeFeed(PinnedRows):
     @told
     def __repr__(self) -> str:
         shown: list[pa.RecordBatch] = []
+        count = 0
         for batch in self._batches():
-            shown.append(batch.slice(0, _SHOWN - sum(part.num_rows for part in shown)))
-            if sum(part.num_rows for part in shown) >= _SHOWN:
+            shown.append(batch.slice(0, max(0, _SHOWN - count)))
+            count += batch.num_rows
+            if count > ROWS_COUNTED:
                 break
         head = pa.Table.from_batches(shown, schema=self.schema)
         kind = "net changes" if self.versions == "net" else "all versions"
         since, until = (to_datetime(moment).isoformat() for moment in (self.since, self.until))
-        return f"ChangeFeed of {self._name}, {kind} after {since} up to {until}\n{preview(head)}"
+        rows = row_count_text(count)
+        return f"ChangeFeed of {self._name}, {kind} after {since} up to {until}, {rows}\n{preview(head)}"

@@ -28,6 +28,7 @@ from nyala.errors import (
     StorageError,
     TableExistsError,
     TableNotFoundError,
+    bounded,
 )
 from nyala.hints import no_attribute, not_pickled
 from nyala.mvcc.ahead import AheadOfClock
@@ -430,7 +431,7 @@ class Database:
             return f"Database {self.path} (closed)"
         tables = ", ".join(self.list_tables()) or "no tables"
         mode = ", read only" if self.read_only else ""
-        return f"Database {self.path}{mode}: {tables}"
+        return bounded(f"Database {self.path}{mode}: {tables}")
 
     # ---------------------------------------------------------------------------------------- inside
 

@@ -22,6 +22,8 @@ Source: shared contract, "Errors". Every message says what, where and what to do
 
 from __future__ import annotations
 
+import bisect
+import re
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ __all__ = [
     "ALREADY_PRESENT",
     "INVALID_UTF8",
     "KEY_TOO_LARGE",
+    "MESSAGE_MAX_CHARS",
     "MISSING_COLUMN",
     "NOT_FOUND",
     "NO_PARTITION",
@@ -54,14 +57,104 @@ __all__ = [
     "TableExistsError",
     "TableNotFoundError",
     "WriteError",
+    "bounded",
     "write_error",
 ]
 
+MESSAGE_MAX_CHARS: Final = 2_000
+"""The most characters of an error's message; see `bounded`."""
+
+_LOOKED_AT_CHARS: Final = 700_000
+# Of a part in quotes so much is shown; of a list so many items at each end.
+_QUOTED_CHARS: Final = 160
+_LISTED: Final = 6
+_ITEM_CHARS: Final = 400
+_OPENING: Final = re.compile(r"""(?<!\w)['"`]""")
+_CLOSING: Final = re.compile(r"""['"`](?!\w)""")
+
+
+def bounded(text: str, limit: int = MESSAGE_MAX_CHARS) -> str:
+    """Return `text` in at most `limit` characters.
+
+    Shortens parts in quotes first, then lists, and last the middle of the whole, so that the sentences around a user's
+    text stay readable.
+
+    Examples
+    --------
+    >>> bounded("short")
+    'short'
+    >>> bounded("no column '" + "x" * 5000 + "': look at table.schema", 200)[-24:]
+    "x': look at table.schema"
+    """
+    if len(text) <= limit:
+        return text
+    text = _without_middle(text, _LOOKED_AT_CHARS)
+    text = _short_quotes(text)
+    if len(text) > limit:
+        text = _short_lists(text)
+    return _without_middle(text, limit)
+
+
+def _without_middle(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    left_out = f" … ({len(text) - limit:,} characters left out) … "
+    room = limit - len(left_out)
+    head = room * 2 // 3
+    return text[:head] + left_out + text[len(text) - (room - head) :]
+
+
+def _short_quotes(text: str) -> str:
+    closing: dict[str, list[int]] = {"'": [], '"': [], "`": []}
+    for match in _CLOSING.finditer(text):
+        closing[match[0]].append(match.start())
+    parts, at = [], 0
+    for match in _OPENING.finditer(text):
+        begin = match.start()
+        if begin < at:
+            continue
+        places = closing[match[0]]
+        place = bisect.bisect_right(places, begin)
+        if place == len(places):
+            continue
+        inside = text[begin + 1 : places[place]]
+        parts.append(text[at : begin + 1])
+        parts.append(inside if len(inside) <= _QUOTED_CHARS else f"{inside[:120]}…{inside[-30:]}")
+        at = places[place]
+        parts.append(text[at])
+        at += 1
+    return "".join([*parts, text[at:]])
+
+
+def _short_lists(text: str) -> str:
+    items, shown, at = text.split(", "), [], 0
+    while at < len(items):
+        end = at
+        while end < len(items) and len(items[end]) <= _ITEM_CHARS:
+            end += 1
+        left_out = end - at - 2 * _LISTED
+        if left_out > _LISTED:
+            shown += [*items[at : at + _LISTED], f"… ({left_out:,} more)", *items[end - _LISTED : end]]
+        else:
+            shown += items[at:end]
+        shown += items[end : end + 1]
+        at = end + 1
+    return ", ".join(shown)
+
 
 class Error(Exception):
-    """Root of all errors of Nyala. `applied`: rows of earlier batches of a streamed call, which stay written."""
+    """Root of all errors of Nyala. `applied`: rows of earlier batches of a streamed call, which stay written.
+
+    A message has at most 2,000 characters: of longer ones the middle of quoted text, of lists, or of the whole is left
+    out.
+    """
 
     applied: int = 0
+
+    def __init__(self, *args: Any) -> None:
+        if args and isinstance(args[0], str):
+            args = (bounded(args[0]), *args[1:])
+        super().__init__(*args)
 
     def __str__(self) -> str:
         # KeyError's own __str__ shows the repr of its argument; ours is a sentence for people.

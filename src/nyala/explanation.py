@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nyala.errors import bounded
 from nyala.mvcc.timestamp import to_datetime
 from nyala.tablet import read_path
 from nyala.tablet.read_path import ScanCounters, ScanSpec
@@ -66,16 +67,16 @@ class Explanation:
         facts = self.to_dict()
         lines = [
             f"scan of {facts['table']} at {to_datetime(facts['timestamp']).isoformat()}",
-            f"  columns   {', '.join(facts['columns']) or '(none)'}",
+            f"  columns   {bounded(', '.join(facts['columns'])) or '(none)'}",
         ]
         if facts["where"] is not None:
-            lines.append(f"  where     {facts['where']}")
+            lines.append(f"  where     {bounded(facts['where'])}")
             if not facts["prunes"]:
                 lines.append(
                     "            (a pyarrow expression, or OR over several columns: it prunes nothing)"
                 )
             if self._spec.predicate is not None and self._spec.predicate.null_note:
-                lines.append(f"            ({self._spec.predicate.null_note})")
+                lines.append(f"            ({bounded(self._spec.predicate.null_note)})")
         if not self._has_run:
             return "\n".join([*lines, "  nothing was read yet: no rows were asked for"])
         rows = f"{facts['rows_total'] - facts['rows_skipped']:,} of {facts['rows_total']:,}"

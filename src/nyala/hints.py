@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from nyala.errors import bounded
+
 __all__ = ["no_attribute", "not_pickled"]
 
 _ROWS: Final = "{x}.to_arrow().to_pylist() is a list of the rows as dicts"
@@ -89,7 +91,7 @@ def no_attribute(owner: object, name: str) -> AttributeError:
     """The error for a name that an object of ours does not have."""
     kind = type(owner).__name__
     hint = _HINTS.get(kind, {}).get(name)
-    text = f"{kind!r} object has no attribute {name!r}"
+    text = bounded(f"{kind!r} object has no attribute {name!r}")
     if hint is not None:
         text += ": " + hint.replace("{x}", "feed" if kind == "ChangeFeed" else "scan").replace("{name}", name)
     # With these Python looks for a name that is nearly the same.

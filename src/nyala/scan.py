@@ -30,7 +30,7 @@ from nyala.errors import ColumnNotFoundError, HistoryExpiredError, InvalidArgume
 from nyala.explanation import Explanation
 from nyala.hints import no_attribute, not_pickled
 from nyala.mvcc.timestamp import to_datetime
-from nyala.previews import preview, told
+from nyala.previews import ROWS_COUNTED, preview, row_count_text, told
 from nyala.schema.alteration import widens
 from nyala.schema.arrow_values import telling_damage
 from nyala.schema.nodes import Node, all_of
@@ -519,8 +519,14 @@ class Scan(PinnedRows):
         head = pa.Table.from_batches(
             list(read_path.run(read_path.plan(table, spec, counters), spec, counters)), schema=self.schema
         )
+        most = ROWS_COUNTED + 1
+        spec = dataclasses.replace(self._spec, limit=min(most, self._spec.limit or most))
+        count = head.num_rows
+        if count == shown:
+            count = read_path.count(read_path.plan(table, spec, counters), spec, counters)
         del root
-        lines = [f"Scan of {self._name} at {to_datetime(self.timestamp).isoformat()}", preview(head)]
+        at = to_datetime(self.timestamp).isoformat()
+        lines = [f"Scan of {self._name} at {at}, {row_count_text(count)}", preview(head)]
         if not head.num_rows and (why := self.why_empty()):
             lines.append(f"({why})")
         return "\n".join(lines)

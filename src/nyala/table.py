@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self
 
 import pyarrow as pa
 
-from nyala.errors import InvalidArgumentError, ReadOnlyError, WriteError
+from nyala.errors import InvalidArgumentError, ReadOnlyError, WriteError, bounded
 from nyala.hints import no_attribute, not_pickled
 from nyala.mvcc.timestamp import naive_note, parse_at, to_datetime
 from nyala.partition.describe import describe
@@ -639,7 +639,7 @@ class Table(_Readable):
         stats = self.stats()
         key = ", ".join(self.primary_key)
         size = (stats["bytes"] + stats["memory_bytes"]) / 1e6
-        return (
+        return bounded(
             f"Table {self._name}: {len(table.schema.columns)} columns, key ({key}), {stats['tablets']} tablets, "
             f"{stats['rows']:,} rows, {size:.1f} MB, as of {to_datetime(snapshot):%Y-%m-%d %H:%M:%S}"
         )

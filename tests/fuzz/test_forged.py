@@ -16,6 +16,7 @@ import json
 import random
 import sqlite3
 import struct
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from nyala import handover
 from nyala.catalog.format import SHAPES, SUM_MODULUS, SUMS, Row, TableShape
 from nyala.catalog.model import CatalogState
 from nyala.database import Database
-from nyala.errors import Error
+from nyala.errors import CorruptionError, Error
 from nyala.scan import read_token
 from nyala.tablet import change_token
 from nyala.tablet.change_token import make_change_tokens, read_change_token
@@ -341,6 +342,25 @@ def db(origin: Origin) -> Iterator[Database]:
         yield db
 
 
+@pytest.mark.parametrize("length", [1 << 31, 1 << 40, (1 << 63) - 1])
+def test_a_length_in_a_token_takes_no_memory(db: Database, length: int) -> None:
+    """The place of a column in its file comes with the token: it would be allocated before a byte is read."""
+    token = next(data for data in db["t"].scan().tokens() if b'"places"' in data)
+    size = int.from_bytes(token[16:20], "little")
+    meta = json.loads(token[20 : 20 + size])
+    for place in meta["rowsets"][0]["files"]["rowset"]["places"]:
+        place[4] = length
+    text = json.dumps(meta).encode()
+    data = reseal(token[:16] + struct.pack("<I", len(text)) + text + token[20 + size :], 12, 16)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptionError):
+            list(read_token(data))
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
 @given(seed=SEEDS)
 @example(seed=659)  # keys that end before they begin
 def test_any_scan_token_under_a_right_checksum(db: Database, seed: int) -> None:
@@ -424,7 +444,7 @@ def staged(path: Path, chance: random.Random, names: list[str]) -> tuple[str, st
         body = body[:at] + bytes([chance.randrange(256)]) + body[at + 1 :]
     name = "0.arrow"
     with open(f"{folder}/{name}", "wb") as file:
-        file.write(body + struct.pack("<I", google_crc32c.value(body)))
+        file.write(body + struct.pack("<I", google_crc32c.value(f"{key}/{name}".encode() + body)))
     return key, name
 
 

@@ -233,7 +233,7 @@ def decode(rows: RowsByTable) -> CatalogState:
     """
     try:
         return _decode(rows)
-    except (ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, AssertionError, RecursionError) as error:
         # The asserts are those of Schema and Partition, whose numbered rules a row may break.
         raise ValueError(f"the rows make no catalogue: {type(error).__name__}: {error}") from error
 

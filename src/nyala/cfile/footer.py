@@ -244,6 +244,8 @@ class ColumnFooter(LazyValues):
         # The lengths are subtracted, never added: an offset near 2^64 must not wrap around to a small one.
         if np.any(offsets < lower) or np.any(offsets > upper) or np.any(lengths > upper - offsets):
             raise damaged(f"expected blocks between {lower} and {upper}, found one outside")
+        if (taken := int(lengths.sum(dtype=np.uint64))) > upper:
+            raise damaged(f"expected blocks of at most {upper} bytes together, found {taken}")
         if dictionary_length and not (lower <= dictionary_offset <= upper - dictionary_length):
             raise damaged(
                 f"expected the dictionary between {lower} and {upper}, found it at {dictionary_offset}"

@@ -62,13 +62,16 @@ class App(Group):
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
-        from nyala.errors import Error
+        from nyala.errors import Error, bounded
 
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, click.Abort):
             click.echo("Stopped.", err=True)
             ctx.exit(EXIT_INTERRUPTED)
+        except click.ClickException as error:
+            error.message = bounded(error.message)
+            raise
         except (Error, Failure, OSError) as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise  # click ends quietly then
@@ -86,7 +89,9 @@ class App(Group):
 
 
 def _report(error: Exception, as_json: bool) -> None:
-    message = cli_words(str(error) or type(error).__name__)
+    from nyala.errors import bounded
+
+    message = bounded(cli_words(str(error) or type(error).__name__))
     if not as_json:
         click.echo(f"Error: {message}", err=True)
         return

@@ -41,6 +41,8 @@ _T = TypeVar("_T")
 _PARTS_MAX: Final = 1024
 # Linux moves at most 0x7ffff000 bytes a call and macOS refuses 2 GiB and more: stay below both.
 _CALL_MAX_BYTES: Final = 1 << 30
+# Of longer reads the file's size is looked at first: the length may come out of a damaged or forged file.
+_UNCHECKED_MAX_BYTES: Final = 1 << 20
 
 
 def _full_sync(fd: int) -> None:
@@ -82,7 +84,9 @@ def _write_fully(fd: int, parts: list[memoryview]) -> None:
 
 
 def _read_fully(fd: int, offset: int, length: int) -> bytes:
-    """So many bytes, or as many as there are."""
+    """So many bytes, or as many as there are. No memory is taken for bytes that the file has not."""
+    if length > _UNCHECKED_MAX_BYTES:
+        length = max(0, min(length, os.fstat(fd).st_size - offset))
     first = os.pread(fd, min(length, _CALL_MAX_BYTES), offset)
     if len(first) == length or not first:
         return first

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
-from nyala.errors import Error
+from nyala.errors import Error, bounded
 from nyala.explanation import Explanation
 from nyala.hints import no_attribute
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.mvcc.timestamp import to_datetime
-from nyala.previews import preview, told
+from nyala.previews import ROWS_COUNTED, preview, row_count_text, told
 from nyala.scan import Scan
 from nyala.schema.arrow_values import telling_damage
 from nyala.sql.errors import our_error
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nyala.sql.connection import Connection
 
 _HEAD_ROWS = 10
+_PLAN_CHARS = 20_000
 # Plans a statement and keeps the plan on its connection; it has no parameters, as types of these would be guessed.
 _PREPARE, _EXECUTE = "PREPARE nyala_statement AS\n", "EXECUTE nyala_statement"
 # Plans a statement, and writes the plan down in the form that costs DuckDB least.
@@ -77,7 +78,7 @@ class SqlExplanation:
         return {"scans": [scan.to_dict() for scan in self.scans], "plan": self.plan}
 
     def __str__(self) -> str:
-        return "\n".join([*map(str, self.scans), self.plan])
+        return "\n".join([*map(str, self.scans), bounded(self.plan, _PLAN_CHARS)])
 
     __repr__ = __str__
 
@@ -219,7 +220,16 @@ class Result(LazyValues):
     @told
     def __repr__(self) -> str:
         head = _Run(self._question).reader("SELECT * FROM (\n", f"\n) LIMIT {_HEAD_ROWS}").read_all()
-        return f"Result at {to_datetime(self.timestamp).isoformat()}\n{preview(head)}"
+        count = head.num_rows
+        if count == _HEAD_ROWS:
+            most = ROWS_COUNTED + 1
+            counted = _Run(self._question).reader(
+                "SELECT count(*) FROM (SELECT 1 FROM (\n", f"\n) LIMIT {most})"
+            )
+            count = counted.read_all().column(0)[0].as_py()
+        return (
+            f"Result at {to_datetime(self.timestamp).isoformat()}, {row_count_text(count)}\n{preview(head)}"
+        )
 
     if not TYPE_CHECKING:
 

@@ -14,6 +14,7 @@ from typing import Any
 from nyala.catalog.model import DeltaEntry, PartEntry, RowSetEntry, is_inside
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import ColumnKey, ColumnPlace, WrittenFile
+from nyala.cfile.format import ROWS_PER_BLOCK_LOG2_MAX
 from nyala.delta.delta_file import WrittenDelta
 from nyala.env import Env
 from nyala.rowset.disk_rowset import DiskRowSet
@@ -85,6 +86,10 @@ class RowSetFiles:
             checked(entry)
             if not is_inside(entry.path):
                 raise ValueError(f"the path {entry.path!r} does not stay inside the store's folder")
+        if (
+            files.rowset.row_count > files.rowset.size_bytes << ROWS_PER_BLOCK_LOG2_MAX
+        ):  # M10 of the catalogue
+            raise ValueError(f"{files.rowset.row_count} rows in {files.rowset.size_bytes} bytes")
         if files.rowset.key_min > files.rowset.key_max:
             raise ValueError(f"the keys of rowset {files.rowset.id} end before they begin")
         owners = {*(part.rowset_id for part in files.parts), *(delta.rowset_id for delta in files.deltas)}

@@ -110,7 +110,7 @@ class FrameDecoder:
             del self._pending[:end]
             try:
                 message = json.loads(text)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise BrokenFrame(f"the JSON is none: {error}") from error
             if not isinstance(message, dict):
                 raise BrokenFrame("the JSON is no object")

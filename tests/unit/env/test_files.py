@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tracemalloc
 import warnings
 from pathlib import Path
 
@@ -466,3 +467,19 @@ def test_a_forked_child_cannot_unlock_its_parent(tmp_path: Path) -> None:
     os.waitpid(pid, 0)
     assert FILES.exists(path)
     assert FILES.lock(path) is None
+
+
+def test_a_read_takes_no_memory_for_what_the_file_has_not(tmp_path: Path) -> None:
+    """A length out of a forged file would take all memory before the first byte is compared."""
+    path = tmp_path / "f"
+    path.write_bytes(b"0123456789")
+    file = PosixFiles().open(str(path))
+    tracemalloc.start()
+    try:
+        for length in (1 << 21, 1 << 40, 1 << 62, (1 << 64) - 1):
+            assert file.read(4, length) == b"456789"
+            assert file.read(10, length) == file.read(1 << 40, length) == b""
+        assert tracemalloc.get_traced_memory()[1] < 1 << 19
+    finally:
+        tracemalloc.stop()
+        file.close()

@@ -61,7 +61,7 @@ def test_a_past_beside_idle_rows_does_not_make_them_new(db: nyala.Database) -> N
 
     def with_a_past(staged: dict[str, Any]) -> None:
         for new, idle in zip(staged["rowsets"], staged["idle"], strict=True):
-            for name in ("path", "row_count", "columns", "size_bytes", "key_min", "key_max"):
+            for name in ("path", "row_count", "columns", "size_bytes", "file_id", "key_min", "key_max"):
                 new["meta"][name], idle["meta"][name] = idle["meta"][name], new["meta"][name]
             new["undo_path"] = new["meta"]["path"] + ".undo"
             folder = Path(db.path)
