@@ -101,8 +101,10 @@ class _SlowSync(PosixFiles):
 
 def log_records(path: Path) -> list[object]:
     from nyala.env import SYSTEM
+    from nyala.wal.reader import read_segment_header
 
-    return list(LogReader(SYSTEM, str(path / "wal"), 1).read_to_end())
+    header = read_segment_header(SYSTEM.files, str(path / "wal" / "wal-000000001"), 1)
+    return list(LogReader(SYSTEM, str(path / "wal"), 1, header.store_id).read_to_end())
 
 
 def test_w1_visible_after_synced(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class App(Group):
             click.echo("Stopped.", err=True)
             ctx.exit(EXIT_INTERRUPTED)
         except click.ClickException as error:
-            error.message = bounded(error.message)
+            vars(error)["message"] = bounded(error.message)
             raise
         except (Error, Failure, OSError) as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
