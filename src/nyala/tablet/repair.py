@@ -1,7 +1,7 @@
 """Mend what can be mended without a loss, and say what was done.
 
-    orphan-file   removed: no transaction names it, so nobody can read it (P3). Kept while files are missing or
-                  damaged, or the log is: it may be one of them under a wrong name
+    orphan-file   removed: no transaction names it, so nobody can read it (P3). Kept while files are missing,
+                  as it may be one of them under a wrong name, or the log is damaged or another store's
     checksum      the catalogue is written anew, when every value in it is vouched for (`catalog.rebuild`); comes first
     surplus       cut off: what the catalogue says was written is whole, and nobody reads behind it
     index         the rowset is written anew from its own rows, with the columns that snapshots of the past still need,
@@ -57,7 +57,7 @@ logger = logging.getLogger("nyala.repair")
 
 __all__ = ["repair_folder"]
 
-_MISPLACED: Final[frozenset[ProblemKind]] = frozenset({"missing-file", "damage", "log"})
+_MISPLACED: Final[frozenset[ProblemKind]] = frozenset({"missing-file", "log"})
 _LOSES: Final = "to go on without it would lose rows or their history: bring the store back from a backup"
 _WHY: Final[Mapping[ProblemKind, str]] = {
     "catalogue": "what it names is not known, so nothing is known to be whole or unneeded: bring the store back from "
@@ -71,7 +71,7 @@ _WHY: Final[Mapping[ProblemKind, str]] = {
     "wrong-tablet": "which of the row and the partition is right is not for a program to say",
     "log": "the batches behind it were acknowledged: bring the store back from a backup",
     "position": "with a damaged log it is the last witness of how far that log went",
-    "orphan-file": "it may be a missing or damaged file under a wrong name, or the repair ended early",
+    "orphan-file": "it may be a missing file under a wrong name, or of the log that is damaged, or the repair ended early",
     "memory": "it is what the log says, and the log is whole",
 }
 """Why a problem is left as it is, as the end of a sentence. Safe is what loses no row, no version and no witness."""
