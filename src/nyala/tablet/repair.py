@@ -71,7 +71,7 @@ _WHY: Final[Mapping[ProblemKind, str]] = {
     "wrong-tablet": "which of the row and the partition is right is not for a program to say",
     "log": "the batches behind it were acknowledged: bring the store back from a backup",
     "position": "with a damaged log it is the last witness of how far that log went",
-    "orphan-file": "it may be a missing file under a wrong name, or of the log that is damaged, or the repair ended early",
+    "orphan-file": "it may be a missing file under a wrong name, or of the damaged log, or the repair ended early",
     "memory": "it is what the log says, and the log is whole",
 }
 """Why a problem is left as it is, as the end of a sentence. Safe is what loses no row, no version and no witness."""
