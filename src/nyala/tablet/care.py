@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from nyala.catalog.leases import open_remote_lease
+from nyala.env import is_full
 from nyala.errors import Error, InvalidArgumentError, StorageError
 from nyala.tablet.compaction import (
     Runner,
@@ -178,7 +179,13 @@ def vacuum_table(
     if not dry_run:
         with _not_within(store):
             _wait_for_others(store, store.root.table(name))
-        flush(store)  # all tables: each of them may keep the log, and with it old versions of this one's rows
+        try:
+            # All tables: each of them may keep the log, and with it old versions of this one's rows.
+            store.reserve.use(lambda: flush(store))
+        except StorageError as error:
+            if not is_full(error):
+                raise
+            logger.warning("vacuum goes on without a flush: %s", error)
     root = store.root  # one for all that is looked at: the background goes on meanwhile
     table = root.table(name)
     table_id = table.id
