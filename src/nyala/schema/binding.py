@@ -130,7 +130,7 @@ def bind_node(node: Node, schema: Schema) -> Node:
             return node
         case Compare(part, op, Literal(value)):
             _check_op(op)
-            part = bind_node(part, schema)
+            part = part if isinstance(part, Column) else bind_node(part, schema)
             if (column := _column_of(part, schema)) is None:
                 return Literal(None)
             return compare(part, op, _spell(column, value))

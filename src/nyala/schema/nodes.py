@@ -350,10 +350,18 @@ def is_distinct(left: Node, right: Node) -> Node:
 # --- what stands in a tree --------------------------------------------------------------------------
 
 
+_FIELD_NAMES: Final = {
+    kind: tuple(one.name for one in fields(kind))  # type: ignore[arg-type]  # every kind is a dataclass
+    for kind in Node.__subclasses__()
+}
+
+
 def parts_of(node: Node) -> Iterator[Node]:
     """The nodes right below."""
-    for one in fields(node):  # type: ignore[arg-type]  # every kind is a dataclass
-        value = getattr(node, one.name)
+    if isinstance(node, Column | Literal):
+        return
+    for name in _FIELD_NAMES[type(node)]:
+        value = getattr(node, name)
         if isinstance(value, Node):
             yield value
         elif isinstance(value, tuple):
@@ -363,12 +371,12 @@ def parts_of(node: Node) -> Iterator[Node]:
 def mapped(node: Node, function: Callable[[Node], Node]) -> Node:
     """The node with the function's results in the place of its parts."""
     changed: dict[str, Any] = {}
-    for one in fields(node):  # type: ignore[arg-type]
-        value = getattr(node, one.name)
+    for name in _FIELD_NAMES[type(node)]:
+        value = getattr(node, name)
         if isinstance(value, Node):
-            changed[one.name] = function(value)
+            changed[name] = function(value)
         elif isinstance(value, tuple) and value and isinstance(value[0], Node):
-            changed[one.name] = tuple(map(function, value))
+            changed[name] = tuple(map(function, value))
     return replace(node, **changed) if changed else node  # type: ignore[type-var]
 
 

@@ -68,6 +68,7 @@ Parameters = Sequence[Any] | Mapping[str, Any] | None
 
 STEPS_MAX: Final = 150
 _OPS: Final = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_JOINS: Final = {"AND": LEVEL_AND, "OR": LEVEL_OR}
 # Operators of other systems: what to write instead.
 _REGEX: Final = (
     "regular expressions are pyarrow's: import pyarrow.compute as pc, where=pc.match_substring_regex(pc.field('a'), "
@@ -231,35 +232,37 @@ class _Parser:
         steps = 0
         while True:
             token = stream.token
-            level = LEVELS.get(token.text, -1) if token.kind == "op" else -1
-            if level >= max(least, 0):
-                steps += 1
-                if steps > STEPS_MAX:
-                    raise InvalidArgumentError(
-                        f"the expression has more than {STEPS_MAX} steps in a row; shorten it"
-                    )
-                stream.advance()
-                left = Call(token.text, (left, self.expression(level + 1)))
-            elif token.is_op(*_OPS) and least <= LEVEL_COMPARE:
-                left = self._comparison(left, first)
-            elif token.is_op("::"):
-                stream.advance()
-                left = Cast(left, self._type())
-            elif token.kind != "name":
-                return left
-            elif token.is_keyword("AND", "OR"):
-                word = token.text.upper()
-                level = LEVEL_AND if word == "AND" else LEVEL_OR
+            if token.kind == "op":
+                level = LEVELS.get(token.text, -1)
+                if level >= max(least, 0):
+                    steps += 1
+                    if steps > STEPS_MAX:
+                        raise InvalidArgumentError(
+                            f"the expression has more than {STEPS_MAX} steps in a row; shorten it"
+                        )
+                    stream.advance()
+                    left = Call(token.text, (left, self.expression(level + 1)))
+                elif token.text in _OPS and least <= LEVEL_COMPARE:
+                    left = self._comparison(left, first)
+                elif token.text == "::":
+                    stream.advance()
+                    left = Cast(left, self._type())
+                else:
+                    return left
+                continue
+            word = token.text.upper() if token.kind == "name" else ""
+            if word in _JOINS:
+                level = _JOINS[word]
                 if level < least:
                     return left
                 parts = [self._as_condition(left, first)]
                 while stream.accept_keyword(word):
                     parts.append(self.condition(level + 1))
                 left = all_of(parts) if word == "AND" else any_of(parts)
-            elif token.is_keyword("IS") and least <= LEVEL_IS:
+            elif word == "IS" and least <= LEVEL_IS:
                 stream.advance()
                 left = self._is(left)
-            elif least <= LEVEL_IN and (found := self._word_operator(left)) is not None:
+            elif word and least <= LEVEL_IN and (found := self._word_operator(left)) is not None:
                 left = found
             else:
                 return left
@@ -332,7 +335,10 @@ class _Parser:
             token = stream.token
             if token.kind == "quoted":
                 stream.fail("a value (a text stands in single quotes, a column in double ones)")
-            items.append(self.expression(LEVEL_IN + 1))
+            if token.kind in ("number", "string") and stream.peek().is_op(",", ")"):  # as most are
+                items.append(Literal(stream.advance().value))
+            else:
+                items.append(self.expression(LEVEL_IN + 1))
             if isinstance(left, Row) != isinstance(items[-1], Row):
                 stream.fail("a row of as many values, (1, 2)" if isinstance(left, Row) else "a value", token)
             if not stream.accept_op(","):
@@ -375,17 +381,17 @@ class _Parser:
     def _value(self) -> Node:
         stream = self._stream
         token = stream.token
-        if token.is_op("-", "+"):
-            return self._signed()
-        if stream.accept_op("("):
-            return self._parenthesised()
-        if token.kind == "param":
-            return Literal(normalise(self._parameter()))
         if token.kind in ("number", "string", "binary"):
             return Literal(stream.advance().value)
         if token.kind == "quoted":
             stream.advance()
             return Column(str(token.value), quoted=True)
+        if token.kind == "param":
+            return Literal(normalise(self._parameter()))
+        if token.is_op("-", "+"):
+            return self._signed()
+        if stream.accept_op("("):
+            return self._parenthesised()
         if token.kind != "name":
             stream.fail("a column, a value or '('")
         if token.is_keyword("TRUE", "FALSE", "NULL"):
