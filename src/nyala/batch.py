@@ -9,6 +9,9 @@ Nothing is checked or written before the block ends; leaving it by an exception 
 stops the whole batch (`errors="collect"` is for single calls only). Operations apply in their order: a later
 one sees what an earlier one of the same batch did.
 
+Inside the block the same thread cannot write in another way, by `table.insert(…)` or a second batch: such a write
+would be committed at once, whatever becomes of the batch. It raises `InvalidArgumentError`.
+
 Source: shared contract, "Write"; design §1.3.
 """
 
@@ -62,6 +65,7 @@ class Batch:
         if self._used:
             raise InvalidArgumentError("a batch can be used once: make another with db.batch()")
         self._database._writer().check_writable()
+        self._database._open.enter_batch()
         self._open = self._used = True
         return self
 
@@ -69,5 +73,6 @@ class Batch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open = False
+        self._database._open.leave_batch()
         if kind is None and self._requests:
             self.results = write(self._database._writer(), self._requests)

@@ -49,7 +49,7 @@ from nyala.schema.sizes import SIZE_MAX_BYTES, size_in_bytes, whole_number
 from nyala.table import Table, TableView
 from nyala.tablet.compaction import Runner, run_here
 from nyala.tablet.diff_spec import DiffSpec
-from nyala.tablet.history import check_readable, parse_history
+from nyala.tablet.history import check_created, check_readable, parse_history
 from nyala.tablet.layout import catalog_path
 from nyala.tablet.maintenance import Maintenance
 from nyala.tablet.reader_store import ReaderStore
@@ -557,14 +557,16 @@ class Snapshot:
     def table(self, name: str) -> TableView:
         """The table as of this moment, read-only. Raises: TableNotFoundError, HistoryExpiredError."""
         root = self._pinned()
-        check_readable(root.table(name).entry, self.timestamp, self._published, self._taken_us, self._note)
+        entry = root.table(name).entry
+        check_readable(entry, self.timestamp, self._published, self._taken_us, self._note)
+        check_created(entry, self.timestamp, self._published, note=self._note)
         return TableView(self._database, name, root, self.timestamp)
 
     def __getitem__(self, name: str) -> TableView:
         return self.table(name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._pinned().by_name
+        return name in self.list_tables()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.list_tables())
@@ -581,8 +583,9 @@ class Snapshot:
         return run(connection, self, text, parameters)
 
     def list_tables(self) -> list[str]:
-        """Names of the tables that there were, sorted."""
-        return sorted(self._pinned().by_name)
+        """Names of the tables that existed at this moment and still exist, sorted."""
+        created = ((table.name, table.entry.created) for table in self._pinned().tables.values())
+        return sorted(name for name, moment in created if self.timestamp >= min(moment, self._published))
 
     def close(self) -> None:
         """Let go of the files. May be called twice."""

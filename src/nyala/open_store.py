@@ -160,6 +160,7 @@ class OpenStore:
         self.sql: Connection | None = None
         self.sql_lock = threading.Lock()
         self.pid = os.getpid()
+        self._batches: set[int] = set()  # threads that are inside `with db.batch()`
         if isinstance(store, Store):
             if store.options.durability == "group":
                 self.group_sync = GroupSync(store)
@@ -182,6 +183,23 @@ class OpenStore:
         made = Handle(self)
         self.handles.add(made)
         return made
+
+    def enter_batch(self) -> None:
+        """Note that this thread is inside `with db.batch()`. Raises: InvalidArgumentError if it is already."""
+        self.refuse_in_batch("db.batch()", "b.insert(…) of the first batch")
+        self._batches.add(threading.get_ident())
+
+    def leave_batch(self) -> None:
+        """Note that this thread has left its `with db.batch()`."""
+        self._batches.discard(threading.get_ident())
+
+    def refuse_in_batch(self, call: str, instead: str) -> None:
+        """Check that this thread may write outside a batch. Raises: InvalidArgumentError inside `with db.batch()`."""
+        if threading.get_ident() in self._batches:
+            raise InvalidArgumentError(
+                f"{call} inside `with db.batch() as b` would be committed at once, and not with the batch: use "
+                f"{instead}"
+            )
 
     def sync(self) -> None:
         """Make durable what was written. Raises: StorageError."""

@@ -40,7 +40,7 @@ from nyala.schema.sizes import whole_number
 from nyala.schema.types import parse_type
 from nyala.tablet import read_path, token
 from nyala.tablet.estimate import Estimate, estimate, row_count
-from nyala.tablet.history import before_it_was_made, check_dropped
+from nyala.tablet.history import check_dropped
 from nyala.tablet.read_path import ScanCounters, ScanSpec
 from nyala.tablet.root import Root, TableState
 from nyala.tablet.token import Token
@@ -264,13 +264,9 @@ class Scan(PinnedRows):
         return self._derived(root, table, dataclasses.replace(self._spec, limit=limit)).to_arrow()
 
     def why_empty(self) -> str:
-        """A sentence for who got no row, where the reason is plain: the moment is before the table, or a column is
-        compared with NULL. Empty otherwise."""
-        _, table = self._take()
+        """Why the scan has no row, where that is plain: a column is compared with NULL. Empty otherwise."""
         predicate = self._spec.predicate
-        return before_it_was_made(table.entry, self.timestamp) or (
-            "" if predicate is None else predicate.null_note
-        )
+        return "" if predicate is None else predicate.null_note
 
     def check_readable(self) -> None:
         """Raises: HistoryExpiredError when it needs a range partition that was there then and was dropped since."""

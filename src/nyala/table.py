@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError, ReadOnlyError, WriteError, bounded
 from nyala.hints import no_attribute, not_pickled
-from nyala.mvcc.timestamp import naive_note, parse_at, to_datetime
+from nyala.mvcc.timestamp import TIMESTAMP_ZERO, naive_note, parse_at, to_datetime
 from nyala.partition.describe import describe
 from nyala.previews import preview, told
 from nyala.progress import Progress, Work, teller
@@ -35,7 +35,7 @@ from nyala.tablet.column_stats import column_stats
 from nyala.tablet.diff_spec import make_diff_spec
 from nyala.tablet.diff_versions import versions_of_key
 from nyala.tablet.flush import flush
-from nyala.tablet.history import check_readable, oldest_readable
+from nyala.tablet.history import check_created, check_readable, oldest_readable
 from nyala.tablet.layouts import dead_rows_of
 from nyala.tablet.restore import restore
 from nyala.tablet.result import WriteResult
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from nyala.change_feed import ChangeFeed
     from nyala.database import Database
     from nyala.partition.levels import HashSpec, RangeSpec
+    from nyala.tablet.store import Store
 
 Errors = Literal["raise", "collect"]
 SchemaOf = Literal["at", "current"]
@@ -118,8 +119,9 @@ class _Readable:
         schema:  the table's of that moment ("at", as None), or the present one ("current"): then a column that came
                  later has its default, and one that went is not there.
         Raises: ColumnNotFoundError, InvalidArgumentError (a moment in the future, a predicate that does not
-        parse), SchemaError (types that a scan does not give); HistoryExpiredError for a moment that is too long ago, or
-        that needs a range partition dropped since.
+        parse), SchemaError (types that a scan does not give); HistoryExpiredError for a moment that is older than the
+        table's history, or that needs a range partition dropped since; TableNotFoundError for a moment before the table
+        was created.
         """
         root, table, snapshot = self._view(at, schema=schema)
         where = parse_where(where, params)
@@ -175,8 +177,10 @@ class _Readable:
         value is there; or "all", every version of every row, with its values, by timestamp and then key.
         columns: which besides the key's; None: all. Who changes another column of a row is told as well.
         schema: the columns that the table had at `until` ("at", as None), or the present ones ("current").
+        since=0 means from the table's creation on. No other `since` may be earlier than that: an earlier table of this
+        name may have been dropped, and its changes are not known.
         Raises: InvalidArgumentError (since after until, a moment in the future), HistoryExpiredError (since is
-        older than what can be read), ColumnNotFoundError.
+        older than what can be read), TableNotFoundError (since is before the table's creation), ColumnNotFoundError.
         """
         if since is None:
             raise InvalidArgumentError(
@@ -284,6 +288,8 @@ class TableView(_Readable):
             raise InvalidArgumentError(_since_after_until(lower, upper))
         # The view keeps what it has: only what was thrown away before it was taken is not there.
         check_readable(table.entry, lower, 0, 0)
+        if lower > TIMESTAMP_ZERO:
+            check_created(table.entry, lower, upper, "since", naive_note(since))
         return root, table, lower, upper
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -366,9 +372,9 @@ class Table(_Readable):
                     "update(data) finds its rows by key; where= goes with set=: update(set={'column': value}, where=…)"
                 )
             return self._write("update", data, ignore, errors, progress)
-        return where_writes.update_where(
-            self._database._writer(), self._name, set, parse_where(where, params), collect=_collect(errors)
-        )
+        store = self._store_to_write("update(set=…)", "a write by key in the batch")
+        where = parse_where(where, params)
+        return where_writes.update_where(store, self._name, set, where, collect=_collect(errors))
 
     def delete(
         self,
@@ -398,7 +404,8 @@ class Table(_Readable):
             )
         where = parse_where(where, params)
         if where is not None:
-            return where_writes.delete_where(self._database._writer(), self._name, where)
+            store = self._store_to_write("delete(where=…)", "a write by key in the batch")
+            return where_writes.delete_where(store, self._name, where)
         return self._write("delete", keys, ignore, errors, progress)
 
     def restore(self, to: Any) -> WriteResult:
@@ -408,15 +415,22 @@ class Table(_Readable):
         The batch is a write like any other: what the table held before it stays readable, and so can be restored.
         Raises: InvalidArgumentError, HistoryExpiredError; StorageError.
         """
-        store = self._database._writer()
+        store = self._store_to_write("restore(…)", "restore() after the block")
         parse_at(to, name="to")  # None, which is now to a scan, is no moment to go back to
         _, table, moment = self._view(to, name="to")
         return restore(store, table.id, moment)
 
+    def _store_to_write(self, call: str, instead: str) -> Store:
+        """The store. Raises: ReadOnlyError, and InvalidArgumentError inside `with db.batch()` (see `Batch`)."""
+        store = self._database._writer()
+        self._database._open.refuse_in_batch(f"{self._name}.{call}", instead)
+        return store
+
     def _write(
         self, operation: str, data: Any, ignore: bool, errors: Errors, progress: bool | Progress = False
     ) -> WriteResult:
-        store, collect = self._database._writer(), _collect(errors)
+        store = self._store_to_write(f"{operation}(…)", f"b.{operation}({self._name!r}, …)")
+        collect = _collect(errors)
         told = teller(progress, lambda done, total: f"{operation} into {self._name}: {done:,} rows")
         if not isinstance(data, pa.RecordBatchReader):
             result = write(store, [Request(self._name, operation, data, ignore)], collect=collect)[0]
@@ -462,6 +476,8 @@ class Table(_Readable):
         if at is not None:
             now_us = self._database._store.env.clock.now_us()
             check_readable(table.entry, snapshot, published, now_us, naive_note(at))
+            if name != "since" or snapshot > TIMESTAMP_ZERO:
+                check_created(table.entry, snapshot, published, name, naive_note(at))
         return root, _seen(table, snapshot, schema or "at"), snapshot
 
     def scan(

@@ -173,15 +173,10 @@ def readable_from(oldest: int) -> dict[str, Any]:
     return {"oldest_readable": oldest, "oldest_readable_time": moment(oldest)["time"] if oldest else None}
 
 
-def tell_why_empty(database: Database, name: str, rows: Scan, at: str | None) -> None:
-    """For who got no row of that table: the reason, where it is plain."""
-    from nyala.mvcc.timestamp import naive_note
-
-    why = rows.why_empty()
-    if why:
-        created = state_of(database, name).entry.created
-        note = naive_note(at, created) if rows.timestamp < created else ""
-        click.echo(cli_words(why + note), err=True)
+def tell_why_empty(rows: Scan) -> None:
+    """Print why the scan has no row, where that is plain."""
+    if why := rows.why_empty():
+        click.echo(cli_words(why), err=True)
 
 
 def describe_columns(state: TableState) -> list[dict[str, Any]]:

@@ -267,7 +267,7 @@ def scan(
             count = echo_stream(rows.schema, whole.slice(0, TERMINAL_ROWS).to_batches(), keys)
             more = "" if whole.num_rows <= TERMINAL_ROWS else ", and there are more: --limit N shows N"
         if not count:
-            tell_why_empty(database, found.name, rows, at)
+            tell_why_empty(rows)
         if is_terminal():
             when = moment(rows.timestamp)
             click.echo(f"{count:,} rows as of {when['time']} (timestamp {when['timestamp']}){more}")

@@ -630,7 +630,7 @@ def export(
                 bar.update(count, f"{count:,} rows")
         seconds = time.monotonic() - began_s
         if not count and not settings().json:
-            tell_why_empty(database, table, rows, at)
+            tell_why_empty(rows)
         if settings().json:
             echo_json(
                 {

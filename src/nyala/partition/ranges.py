@@ -22,6 +22,7 @@ from typing import Any
 
 from nyala.errors import InvalidArgumentError, SchemaError
 from nyala.keys.codec import KeyCodec
+from nyala.schema.array_cast import shorten
 from nyala.schema.cast import cast_value
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import ColumnSchema
@@ -158,9 +159,15 @@ def _values(value: Any, columns: Sequence[ColumnSchema], what: str) -> list[Any]
     values: list[Any] = [None] * len(columns)
     for i, (one, column) in enumerate(zip(value, columns, strict=False)):
         try:
-            values[i] = to_canonical(column.type, cast_value(one, column.type))
+            bound = cast_value(one, column.type.uncut)
         except SchemaError as error:
             raise InvalidArgumentError(f"{what} of range column {column.name!r}: {error}") from error
+        if column.type.length is not None and bound is not None and len(bound) > column.type.length:
+            raise InvalidArgumentError(
+                f"{what} of range column {column.name!r}: {shorten(repr(bound))} has {len(bound)} characters, more "
+                f"than {column.type} holds; give a bound of at most {column.type.length}"
+            )
+        values[i] = to_canonical(column.type, bound)
     return values
 
 

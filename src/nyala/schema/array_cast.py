@@ -13,8 +13,9 @@
 An empty field has nothing in common and is a SchemaError for the whole batch. In the others a value either
 keeps its meaning exactly or its row fails: `fits` the range, `exact` in binary floating point (NaN stays NaN),
 `whole` without a fraction (of a number, a day, a microsecond), `ISO` 2014-01-31 or 2014-01-31T12:30:00.5+01:00.
-An int is what the column stores: days or microseconds since 1970-01-01. A time without a zone is in UTC.
-varchar is cut at its length in characters. A cell above 64 KiB fails.
+An int is a date's days since 1970-01-01. It is no timestamp, because its unit is not known. A time without a zone is
+in UTC; DuckDB's `infinity` fails. Text is cut at the length of a varchar; `nyala.schema.convert` does not cut keys.
+A cell above 64 KiB fails.
 
 Every kind of Arrow array is first made plain: dictionary, run-end-encoded, large, view and extension arrays,
 decimals of 32, 64 and 256 bits, halves.
@@ -58,6 +59,7 @@ from nyala.schema.types import (
 __all__ = [
     "Failure",
     "are_dates",
+    "are_finite_times",
     "cast_array",
     "copy_array",
     "copy_arrays",
@@ -267,6 +269,12 @@ def _nothing_in_common(source: pa.DataType, type: ColumnType) -> str:
     elif kind == "text":
         call = {"int": "int(…)", "float": "float(…)", "decimal": "decimal.Decimal(…)"}.get(target)
         how = f"cast it to {type} first, which parses it" + (f"; a value in Python by {call}" if call else "")
+    elif kind == "int" and target == "timestamp":
+        how = (
+            "whole numbers have no unit, so say what they count: pyarrow.array(values, pyarrow.timestamp('s')), with "
+            "'s', 'ms', 'us' or 'ns'; in pandas pd.to_datetime(values, unit='s'), in polars pl.from_epoch(values, 's'), "
+            "a single value datetime.fromtimestamp(value, UTC)"
+        )
     elif kind in ("int", "decimal", "timestamp", "date", "bool", "float", "binary"):
         how = f"cast it to {type} first"
     else:
@@ -505,7 +513,7 @@ def _timestamp_to_timestamp(array: pa.Array, type: ColumnType) -> Cast:
     naive = _without_zone(array)
     unit = naive.type.unit
     try:
-        return pc.cast(naive, _NAIVE_US).view(_UTC_US), []
+        return _finite_times(pc.cast(naive, _NAIVE_US).view(_UTC_US))
     except pa.ArrowInvalid:
         ticks = naive.view(pa.int64())
         if unit == "ns":
@@ -516,6 +524,31 @@ def _timestamp_to_timestamp(array: pa.Array, type: ColumnType) -> Cast:
             bad, why = _outside(ticks, -limit, limit), "is beyond 64 bits of microseconds"
         fitting, failures = _fail(naive, bad, why)
         return pc.cast(fitting, _NAIVE_US).view(_UTC_US), failures
+
+
+def are_finite_times(array: pa.Array) -> bool:
+    """Whether no value of a timestamp array is DuckDB's `infinity` or `-infinity`, the ends of 64 bits."""
+    ticks = array.view(pa.int64())
+    if len(array) <= _FEW:  # as in `are_dates`
+        return all(value is None or abs(value) != _INT64_MAX for value in ticks.to_pylist())
+    ends = pc.min_max(ticks)
+    return ends["min"].as_py() != -_INT64_MAX and ends["max"].as_py() != _INT64_MAX
+
+
+def _finite_times(array: pa.Array) -> Cast:
+    """Fail DuckDB's `infinity` and `-infinity`: only DuckDB would read these numbers as more than a time far away."""
+    if are_finite_times(array):
+        return array, []
+    ticks = _int_values(array.view(pa.int64()))
+    ups = ticks == _INT64_MAX
+    endless = ups | (ticks == -_INT64_MAX)
+    rows = np.flatnonzero(endless)
+    messages = [
+        f"{'' if up else '-'}infinity is not supported as a timestamp; give NULL, or a time far away"
+        for up in ups[rows].tolist()
+    ]
+    kept = pc.if_else(pa.array(endless), pa.scalar(None, array.type), array)
+    return kept, [Failure(rows, OUT_OF_RANGE, messages)]
 
 
 def _without_zone(array: pa.Array) -> pa.Array:
@@ -537,14 +570,6 @@ def _date_to_timestamp(array: pa.Array, type: ColumnType) -> Cast:
         outside = _outside(array.view(pa.int32()), -limit, limit)
         fitting, failures = _fail(array, outside, "is beyond 64 bits of microseconds")
         return pc.cast(fitting, _NAIVE_US).view(_UTC_US), failures
-
-
-def _int_to_timestamp(array: pa.Array, type: ColumnType) -> Cast:
-    if pa.types.is_int64(array.type):
-        return array.view(_UTC_US), []
-    outside = _outside(array, -_INT64_MAX - 1, _INT64_MAX)
-    fitting, failures = _fail(array, outside, "is beyond 64 bits of microseconds")
-    return pc.cast(fitting, pa.int64()).view(_UTC_US), failures
 
 
 # What `pc.cast` reads, no more: it refuses 30 February and 25 o'clock itself, but not row by row.
@@ -664,7 +689,6 @@ _RULES: Final[dict[tuple[str, str], Callable[[pa.Array, ColumnType], Cast]]] = {
     ("int", "float"): _int_to_float,
     ("int", "decimal"): _int_to_decimal,
     ("int", "date"): _int_to_date,
-    ("int", "timestamp"): _int_to_timestamp,
     ("float", "float"): _float_to_float,
     ("decimal", "int"): _decimal_to_int,
     ("decimal", "decimal"): _decimal_to_decimal,
@@ -683,6 +707,7 @@ _RULES: Final[dict[tuple[str, str], Callable[[pa.Array, ColumnType], Cast]]] = {
 _CHECKS: Final[dict[str, Callable[[pa.Array, ColumnType], Cast]]] = {
     "decimal": _decimal_to_decimal,
     "date": _date_to_date,
+    "timestamp": _timestamp_to_timestamp,
     "string": _text_to_text,
     "varchar": _text_to_text,
     "binary": _to_binary,

@@ -36,7 +36,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.errors import NULL, ColumnNotFoundError, InvalidArgumentError, SchemaError
-from nyala.schema.array_cast import Cast, Failure, cast_array, copy_array, copy_arrays, one_array
+from nyala.schema.array_cast import (
+    Cast,
+    Failure,
+    cast_array,
+    copy_array,
+    copy_arrays,
+    longest_bytes,
+    one_array,
+    shorten,
+)
 from nyala.schema.arrow_values import repeated
 from nyala.schema.cast import cast_datetime64, cast_list
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
@@ -49,6 +58,7 @@ from nyala.schema.types import ColumnType
 __all__ = [
     "Converted",
     "InputColumns",
+    "LongKeys",
     "convert",
     "copy_array",
     "default_array",
@@ -90,6 +100,19 @@ class Converted:
     borrowed: bool = False
     """Whether columns lie in the user's memory though copies were asked for: long ones, and see `convert`,
     `borrow_above_bytes`."""
+    too_long: LongKeys | None = None
+    """Rows whose key is longer than its varchar; they have no other error."""
+
+
+@dataclass(frozen=True)
+class LongKeys:
+    """Rows with a key that is longer than its varchar column allows, and a message for each.
+
+    A key is never cut: two different keys would become one row. Such a key cannot be stored, and finds nothing.
+    """
+
+    rows: npt.NDArray[np.int64]
+    messages: list[str]
 
 
 def convert(
@@ -127,13 +150,19 @@ def convert(
     if given.left_out:
         _check_left_out(given.left_out, schema, operation)
     errors = RowErrors()
+    too_long: dict[int, str] = {}
     converted: dict[str, Any] = {}
     shared: list[str] = []  # what lies in the user's memory
     borrowed = False
     for column in schema.columns:
         if column.name in given.columns:
-            array, shares = _convert_column(given.columns[column.name], column, errors, limits)
+            is_key = schema.is_key(column.name)
+            array, shares = _convert_column(
+                given.columns[column.name], column, errors, limits, cut=not is_key
+            )
             converted[column.name] = array
+            if is_key and column.type.length is not None:
+                too_long = _too_long(array, column) | too_long
             if isinstance(array, LongColumn):
                 borrowed = True
             elif shares:
@@ -145,7 +174,28 @@ def convert(
             shared = [name for name in shared if name not in lent]
     if copy and shared:
         converted.update(zip(shared, copy_arrays([converted[name] for name in shared]), strict=True))
-    return Converted(converted, given.row_count, errors, borrowed=borrowed)
+    for row in errors.rows.tolist() if too_long else ():
+        too_long.pop(row, None)
+    long = LongKeys(np.array(list(too_long), np.int64), list(too_long.values())) if too_long else None
+    return Converted(converted, given.row_count, errors, borrowed=borrowed, too_long=long)
+
+
+def _too_long(whole: Column, column: ColumnSchema) -> dict[int, str]:
+    """A message for each row whose key has more characters than its varchar column."""
+    length = column.type.length
+    assert length is not None
+    found: dict[int, str] = {}
+    first = 0
+    for array in (part.array() for part in whole.parts()) if isinstance(whole, LongColumn) else (whole,):
+        if longest_bytes(array, length) > length:
+            sizes = pc.fill_null(pc.utf8_length(array), 0).to_numpy(zero_copy_only=False)
+            for row in np.flatnonzero(sizes > length).tolist():
+                shown = shorten(repr(array[row].as_py()))
+                found[first + row] = (
+                    f"key column {column.name!r} is {column.type}, and {shown} has {sizes[row]} characters"
+                )
+        first += len(array)
+    return found
 
 
 def _check_names(names: Mapping[str, Any], schema: Schema, operation: str, key_only: bool) -> None:
@@ -208,9 +258,12 @@ def _check_index(given: InputColumns, schema: Schema, operation: str, key_only: 
         )
 
 
-def _convert_column(raw: Any, column: ColumnSchema, errors: RowErrors, limits: Limits) -> tuple[Column, bool]:
-    """The column, and whether it may share the user's memory."""
+def _convert_column(
+    raw: Any, column: ColumnSchema, errors: RowErrors, limits: Limits, *, cut: bool
+) -> tuple[Column, bool]:
+    """The column, and whether it may share the user's memory. cut: cut text at the length of a varchar."""
     where = f"column {column.name!r}: "
+    wanted = column.type if cut else column.type.uncut
     memory: list[tuple[int, int]] = []
     whole = False
     max_cell_bytes = limits.max_cell_bytes
@@ -221,9 +274,9 @@ def _convert_column(raw: Any, column: ColumnSchema, errors: RowErrors, limits: L
             raw = _text_of_numpy(raw, limits)
         if isinstance(raw, _ARROW) and raw.type.id in TEXT_IDS:
             is_array = isinstance(raw, pa.Array) and raw.type == column.type.arrow
-            long = None if is_array else long_column(raw, column.type, limits)
+            long = None if is_array else long_column(raw, wanted, limits)
         elif isinstance(raw, list | tuple) and column.type.is_variable:
-            long, failures = _long_list(raw, column.type, limits)
+            long, failures = _long_list(raw, wanted, limits)
         if long is not None:
             if isinstance(raw, _ARROW) and column.type.is_variable:
                 array, failures = long, long.failures()
@@ -234,15 +287,15 @@ def _convert_column(raw: Any, column: ColumnSchema, errors: RowErrors, limits: L
                 array = long
         elif isinstance(raw, _ARROW):
             source = one_array(raw)
-            array, failures = cast_array(source, column.type, max_cell_bytes)
+            array, failures = cast_array(source, wanted, max_cell_bytes)
             # Several chunks were copied into one array just now.
             if isinstance(raw, pa.Array) or raw.num_chunks < 2:
                 whole = array is source
                 memory = [] if whole else _memory_of(source)
         elif isinstance(raw, np.ndarray):
-            array, failures = _cast_numpy(raw, column.type, memory, max_cell_bytes)
+            array, failures = _cast_numpy(raw, wanted, memory, max_cell_bytes)
         else:
-            array, failures = cast_list(raw, column.type, max_cell_bytes)
+            array, failures = cast_list(raw, wanted, max_cell_bytes)
     except SchemaError as error:
         raise SchemaError(f"{where}{error}") from None
     except InvalidArgumentError as error:

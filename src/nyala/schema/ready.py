@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from nyala.schema.array_cast import are_dates, longest_bytes
+from nyala.schema.array_cast import are_dates, are_finite_times, longest_bytes
 from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["READY_ROWS_MAX", "ReadyData", "take_ready"]
@@ -67,6 +67,7 @@ class _Plan:
     written: pa.Schema | None
     not_null: tuple[int, ...]
     dates: tuple[int, ...]
+    times: tuple[int, ...]
     cut: tuple[int, ...]
     variable: tuple[int, ...]
 
@@ -74,7 +75,7 @@ class _Plan:
 def take_ready(data: Any, schema: Schema, max_cell_bytes: int) -> ReadyData | None:
     """`data` if it is ready; None: then `nyala.schema.convert` has to look at every column.
 
-    Cost: about five Arrow calls, and one for each date and varchar column.
+    Cost: about five Arrow calls, and one for each date, timestamp and varchar column.
     """
     if not isinstance(data, pa.Table | pa.RecordBatch) or not 0 < data.num_rows <= READY_ROWS_MAX:
         return None
@@ -102,6 +103,9 @@ def take_ready(data: Any, schema: Schema, max_cell_bytes: int) -> ReadyData | No
             return None
     for place in plan.dates:
         if not are_dates(arrays[place]):
+            return None
+    for place in plan.times:
+        if not are_finite_times(arrays[place]):
             return None
     for place in plan.cut:
         length = plan.columns[place].type.length
@@ -136,7 +140,7 @@ def _make_plan(given: pa.Schema, schema: Schema) -> _Plan:
         or not columns
         or any(given.field(place_of[column.name]).type != column.type.arrow for column in columns)
     ):
-        return _Plan(given, (), (), (), None, None, (), (), (), ())
+        return _Plan(given, (), (), (), None, None, (), (), (), (), ())
     order = tuple(place_of[column.name] for column in columns)
 
     def places(mask: list[bool]) -> tuple[int, ...]:
@@ -151,6 +155,7 @@ def _make_plan(given: pa.Schema, schema: Schema) -> _Plan:
         pa.schema([(str(column.id), column.type.arrow) for column in columns]),
         places([not column.nullable for column in columns]),
         places([column.type.name == "date" for column in columns]),
+        places([column.type.name == "timestamp" for column in columns]),
         places([column.type.length is not None for column in columns]),
         places([column.type.is_variable for column in columns]),
     )

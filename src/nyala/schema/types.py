@@ -158,6 +158,11 @@ class ColumnType:
         return self.name in ("string", "varchar")
 
     @property
+    def uncut(self) -> ColumnType:
+        """The type without a varchar's length: a string. Keys are compared by their whole text."""
+        return ColumnType("string") if self.name == "varchar" else self
+
+    @property
     def is_integer(self) -> bool:
         """Whether it is int8, int16, int32 or int64 (a date or timestamp is not)."""
         return self.name in _INTEGER_WIDTHS

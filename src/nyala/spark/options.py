@@ -223,6 +223,8 @@ def _known(options: Mapping[str, str], known: tuple[str, ...], verb: str) -> dic
                 f"there is no option {name!r} in a {verb} of format 'nyala'{where or _meant(name, known)}; "
                 f"there are {', '.join(known)}"
             )
+        if not given[name]:
+            raise InvalidArgumentError(f"option {name!r} is empty: give it a value, or leave it out")
     return given
 
 

@@ -62,7 +62,7 @@ def _cast(df: DataFrame, plan: LoadPlan, column: ColumnSchema) -> Column:
     if isinstance(found, T.StringType) and not found.isUTF8BinaryCollation():
         given = F.collate(given, "UTF8_BINARY")  # what is one word there may be several keys here
     if name in _SAME and isinstance(found, _SAME[name]):
-        return given if column.type.length is None else F.substring(given, 1, column.type.length)
+        return given
     raise SchemaError(
         f"key column {column.name!r} of table {plan.table!r} is {column.type}, and {found.simpleString()} in the "
         "DataFrame: cast it first, so that Spark finds its tablet"

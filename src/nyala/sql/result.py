@@ -55,7 +55,7 @@ def run(
 ) -> Result:
     """Check and bind the statement at the snapshot's moment. Raises: as `Database.sql`."""
     statement, glance, parsed = check_statement(text)
-    names = snapshot.list_tables()
+    names = sorted(snapshot._pinned().by_name)  # one that was created later has an error of its own
     scans = {name: snapshot[name].scan() for name in tables_named(glance, names)}
     check_open = snapshot._database._handle.check_open
     question = _Question(

@@ -17,8 +17,8 @@ Invariants
     H3  Nothing is thrown away at a timestamp that reader processes cannot yet see as published.
     H5  Rows of a range partition that was dropped go at once, with their past. A moment at which they were there is
         readable but for them: who needs them is refused.
-    H4  Of a table that is younger than its history everything is there: it can be read at any T, also before its
-        creation, when it was empty.
+    H4  A table that is younger than its history can be read at any T since its creation. Before that there was no
+        table, which is an error and never an empty answer. A feed may begin at 0, "from the beginning".
     H6  A table's history may be altered. A shorter one holds at once, and bytes go later; a longer one brings back
         nothing that was thrown away, which `history_start` tells.
 
@@ -37,7 +37,7 @@ from typing import Final
 import pyarrow as pa
 
 from nyala.catalog.model import CatalogChange, DroppedRange, TableEntry
-from nyala.errors import HistoryExpiredError, InvalidArgumentError
+from nyala.errors import HistoryExpiredError, InvalidArgumentError, TableNotFoundError
 from nyala.mvcc.timestamp import from_physical, to_datetime
 from nyala.partition.describe import describe_range
 from nyala.partition.levels import Partition, PartitionSchema, Router
@@ -58,13 +58,23 @@ def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
     return max(oldest if oldest > entry.created else 0, entry.rewritten)
 
 
-def before_it_was_made(entry: TableEntry, timestamp: int) -> str:
-    """A sentence for who reads a table at a moment before it was there, and finds no row (H4); empty for others."""
-    if timestamp >= entry.created:
-        return ""
-    return (
-        f"table {entry.name!r} was made at {to_datetime(entry.created).isoformat()} (timestamp {entry.created}), "
-        f"after {to_datetime(timestamp).isoformat()}: it has no rows there"
+def check_created(
+    entry: TableEntry, timestamp: int, published: int, name: str = "at", note: str = ""
+) -> None:
+    """Check that the table existed at `timestamp` (H4).
+
+    published: the newest timestamp that can be read; a reader process may see a table before the moment of its creation
+               is published, and may read it then.
+    name:      the argument that named the moment. note: the end of the sentence, about how the moment was given.
+    Raises: TableNotFoundError with the first moment that can be read.
+    """
+    if timestamp >= min(entry.created, published):
+        return
+    raise TableNotFoundError(
+        f"table {entry.name!r} did not exist at {to_datetime(timestamp).isoformat()}: it was created at "
+        f"{to_datetime(entry.created).isoformat()} (timestamp {entry.created}), the first moment that can be read"
+        + ("; since=0 gives all changes since then" if name == "since" else "")
+        + note
     )
 
 

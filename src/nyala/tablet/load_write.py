@@ -145,8 +145,6 @@ def _before_last_key(rows: pa.Table, keys: Sequence[ColumnSchema]) -> int:
 
 def _as_sorted(array: pa.Array, type: ColumnType) -> pa.Array:
     """What the rows were sorted by: different values that become one key in the table are one here too."""
-    if type.length is not None and pa.types.is_string(array.type):
-        return pc.utf8_slice_codeunits(array, 0, type.length)
     if type.scale is not None and pa.types.is_decimal(array.type) and array.type.scale > type.scale:
         return pc.round(array, type.scale, "half_towards_infinity")
     return array

@@ -22,10 +22,12 @@ from nyala.errors import (
     KEY_TOO_LARGE,
     MISSING_COLUMN,
     NO_PARTITION,
+    NOT_FOUND,
+    VALUE_TOO_LARGE,
     InvalidArgumentError,
 )
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.schema.convert import convert
+from nyala.schema.convert import Converted, convert
 from nyala.schema.long_column import Column, row_slices
 from nyala.schema.ready import ReadyData
 from nyala.schema.row_errors import RowErrors
@@ -61,6 +63,7 @@ class PreparedOperation:
         False  # columns lie in the user's memory: whoever keeps them when the call is over copies them
     )
     ready: ReadyData | None = None  # the columns as they are to be logged, if all rows are, in this order
+    ignored: int = 0  # rows that an ignoring update or delete passes over: no row can have their key
 
     @property
     def group_sizes(self) -> np.ndarray:
@@ -125,14 +128,15 @@ def prepare(
     )
     keyless: list[str] = []
     missing: tuple[str, ...] = ()
+    dropped, ignored = _without_long_keys(table, name, converted, errors, ignore)
     if len(columns) < len(schema) or name == "update":
         keyless, missing = _left_out(table, name, columns, errors, count)
 
-    rows = np.flatnonzero(~errors.failed_mask(count)) if errors else np.arange(count)
+    rows = np.flatnonzero(~(errors.failed_mask(count) | dropped)) if errors or ignored else np.arange(count)
     if keyless or not len(rows):
         return PreparedOperation(
             name, ignore, columns, count, errors, _no_keys(table), np.empty(0, np.int32),
-            np.empty(0, np.int64), np.zeros(1, np.int64), missing, schema, converted.borrowed,
+            np.empty(0, np.int64), np.zeros(1, np.int64), missing, schema, converted.borrowed, ignored=ignored,
         )  # fmt: skip
     if len(rows) != count:
         some = pa.array(rows)
@@ -181,8 +185,29 @@ def prepare(
             keys, tablets = keys.take(starts[:-1]), tablets[starts[:-1]]
     return PreparedOperation(
         name, ignore, columns, count, errors, keys, tablets, rows, starts, missing, schema, converted.borrowed,
-        ready,
+        ready, ignored,
     )  # fmt: skip
+
+
+def _without_long_keys(
+    table: TableState, name: str, converted: Converted, errors: RowErrors, ignore: bool
+) -> tuple[np.ndarray, int]:
+    """(rows to pass over, how many): an update or delete finds no row by a key that is longer than its varchar, and an
+    insert or upsert cannot store it. Rows that fail are added to `errors`.
+    """
+    passed_over = np.zeros(converted.row_count, np.bool_)
+    long = converted.too_long
+    if long is None:
+        return passed_over, 0
+    if name in ("insert", "upsert"):
+        advice = "a key is never cut; shorten it, or make the column string"
+        errors.add(long.rows, VALUE_TOO_LARGE, [f"{message}: {advice}" for message in long.messages])
+    elif not ignore:
+        advice = f'so no row of table {table.name!r} has this key; pass on_missing="ignore" to skip such rows'
+        errors.add(long.rows, NOT_FOUND, [f"{message}, {advice}" for message in long.messages])
+    else:
+        passed_over[long.rows] = True
+    return passed_over, int(passed_over.sum())
 
 
 def _left_out(

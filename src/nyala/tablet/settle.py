@@ -236,7 +236,7 @@ def _decide(
     table: TableState, operation: PreparedOperation, at: np.ndarray, overlay: _Overlay, errors: RowErrors
 ) -> _Decision:
     """One operation over the state so far; moves the overlay on."""
-    counts = OperationCounts()
+    counts = OperationCounts(ignored=operation.ignored)
     alive = overlay.alive[at]
     if operation.name == "insert" and not alive.any():
         # A load: nothing to be told apart, and no vector as long as the batch that is not needed.
@@ -244,7 +244,7 @@ def _decide(
         if not operation.is_distinct:
             twice = operation.group_sizes - 1
             if operation.ignore:
-                counts.ignored = int(twice.sum())
+                counts.ignored += int(twice.sum())
             else:
                 _fail_twice(errors, operation, twice)
         whole = slice(None) if len(at) == len(overlay.alive) else at
@@ -262,7 +262,7 @@ def _decide(
         counts.inserted = int(fresh.sum())
         if losers:
             if operation.ignore:
-                counts.ignored = losers
+                counts.ignored += losers
             else:
                 _fail(errors, operation, np.where(fresh, 0, sizes), ALREADY_PRESENT, _present_text(table))
                 _fail_twice(errors, operation, np.where(fresh, sizes - 1, 0))
@@ -328,7 +328,7 @@ def _lose(
     if not lost:
         return
     if operation.ignore:
-        counts.ignored = lost
+        counts.ignored += lost
         return
     advice = "use upsert(), or pass" if operation.name == "update" else "pass"
     message = f'no row of table {table.name!r} has this key; {advice} on_missing="ignore"'

@@ -277,4 +277,6 @@ def read_keys(
         for lower, upper, part in row_slices(by_name, converted.row_count):
             check_dropped_keys(table, part, upper - lower, snapshot)
     tablets = route_keys(table, by_name, converted.row_count)
+    if converted.too_long is not None:  # no row can have such a key
+        tablets[converted.too_long.rows] = -1
     return encode_keys(table, by_name, converted.row_count), tablets
