@@ -144,7 +144,12 @@ def test_moments(table: Any) -> None:
             nyala.InvalidArgumentError, match=f"at={seconds} .* if it means seconds since 1970"
         ):
             read(at=seconds)
-    assert table.count(at=0) == table.count(at="1970-01-02") == table.at("1970-01-02").count() == 0
+    for long_ago in (0, "1970-01-02", first.time - dt.timedelta(hours=1)):
+        for read in (table.scan, table.count, table.at, lambda at: table._database.snapshot(at)["t"]):
+            with pytest.raises(
+                nyala.TableNotFoundError, match="did not exist .* the first moment that can be read"
+            ):
+                read(at=long_ago)
     with pytest.raises(nyala.InvalidArgumentError, match="NoneType"):
         table.at(None)
 

@@ -98,14 +98,53 @@ def test_nan_is_kept_and_is_greater_than_all_else(tmp_path: Path) -> None:
 
 
 def test_varchar_is_cut_by_characters(tmp_path: Path) -> None:
-    """Text longer than its column is cut at the length in characters, not in bytes, in the key too."""
+    """Text longer than its column is cut at the length in characters, not in bytes."""
     db = open_database(tmp_path / "s")
     table = db.create_table("t", {"k": "varchar(2)", "v": "varchar(4)"}, "k")
-    table.insert({"k": ["ééé"], "v": ["€uro zone"]})
+    table.insert({"k": ["éé"], "v": ["€uro zone"]})
     assert rows(table) == [("éé", "€uro")]
-    with pytest.raises(nyala.DuplicateKeyError):
-        table.insert({"k": ["éé€"], "v": ["x"]})
     db.close()
+
+
+def test_a_key_is_never_cut(tmp_path: Path) -> None:
+    """A key longer than its varchar is refused by insert and upsert, and finds no row in any other call."""
+    db = open_database(tmp_path / "s")
+    table = db.create_table("t", {"n": "int32", "k": "varchar(2)", "v": "int32"}, ["n", "k"])
+    table.insert({"n": [1], "k": ["éé"], "v": [1]})
+    long = {"n": 1, "k": "ééé"}
+    assert table.get(long) is None and table.get_many([long]).num_rows == table.history(long).num_rows == 0
+    for write in (table.insert, table.upsert):
+        with pytest.raises(nyala.InvalidValueError, match=r"'k' is varchar\(2\), and 'ééé' has 3 characters"):
+            write([{**long, "v": 2}])
+    for write in (lambda: table.update([{**long, "v": 2}]), lambda: table.delete([long])):
+        with pytest.raises(nyala.KeyNotFoundError, match="no row of table 't' has this key"):
+            write()
+    both = [{**long, "v": 2}, {"n": 1, "k": "éé", "v": 3}]
+    done = table.update(both, on_missing="ignore")
+    assert (done.updated, done.ignored, rows(table)) == (1, 1, [(1, "éé", 3)])
+    failed = table.upsert(both, errors="collect")
+    assert (failed.updated, failed.errors["row"].to_pylist(), failed.errors["k"].to_pylist()) == (
+        1,
+        [0],
+        ["ééé"],
+    )
+    assert table.delete([long], on_missing="ignore").ignored == 1 and table.count() == 1
+    db.close()
+
+
+@pytest.mark.parametrize("bound", ["splits", "bounds", "drop"])
+def test_a_range_bound_is_never_cut(tmp_path: Path, bound: str) -> None:
+    """A bound longer than its varchar would move rows to another partition, or drop them."""
+    with (
+        open_database(tmp_path / "s") as db,
+        pytest.raises(nyala.InvalidArgumentError, match=r"'abc' has 3 characters, more than varchar\(2\)"),
+    ):
+        if bound != "drop":
+            given: Any = {"splits": ["abc"]} if bound == "splits" else {"bounds": [("a", "abc")]}
+            db.create_table("t", {"k": "varchar(2)"}, "k", nyala.range_partition("k", **given))
+        table = db.create_table("t", {"k": "varchar(2)"}, "k", nyala.range_partition("k", splits=["ab"]))
+        with table.alter() as a:
+            a.drop_range("abc", None)
 
 
 @pytest.mark.parametrize(

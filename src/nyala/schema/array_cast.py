@@ -272,8 +272,8 @@ def _nothing_in_common(source: pa.DataType, type: ColumnType) -> str:
     elif kind == "int" and target == "timestamp":
         how = (
             "whole numbers have no unit, so say what they count: pyarrow.array(values, pyarrow.timestamp('s')), with "
-            "'s', 'ms', 'us' or 'ns'; in pandas pd.to_datetime(values, unit='s'), in polars pl.from_epoch(values, 's'), "
-            "a single value datetime.fromtimestamp(value, UTC)"
+            "'s', 'ms', 'us' or 'ns'; in pandas pd.to_datetime(values, unit='s'), in polars "
+            "pl.from_epoch(values, 's'), a single value datetime.fromtimestamp(value, UTC)"
         )
     elif kind in ("int", "decimal", "timestamp", "date", "bool", "float", "binary"):
         how = f"cast it to {type} first"

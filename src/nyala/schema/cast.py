@@ -55,7 +55,7 @@ def cast_value(value: Any, wanted: ColumnType, max_cell_bytes: int = MAX_CELL_BY
         if wanted.value_min <= value <= wanted.value_max:
             return value
     if isinstance(value, pa.Scalar):
-        array, failures = cast_array(one_array(pa.array([value.as_py()], value.type)), wanted, max_cell_bytes)
+        array, failures = cast_array(one_array(pa.repeat(value, 1)), wanted, max_cell_bytes)
     else:
         array, failures = cast_list([value], wanted, max_cell_bytes)
     if failures:

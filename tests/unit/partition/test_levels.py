@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError
@@ -313,7 +314,7 @@ def test_times_may_be_text_dates_or_datetimes() -> None:
         dt.date(2015, 1, 1),
         midnight,
         midnight.replace(tzinfo=dt.UTC),
-        1420070400 * 10**6,
+        pa.scalar(1420070400, pa.timestamp("s")),
     ]
     cut = {build_partitions([range_partition("time", splits=[value])], METRICS)[1] for value in same}
     assert len(cut) == 1
@@ -351,7 +352,6 @@ def test_describe_schema() -> None:
         ("int8", -5, "-5"),
         ("date", dt.date(2015, 2, 3), "2015-02-03"),
         ("timestamp", "2015-02-03T04:05:06.000007", "2015-02-03T04:05:06.000007Z"),
-        ("timestamp", 2**62, str(2**62)),
         ("decimal(12,10)", decimal.Decimal(0), "0.0000000000"),
     ],
 )

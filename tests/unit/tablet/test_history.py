@@ -17,7 +17,7 @@ import nyala
 from nyala.catalog.model import TableEntry
 from nyala.database import Database
 from nyala.delta.run import LIVENESS
-from nyala.errors import HistoryExpiredError, InvalidArgumentError
+from nyala.errors import HistoryExpiredError, InvalidArgumentError, TableNotFoundError
 from nyala.mvcc.hybrid_clock import HybridClock
 from nyala.mvcc.timestamp import LOGICAL_MAX, from_physical, physical_us
 from nyala.tablet.compaction import compact, run_here
@@ -292,14 +292,44 @@ def test_h4_a_table_younger_than_its_history_can_be_read_from_its_beginning(
     table = table_of(db, history=60)
     table.insert({"k": [1], "v": [1]})
     clock.advance(60)
-    assert rows(table, at=0) == [] and table.changes(0).to_arrow().num_rows == 1
+    created = db._writer().root.table("t").entry.created
+    assert rows(table, at=created) == [] and table.changes(0).to_arrow().num_rows == 1
+    for read in (lambda: table.scan(at=created - 1), lambda: table.changes(created - 1)):
+        with pytest.raises(TableNotFoundError, match=f"did not exist at .* {created}"):
+            read()
     assert table.stats()["oldest_readable"] == 0
     table.vacuum()
-    assert rows(table, at=0) == []
+    assert rows(table, at=created) == []
     clock.advance(0.1)
-    for read in (lambda: rows(table, at=0), lambda: table.changes(0).to_arrow()):
+    for read in (lambda: rows(table, at=created), lambda: table.changes(0).to_arrow()):
         with pytest.raises(HistoryExpiredError):
             read()
+
+
+def test_h4_an_earlier_table_of_the_same_name_is_not_read(db: Database) -> None:
+    """Its past does not read as empty, in any call that takes a moment."""
+    table = table_of(db, "7d")
+    before = table.insert({"k": [1], "v": [1]})
+    db.drop_table("t")
+    table = table_of(db, "7d")
+    after = table.insert({"k": [2], "v": [2]})
+    snapshot = db.snapshot(before)
+    assert "t" not in snapshot and snapshot.list_tables() == [] and "t" in db.snapshot(after)
+    for read in (
+        lambda: table.scan(at=before),
+        lambda: table.get({"k": 1}, at=before),
+        lambda: table.at(before),
+        lambda: snapshot["t"],
+        lambda: snapshot.sql("SELECT * FROM t"),
+        lambda: table.changes(since=before),
+        lambda: table.at(after).changes(since=before),
+        lambda: table.history({"k": 1}, since=before),
+        lambda: table.restore(to=before),
+        lambda: db.copy_table("t", "u", at=before),
+    ):
+        with pytest.raises(TableNotFoundError, match="'t' did not exist at"):
+            read()
+    assert rows(table) == [(2, 2)]
 
 
 def test_history_zero_keeps_the_present_only(db: Database, clock: ManualClock) -> None:
@@ -328,7 +358,7 @@ def test_history_forever_throws_nothing_away(db: Database, clock: ManualClock) -
     table.compact()
     assert table.vacuum()["bytes"] == 0
     assert [rows(table, at=moment) for moment in moments] == expected
-    assert rows(table, at=0) == []
+    assert table.changes(since=0).to_arrow().num_rows
     assert db._writer().root.table("t").entry.history_start == 0
 
 
