@@ -559,7 +559,7 @@ class Snapshot:
         root = self._pinned()
         entry = root.table(name).entry
         check_readable(entry, self.timestamp, self._published, self._taken_us, self._note)
-        check_created(entry, self.timestamp, self._published, note=self._note)
+        check_created(entry, self.timestamp, self._published, self._note)
         return TableView(self._database, name, root, self.timestamp)
 
     def __getitem__(self, name: str) -> TableView:

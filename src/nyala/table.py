@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError, ReadOnlyError, WriteError, bounded
 from nyala.hints import no_attribute, not_pickled
-from nyala.mvcc.timestamp import TIMESTAMP_ZERO, naive_note, parse_at, to_datetime
+from nyala.mvcc.timestamp import naive_note, parse_at, to_datetime
 from nyala.partition.describe import describe
 from nyala.previews import preview, told
 from nyala.progress import Progress, Work, teller
@@ -177,10 +177,10 @@ class _Readable:
         value is there; or "all", every version of every row, with its values, by timestamp and then key.
         columns: which besides the key's; None: all. Who changes another column of a row is told as well.
         schema: the columns that the table had at `until` ("at", as None), or the present ones ("current").
-        since=0 means from the table's creation on. No other `since` may be earlier than that: an earlier table of this
-        name may have been dropped, and its changes are not known.
+        A `since` before the table's creation, such as 0, begins with its creation. An earlier table of the same name,
+        which was dropped, is not part of the feed.
         Raises: InvalidArgumentError (since after until, a moment in the future), HistoryExpiredError (since is
-        older than what can be read), TableNotFoundError (since is before the table's creation), ColumnNotFoundError.
+        older than what can be read), TableNotFoundError (until is before the table's creation), ColumnNotFoundError.
         """
         if since is None:
             raise InvalidArgumentError(
@@ -288,8 +288,6 @@ class TableView(_Readable):
             raise InvalidArgumentError(_since_after_until(lower, upper))
         # The view keeps what it has: only what was thrown away before it was taken is not there.
         check_readable(table.entry, lower, 0, 0)
-        if lower > TIMESTAMP_ZERO:
-            check_created(table.entry, lower, upper, "since", naive_note(since))
         return root, table, lower, upper
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -476,8 +474,8 @@ class Table(_Readable):
         if at is not None:
             now_us = self._database._store.env.clock.now_us()
             check_readable(table.entry, snapshot, published, now_us, naive_note(at))
-            if name != "since" or snapshot > TIMESTAMP_ZERO:
-                check_created(table.entry, snapshot, published, name, naive_note(at))
+            if name != "since":  # a lower bound: before its creation the table had no changes
+                check_created(table.entry, snapshot, published, naive_note(at))
         return root, _seen(table, snapshot, schema or "at"), snapshot
 
     def scan(

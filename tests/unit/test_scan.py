@@ -49,19 +49,6 @@ def test_a_preview_cuts_what_is_long() -> None:
     assert text.splitlines() == ["n" * 23 + "…  k", "x" * 23 + "…  1", "NULL" + " " * 22 + "2"]
 
 
-def test_rows_of_a_moment_before_the_table(tmp_path: Path) -> None:
-    """An empty answer looks as if the rows were lost."""
-    with open_database(tmp_path / "s") as db:
-        before = db.now()
-        table = key_value_table(db)
-        made = db.now()
-        table.insert({"k": [1], "v": [1]})
-        told = f"table 't' was made at {nyala.to_datetime(made).isoformat()} (timestamp {made}), after "
-        assert told in repr(table.scan(at=before))
-        for scan in (table.scan(at=made), table.scan(where="k = 5"), table.scan()):
-            assert "was made" not in repr(scan)
-
-
 def test_a_comparison_with_null_is_told_where_nothing_is_found(tmp_path: Path) -> None:
     """In SQL it holds for no row, which looks like a table without such rows."""
     with open_database(tmp_path / "s") as db:

@@ -1,7 +1,7 @@
 """The root command, and what an error looks like.
 
     nyala: App ── demo
-              ├── table: Group ── list, describe, scan, changes, alter, load, export, stats, compact, vacuum
+              ├── table: Group ── list, describe, scan, changes, alter, load, export, drop, stats, compact, vacuum
               ├── tablet: Group ── list
               ├── fs: Group ── check
               └── cfile, wal: Group ── dump
@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from typing import Any, Final
 
 import click
 
 from nyala.cli.alter import alter
 from nyala.cli.base import Failure, Group, settings, shared_options
-from nyala.cli.care import compact, vacuum
+from nyala.cli.care import compact, drop, vacuum
 from nyala.cli.demo import demo
 from nyala.cli.fs import fs
 from nyala.cli.insides import cfile, tablet, wal
@@ -74,7 +75,8 @@ class App(Group):
             raise
         except (Error, Failure, OSError) as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
-                raise  # click ends quietly then
+                # The program that read the output has ended, as in `nyala table scan … | head`.
+                os._exit(0)
             if isinstance(
                 error.__cause__, KeyboardInterrupt
             ):  # a second Ctrl-C, which a commit had to explain
@@ -129,7 +131,7 @@ def app() -> None:
     """
 
 
-for _verb in (alter, load, export, compact, vacuum):
+for _verb in (alter, load, export, drop, compact, vacuum):
     table.add_command(_verb)
 _COMMANDS: Final[tuple[click.Command, ...]] = (demo, table, tablet, fs, cfile, wal)
 for _command in _COMMANDS:

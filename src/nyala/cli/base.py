@@ -96,9 +96,8 @@ _MEANT: Final = {
     **dict.fromkeys(
         ("create", "new", "make"), "`table load --create` makes a table from a file, db.create_table(…) in Python"
     ),
-    **dict.fromkeys(
-        ("drop", "delete", "rm", "truncate"), "that is Python's: db.drop_table(name), table.delete(where=…)"
-    ),
+    **dict.fromkeys(("remove", "rm"), "`table drop FOLDER TABLE` drops a table"),
+    **dict.fromkeys(("delete", "truncate"), "rows are deleted in Python: table.delete(where=…)"),
     **dict.fromkeys(("dump", "save", "unload"), "`table export FOLDER TABLE FILE` writes a file"),
     **dict.fromkeys(("diff", "log", "history"), "`table changes FOLDER TABLE --since TIME` tells what changed"),
     "rename": "`table alter FOLDER TABLE 'rename-table NAME'` renames a table",

@@ -1,10 +1,11 @@
-"""`nyala table compact|vacuum`: what the background of a program does in its own time, at once and to the end.
+"""`nyala table drop|compact|vacuum`: a table dropped; and what a program does in the background, at once.
 
 They are writers. Where another process has the store, that one compacts by itself: they say so, and end.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -22,7 +23,7 @@ from nyala.cli.words import cli_words
 if TYPE_CHECKING:
     from nyala.database import Database
 
-__all__ = ["compact", "vacuum"]
+__all__ = ["compact", "drop", "vacuum"]
 
 
 @click.command(cls=Command)
@@ -66,6 +67,25 @@ def compact(folder: str, table: str | None) -> None:
             "in files": lambda one: f"{size(one['bytes_before'])} → {size(one['bytes'])}",
         },
     )
+
+
+@click.command(cls=Command)
+@folder_argument
+@click.argument("table")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def drop(folder: str, table: str, yes: bool) -> None:
+    """Drop a table with all its rows and its history. Cannot be undone."""
+    with writer(folder, maintenance=False) as database:
+        rows = database.table(table).count()
+        if not yes:
+            if not sys.stdin.isatty():
+                raise click.UsageError(f"this drops {table} with {rows:,} rows for good: add --yes")
+            click.confirm(f"Drop {table} with {rows:,} rows for good?", abort=True)
+        database.drop_table(table)
+        if settings().json:
+            echo_json({"store": database.path, "table": table, "rows": rows})
+        else:
+            click.echo(f"{table} is dropped, with {rows:,} rows.")
 
 
 @click.command(cls=Command)

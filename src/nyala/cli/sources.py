@@ -1,9 +1,11 @@
-"""Parquet and CSV files as streams of record batches, in both directions, in bounded memory.
+"""Parquet, CSV and JSON files as streams of record batches, in both directions, in bounded memory.
 
 CSV, as read and as written
     the first line names the columns; text is UTF-8; a field in double quotes may hold anything
     an empty field is NULL, "" is the empty text; other words for NULL only where they are named (--null)
     numbers and booleans as Arrow reads them, decimals exactly, dates and times in ISO form, binary in hex
+JSON is read and written by DuckDB: a line per row, or (to read) one array of objects
+    a member that a row lacks is NULL; a nested value is its JSON text; binary is hex
 What a value has to fit is the table's to judge. A cell that is no value at all, or a row with more or fewer fields than
 the header, is one bad row, and not a file that cannot be read (`csv_cells`).
 
@@ -42,6 +44,7 @@ __all__ = [
     "Format",
     "Part",
     "Sink",
+    "data_files",
     "format_of",
     "infer_types",
     "lines_of",
@@ -49,7 +52,7 @@ __all__ = [
     "read_batches",
 ]
 
-Format = Literal["parquet", "csv"]
+Format = Literal["parquet", "csv", "json"]
 STDIO: Final = "-"
 
 # A batch is one commit: large enough that its sync is a small part, small enough to hold many at once. Of Parquet it is
@@ -66,6 +69,9 @@ _SUFFIXES: Final[Mapping[str, Format]] = {
     ".csv": "csv",
     ".tsv": "csv",
     ".txt": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
 }
 _COMPRESSIONS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
@@ -92,8 +98,33 @@ def format_of(path: str, given: str | None) -> Format:
     found = _SUFFIXES.get(_stem(path)[1])
     if found is None:
         raise click.UsageError(
-            f"the name {path!r} says neither Parquet nor CSV: add --format parquet or --format csv"
+            f"the name {path!r} does not say what it holds: add --format parquet, csv or json"
         )
+    return found
+
+
+def data_files(paths: Sequence[str], given: str | None) -> list[str]:
+    """The files, and of each folder those in it and below, by name, as Spark and DuckDB take them.
+
+    Left out in folders: names that begin with `.` or `_`, and, without a format `given`, names of other formats.
+    Raises: click.UsageError for a folder without such a file.
+    """
+    found: list[str] = []
+    for path in paths:
+        if not os.path.isdir(path):
+            found.append(path)
+            continue
+        within = []
+        for folder, folders, names in os.walk(path):
+            folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+            within += [
+                os.path.join(folder, name)
+                for name in sorted(names)
+                if not name.startswith((".", "_")) and (given is not None or _stem(name)[1] in _SUFFIXES)
+            ]
+        if not within:
+            raise click.UsageError(f"the folder {path!r} holds no Parquet, CSV or JSON file")
+        found += within
     return found
 
 
@@ -158,6 +189,8 @@ def read_batches(
     if format == "parquet":
         with _named(path):
             yield from _read_parquet(path, columns)
+    elif format == "json":
+        yield from _read_json(path, types, columns, key)
     else:
         with _named(path):
             yield from _read_csv(path, dialect, types, columns, key)
@@ -280,6 +313,69 @@ def _read_parquet(path: str, columns: Sequence[str] | None) -> Iterator[Part]:
         ):
             done += batch.num_rows
             yield Part(batch, done / total, done - batch.num_rows + 1)
+
+
+def _json_source(path: str) -> tuple[Any, dict[str, str]]:
+    """A connection of DuckDB, and the file's columns with the types that it takes them for.
+
+    Raises: Failure naming the file when it cannot be read.
+    """
+    from nyala.scan import need
+
+    duckdb = need("duckdb", "sql")
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET enable_progress_bar = false")
+    with _named_by_duckdb(path):
+        described = connection.execute(
+            "DESCRIBE SELECT * FROM read_json(?, sample_size = -1, maximum_object_size = 1 << 28)", [path]
+        ).fetchall()
+    return connection, {name: type for name, type, *_ in described}
+
+
+@contextmanager
+def _named_by_duckdb(path: str) -> Iterator[None]:
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        raise Failure(f"{path}: {str(error).splitlines()[0]}", "FileError") from error
+
+
+def _read_json(
+    path: str, types: Mapping[str, ColumnType], columns: Sequence[str] | None, key: Sequence[str]
+) -> Iterator[Part]:
+    """Values come as text, and become values of the table's columns like the cells of a CSV."""
+    connection, found = _json_source(path)
+    if columns is not None:
+        _check_columns(path, columns, list(found))
+    wanted = list(found if columns is None else columns)
+    texts = ", ".join(f"{_quoted(name)}: 'VARCHAR'" for name in wanted)
+    rows = _Rows(types, key)
+    with connection, _named_by_duckdb(path):
+        reader = _arrow_reader(
+            connection,
+            f"SELECT * FROM read_json({_quoted(path)}, columns = {{{texts}}}, maximum_object_size = 1 << 28)",
+            _BATCH_ROWS,
+        )
+        for batch in reader:
+            if batch.num_rows:
+                yield rows.read(batch, None)
+
+
+def _arrow_reader(connection: Any, text: str, batch_rows: int) -> pa.RecordBatchReader:
+    relation = connection.sql(text)
+    return (
+        relation.to_arrow_reader(batch_rows)
+        if hasattr(relation, "to_arrow_reader")  # DuckDB 2
+        else relation.fetch_arrow_reader(batch_rows)
+    )
+
+
+def _quoted(text: str) -> str:
+    """A text literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _check_columns(path: str, wanted: Sequence[str], there: Sequence[str]) -> None:
@@ -521,6 +617,11 @@ def infer_types(
             if columns is not None:
                 _check_columns(path, columns, schema.names)
                 schema = pa.schema([schema.field(name) for name in columns])
+        elif format == "json":
+            _, found = _json_source(path)
+            if columns is not None:
+                _check_columns(path, columns, list(found))
+            schema = pa.schema([(name, _of_duckdb(found[name])) for name in columns or found])
         else:
             schema, with_commas = _guessed(path, dialect, columns)
             for name, type in zip(schema.names, schema.types, strict=True):
@@ -537,6 +638,23 @@ def infer_types(
         for field in schema
     ]
     return pa.schema(fields), with_commas
+
+
+def _of_duckdb(type: str) -> pa.DataType:
+    """The column for a type that DuckDB takes the values of a JSON file for; nested ones are text."""
+    import pyarrow as pa
+
+    known = {
+        "BOOLEAN": pa.bool_(),
+        "BIGINT": pa.int64(),
+        "UBIGINT": pa.decimal128(20, 0),
+        "HUGEINT": pa.decimal128(38, 0),
+        "DOUBLE": pa.float64(),
+        "DATE": pa.date32(),
+    }
+    if type.startswith("TIMESTAMP"):
+        return pa.timestamp("us", "UTC")
+    return known.get(type, pa.string())
 
 
 def _guessed(path: str, dialect: CsvDialect, columns: Sequence[str] | None) -> tuple[pa.Schema, list[str]]:
@@ -630,6 +748,11 @@ def _writer(
 
     compression = _stem(path)[0]
     target = file if compression is None else pa.CompressedOutputStream(pa.PythonFile(file, "w"), compression)
+    if format == "json":
+        yield _JsonSink(target, schema)
+        if compression is not None:
+            target.close()
+        return
     options = csv.WriteOptions(delimiter=dialect.delimiter_of(path))
     with csv.CSVWriter(target, _csv_schema(schema), write_options=options) as writer:
         yield _CsvSink(writer, schema)
@@ -643,6 +766,37 @@ def _csv_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema(
         [pa.field(f.name, pa.string() if pa.types.is_binary(f.type) else f.type) for f in schema]
     )
+
+
+class _JsonSink:
+    """A JSON object per line, made by DuckDB; binary in hex, NaN and infinities as text."""
+
+    def __init__(self, file: Any, schema: pa.Schema) -> None:
+        import pyarrow as pa
+
+        from nyala.scan import need
+
+        self._file = file
+        self._connection = need("duckdb", "sql").connect()
+        self._connection.execute("SET TimeZone = 'UTC'")
+        members = []
+        for field in schema:
+            name = '"' + field.name.replace('"', '""') + '"'
+            if pa.types.is_floating(field.type):
+                value = f"CASE WHEN isfinite({name}) THEN to_json({name}) ELSE to_json(CAST({name} AS VARCHAR)) END"
+            elif pa.types.is_binary(field.type):
+                value = f"lower(hex({name}))"
+            else:
+                value = name
+            members.append(f"{_quoted(field.name)}, {value}")
+        self._text = f"SELECT CAST(json_object({', '.join(members)}) AS VARCHAR) AS line FROM batch"
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        import pyarrow as pa
+
+        self._connection.register("batch", pa.table(batch))
+        for lines in _arrow_reader(self._connection, self._text, batch.num_rows):
+            self._file.write("".join(f"{line}\n" for line in lines.column(0).to_pylist()).encode())
 
 
 class _CsvSink:

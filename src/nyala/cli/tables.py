@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -46,7 +48,7 @@ table_argument = click.argument("table", metavar="[TABLE]", required=False)
 
 @click.group(cls=Group)
 def table() -> None:
-    """Tables: list, describe, stats, scan, alter, load, export, changes, compact, vacuum."""
+    """Tables: list, describe, stats, scan, alter, load, export, changes, drop, compact, vacuum."""
 
 
 def names(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
@@ -69,13 +71,36 @@ def names(context: click.Context, parameter: click.Parameter, value: str | None)
     return [str(name) for name in found]
 
 
+def moment_option(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | dt.datetime | None:
+    """A moment: ISO time, a timestamp, or how long ago it was, such as 2h."""
+    match = None if value is None else _AGO.fullmatch(value.strip().lower())
+    if match is None:
+        return value
+    return dt.datetime.now(dt.UTC) - int(match[1]) * _UNITS[match[2]]
+
+
+_AGO: Final = re.compile(r"(\d{1,5})\s*(s|m|h|d|w)")
+_UNITS: Final = {
+    "s": dt.timedelta(seconds=1),
+    "m": dt.timedelta(minutes=1),
+    "h": dt.timedelta(hours=1),
+    "d": dt.timedelta(days=1),
+    "w": dt.timedelta(weeks=1),
+}
+
+
 def scan_options(function: F) -> F:
     """What scan and export have in common: which rows, which columns, when."""
     for option in (
         click.option("--order", is_flag=True, help="In key order."),
         click.option("--limit", type=click.IntRange(min=0), metavar="N", help="At most N rows."),
         click.option(
-            "--at", metavar="TIME", help="As of then: ISO time (UTC unless it says), or a timestamp of ours."
+            "--at",
+            metavar="TIME",
+            callback=moment_option,
+            help="As of then: ISO time (UTC unless it says), how long ago (2h, 1d), or a timestamp of Nyala.",
         ),
         click.option(
             "--where",
@@ -233,7 +258,7 @@ def scan(
     table: str | None,
     columns: list[str] | None,
     where: str | None,
-    at: str | None,
+    at: str | dt.datetime | None,
     limit: int | None,
     order: bool,
 ) -> None:
@@ -292,13 +317,19 @@ _FIGURES: Final = {
 @table.command()
 @folder_argument
 @table_argument
-@click.option("--since", required=True, metavar="TIME", help="After then: ISO time, or a timestamp of ours.")
-@click.option("--until", metavar="TIME", help="Up to then; now unless said.")
+@click.option(
+    "--since",
+    required=True,
+    metavar="TIME",
+    callback=moment_option,
+    help="After then: ISO time, how long ago (2h, 1d), or a timestamp of Nyala.",
+)
+@click.option("--until", metavar="TIME", callback=moment_option, help="Up to then, as --since; default: now.")
 @click.option("--versions", type=click.Choice(["net", "all"]), default="net",
               help="net: a row per key, as it is at the end; all: every version in between.")  # fmt: skip
 @click.option("--columns", metavar="A,B", callback=names, help="Only these columns besides the key's.")
 def changes(
-    folder: str, table: str | None, since: str, until: str | None, versions: Any, columns: list[str] | None
+    folder: str, table: str | None, since: Any, until: Any, versions: Any, columns: list[str] | None
 ) -> None:
     """Rows of one table that changed between two moments: key, values, what happened and when.
 
@@ -307,7 +338,7 @@ def changes(
     with reader(folder) as database:
         found = find_table(database, table)
         for option, given in (("--since", since), ("--until", until)):
-            _check_moment(found, option, given)
+            _check_moment(database, option, given)
         feed = found.changes(since, until, versions, columns)
         if not settings().json:
             echo_stream(feed.schema, feed.to_reader(), frozenset(found.primary_key))
@@ -324,13 +355,12 @@ def changes(
         echo_stream_json(head, feed.schema.names, feed.to_reader())
 
 
-def _check_moment(table: Table, option: str, given: str | None) -> None:
-    """Raises: InvalidArgumentError, which names the option; HistoryExpiredError."""
+def _check_moment(database: Database, option: str, given: str | dt.datetime | None) -> None:
+    """Raises: InvalidArgumentError, which names the option."""
     from nyala.errors import InvalidArgumentError
 
     try:
-        if given is not None:
-            table.at(given)
+        database._view_at(given)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(cli_words(str(error)).replace("--at", option)) from error
 

@@ -1,11 +1,11 @@
-"""`nyala table load` and `nyala table export`: Parquet and CSV into a table, and out of it.
+"""`nyala table load` and `nyala table export`: Parquet, CSV and JSON into a table, and out of it.
 
     load    file ── batches ── one atomic write each ── counted ── at its end flushed, if it is much
     export  scan, one snapshot ── batches ── FILE.<pid>.partial ── synced, renamed to FILE
 
 Invariants
-    E1  A load that fails or is stopped leaves whole batches only, and says how many rows they were. A table
-        that it made and put nothing into is dropped again.
+    E1  A load that fails or is stopped leaves whole batches only, and says how many rows they were. With --create it
+        leaves nothing: the table is dropped again, and so is the store if the load made it.
     E2  Ctrl-C waits for the batch that is being written; a second one does not. Neither waits for the flush: what it
         would write to files is durable already, in the log.
 """
@@ -32,6 +32,7 @@ from nyala.cli.sources import (
     CsvDialect,
     Part,
     check_delimiter,
+    data_files,
     format_of,
     infer_types,
     lines_of,
@@ -76,7 +77,10 @@ _COLUMN: Final = re.compile(r"column '([^']*)'")
 _TWICE: Final = re.compile(r"the key stands twice in this batch, in rows (\d+) and (\d+)")
 
 format_option = click.option(
-    "--format", "format_", type=click.Choice(["parquet", "csv"]), help="What FILE is; else its name says."
+    "--format",
+    "format_",
+    type=click.Choice(["parquet", "csv", "json"]),
+    help="What FILE is; else its name says.",
 )
 delimiter_option = click.option(
     "--delimiter",
@@ -110,10 +114,16 @@ class Loaded:
     failed: Counter[str] = field(default_factory=Counter)  # by code
     errors: list[dict[str, Any]] = field(default_factory=list)
 
+    discarded: bool = False
+
     @property
     def kept(self) -> int:
-        """Rows that did not fail."""
-        return self.rows - self.failed.total()
+        """Rows that did not fail, and stay."""
+        return 0 if self.discarded else self.rows - self.failed.total()
+
+    def discard(self) -> None:
+        """The table was dropped: no row stays."""
+        self.discarded = True
 
     def add(self, part: Part, result: WriteResult | None, operation: str, path: str) -> None:
         """A part that is done. result: of its batch; None: it has no row."""
@@ -202,14 +212,12 @@ def _row_text(error: Mapping[str, Any]) -> str:
 @folder_argument
 @click.argument("table")
 @click.argument(
-    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(exists=True, allow_dash=True)
+    "files", metavar="FILE|FOLDER...", nargs=-1, required=True, type=click.Path(exists=True, allow_dash=True)
 )
 @click.option(
     "--operation",
     type=click.Choice(OPERATIONS),
-    default="upsert",
-    show_default=True,
-    help="What to do with each row.",
+    help="What to do with each row; default: upsert, and insert into a table that --create makes.",
 )
 @click.option(
     "--errors",
@@ -219,7 +227,9 @@ def _row_text(error: Mapping[str, Any]) -> str:
     help="raise: a failing row stops the load; collect: it is told and left out.",
 )
 @click.option("--columns", metavar="A,B", callback=names, help="Only these columns of the file.")
-@click.option("--create", is_flag=True, help="Make the table (and the store), with the file's columns.")
+@click.option(
+    "--create", is_flag=True, help="Make the table (and the store) if it is missing, with the file's columns."
+)
 @click.option("--key", metavar="A,B", callback=names, help="With --create: the primary key.")
 @click.option(
     "--hash",
@@ -244,8 +254,8 @@ def _row_text(error: Mapping[str, Any]) -> str:
 def load(
     folder: str,
     table: str,
-    files: tuple[str, ...],
-    operation: str,
+    files: Sequence[str],
+    operation: str | None,
     errors: str,
     columns: list[str] | None,
     create: bool,
@@ -257,14 +267,15 @@ def load(
     delimiter: str | None,
     nulls: tuple[str, ...],
 ) -> None:
-    """Load Parquet or CSV files into a table, in batches; `-` is a CSV on stdin.
+    """Load Parquet, CSV or JSON files, or folders of them, into a table, in batches; `-` is a CSV on stdin.
 
-    A batch is 100,000 rows of Parquet, or 8 MB of a CSV: atomic, and durable when it is counted. Columns go by name;
-    those that the file lacks keep their values in an upsert or update, or get their defaults. In a CSV, an empty
-    field is NULL.
+    A batch is 100,000 rows of Parquet or JSON, or 8 MB of a CSV: atomic, and durable when it is counted. Columns go by
+    name; those that the file lacks keep their values in an upsert or update, or get their defaults. In a CSV, an empty
+    field is NULL; in JSON, a member that a row lacks. JSON has a row per line, or one array of rows.
     """
     from nyala.errors import Error
 
+    files = data_files(files, format_)
     if create and not key:
         raise click.UsageError("--create needs --key: the columns that tell the rows apart")
     if not create and (key or hashes or range_ or types):
@@ -276,7 +287,7 @@ def load(
     dialect = CsvDialect(_delimiter(delimiter), nulls)
     formats = [format_of(path, format_) for path in files]
     if any(path == STDIO and format != "csv" for path, format in zip(files, formats, strict=True)):
-        raise click.UsageError("a Parquet file cannot be read from stdin")
+        raise click.UsageError("only a CSV is read from stdin")
     for path, format in zip(files, formats, strict=True):
         if format == "csv":
             check_delimiter(path, dialect)
@@ -288,13 +299,19 @@ def load(
         schema, with_commas = infer_types(files[0], formats[0], dialect, columns, collect=errors == "collect")
         spec = _new_table(schema, key, hashes, range_, types)
     with writer(folder, create=create) as database:
-        target = _existing(database, table) if spec is None else database.create_table(table, **spec)
-        if spec is not None and not settings().json:
+        create = create and table not in database
+        operation = operation or ("insert" if create else "upsert")
+        target = (
+            _existing(database, table)
+            if spec is None
+            else database.create_table(table, **spec, exist_ok=True)
+        )
+        if create and not settings().json:
             # Types of a CSV file's columns are guessed, and those of the key stay for ever.
             shown = ", ".join(
                 f"{column.name} {column.type}" for column in state_of(database, table).schema.columns
             )
-            click.echo(f"{table} made: {shown} (others: --type COLUMN=TYPE)", err=True)
+            click.echo(f"{table} made: {shown}. Wrong type? Pass --type COLUMN=TYPE.", err=True)
             said = {text.partition("=")[0] for text in types}
             for name in with_commas:
                 if name not in said:
@@ -432,10 +449,11 @@ def _tell_stopped(
     database: Database, table: Table, created: bool, done: Loaded, error: BaseException
 ) -> None:
     """What of an unfinished load stays (E1)."""
-    if created and not done.kept:
+    if created:
         database.drop_table(table.name, missing_ok=True)
+        done.discard()
         if not settings().json:
-            click.echo(f"{table.name} is gone again: none of its rows is loaded.", err=True)
+            click.echo(f"{table.name} is dropped again: the load did not succeed.", err=True)
     elif done.kept and not settings().json:
         click.echo(f"{done.kept:,} rows are loaded and stay; the rest is not.", err=True)
     if isinstance(error, Failure):
@@ -592,14 +610,14 @@ def export(
     file: str,
     columns: list[str] | None,
     where: str | None,
-    at: str | None,
+    at: Any,
     limit: int | None,
     order: bool,
     overwrite: bool,
     format_: str | None,
     delimiter: str | None,
 ) -> None:
-    """Write rows of a table to a Parquet or CSV file; `-` is CSV on stdout.
+    """Write rows of a table to a Parquet, CSV or JSON file (a row per line); `-` is stdout, CSV or --format json.
 
     One snapshot, in bounded memory. FILE is there when all of it is written, and not before.
     """

@@ -176,6 +176,8 @@ def _check_moment(offset: Mapping[str, Any], published: int, name: str) -> int:
 def _moment(table: Table, moment: int | str, option: str) -> int:
     """The timestamp that an option names. Raises: InvalidArgumentError, in the option's words."""
     with errors_in_options(option):
+        if option == STARTING:  # a lower bound, which may be before the table's creation
+            return table._database._view_at(moment, "since")[1]
         return table.at(moment).timestamp
 
 

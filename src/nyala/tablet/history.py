@@ -18,7 +18,7 @@ Invariants
     H5  Rows of a range partition that was dropped go at once, with their past. A moment at which they were there is
         readable but for them: who needs them is refused.
     H4  A table that is younger than its history can be read at any T since its creation. Before that there was no
-        table, which is an error and never an empty answer. A feed may begin at 0, "from the beginning".
+        table, which is an error and never an empty answer. A feed may begin before: nothing had changed then.
     H6  A table's history may be altered. A shorter one holds at once, and bytes go later; a longer one brings back
         nothing that was thrown away, which `history_start` tells.
 
@@ -58,23 +58,19 @@ def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
     return max(oldest if oldest > entry.created else 0, entry.rewritten)
 
 
-def check_created(
-    entry: TableEntry, timestamp: int, published: int, name: str = "at", note: str = ""
-) -> None:
+def check_created(entry: TableEntry, timestamp: int, published: int, note: str = "") -> None:
     """Check that the table existed at `timestamp` (H4).
 
     published: the newest timestamp that can be read; a reader process may see a table before the moment of its creation
                is published, and may read it then.
-    name:      the argument that named the moment. note: the end of the sentence, about how the moment was given.
+    note:      the end of the sentence, about how the moment was given.
     Raises: TableNotFoundError with the first moment that can be read.
     """
     if timestamp >= min(entry.created, published):
         return
     raise TableNotFoundError(
         f"table {entry.name!r} did not exist at {to_datetime(timestamp).isoformat()}: it was created at "
-        f"{to_datetime(entry.created).isoformat()} (timestamp {entry.created}), the first moment that can be read"
-        + ("; since=0 gives all changes since then" if name == "since" else "")
-        + note
+        f"{to_datetime(entry.created).isoformat()} (timestamp {entry.created}), the first moment that can be read{note}"
     )
 
 

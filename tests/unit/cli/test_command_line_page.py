@@ -79,7 +79,7 @@ def test_exit_codes() -> None:
 
 def test_the_sizes_of_a_load() -> None:
     """Who splits a file by what the page says of batches gets others, or waits for a flush that never comes."""
-    said = section("`nyala table load FOLDER TABLE FILE...`")
+    said = section("`nyala table load FOLDER TABLE FILE|FOLDER...`")
     for words in (
         f"{sources._BATCH_ROWS:,} rows of a Parquet file",
         f"{sources._BATCH_BYTES >> 20} MB; of a CSV it is {sources._CSV_BLOCK_BYTES >> 20} MB of text",
@@ -87,7 +87,10 @@ def test_the_sizes_of_a_load() -> None:
     ):
         assert words in " ".join(said.split()), words
     said = " ".join((transfer.load.help or "").split())
-    assert f"{sources._BATCH_ROWS:,} rows of Parquet, or {sources._CSV_BLOCK_BYTES >> 20} MB of a CSV" in said
+    assert (
+        f"{sources._BATCH_ROWS:,} rows of Parquet or JSON, or {sources._CSV_BLOCK_BYTES >> 20} MB of a CSV"
+        in said
+    )
 
 
 def keys_of(document: Any) -> set[str]:
@@ -117,6 +120,7 @@ def keys_of(document: Any) -> set[str]:
         "table vacuum {store}",
         "tablet list {store}",
         "fs check {orphaned}",
+        "table drop {store} metrics --yes",
         "cfile dump {cfile}",
         "wal dump {store}",
     ],

@@ -91,7 +91,7 @@ def test_a_time_that_no_datetime_holds_is_an_int(tmp_path: Path) -> None:
     """The years 1 to 9999 are Python's, not ours: a row with another time could be stored and not be got."""
     least, most, after = (
         -(2**63),
-        2**63 - 1,
+        2**63 - 2,
         253_402_300_800_000_000,
     )  # the last is the beginning of the year 10000
     with open_database(tmp_path / "s") as db:
@@ -105,7 +105,7 @@ def test_a_time_that_no_datetime_holds_is_an_int(tmp_path: Path) -> None:
                 changed = also if step in ("memory", "flushed") else 0
                 expected = {"k": key, "at": key, "also": changed}
                 expected = {name: epoch if value == 0 else value for name, value in expected.items()}
-                assert table.get({"k": epoch if key == 0 else key}) == expected, step
+                assert table.get({"k": pa.scalar(key, pa.timestamp("us", "UTC"))}) == expected, step
             if step == "memory":
                 db.flush()
             elif step == "flushed":

@@ -294,9 +294,9 @@ def test_h4_a_table_younger_than_its_history_can_be_read_from_its_beginning(
     clock.advance(60)
     created = db._writer().root.table("t").entry.created
     assert rows(table, at=created) == [] and table.changes(0).to_arrow().num_rows == 1
-    for read in (lambda: table.scan(at=created - 1), lambda: table.changes(created - 1)):
-        with pytest.raises(TableNotFoundError, match=f"did not exist at .* {created}"):
-            read()
+    assert table.changes(created - 1).to_arrow().num_rows == 1, "before its creation nothing had changed"
+    with pytest.raises(TableNotFoundError, match=f"did not exist at .* {created}"):
+        table.scan(at=created - 1)
     assert table.stats()["oldest_readable"] == 0
     table.vacuum()
     assert rows(table, at=created) == []
@@ -321,9 +321,8 @@ def test_h4_an_earlier_table_of_the_same_name_is_not_read(db: Database) -> None:
         lambda: table.at(before),
         lambda: snapshot["t"],
         lambda: snapshot.sql("SELECT * FROM t"),
-        lambda: table.changes(since=before),
-        lambda: table.at(after).changes(since=before),
-        lambda: table.history({"k": 1}, since=before),
+        lambda: table.changes(since=0, until=before),
+        lambda: table.history({"k": 2}, until=before),
         lambda: table.restore(to=before),
         lambda: db.copy_table("t", "u", at=before),
     ):

@@ -344,7 +344,6 @@ def test_a_merge_gives_way_to_rows_that_are_settled_anew(db: nyala.Database, pha
 @pytest.mark.parametrize(
     ("type", "given", "rows"),
     [
-        ("varchar(3)", pa.string(), [f"abc{n}" for n in range(400)]),
         ("decimal(5,2)", pa.decimal128(6, 3), [Decimal("1.000") if n % 2 else Decimal("1.004") for n in range(400)]),
     ],
 )  # fmt: skip
