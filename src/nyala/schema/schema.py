@@ -576,6 +576,8 @@ def _column_from_json(data: Mapping[str, Any], in_key: bool) -> ColumnSchema:
     try:
         kind = parse_type(text)
         for default in (read_default, write_default):
+            if isinstance(default, int) and kind.name == "timestamp":
+                default = pa.scalar(default, kind.arrow)  # a time that no datetime holds
             spec = ColumnSpec(kind, nullable, None if default is NO_DEFAULT else default, *storage)
             if type(spec.block_size_bytes) is int and 0 <= spec.block_size_bytes < MIN_BLOCK_SIZE_BYTES:
                 # What nobody may ask for any more, but could be stored: writing takes the default or the least for it.

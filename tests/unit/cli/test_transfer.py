@@ -789,7 +789,7 @@ def test_new_table_from_parquet(run: Run, tmp_path: Path) -> None:
     data = pa.table({"k": [1], "d": ["x"], "n": [dt.datetime(2026, 1, 1)], "r": [0.5]}).cast(schema)
     pq.write_table(data, tmp_path / "x.parquet")
     said = run("table", "load", tmp_path / "s", "t", tmp_path / "x.parquet", "--create", "--key", "k").stderr
-    assert "t made: k int32, d string, n timestamp, r float . Wrong type? Pass --type COLUMN=TYPE." in said
+    assert "t made: k int32, d string, n timestamp, r float. Wrong type? Pass --type COLUMN=TYPE." in said
     assert "is a file" in run("table", "list", tmp_path / "x.parquet", code=1).stderr
     columns = run("table", "describe", tmp_path / "s", "--json").json["columns"]
     assert [(one["name"], one["type"], one["nullable"]) for one in columns] == [
@@ -839,7 +839,7 @@ def test_json_lines_come_back_the_same(run: Run, tmp_path: Path) -> None:
             )
             db["u"].delete(where="TRUE")
     lines = run("table", "export", tmp_path / "s", "t", "-", "--format", "json", "--columns", "k,s").stdout
-    assert [json.loads(line) for line in lines.splitlines()][0] == {"k": 1, "s": 'q"\n\\é'}
+    assert json.loads(lines.splitlines()[0]) == {"k": 1, "s": 'q"\n\\é'}
 
 
 def test_json_makes_a_table(run: Run, tmp_path: Path) -> None:

@@ -877,7 +877,10 @@ def test_single_values(value: Any, type_: str, expected: Any) -> None:
     """Keys in `get`, defaults and partition bounds follow the rules of data."""
     got = cast_value(value, parse_type(type_))
     assert got == expected and type(got) is type(expected)
-    assert cast_value(got, parse_type(type_)) == got
+    if type_ != "timestamp" or not isinstance(
+        got, int
+    ):  # a time that no datetime holds is an int, which has no unit
+        assert cast_value(got, parse_type(type_)) == got
 
 
 @pytest.mark.parametrize(
