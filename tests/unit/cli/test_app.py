@@ -140,7 +140,6 @@ def test_an_error_in_json(run: Run, example: Example) -> None:
         ("table scan S metrics --where \\ ", "leave out --where to select every row"),
         ("table scan H t --at 2026-01-01", "is the present only"),
         ("table scan E t", "`table load --create` makes one from a file"),
-        ("table load S metrics F --create --key k", "exists with other columns"),
         ("table load S new F --create --key k --hash k/1", "--hash k: must have at least two"),
         ("table load S new F --create --key k --hash v/4", "--hash must specify only primary key columns"),
         ("table load S new F --create --key k --range v=4", "--range must specify only primary key columns"),
