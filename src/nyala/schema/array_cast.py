@@ -532,7 +532,7 @@ def are_finite_times(array: pa.Array) -> bool:
     if len(array) <= _FEW:  # as in `are_dates`
         return all(value is None or abs(value) != _INT64_MAX for value in ticks.to_pylist())
     ends = pc.min_max(ticks)
-    return ends["min"].as_py() != -_INT64_MAX and ends["max"].as_py() != _INT64_MAX
+    return bool(ends["min"].as_py() != -_INT64_MAX and ends["max"].as_py() != _INT64_MAX)
 
 
 def _finite_times(array: pa.Array) -> Cast:
