@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -183,7 +184,7 @@ def _check_changes(
         raise InvalidArgumentError(
             f"changes of rowset {made.rowset_id} are staged for tablet {staged.tablet_id}, which has it not"
         )
-    if not made.path.endswith(f"-{made.rowset_id}.redo"):
+    if re.fullmatch(rf".*-{made.rowset_id}-\d+\.redo", made.path) is None:
         raise _refused(made.path, f"changes of rowset {made.rowset_id}", "another rowset in its name")
     known = {LIVENESS} if job.operation.startswith("delete") else {c.id for c in table.schema.value_columns}
     if not set(made.delta.column_ids) <= known:

@@ -181,7 +181,7 @@ def test_changes_of_another_rowset(db: nyala.Database) -> None:
     def renamed(staged: dict[str, Any]) -> None:
         of_another(staged)
         old = changes(staged)["redo"][0]
-        new = f"{old.rpartition('-')[0]}-{changes(staged)['rowset_id']}.redo"
+        new = f"{old.rsplit('-', 2)[0]}-{changes(staged)['rowset_id']}-0.redo"
         changes(staged)["redo"][0] = new
         shutil.move(Path(db.path) / old, Path(db.path) / new)
 
