@@ -31,7 +31,7 @@ from nyala.schema.literals import Literal, normalise
 from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import ColumnType, from_canonical, to_canonical
 
-__all__ = ["as_array", "canonical", "literals_of", "place"]
+__all__ = ["as_array", "canonical", "literals_of", "place", "plain"]
 
 # Shorter lists cost less value by value.
 _LONG: Final = 32
@@ -63,7 +63,7 @@ def as_array(values: Iterable[Any]) -> pa.Array | None:
             array = values
         else:
             array = _array_of_objects(values)
-        return None if array is None else _plain(array)
+        return None if array is None else plain(array)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         return None
 
@@ -80,8 +80,8 @@ def _array_of_objects(values: Sequence[Any]) -> pa.Array | None:
     return array
 
 
-def _plain(array: pa.Array) -> pa.Array | None:
-    """The array in a type that `place` knows, None for another."""
+def plain(array: pa.Array) -> pa.Array | None:
+    """The array in a type that `place` and Arrow's functions know, such as text instead of views; None for another."""
     types = pa.types
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()

@@ -7,6 +7,7 @@
         v
     Result                 result.py: runs the statement, whenever its rows are asked for, always at one moment
         |
+        |  partners.py     which tables a statement joins by which columns
         |  source.py       DuckDB asks each table for columns and predicates; Nyala's scan answers with Arrow batches
         v
     errors.py              what DuckDB says against a statement, in our errors

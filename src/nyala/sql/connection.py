@@ -18,13 +18,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import tempfile
 import threading
 import weakref
+from collections.abc import Mapping
 from typing import Any, Final
 
+import pyarrow as pa
+
 from nyala.sql.closing import LeftCursors, close_all
+from nyala.sql.partners import Partner, partners_in
 
 SETTINGS: Final = {
     "enable_external_access": "false",
@@ -37,6 +42,10 @@ SETTINGS: Final = {
 
 MEMORY_BYTES_MIN: Final = 512_000_000
 """So much DuckDB may always take: with less it fails at sorts of rows of some hundred bytes (decision 0039)."""
+_SERIALIZE: Final = (
+    "SELECT json_serialize_sql(?, skip_default := true, skip_empty := true, skip_null := true)"
+)
+_TREES_MAX: Final = 64
 _RULE: Final = "outer_join_simplification"
 # 0 has no partner, as what is grouped has no NULL: one row.
 _PROBE: Final = (
@@ -51,6 +60,7 @@ class Connection:
     def __init__(self, memory_limit_bytes: int) -> None:
         self._memory_bytes = max(memory_limit_bytes, MEMORY_BYTES_MIN)
         self._lock = threading.Lock()
+        self._trees: dict[str, Any] = {}  # statements as DuckDB parsed them
         self._opened: list[Any] = []  # DuckDB's connection, once there is one
         self.left = LeftCursors()
         # DuckDB complains of connections that are still there when the interpreter ends.
@@ -75,6 +85,22 @@ class Connection:
                 opened.execute("SET GLOBAL lock_configuration = true")
                 self._opened.append(opened)
             return self._opened[0].cursor()
+
+    def partners_in(self, statement: str, tables: Mapping[str, pa.Schema]) -> list[Partner]:
+        """See `sql.partners`. Cost: half a millisecond, the first time that a statement of two tables is seen."""
+        if len(tables) < 2:
+            return []
+        tree = self._trees.get(statement)
+        if tree is None:
+            import duckdb
+
+            with contextlib.closing(self.cursor()) as cursor, contextlib.suppress(duckdb.Error):
+                ((text,),) = cursor.execute(_SERIALIZE, [statement]).fetchall()
+                tree = json.loads(text)
+            if len(self._trees) >= _TREES_MAX:
+                self._trees.clear()
+            self._trees[statement] = tree
+        return partners_in(tree, tables)
 
     def close(self) -> None:
         """Let the instance go as soon as no result uses it."""

@@ -108,6 +108,7 @@ class _Question:
         self.parameters = parameters
         self.scans = scans
         self.tables = tables
+        self.partners = connection.partners_in(glance, {name: scan.schema for name, scan in scans.items()})
         rows = {name: scan.rows_held() for name, scan in scans.items()}
         self.planning = {name: Planning(largest=count == max(rows.values())) for name, count in rows.items()}
 
@@ -269,7 +270,11 @@ class _Run:
             )
             for name, scan in question.scans.items()
         ]
-        for name, source in zip(question.scans, self.sources, strict=True):
+        by_name = dict(zip(question.scans, self.sources, strict=True))
+        for table, column, of_table, of_column in question.partners:
+            by_name[table].partners.append((column, by_name[of_table], of_column))
+            by_name[of_table].looked_up.add(of_column)
+        for name, source in by_name.items():
             with source.planning.apart():
                 self._register(name, source)
 
@@ -324,7 +329,7 @@ class _Run:
     def _begin(self, before: str, after: str) -> Any:
         """What to run: the statement as it was parsed, or text."""
         for source in self.sources:
-            source.planning.begin()
+            source.begin()
         self._lines_above = before.count("\n")
         question = self._question
         is_whole = question.glance is question.statement

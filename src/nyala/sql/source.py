@@ -16,7 +16,9 @@ Invariants
     Q2  An expression that is read from its text is built again from what was read, and taken only if Arrow says
         that both are equal.
 
-Left out: predicates that DuckDB makes while it runs (from joins, top-N): it does not offer them to Python sources.
+Predicates that DuckDB makes while it runs (from joins, top-N) it does not offer to Python sources. For joins of tables
+in one statement of ours `sql.partners` says which values one source hands over matter to another.
+
 Source: decision 0014; ecosystem notes, source protocol of DuckDB 2.0.
 """
 
@@ -38,6 +40,7 @@ from nyala.errors import Error, InvalidArgumentError
 from nyala.schema import nodes
 from nyala.schema.literals import normalise
 from nyala.schema.nodes import Node
+from nyala.schema.value_lists import plain
 from nyala.sql.connection import without_lost_filters
 from nyala.text_views import VIEW_TYPES, TextViews
 
@@ -55,6 +58,9 @@ _TOGETHER_MAX: Final = 1 / 8
 _OF_THEM_MAX: Final = 1 / 2
 # Of a dictionary that goes to DuckDB as such.
 _WORDS_MAX: Final = 1 << 13
+# So many values of a column are kept while DuckDB reads it, to look up partners; and so many rows may have one.
+_PARTNERS_MAX: Final = 1 << 13
+_PARTNERS_MATCHING_MAX: Final = 1 / 8
 _OPERATORS: Final = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
 
@@ -105,6 +111,26 @@ class Planning:
         return together, math.prod(self.offered if together else self.taken)
 
 
+class _Stream:
+    """What a stream handed over of columns in which other tables have partners: see `sql.partners`."""
+
+    def __init__(self, columns: Collection[str]) -> None:
+        self.ended = False
+        self._kept: dict[str, list[pa.Array]] = {name: [] for name in columns}
+        self._rows = 0
+
+    def note(self, batch: pa.RecordBatch) -> None:
+        self._rows += batch.num_rows
+        if self._rows > _PARTNERS_MAX:
+            self._kept = {}
+        for name, arrays in self._kept.items():
+            arrays.append(batch.column(name))
+
+    def values(self, column: str) -> list[pa.Array] | None:
+        """All that it handed over, once that is all; None: not known."""
+        return self._kept.get(column) if self.ended else None
+
+
 class ScanSource:
     """One scan, asked by an engine for columns and predicates, as often as it likes. Thread-safe.
 
@@ -127,6 +153,10 @@ class ScanSource:
             self.schema = _with_views(self.scan)
         self.planning = planning or Planning()
         self.asked: list[Scan] = []
+        # Set before rows are asked for: in which columns others have partners, and who has them (`sql.partners`).
+        self.looked_up: set[str] = set()
+        self.partners: list[tuple[str, ScanSource, str]] = []
+        self._streams: list[_Stream] = []
         self.failure: BaseException | None = None
         self._keep_asked = keep_asked
         self._lock = threading.Lock()
@@ -187,30 +217,75 @@ class ScanSource:
             return False
         return True
 
+    def begin(self) -> None:
+        """A statement is planned or run (again)."""
+        self.planning.begin()
+        with self._lock:
+            self._streams = []
+
+    def values_of(self, column: str) -> pa.ChunkedArray | None:
+        """The values that DuckDB was given of a column, if it was given all of them, and only once; None: not known."""
+        with self._lock:
+            streams = list(self._streams)
+        arrays = streams[0].values(column) if len(streams) == 1 else None
+        kind = self.schema.field(column).type
+        return None if arrays is None else pa.chunked_array(arrays, kind)
+
+    def _with_partners(self) -> Iterator[Node]:
+        """Hold for every row that can have a partner, where few can."""
+        if not self._filters or not self.partners:
+            return
+        if self.scan.rows_held() < _ROWS_MIN:
+            return
+        for column, other, of_column in self.partners:
+            given = other.values_of(of_column)
+            values = None if given is None else _distinct(given)
+            if values is not None:
+                listed = nodes.col(column).isin(values)
+                found = self.scan.estimate(listed)
+                if found.matching <= _PARTNERS_MATCHING_MAX or found.read <= _READ_MAX:
+                    yield listed
+
     def reader(self, columns: Sequence[str] | None, predicate: Node | None) -> pa.RecordBatchReader:
-        """The rows that match, as a stream in bounded memory."""
+        """The rows that match, as a stream in bounded memory; without some of those that have no partner."""
+        wanted = self.schema.names if columns is None else columns
         try:
-            scan = self.scan.narrowed(self.schema.names if columns is None else columns, predicate)
+            terms = [*([] if predicate is None else [predicate]), *self._with_partners()]
+            predicate = nodes.all_of(terms) if terms else None
+            scan = self.scan.narrowed(wanted, predicate)
         except BaseException as error:
             self.failure = self.failure or error
             raise
-        if self._keep_asked:
-            with self._lock:
+        stream = _Stream(self.looked_up.intersection(wanted))
+        with self._lock:
+            self._streams.append(stream)
+            if self._keep_asked:
                 self.asked.append(scan)
         schema = pa.schema([self.schema.field(name) for name in scan.schema.names])
         make = _as_it_is if schema == scan.schema else TextViews(schema)
         # Where little is left of what is decoded, DuckDB does little with it, and would wait for one thread.
         batches = map(make, scan.batches()) if predicate is None else scan.batches_ahead(make, helping=True)
-        return pa.RecordBatchReader.from_batches(schema, self._noting_failure(batches))
+        return pa.RecordBatchReader.from_batches(schema, self._noted(batches, stream))
 
-    def _noting_failure(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _noted(self, batches: Iterator[pa.RecordBatch], stream: _Stream) -> Iterator[pa.RecordBatch]:
         try:
-            yield from batches
+            for batch in batches:
+                stream.note(batch)
+                yield batch
+            stream.ended = True
         except GeneratorExit:
             raise
         except BaseException as error:
             self.failure = self.failure or error
             raise
+
+
+def _distinct(values: pa.ChunkedArray) -> pa.Array | None:
+    """The values that are not NULL, each once; None for a type that is not looked up."""
+    chunks = [plain(chunk) for chunk in values.chunks]
+    if not all(chunk is not None for chunk in chunks):
+        return None
+    return pa.chunked_array(chunks).drop_null().unique() if chunks else pa.array([])
 
 
 def _with_views(scan: Scan) -> pa.Schema:

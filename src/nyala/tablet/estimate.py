@@ -10,6 +10,7 @@ stay in the block cache. A sample decodes whole blocks; so where bounds alone sa
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Final
 
@@ -96,7 +97,7 @@ def _column_share(rowset: DiskRowSet, column: ColumnSchema, constraint: Constrai
         return None
     width = zone.max - zone.min + 1
     if constraint.values is not None:
-        inside = sum(1 for value in constraint.values if zone.min <= value <= zone.max)
+        inside = bisect_right(constraint.values, zone.max) - bisect_left(constraint.values, zone.min)
         return min(1.0, inside / width)
     lower = zone.min if constraint.lower is None else max(zone.min, constraint.lower)
     upper = zone.max if constraint.upper is None else min(zone.max, constraint.upper)

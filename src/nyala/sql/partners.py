@@ -1,0 +1,296 @@
+"""Which rows of a table can have a partner in another table of the same statement.
+
+    SELECT … FROM few JOIN t ON t.k = few.k              t.k  is one of  few.k
+    SELECT … FROM t WHERE k = (SELECT max(k) FROM few)   t.k  is one of  few.k
+    SELECT … FROM few LEFT JOIN t USING (a, b)           t.a  is one of  few.a,  t.b  is one of  few.b
+
+DuckDB reads one side of a join to its end before it begins with the other, and offers a Python source none of the keys
+that it met. So a source notes the values that it hands over, and the source of the other table, when it is asked for
+rows, reads only those that can have a partner (`ScanSource.reader`).
+
+The statement is read as DuckDB parsed it. A `Partner` says: without the rows of `table` whose `column` is not among the
+values of `of_column` in the rows of `of_table`, the statement has the same answer.
+
+Invariants
+    J1  Both tables are named once in the statement, and not in a WITH, which DuckDB may read more than once.
+    J2  A partner follows from an equality that must be TRUE for a row to stay: of an inner or semi join and of WHERE
+        for both tables; of an outer or anti join for the side that is not kept for its own sake. Below that join there
+        are only joins that ask of a row nothing but its values: no ASOF, no POSITIONAL, no sample.
+    J3  What a subquery gives is among the values of a column if it is that column, or its least, greatest or any value.
+    J4  What is not understood has no partner.
+
+Source: SQL:2016 part 2, 7.10 (joined table) and 8.2 (comparison): NULL and a value without an equal join nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+__all__ = ["Partner", "partners_in"]
+
+# Of a set of values these give one.
+_ONE_OF_ALL: Final = frozenset(("min", "max", "first", "last", "any_value", "arbitrary"))
+_JOINS: Final = frozenset(("INNER", "LEFT", "RIGHT", "OUTER", "FULL", "SEMI", "ANTI"))
+# Whose rows need a partner: those of the left side, those of the right side.
+_NEED: Final = {
+    "INNER": (True, True),
+    "SEMI": (True, True),
+    "LEFT": (False, True),
+    "ANTI": (False, True),
+    "RIGHT": (True, False),
+}
+# Table functions that name tables in a text.
+_BY_TEXT: Final = ("query", "query_table")
+# A SELECT of these parts gives each row that FROM and WHERE leave, and no other.
+_PLAIN_SELECT: Final = frozenset(
+    ("type", "cte_map", "select_list", "from_table", "where_clause", "aggregate_handling")
+)
+_PLAIN_ITEMS: Final = frozenset(("COLUMN_REF", "VALUE_CONSTANT"))
+_PLAIN_TABLE: Final = frozenset(
+    ("type", "alias", "table_name", "qualified_name", "query_location", "query_location_length")
+)
+
+
+class Partner(NamedTuple):
+    """The rows of `table` that matter have in `column` a value that `of_column` of `of_table` has."""
+
+    table: str
+    column: str
+    of_table: str
+    of_column: str
+
+
+@dataclass(frozen=True)
+class _Column:
+    """Values of a column of a table. whole: in rows of the table's own, so that its rows may be left out."""
+
+    table: str
+    name: str
+    whole: bool
+
+
+# By the name of a table in FROM, its columns by their names in lower case, None for what is not followed; or None for a
+# table whose columns are not known.
+_Scope: TypeAlias = dict[str, dict[str, _Column | None] | None]
+
+
+def partners_in(tree: Any, tables: Mapping[str, pa.Schema]) -> list[Partner]:
+    """tree: a statement as `json_serialize_sql` gives it. tables: those that it may name."""
+    named = Counter(_tables_named(tree, False))
+    usable = {
+        name.lower() for name in tables if named[name.lower(), False] == 1 and not named[name.lower(), True]
+    }
+    if any(node.get("function_name") in _BY_TEXT for node, _ in _nodes(tree, False)):
+        return []
+    reader = _Reader({name: schema for name, schema in tables.items() if name.lower() in usable})
+    found = [partner for select in _selects(tree) for partner in reader.of_select(select)]
+    return [
+        partner
+        for partner in dict.fromkeys(found)
+        if partner.table != partner.of_table
+        and _alike(
+            tables[partner.table].field(partner.column), tables[partner.of_table].field(partner.of_column)
+        )
+    ]
+
+
+def _alike(a: pa.Field, b: pa.Field) -> bool:
+    """Whether values of the two are equal exactly if they are one value."""
+    return bool(a.type == b.type or (pa.types.is_integer(a.type) and pa.types.is_integer(b.type)))
+
+
+def _tables_named(tree: Any, in_with: bool) -> Iterator[tuple[str, bool]]:
+    """Each table that is named, and whether it is in a WITH; the names of these as if they were such tables."""
+    for node, inside in _nodes(tree, in_with):
+        if node.get("type") == "BASE_TABLE":
+            yield str(node.get("table_name")).lower(), inside
+        for entry in node.get("cte_map", {}).get("map", ()):
+            yield str(entry.get("key")).lower(), True
+
+
+def _selects(tree: Any) -> Iterator[Any]:
+    return (node for node, _ in _nodes(tree, False) if node.get("type") == "SELECT_NODE")
+
+
+def _nodes(tree: Any, in_with: bool) -> Iterator[tuple[dict[str, Any], bool]]:
+    pending = [(tree, in_with)]
+    while pending:
+        node, inside = pending.pop()
+        if isinstance(node, dict):
+            yield node, inside
+            pending += [(part, inside or name == "cte_map") for name, part in node.items()]
+        elif isinstance(node, list):
+            pending += [(part, inside) for part in node]
+
+
+class _Reader:
+    """Reads the parts of a statement. Names are compared in lower case, as DuckDB does."""
+
+    def __init__(self, tables: Mapping[str, pa.Schema]) -> None:
+        self._tables = {
+            name.lower(): {column.lower(): _Column(name, column, True) for column in schema.names}
+            for name, schema in tables.items()
+        }
+
+    def of_select(self, select: Any) -> Iterator[Partner]:
+        found: list[Partner] = []
+        scope = self._scope(select.get("from_table"), found)
+        yield from found
+        if "sample" in select:
+            return
+        for term in _terms(select.get("where_clause")):
+            if _is_equality(term):
+                yield from self._pair(self._value(term["left"], scope), self._value(term["right"], scope))
+            elif term.get("type") == "SUBQUERY":
+                yield from self._of_subquery(term, scope)
+
+    def _of_subquery(self, term: Any, scope: _Scope) -> Iterator[Partner]:
+        inner = term.get("subquery", {}).get("node", {})
+        if term["subquery_type"] == "ANY" and term.get("comparison_type") == "COMPARE_EQUAL":
+            yield from self._pair(_resolved(term.get("child"), scope), self._selected(inner))
+        elif term["subquery_type"] == "EXISTS" and set(inner) <= _PLAIN_SELECT:
+            if not all(item["type"] in (*_PLAIN_ITEMS, "STAR") for item in inner["select_list"]):
+                return  # an aggregate gives a row whatever WHERE leaves
+            own = self._scope(inner.get("from_table"), [])
+            for term in filter(_is_equality, _terms(inner.get("where_clause"))):
+                sides = [_resolved(term[side], own) for side in ("left", "right")]
+                outer = [
+                    _resolved(term[side], scope) if _is_outside(term[side], own) else None
+                    for side in ("left", "right")
+                ]
+                yield from self._pair(sides[0] or outer[0], sides[1] or outer[1])
+
+    def _value(self, node: Any, scope: _Scope) -> _Column | None:
+        """What stands on one side of a comparison."""
+        if node.get("type") == "SUBQUERY" and node.get("subquery_type") == "SCALAR":
+            found = self._selected(node["subquery"]["node"])
+            return None if found is None else _Column(found.table, found.name, False)
+        return _resolved(node, scope)
+
+    def _selected(self, select: Any) -> _Column | None:
+        """The only column that a SELECT gives (J3)."""
+        columns = self._columns(select)
+        return next(iter(columns.values())) if columns is not None and len(columns) == 1 else None
+
+    def _columns(self, select: Any) -> dict[str, _Column | None] | None:
+        """The columns that a SELECT gives; None where their names are not known."""
+        if select.get("type") != "SELECT_NODE" or select.get("cte_map", {}).get("map"):
+            return None
+        scope = self._scope(select.get("from_table"), [])
+        items = select["select_list"]
+        whole = set(select) <= _PLAIN_SELECT and all(item["type"] in _PLAIN_ITEMS for item in items)
+        columns: dict[str, _Column | None] = {}
+        for item in items:
+            found = _resolved(item, scope)
+            name = item.get("alias") or (item["column_names"][-1] if item["type"] == "COLUMN_REF" else "")
+            if item["type"] == "FUNCTION" and item.get("function_name") in _ONE_OF_ALL:
+                arguments = item.get("arguments", item.get("children", ()))
+                if len(arguments) == 1:
+                    found = _resolved(arguments[0].get("expression", arguments[0]), scope)
+            if item["type"] == "STAR" or name.lower() in columns:
+                return None
+            columns[name.lower()] = (
+                None if found is None else _Column(found.table, found.name, whole and found.whole)
+            )
+        return columns
+
+    def _scope(self, node: Any, found: list[Partner]) -> _Scope:
+        """The tables of a FROM. found: takes the partners that its joins make."""
+        kind = None if node is None else node.get("type")
+        if kind == "BASE_TABLE":
+            name = node["table_name"].lower()
+            known = self._tables.get(name) if set(node) <= _PLAIN_TABLE else None
+            return {str(node.get("alias", name)).lower(): None if known is None else dict(known)}
+        if kind == "SUBQUERY" and "sample" not in node and "column_name_alias" not in node:
+            return {node.get("alias", "").lower(): self._columns(node["subquery"]["node"])}
+        if kind != "JOIN":
+            return (
+                {}
+                if kind == "EMPTY"
+                else {str(kind if node is None else node.get("alias", "")).lower(): None}
+            )
+        left, right = self._scope(node["left"], found), self._scope(node["right"], found)
+        join = node.get("join_type")
+        if (
+            join not in _JOINS
+            or node.get("ref_type") not in ("REGULAR", "CROSS", "NATURAL")
+            or "sample" in node
+        ):
+            return dict.fromkeys((*left, *right))
+        both = {**left, **right}
+        if len(both) < len(left) + len(right):
+            return dict.fromkeys(both)
+        if join in _NEED and node["ref_type"] != "NATURAL":
+            found += self._of_join(node, left, right, both)
+        return left if join in ("SEMI", "ANTI") else both
+
+    def _of_join(self, node: Any, left: _Scope, right: _Scope, both: _Scope) -> Iterator[Partner]:
+        equal = [
+            ({"type": "COLUMN_REF", "column_names": [name]},) * 2 for name in node.get("using_columns", ())
+        ]
+        pairs = [(_resolved(a, left), _resolved(b, right)) for a, b in equal]
+        for term in filter(_is_equality, _terms(node.get("condition"))):
+            sides = [_resolved(term[side], both) for side in ("left", "right")]
+            on_left = [_resolved(term[side], left) is not None for side in ("left", "right")]
+            if on_left == [True, False]:
+                pairs.append((sides[0], sides[1]))
+            elif on_left == [False, True]:
+                pairs.append((sides[1], sides[0]))
+        for a, b in pairs:
+            yield from self._pair(a, b, *_NEED[node["join_type"]])
+
+    @staticmethod
+    def _pair(
+        a: _Column | None, b: _Column | None, a_needs: bool = True, b_needs: bool = True
+    ) -> Iterator[Partner]:
+        """What an equality says of two columns, whose rows need it to be TRUE or not."""
+        if a is not None and b is not None:
+            if a_needs and a.whole:
+                yield Partner(a.table, a.name, b.table, b.name)
+            if b_needs and b.whole:
+                yield Partner(b.table, b.name, a.table, a.name)
+
+
+def _terms(condition: Any) -> Iterator[Any]:
+    """The terms of a chain of AND."""
+    pending = [] if condition is None else [condition]
+    while pending:
+        term = pending.pop()
+        if term.get("type") == "CONJUNCTION_AND":
+            pending += term["children"]
+        else:
+            yield term
+
+
+def _is_equality(term: Any) -> bool:
+    return bool(term.get("type") == "COMPARE_EQUAL")
+
+
+def _resolved(node: Any, scope: _Scope) -> _Column | None:
+    """The column that a name means among the tables of a FROM."""
+    if node is None or node.get("type") != "COLUMN_REF":
+        return None
+    match [part.lower() for part in node["column_names"]]:
+        case [table, name]:
+            return (scope.get(table) or {}).get(name)
+        case [name] if None not in scope.values():
+            having = [columns[name] for columns in scope.values() if columns is not None and name in columns]
+            return having[0] if len(having) == 1 else None
+    return None
+
+
+def _is_outside(node: Any, scope: _Scope) -> bool:
+    """Whether a name cannot mean a column of these tables."""
+    if node.get("type") != "COLUMN_REF":
+        return False
+    match [part.lower() for part in node["column_names"]]:
+        case [table, _]:
+            return table not in scope
+        case [name]:
+            return all(columns is not None and name not in columns for columns in scope.values())
+    return False
