@@ -27,8 +27,9 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +72,9 @@ __all__ += ["said_of_a_name_given_twice"]
 _ARROW: Final = (pa.Array, pa.ChunkedArray)
 # Of fewer rows the bytes are not even counted.
 _BORROWED_ROWS_MIN: Final = 1 << 14
+# Fewer rows are converted sooner than threads are started.
+_PARALLEL_ROWS_MIN: Final = 1 << 17
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -154,19 +158,23 @@ def convert(
     converted: dict[str, Any] = {}
     shared: list[str] = []  # what lies in the user's memory
     borrowed = False
-    for column in schema.columns:
-        if column.name in given.columns:
-            is_key = schema.is_key(column.name)
-            array, shares = _convert_column(
-                given.columns[column.name], column, errors, limits, cut=not is_key
-            )
-            converted[column.name] = array
-            if is_key and column.type.length is not None:
-                too_long = _too_long(array, column) | too_long
-            if isinstance(array, LongColumn):
-                borrowed = True
-            elif shares:
-                shared.append(column.name)
+    wanted = [column for column in schema.columns if column.name in given.columns]
+
+    def converted_one(column: ColumnSchema) -> tuple[Column, bool, RowErrors]:
+        found, raw = RowErrors(), given.columns[column.name]
+        return *_convert_column(raw, column, found, limits, cut=not schema.is_key(column.name)), found
+
+    for column, (array, shares, found) in zip(
+        wanted, _each(converted_one, wanted, given.row_count), strict=True
+    ):
+        errors.extend(found)
+        converted[column.name] = array
+        if schema.is_key(column.name) and column.type.length is not None:
+            too_long = _too_long(array, column) | too_long
+        if isinstance(array, LongColumn):
+            borrowed = True
+        elif shares:
+            shared.append(column.name)
     if copy and shared and borrow_above_bytes is not None and given.row_count >= _BORROWED_ROWS_MIN:
         lent = [name for name in shared if converted[name].offset == 0]
         if lent and sum(array.nbytes for array in converted.values()) > borrow_above_bytes:
@@ -196,6 +204,24 @@ def _too_long(whole: Column, column: ColumnSchema) -> dict[int, str]:
                 )
         first += len(array)
     return found
+
+
+def _each(
+    convert_one: Callable[[ColumnSchema], _Result], columns: Sequence[ColumnSchema], row_count: int
+) -> Iterator[_Result]:
+    """`convert_one` of each column, in order. Of many rows, each core converts a column at a time: Arrow releases
+    the interpreter's lock.
+    """
+    workers = min(len(columns), os.cpu_count() or 1)
+    if row_count < _PARALLEL_ROWS_MIN or workers < 2:
+        yield from map(convert_one, columns)
+        return
+    with ThreadPoolExecutor(workers, thread_name_prefix="nyala-convert") as pool:
+        try:
+            found = pool.map(convert_one, columns)
+        except RuntimeError:  # no thread can be started
+            found = map(convert_one, columns)
+        yield from found
 
 
 def _check_names(names: Mapping[str, Any], schema: Schema, operation: str, key_only: bool) -> None:

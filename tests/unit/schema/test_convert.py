@@ -968,3 +968,20 @@ def test_read_input_looks_at_no_value() -> None:
     given_columns = read_input({"x": [object()], "y": [1]})
     assert list(given_columns.columns) == ["x", "y"] and given_columns.row_count == 1
     assert convert(read_input(ROWS), SCHEMA).row_count == 2
+
+
+def test_columns_of_many_rows_are_converted_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same columns and errors as one after the other; the first column with no rule for its type is named."""
+    schema = build_schema({"k": "int32", "s": "varchar(3)", "t": "timestamp", "d": "date"}, "k")
+    views = pa.chunked_array([pa.array(["abcd", None], pa.string_view())] * 2)
+    data = {"k": [1, 2**40, 3, None], "s": views, "t": ["2020-01-01", "no", "no", None], "d": [None] * 4}
+    wrong = data | {"s": pa.array([1] * 4), "d": pa.array([True] * 4)}
+    found = []
+    for rows_min in (1 << 17, 1):
+        monkeypatch.setattr("nyala.schema.convert._PARALLEL_ROWS_MIN", rows_min)
+        monkeypatch.setattr("os.cpu_count", lambda: 2)
+        made = convert(data, schema)
+        found.append((made.columns, made.errors.rows.tolist(), made.errors.messages))
+        with pytest.raises(SchemaError, match="column 's'"):
+            convert(wrong, schema)
+    assert found[0] == found[1] and found[0][1] == [1, 2, 3]
