@@ -21,6 +21,7 @@ import pyarrow as pa
 from nyala.batch import Batch
 from nyala.change_feed import ChangeFeed
 from nyala.env import SYSTEM
+from nyala.env.paths import utf8_path
 from nyala.errors import (
     InvalidArgumentError,
     ReadOnlyError,
@@ -67,7 +68,7 @@ _ROWSET_MIN_BYTES: Final = 1_000_000
 
 
 def connect(
-    path: str | os.PathLike[str],
+    path: str | bytes | os.PathLike[str],
     *,
     read_only: bool = False,
     durability: Durability = "commit",
@@ -134,10 +135,11 @@ def connect(
 
 def _folder(path: object) -> str:
     """The absolute path of a store's folder. Raises: InvalidArgumentError for what is none."""
-    if not isinstance(path, str | os.PathLike) or not isinstance(text := os.fspath(path), str):
+    if not isinstance(path, str | bytes | os.PathLike):
         raise InvalidArgumentError(
             f"a store is a folder: give its path as text or a pathlib.Path, not {path!r}"
         )
+    text = os.fsdecode(path)
     if not text or "\0" in text:
         raise InvalidArgumentError(f"{text!r} is no path of a folder")
     scheme, separator, rest = text.partition("://")
@@ -151,7 +153,7 @@ def _folder(path: object) -> str:
             "a store is a folder, and ':memory:' is none: for one that goes with the program, "
             "nyala.connect(tempfile.mkdtemp())"
         )
-    return os.path.abspath(os.path.expanduser(text))
+    return utf8_path(os.path.expanduser(text))
 
 
 def _seconds(name: str, given: Any) -> float:
@@ -187,7 +189,7 @@ def _levels(partition_by: Any) -> list[HashSpec | RangeSpec]:
     return list(partition_by)
 
 
-def check(path: str | os.PathLike[str], *, repair: bool = False) -> CheckReport:
+def check(path: str | bytes | os.PathLike[str], *, repair: bool = False) -> CheckReport:
     """Read every byte of the store in the folder `path` and hold every rule against it: see `CheckReport`.
 
     What is found is told, not raised, so a store that cannot be opened can be checked. Beside a writer, what a reader

@@ -30,6 +30,7 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 from nyala.env import Env
+from nyala.env.interrupts import Uninterrupted
 from nyala.errors import Error, InvalidArgumentError, StorageError
 from nyala.handover_server import HandoverServer
 from nyala.scan import PinnedRows
@@ -106,7 +107,7 @@ class Handle:
         if opened.pid != os.getpid():
             self._closed = True
             return
-        with opened.place.lock:
+        with Uninterrupted(), opened.place.lock:
             if self._closed:
                 return
             self._closed = True
@@ -253,15 +254,15 @@ def open_for_writing(env: Env, folder: str, options: StoreOptions) -> Handle:
     """
     layout.prepare_folder(env, folder)
     place = _places.setdefault(env.files.inode(folder), _Place())
-    with place.lock:
+    with Uninterrupted(), place.lock:
         opened = place.opened
         if opened is not None and not opened.store.closed:
             different = _difference(opened.store, options)
             if different is not None:
                 gc.collect()  # it may be named by nothing but a ring of objects that the collector has not come to
             if not opened.handles.held():
-                _warn_of_abandoned(folder)
                 opened.close()
+                _warn_of_abandoned(folder)
             elif not _takes_writes(opened.store):
                 opened.close()
             elif different is not None:

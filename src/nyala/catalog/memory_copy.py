@@ -79,7 +79,7 @@ def _read(env: Env, path: str) -> bytes:
 
 def _pages(path: str) -> bytes:
     # "immutable": SQLite neither locks the file nor looks for its log.
-    uri = f"file:{urllib.parse.quote(os.path.abspath(path))}?mode=ro&immutable=1"
+    uri = f"file:{urllib.parse.quote(os.fsencode(os.path.abspath(path)))}?mode=ro&immutable=1"
     with contextlib.closing(sqlite3.connect(uri, uri=True, check_same_thread=False)) as connection:
         return connection.serialize()
 

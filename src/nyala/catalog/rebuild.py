@@ -22,7 +22,7 @@ from nyala.catalog import format
 from nyala.catalog.format import SHAPES, SUM_MODULUS, SUMS
 from nyala.catalog.model import CatalogState
 from nyala.catalog.rows import RowsByTable, decode
-from nyala.catalog.store import READ_ERRORS, open_for_reading, signed, write_new
+from nyala.catalog.store import READ_ERRORS, open_for_reading, read_error, signed, write_new
 from nyala.env import Env
 from nyala.errors import CorruptionError
 
@@ -69,7 +69,7 @@ def rebuild(env: Env, path: str, state: CatalogState) -> None:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     except sqlite3.Error as error:
-        raise CorruptionError(f"SQLite cannot close its log: {error}", path) from error
+        raise read_error(env, error, path) from error
     for suffix in _SUFFIXES:
         if suffix == "-wal" and env.files.exists(path + suffix) and env.files.size(path + suffix):
             raise CorruptionError("SQLite's log is still in use", path + suffix)

@@ -28,11 +28,12 @@ import contextlib
 import errno
 import gc
 import os
+import re
 import sqlite3
 import threading
 import urllib.parse
-from collections.abc import Iterator
-from typing import Any, Final, Literal
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal, TypeVar
 
 from nyala.catalog import format
 from nyala.catalog.format import (
@@ -53,6 +54,8 @@ from nyala.errors import CorruptionError, ReadOnlyError, StorageError
 
 __all__ = ["Catalog", "find_store", "without_collector"]
 
+_T = TypeVar("_T")
+
 _UNFINISHED_NAME: Final = CATALOG_NAME + ".new"
 # What `Catalog.create` and those who call it may have left in a folder that is not a store yet.
 _FORERUNNERS: Final = frozenset(
@@ -63,7 +66,7 @@ _BUSY_TIMEOUT_S: Final = 30.0
 # Longest text or blob that SQLite will make room for: a flipped bit in a length is not worth a gigabyte.
 _VALUE_MAX_BYTES: Final = 64 << 20
 
-# SQLite's result codes (the low byte of the extended ones) that say nothing about the bytes on disk.
+# What to do, by SQLite's result codes (the low byte of the extended ones) that say nothing about the bytes on disk.
 _OUTSIDE: Final = {
     sqlite3.SQLITE_PERM: "give this user the right to read and write there",
     sqlite3.SQLITE_BUSY: "another process has it locked: is it open in an SQLite tool?",
@@ -92,8 +95,15 @@ _MAYBE_FULL: Final = frozenset(
         sqlite3.SQLITE_IOERR_SHMSIZE,
     }
 )
-# The file ends within a page (SQLITE_IOERR_SHORT_READ); a damaged length asks for more than there can be.
-_DAMAGE: Final = frozenset({522, sqlite3.SQLITE_TOOBIG})
+# What damaged bytes lead to, besides a file that ends within a page (SQLITE_IOERR_SHORT_READ). 0 is Python's own error,
+# for instance about text that is not UTF-8. Every other code is about the world around the bytes.
+_DAMAGE: Final = frozenset({
+    0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT,
+    sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG,
+})  # fmt: skip
+_SHORT_READ: Final = 522
+# How `PRAGMA quick_check` tells of a page that could not be read.
+_PAGE_NOT_READ: Final = re.compile(r"unable to get the page\. error code=(\d+)")
 
 
 def find_store(env: Env, directory: str) -> bool:
@@ -192,12 +202,7 @@ class Catalog:
         """
         with self._lock:
             self._check_usable()
-            connection = self._connection
-            if connection is None:
-                with contextlib.closing(_open(self._env, self.path, read_only=True)) as connection:
-                    rows, sums = self._read(connection, thorough)
-            else:
-                rows, sums = self._read(connection, thorough)
+            rows, sums = _read_again_if_damaged(lambda: self._read_whole(thorough), self.path)
             try:
                 state = decode(rows)
             except ValueError as error:
@@ -284,6 +289,12 @@ class Catalog:
                 outcome=self._failure.outcome,
             )
 
+    def _read_whole(self, thorough: bool) -> tuple[RowsByTable, dict[str, tuple[int, int]]]:
+        if self._connection is not None:
+            return self._read(self._connection, thorough)
+        with contextlib.closing(_open_once(self._env, self.path, read_only=True)) as connection:
+            return self._read(connection, thorough)
+
     def _read(
         self, connection: sqlite3.Connection, thorough: bool
     ) -> tuple[RowsByTable, dict[str, tuple[int, int]]]:
@@ -295,12 +306,13 @@ class Catalog:
                     # damaged one would spoil what is written next.
                     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
                     if verdict != "ok":
+                        _check_read(verdict, self.path)
                         raise CorruptionError(f"SQLite's own check says: {verdict}", self.path)
                 return _read_rows(connection, self.path)
             finally:
                 _roll_back(connection)
         except READ_ERRORS as error:
-            raise _read_error(self._env, error, self.path) from error
+            raise read_error(self._env, error, self.path) from error
 
     def _changed_by_another(self, what: str) -> CorruptionError:
         return CorruptionError(
@@ -436,7 +448,7 @@ def signed(total: int) -> int:
 
 
 def _connect(path: str, mode: Literal["ro", "rw", "rwc"]) -> sqlite3.Connection:
-    uri = f"file:{urllib.parse.quote(os.path.abspath(path))}?mode={mode}"
+    uri = f"file:{urllib.parse.quote(os.fsencode(os.path.abspath(path)))}?mode={mode}"
     connection = sqlite3.connect(
         uri, uri=True, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
@@ -466,6 +478,10 @@ def open_for_reading(env: Env, path: str) -> sqlite3.Connection:
 
 def _open(env: Env, path: str, read_only: bool) -> sqlite3.Connection:
     """A connection to a database that is a catalogue of the version that this code reads."""
+    return _read_again_if_damaged(lambda: _open_once(env, path, read_only), path)
+
+
+def _open_once(env: Env, path: str, read_only: bool) -> sqlite3.Connection:
     if not env.files.exists(path):
         raise StorageError(
             f"there is no store in {os.path.dirname(path) or '.'}: it has no {CATALOG_NAME}; check the path",
@@ -482,7 +498,7 @@ def _open(env: Env, path: str, read_only: bool) -> sqlite3.Connection:
             _set_up(connection)
             return _checked(connection, path, "memory")
     except READ_ERRORS as error:
-        raise _read_error(env, error, path) from error
+        raise read_error(env, error, path) from error
 
 
 def _checked(connection: sqlite3.Connection, path: str, journal_mode: str) -> sqlite3.Connection:
@@ -557,13 +573,43 @@ def _storage_error(env: Env, error: sqlite3.Error, path: str, verb: str) -> Stor
     return StorageError(f"cannot {verb} {path}: {error}; {advice}", path=path, errno=number)
 
 
-def _read_error(env: Env, error: sqlite3.Error | UnicodeError, path: str) -> StorageError | CorruptionError:
+def read_error(env: Env, error: sqlite3.Error | UnicodeError, path: str) -> StorageError | CorruptionError:
     """What SQLite says while reading is damage, unless it is about the world around the file."""
     if isinstance(error, UnicodeError):
         return CorruptionError(f"a text is not UTF-8 ({error})", path)
-    if _code(error) in _OUTSIDE and getattr(error, "sqlite_errorcode", 0) not in _DAMAGE:
+    if _code(error) not in _DAMAGE and getattr(error, "sqlite_errorcode", 0) != _SHORT_READ:
         return _storage_error(env, error, path, "read")
     return CorruptionError(f"SQLite says: {error}", path)
+
+
+def _read_again_if_damaged(read: Callable[[], _T], path: str) -> _T:
+    """What `read` returns. SQLite also calls it damage when the system cannot read a page (EIO). So damage is believed
+    only if it is there the second time, and SQLite's own check can read every page.
+
+    Raises: CorruptionError for damage, StorageError for a page that cannot be read.
+    """
+    try:
+        return read()
+    except CorruptionError as error:
+        if not isinstance(error.__cause__, sqlite3.Error):
+            raise  # seen by a checksum or a comparison of ours: the bytes were read
+    try:
+        return read()
+    except CorruptionError as error:
+        if isinstance(error.__cause__, sqlite3.Error):
+            with contextlib.suppress(sqlite3.Error), contextlib.closing(_connect(path, "ro")) as connection:
+                for (verdict,) in connection.execute("PRAGMA quick_check"):
+                    _check_read(verdict, path)
+        raise
+
+
+def _check_read(verdict: str, path: str) -> None:
+    """Raises: StorageError when SQLite's own check could not read a page."""
+    for found in _PAGE_NOT_READ.finditer(verdict):
+        if int(found[1]) & 0xFF not in _DAMAGE and int(found[1]) != _SHORT_READ:
+            raise StorageError(
+                f"cannot read {path}: disk I/O error; {_OUTSIDE[sqlite3.SQLITE_IOERR]}", path=path
+            )
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

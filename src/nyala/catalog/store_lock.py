@@ -22,6 +22,7 @@ from typing import Final, Literal, TypeAlias
 
 from nyala.catalog.format import LOCK_NAME
 from nyala.env import Env, FileLock, MissingFileError
+from nyala.env.interrupts import Interruptible
 from nyala.errors import LockedError, StorageError
 
 __all__ = ["LockHolder", "Purpose", "StoreLock"]
@@ -80,7 +81,8 @@ class StoreLock:
             left_s = start_s + max(timeout_s, patience_s) - clock.monotonic_s()
             if left_s <= 0:
                 raise self._locked(timeout_s)
-            clock.sleep_s(min(_POLL_S, left_s))
+            with Interruptible():
+                clock.sleep_s(min(_POLL_S, left_s))
         self._lock, self._pid = lock, os.getpid()
         started = dt.datetime.fromtimestamp(clock.now_us() / 1e6, dt.UTC).isoformat(timespec="seconds")
         who = {"pid": os.getpid(), "host": socket.gethostname(), "started": started, "purpose": purpose}

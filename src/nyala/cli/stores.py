@@ -104,8 +104,20 @@ def _remove_new_store(made: Sequence[str]) -> None:
                 os.rmdir(parent)
 
 
+def utf8_files(context: click.Context, parameter: click.Parameter, files: Any) -> Any:
+    """FILE, or all of FILES, as they are. Raises: InvalidArgumentError for a name that is not UTF-8."""
+    from nyala.env.paths import utf8_path
+
+    for file in [files] if isinstance(files, str) else files:
+        utf8_path(file)
+    return files
+
+
 def no_file(context: click.Context, parameter: click.Parameter, folder: str) -> str:
     """FOLDER, as it is. Raises: StorageError when it is a file."""
+    from nyala.env.paths import utf8_path
+
+    utf8_path(folder)
     if os.path.isfile(folder):
         from nyala.errors import StorageError
 

@@ -40,7 +40,7 @@ from nyala.cli.sources import (
     read_batches,
     recode,
 )
-from nyala.cli.stores import find_table, reader, state_of, tell_why_empty, writer
+from nyala.cli.stores import find_table, reader, state_of, tell_why_empty, utf8_files, writer
 from nyala.cli.tables import folder_argument, names, scan_options
 from nyala.cli.words import cli_words
 
@@ -212,7 +212,12 @@ def _row_text(error: Mapping[str, Any]) -> str:
 @folder_argument
 @click.argument("table")
 @click.argument(
-    "files", metavar="FILE|FOLDER...", nargs=-1, required=True, type=click.Path(exists=True, allow_dash=True)
+    "files",
+    metavar="FILE|FOLDER...",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, allow_dash=True),
+    callback=utf8_files,
 )
 @click.option(
     "--operation",
@@ -599,7 +604,7 @@ def _typed(text: str, type: Any) -> Any:
 @click.command(cls=Command)
 @folder_argument
 @click.argument("table")
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), callback=utf8_files)
 @scan_options
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it is there.")
 @format_option

@@ -700,8 +700,10 @@ class PosixFiles:
             return False
 
     def preallocate(self, path: str, length: int) -> None:
-        _call("create", path, lambda: os.makedirs(os.path.dirname(path), exist_ok=True))
-        fd = _call("create", path, lambda: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+        self.make_dirs(os.path.dirname(path))
+        place = self._changed(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        fd = _call("create", path, lambda: os.open(place.name, flags, 0o666, dir_fd=place.fd))
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(fd, 0, length)
@@ -709,7 +711,7 @@ class PosixFiles:
                 _write_fully(fd, [memoryview(bytes(length))])
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.unlink(path)
+                os.unlink(place.name, dir_fd=place.fd)
             raise storage_error(error, "allocate", path) from error
         finally:
             os.close(fd)

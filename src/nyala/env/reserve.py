@@ -75,6 +75,10 @@ class Reserve:
         self._missing_errno: int | None = None
         self._uses = 0
 
+    def bind(self, files: Files) -> None:
+        """From now on through the files of the open store: they never touch another folder (`Files.bind`)."""
+        self._files = files
+
     def _pieces(self) -> list[str]:
         return [os.path.join(self._folder, name) for name in self._files.list_dir(self._folder)]
 

@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 from nyala.database import Database
+from nyala.env.paths import utf8_path
 from nyala.errors import InvalidArgumentError
 from nyala.table import Table
 
@@ -49,6 +50,7 @@ def folder_of(store: Any, call: str) -> str:
         return store.path
     if not isinstance(store, str | os.PathLike) or not isinstance(path := os.fspath(store), str):
         raise InvalidArgumentError(f"{call} takes the path of a store's folder, not {_shown(store)}")
+    utf8_path(path)
     return path
 
 

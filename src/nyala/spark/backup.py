@@ -45,6 +45,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nyala.env import SYSTEM, is_gone, process_mark
+from nyala.env.paths import utf8_path
 from nyala.errors import CorruptionError, HistoryExpiredError, InvalidArgumentError, StorageError
 from nyala.mvcc.timestamp import parse_at, to_datetime
 from nyala.partition.levels import Partition, PartitionSchema
@@ -211,7 +212,7 @@ def plan_backup(
     Raises: CorruptionError for metadata of an earlier backup that cannot be read; InvalidArgumentError for a folder
     inside the store.
     """
-    folder = os.path.abspath(folder)
+    folder = utf8_path(folder)
     store = os.path.realpath(table._database.path)
     if os.path.commonpath([store, os.path.realpath(folder)]) == store:
         raise InvalidArgumentError(
@@ -351,7 +352,7 @@ def find_backups(folder: str) -> tuple[list[Backup], list[DamagedBackup]]:
 
 
 def _existing(folder: str) -> str:
-    folder = os.path.abspath(folder)
+    folder = utf8_path(folder)
     if not SYSTEM.files.exists(folder):
         raise InvalidArgumentError(
             f"there is no folder {folder!r}: give the one that nyala.spark.backup was given"

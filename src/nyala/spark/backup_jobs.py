@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from nyala import handover
 from nyala.env import SYSTEM, process_mark
+from nyala.env.paths import utf8_path
 from nyala.errors import Error, InvalidArgumentError, StorageError, TableExistsError, WriteError
 from nyala.spark import small
 from nyala.spark.arguments import check_database, check_table
@@ -187,7 +188,7 @@ def restore(
     lease_s = lease_seconds(lease, "nyala.spark.restore: ")
     source = table if isinstance(table, str) else table.name
     with named(f"table {source!r}"):
-        return _restore(spark, os.path.abspath(os.fspath(folder)), source, table, at, into, name, lease_s)
+        return _restore(spark, utf8_path(os.fspath(folder)), source, table, at, into, name, lease_s)
 
 
 def _restore(

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from nyala.env.paths import utf8_path
 from nyala.errors import InvalidArgumentError
 from nyala.tablet.prepare import OPERATION_NAMES
 
@@ -240,7 +241,7 @@ def _path(given: Mapping[str, str]) -> str:
     if path.startswith("file:"):
         path = urllib.parse.unquote(urllib.parse.urlsplit(path).path)
     # The planner runs in the driver's working directory, executors need not.
-    return os.path.abspath(path)
+    return utf8_path(path)
 
 
 def _moment(text: str | None) -> int | str | None:

@@ -36,6 +36,7 @@ import pyarrow as pa
 from nyala.catalog.model import CatalogChange, CommittedKey, RowSetEntry
 from nyala.delta.delta_file import write_delta_file
 from nyala.delta.run import LIVENESS, DeltaRun
+from nyala.env.interrupts import Interruptible
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.image import RowSetImage, most_text, one_array
 from nyala.rowset.writer import WrittenRowSet, write_rowset
@@ -69,7 +70,8 @@ def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency
     # rows changes no rowset: else no compaction would ever come to its end beside a stream of loads.
     changed_ids = {rowset.id for rowset in _changed_rowsets(settlements)}
     store.reservations.revoke(filter(store.reservations.holds_deltas, changed_ids))
-    flush(store, touched)  # leaves nothing in memory: F4
+    with Interruptible():
+        flush(store, touched)  # leaves nothing in memory: F4
     settlements = [
         settle(store.root.tables[settlement.table.id], settlement.operations)
         if any(effect.kind != "insert" for effect in settlement.effects)
@@ -85,10 +87,11 @@ def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency
     written: list[str] = []
     changed: dict[int, TabletState] = {}
     try:
-        for settlement in settlements:
-            write_effects(store, settlement, timestamp, change, changed, written)
-        for directory in {path.rsplit("/", 1)[0] for path in written}:
-            store.env.files.sync_dir(store.path(directory))
+        with Interruptible():
+            for settlement in settlements:
+                write_effects(store, settlement, timestamp, change, changed, written)
+            for directory in {path.rsplit("/", 1)[0] for path in written}:
+                store.env.files.sync_dir(store.path(directory))
         after = store.root.with_tablets(changed)
         store.transact(change, lambda version: after.with_tablets({}, version))
     except BaseException:

@@ -43,11 +43,13 @@ class Reservations:
     def __init__(self) -> None:
         self._by_rowset: dict[int, Reservation] = {}
         self._holds: Counter[int] = Counter()
-        self._changed = threading.Condition(threading.RLock())
+        # Entered through the lock, never through the condition: Ctrl-C cannot come in between and leave it taken.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
 
     def take(self, rowset_ids: Collection[int], *, holds_deltas: bool) -> Reservation | None:
         """Take all of these rowsets; None when one of them is taken (V1), or held (V3)."""
-        with self._changed:
+        with self._lock:
             if any(self.taken(number) for number in rowset_ids):
                 return None
             reservation = Reservation(frozenset(rowset_ids), holds_deltas)
@@ -56,7 +58,7 @@ class Reservations:
 
     def release(self, reservation: Reservation) -> None:
         """Give the rowsets back. May be called twice, and after a revocation."""
-        with self._changed:
+        with self._lock:
             for number in reservation.rowset_ids:
                 if self._by_rowset.get(number) is reservation:
                     del self._by_rowset[number]
@@ -64,12 +66,12 @@ class Reservations:
 
     def hold(self, rowset_ids: Collection[int]) -> None:
         """Keep these rowsets from compactions that are yet to begin (V3)."""
-        with self._changed:
+        with self._lock:
             self._holds.update(rowset_ids)
 
     def let_go(self, rowset_ids: Collection[int]) -> None:
         """Take one hold of each of these rowsets away. Once for each `hold`."""
-        with self._changed:
+        with self._lock:
             self._holds.subtract(rowset_ids)
             assert all(self._holds[number] >= 0 for number in rowset_ids), "V3: let go once too often"
             self._holds += Counter()  # without those that nobody holds
@@ -77,7 +79,7 @@ class Reservations:
     def revoke(self, rowset_ids: Iterable[int]) -> int:
         """Take these rowsets back from whoever has them; returns how many compactions this ends. Under the
         commit lock."""
-        with self._changed:
+        with self._lock:
             found = {id(taken): taken for number in rowset_ids if (taken := self._by_rowset.get(number))}
             for reservation in found.values():
                 reservation.revoked.set()
@@ -88,7 +90,7 @@ class Reservations:
 
     def revoke_held(self) -> int:
         """Take back all rowsets whose DeltaMemStores are kept from being flushed. Under the commit lock."""
-        with self._changed:
+        with self._lock:
             return self.revoke(
                 number for number, taken in list(self._by_rowset.items()) if taken.holds_deltas
             )
@@ -109,7 +111,7 @@ class Reservations:
 
     def wait_free(self, rowset_ids: Collection[int], timeout_s: float) -> bool:
         """Wait until no compaction has one of these; whether that came about in time. Holds are not waited for."""
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(
                 lambda: not any(number in self._by_rowset for number in rowset_ids), timeout_s
             )

@@ -48,6 +48,7 @@ from nyala.catalog.store_lock import Purpose, StoreLock
 from nyala.cfile.cache import BlockCache
 from nyala.delta.delta_file import DeltaFile
 from nyala.env import Env, Reserve
+from nyala.env.interrupts import Interruptible, Uninterrupted
 from nyala.errors import Error, StorageError, TableExistsError
 from nyala.mvcc.hybrid_clock import HybridClock
 from nyala.mvcc.timestamp import physical_us
@@ -65,7 +66,7 @@ from nyala.tablet.compaction_plans import TARGET_BYTES
 from nyala.tablet.history import oldest_readable
 from nyala.tablet.idempotency import keys_to_forget
 from nyala.tablet.job_reservations import JobReservations
-from nyala.tablet.locks import OwnedLock
+from nyala.tablet.locks import CommitLock, OwnedLock
 from nyala.tablet.opening import delta_entry, open_root, open_rowset, remove_orphans
 from nyala.tablet.publisher import Publisher
 from nyala.tablet.reservations import Reservations
@@ -140,14 +141,16 @@ class Store:
         self.clock = clock
         self.cache = cache
         self.marks = Watermarks()
-        self.commit_lock = OwnedLock()
+        self.commit_lock = CommitLock()
         self.flush_lock = OwnedLock()
         self.direct_commit_bytes = options.direct_commit_bytes
         self.reservations = Reservations()
         self.job_reservations = JobReservations()
         self.changed = threading.Event()  # set when files came or went: compactions may be due
         self.pressure = threading.Event()  # set when memory or the log asks for a flush
-        self._relief = threading.Condition()
+        # Entered through the lock, never through the condition: Ctrl-C cannot come in between and leave it taken.
+        self._relief_lock = threading.RLock()
+        self._relief = threading.Condition(self._relief_lock)
         self._paused = False
         self._lock = lock
         self._catalog = catalog
@@ -186,7 +189,8 @@ class Store:
     @staticmethod
     def _open(env: Env, path: str, options: StoreOptions, reserve: Reserve) -> Store:
         layout.prepare_folder(env, path)
-        with contextlib.ExitStack() as undo:
+        # What is open when Ctrl-C comes is in `undo`.
+        with Uninterrupted(), contextlib.ExitStack() as undo:
             env = env.bound(path)
             undo.callback(env.files.close)
             lock = StoreLock(env, path)
@@ -196,34 +200,48 @@ class Store:
             catalog = layout.open_or_create_catalog(env, path)
             undo.callback(catalog.close)
             env.files.check_bound()  # SQLite has opened the catalogue by its path
-            # A catalogue older than what was published is one whose last transactions are damaged.
-            position = read_position(env.files, layout.position_path(path))
-            state = catalog.load(at_least=0 if position is None else position.catalogue_version)
-            if position is not None:
-                refuse_another_store(state.store_id, position.store_id, layout.position_path(path))
-            cache = BlockCache(options.memory_limit_bytes // 4)
-            root = open_root(env, path, state, cache, options.limits)
-            recovered = recover(env, layout.wal_path(path), state.wal_start, state.store_id, cut=False)
-            latest = max(state.timestamp_max, recovered.timestamp_max)
-            if position is not None:
-                position.check_reached(latest, recovered.reached, layout.position_path(path))
-            clock = HybridClock(env.clock, latest)
-            # Whoever refuses to open the store has done so, and has changed nothing.
-            remove_expired_staging(env, path, strangers=True)
-            remove_orphans(env, path, state)
-            recovered = recovered.cut()
-            if recovered.torn is not None:
-                logger.warning(
-                    "the log ended in %d bytes that were never acknowledged; they were cut off",
-                    recovered.torn.length,
-                )
-            log = LogWriter(
-                env, layout.wal_path(path), recovered, durability=options.durability, reserve=reserve
-            )
-            undo.callback(log.close)
-            store = Store(env, path, options, lock, catalog, state, root, log, clock, cache, reserve)
-            store._replay(recovered)
+            with Interruptible():
+                store = Store._recovered(env, path, options, lock, catalog, reserve, undo)
             undo.pop_all()
+        reserve.bind(env.files)
+        return store
+
+    @staticmethod
+    def _recovered(
+        env: Env,
+        path: str,
+        options: StoreOptions,
+        lock: StoreLock,
+        catalog: Catalog,
+        reserve: Reserve,
+        undo: contextlib.ExitStack,
+    ) -> Store:
+        """The store with its catalogue and log read; what must be closed if that fails goes to `undo`."""
+        # A catalogue older than what was published is one whose last transactions are damaged.
+        position = read_position(env.files, layout.position_path(path))
+        state = catalog.load(at_least=0 if position is None else position.catalogue_version)
+        if position is not None:
+            refuse_another_store(state.store_id, position.store_id, layout.position_path(path))
+        cache = BlockCache(options.memory_limit_bytes // 4)
+        root = open_root(env, path, state, cache, options.limits)
+        recovered = recover(env, layout.wal_path(path), state.wal_start, state.store_id, cut=False)
+        latest = max(state.timestamp_max, recovered.timestamp_max)
+        if position is not None:
+            position.check_reached(latest, recovered.reached, layout.position_path(path))
+        clock = HybridClock(env.clock, latest)
+        # Whoever refuses to open the store has done so, and has changed nothing.
+        remove_expired_staging(env, path, strangers=True)
+        remove_orphans(env, path, state)
+        recovered = recovered.cut()
+        if recovered.torn is not None:
+            logger.warning(
+                "the log ended in %d bytes that were never acknowledged; they were cut off",
+                recovered.torn.length,
+            )
+        log = LogWriter(env, layout.wal_path(path), recovered, durability=options.durability, reserve=reserve)
+        undo.callback(log.close)
+        store = Store(env, path, options, lock, catalog, state, root, log, clock, cache, reserve)
+        store._replay(recovered)
         return store
 
     def grow_reserve(self) -> None:
@@ -282,12 +300,16 @@ class Store:
     def close(self) -> None:
         """Sync and close the log, give the lock back. May be called twice. Does not flush: the next open
         replays."""
+        with Uninterrupted():
+            self._close()
+
+    def _close(self) -> None:
         if self._closed:
             return
         self._closed = True
         if os.getpid() != self._pid:
             return
-        with self._relief:
+        with self._relief_lock:
             self._relief.notify_all()
         try:
             with self.flush_lock, self.commit_lock:
@@ -336,7 +358,7 @@ class Store:
         if self._failure is None:
             self._failure = error
             logger.error("the store takes no more writes: %s", _reason(error))
-            with self._relief:  # who waits for memory need not wait for the end of his 30 seconds
+            with self._relief_lock:  # who waits for memory need not wait for the end of his 30 seconds
                 self._relief.notify_all()
 
     # ---------------------------------------------------------------------------------------- root
@@ -399,7 +421,7 @@ class Store:
                 self._measure_memory(after)
             self._press()  # a merge that kept the log may be over
             self.changed.set()
-            with self._relief:
+            with self._relief_lock:
                 self._relief.notify_all()
         except BaseException as error:
             refused = isinstance(error, Exception) and getattr(error, "outcome", None) != "unknown"
@@ -471,26 +493,32 @@ class Store:
         """
         if ticket.log_offset is None:
             return
-        try:
-            if self.options.durability == "commit":
-                self.log.sync(ticket.log_offset)
-            else:
-                self.log.write_pending()
-        except Exception as error:  # not Ctrl-C: the log is alive, and its next sync makes up for this one
-            self.poison(error)
-            raise
-        self.marks.advance_published(self.log.synced_timestamp)
-        self.publish()
+        with Uninterrupted():
+            try:
+                if self.options.durability == "commit":
+                    self.log.sync(ticket.log_offset)
+                else:
+                    self.log.write_pending()
+            except (
+                Exception
+            ) as error:  # not Ctrl-C: the log is alive, and its next sync makes up for this one
+                self.poison(error)
+                raise
+            self.marks.advance_published(self.log.synced_timestamp)
+            self.publish()
 
     def log_sync_all(self) -> None:
         """Sync everything that was appended (W2). Raises: StorageError(outcome="unknown"), and the store is
         broken."""
-        try:
-            self.log.sync()
-        except Exception as error:  # not Ctrl-C: the log is alive, and its next sync makes up for this one
-            self.poison(error)
-            raise
-        self.marks.advance_published(self.log.synced_timestamp)
+        with Uninterrupted():
+            try:
+                self.log.sync()
+            except (
+                Exception
+            ) as error:  # not Ctrl-C: the log is alive, and its next sync makes up for this one
+                self.poison(error)
+                raise
+            self.marks.advance_published(self.log.synced_timestamp)
 
     def sync_if_due(self) -> float | None:
         """Durability "group": sync what has waited long enough. Returns: seconds until more is due; None:
@@ -562,7 +590,7 @@ class Store:
         Raises: StorageError after 30 seconds without room.
         """
         self.pressure.set()
-        with self._relief:
+        with self._relief_lock:
             if not self._relief.wait_for(
                 lambda: (
                     not (self.memory_is_full() or self.log_is_full())

@@ -123,7 +123,9 @@ class WorkerPool:
         self._idle_s = idle_s
         self._command = None if command is None else list(command)
         self._pid = os.getpid()
-        self._condition = threading.Condition()  # guards all below
+        # Entered through the lock, never through the condition: Ctrl-C cannot come in between and leave it taken.
+        self._guard = threading.RLock()
+        self._condition = threading.Condition(self._guard)
         self._closed = False
         self._numbers = itertools.count(1)
         self._waiting: deque[object] = deque()
@@ -196,7 +198,7 @@ class WorkerPool:
         """
         if os.getpid() != self._pid:
             return
-        with self._condition:
+        with self._guard:
             self._closed = True  # what runs sees it within `_POLL_S`
             idle, self._idle = self._idle, []
             reaper = self._reaper
@@ -204,7 +206,7 @@ class WorkerPool:
         self._stop.set()
         for child in idle:
             child.end()
-        with self._condition:
+        with self._guard:
             while self._running:
                 self._condition.wait()
         if reaper is not None:
@@ -222,7 +224,7 @@ class WorkerPool:
     @contextlib.contextmanager
     def _turn(self, check: Callable[[], None]) -> Iterator[None]:
         ticket = object()
-        with self._condition:
+        with self._guard:
             self._waiting.append(ticket)
             try:
                 check()
@@ -236,14 +238,14 @@ class WorkerPool:
         try:
             yield
         finally:
-            with self._condition:
+            with self._guard:
                 self._running -= 1
                 self._condition.notify_all()
 
     def _take(self, check: Callable[[], None]) -> _Child:
         """An idle child that is alive, or a new one that has said hello. Raises: _NoWorker."""
         while True:
-            with self._condition:
+            with self._guard:
                 if not self._idle:
                     break
                 child = self._idle.pop()
@@ -290,7 +292,7 @@ class WorkerPool:
 
     def _keep(self, child: _Child) -> None:
         """Keep a child that has answered for the next job."""
-        with self._condition:
+        with self._guard:
             kept = not self._closed
             if kept:
                 child.idle_since_s = self._clock.monotonic_s()
@@ -309,7 +311,7 @@ class WorkerPool:
     def _reap(self) -> None:
         """End the children that have been idle for `idle_s`; return when there are none left."""
         while True:
-            with self._condition:
+            with self._guard:
                 if not self._idle:
                     self._reaper = None
                     return
@@ -321,7 +323,7 @@ class WorkerPool:
                 due.end()
 
     def _warn(self, reason: str) -> None:
-        with self._condition:
+        with self._guard:
             warned, self._warned = self._warned, True
         if not warned:
             logger.warning(

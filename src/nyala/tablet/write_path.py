@@ -42,6 +42,7 @@ from nyala.catalog.model import CommittedKey
 from nyala.delta.batch import SharedBatch, held_bytes
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS
+from nyala.env.interrupts import Uninterrupted
 from nyala.errors import Error, InvalidArgumentError, StorageError, write_error
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.key_runs import SharedKeys
@@ -173,17 +174,20 @@ def locked(
         else:
             flush(store)
             store.collect_garbage()
-    done: tuple[_Outcome, Ticket] | None = None
     if not large:
-        with contextlib.suppress(TooLargeForLog), store.commit_lock:
+        with contextlib.suppress(TooLargeForLog):
+            return _done_whole(store, under_lock)
+    with store.flush_lock:
+        return _done_whole(store, under_lock)
+
+
+def _done_whole(store: Store, under_lock: Callable[[], tuple[_Outcome, Ticket]]) -> tuple[_Outcome, Ticket]:
+    """Ctrl-C comes before it or after it: no batch is committed that nobody has waited for."""
+    with Uninterrupted():
+        with store.commit_lock:
             store.check_writable()
-            done = under_lock()
-    if done is None:
-        with store.flush_lock, store.commit_lock:
-            store.check_writable()
-            done = under_lock()
-    outcome, ticket = done
-    store.finish(ticket)
+            outcome, ticket = under_lock()
+        store.finish(ticket)
     return outcome, ticket
 
 

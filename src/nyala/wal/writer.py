@@ -143,7 +143,9 @@ class LogWriter:
         self._durability: Durability = durability
         self._reserve = Reserve(env.files, directory) if reserve is None else reserve
         # Guards all below. A leader gives it back while it writes and syncs, but has `_leading` set.
-        self._condition = threading.Condition()
+        # Entered through the lock, never through the condition: Ctrl-C cannot come in between and leave it taken.
+        self._guard = threading.RLock()
+        self._condition = threading.Condition(self._guard)
         self._leading = False
         self._failure: StorageError | None = None
         self._closed = False
@@ -200,13 +202,13 @@ class LogWriter:
 
     def segments(self) -> list[SegmentInfo]:
         """All segments that were not dropped, oldest first; the present one last, once it has a file."""
-        with self._condition:
+        with self._guard:
             return self._infos()
 
     @property
     def size_bytes(self) -> int:
         """The log's size on disk, and what waits to be written."""
-        with self._condition:
+        with self._guard:
             file = self._written_segment.file
             return self._closed_bytes + (0 if file is None else file.size_bytes) + self._pending_bytes
 
@@ -238,7 +240,7 @@ class LogWriter:
             crc = crc32c(part, crc)
         assert length <= PAYLOAD_MAX_BYTES, f"W6: a record of {length} bytes does not go through the log"
         self._env.files.check_bound()
-        with self._condition:
+        with self._guard:
             self._check_alive()
             assert record.timestamp > self._appended.timestamp, "L2"
             self._check_space(length)
@@ -265,7 +267,7 @@ class LogWriter:
         Raises: StorageError with outcome "unknown" when that failed: the writer is dead (G4).
         """
         while True:
-            with self._condition:
+            with self._guard:
                 if offset is None:
                     offset = self._appended.offset
                 assert offset <= self._appended.offset, f"nothing was appended at log offset {offset}"
@@ -282,7 +284,7 @@ class LogWriter:
 
         Waits while a sync is running (G1). Raises as `sync` does.
         """
-        with self._condition:
+        with self._guard:
             while self._leading and self._failure is None:
                 self._condition.wait()
             self._check_outcome()
@@ -314,7 +316,7 @@ class LogWriter:
 
     def drop(self, numbers: Sequence[int]) -> list[str]:
         """Forget closed segments that nobody needs (R3); returns their paths, for the catalogue's garbage (P2)."""
-        with self._condition:
+        with self._guard:
             gone = [self._closed_segments.pop(number) for number in numbers]
             self._closed_bytes -= sum(info.size_bytes for info in gone)
             return [info.path for info in gone]
@@ -326,7 +328,7 @@ class LogWriter:
         of a footer that nothing follows would pass for a torn tail.
         Raises: StorageError with outcome "unknown" when that fails.
         """
-        with self._condition:
+        with self._guard:
             if self._closed:
                 return
             self._closed = True
@@ -416,13 +418,13 @@ class LogWriter:
                 )
             raise
         finally:
-            with self._condition:
+            with self._guard:
                 self._leading = False
                 self._condition.notify_all()
 
     def _lead_and_close_segment(self) -> None:
         """Write and sync everything, and close the present segment before anybody else writes."""
-        with self._condition:
+        with self._guard:
             while self._leading and self._failure is None:
                 self._condition.wait()
             self._check_outcome()
@@ -455,7 +457,7 @@ class LogWriter:
             parts += entry.payload
         file = segment.file
         self._reserve.take(lambda: file.append(*parts))
-        with self._condition:
+        with self._guard:
             self._written = entries[-1].end
             self._pending_bytes -= sum(FRAME_SIZE_BYTES + entry.payload_length for entry in entries)
 
@@ -469,7 +471,7 @@ class LogWriter:
         if not segment.name_durable:
             self._env.files.sync_dir(self._directory)
             segment.name_durable = True
-        with self._condition:
+        with self._guard:
             self._synced = target
             # What is still unsynced came after the leader took his group.
             self._oldest_unsynced_s = self._taken_s if self._appended.offset > target.offset else None
@@ -498,7 +500,7 @@ class LogWriter:
         info = SegmentInfo(
             segment.number, segment.file.path, self._written.timestamp, segment.file.size_bytes, True
         )
-        with self._condition:
+        with self._guard:
             segment.file = None
             self._closed_segments[info.number] = info
             self._closed_bytes += info.size_bytes

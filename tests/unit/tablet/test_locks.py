@@ -35,10 +35,10 @@ def test_it_may_be_taken_again_by_its_owner() -> None:
             assert lock.held()
         assert lock.held()
         taken: list[bool] = []
-        in_thread(lambda: taken.append(lock.acquire(timeout_s=0)))
+        in_thread(lambda: taken.append(lock.acquire(timeout=0)))
         assert taken == [False]
     assert not lock.held()
-    in_thread(lambda: taken.append(lock.acquire(timeout_s=0)))
+    in_thread(lambda: taken.append(lock.acquire(timeout=0)))
     assert taken == [False, True]
 
 
@@ -48,7 +48,7 @@ def test_an_exception_gives_it_back() -> None:
     with pytest.raises(ZeroDivisionError), lock:
         raise ZeroDivisionError
     assert not lock.held()
-    assert lock.acquire(timeout_s=0)
+    assert lock.acquire(timeout=0)
     lock.release()
 
 

@@ -1,0 +1,116 @@
+"""Ctrl-C, and storms of it: afterwards the same handle writes, and what was acknowledged is there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import nyala
+from nyala.env.interrupts import Interruptible, Uninterrupted
+
+
+@contextlib.contextmanager
+def storm(seconds: float, seed: int) -> Iterator[Callable[[], bool]]:
+    """SIGINT at this process again and again, from another thread; gives a function that says whether it goes on."""
+    rng = random.Random(seed)
+
+    def send() -> None:
+        time.sleep(0.2)  # until the loop has begun
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(rng.uniform(0, 0.004))
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=send)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        thread.start()
+        yield thread.is_alive
+        thread.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("durability", ["commit", "group", "os"])
+def test_after_a_storm_the_same_handle_writes(tmp_path: Path, durability: str) -> None:
+    acknowledged: list[int] = []
+    with nyala.connect(tmp_path / "s", durability=durability) as db:
+        t = db.create_table("t", {"k": "int64", "v": "string"}, "k", history=0)
+        k, interrupted = 0, 0
+        with storm(4, seed=1) as goes_on:
+            while True:
+                try:
+                    if not goes_on():
+                        break
+                    k += 1
+                    t.insert([{"k": k, "v": "x"}])
+                    acknowledged.append(k)
+                    if k % 20 == 0:
+                        db.flush()
+                    if k % 50 == 0:
+                        t.compact()
+                    if k % 35 == 0:
+                        db.create_table(f"u{k}", {"k": "int64"}, "k")
+                except KeyboardInterrupt:
+                    interrupted += 1
+        assert interrupted
+        t.insert([{"k": -1, "v": "afterwards"}])
+        db.flush()
+        t.compact()
+        found = set(t.scan(["k"]).to_arrow()["k"].to_pylist())
+        assert found >= {-1, *acknowledged}
+        assert db.check().ok
+    with nyala.connect(tmp_path / "s") as db:
+        assert set(db["t"].scan(["k"]).to_arrow()["k"].to_pylist()) == found
+        assert db.check().ok
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_storm_over_open_and_close_leaves_a_store_that_opens(tmp_path: Path) -> None:
+    acknowledged: list[int] = []
+    k = 0
+    with storm(4, seed=2) as goes_on:
+        while True:
+            try:
+                if not goes_on():
+                    break
+                db = nyala.connect(tmp_path / "s")
+                t = db.create_table("t", {"k": "int64"}, "k", exist_ok=True)
+                k += 1
+                t.insert([{"k": k}])
+                acknowledged.append(k)
+                db.close()
+            except KeyboardInterrupt:
+                pass
+    with nyala.connect(tmp_path / "s") as db:
+        t = db.create_table("t", {"k": "int64"}, "k", exist_ok=True)
+        assert set(t.scan().to_arrow()["k"].to_pylist()) >= set(acknowledged)
+        t.insert([{"k": -1}])
+        assert db.check().ok
+
+
+def test_a_signal_waits_until_the_work_is_done() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    done = []
+    try:
+        with pytest.raises(KeyboardInterrupt), Uninterrupted(), Uninterrupted():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("first")
+        with pytest.raises(KeyboardInterrupt), Uninterrupted():
+            done.append("second")
+            with Interruptible():
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(1)
+                done.append("never")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done == ["first", "second"]
