@@ -16,6 +16,7 @@ from nyala.database import Database
 from nyala.env import AppendFile, PosixFiles
 from nyala.errors import InvalidArgumentError, StorageError
 from nyala.tablet import write_path
+from nyala.tablet.locks import OwnedLock
 from nyala.tablet.write_path import Request, committed_before, write
 
 
@@ -313,21 +314,21 @@ def test_a_retry_waits_until_the_first_is_durable(tmp_path: Path) -> None:
 # --- too large for the log ------------------------------------------------------------------------------
 
 
-def test_locks_are_taken_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locks_are_taken_in_their_order(tmp_path: Path) -> None:
     """A write that finds itself too large gives the commit lock back before it asks for the flush lock; otherwise
     it and a flush would wait for each other for ever."""
     with open_database(tmp_path / "s", direct_commit_bytes=1000) as db:
         table = key_value_table(db)
         store = db._writer()
         held: list[bool] = []
-        acquire = store.flush_lock.acquire
 
-        def watched(timeout_s: float = -1) -> bool:
-            if not store.flush_lock.held():
-                held.append(store.commit_lock.held())
-            return acquire(timeout_s)
+        class Watched(OwnedLock):
+            def __enter__(self) -> bool:
+                if not self.held():
+                    held.append(store.commit_lock.held())
+                return self.acquire()
 
-        monkeypatch.setattr(store.flush_lock, "acquire", watched)
+        store.flush_lock = Watched()
         table.insert({"k": list(range(500)), "v": [0] * 500})
         table.update(set={"v": 1}, where="TRUE")
         db.flush()
