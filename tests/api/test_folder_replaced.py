@@ -95,7 +95,8 @@ def test_an_old_handle_never_touches_a_new_store(tmp_path: Path, event: Callable
         if name == "close":
             operation(old)
         else:
-            with pytest.raises(nyala.StorageError, match=GONE):
+            # In the emptied folder itself, connecting again has closed the old store.
+            with pytest.raises(nyala.StorageError, match=f"{GONE}|is closed"):
                 operation(old)
         assert content(path) == before, name
         old.close()

@@ -197,14 +197,14 @@ class _Folder:
             _call("open the folder", path, lambda: os.open(path, flags))
         )
         self._identity = _inode_of(os.fstat(self._descriptor.fd))
-        self._watched: tuple[str, tuple[int, int]] | None = None
+        self._watched: tuple[str, tuple[int, int], _Descriptor] | None = None
 
     @property
     def closed(self) -> bool:
         return self._descriptor is None
 
     def close(self) -> None:
-        self._descriptor = None
+        self._descriptor = self._watched = None
         _idle.drop_all(self)
 
     def descriptor(self) -> _Descriptor:
@@ -224,15 +224,17 @@ class _Folder:
     def watch(self, path: str) -> None:
         name, descriptor = self.name_of(path), self.descriptor()
         assert name is not None, path
-        found = _call("look at", path, lambda: os.stat(name, dir_fd=descriptor.fd))
-        self._watched = name, _inode_of(found)
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        # Held open: as long as it is, no other file gets its inode.
+        held = _Descriptor(_call("open", path, lambda: os.open(name, flags, dir_fd=descriptor.fd)))
+        self._watched = name, _inode_of(os.fstat(held.fd)), held
 
     def check(self) -> None:
         descriptor = self.descriptor()
         try:
             there = _inode_of(os.stat(self.path)) == self._identity
-            if there and self._watched is not None:
-                name, inode = self._watched
+            if there and (watched := self._watched) is not None:
+                name, inode, _ = watched
                 there = _inode_of(os.stat(name, dir_fd=descriptor.fd)) == inode
         except (FileNotFoundError, NotADirectoryError):
             there = False
