@@ -17,6 +17,14 @@ import pytest
 import nyala
 from nyala.env.interrupts import Interruptible, Uninterrupted
 
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def finalizers_may_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytest makes errors of them, also of the interpreter's own imports."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+
 
 @contextlib.contextmanager
 def storm(seconds: float, seed: int) -> Iterator[Callable[[], bool]]:
@@ -74,11 +82,7 @@ def test_after_a_storm_the_same_handle_writes(tmp_path: Path, durability: str) -
         assert db.check().ok
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_storm_over_open_and_close_leaves_a_store_that_opens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # of finalizers that were interrupted
+def test_a_storm_over_open_and_close_leaves_a_store_that_opens(tmp_path: Path) -> None:
     acknowledged: list[int] = []
     k = 0
     with storm(4, seed=2) as goes_on:
