@@ -580,7 +580,7 @@ class Store:
 
     def pause(self, paused: bool) -> None:
         """Note whether the background rests. Writes do not wait then for what it would do to the log."""
-        with self._relief:
+        with self._relief_lock:
             self._paused = paused
             self._relief.notify_all()
 
