@@ -71,7 +71,7 @@ class App(Group):
             click.echo("Stopped.", err=True)
             ctx.exit(EXIT_INTERRUPTED)
         except click.ClickException as error:
-            vars(error)["message"] = bounded(error.message)
+            object.__setattr__(error, "message", bounded(error.message))
             raise
         except (Error, Failure, OSError) as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
