@@ -146,7 +146,8 @@ def test_what_can_not_be_shown_says_why(tmp_path: Path) -> None:
         assert all("(" not in repr(rows).splitlines()[0] or rows is table for rows in shown)
         assert repr(gone).startswith("Table (no table 'gone' in this store")
     for rows in shown:
-        assert repr(rows).startswith(f"{type(rows).__name__} (the store '") and "is closed" in repr(rows)
+        text = repr(rows)
+        assert text.startswith(f"{type(rows).__name__} (") and "is closed" in text
 
 
 def test_names_that_other_objects_have_are_told(tmp_path: Path) -> None:
