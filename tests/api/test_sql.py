@@ -722,3 +722,24 @@ def test_time_travel_in_a_statement_is_told_of_at(db: Any) -> None:
     name = db.list_tables()[0]
     with pytest.raises(nyala.InvalidArgumentError, match=r"db\.sql\(text, at=…\)"):
         db.sql(f"SELECT * FROM {name} AT (TIMESTAMP => now())").fetchall()
+
+
+def test_columns_that_differ_only_in_case_are_refused(tmp_path: Path) -> None:
+    """DuckDB would answer a statement that names the second with the values of the first."""
+    with nyala.connect(tmp_path / "s") as db:
+        table = db.create_table("u", {"id": "int64", "Price": "int64"}, "id")
+        table.insert([{"id": 1, "Price": 5}])
+        assert db.sql("SELECT PRICE FROM U").fetchone() == (5,)
+        with table.alter() as altered:
+            altered.add_column("price", "int64", default=99)
+        with db.snapshot() as snapshot:
+            for ask in (
+                lambda: db.sql('SELECT "price" FROM u'),
+                lambda: snapshot.sql("SELECT * FROM u"),
+                lambda: table.scan().to_duckdb(),
+            ):
+                with pytest.raises(
+                    nyala.InvalidArgumentError, match="columns 'Price' and 'price'.*rename one"
+                ):
+                    ask()
+        assert table.scan(columns=["price"]).to_duckdb().fetchall() == [(99,)]

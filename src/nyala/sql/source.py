@@ -145,7 +145,11 @@ class ScanSource:
         planning: Planning | None = None,
         columns: Collection[str] | None = None,
     ) -> None:
-        """columns: those that will be asked for, as far as one knows: of others no file is opened for their type."""
+        """columns: those that will be asked for, as far as one knows: of others no file is opened for their type.
+
+        Raises: InvalidArgumentError for columns whose names differ only in case.
+        """
+        check_told_apart(scan.name, scan.schema.names)
         if _source_2() is None:
             self.scan, self.schema = scan, scan.schema
         else:
@@ -160,9 +164,7 @@ class ScanSource:
         self.failure: BaseException | None = None
         self._keep_asked = keep_asked
         self._lock = threading.Lock()
-        names = [name.lower() for name in scan.schema.names]
-        # DuckDB takes `a` and `A` for one name and renames the second: such columns come, but unfiltered.
-        self._filters = not scan.limited and len(set(names)) == len(names)
+        self._filters = not scan.limited
 
     def rows(self) -> int:
         """About how many rows DuckDB has to expect."""
@@ -286,6 +288,20 @@ def _distinct(values: pa.ChunkedArray) -> pa.Array | None:
     if not all(chunk is not None for chunk in chunks):
         return None
     return pa.chunked_array(chunks).drop_null().unique() if chunks else pa.array([])
+
+
+def check_told_apart(table: str, columns: Sequence[str]) -> None:
+    """Raises: InvalidArgumentError for two columns whose names differ only in case: DuckDB takes them for one, renames
+    the second, and would answer a statement that names it with the values of the first."""
+    seen: dict[str, str] = {}
+    for name in columns:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise InvalidArgumentError(
+                f"table {table!r} has the columns {other!r} and {name!r}, and SQL does not tell upper from lower case: "
+                "rename one, `with table.alter() as a: a.rename_column(old, new)`, or read one of them, "
+                f"table.scan(columns=[{name!r}]), whose .to_duckdb() SQL can read"
+            )
 
 
 def _with_views(scan: Scan) -> pa.Schema:
