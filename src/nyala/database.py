@@ -51,7 +51,7 @@ from nyala.table import Table, TableView
 from nyala.tablet.compaction import Runner, run_here
 from nyala.tablet.diff_spec import DiffSpec
 from nyala.tablet.history import check_created, check_readable, parse_history
-from nyala.tablet.layout import catalog_path
+from nyala.tablet.layout import catalog_path, check_folder_path
 from nyala.tablet.maintenance import Maintenance
 from nyala.tablet.reader_store import ReaderStore
 from nyala.tablet.root import Root, TableState
@@ -142,12 +142,7 @@ def _folder(path: object) -> str:
     text = os.fsdecode(path)
     if not text or "\0" in text:
         raise InvalidArgumentError(f"{text!r} is no path of a folder")
-    scheme, separator, rest = text.partition("://")
-    if separator and scheme.isalnum():
-        raise InvalidArgumentError(
-            f"{text!r} is a URL, and a store is a folder of this machine"
-            + (f": write {'/' + rest.lstrip('/')!r}" if scheme == "file" else "")
-        )
+    check_folder_path(text)
     if text == ":memory:":
         raise InvalidArgumentError(
             "a store is a folder, and ':memory:' is none: for one that goes with the program, "

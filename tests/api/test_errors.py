@@ -131,6 +131,10 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
         (b"s", "folder"),
         ("", "folder"),
         ("s3://bucket/x", "is a URL"),
+        ("s3a:/bucket/x", "is a URL"),
+        ("abfss://c@account.dfs.core.windows.net/x", "is a URL"),
+        ("dbfs:/x", "is a URL"),
+        ("C:\\stores\\x", "is a path of Windows"),
         ("file:///tmp/y", "write '/tmp/y'"),
     ],
 )

@@ -42,7 +42,7 @@ from typing import Final, Literal, TypeAlias
 
 import google_crc32c
 
-from nyala.catalog.format import LEASES_NAME
+from nyala.catalog.format import CATALOG_NAME, LEASES_NAME
 from nyala.env import MAY_NOT_WRITE, Env, FileLock, MissingFileError, Reserve, is_full, is_gone
 from nyala.errors import HistoryExpiredError, InvalidArgumentError, StorageError
 
@@ -55,6 +55,7 @@ __all__ = [
     "create_lease",
     "is_living",
     "living_leases",
+    "no_store_here",
     "oldest_needed",
     "open_remote_lease",
     "reader_lease",
@@ -174,6 +175,8 @@ class Lease:
         try:
             content = _decode(self._env.files.read_lock_content(self.path))
         except MissingFileError:
+            if (missing := no_store_here(self._env, self.path)) is not None:
+                raise missing from None
             content = None
         if content is None or content.expires_us is None or self._env.clock.now_us() >= content.expires_us:
             raise _expired(self.name)
@@ -185,6 +188,24 @@ class _RemoteContent:
     version: int
     expires_us: int
     owner: str | None
+
+
+def no_store_here(env: Env, path: str) -> StorageError | None:
+    """The error for a file that is missing because this host does not see its store; None: the store is here.
+
+    path: an absolute path of a file of a store, at any depth.
+    """
+    folder = os.path.dirname(path)
+    while folder != os.path.dirname(folder):
+        if env.files.exists(os.path.join(folder, CATALOG_NAME)):
+            return None
+        folder = os.path.dirname(folder)
+    return StorageError(
+        f"host {socket.gethostname()} does not see the store: there is no store in any folder above {path}. Every "
+        "executor needs the store's folder under the same path as the driver: mount it on that host, or run Spark "
+        "on the store's machine, master('local[*]')",
+        path=path,
+    )
 
 
 def create_lease(

@@ -114,10 +114,12 @@ def utf8_files(context: click.Context, parameter: click.Parameter, files: Any) -
 
 
 def no_file(context: click.Context, parameter: click.Parameter, folder: str) -> str:
-    """FOLDER, as it is. Raises: StorageError when it is a file."""
+    """FOLDER, as it is. Raises: StorageError when it is a file, InvalidArgumentError for a URL or no UTF-8."""
     from nyala.env.paths import utf8_path
+    from nyala.tablet.layout import check_folder_path
 
     utf8_path(folder)
+    check_folder_path(folder)
     if os.path.isfile(folder):
         from nyala.errors import StorageError
 

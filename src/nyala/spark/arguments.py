@@ -14,6 +14,7 @@ from nyala.database import Database
 from nyala.env.paths import utf8_path
 from nyala.errors import InvalidArgumentError
 from nyala.table import Table
+from nyala.tablet.layout import check_folder_path
 
 __all__ = ["check_database", "check_frame", "check_table", "folder_of"]
 
@@ -51,6 +52,7 @@ def folder_of(store: Any, call: str) -> str:
     if not isinstance(store, str | os.PathLike) or not isinstance(path := os.fspath(store), str):
         raise InvalidArgumentError(f"{call} takes the path of a store's folder, not {_shown(store)}")
     utf8_path(path)
+    check_folder_path(path)
     return path
 
 

@@ -54,6 +54,7 @@ from nyala.schema.convert import default_array
 from nyala.schema.schema import Schema
 from nyala.tablet.change_token import changes_in_memory, make_change_tokens, read_change_token, rows_token
 from nyala.tablet.diff_spec import CHANGE_TYPE, COMMIT_TIMESTAMP
+from nyala.tablet.layout import check_folder_path
 from nyala.tablet.load_job import partition_from_json, partition_to_json
 from nyala.tablet.token import MAGIC as TOKEN_MAGIC
 from nyala.tablet.token import tablet_of
@@ -212,6 +213,7 @@ def plan_backup(
     Raises: CorruptionError for metadata of an earlier backup that cannot be read; InvalidArgumentError for a folder
     inside the store.
     """
+    check_folder_path(os.fspath(folder))
     folder = utf8_path(folder)
     store = os.path.realpath(table._database.path)
     if os.path.commonpath([store, os.path.realpath(folder)]) == store:
@@ -352,6 +354,7 @@ def find_backups(folder: str) -> tuple[list[Backup], list[DamagedBackup]]:
 
 
 def _existing(folder: str) -> str:
+    check_folder_path(os.fspath(folder))
     folder = utf8_path(folder)
     if not SYSTEM.files.exists(folder):
         raise InvalidArgumentError(

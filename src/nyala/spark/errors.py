@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from typing import Final, TypeVar
 
 import nyala.errors
+from nyala.catalog.leases import no_store_here
+from nyala.env import SYSTEM, MissingFileError
 from nyala.errors import CorruptionError, Error, InvalidArgumentError, StorageError, WriteError
 from nyala.spark.cluster import missing_in_workers
 
@@ -67,6 +69,13 @@ def named(where: str) -> Iterator[None]:
     """Around what raises errors that do not say where: `naming`."""
     try:
         yield
+    except MissingFileError as error:
+        # Of a task: its host may not see the store.
+        missing = None if error.path is None else no_store_here(SYSTEM, error.path)
+        if missing is None:
+            naming(error, where)
+            raise
+        raise naming(missing, where) from error
     except Error as error:
         naming(error, where)
         raise

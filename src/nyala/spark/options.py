@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 
 from nyala.env.paths import utf8_path
 from nyala.errors import InvalidArgumentError
+from nyala.tablet.layout import check_folder_path
 from nyala.tablet.prepare import OPERATION_NAMES
 
 __all__ = [
@@ -240,6 +241,7 @@ def _path(given: Mapping[str, str]) -> str:
     path = _required(given, "path")
     if path.startswith("file:"):
         path = urllib.parse.unquote(urllib.parse.urlsplit(path).path)
+    check_folder_path(path)
     # The planner runs in the driver's working directory, executors need not.
     return utf8_path(path)
 

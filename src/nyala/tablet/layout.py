@@ -13,17 +13,44 @@ lock, writer.sock         who writes, and where to hand it a commit
 from __future__ import annotations
 
 import os
+import re
 from typing import Final
 
 from nyala.catalog.format import CATALOG_NAME
 from nyala.catalog.store import Catalog, find_store
 from nyala.env import Env
-from nyala.errors import StorageError
+from nyala.errors import InvalidArgumentError, StorageError
 
 WAL_NAME: Final = "wal"
 DATA_NAME: Final = "data"
 STAGING_NAME: Final = "staging"
 POSITION_NAME: Final = "position"
+
+
+_DRIVE: Final = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):/")
+
+
+def check_folder_path(text: str) -> None:
+    """Raises: InvalidArgumentError for a URL and for a path of Windows: `os.path.abspath` would make a folder of it in
+    the working directory."""
+    if _DRIVE.match(text):
+        raise InvalidArgumentError(
+            f"{text!r} is a path of Windows, and Nyala needs a folder of a Linux or macOS machine: give its path "
+            "there, as '/mnt/c/store'"
+        )
+    found = _URL.match(text)
+    if found is not None:
+        local = "/" + text[found.end() :].lstrip("/")
+        raise InvalidArgumentError(
+            f"{text!r} is a URL, and Nyala needs a folder of this machine: "
+            + (
+                f"write {local!r}"
+                if found[1].lower() == "file"
+                else f"give the path of a local disk or a mounted volume; {found[1]}: cannot hold a store. To keep a "
+                "copy there, copy what nyala.spark.backup writes"
+            )
+        )
 
 
 def catalog_path(path: str) -> str:
