@@ -215,7 +215,7 @@ def test_a_value_changed(original: tuple[bytes, CatalogState], tmp_path: Path, s
     [
         # doubled under another id, with the old checksum
         "INSERT INTO rowsets SELECT 99, tablet_id, row_count, key_min, key_max, deltas_durable, path, "
-        "size_bytes, schema_version, crc FROM rowsets WHERE id = 7",
+        "file_id, size_bytes, schema_version, crc FROM rowsets WHERE id = 7",
         # two rows exchanged
         "UPDATE tablets SET inserts_durable = 5 - inserts_durable",
         # values moved between columns or tables
@@ -250,9 +250,9 @@ def test_C2_rows_with_good_checksums_that_do_not_belong(
     """A row deleted and another doubled, both with good checksums: the table's sum tells."""
     content, state = original
     path = put(tmp_path, content)
-    row = (99, 1, 1, b"a", b"b", 1, "data/1/99.base", 1, 0)
+    row = (99, 1, 1, b"a", b"b", 1, "data/1/99.base", "f" * 32, 1, 0)
     edit(path, "DELETE FROM rowsets WHERE id = 7")
-    edit(path, f"INSERT INTO rowsets VALUES ({','.join('?' * 10)})", (*row, *ROWSETS.crcs([row])))
+    edit(path, f"INSERT INTO rowsets VALUES ({','.join('?' * 11)})", (*row, *ROWSETS.crcs([row])))
     with pytest.raises(CorruptionError, match="table rowsets has 37 rows with CRC sum"):
         load(path)
     assert state.version == 3
@@ -277,7 +277,11 @@ def test_C3_a_table_of_an_older_version(original: tuple[bytes, CatalogState], tm
         (PLACES, (0, 777, 0, 0, 0, 10, 0, 1), r"places of rowsets \[777\]"),
         (PLACES, (0, 1, 7, 0, 0, 10, 0, 1), r"place 7 of owner \(0, 1\) comes after 6"),
         (PLACES, (-1, 1, 0, 0, 0, 10, 0, 1), "owner of kind -1"),
-        (ROWSETS, (99, 77, 1, b"a", b"b", 1, "data/1/99.base", 1, 0), "M1: rowset 99 is of tablet 77"),
+        (
+            ROWSETS,
+            (99, 77, 1, b"a", b"b", 1, "data/1/99.base", "f" * 32, 1, 0),
+            "M1: rowset 99 is of tablet 77",
+        ),
         (GARBAGE, ("../../home", 1), "M4: the path '../../home' does not stay inside"),
     ],
     ids=["orphan", "gap", "kind", "reference", "path"],

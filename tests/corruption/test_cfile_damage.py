@@ -669,7 +669,7 @@ def test_other_libraries_hand_on_the_sentence_of_a_corruption(tmp_path: Path) ->
         if older:  # which panics with the sentence
             del foreign[1]
         for kind, read in foreign:
-            with pytest.raises(kind, match=f"{file} at offset 32: expected"):
+            with pytest.raises(kind, match=f"{file} at offset {format.HEAD.size}: expected"):
                 read()
             assert f".{kind.__name__}` |" in page
         lazily = scan.to_polars_lazy().collect
@@ -685,5 +685,5 @@ def test_other_libraries_hand_on_the_sentence_of_a_corruption(tmp_path: Path) ->
         if older:  # which hands on the sentence in a class of its own
             ours.remove(lazily)
         for read in ours:
-            with pytest.raises(CorruptionError, match="at offset 32: expected"):
+            with pytest.raises(CorruptionError, match=f"at offset {format.HEAD.size}: expected"):
                 read()
