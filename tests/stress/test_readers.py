@@ -34,7 +34,7 @@ def test_a_reader_that_opens_during_a_flush_sees_what_was_published_before(tmp_p
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": [1, 2], "v": [1, 2]})
-        env = Env(CallingFiles(2, db.flush), SystemClock(), SystemRandomness())
+        env = Env(CallingFiles(3, db.flush), SystemClock(), SystemRandomness())
         before = db.now()
         reader = ReaderStore.open(env, str(tmp_path / "s"), 16 << 20)
         assert reader.version == db.stats()["version"] - 1, "the flush came between"
@@ -47,7 +47,7 @@ def test_a_reader_that_reloads_during_a_flush_never_goes_back(tmp_path: Path) ->
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": [1], "v": [1]})
-        for number in range(3, 9):  # wherever in the reload the flush comes
+        for number in range(4, 11):  # wherever in the reload the flush comes
             key = number * 10
 
             def write_and_flush(key: int = key) -> None:
