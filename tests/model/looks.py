@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nyala.errors import HistoryExpiredError
+from nyala.errors import HistoryExpiredError, TableNotFoundError
 from nyala.mvcc.timestamp import from_physical
 from nyala.scan import read_token
 from tests.model.values import Predicate, columns_of, holds, literals, nameable, plain, same, text
@@ -127,6 +127,10 @@ class Looks:
             if where is None:
                 self._look_beside_the_lost(name, at, seen, schema, table)
             return
+        except TableNotFoundError as error:
+            assert at < model.created, (what, error)
+            return
+        assert at >= model.created, f"{what}: a moment before the table was created"
         assert not self._must_be_refused(name, at), what
         assert not (missing and where is None), f"{what}: rows of a dropped range are silently left out"
         lost = [row for row in model.lost_rows(at, seen) if where is None or holds(where, row) is True]

@@ -97,6 +97,7 @@ class Session(Looks):
         for name, history in HISTORY_S.items():
             key_only = name == "p" or options.keys_only
             self.models[name] = make_table(self.db, shape, name, history, options, key_only)
+            self.models[name].created = self.db.now()
             self.name_of[name] = name
             self.history_us[name] = None if history == "forever" else round(history * 1e6)  # type: ignore[operator]
             self.marks[name] = 0

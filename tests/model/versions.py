@@ -76,6 +76,7 @@ class Table:
         self.ranges = list(ranges)
         self.range_on = range_on
         self.gone: list[Range] = []
+        self.created = 0  # a look at an earlier moment is an error
         self.rewritten = 0  # earlier moments were given up by a repartition
         self.next_id = len(columns)
 
