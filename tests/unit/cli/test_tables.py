@@ -309,7 +309,9 @@ def test_rows_that_are_in_memory_only_are_said_to_be_in_the_log(run: Run, tmp_pa
         said = run("table", "stats", tmp_path / "s")
         assert said.stderr == "What is in memory is in the log as well; a flush writes it to files.\n"
         db.flush()
-        assert re.fullmatch(r"1\.\d KB in files", size())  # mostly headers and footers: numbers in sequence take little
+        assert re.fullmatch(
+            r"1\.\d KB in files", size()
+        )  # mostly headers and footers: numbers in sequence take little
         assert run("table", "stats", tmp_path / "s").stderr == ""
 
 

@@ -162,6 +162,8 @@ def test_calls_of_joining_what_came_as_batches_do_not_grow_with_the_columns() ->
         rows = MemRowSet(CODEC, SCHEMA)
         arrays = [{10 + n: pa.array([number]) for n in range(columns)} for number in range(130)]
         inserts = [(keys(number), as_one_batch(SharedBatch(one))) for number, one in enumerate(arrays)]
+        for _, shared in inserts:
+            assert shared.bytes_per_row > 0  # computed once per batch, column by column
 
         def insert_all() -> None:
             for number, (key, shared) in enumerate(inserts):
