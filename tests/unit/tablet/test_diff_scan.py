@@ -12,6 +12,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from nyala.tablet.diff_spec import make_diff_spec
 Row = dict[str, Any]
 Change = tuple[Any, ...]  # key, values, type, timestamp
 SHARED_MEMORY = "/dev/shm"  # what a disk does at a sync is not what is tested here
+EARLIER, LATER = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=n) for n in (-5, 5))
 NEVER = 0
 
 
@@ -314,9 +316,9 @@ def test_values_of_every_type_go_through_the_timeline(db: Database) -> None:
     }
     table = db.create_table("t", {"k": "string", **types}, "k")
     values = [
-        {"i": 1, "s": "a", "b": True, "f": -0.0, "d": Decimal("1.50"), "t": 5, "y": b"\0"},
+        {"i": 1, "s": "a", "b": True, "f": -0.0, "d": Decimal("1.50"), "t": LATER, "y": b"\0"},
         dict.fromkeys(types),
-        {"i": -1, "s": "", "b": False, "f": math.nan, "d": Decimal("-2.25"), "t": -5, "y": b""},
+        {"i": -1, "s": "", "b": False, "f": math.nan, "d": Decimal("-2.25"), "t": EARLIER, "y": b""},
     ]  # fmt: skip
     for row in values:
         table.upsert([{"k": "x", **row}])
@@ -409,8 +411,8 @@ class World:
 
     db: Database
     name: str
+    moments: list[int]
     versions: dict[int, list[tuple[int, Row | None]]] = dataclasses.field(default_factory=dict)
-    moments: list[int] = dataclasses.field(default_factory=lambda: [NEVER])
 
     @property
     def table(self) -> Any:
@@ -563,7 +565,7 @@ def test_a_feed_is_what_the_dictionary_says(
     name = next(NAMES)
     partitions = [nyala.hash_partition("k", buckets=2)] if hashed else []
     shared.create_table(name, {"k": "int64", "a": "int8", "b": "string"}, "k", partitions)
-    world = World(shared, name)
+    world = World(shared, name, [shared.now()])
     for step in steps:
         if isinstance(step, list):
             world.write(step)
@@ -573,7 +575,8 @@ def test_a_feed_is_what_the_dictionary_says(
             PHASES[step](world)
     small = {"window_rows": window_rows, "slice_versions": data.draw(st.sampled_from([1, 3, 1000]))}
     for since, until in itertools.combinations_with_replacement(sorted({*world.moments[-4:], NEVER}), 2):
-        world.check(since, until, small)
+        if until != NEVER:
+            world.check(since, until, small)
     shared.drop_table(name)
 
 

@@ -101,8 +101,8 @@ def test_w6_the_rows_are_those_of_the_log_path(both: tuple[Database, Database], 
                 outcomes.append(((result.inserted, result.updated, result.deleted, failed), result.timestamp))
         assert outcomes[0][0] == outcomes[1][0]
         moments.append((outcomes[0][1], outcomes[1][1]))
-    for logged_at, direct_at in moments:
-        for back in (0, 1):
+    for number, (logged_at, direct_at) in enumerate(moments):
+        for back in (0, 1) if number else (0,):  # before the first there was no table
             assert rows(tables[0], at=logged_at - back) == rows(tables[1], at=direct_at - back)
     for tablet in both[1]._writer().root.table(name).tablets:
         assert not tablet.memory.row_count
