@@ -104,7 +104,7 @@ def test_check_looks_at_the_file_and_not_at_the_cache() -> None:
         content[70] ^= 1  # in the first block: values, or the dictionary
         files.content[path] = bytes(content)
         assert column.read(0, len(array)).equals(array)
-        with pytest.raises(CorruptionError, match="at offset 32"):
+        with pytest.raises(CorruptionError, match="at offset 48"):
             reader.check()
 
 

@@ -457,7 +457,7 @@ def footer_of(type: str, encoding: int, table: tuple[int, int, int]) -> bytes:
     footer = ColumnFooter(
         COLUMN, form, encoding, 1, 9, 0, 0, *none, *words, None, None, ("", 0), False, *table
     )
-    return footer.encode([])
+    return footer.encode([], bytes(16).hex())
 
 
 @pytest.mark.parametrize(
