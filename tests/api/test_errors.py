@@ -128,7 +128,6 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
     [
         (None, "folder"),
         (5, "folder"),
-        (b"s", "folder"),
         ("", "folder"),
         ("s3://bucket/x", "is a URL"),
         ("s3a:/bucket/x", "is a URL"),

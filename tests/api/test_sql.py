@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 
 import nyala
+from nyala.cfile.format import HEAD
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.parser import parse_predicate
 from nyala.sql import result as result_module
@@ -335,7 +336,7 @@ def test_damage_that_is_met_while_a_statement_is_planned_is_told_as_such(tmp_pat
         table.flush()
     (redo,) = (tmp_path / "s").glob("data/*/*.redo")
     data = bytearray(redo.read_bytes())
-    data[32] ^= 1
+    data[HEAD.size] ^= 1
     redo.write_bytes(data)
     with nyala.connect(tmp_path / "s", read_only=True) as db, pytest.raises(nyala.CorruptionError):
         db.sql("SELECT count(*) FROM t WHERE a = 7").fetchall()
@@ -356,7 +357,9 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
     ):
         with pytest.raises(nyala.StorageError, match="closed"):
             act()
-    assert re.fullmatch(r"Result \(the store '.*' is closed.*\)", repr(fresh)), "who prints it is not stopped"
+    assert re.fullmatch(r"Result \(.*the store '.*' is closed.*\)", repr(fresh)), (
+        "who prints it is not stopped"
+    )
 
 
 def test_a_store_that_is_closed_beside_a_statement(tmp_path: Path) -> None:
