@@ -177,7 +177,7 @@ def _moment(table: Table, moment: int | str, option: str) -> int:
     """The timestamp that an option names. Raises: InvalidArgumentError, in the option's words."""
     with errors_in_options(option):
         if option == STARTING:  # a lower bound, which may be before the table's creation
-            return table._database._view_at(moment, "since")[1]
+            return table._database._view_at(moment)[1]
         return table.at(moment).timestamp
 
 
@@ -213,10 +213,11 @@ def plan_changes(
             ColumnNotFoundError, SchemaError when the table has not the columns of `schema`.
     """
     lease = lease_of_version(options.path, db.stats()["version"], options.lease_s)
+    table = db._view_at(None)[0].table(options.table)
+    for offset in offsets:  # first: the moments of another table may be before this one's creation
+        _check_table(table, offset)
     feed = _feed(db, options, until if since == _BEGIN else since, until, seen)
     root, table = feed._take()
-    for offset in offsets:
-        _check_table(table, offset)
     check_schema(schema, options.table, feed.schema)
     names = schema.fieldNames()
     if since == _BEGIN:

@@ -190,7 +190,7 @@ def test_overwrite_replaces_the_content_in_one_commit(store: Path, run_task) -> 
     assert sorted(moments["_change_type"].to_pylist()) == ["delete", "insert", "update"]
 
 
-def test_a_refused_job_says_how_many_rows_of_which_kind_and_the_first_hundred(store: Path, run_task) -> None:
+def test_a_refused_job_says_how_many_rows_of_which_kind_and_the_first(store: Path, run_task) -> None:
     """errors="raise": Spark shows the text of an error only, so what went wrong is in it."""
     with nyala.connect(store) as db:
         db["t"].insert({"k": list(range(150)), "v": ["x"] * 150})
@@ -202,9 +202,8 @@ def test_a_refused_job_says_how_many_rows_of_which_kind_and_the_first_hundred(st
     assert "table 't'" in lines[0] and "150 of 151 rows failed" in lines[0]
     assert lines[0].endswith("(all of them: .option('result', folder))")
     assert lines[1] == "150 already-present"
-    assert len(lines) == 2 + 100 + 1
     assert lines[2].startswith("  row 0 (k=0): already-present:")
-    assert lines[-1] == "  … and 50 more"
+    assert len(str(raised.value)) <= 2000
 
 
 def test_rows_of_a_change_feed_are_carried_out(store: Path, run_task) -> None:
