@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import nyala
 import nyala.spark
-from nyala.errors import InvalidArgumentError
+from nyala.errors import InvalidArgumentError, SchemaError
 
 
 @pytest.fixture
@@ -77,3 +77,40 @@ def test_what_names_a_table_in_other_words(spark: SparkSession, store: Path, pla
         assert [tuple(row) for row in nyala.spark.sql(spark, text, store=store).collect()] == wanted, text
     with pytest.raises(nyala.TableNotFoundError, match=r"SELECT \* FROM t, where you mean TABLE t"):
         nyala.spark.sql(spark, "SELECT count(*) FROM (TABLE t)", store=store)
+
+
+def test_what_spark_only_pretends_to_do_is_refused_with_a_sentence(
+    spark: SparkSession, store: Path, place: str
+) -> None:
+    """A changed column is found at the next use; NULL never replaces a default; no option is ignored."""
+    with nyala.connect(store, maintenance=False) as db, db["t"].alter() as altered:
+        altered.add_column("d", "int64", default=7)
+    spark.sql(f"CREATE TABLE made USING nyala OPTIONS ({place}, partitions '1')")
+    given = place.replace("path` ", "path`=").replace("table` ", "table`=")
+    for text in (
+        "INSERT INTO made (k, v) VALUES (5, 5)",
+        "INSERT INTO made VALUES (5, 5, NULL)",
+        f"INSERT INTO made WITH ({given}) (k, v) VALUES (5, 5)",
+    ):
+        with pytest.raises(InvalidArgumentError, match="column 'd', which has a default"):
+            with nyala.spark.plain_errors():
+                spark.sql(text)
+    spark.sql("INSERT INTO made VALUES (2, 2, 2)")
+    frame = spark.sql("SELECT 3L AS k, 3L AS v, CAST(NULL AS BIGINT) AS d")
+    writing = frame.write.format("nyala").options(path=store, table="t").mode("append")
+    writing.save()
+    assert spark.sql("SELECT k, d FROM made WHERE k > 1 ORDER BY k").collect() == [(2, 2), (3, None)]
+    with pytest.raises(InvalidArgumentError, match="'transaction' belongs to df.writeStream"):
+        with nyala.spark.plain_errors():
+            writing.option("transaction", "x").save()
+    spark.sql("ALTER TABLE made ADD COLUMNS (z BIGINT)")
+    for act in (
+        lambda: spark.sql("SELECT k FROM made").collect(),
+        lambda: nyala.spark.sql(spark, "SELECT k FROM made").collect(),
+        lambda: spark.sql("INSERT INTO made VALUES (9, 9, 9, 9)"),
+    ):
+        with pytest.raises(SchemaError, match="ALTER TABLE in Spark changes Spark's catalogue"):
+            with nyala.spark.plain_errors():
+                act()
+    spark.sql("DROP TABLE made")
+    assert rows(store) == [0, 1, 2, 3]

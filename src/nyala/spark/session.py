@@ -27,7 +27,7 @@ from nyala.spark.plans import ScanFrame, answer
 from nyala.spark.progress import watching
 from nyala.spark.source import NyalaDataSource
 from nyala.spark.statements import TableUse, find_uses, keep_whole, whole_uses
-from nyala.spark.types import identity_of
+from nyala.spark.types import check_unaltered, identity_of
 from nyala.spark.unknown_names import telling_names
 from nyala.spark.warm import reading, task_frame
 from nyala.tablet.result import WriteResult
@@ -238,4 +238,6 @@ def catalog_identity(spark: SparkSession, name: Sequence[str]) -> dict[str, str]
         return None
     if found.isTemporary or found.tableType == "VIEW":
         return None  # its schema may have our mark, and its rows are others
-    return identity_of(spark.table(".".join(f"`{part}`" for part in name)).schema)
+    schema = spark.table(".".join(f"`{part}`" for part in name)).schema
+    check_unaltered(schema)
+    return identity_of(schema)

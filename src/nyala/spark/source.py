@@ -22,7 +22,7 @@ from nyala.spark.options import ChangeOptions, ReadOptions, WriteOptions, plain_
 from nyala.spark.prompt import Promptly
 from nyala.spark.reader import NyalaReader, table_key, table_schema
 from nyala.spark.sink import NyalaStreamWriter
-from nyala.spark.types import identity_of, is_as_read, spark_schema
+from nyala.spark.types import check_unaltered, identity_of, is_as_read, spark_schema
 from nyala.spark.words import errors_in_options
 from nyala.spark.writer import NyalaWriter
 
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["NyalaDataSource"]
 
 # Of the options of a CREATE TABLE those that say what the table is; the others belong to one statement.
-_KEPT: Final = ("path", "table", "where", "at", "changes", "startingtimestamp", "endingtimestamp", "versions")
+_KEPT: Final = (
+    "path", "table", "where", "at", "changes", "startingtimestamp", "endingtimestamp", "versions",
+    "partitions", "lease",
+)  # fmt: skip
 _KEPT_FOR_WRITES: Final = ("path", "table")
 
 
@@ -80,22 +83,39 @@ class NyalaDataSource(Promptly, DataSource):
         options = self._with_identity(schema, _KEPT)
         if not {"path", "table"} & options.keys():
             raise InvalidArgumentError(
-                "format 'nyala' is not told which table to read: give .option('path', …) and .option('table', …). A "
-                "table that was made by CREATE TABLE t (columns) USING nyala OPTIONS (…) has lost them: make it "
-                "without the list of columns, or say SELECT … FROM t WITH (`path`='…', `table`='…')"
+                "format 'nyala' is not told which table to read: give .option('path', …) and .option('table', …). "
+                "CREATE TABLE t (columns) USING nyala OPTIONS (…) makes no table in the store, and Spark "
+                "loses the options: "
+                "make the table with Nyala (db.create_table), then CREATE TABLE t USING nyala OPTIONS (…) without the "
+                "list of columns, or say SELECT … FROM t WITH (`path`='…', `table`='…')"
             )
         if wants_changes(options):
-            return NyalaChangeReader(ChangeOptions.parse(options), schema, self.cores)
+            changes = ChangeOptions.parse(options)
+            if changes.max_rows is not None:
+                raise InvalidArgumentError(
+                    "option maxRowsPerTrigger belongs to spark.readStream: a batch read has no triggers; "
+                    "leave it out, or "
+                    "give endingTimestamp"
+                )
+            return NyalaChangeReader(changes, schema, self.cores)
         return NyalaReader(ReadOptions.parse(options), schema, self._timestamp, self.cores)
 
     @errors_in_options()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         options = WriteOptions.parse(self._with_target(schema))
+        if options.transaction is not None:
+            raise InvalidArgumentError(
+                "option 'transaction' belongs to df.writeStream: a batch write has no number by which it "
+                "is known again; "
+                "leave it out. To repeat a batch write safely: operation='upsert', or operation='insert-ignore'"
+            )
         key = None
         if options.operation.startswith("delete") and not is_as_read(schema):
             # INSERT INTO … WITH (operation = 'delete') (key): Spark fills up the columns left out with NULL.
             key = json.loads((identity_of(schema) or {}).get("key", "null"))
-        return NyalaWriter(options, schema, overwrite, key)
+        # Columns of a table of Spark's catalogue: Spark puts NULL where INSERT leaves one out.
+        filled = identity_of(schema) is not None and not is_as_read(schema)
+        return NyalaWriter(options, schema, overwrite, key, filled=filled)
 
     @errors_in_options()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -132,6 +152,7 @@ class NyalaDataSource(Promptly, DataSource):
             return given
         kept = {name: value for name, value in remembered.items() if name in names}
         if kept and given.get("path", kept["path"]) == kept["path"]:
+            check_unaltered(schema)
             return {**kept, **given}
         return given
 
@@ -140,12 +161,14 @@ class NyalaDataSource(Promptly, DataSource):
         given = plain_names(self.options)
         if "table" in given:
             return given
-        told = self._with_identity(schema, _KEPT_FOR_WRITES)
-        if is_as_read(schema) or not {"path", "table"} & told.keys():
+        told = {} if is_as_read(schema) else self._with_identity(schema, _KEPT_FOR_WRITES)
+        if not {"path", "table"} & told.keys():
             raise InvalidArgumentError(
                 "format 'nyala' is not told which table the rows are for: give .option('path', …) and "
                 ".option('table', …). Of a table of its own catalogue Spark says it only where it has to fit the rows' "
                 "columns to it: say INSERT INTO t WITH (`path`='…', `table`='…') SELECT …; and instead of CREATE TABLE "
-                "… AS SELECT make the table with Nyala, CREATE TABLE t USING nyala OPTIONS (…), then INSERT"
+                "… AS SELECT make the table with Nyala, CREATE TABLE t USING nyala OPTIONS (…), then "
+                "INSERT. CREATE TABLE "
+                "t (columns) USING nyala makes no table in the store"
             )
         return told

@@ -46,7 +46,15 @@ from nyala.errors import ColumnNotFoundError, SchemaError
 from nyala.schema.alteration import widens
 from nyala.schema.types import parse_type
 
-__all__ = ["arrow_schema", "check_schema", "conform", "identity_of", "is_as_read", "spark_schema"]
+__all__ = [
+    "arrow_schema",
+    "check_schema",
+    "check_unaltered",
+    "conform",
+    "identity_of",
+    "is_as_read",
+    "spark_schema",
+]
 
 _SPARK_TYPE: dict[pa.DataType, DataType] = {
     pa.bool_(): BooleanType(),
@@ -65,6 +73,8 @@ _SPARK_TYPE: dict[pa.DataType, DataType] = {
 
 # The key under which the first field of a schema says which table it is of.
 IDENTITY: Final = "nyala"
+# In the identity: names and types of all fields, as they were when the schema was made.
+COLUMNS: Final = "made-with"
 # Spark's own key for the type that a column was declared with; here it is the type that the column has. Spark takes it
 # away where it makes columns of a query those of the table that they are written to, and nowhere else.
 _AS_READ: Final = "__CHAR_VARCHAR_TYPE_STRING"
@@ -81,8 +91,9 @@ def spark_schema(schema: pa.Schema, identity: Mapping[str, str] | None = None) -
     if DROPPED_RANGES in (schema.metadata or {}):
         fields[-1].metadata = {DROPPED_RANGES.decode(): schema.metadata[DROPPED_RANGES].decode()}
     if identity is not None and fields:
+        kept = {**identity, COLUMNS: _columns_text(StructType(fields))}
         fields[0].metadata = {
-            IDENTITY: json.dumps(dict(identity), sort_keys=True),
+            IDENTITY: json.dumps(kept, sort_keys=True),
             _AS_READ: _declared(fields[0].dataType),
         }
     return StructType(fields)
@@ -106,6 +117,28 @@ def identity_of(schema: StructType) -> dict[str, str] | None:
             found: dict[str, str] = json.loads(text)
             return found
     return None
+
+
+def check_unaltered(schema: StructType) -> None:
+    """Check the columns of a table of Spark's catalogue. For ALTER TABLE Spark changes its own catalogue only and does
+    not call the data source, so a changed column is found here, at the next use of the table.
+
+    Raises: SchemaError when the columns are not those of the CREATE TABLE.
+    """
+    identity = identity_of(schema) or {}
+    if identity.get(COLUMNS, made := _columns_text(schema)) != made:
+        raise SchemaError(
+            f"Spark's catalogue has other columns for table {identity.get('table')!r} than when its CREATE TABLE ran: "
+            "ALTER TABLE in Spark changes Spark's catalogue and nothing in the store. Change the table "
+            "with Nyala, `with "
+            "table.alter() as a:`, then in Spark DROP TABLE (which keeps the rows in the store) and "
+            "CREATE TABLE … USING "
+            "nyala OPTIONS (…) again"
+        )
+
+
+def _columns_text(schema: StructType) -> str:
+    return json.dumps([[field.name, field.dataType.simpleString()] for field in schema.fields])
 
 
 def _spark_type(type: pa.DataType) -> DataType:

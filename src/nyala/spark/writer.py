@@ -36,6 +36,7 @@ from nyala import handover
 from nyala.env import SYSTEM, mark_of_ancestor
 from nyala.errors import Error, InvalidArgumentError, SchemaError, WriteError
 from nyala.handover import CHANGES
+from nyala.schema.schema import NO_DEFAULT
 from nyala.spark.errors import named, naming
 from nyala.spark.options import WriteOptions
 from nyala.spark.prompt import Promptly
@@ -90,8 +91,10 @@ class NyalaWriter(Promptly, DataSourceArrowWriter):
         schema: StructType,
         overwrite: bool = False,
         only: Sequence[str] | None = None,
+        *,
+        filled: bool = False,
     ) -> None:
-        """only: the columns to write; None: all."""
+        """only: the columns to write; None: all. filled: whether Spark may have put NULL for columns left out."""
         if overwrite and options.operation not in ("insert", "upsert"):
             raise InvalidArgumentError(
                 f"mode('overwrite') replaces the content of table {options.table!r} by the rows written: "
@@ -104,6 +107,10 @@ class NyalaWriter(Promptly, DataSourceArrowWriter):
             self._columns = [name for name in self._columns if name in only]
         # Before there is anything to clean up, and long before the job's last task would have found it out.
         self._plan = plan_rows(options, self._columns, schema)
+        with_default = {
+            c.name for c in self._plan.schema.columns if c.write_default not in (None, NO_DEFAULT)
+        }
+        self._never_null = [name for name in self._columns if filled and name in with_default]
         self._key, self._staging = handover.new_staging(
             options.path, STAGING_TTL_S, owner=mark_of_ancestor(JVM)
         )
@@ -116,8 +123,22 @@ class NyalaWriter(Promptly, DataSourceArrowWriter):
         name = f"part-{partition:05d}-{context.taskAttemptId()}.arrow"
         chosen = (b if b.schema.names == self._columns else b.select(self._columns) for b in iterator)
         with named(f"table {self._options.table!r}"):
-            rows = stage_rows(chosen, os.path.join(self._staging, name), self._plan)
+            rows = stage_rows(self._without_null(chosen), os.path.join(self._staging, name), self._plan)
         return StagedFile(partition, name if rows else None, rows)
+
+    def _without_null(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches. Raises: InvalidArgumentError for a NULL that would replace a default."""
+        for batch in batches:
+            for name in self._never_null:
+                if batch.column(name).null_count:
+                    raise InvalidArgumentError(
+                        f"INSERT gives NULL for column {name!r}, which has a default: where a statement leaves out a "
+                        "column, Spark writes NULL and not the default. Give the column a value in the "
+                        "statement, or use "
+                        "df.write.format('nyala') with the options path and table: it leaves out the columns that the "
+                        "DataFrame does not have, and writes NULL where the DataFrame has it"
+                    )
+            yield batch
 
     @errors_in_options()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
