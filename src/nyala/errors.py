@@ -65,7 +65,7 @@ MESSAGE_MAX_CHARS: Final = 2_000
 """The most characters of an error's message; see `bounded`."""
 
 _LOOKED_AT_CHARS: Final = 700_000
-# Of a part in quotes so much is shown; of a list so many items at each end.
+# Characters shown of a long quoted part, and items shown at each end of a long list.
 _QUOTED_CHARS: Final = 160
 _LISTED: Final = 6
 _ITEM_CHARS: Final = 400

@@ -88,7 +88,7 @@ _PIECE_BYTES: Final = 256 << 10
 
 # macOS has room for 104 bytes with the closing NUL, Linux for 108.
 _ADDRESS_MAX_BYTES: Final = 100
-# A client that has not sent its request by then is stopped, or has died with its socket open somewhere.
+# The server closes the connection of a client that has not sent its whole request by then.
 REQUEST_TIMEOUT_S: Final = 30.0
 # The same of one that does not take its answer, for each part of that.
 _ANSWER_TIMEOUT_S: Final = 60.0
@@ -448,7 +448,7 @@ class _Wire:
         self._connection.sendall(part)
 
     def receive(self, length: int) -> bytes:
-        """Exactly so many bytes. Raises: EOFError, TimeoutError, ConnectionError, _BusyError."""
+        """Read exactly `length` bytes. Raises: EOFError, TimeoutError, ConnectionError, _BusyError."""
         received = bytearray()
         while len(received) < length:
             wanted = min(length - len(received), _PIECE_BYTES)
@@ -475,7 +475,7 @@ class _Wire:
         self.send(_CRC.pack(crc))
 
     def receive_frame(self, limit_bytes: int = ANSWER_MAX_BYTES) -> tuple[dict[str, Any], list[bytes]]:
-        """A frame of at most so many bytes.
+        """Read a frame of bounded size.
 
         Raises: _BrokenFrame for anything that `send_frame` does not send; else like `receive`.
         """

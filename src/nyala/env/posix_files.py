@@ -84,7 +84,7 @@ def _write_fully(fd: int, parts: list[memoryview]) -> None:
 
 
 def _read_fully(fd: int, offset: int, length: int) -> bytes:
-    """So many bytes, or as many as there are. No memory is taken for bytes that the file has not."""
+    """Read `length` bytes, or fewer at the end of the file. Allocates no more than the file's size."""
     if length > _UNCHECKED_MAX_BYTES:
         length = max(0, min(length, os.fstat(fd).st_size - offset))
     first = os.pread(fd, min(length, _CALL_MAX_BYTES), offset)

@@ -130,7 +130,7 @@ class Reserve:
         return not new_file or self._files.free_bytes(self._directory) < PIECE_BYTES
 
     def release(self, count: int = PIECES_MAX) -> bool:
-        """Give so many pieces back to the file system; whether there was one."""
+        """Give up to that many pieces back to the file system. Returns whether there was one."""
         with self._lock:
             try:
                 pieces = self._pieces()[-count:]
