@@ -400,8 +400,8 @@ class Database:
         return check_open(self._opened())
 
     def close(self) -> None:
-        """Sync, and give back the lock or the lease, and every file. May be called twice; everything later raises
-        StorageError, also what tables, scans and feeds of this Database are asked.
+        """Sync, and give back the lock or the lease, and every file. May be called twice. Every later call raises
+        StorageError, also calls of the tables, scans and feeds of this Database.
 
         A store that `connect` opened several times in this process is closed with the last of its Databases.
         """

@@ -1,5 +1,7 @@
-"""The same work on many files, with their syncs overlapped: the system makes several files durable in hardly more time
-than one, if they are asked for at once. What is synced, and before what, does not change."""
+"""Runs the same work on many files in a few threads, so that their syncs overlap.
+
+Several syncs at a time take hardly longer than one. Which files are synced, and before what, does not change.
+"""
 
 from __future__ import annotations
 

@@ -69,7 +69,8 @@ def check_created(entry: TableEntry, timestamp: int, published: int, note: str =
     if timestamp >= min(entry.created, published):
         return
     raise TableNotFoundError(
-        f"table {entry.name!r} did not exist at {to_datetime(timestamp).isoformat()}: it was created at "
+        f"table {entry.name!r} did not exist at {to_datetime(timestamp).isoformat()} (timestamp "
+        f"{timestamp}): it was created at "
         f"{to_datetime(entry.created).isoformat()} (timestamp {entry.created}), the first moment that can be read{note}"
     )
 

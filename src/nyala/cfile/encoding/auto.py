@@ -151,8 +151,10 @@ def choices(encodings: Iterable[Encoding], form: Physical, asked: int, rows: int
 def fastest_of(
     encodings: Sequence[Encoding], form: Physical, values: pa.Array, asked: int, block_rows: int
 ) -> tuple[Choice, float, BlockEncoder | None]:
-    """What to take for these stored values, with compression `asked`, in blocks of so many rows; how many bytes a row
-    it is expected to take; and the encoder, of a column that is one block."""
+    """Choose the encoding for these stored values, with compression `asked` and blocks of `block_rows` rows.
+
+    Returns: the choice, the bytes that a row is expected to take, and for a column of one block its encoder.
+    """
     rows, stretches = _sampling(form, asked, block_rows)
     sample = _sample(values, stretches, rows, block_rows)
     known = choices(encodings, form, asked, len(values))
