@@ -16,6 +16,8 @@ from __future__ import annotations
 import functools
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -53,9 +55,9 @@ def _blosc() -> Any:
 
 def shuffle_bits(values: npt.NDArray[Any]) -> pa.Buffer:
     """A frame of `values` (at least one); the width of their type is the one that is transposed."""
-    blosc = _blosc()
     values = np.ascontiguousarray(values)
-    return pa.py_buffer(blosc.compress(values, b"lz4", _LEVEL, blosc.BITSHUFFLE, _FRAME_BLOCK_BYTES))
+    with _on_this_thread() as blosc:
+        return pa.py_buffer(blosc.compress(values, b"lz4", _LEVEL, blosc.BITSHUFFLE, _FRAME_BLOCK_BYTES))
 
 
 def unshuffle_bits(frame: pa.Buffer, count: int, width_bytes: int) -> pa.Buffer:
@@ -76,7 +78,8 @@ def unshuffle_bits(frame: pa.Buffer, count: int, width_bytes: int) -> pa.Buffer:
         )
     values = allocate(size)
     try:
-        _decompress(frame, values)
+        with _on_this_thread() as blosc:
+            blosc.decompress(frame, values)
     except (RuntimeError, ValueError) as error:
         raise ValueError(
             f"expected bit-shuffled data, found bytes that Blosc cannot read ({error})"
@@ -85,20 +88,22 @@ def unshuffle_bits(frame: pa.Buffer, count: int, width_bytes: int) -> pa.Buffer:
     return values
 
 
-def _decompress(frame: pa.Buffer, out: pa.Buffer) -> None:
-    """Undo a frame by this thread alone.
+@contextmanager
+def _on_this_thread() -> Iterator[Any]:
+    """Blosc, which works on the calling thread only while this context is open.
 
-    Called by the main thread, Blosc would hand the parts of a block, which take some microseconds each, to threads of
-    its own and wait for them. Which threads decode is for who reads to say. Only the main thread sets and puts back
-    what numcodecs asks, so none of ours can meet another's.
+    On the main thread, numcodecs would take a lock and hand parts of a block to threads of its own. Two reasons
+    against that: a part takes some microseconds only, and an interrupt (Ctrl-C) at the moment when numcodecs takes
+    its lock leaves the lock taken, so that the next call waits for ever. Only the main thread changes the setting
+    and restores it, because numcodecs uses no lock on other threads.
     """
     blosc = _blosc()
     if threading.current_thread() is not threading.main_thread():
-        blosc.decompress(frame, out)
+        yield blosc
         return
     before, blosc.use_threads = blosc.use_threads, False
     try:
-        blosc.decompress(frame, out)
+        yield blosc
     finally:
         blosc.use_threads = before
 

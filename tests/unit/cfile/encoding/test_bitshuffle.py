@@ -1,6 +1,9 @@
-"""Bitshuffle: the thread that reads decodes."""
+"""Bitshuffle: the calling thread encodes and decodes, without the lock and the threads of numcodecs."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -9,24 +12,40 @@ from numcodecs import blosc
 
 from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
 
+TAKEN_LOCK = """
+import numpy as np
+from numcodecs import blosc
+from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
 
-@pytest.mark.parametrize("asked", [None, True, False])
-def test_blosc_starts_no_threads_of_its_own(asked: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parts of a block take less time than waking a thread for them; and what a program has asked numcodecs for,
-    it finds unchanged."""
-    frame = shuffle_bits(np.arange(1000, dtype="<i8"))
-    monkeypatch.setattr(blosc, "use_threads", asked)
+assert blosc.get_mutex().acquire(timeout=10)  # as an interrupt leaves it
+values = np.arange(1000, dtype="<i8")
+frame = shuffle_bits(values)
+assert np.array_equal(np.frombuffer(unshuffle_bits(frame, 1000, 8), "<i8"), values)
+"""
+
+
+@pytest.mark.parametrize("setting", [None, True, False])
+def test_blosc_starts_no_threads_of_its_own(setting: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blosc works on the calling thread, and the setting of the program is the same afterwards."""
+    monkeypatch.setattr(blosc, "use_threads", setting)
     seen = []
-    original = blosc.decompress
+    for name in ("compress", "decompress"):
+        original = getattr(blosc, name)
 
-    def noted(*arguments: object) -> object:
-        seen.append(blosc.use_threads)
-        return original(*arguments)
+        def recorded(*arguments: object, original=original) -> object:  # type: ignore[no-untyped-def]
+            seen.append(blosc.use_threads)
+            return original(*arguments)
 
-    monkeypatch.setattr(blosc, "decompress", noted)
+        monkeypatch.setattr(blosc, name, recorded)
+    frame = shuffle_bits(np.arange(1000, dtype="<i8"))
     values = np.frombuffer(unshuffle_bits(frame, 1000, 8), "<i8")
     assert values.tolist() == list(range(1000))
-    assert seen == [False] and blosc.use_threads is asked
+    assert seen == [False, False] and blosc.use_threads is setting
     with pytest.raises(ValueError, match="Blosc cannot read"):
         unshuffle_bits(pa.py_buffer(frame.slice(0, 16).to_pybytes() + b"\xff" * (frame.size - 16)), 1000, 8)
-    assert blosc.use_threads is asked
+    assert blosc.use_threads is setting
+
+
+def test_a_lock_that_an_interrupt_left_taken_stops_nobody() -> None:
+    """Ctrl-C while numcodecs takes its lock leaves it taken for ever: Nyala never waits for that lock."""
+    subprocess.run([sys.executable, "-c", TAKEN_LOCK], check=True, timeout=60)
