@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from nyala.catalog.format import CATALOG_NAME
 from nyala.catalog.leases import (
     EVERYTHING,
     Lease,
@@ -184,7 +185,8 @@ def test_what_a_lease_keeps_goes_with_it(env: Env, clock: SteppedClock, tmp_path
 
 
 def test_L1_an_expired_lease_is_not_revived(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
-    """Who comes back too late is told to load again, whether or not the writer has looked meanwhile."""
+    """A reader that renews too late must load again, whether or not the writer has looked meanwhile."""
+    (tmp_path / CATALOG_NAME).touch()
     lease = remote(env, tmp_path, 60)
     clock.sleep_s(60)
     for call in (
