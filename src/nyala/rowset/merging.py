@@ -31,7 +31,6 @@ in arrays, where Kudu walks lists of changes row by row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +40,7 @@ from nyala.delta.applier import patch
 from nyala.delta.run import LIVENESS, DeltaRun, Rowids, Timestamps, build_run, take
 from nyala.errors import CorruptionError
 from nyala.keys.encoded_keys import EncodedKeys
+from nyala.records import dataclass
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.meta import NO_ROWID
 from nyala.schema.schema import Schema

@@ -28,7 +28,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
@@ -37,6 +37,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.errors import NULL, ColumnNotFoundError, InvalidArgumentError, SchemaError
+from nyala.records import dataclass
 from nyala.schema.array_cast import (
     Cast,
     Failure,

@@ -28,12 +28,13 @@ import datetime as dt
 import decimal
 import difflib
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import pyarrow as pa
 
 from nyala.errors import SchemaError
+from nyala.records import dataclass
 
 __all__ = [
     "DATE_MAX_DAYS",

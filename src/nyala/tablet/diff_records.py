@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from nyala.cfile.column import DELTA_VALUE
 from nyala.delta.delta_file import DeltaFile
 from nyala.delta.run import LIVENESS, DeltaRun, Rowids, Timestamps
+from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.tablet.diff_pieces import distinct, first_of_each

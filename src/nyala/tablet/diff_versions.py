@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -22,6 +21,7 @@ import pyarrow.compute as pc
 
 from nyala.delta.run import LIVENESS, DeltaRun, Rowids, Timestamps, merge_runs
 from nyala.keys.encoded_keys import EncodedKeys
+from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.adapter import adapt
 from nyala.schema.schema import ColumnSchema

@@ -24,13 +24,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from nyala.catalog.model import TableEntry, TabletEntry
 from nyala.cfile.cache import BlockCache
 from nyala.env import Env
 from nyala.partition.levels import Partition, PartitionSchema
+from nyala.records import dataclass
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.writer import WrittenRowSet
 from nyala.schema.limits import DEFAULT_LIMITS, Limits

@@ -16,12 +16,13 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from nyala.delta.run import MAX_TIMESTAMP
 from nyala.errors import Error
 from nyala.mvcc.timestamp import physical_us
+from nyala.records import dataclass
 from nyala.tablet.compactor import TICK_S as COMPACTION_TICK_S
 from nyala.tablet.compactor import Compactor
 from nyala.tablet.flush import flush

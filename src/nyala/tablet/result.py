@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import pyarrow as pa
 
 from nyala.mvcc.timestamp import to_datetime
+from nyala.records import dataclass
 
 
 def _none_failed() -> pa.Table:

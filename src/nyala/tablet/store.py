@@ -28,7 +28,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from nyala.catalog.leases import collectable, oldest_needed
@@ -54,6 +54,7 @@ from nyala.mvcc.hybrid_clock import HybridClock
 from nyala.mvcc.timestamp import physical_us
 from nyala.mvcc.watermarks import Watermarks
 from nyala.partition.levels import Partition, PartitionSchema
+from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.part import Part

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
@@ -32,6 +32,7 @@ from nyala.cfile.physical import narrow_decimal
 from nyala.keys.codec import KeyCodec
 from nyala.keys.key_range import KeyRange, is_key_range, key_range_of
 from nyala.lazy_values import LazyValues, lazy_value
+from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet, is_scan
 from nyala.rowset.stats import RowSetStats
 from nyala.rowset.together import Told, encoded_columns, picked_columns, sieved_rows, whole_columns

@@ -31,11 +31,12 @@ import errno
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Literal, TypeAlias
 
 from nyala.env import AppendFile, Env, Reserve
 from nyala.errors import StorageError
+from nyala.records import dataclass
 from nyala.wal.format import (
     FRAME_SIZE_BYTES,
     PAYLOAD_MAX_BYTES,

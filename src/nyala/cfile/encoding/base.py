@@ -9,7 +9,6 @@ To add one: a module with its `Encoding`, and one line in the table of `encoding
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile.physical import Physical
+from nyala.records import dataclass
 
 __all__ = ["BlockEncoder", "EncodedValues", "Encoding"]
 
