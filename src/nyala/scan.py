@@ -444,6 +444,12 @@ class Scan(PinnedRows):
         return self._spec.limit is not None
 
     @property
+    def table_version(self) -> tuple[int, int]:
+        """The ids of the table and of the schema that the scan reads by: equal ones mean one schema."""
+        _, table = self._take()
+        return table.id, table.schema.version
+
+    @property
     def lacks_ranges(self) -> bool:
         """Whether range partitions of its moment were dropped since: only predicates that need none of their rows can
         be answered."""

@@ -503,7 +503,7 @@ def test_a_result_that_the_collector_finds_is_closed_later(db: Any) -> None:
     assert db.sql("SELECT 1").fetchall() == [(1,)]
     result = db.sql("SELECT k FROM t")
     assert result.fetchone() == (0,)
-    cursor, left = result._rows.cursor, result._question.connection.left
+    cursor, left = result._rows.session.cursor, result._question.connection.left
     ring = [result]
     ring.append(ring)  # type: ignore[arg-type]
     del result, ring

@@ -7,6 +7,15 @@ What it cannot do: read or write files (but for spilling what does not fit in me
 extensions, see variables of the calling program, or have any of that changed by a statement. Its time zone is UTC, as
 everywhere in Nyala.
 
+A `Session` is a cursor on which the tables of one statement are registered, and that statement is prepared. A run that
+reads all rows gives its session back, and the next run of the same statement takes it: that saves about half a
+millisecond a table, and the planning. Sessions that nobody uses are kept under a key of all that DuckDB's plan depends
+on (`ScanSource.planned_by`), at most `_SESSIONS_MAX` of them.
+
+Invariants
+    P1  A session that nobody uses refers to no scan, so it keeps no snapshot, file or table alive.
+    P2  One run at a time uses a session. After an error the session is not given back.
+
 DuckDB 2.0.0 answers "the rows of a that have no partner in b" (`a LEFT JOIN (… WHERE v IS NULL) b … WHERE b.k IS NULL`)
 as if b were not filtered, where b is no table of its own: the rule that makes an anti join of it takes all filters with
 it that it meets on the way. A DuckDB that is wrong there goes without the rule, ours and one that a scan is given to.
@@ -18,18 +27,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
-import pyarrow as pa
-
 from nyala.sql.closing import LeftCursors, close_all
-from nyala.sql.partners import Partner, partners_in
+from nyala.sql.partners import Partner
 
 SETTINGS: Final = {
     "enable_external_access": "false",
@@ -42,10 +48,7 @@ SETTINGS: Final = {
 
 MEMORY_BYTES_MIN: Final = 512_000_000
 """So much DuckDB may always take: with less it fails at sorts of rows of some hundred bytes (decision 0039)."""
-_SERIALIZE: Final = (
-    "SELECT json_serialize_sql(?, skip_default := true, skip_empty := true, skip_null := true)"
-)
-_TREES_MAX: Final = 64
+_SESSIONS_MAX: Final = 32
 _RULE: Final = "outer_join_simplification"
 # 0 has no partner, as what is grouped has no NULL: one row.
 _PROBE: Final = (
@@ -54,13 +57,27 @@ _PROBE: Final = (
 )
 
 
+class Session:
+    """A cursor of DuckDB's, closed by the rules of `sql.closing` when nobody has the session any more."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.cursor = connection.cursor()
+        # At the end of the program too: DuckDB complains of connections that are open when the interpreter goes.
+        self.made = connection.left.close_with(self, self.cursor)
+        self.tables: Sequence[Any] = ()
+        """What is registered, in the order of the statement's scans. Each has the `source` of the run (P1)."""
+        self.partners: Sequence[Partner] = ()
+        self.has_plan = False
+        """Whether the statement is prepared, and planning it again would make no other plan."""
+
+
 class Connection:
     """Makes cursors, each with tables of its own, on one DuckDB instance. Thread-safe; opened at first use."""
 
     def __init__(self, memory_limit_bytes: int) -> None:
         self._memory_bytes = max(memory_limit_bytes, MEMORY_BYTES_MIN)
         self._lock = threading.Lock()
-        self._trees: dict[str, Any] = {}  # statements as DuckDB parsed them
+        self._sessions: list[tuple[Hashable, Session]] = []  # the one that was used last comes last
         self._opened: list[Any] = []  # DuckDB's connection, once there is one
         self.left = LeftCursors()
         # DuckDB complains of connections that are still there when the interpreter ends.
@@ -86,25 +103,30 @@ class Connection:
                 self._opened.append(opened)
             return self._opened[0].cursor()
 
-    def partners_in(self, statement: str, tables: Mapping[str, pa.Schema]) -> list[Partner]:
-        """See `sql.partners`. Cost: half a millisecond, the first time that a statement of two tables is seen."""
-        if len(tables) < 2:
-            return []
-        tree = self._trees.get(statement)
-        if tree is None:
-            import duckdb
+    def take(self, key: Hashable) -> Session | None:
+        """A session that was given back under an equal key; None: there is none."""
+        with self._lock:
+            self.left.close()
+            for place in reversed(range(len(self._sessions))):
+                if self._sessions[place][0] == key:
+                    return self._sessions.pop(place)[1]
+        return None
 
-            with contextlib.closing(self.cursor()) as cursor, contextlib.suppress(duckdb.Error):
-                ((text,),) = cursor.execute(_SERIALIZE, [statement]).fetchall()
-                tree = json.loads(text)
-            if len(self._trees) >= _TREES_MAX:
-                self._trees.clear()
-            self._trees[statement] = tree
-        return partners_in(tree, tables)
+    def give_back(self, key: Hashable, session: Session) -> None:
+        """Keep a session for the next run of its statement."""
+        for table in session.tables:
+            table.source = None
+        session.made.clear()
+        with self._lock:
+            if not self._opened:
+                return  # closed meanwhile
+            self._sessions.append((key, session))
+            del self._sessions[:-_SESSIONS_MAX]
 
     def close(self) -> None:
         """Let the instance go as soon as no result uses it."""
         with self._lock:
+            self._sessions.clear()
             close_all(self._opened, self.left)
 
 

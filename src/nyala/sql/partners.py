@@ -24,6 +24,7 @@ Source: SQL:2016 part 2, 7.10 (joined table) and 8.2 (comparison): NULL and a va
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -77,6 +78,24 @@ class _Column:
 # By the name of a table in FROM, its columns by their names in lower case, None for what is not followed; or None for a
 # table whose columns are not known.
 _Scope: TypeAlias = dict[str, dict[str, _Column | None] | None]
+
+
+_SERIALIZE: Final = (
+    "SELECT json_serialize_sql(?, skip_default := true, skip_empty := true, skip_null := true)"
+)
+
+
+def partners_of(cursor: Any, statement: str, tables: Mapping[str, pa.Schema]) -> list[Partner]:
+    """The partners in a statement, which DuckDB parses. Cost: half a millisecond for one of several tables."""
+    import duckdb
+
+    if len(tables) < 2:
+        return []
+    try:
+        ((text,),) = cursor.execute(_SERIALIZE, [statement]).fetchall()
+    except duckdb.Error:
+        return []
+    return partners_in(json.loads(text), tables)
 
 
 def partners_in(tree: Any, tables: Mapping[str, pa.Schema]) -> list[Partner]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -24,7 +25,9 @@ from nyala.mvcc.timestamp import to_datetime
 from nyala.previews import ROWS_COUNTED, preview, row_count_text, told
 from nyala.scan import Scan
 from nyala.schema.arrow_values import telling_damage
+from nyala.sql.connection import Session
 from nyala.sql.errors import our_error
+from nyala.sql.partners import partners_of
 from nyala.sql.source import Planning, ScanSource, duckdb_table
 from nyala.sql.statement import check_statement, columns_named, prepared, tables_named
 
@@ -43,6 +46,8 @@ _PREPARE, _EXECUTE = "PREPARE nyala_statement AS\n", "EXECUTE nyala_statement"
 _BIND = "EXPLAIN (FORMAT json)\n"
 # Binds a statement only.
 _DESCRIBE = "DESCRIBE\n"
+# The session of a longer statement is not kept.
+_KEPT_CHARS_MAX = 20_000
 # As large as the windows of a scan.
 _BATCH_ROWS = 1 << 17
 
@@ -108,7 +113,6 @@ class _Question:
         self.parameters = parameters
         self.scans = scans
         self.tables = tables
-        self.partners = connection.partners_in(glance, {name: scan.schema for name, scan in scans.items()})
         rows = {name: scan.rows_held() for name, scan in scans.items()}
         self.planning = {name: Planning(largest=count == max(rows.values())) for name, count in rows.items()}
 
@@ -257,10 +261,6 @@ class _Run:
         question.check_open()
         self._question = question
         self._lines_above = 0
-        self._has_plan = False
-        self.cursor = question.connection.cursor()
-        # At the end of the program too: DuckDB complains of connections that are open when the interpreter goes.
-        self._made = question.connection.left.close_with(self, self.cursor)
         self.sources = [
             ScanSource(
                 scan,
@@ -270,60 +270,82 @@ class _Run:
             )
             for name, scan in question.scans.items()
         ]
+        self._key = question.statement, *(source.planned_by for source in self.sources)
+        self.session = question.connection.take(self._key) or self._opened()
+        for table, source in zip(self.session.tables, self.sources, strict=True):
+            table.source = source
         by_name = dict(zip(question.scans, self.sources, strict=True))
-        for table, column, of_table, of_column in question.partners:
+        for table, column, of_table, of_column in self.session.partners:
             by_name[table].partners.append((column, by_name[of_table], of_column))
             by_name[of_table].looked_up.add(of_column)
-        for name, source in by_name.items():
-            with source.planning.apart():
-                self._register(name, source)
 
-    def _register(self, name: str, source: ScanSource) -> None:
-        self._do(lambda: self.cursor.register(name, duckdb_table(source)))
+    def _opened(self) -> Session:
+        """A new session, with the tables registered."""
+        question = self._question
+        session = Session(question.connection)
+        session.tables = [duckdb_table(source) for source in self.sources]
+        for name, table, source in zip(question.scans, session.tables, self.sources, strict=True):
+            with source.planning.apart():
+                self._do(partial(session.cursor.register, name, table))
+        schemas = {name: scan.schema for name, scan in question.scans.items()}
+        session.partners = partners_of(session.cursor, question.glance, schemas)
+        return session
 
     def plan(self) -> None:
         """Bind and plan the statement without reading it. The plan is kept, if planning again would make no other.
 
         One with long lists is bound without these, and not planned: that would cost as much as running it.
         """
+        if self.session.has_plan:
+            return
         if self._question.glance is not self._question.statement:
             with contextlib.suppress(Error):  # such as of a PIVOT, which makes columns of a list
-                self._do(lambda: self.cursor.execute(_DESCRIBE + self._question.glance, *self._parameters))
+                self._do(
+                    lambda: self.session.cursor.execute(_DESCRIBE + self._question.glance, *self._parameters)
+                )
                 return
         kept = not self._question.parsed.named_parameters
         self.execute(_PREPARE if kept else _BIND)
-        self._has_plan = kept and not any(source.planning.would_change for source in self.sources)
+        self.session.has_plan = kept and not any(source.planning.would_change for source in self.sources)
 
     def all_rows(self) -> list[tuple[Any, ...]]:
         """Run the statement to its end; by its plan if it has one, which holds its rows before the first is told."""
         import duckdb
 
-        if self._has_plan:
-            self._has_plan = False
+        if self.session.has_plan:
             try:
                 self._lines_above = 0
                 rows: list[tuple[Any, ...]] = self._do(
-                    lambda: self.cursor.execute(_EXECUTE).fetchall(), but_for=duckdb.ConversionException
+                    lambda: self.session.cursor.execute(_EXECUTE).fetchall(),
+                    but_for=duckdb.ConversionException,
                 )
+                self._give_back()
                 return rows
             except duckdb.ConversionException:
                 pass  # a plan that was kept does not know in which line a cast stands
         self.execute()
-        return list(self.fetch("fetchall"))
+        rows = self.fetch("fetchall")
+        self._give_back()
+        return rows
+
+    def _give_back(self) -> None:
+        """The run has ended well."""
+        if len(self._question.statement) <= _KEPT_CHARS_MAX:
+            self._question.connection.give_back(self._key, self.session)
 
     def execute(self, before: str = "", after: str = "") -> None:
         """Run the statement, with text before it (whole lines) and after it."""
         statement = self._begin(before, after)
-        self._do(lambda: self.cursor.execute(statement, *self._parameters))
+        self._do(lambda: self.session.cursor.execute(statement, *self._parameters))
 
     def fetch(self, method: str, *arguments: Any) -> Any:
-        return self._do(lambda: getattr(self.cursor, method)(*arguments))
+        return self._do(lambda: getattr(self.session.cursor, method)(*arguments))
 
     def reader(self, before: str = "", after: str = "") -> pa.RecordBatchReader:
         """The rows as a stream, in which errors are ours."""
         statement = self._begin(before, after)
         made: pa.RecordBatchReader = self._do(lambda: self._open_reader(statement))
-        self._made.append(made)
+        self.session.made.append(made)
         return pa.RecordBatchReader.from_batches(made.schema, self._batches(made))
 
     def _begin(self, before: str, after: str) -> Any:
@@ -336,10 +358,10 @@ class _Run:
         return before + question.statement + after if before or after or not is_whole else question.parsed
 
     def _open_reader(self, statement: Any) -> Any:
-        if hasattr(self.cursor, "to_arrow_reader"):  # DuckDB >= 2: only a relation streams
+        if hasattr(self.session.cursor, "to_arrow_reader"):  # DuckDB >= 2: only a relation streams
             named = {"params": self._parameters[0]} if self._parameters else {}
-            return self.cursor.sql(statement, **named).to_arrow_reader(_BATCH_ROWS)
-        return self.cursor.execute(statement, *self._parameters).fetch_record_batch(_BATCH_ROWS)
+            return self.session.cursor.sql(statement, **named).to_arrow_reader(_BATCH_ROWS)
+        return self.session.cursor.execute(statement, *self._parameters).fetch_record_batch(_BATCH_ROWS)
 
     @property
     def _parameters(self) -> tuple[Any, ...]:
@@ -350,6 +372,8 @@ class _Run:
             try:
                 batch = self._do(made.read_next_batch)
             except StopIteration:
+                del made
+                self._give_back()
                 return
             yield batch
 

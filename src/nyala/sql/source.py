@@ -30,7 +30,7 @@ import decimal
 import math
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -165,6 +165,13 @@ class ScanSource:
         self._keep_asked = keep_asked
         self._lock = threading.Lock()
         self._filters = not scan.limited
+
+    @property
+    def planned_by(self) -> Hashable:
+        """What DuckDB's plan of a statement takes from this table. A plan that was made over one source is right over
+        any other with an equal value: the rows, of which only the magnitude is in it, make it faster or slower."""
+        scan = self.scan
+        return scan.name, scan.table_version, self.schema, scan.rows_held().bit_length(), scan.lacks_ranges
 
     def rows(self) -> int:
         """About how many rows DuckDB has to expect."""
@@ -340,7 +347,10 @@ def duckdb_of(con: Any) -> Any:
 
 
 def duckdb_table(source: ScanSource) -> Any:
-    """What `con.register(name, …)` and `con.from_arrow(…)` of the installed DuckDB take."""
+    """What `con.register(name, …)` and `con.from_arrow(…)` of the installed DuckDB take.
+
+    Its attribute `source` may be exchanged for another source with equal `planned_by`, while no statement reads.
+    """
     make = _source_2()
     return _source_1()(source) if make is None else make(source)
 
@@ -362,27 +372,31 @@ def _source_2() -> Callable[[ScanSource], Any] | None:
         class NyalaScanSource(ArrowScanSource):
             schema_is_stable = True
 
+            def __init__(self, source: ScanSource) -> None:
+                super().__init__(None)
+                self.source = source
+
             def rows(self) -> int | None:
-                rows: int = self.obj.rows()
+                rows: int = self.source.rows()
                 return rows
 
             def __arrow_c_schema__(self) -> Any:
-                return self.obj.schema.__arrow_c_schema__()
+                return self.source.schema.__arrow_c_schema__()
 
             def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-                return self.obj.reader(None, None).__arrow_c_stream__(requested_schema)
+                return self.source.reader(None, None).__arrow_c_stream__(requested_schema)
 
             def accepts(self, predicate: Any) -> bool:
                 found = predicate_of_node(predicate)
-                taken: bool = found is not None and self.obj.offered(found)
+                taken: bool = found is not None and self.source.offered(found)
                 return taken
 
             def stream(self, columns: Sequence[int] | None, filters: Sequence[Any]) -> tuple[Any, bool]:
-                names = self.obj.schema.names
+                names = self.source.schema.names
                 wanted = None if columns is None else [names[index] for index in columns]
                 terms = [predicate_of_node(node) for node in filters]
                 assert None not in terms, "a filter that was not accepted"
-                reader = self.obj.reader(wanted, nodes.all_of(terms) if terms else None)  # type: ignore[arg-type]
+                reader = self.source.reader(wanted, nodes.all_of(terms) if terms else None)  # type: ignore[arg-type]
                 return reader.__arrow_c_stream__(), columns is not None
 
         _made["2"] = NyalaScanSource
@@ -484,16 +498,16 @@ def _source_1() -> Callable[[ScanSource], Any]:
 
         class NyalaDataset(ds.Dataset):  # type: ignore[misc]
             def __init__(self, source: ScanSource) -> None:
-                self._source = source
+                self.source = source
 
             @property
             def schema(self) -> pa.Schema:
-                return self._source.schema
+                return self.source.schema
 
             def scanner(
                 self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **_: Any
             ) -> _Scanner:
-                return _Scanner(self._source, columns, filter)
+                return _Scanner(self.source, columns, filter)
 
         _made["1"] = NyalaDataset
     return _made["1"]

@@ -39,6 +39,10 @@ class Estimate:
 def estimate(table: TableState, spec: ScanSpec) -> Estimate:
     """What `spec.predicate` leaves of the table."""
     rows = row_count(table)
+    listed = spec.listed_count
+    if listed is not None and listed <= read_path.LISTED_MAX:
+        found = min(1.0, listed / max(1, rows))  # a key has one row at most, and is looked up
+        return Estimate(rows, found, found)
     counters = ScanCounters()
     parts = [
         (unit, lower, upper)
@@ -52,15 +56,15 @@ def estimate(table: TableState, spec: ScanSpec) -> Estimate:
     if share is not None and share >= PLAINLY_MANY:
         return Estimate(rows, left / rows, min(left / rows, share))
     # From the beginning, the middle and the end: rows lie in the order of their keys.
-    found = [
+    places = [
         (unit, begin, end)
         for unit, lower, upper in parts
         for begin, end in read_path.windows(lower, upper, read_path.WINDOW_ROWS)
     ]
-    chosen = {len(found) * step // SAMPLES: step for step in range(SAMPLES)}
+    chosen = {len(places) * step // SAMPLES: step for step in range(SAMPLES)}
     seen = matching = 0
     for place in chosen:
-        unit, lower, upper = found[place]
+        unit, lower, upper = places[place]
         upper = min(upper, lower + SAMPLE_ROWS)
         seen += upper - lower
         matching += read_path.count_window(unit, spec, lower, upper, counters)

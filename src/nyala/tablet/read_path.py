@@ -37,6 +37,7 @@ from nyala.rowset.skipping import rows_left
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.plain_arrays import array_of_numbers
 from nyala.schema.schema import ColumnSchema
+from nyala.schema.types import MAX_CELL_BYTES
 from nyala.tablet.history import check_dropped
 from nyala.tablet.key_merge import KeyedRows, aligned_heads, merged_batches
 from nyala.tablet.locate import tablet_slices
@@ -58,6 +59,7 @@ from nyala.tablet.window import (
     evened,
     growing,
     in_twos,
+    in_type,
     read_window,
 )
 
@@ -95,6 +97,9 @@ _READY_PIECES: Final = 5
 _PIECE_WINDOWS: Final = 8
 # What is left of such a piece is about so much: more would come back from memory, not from a cache.
 _PIECE_BYTES: Final = 16 << 20
+# So many keys of a list are looked up one by one, at most, and only in so many times as many rows.
+LISTED_MAX: Final = 1 << 13
+_ROWS_PER_LISTED: Final = 32
 # Windows that are where who asks decodes too.
 _READY_WINDOWS_HELPED: Final = 2
 # Where windows are no more than there are processors: the least part of one that is worth another thread, and parts of
@@ -362,6 +367,8 @@ def _unordered(
         count = upper - lower if selected is None else len(selected)
         return make(_batch(arrays, spec, count))
 
+    if _are_looked_up(units, spec):
+        return map(make, _listed_rows(units, spec, counters))
     on_disk: list[ScanUnit] = []
     if spec.is_key_range and spec.columns and not spec.types and _are_few(units):
         on_disk = [unit for unit in units if isinstance(unit.rowset, DiskRowSet)]
@@ -481,6 +488,49 @@ def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCount
     if not found:
         return None
     return _batch(joined_columns(list(zip(*found, strict=True))), spec, count)
+
+
+def _are_looked_up(units: Sequence[ScanUnit], spec: ScanSpec) -> bool:
+    """Whether the predicate is a list of keys, and to look each up costs less than to scan."""
+    count = spec.listed_count
+    if not spec.columns or count is None or count > LISTED_MAX:
+        return False
+    return count * _ROWS_PER_LISTED <= sum(unit.upper - unit.lower for unit in units)
+
+
+def _listed_rows(
+    units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters
+) -> Iterator[pa.RecordBatch]:
+    """The rows whose keys the predicate lists, in batches that fit the share of memory.
+
+    Cost: some calls for each rowset, and for each column of one that has some of the keys. No value of the key is
+    compared with the predicate.
+    """
+    row_bytes = max(1, _row_bytes(spec) + sum(MAX_CELL_BYTES for c in spec.columns if c.type.is_variable))
+    keys, at_once = spec.listed_keys, max(1, share_bytes(units) // row_bytes)
+    for begin in range(0, len(keys), at_once):
+        part = keys.slice(begin, min(at_once, len(keys) - begin))
+        part.prepare_search()
+        found: list[Sequence[Pick]] = []
+        count = 0
+        stats = RowSetStats()
+        for unit in units:
+            rowset = unit.rowset
+            rowids = rowset.find(part)
+            rowids = rowids[(rowids >= unit.lower) & (rowids < unit.upper)]
+            if len(rowids):
+                counters.came_to(len(np.unique(rowids // WINDOW_ROWS)), len(rowids))
+                rowids = rowids[rowset.gather_liveness(spec.snapshot, rowids)]
+            if len(rowids):
+                read = rowset.picks if isinstance(rowset, DiskRowSet) else rowset.rows
+                found.append(read(spec.columns, spec.snapshot, rowids, stats))
+                count += len(rowids)
+        counters.add(stats)
+        if found:
+            arrays = joined_columns(list(zip(*found, strict=True)))
+            yield _batch(
+                [in_type(a, c, spec) for a, c in zip(arrays, spec.columns, strict=True)], spec, count
+            )
 
 
 def _all_pieces(
