@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -276,7 +277,7 @@ class _Run:
             table.source = source
         by_name = dict(zip(question.scans, self.sources, strict=True))
         for table, column, of_table, of_column in self.session.partners:
-            by_name[table].partners.append((column, by_name[of_table], of_column))
+            by_name[table].partners.append((column, weakref.proxy(by_name[of_table]), of_column))
             by_name[of_table].looked_up.add(of_column)
 
     def _opened(self) -> Session:
