@@ -4,6 +4,7 @@
                the rowids between the key bounds                                             nothing is read yet
     window     `WINDOW_ROWS` rows of one rowset, aligned so that whole blocks are decoded once:
                  without the rows that zone maps and deltas exclude (rule Z1); read as `window` says
+               a list of whole keys, few beside the rows, is looked up instead
     batch      windows are worked on by several threads where decoding lets go of the interpreter's lock for long
                (`decodes_in_long_calls`), of few windows in pieces of one size, and given out in order; merged by key
                only when that is asked for
