@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pyarrow as pa
 
-from nyala.batch import Batch
-from nyala.change_feed import ChangeFeed
 from nyala.env import SYSTEM
 from nyala.env.paths import utf8_path
 from nyala.errors import (
@@ -43,25 +41,28 @@ from nyala.mvcc.timestamp import (
 )
 from nyala.open_store import Handle, OpenStore, open_for_writing
 from nyala.partition.levels import HashSpec, RangeSpec, build_partitions
-from nyala.scan import Scan, make_spec, need
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import build_schema, check_comment, check_table_name
 from nyala.schema.sizes import SIZE_MAX_BYTES, size_in_bytes, whole_number
-from nyala.table import Table, TableView
-from nyala.tablet.compaction import Runner, run_here
-from nyala.tablet.diff_spec import DiffSpec
 from nyala.tablet.history import check_created, check_readable, parse_history
 from nyala.tablet.layout import catalog_path, check_folder_path
-from nyala.tablet.maintenance import Maintenance
-from nyala.tablet.reader_store import ReaderStore
 from nyala.tablet.root import Root, TableState
 from nyala.tablet.store import DURABILITIES, Store, StoreOptions
 from nyala.wal.writer import Durability
 
+# What only some calls need is imported by them: a program that opens a store shall not wait for it.
 if TYPE_CHECKING:
+    from nyala.batch import Batch
+    from nyala.change_feed import ChangeFeed
+    from nyala.scan import Scan
     from nyala.sql.connection import Connection
     from nyala.sql.result import Result
+    from nyala.table import Table, TableView
     from nyala.tablet.check import CheckReport
+    from nyala.tablet.compaction import Runner
+    from nyala.tablet.diff_spec import DiffSpec
+    from nyala.tablet.maintenance import Maintenance
+    from nyala.tablet.reader_store import ReaderStore
 
 _MEMORY_MIN_BYTES: Final = 16_000_000
 _ROWSET_MIN_BYTES: Final = 1_000_000
@@ -112,6 +113,8 @@ def connect(
     target = parse_size("rowset_size", rowset_size, _ROWSET_MIN_BYTES)
     awaited = None if not_before is None else parse_at(not_before, name="not_before")
     if read_only:
+        from nyala.tablet.reader_store import ReaderStore
+
         database = Database(ReaderStore.open(SYSTEM, folder, limit))
     else:
         _refuse_inside_a_store(folder)
@@ -263,12 +266,12 @@ class Database:
                 raise SchemaError(
                     f"table {name!r} exists with other columns: it has {_columns(there)}, asked was {_columns(built)}"
                 ) from None
-        return Table(self, name)
+        return self._table(name)
 
     def table(self, name: str) -> Table:
         """Raises: TableNotFoundError."""
         self._root().table(name)
-        return Table(self, name)
+        return self._table(name)
 
     def __getitem__(self, name: str) -> Table:
         return self.table(name)
@@ -315,7 +318,7 @@ class Database:
         else:
             partition_schema, partitions = build_partitions(partition_by, source.schema, store.options.limits)
         copy_table(store, root, source, snapshot, new_name, partition_schema, partitions)
-        return Table(self, new_name)
+        return self._table(new_name)
 
     def drop_table(self, name: str, missing_ok: bool = False) -> None:
         """Drop the table with its rows and its past; files go as soon as nobody reads them. Raises:
@@ -330,6 +333,8 @@ class Database:
 
     def batch(self) -> Batch:
         """Several operations, tables too, under one timestamp, all or nothing: see `Batch`."""
+        from nyala.batch import Batch
+
         self._writer()
         return Batch(self)
 
@@ -440,8 +445,15 @@ class Database:
     def _root(self) -> Root:
         return self._opened().view()[0]
 
+    def _table(self, name: str) -> Table:
+        from nyala.table import Table
+
+        return Table(self, name)
+
     def _connection(self) -> Connection:
         """DuckDB for statements, made at the first."""
+        from nyala.scan import need
+
         need("duckdb", "sql")
         from nyala.sql.connection import Connection
 
@@ -452,7 +464,7 @@ class Database:
 
     def _writer(self) -> Store:
         store = self._opened()
-        if isinstance(store, ReaderStore):
+        if not isinstance(store, Store):
             raise ReadOnlyError(
                 f"the store {store.root_path!r} was opened with read_only=True: connect() without it to write"
             )
@@ -491,6 +503,8 @@ class Database:
 
         told: called with the rows that are done of one, and all of it.
         """
+        from nyala.tablet.compaction import run_here
+
         store, maintenance = self._writer(), self._open.maintenance
         return (
             run_here(store, told) if maintenance is None else maintenance.compactor.runner(store, told=told)
@@ -506,6 +520,8 @@ class Database:
         limit: int | None,
         order_by_key: bool,
     ) -> Scan:
+        from nyala.scan import Scan, make_spec
+
         scan = Scan(
             self._handle, root, table, make_spec(table, snapshot, columns, where, limit, order_by_key)
         )
@@ -513,6 +529,8 @@ class Database:
         return scan
 
     def _make_change_feed(self, root: Root, table: TableState, spec: DiffSpec) -> ChangeFeed:
+        from nyala.change_feed import ChangeFeed
+
         feed = ChangeFeed(self._handle, root, table, spec)
         self._handle.scans.watch(feed)
         return feed
@@ -557,6 +575,8 @@ class Snapshot:
         entry = root.table(name).entry
         check_readable(entry, self.timestamp, self._published, self._taken_us, self._note)
         check_created(entry, self.timestamp, self._published, self._note)
+        from nyala.table import TableView
+
         return TableView(self._database, name, root, self.timestamp)
 
     def __getitem__(self, name: str) -> TableView:

@@ -9,7 +9,6 @@ from typing import Any
 
 from nyala.catalog.handover_channel import ChannelServer
 from nyala.errors import StorageError
-from nyala.handover import answer_request
 from nyala.tablet.store import Store
 
 
@@ -29,6 +28,8 @@ class HandoverServer:
     def _answer(
         self, request: dict[str, Any], attachments: Sequence[bytes]
     ) -> tuple[dict[str, Any], list[bytes]]:
+        from nyala.handover import answer_request
+
         del attachments
         store = self._store()
         if store is None:

@@ -33,13 +33,13 @@ from nyala.env import Env
 from nyala.env.interrupts import Uninterrupted
 from nyala.errors import Error, InvalidArgumentError, StorageError
 from nyala.handover_server import HandoverServer
-from nyala.scan import PinnedRows
 from nyala.tablet import layout
 from nyala.tablet.group_sync import GroupSync
 from nyala.tablet.maintenance import Maintenance
 from nyala.tablet.store import Store, StoreOptions
 
 if TYPE_CHECKING:
+    from nyala.scan import PinnedRows
     from nyala.sql.connection import Connection
     from nyala.tablet.reader_store import ReaderStore
 

@@ -30,18 +30,14 @@ from nyala.scan import Scan, not_indexed, not_looped_over, resolve_columns
 from nyala.schema.parser import Parameters
 from nyala.schema.predicate import parse_where
 from nyala.tablet import read_path, where_writes
-from nyala.tablet.care import compact_table, vacuum_table
 from nyala.tablet.column_stats import column_stats
-from nyala.tablet.diff_spec import make_diff_spec
-from nyala.tablet.diff_versions import versions_of_key
-from nyala.tablet.flush import flush
 from nyala.tablet.history import check_created, check_readable, oldest_readable
 from nyala.tablet.layouts import dead_rows_of
-from nyala.tablet.restore import restore
 from nyala.tablet.result import WriteResult
 from nyala.tablet.root import Root, TableState
 from nyala.tablet.write_path import Request, write
 
+# What keeps a store in order, and history, is imported by the methods that use it.
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
@@ -187,6 +183,8 @@ class _Readable:
                 "changes takes the moment after which they begin: a timestamp, a datetime, ISO text or a WriteResult"
             )
         root, table, lower, upper = self._interval(since, until, schema)
+        from nyala.tablet.diff_spec import make_diff_spec
+
         spec = make_diff_spec(table, lower, upper, versions, resolve_columns(table, columns))
         return self._database._make_change_feed(root, table, spec)
 
@@ -199,6 +197,9 @@ class _Readable:
         """
         _check_key(key, self.primary_key, "history")
         root, table, lower, upper = self._interval(since, until)
+        from nyala.tablet.diff_spec import make_diff_spec
+        from nyala.tablet.diff_versions import versions_of_key
+
         spec = make_diff_spec(table, lower, upper, "all", table.schema.columns)
         encoded, tablets = where_writes.read_keys(
             table, [dict(key)], "history", None if since is None else lower
@@ -416,6 +417,8 @@ class Table(_Readable):
         store = self._store_to_write("restore(…)", "restore() after the block")
         parse_at(to, name="to")  # None, which is now to a scan, is no moment to go back to
         _, table, moment = self._view(to, name="to")
+        from nyala.tablet.restore import restore
+
         return restore(store, table.id, moment)
 
     def _store_to_write(self, call: str, instead: str) -> Store:
@@ -549,6 +552,8 @@ class Table(_Readable):
     def flush(self) -> None:
         """Write what the table has in memory to files. Happens by itself in the background as well."""
         store = self._database._writer()
+        from nyala.tablet.flush import flush
+
         flush(store, {tablet.id for tablet in store.root.table(self._name).tablets})
 
     def compact(self, *, progress: bool | Progress = False) -> None:
@@ -565,6 +570,8 @@ class Table(_Readable):
             progress, lambda done, total: f"compaction of {self._name}: {100 * done // (total or 1)} %"
         )
         work = Work(told)
+        from nyala.tablet.care import compact_table
+
         compact_table(self._database._writer(), self._name, self._database._runner(work.rows), work.step)
 
     def vacuum(self, dry_run: bool = False) -> dict[str, Any]:
@@ -575,6 +582,8 @@ class Table(_Readable):
                  read, `rowsets_left_out` of which something would go, and that running jobs may have changes for,
                  `oldest_readable`, `dry_run`.
         """
+        from nyala.tablet.care import vacuum_table
+
         return vacuum_table(
             self._database._writer(), self._name, dry_run=dry_run, runner=self._database._runner()
         )

@@ -11,9 +11,10 @@ import nyala
 NOT_NEEDED = ("pandas", "duckdb", "polars", "sqlglot", "pyspark")
 
 
-def loaded(statements: str) -> list[str]:
-    """Those of `NOT_NEEDED` that a new process has imported after these statements."""
-    program = f"import sys, nyala\n{statements}\nprint(*(m for m in {NOT_NEEDED} if m in sys.modules))"
+def loaded(statements: str, *modules: str) -> list[str]:
+    """Those of `modules`, and of `NOT_NEEDED`, that a new process has imported after these statements."""
+    names = (*NOT_NEEDED, *modules)
+    program = f"import sys, nyala\n{statements}\nprint(*(m for m in {names} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
@@ -52,3 +53,42 @@ def test_a_store_with_files_changes_and_a_log(tmp_path: Path) -> None:
             "    assert db['t'].scan().to_arrow().num_rows == 100\n"
             "    assert db['t'].scan(order_by_key=True).to_arrow().num_rows == 100\n"
         )
+
+
+# Modules whose imports bring most of the code that neither opening nor a first scan needs.
+OF_OTHER_WORK = (
+    "nyala.alter",
+    "nyala.batch",
+    "nyala.change_feed",
+    "nyala.handover",
+    "nyala.sql",
+    "nyala.tablet.alter",
+    "nyala.tablet.care",
+    "nyala.tablet.check",
+    "nyala.tablet.compaction",
+    "nyala.tablet.compactor",
+    "nyala.tablet.diff_scan",
+    "nyala.tablet.diff_versions",
+    "nyala.tablet.direct_commit",
+    "nyala.tablet.flush",
+    "nyala.tablet.flush_worker",
+    "nyala.tablet.repair",
+    "nyala.tablet.restore",
+    "nyala.tablet.workers",
+    "nyala.testing",
+)
+OF_READING = ("nyala.scan", "nyala.table", "nyala.tablet.read_path", "nyala.schema.predicate")
+
+
+def test_opening_and_a_first_scan_load_no_code_of_other_work(tmp_path: Path) -> None:
+    """Without maintenance, whose threads import what they need one second later."""
+    path = str(tmp_path / "store")
+    with nyala.connect(path) as db:
+        db.create_table("t", {"k": "int64", "v": "string"}, "k").insert([{"k": 1, "v": "a"}])
+        db.flush()
+        db["t"].upsert([{"k": 1, "v": "b"}, {"k": 2, "v": "c"}])
+    connect = f"db = nyala.connect({path!r}, maintenance=False)\n"
+    assert not loaded(connect, *OF_OTHER_WORK, *OF_READING)
+    scan = "assert db['t'].scan().to_arrow()['v'].to_pylist() == ['b', 'c']\n"
+    assert not loaded(connect + scan, *OF_OTHER_WORK)
+    assert not loaded(f"{connect}{scan}db.close()", *OF_OTHER_WORK)

@@ -46,7 +46,6 @@ import selectors
 import socket
 import stat
 import struct
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -584,6 +583,8 @@ def _address(directory: str) -> Iterator[str]:
     if len(os.fsencode(path)) <= _ADDRESS_MAX_BYTES:
         yield path
         return
+    import tempfile
+
     base = tempfile.gettempdir()
     if len(os.fsencode(base)) > _ADDRESS_MAX_BYTES // 2:
         base = "/tmp"

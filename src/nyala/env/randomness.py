@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from typing import Protocol
 
 __all__ = ["Randomness", "SystemRandomness"]
@@ -20,4 +20,4 @@ class SystemRandomness:
     """`Randomness` of this machine."""
 
     def token_hex(self, byte_count: int) -> str:
-        return secrets.token_hex(byte_count)
+        return os.urandom(byte_count).hex()

@@ -40,8 +40,6 @@ from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.records import dataclass
-from nyala.rowset import compacting
-from nyala.rowset.checking import findings, first_of
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.meta import RowSetMeta
 from nyala.rowset.patches import Patch, PatchedRows, find_patch
@@ -432,6 +430,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
     def image(self, schema: Schema, lower: int, upper: int, cut: int = 0) -> RowSetImage:
         """The rows [lower, upper) as their files have them: see `compacting.image`."""
+        from nyala.rowset import compacting
+
         return compacting.image(self, schema, lower, upper, cut)
 
     # --- skipping ---------------------------------------------------------------------------------
@@ -537,6 +537,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
     def check(self) -> None:
         """Read everything and compare. Raises: CorruptionError or StorageError for files, AssertionError for our own
         mistakes. All that is wrong, not only the first: `checking.findings`."""
+        from nyala.rowset.checking import findings, first_of
+
         first_of(findings(self))
 
 

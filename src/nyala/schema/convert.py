@@ -27,7 +27,6 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from typing import Any, Final, Literal, TypeVar
 
@@ -217,6 +216,8 @@ def _each(
     if row_count < _PARALLEL_ROWS_MIN or workers < 2:
         yield from map(convert_one, columns)
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(workers, thread_name_prefix="nyala-convert") as pool:
         try:
             found = pool.map(convert_one, columns)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 __all__ = ["nearest"]
@@ -17,5 +16,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     if asked in folded:
         return folded[asked]
     longer = min((one for one in folded if asked and one.startswith(asked)), key=len, default=None)
+    import difflib
+
     found = difflib.get_close_matches(asked, folded, n=1) if longer is None else [longer]
     return folded[found[0]] if found else None

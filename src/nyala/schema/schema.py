@@ -27,7 +27,6 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import decimal
-import difflib
 import enum
 import json
 import math
@@ -139,6 +138,8 @@ def check_compression(compression: Any, where: str) -> None:
 def _meant(given: Any, words: Sequence[str]) -> str:
     """Which of the words may have been meant, a part of one too, and which there are."""
     said = "none" if given is False else str(given).casefold()
+    import difflib
+
     near = difflib.get_close_matches(said, words, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{hint}use one of {', '.join(words)}"

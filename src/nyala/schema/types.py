@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-import difflib
 import re
 from dataclasses import field
 from typing import Any, Final
@@ -260,6 +259,8 @@ def _unknown_type(spec: str) -> str:
     word = re.split(r"[\s\[(<]", spec.strip().lower(), maxsplit=1)[0]
     if word in _INSTEAD:
         return f"there is no column type {spec!r}; use {_INSTEAD[word]}"
+    import difflib
+
     near = difflib.get_close_matches(word, (*TYPE_NAMES, *_ALIASES), n=1)
     hint = f"did you mean {_ALIASES.get(near[0], near[0])}? " if near else ""
     return f"there is no column type {spec!r}; {hint}the types are {', '.join(TYPE_NAMES)}"

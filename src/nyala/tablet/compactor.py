@@ -34,6 +34,7 @@ from nyala.tablet.compaction_plans import ExpirePlan, MajorPlan, MergePlan, Mino
 from nyala.tablet.compaction_policy import PolicyOptions, best_plan
 from nyala.tablet.compaction_run import Job, MergeJob, Output
 from nyala.tablet.layouts import Layouts
+from nyala.tablet.maintenance import COMPACTION_TICK_S
 from nyala.tablet.reservations import Reservation
 from nyala.tablet.root import TableState, TabletState
 from nyala.tablet.worker_protocol import placed
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nyala.compaction")
 
-TICK_S: Final = 1.0
 # Also without changes of files: history passes the mark, and tablets fall quiet.
 REPLAN_S: Final = 30.0
 QUIET_S: Final = 60.0
@@ -191,7 +191,7 @@ class Compactor:
         if report is None:
             self.counters.given_up += 1
             # What it was to work on has changed; a moment, so that this is no busy loop.
-            self._put_off[tablet_id] = (store.env.clock.monotonic_s() + TICK_S, PUT_OFF_S / 2)
+            self._put_off[tablet_id] = (store.env.clock.monotonic_s() + COMPACTION_TICK_S, PUT_OFF_S / 2)
             return True
         self._count(plan, report.bytes_before, report.bytes_after)
         self.recent.append(

@@ -23,18 +23,17 @@ from nyala.delta.run import MAX_TIMESTAMP
 from nyala.errors import Error
 from nyala.mvcc.timestamp import physical_us
 from nyala.records import dataclass
-from nyala.tablet.compactor import TICK_S as COMPACTION_TICK_S
-from nyala.tablet.compactor import Compactor
-from nyala.tablet.flush import flush
-from nyala.tablet.flush_worker import FlushWorker
 from nyala.tablet.staging import remove_expired_staging
 
 if TYPE_CHECKING:
+    from nyala.tablet.compactor import Compactor
+    from nyala.tablet.flush_worker import FlushWorker
     from nyala.tablet.store import Store
 
 logger = logging.getLogger("nyala.maintenance")
 
 TICK_S: Final = 0.1
+COMPACTION_TICK_S: Final = 1.0
 FLUSH_AGE_S: Final = 120.0  # Kudu's flush_threshold_secs
 # A flush for age is worth its files only from this much data; below it the log is the better place.
 FLUSH_AGE_MIN_BYTES: Final = 1 << 20
@@ -145,13 +144,44 @@ class Maintenance:
         self._busy = threading.Lock()
         self._compacting = threading.Lock()
         self.counters = FlushCounters()
-        self.compactor = Compactor(store)
-        self.flush_worker = FlushWorker(store.env)
+        self._env = store.env
+        self._making = threading.Lock()
+        self._compactor: Compactor | None = None
+        self._flush_worker: FlushWorker | None = None
         self._errors: dict[str, str] = {}  # what goes wrong at present, by thread
         self._threads = [
             threading.Thread(target=self._flush_loop, name="nyala-flush", daemon=True),
             threading.Thread(target=self._compaction_loop, name="nyala-compaction", daemon=True),
         ]
+
+    # The code of both is large, and many programs end before there is something to flush or to compact. So each is
+    # imported and made when it is first used.
+
+    @property
+    def compactor(self) -> Compactor:
+        """Who chooses and carries out compactions."""
+        with self._making:
+            if self._compactor is None:
+                from nyala.tablet.compactor import Compactor
+
+                store = self._store()
+                assert store is not None, "whoever compacts has the store"
+                self._compactor = Compactor(store)
+                if self._stop.is_set():
+                    self._compactor.stop()
+            return self._compactor
+
+    @property
+    def flush_worker(self) -> FlushWorker:
+        """Who writes the files of the background's flushes."""
+        with self._making:
+            if self._flush_worker is None:
+                from nyala.tablet.flush_worker import FlushWorker
+
+                self._flush_worker = FlushWorker(self._env)
+                if self._stop.is_set():
+                    self._flush_worker.stop()
+            return self._flush_worker
 
     def start(self) -> None:
         for thread in self._threads:
@@ -162,8 +192,10 @@ class Maintenance:
         self._stop.set()
         self._wake.set()
         self._changed.set()
-        self.compactor.stop()
-        self.flush_worker.stop()
+        with self._making:
+            made = [worker for worker in (self._compactor, self._flush_worker) if worker is not None]
+        for worker in made:
+            worker.stop()
         for thread in self._threads:
             if thread.is_alive() and threading.current_thread() is not thread:
                 thread.join()
@@ -258,6 +290,8 @@ class Maintenance:
         try:
             chosen = choose_flush(pressure_of(store))
             if chosen:
+                from nyala.tablet.flush import flush
+
                 self.counters.running = f"flush of {len(chosen)} tablets"
                 report = flush(store, chosen, write=self.flush_worker.write)
                 self.counters.flushes += 1
@@ -268,6 +302,8 @@ class Maintenance:
                 with store.commit_lock:
                     revoked = store.reservations.revoke_held()
                 if revoked:
+                    from nyala.tablet.flush import flush
+
                     flush(store, write=self.flush_worker.write)
         finally:
             # Also when there was no space for a flush: this is what makes some.

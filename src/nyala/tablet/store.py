@@ -29,7 +29,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nyala.catalog.leases import collectable, oldest_needed
 from nyala.catalog.model import (
@@ -58,7 +58,6 @@ from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.part import Part
-from nyala.rowset.writer import WrittenRowSet
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import Schema
 from nyala.tablet import layout
@@ -79,6 +78,9 @@ from nyala.wal.format import refuse_another_store
 from nyala.wal.position import PositionRecord, read_position
 from nyala.wal.reader import Recovery, recover
 from nyala.wal.writer import Durability, LogWriter
+
+if TYPE_CHECKING:
+    from nyala.rowset.writer import WrittenRowSet
 
 logger = logging.getLogger("nyala.store")
 

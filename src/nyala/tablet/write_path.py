@@ -52,8 +52,6 @@ from nyala.schema.arrow_values import python_at
 from nyala.schema.long_column import LongColumn
 from nyala.schema.plain_arrays import array_of_numbers
 from nyala.schema.row_errors import RowErrors
-from nyala.tablet.direct_commit import commit_directly
-from nyala.tablet.flush import flush
 from nyala.tablet.idempotency import answer_of, encode_told
 from nyala.tablet.locate import tablet_slices
 from nyala.tablet.prepare import PreparedOperation, prepare
@@ -172,6 +170,8 @@ def locked(
         if store.options.maintenance:
             store.wait_for_room()
         else:
+            from nyala.tablet.flush import flush
+
             flush(store)
             store.collect_garbage()
     if not large:
@@ -266,6 +266,8 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
     if sum(effect.nbytes for effect in effects) > store.direct_commit_bytes:
         if not store.flush_lock.held():
             raise TooLargeForLog
+        from nyala.tablet.direct_commit import commit_directly
+
         return Ticket(commit_directly(store, settlements, idempotency_key), None)
     if any(operation.borrowed for settlement in settlements for operation in settlement.operations) or any(
         isinstance(column, LongColumn) for effect in effects for column in effect.columns.values()

@@ -209,7 +209,7 @@ def test_a_write_that_no_flush_makes_room_for_says_so(folder: Path, monkeypatch:
     def broken(*_: object, **__: object) -> None:
         raise StorageError("no space left")
 
-    monkeypatch.setattr(maintenance, "flush", broken)
+    monkeypatch.setattr("nyala.tablet.flush.flush", broken)
     monkeypatch.setattr(store, "WAIT_FOR_ROOM_S", 0.05)
     with open_database(folder / "s", maintenance=True, log_limit_bytes=1000) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, primary_key="k")

@@ -227,7 +227,7 @@ def test_garbage_goes_also_when_a_flush_fails(db: Database, monkeypatch: pytest.
         raise StorageError("no space left")
 
     monkeypatch.setattr(maintenance, "choose_flush", lambda _: {1})
-    monkeypatch.setattr(maintenance, "flush", full)
+    monkeypatch.setattr("nyala.tablet.flush.flush", full)
     with pytest.raises(StorageError, match="no space"):
         once(db)
     assert not db._writer().state.garbage
