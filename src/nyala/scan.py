@@ -449,6 +449,10 @@ class Scan(PinnedRows):
         _, table = self._take()
         return table.id, table.schema.version
 
+    def is_key(self, name: str) -> bool:
+        """Whether the column alone is the table's primary key."""
+        return [column.name for column in self._spec.schema.key_columns] == [name]
+
     @property
     def lacks_ranges(self) -> bool:
         """Whether range partitions of its moment were dropped since: only predicates that need none of their rows can

@@ -57,6 +57,23 @@ def test_a_statement_is_prepared_once(db: nyala.Database, monkeypatch: pytest.Mo
     assert len(registered) == 3
 
 
+def test_a_predicate_that_was_taken_is_planned_twice_and_then_no_more(
+    db: nyala.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
+    table.insert({"k": range(200_000), "v": range(200_000)})
+    db.flush()
+    planned: list[Any] = []
+    rows = source_module.ScanSource.rows
+    monkeypatch.setattr(source_module.ScanSource, "rows", lambda self: (planned.append(1), rows(self))[1])
+    text = "SELECT v FROM t WHERE k = 150000"
+    assert db.sql(text).fetchall() == [(150_000,)]
+    once = len(planned)
+    table.update({"k": [150_000], "v": [7]})
+    assert db.sql(text).fetchall() == [(7,)]
+    assert len(planned) == once
+
+
 def test_each_run_reads_its_own_moment(db: nyala.Database) -> None:
     table = fill(db)
     assert both_forms(db.sql(JOIN)) == [(2,), (5,)]

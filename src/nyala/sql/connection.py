@@ -67,8 +67,8 @@ class Session:
         self.tables: Sequence[Any] = ()
         """What is registered, in the order of the statement's scans. Each has the `source` of the run (P1)."""
         self.partners: Sequence[Partner] = ()
-        self.has_plan = False
-        """Whether the statement is prepared, and planning it again would make no other plan."""
+        self.plan: Any = None
+        """What runs the prepared statement; None: it is not prepared, or has to be planned again first."""
 
 
 class Connection:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _HEAD_ROWS = 10
 _PLAN_CHARS = 20_000
-# Plans a statement and keeps the plan on its connection; it has no parameters, as types of these would be guessed.
+# Plans a statement and keeps the plan on its connection.
 _PREPARE, _EXECUTE = "PREPARE nyala_statement AS\n", "EXECUTE nyala_statement"
 # Plans a statement, and writes the plan down in the form that costs DuckDB least.
 _BIND = "EXPLAIN (FORMAT json)\n"
@@ -116,6 +116,11 @@ class _Question:
         self.tables = tables
         rows = {name: scan.rows_held() for name, scan in scans.items()}
         self.planning = {name: Planning(largest=count == max(rows.values())) for name, count in rows.items()}
+
+    @property
+    def can_be_prepared(self) -> bool:
+        """Not with parameters, whose types would be guessed, nor with long lists, which cost as much as running it."""
+        return self.glance is self.statement and not self.parsed.named_parameters
 
     def refuse(self, error: Any, sources: Sequence[ScanSource], lines_above: int) -> NoReturn:
         """Raises: ours, for what DuckDB says."""
@@ -297,35 +302,44 @@ class _Run:
 
         One with long lists is bound without these, and not planned: that would cost as much as running it.
         """
-        if self.session.has_plan:
+        question = self._question
+        if self.session.plan is not None:
             return
-        if self._question.glance is not self._question.statement:
+        if question.glance is not question.statement:
             with contextlib.suppress(Error):  # such as of a PIVOT, which makes columns of a list
-                self._do(
-                    lambda: self.session.cursor.execute(_DESCRIBE + self._question.glance, *self._parameters)
-                )
+                self._do(lambda: self.session.cursor.execute(_DESCRIBE + question.glance, *self._parameters))
                 return
-        kept = not self._question.parsed.named_parameters
-        self.execute(_PREPARE if kept else _BIND)
-        self.session.has_plan = kept and not any(source.planning.would_change for source in self.sources)
+        if not question.can_be_prepared:
+            self.execute(_BIND)
+            return
+        self._prepare()
+        if any(source.planning.would_change for source in self.sources):
+            self.session.plan = None
 
-    def all_rows(self) -> list[tuple[Any, ...]]:
-        """Run the statement to its end; by its plan if it has one, which holds its rows before the first is told."""
+    def _prepare(self) -> None:
         import duckdb
 
-        if self.session.has_plan:
-            try:
-                self._lines_above = 0
-                rows: list[tuple[Any, ...]] = self._do(
-                    lambda: self.session.cursor.execute(_EXECUTE).fetchall(),
+        self.execute(_PREPARE)
+        (self.session.plan,) = duckdb.extract_statements(_EXECUTE)
+
+    def all_rows(self) -> list[tuple[Any, ...]]:
+        """Run the statement to its end; prepared if it can be, which holds its rows before the first is told."""
+        import duckdb
+
+        rows: list[tuple[Any, ...]] | None = None
+        if self._question.can_be_prepared:
+            if self.session.plan is None:
+                self._prepare()
+            self._lines_above = 0
+            # A plan does not know in which line a cast stands that fails: then the statement is run once more.
+            with contextlib.suppress(duckdb.ConversionException):
+                rows = self._do(
+                    lambda: self.session.cursor.execute(self.session.plan).fetchall(),
                     but_for=duckdb.ConversionException,
                 )
-                self._give_back()
-                return rows
-            except duckdb.ConversionException:
-                pass  # a plan that was kept does not know in which line a cast stands
-        self.execute()
-        rows = self.fetch("fetchall")
+        if rows is None:
+            self.execute()
+            rows = self.fetch("fetchall")
         self._give_back()
         return rows
 

@@ -251,6 +251,9 @@ class ScanSource:
             values = None if given is None else _distinct(given)
             if values is not None:
                 listed = nodes.col(column).isin(values)
+                if self.scan.is_key(column):  # they have one row each at most, and are looked up
+                    yield listed
+                    continue
                 found = self.scan.estimate(listed)
                 if found.matching <= _PARTNERS_MATCHING_MAX or found.read <= _READ_MAX:
                     yield listed
