@@ -78,7 +78,7 @@ fmt: setup  ## format and mend what ruff can mend
 	$(BIN)/ruff format .
 
 test: java setup lint  ## the gate: lint, then all tests, those with Spark last
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --hypothesis-profile ci -m "not long" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long" $(ARGS)
 
 test-fast: setup  ## the tests that need no Spark, without lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long and not spark" $(ARGS)

@@ -1,6 +1,6 @@
 """What all tests share: Hypothesis profiles with a printed seed, and the order of the run.
 
-Profiles (--hypothesis-profile): `quick` by default, `ci` in `make test`, `nightly` in `make test-long`.
+Profiles (--hypothesis-profile): `quick` by default and in `make test`, `nightly` in `make test-long`.
 A failing random test prints the seed of the run; `--hypothesis-seed=N` runs the same cases again.
 
 Order: tests without Spark first, in the order in which they are found, then those with Spark: each xdist worker starts
@@ -21,8 +21,7 @@ SPARK_TESTS = Path(__file__).parent / "spark"
 SPARK_TIMEOUT_S = 300
 
 # No deadline: on a machine shared with a JVM the time of one example says nothing.
-hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, print_blob=True)
-hypothesis.settings.register_profile("ci", max_examples=40, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("quick", max_examples=20, deadline=None, print_blob=True)
 hypothesis.settings.register_profile(
     "nightly",
     max_examples=1000,

@@ -165,12 +165,8 @@ STEPS = {
 # same step; only the source of the rows is another, which for "stream" is Spark's own.
 IN_THE_GATE = {
     ("flow", "nyala.handover:commit_staged:after:2"),
-    ("write", "nyala.tablet.staged_files:write_routed:after"),
     ("load", "nyala.tablet.load_commit:_moved_file:after"),
-    ("upsert", "nyala.tablet.store:Store.transact:after"),
     ("compact", "nyala.tablet.store:Store.transact:before"),
-    ("backup", "nyala.env.posix_files:PosixFiles.rename:before"),
-    ("restore", "nyala.handover:commit_staged:before"),
 }
 CASES = [
     pytest.param(
