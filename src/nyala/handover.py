@@ -32,6 +32,7 @@ import pyarrow as pa
 from nyala.catalog.handover_channel import NoWriter, WriterEndedError, send
 from nyala.catalog.leases import Lease, check_remote_name, create_lease, open_remote_lease
 from nyala.env import SYSTEM, Env, process_mark
+from nyala.env.interrupts import Uninterrupted
 from nyala.errors import Error, InvalidArgumentError, LockedError, StorageError
 from nyala.tablet import layout
 from nyala.tablet.prepare import OPERATION_NAMES
@@ -184,7 +185,7 @@ def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any
         return {}, [json.dumps(plan.to_json()).encode()]
     if what == "end load":
         _check_fields(request, lease=str)
-        with store.commit_lock:
+        with Uninterrupted(), store.commit_lock:
             store.job_reservations.release(store, request["lease"])
         return {}, []
     if what == "commit load":

@@ -29,9 +29,10 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Final
 
+from nyala.catalog.store_lock import StoreLock
 from nyala.env import Env
 from nyala.env.interrupts import Uninterrupted
-from nyala.errors import Error, InvalidArgumentError, StorageError
+from nyala.errors import Error, InvalidArgumentError, LockedError, StorageError
 from nyala.handover_server import HandoverServer
 from nyala.tablet import layout
 from nyala.tablet.group_sync import GroupSync
@@ -48,6 +49,8 @@ __all__ = ["Handle", "OpenScans", "OpenStore", "open_for_writing"]
 logger = logging.getLogger("nyala.store")
 
 _SCANS_CHECKED_EVERY_S: Final = 60.0
+# The threads of a store whose close was cut short end within a second.
+_LEFT_OPEN_S: Final = 2.0
 
 
 class OpenScans:
@@ -272,8 +275,26 @@ def open_for_writing(env: Env, folder: str, options: StoreOptions) -> Handle:
                 )
             else:
                 return opened.handle()
-        opened = place.opened = OpenStore(Store.open(env, folder, options), place)
+        opened = place.opened = OpenStore(_open_alone(env, folder, options), place)
         return opened.handle()
+
+
+def _open_alone(env: Env, folder: str, options: StoreOptions) -> Store:
+    """Open the store, which this process does not have open. Raises: as `Store.open`.
+
+    An opening or a close may have been cut short by an exception that another thread raised in it. What it left has the
+    lock until its objects are collected.
+    """
+    deadline_s = env.clock.monotonic_s() + _LEFT_OPEN_S
+    while True:
+        try:
+            return Store.open(env, folder, options)
+        except LockedError:
+            holder = StoreLock(env, folder).holder()
+            if holder is None or holder.pid != os.getpid() or env.clock.monotonic_s() > deadline_s:
+                raise
+        gc.collect()
+        env.clock.sleep_s(0.05)
 
 
 def _takes_writes(store: Store | ReaderStore) -> bool:

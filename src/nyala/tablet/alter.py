@@ -30,6 +30,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nyala.catalog.model import CatalogChange, DroppedRange, TableEntry, TabletEntry, dropping_tablets
+from nyala.env.interrupts import Uninterrupted
 from nyala.errors import TableExistsError, TableNotFoundError
 from nyala.partition.alteration import added_partitions, find_range, ranges_of
 from nyala.partition.levels import Partition, PartitionSchema
@@ -200,7 +201,7 @@ def alter(store: Store, table_id: int, steps: Sequence[Step], *, phase: Phase = 
     """
     store.check_writable()
     phase("begun")
-    with store.commit_lock:
+    with Uninterrupted(), store.commit_lock:
         store.check_writable()
         root = store.root
         table = root.tables.get(table_id)

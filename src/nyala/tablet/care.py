@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nyala.catalog.leases import open_remote_lease
 from nyala.env import is_full
+from nyala.env.interrupts import Uninterrupted
 from nyala.errors import Error, InvalidArgumentError, StorageError
 from nyala.records import dataclass
 from nyala.tablet.compaction import (
@@ -349,7 +350,7 @@ def _carry_out(
 
 def _wait_for_others(store: Store, table: TableState) -> None:
     """Until no compaction of the background has a rowset of the table. Raises: StorageError after ten minutes."""
-    with store.commit_lock:
+    with Uninterrupted(), store.commit_lock:
         store.job_reservations.release_expired(store)
     ids = [rowset.id for tablet in table.tablets for rowset in tablet.rowsets]
     patience_s = min(_PATIENCE_S, WAIT_S)
@@ -371,7 +372,7 @@ def _wait_for_others(store: Store, table: TableState) -> None:
 def _left_out(store: Store, name: str, choose: Choose) -> int:
     """How many rowsets of the table something was to be done to, as `choose` says, and jobs hold them; who these are
     goes to the log."""
-    with store.commit_lock:
+    with Uninterrupted(), store.commit_lock:
         store.job_reservations.release_expired(store)
     root = store.root
     table = root.by_name.get(name)

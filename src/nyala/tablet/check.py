@@ -34,6 +34,7 @@ from nyala.cfile.cache import BlockCache
 from nyala.cfile.memory import windows
 from nyala.delta.run import MAX_TIMESTAMP, Rowids
 from nyala.env import MAY_NOT_WRITE, Env, MissingFileError
+from nyala.env.interrupts import Uninterrupted
 from nyala.errors import CorruptionError, LockedError, StorageError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
@@ -213,7 +214,7 @@ def check_open(store: Store | ReaderStore, progress: Progress = no_progress) -> 
     """What an open store has at this moment, memory too."""
     check = _Check(store.env, store.root_path, progress)
     if isinstance(store, Store):
-        with store.commit_lock:
+        with Uninterrupted(), store.commit_lock:
             store.check_open()
             root, state, upto = store.root, store.state, store.log.synced.position
     else:

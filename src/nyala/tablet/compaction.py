@@ -36,6 +36,7 @@ import pyarrow as pa
 from nyala.catalog.model import CatalogChange, DeltaEntry, PartEntry, RowSetEntry
 from nyala.delta.delta_file import DeltaFile, WrittenDelta
 from nyala.delta.run import Rowids
+from nyala.env.interrupts import Uninterrupted
 from nyala.errors import StorageError
 from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
@@ -396,7 +397,7 @@ def _finished(
 def _install(store: Store, finished: Sequence[_Finished]) -> list[CompactionReport | None]:
     """Put what jobs have made in the place of what they read, in one transaction; None for one that came too late."""
     reports: list[CompactionReport | None] = []
-    with store.commit_lock:
+    with Uninterrupted(), store.commit_lock:
         store.check_writable()
         after = store.root
         change = CatalogChange(timestamp=store.clock.latest)
@@ -586,7 +587,7 @@ def _expire(store: Store, table_id: int, tablet_id: int, plan: ExpirePlan) -> Co
     table, rowsets = found
     cut = store.history_cut(table.entry)
     dead = {rowset for rowset in rowsets if all_expired(rowset, cut)}  # reads; not under the lock
-    with store.commit_lock:
+    with Uninterrupted(), store.commit_lock:
         store.check_writable()
         root = store.root
         again = _find(root, table_id, tablet_id, plan.rowsets)

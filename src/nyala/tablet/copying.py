@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.catalog.model import CatalogChange, RowSetEntry, TableEntry, TabletEntry, dropping_tablets
+from nyala.env.interrupts import Uninterrupted
 from nyala.errors import (
     HistoryExpiredError,
     InvalidArgumentError,
@@ -85,7 +86,7 @@ def copy_table(
     )  # fmt: skip
     target, written = _copied(store, source, snapshot, entry, partitions)
     try:
-        with store.commit_lock:
+        with Uninterrupted(), store.commit_lock:
             store.check_writable()
             now = store.root
             if name in now.by_name:
@@ -127,7 +128,7 @@ def repartition(
     target, written = _copied(store, source, snapshot, entry, partitions)
     try:
         phase("copied")
-        with store.flush_lock, store.commit_lock:
+        with store.flush_lock, Uninterrupted(), store.commit_lock:
             store.check_writable()
             _swap(store, source, target, snapshot, written)
     except BaseException:

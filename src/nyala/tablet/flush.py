@@ -38,6 +38,7 @@ from nyala.catalog.model import CatalogChange, RowSetEntry
 from nyala.delta.delta_file import WrittenDelta
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS, without_history
+from nyala.env.interrupts import Uninterrupted
 from nyala.env.overlapped import each
 from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
@@ -156,7 +157,7 @@ def _round(
 
 
 def _freeze(store: Store, chosen: Collection[int] | None) -> tuple[list[_FrozenTablet], int]:
-    with store.commit_lock:
+    with Uninterrupted(), store.commit_lock:
         store.check_writable()
         root, timestamp = store.root, store.marks.applied
         frozen: list[_FrozenTablet] = []
@@ -176,7 +177,7 @@ def _freeze(store: Store, chosen: Collection[int] | None) -> tuple[list[_FrozenT
 
 def _freeze_deltas(store: Store, rowset_ids: Collection[int]) -> tuple[list[_FrozenTablet], int]:
     wanted = set(rowset_ids)
-    with store.commit_lock:
+    with Uninterrupted(), store.commit_lock:
         store.check_writable()
         root, timestamp = store.root, store.marks.applied
         frozen: list[_FrozenTablet] = []
@@ -291,7 +292,7 @@ def _is_stored(schema: Schema, column_id: int) -> bool:
 
 
 def _install(store: Store, frozen: list[_FrozenTablet], timestamp: int) -> FlushReport:
-    with store.commit_lock:
+    with Uninterrupted(), store.commit_lock:
         store.check_writable()
         root = store.root
         change = CatalogChange(timestamp=store.clock.latest)

@@ -40,6 +40,7 @@ import pyarrow as pa
 from nyala.catalog.model import CatalogChange, CommittedKey, RowSetEntry
 from nyala.delta.delta_file import DeltaFile, write_delta_file
 from nyala.delta.run import MAX_TIMESTAMP, DeltaRun
+from nyala.env.interrupts import Uninterrupted
 from nyala.errors import HistoryExpiredError, SchemaError, TableNotFoundError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.records import dataclass
@@ -149,7 +150,7 @@ def commit_load(store: Store, job: LoadCommit) -> WriteResult:
     ids = {tablet.tablet_id for tablet in job.tablets}
     flush(store, ids)  # most of it before others have to wait
     written: list[str] = []
-    with store.flush_lock, store.commit_lock:
+    with store.flush_lock, Uninterrupted(), store.commit_lock:
         store.check_writable()
         if (known := store.committed(job.key)) is not None:
             return told_again(known)

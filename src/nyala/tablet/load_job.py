@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nyala.catalog.model import TableEntry, TabletEntry
 from nyala.cfile.cache import BlockCache
 from nyala.env import Env
+from nyala.env.interrupts import Uninterrupted
 from nyala.partition.levels import Partition, PartitionSchema
 from nyala.records import dataclass
 from nyala.rowset.mem_rowset import MemRowSet
@@ -247,7 +248,7 @@ def begin_load(store: Store, name: str, lease: str | None, holder: str = "a job"
     flush(
         store, {tablet.id for tablet in store.root.table(name).tablets}
     )  # most of it without the commit lock
-    with store.flush_lock, store.commit_lock:
+    with store.flush_lock, Uninterrupted(), store.commit_lock:
         store.check_writable()
         table = store.root.table(name)
         # A merge that runs keeps changes in memory; it gives way, as to any direct commit.

@@ -20,6 +20,7 @@ from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from nyala.delta.run import MAX_TIMESTAMP
+from nyala.env.interrupts import Uninterrupted
 from nyala.errors import Error
 from nyala.mvcc.timestamp import physical_us
 from nyala.records import dataclass
@@ -299,7 +300,7 @@ class Maintenance:
                 store.grow_reserve()
             if store.memory_is_full() or self._log_stays_full(store):
                 # Writers wait, and what a merge keeps from being flushed is in the way: it will be done another time.
-                with store.commit_lock:
+                with Uninterrupted(), store.commit_lock:
                     revoked = store.reservations.revoke_held()
                 if revoked:
                     from nyala.tablet.flush import flush
@@ -312,7 +313,7 @@ class Maintenance:
             self.counters.files_collected += store.collect_garbage()
             store.reserve.fill()
             remove_expired_staging(store.env, store.root_path)
-            with store.commit_lock:
+            with Uninterrupted(), store.commit_lock:
                 store.job_reservations.release_expired(store)
         self.counters.running = ""
         self._errors.pop("flush", None)

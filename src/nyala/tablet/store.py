@@ -66,7 +66,7 @@ from nyala.tablet.compaction_plans import TARGET_BYTES
 from nyala.tablet.history import oldest_readable
 from nyala.tablet.idempotency import keys_to_forget
 from nyala.tablet.job_reservations import JobReservations
-from nyala.tablet.locks import CommitLock, OwnedLock
+from nyala.tablet.locks import OwnedLock
 from nyala.tablet.opening import delta_entry, open_root, open_rowset, remove_orphans
 from nyala.tablet.publisher import Publisher
 from nyala.tablet.reservations import Reservations
@@ -144,7 +144,7 @@ class Store:
         self.clock = clock
         self.cache = cache
         self.marks = Watermarks()
-        self.commit_lock = CommitLock()
+        self.commit_lock = OwnedLock()
         self.flush_lock = OwnedLock()
         self.direct_commit_bytes = options.direct_commit_bytes
         self.reservations = Reservations()
@@ -315,7 +315,7 @@ class Store:
         with self._relief_lock:
             self._relief.notify_all()
         try:
-            with self.flush_lock, self.commit_lock:
+            with self.flush_lock, Uninterrupted(), self.commit_lock:
                 self.log.close()
                 self.publish()
         finally:
@@ -438,7 +438,7 @@ class Store:
 
         Raises: as `transact`.
         """
-        with self.commit_lock:
+        with Uninterrupted(), self.commit_lock:
             root = self._root
             if self.log.size_bytes and root.memory_timestamp_min() is None and self._replayed_to is None:
                 self.transact(CatalogChange(), lambda version: Root(version, root.tables), forget_log=True)
@@ -666,7 +666,7 @@ class Store:
             return self._collect_garbage()
 
     def _collect_garbage(self) -> int:
-        with self.commit_lock:
+        with Uninterrupted(), self.commit_lock:
             self.check_writable()
             garbage = dict(self.state.garbage)
         if not garbage:
@@ -675,7 +675,7 @@ class Store:
             return 0
         # Listed after the transactions that made the garbage, as P2 asks.
         leased = oldest_needed(self.env, self.root_path, self.env.clock.now_us())
-        with self.commit_lock:  # no root is installed while they are walked through
+        with Uninterrupted(), self.commit_lock:  # no root is installed while they are walked through
             mine = min((root.version for root in self._roots), default=self.state.version)
         oldest = mine if leased is None else min(mine, leased)
         # Rows of the log that a root of this process needs are in its memory.
@@ -684,7 +684,7 @@ class Store:
         for path in paths:
             self.env.files.unlink(self.path(path), missing_ok=True)
         if paths:
-            with self.commit_lock:
+            with Uninterrupted(), self.commit_lock:
                 tables = self._root.tables
                 self.reserve.use(
                     lambda: self.transact(
@@ -706,7 +706,7 @@ class Store:
         history_us: int | None,
     ) -> None:
         """Raises: TableExistsError."""
-        with self.commit_lock:
+        with Uninterrupted(), self.commit_lock:
             self.check_writable()
             if name in self._root.by_name:
                 raise TableExistsError(
@@ -739,7 +739,7 @@ class Store:
             change = dropping_tables(self.state, [table.id], self.stamp())
             self.transact(change, lambda version: root.without_table(table.id, version), forget_log=True)
 
-        with self.commit_lock:
+        with Uninterrupted(), self.commit_lock:
             self.check_writable()
             self.reserve.use(drop)
 

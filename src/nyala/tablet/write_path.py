@@ -301,7 +301,7 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
         key = None if idempotency_key is None else CommittedKey(idempotency_key, timestamp, encode_told(told))
         store.note_applied(timestamp, nbytes, key)
     except BaseException as error:
-        if store.log.appended.timestamp != timestamp:
+        if store.log.appended.timestamp != timestamp and store.log.failure is None:
             raise  # refused, as by a full disk, or interrupted before: nothing has happened
         store.poison(error)
         raise StorageError(

@@ -147,7 +147,7 @@ class LogWriter:
         # Entered through the lock, never through the condition: Ctrl-C cannot come in between and leave it taken.
         self._guard = threading.RLock()
         self._condition = threading.Condition(self._guard)
-        self._leading = False
+        self._leading: int | None = None  # the leading thread
         self._failure: StorageError | None = None
         self._closed = False
         self._pending: list[_Entry] = []
@@ -247,18 +247,24 @@ class LogWriter:
             self._check_space(length)
             if not self._pending and self._segment.size_bytes >= self._segment_size_bytes:
                 self._begin_segment()  # a border between groups; the leader closes the old one (G3)
-            segment = self._segment
-            if segment.record_count == 0:
-                segment.end_offset = LogOffset(segment.start_offset + SEGMENT_HEADER_SIZE_BYTES)
-            segment.end_offset = LogOffset(segment.end_offset + FRAME_SIZE_BYTES + length)
-            self._appended = LogMark(
-                segment.end_offset, LogPosition(segment.number, segment.size_bytes), record.timestamp
-            )
-            self._pending.append(_Entry(segment, self._appended, segment.record_count, payload, length, crc))
-            self._pending_bytes += FRAME_SIZE_BYTES + length
-            segment.record_count += 1
-            if self._oldest_unsynced_s is None:
-                self._oldest_unsynced_s = self._env.clock.monotonic_s()
+            try:
+                segment = self._segment
+                if segment.record_count == 0:
+                    segment.end_offset = LogOffset(segment.start_offset + SEGMENT_HEADER_SIZE_BYTES)
+                segment.end_offset = LogOffset(segment.end_offset + FRAME_SIZE_BYTES + length)
+                self._appended = LogMark(
+                    segment.end_offset, LogPosition(segment.number, segment.size_bytes), record.timestamp
+                )
+                self._pending.append(
+                    _Entry(segment, self._appended, segment.record_count, payload, length, crc)
+                )
+                self._pending_bytes += FRAME_SIZE_BYTES + length
+                segment.record_count += 1
+                if self._oldest_unsynced_s is None:
+                    self._oldest_unsynced_s = self._env.clock.monotonic_s()
+            except BaseException as error:
+                self._failure = _interrupted(error, self._directory)  # half of it may be done
+                raise
             return self._appended.offset
 
     def sync(self, offset: int | None = None) -> None:
@@ -267,32 +273,42 @@ class LogWriter:
         The caller may have to write and sync for others, or wait until another has done so for him.
         Raises: StorageError with outcome "unknown" when that failed: the writer is dead (G4).
         """
-        while True:
-            with self._guard:
-                if offset is None:
-                    offset = self._appended.offset
-                assert offset <= self._appended.offset, f"nothing was appended at log offset {offset}"
-                while self._leading and self._failure is None and self._synced.offset < offset:
-                    self._condition.wait()
-                if self._synced.offset >= offset:
-                    return
-                self._check_outcome()
-                entries = self._take_pending()
-            self._lead(entries, sync=True)
+        try:
+            while True:
+                with self._guard:
+                    if offset is None:
+                        offset = self._appended.offset
+                    assert offset <= self._appended.offset, f"nothing was appended at log offset {offset}"
+                    while (
+                        self._leading is not None and self._failure is None and self._synced.offset < offset
+                    ):
+                        self._condition.wait()
+                    if self._synced.offset >= offset:
+                        return
+                    self._check_outcome()
+                    entries = self._take_pending()
+                self._lead(entries, sync=True)
+        except BaseException as error:
+            self._resign(error)
+            raise
 
     def write_pending(self) -> None:
         """Hand everything appended to the system without a sync: reader processes see it, a killed process keeps it.
 
         Waits while a sync is running (G1). Raises as `sync` does.
         """
-        with self._guard:
-            while self._leading and self._failure is None:
-                self._condition.wait()
-            self._check_outcome()
-            if not self._pending:
-                return
-            entries = self._take_pending()
-        self._lead(entries, sync=False)
+        try:
+            with self._guard:
+                while self._leading is not None and self._failure is None:
+                    self._condition.wait()
+                self._check_outcome()
+                if not self._pending:
+                    return
+                entries = self._take_pending()
+            self._lead(entries, sync=False)
+        except BaseException as error:
+            self._resign(error)
+            raise
 
     def sync_if_due(self) -> float | None:
         """Sync if a record has been waiting for `GROUP_SYNC_INTERVAL_S`; to be called by the maintenance thread.
@@ -390,8 +406,8 @@ class LogWriter:
 
     def _take_pending(self) -> list[_Entry]:
         """Become the leader. The lock is held, and nobody leads."""
-        assert not self._leading
-        self._leading = True
+        assert self._leading is None
+        self._leading = threading.get_ident()
         self._taken_s = self._env.clock.monotonic_s()
         entries, self._pending = self._pending, []
         return entries
@@ -414,25 +430,38 @@ class LogWriter:
             # A sync that was interrupted (Ctrl-C) did not fail: the next one makes up for it. Of a write that was
             # interrupted nobody knows how far it came.
             if not only_sync_left:
-                self._failure = StorageError(
-                    f"a write was interrupted by {type(error).__name__}", path=self._directory
-                )
+                self._failure = _interrupted(error, self._directory)
             raise
         finally:
-            with self._guard:
-                self._leading = False
+            self._resign()
+
+    def _resign(self, error: BaseException | None = None) -> None:
+        """Let other threads lead, if this one does.
+
+        error: what another thread raised in this one before it could write its group (`PyThreadState_SetAsyncExc`
+               raises at any line). The group is lost, so the writer is dead (G4).
+        """
+        with self._guard:
+            if self._leading == threading.get_ident():
+                if error is not None and self._failure is None:
+                    self._failure = _interrupted(error, self._directory)
+                self._leading = None
                 self._condition.notify_all()
 
     def _lead_and_close_segment(self) -> None:
         """Write and sync everything, and close the present segment before anybody else writes."""
-        with self._guard:
-            while self._leading and self._failure is None:
-                self._condition.wait()
-            self._check_outcome()
-            entries = self._take_pending()
-            if self._segment.record_count:
-                self._begin_segment()  # no record may be given a place in the segment that is closed now
-        self._lead(entries, sync=True, close_segment=True)
+        try:
+            with self._guard:
+                while self._leading is not None and self._failure is None:
+                    self._condition.wait()
+                self._check_outcome()
+                entries = self._take_pending()
+                if self._segment.record_count:
+                    self._begin_segment()  # no record may be given a place in the segment that is closed now
+            self._lead(entries, sync=True, close_segment=True)
+        except BaseException as error:
+            self._resign(error)
+            raise
 
     def _write_group(self, entries: list[_Entry]) -> None:
         """One append for the whole group, into the segment where it was given its place."""
@@ -506,3 +535,7 @@ class LogWriter:
             self._closed_segments[info.number] = info
             self._closed_bytes += info.size_bytes
         file.close()
+
+
+def _interrupted(error: BaseException, directory: str) -> StorageError:
+    return StorageError(f"a write was interrupted by {type(error).__name__}", path=directory)

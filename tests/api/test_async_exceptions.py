@@ -1,0 +1,104 @@
+"""Exceptions that another thread raises at any line of a writing thread, as timeouts of notebooks do.
+
+Python has `PyThreadState_SetAsyncExc` for it. No critical section can hold such an exception back. A write that it hits
+may leave a store that takes no more writes; `connect` then gives one that does, with every acknowledged row.
+
+No exception is raised while the thread connects: `Thread.start` of Python 3.11 may then wait for ever.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import nyala
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+class Stop(Exception):
+    """What is raised in the writing thread."""
+
+
+class Writer:
+    """Writes in a thread of its own until `end`; connects again when a write says so."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.acknowledged = path, [0]
+        self.interrupted = self.connected = 0
+        self.failure: BaseException | None = None
+        self.end = threading.Event()
+        self.lock, self.writing = threading.Lock(), False
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def interrupt(self) -> None:
+        with self.lock:
+            if self.writing:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self.thread.ident or 0), ctypes.py_object(Stop)
+                )
+
+    def _run(self) -> None:
+        db: nyala.Database | None = None
+        k = 0
+        while not self.end.is_set():
+            try:
+                if db is None:
+                    with self.lock:
+                        self.writing = False
+                    db = nyala.connect(self.path)
+                    self.connected += 1
+                    self.writing = True
+                k += 1
+                db["t"].insert([{"k": k, "v": "x" * 50}])
+                self.acknowledged.append(k)
+                if k % 20 == 0:
+                    db.flush()
+                if k % 50 == 0:
+                    db["t"].compact()
+            except Stop:
+                self.interrupted += 1
+            except nyala.StorageError as error:
+                if "connect" not in str(error) and "opened again" not in str(error):
+                    self.failure = error
+                    return
+                db = None
+            except BaseException as error:
+                self.failure = error
+                return
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_acknowledged_rows_stay_and_one_connect_is_enough(tmp_path: Path, seed: int) -> None:
+    with nyala.connect(tmp_path / "s") as db:
+        db.create_table("t", {"k": "int64", "v": "string"}, "k").insert([{"k": 0, "v": "x"}])
+    writer, rng = Writer(tmp_path / "s"), random.Random(seed)
+    writer.thread.start()
+    until = time.monotonic() + 4
+    while time.monotonic() < until and writer.thread.is_alive():
+        time.sleep(rng.uniform(0, 0.008))
+        writer.interrupt()
+    written = len(writer.acknowledged)
+    writer.end.set()
+    writer.thread.join(30)
+    assert not writer.thread.is_alive(), "a lock was left taken"
+    assert writer.failure is None or isinstance(writer.failure, Stop), repr(writer.failure)
+    assert writer.interrupted and written > 1
+    db = nyala.connect(tmp_path / "s")
+    try:
+        db["t"].insert([{"k": -1, "v": "afterwards"}])
+    except nyala.StorageError:
+        db = nyala.connect(tmp_path / "s")
+        db["t"].insert([{"k": -1, "v": "afterwards"}])
+    db.flush()
+    assert set(db["t"].scan(["k"]).to_arrow()["k"].to_pylist()) >= {-1, *writer.acknowledged}
+    assert db.check().ok
+    db.close()
