@@ -42,6 +42,19 @@ def chequered(
     ]
 
 
+def one_each(
+    rows: Sequence[First], columns: Sequence[Second], request: pytest.FixtureRequest
+) -> list[tuple[First, Second]]:
+    """All pairs by night; in the gate each row with one column, from a column on that the run's seed draws."""
+    first = chance_of(request).randrange(len(columns))
+    return [
+        (row, column)
+        for place, row in enumerate(rows)
+        for other, column in enumerate(columns)
+        if is_night() or other == (first + place) % len(columns)
+    ]
+
+
 def chance_of(request: pytest.FixtureRequest) -> random.Random:
     """Chance that the run's seed makes for this test."""
     return random.Random(f"{request.config.getoption('hypothesis_seed')} {request.node.name}")

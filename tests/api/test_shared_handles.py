@@ -125,26 +125,26 @@ def test_a_reader_beside_the_writer_is_one_of_its_own(tmp_path: Path) -> None:
 
 
 def test_threads_that_connect_at_once_share_one_store(tmp_path: Path) -> None:
-    barrier, errors = threading.Barrier(8), []
+    barrier, errors = threading.Barrier(4), []
 
     def work(number: int) -> None:
         barrier.wait()
         try:
-            for round_ in range(5):
+            for round_ in range(3):
                 with nyala.connect(tmp_path / "s", maintenance=False) as db:
                     t = db.create_table("t", {"k": "int64"}, "k", exist_ok=True)
                     t.insert([{"k": number * 100 + round_}])
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert errors == []
     with nyala.connect(tmp_path / "s") as db:
-        assert db["t"].count() == 40
+        assert db["t"].count() == 12
 
 
 def test_a_forked_child_does_not_share(tmp_path: Path) -> None:

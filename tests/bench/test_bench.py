@@ -63,6 +63,7 @@ def silent(text: str) -> None:
     del text
 
 
+@pytest.mark.long
 def test_scans_are_compared_before_and_after_and_every_answer_is_checked(tmp_path: Path) -> None:
     """The part itself compares each sum with what was written: a scan that lost an update would end it."""
     pytest.importorskip("duckdb")
@@ -95,6 +96,7 @@ def test_bytes_of_a_narrow_update_are_counted(tmp_path: Path) -> None:
         assert "%" in cells[6]
 
 
+@pytest.mark.long
 def test_a_steady_load_has_a_first_and_a_last_window(tmp_path: Path) -> None:
     """Three paced threads, in a process of its own; every get finds its row."""
     scale = mixed_load.Scale("tiny", 500, 2.0, 1.0, 0.2, "1s")
@@ -122,6 +124,7 @@ def test_hot_rows_end_with_the_values_that_were_written(
     assert "| sqlite | 1,000 |" in page
 
 
+@pytest.mark.long
 def test_rows_are_loaded_changed_and_found_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The part itself compares answers, and the number of rows at the end; here that all steps were made."""
     monkeypatch.setattr(ingest_lookup, "in_own_process", lambda measure, *arguments: measure(*arguments))
@@ -171,6 +174,7 @@ def test_rows_are_loaded_changed_and_found_by_key(tmp_path: Path, monkeypatch: p
     assert all(row[1] != "–" for row in rows.rows), "what the load took stands first, also of peers"
 
 
+@pytest.mark.long
 def test_tables_as_users_have_them_are_weighed(tmp_path: Path) -> None:
     """Every one in every store; each larger one is named by the aim, and what finds rows is told apart."""
     result = sizes.run(sizes.Scale("tiny", 1200), str(tmp_path), ["nyala", "parquet"], silent)
@@ -193,6 +197,7 @@ def test_a_table_that_is_read_back_as_another_ends_the_run(
         sizes.run(sizes.Scale("tiny", 1200), str(tmp_path), ["nyala"], silent)
 
 
+@pytest.mark.long
 def test_tables_of_users_are_the_same_each_time() -> None:
     """A size of today is compared with one of yesterday."""
     for table in user_tables.TABLES:
@@ -369,6 +374,7 @@ def test_the_same_rows_are_written_by_pyarrow_too(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["lineitem.parquet"]
 
 
+@pytest.mark.long
 def test_speeds_of_encodings_say_how_many_calls_and_bytes_they_are_made_of(tmp_path: Path) -> None:
     """GB/s alone do not tell a slow decoder from one that is called for little blocks."""
     table = data._lineitem_like(3 * encodings.BLOCK_ROWS // 2)

@@ -8,6 +8,8 @@ import pytest
 
 from bench.spark_plan import COUNTED, Cost, report_of, run
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def costs(tmp_path_factory: pytest.TempPathFactory) -> list[Cost]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from tests.sampled import one_of
 
 from nyala.catalog.format import GARBAGE, PLACES, ROWSETS, SHAPES, SUMS, Row, TableShape
 from nyala.catalog.model import (
@@ -147,8 +148,8 @@ def test_a_flipped_bit_anywhere_in_the_file(
     chance = random.Random(int(request.config.getoption("hypothesis_seed")))
     header = range(100)
     # The first bytes of each page hold its kind, its row count and the places of its rows.
-    pages = [page + n for page in range(0, len(content), 4096) for n in range(24)]
-    anywhere = chance.sample(range(len(content)), 300)
+    pages = [page + n for page in range(0, len(content), 4096) for n in one_of(4, range(24), request)]
+    anywhere = chance.sample(range(len(content)), 100)
     found = {"damage": 0, "same": 0}
     for offset in dict.fromkeys((*header, *pages, *anywhere)):
         bit = chance.randrange(8)
@@ -159,7 +160,7 @@ def test_a_flipped_bit_anywhere_in_the_file(
         except BaseException as error:
             error.add_note(f"bit {bit} of byte {offset} (byte {offset % 4096} of page {offset // 4096 + 1})")
             raise
-    assert found["damage"] > 150 and found["same"] > 0, found
+    assert found["damage"] > 60 and found["same"] > 0, found
 
 
 def test_a_damaged_text_in_what_sqlite_says(original: tuple[bytes, CatalogState], tmp_path: Path) -> None:

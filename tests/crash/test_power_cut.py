@@ -91,7 +91,7 @@ def test_every_moment(run: Run, tmp_path: Path, request: pytest.FixtureRequest) 
     assert events > 200
     first = run.recording.events[0]
     assert first is not None
-    for event in one_of(9, range(events + 1), request):
+    for event in one_of(18, range(events + 1), request):
         crash_and_compare(run, event, random.Random(event), tmp_path / "image")
 
 
