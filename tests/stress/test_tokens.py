@@ -61,7 +61,7 @@ def in_any_order(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return sorted(rows, key=repr)
 
 
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples)
 @given(
     rounds=rounds_of_changes,
     columns=st.lists(st.sampled_from(COLUMNS), unique=True),
