@@ -160,7 +160,9 @@ def _block(
         raise ValueError(
             f"{count} values take {values.size} bytes, more than {format.BLOCK_VALUES_BYTES_MAX} in a block"
         )
-    validity_compression, stored_bitmap = _packed_bitmap(bitmap)
+    validity_compression, stored_bitmap = format.COMPRESSION_NONE, bitmap
+    if bitmap.size:
+        validity_compression, stored_bitmap = _packed_bitmap(bitmap)
     values_compression, stored_values = compress(compression, values)
     header = BlockHeader(
         lower,
@@ -174,17 +176,19 @@ def _block(
         validity_compression,
         placement,
     )
+    start, end = header.values_start, header.values_start + header.values_length + format.CRC.size
     parts = [
         header.pack(),
         stored_bitmap,
-        bytes(header.values_start - format.BLOCK_HEADER.size - header.validity_length),
+        bytes(start - format.BLOCK_HEADER.size - header.validity_length),
         stored_values,
-        bytes(header.block_length - header.values_start - header.values_length - format.CRC.size),
+        bytes(-end % format.BLOCK_ALIGNMENT_BYTES),
     ]
+    parts = [part for part in parts if len(part)]
     crc = 0
     for part in parts:
         crc = google_crc32c.extend(crc, part)
-    return [*(part for part in parts if len(part)), format.CRC.pack(crc)]
+    return [*parts, format.CRC.pack(crc)]
 
 
 def _packed_bitmap(bitmap: pa.Buffer) -> tuple[int, pa.Buffer]:

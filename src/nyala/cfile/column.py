@@ -40,7 +40,9 @@ class ColumnWriteSpec:
     encoding: str = "auto"
     compression: str = "default"
     block_size_bytes: int | None = None
-    single_values: bool = False  # of a composite key: look-ups take single values, and 'auto' what gives them
+    single_values: bool = (
+        False  # of a composite key or a delta file: 'auto' takes frames and runs, where it can
+    )
 
 
 @dataclass(frozen=True)

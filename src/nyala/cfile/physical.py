@@ -102,7 +102,7 @@ class Physical:
                  but for narrow decimals.
         """
         if self.kind == BYTES:
-            return array.cast(pa.large_binary() if is_large(array.type) else pa.binary())
+            return array.view(pa.large_binary() if is_large(array.type) else pa.binary())
         if self.is_narrowed:
             assert self.dtype is not None
             # The precision promises that the upper words are mere sign, so the lowest word is the value.

@@ -232,8 +232,9 @@ class _Encoded(NamedTuple):
     is_dense: bool  # whether the encoder has the values without NULLs
 
 
-def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool) -> _Encoded:
-    """array: in its canonical form. is_index: whether it carries the value index; a column of role KEY does anyway."""
+def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool, is_sample: bool = False) -> _Encoded:
+    """array: in its canonical form. is_index: whether it carries the value index; a column of role KEY does anyway.
+    is_sample: see `choose_encoding`."""
     form = physical(spec.type)
     is_index = is_index or spec.key.role == KEY
     block_size = spec.block_size_bytes or (
@@ -254,6 +255,7 @@ def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool) -> _Enco
         asked,
         single_values=spec.single_values,
         is_index=is_index,
+        is_sample=is_sample,
         block_rows=block_rows,
     )
     if is_dense and encoding.code == format.ENCODING_RLE:
@@ -318,11 +320,11 @@ class ColumnBytes(NamedTuple):
 
 
 def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = False) -> ColumnBytes:
-    """What `append_column` would write of these values.
+    """What `append_column` would write of these values, as a part of a column that is not small.
 
     Cost: as writing them.
     """
-    made = _encoded(spec, canonical_array(spec.type, array), is_index=is_index)
+    made = _encoded(spec, canonical_array(spec.type, array), is_index=is_index, is_sample=True)
     blocks = sum(map(_size_of, _blocks(made, column_validity(made.stored))))
     of_words = sum(_size_of(beside.block) for beside in _beside(made) if beside is not None)
     stretch_log2 = key_stretch_log2(made.encoding.code, made.form, array.null_count)
@@ -350,6 +352,8 @@ def rows_per_block_log2(form: Physical, array: pa.Array, block_size_bytes: int) 
     if len(array) == 0:
         return min(limit, size.bit_length() - 1)
     offsets = binary_offsets(array)
+    if int(offsets[-1]) - int(offsets[0]) + len(array) <= size:
+        return min(limit, len(array).bit_length())
     # Offsets with a byte for each value's length; blocks from the whole column down to single values.
     ends = offsets.astype(np.int64) + np.arange(len(offsets))
     total = int(ends[-1] - ends[0])

@@ -594,7 +594,9 @@ def write_delta_file(
     try:
         for group, (first, members) in enumerate(groups):
             for role, vector in ((DELTA_ROWID, first.rowids), (DELTA_TIMESTAMP, first.timestamps)):
-                writer.append_column(ColumnWriteSpec(ColumnKey(role, group), _VECTOR_TYPE), pa.array(vector))
+                # Frames of reference hold lines and few timestamps in some bits a row, and are chosen quickly.
+                spec = ColumnWriteSpec(ColumnKey(role, group), _VECTOR_TYPE, single_values=True)
+                writer.append_column(spec, pa.array(vector))
             for column_id in members:
                 type = LIVENESS_TYPE if column_id == LIVENESS else types[column_id]
                 spec = ColumnWriteSpec(ColumnKey(DELTA_VALUE, group, column_id), type)

@@ -536,8 +536,11 @@ class MemRowSet:
 
         columns: dict[int, pa.Array] = {}
         undo: dict[int, DeltaRun] = {}
+        is_ordered = np.array_equal(rowids, np.arange(state.row_count))
         for column in (schema or self.schema).columns:
-            base = take(whole_column(self._base_parts(column, 0, state.row_count)), rowids)
+            base = whole_column(self._base_parts(column, 0, state.row_count))
+            if not is_ordered:
+                base = take(base, rowids)
             redo = self._changes_until(column.id, snapshot, positions, column)
             if redo is not None:
                 if redo.values.type != base.type:

@@ -249,7 +249,7 @@ def example() -> MemoryFiles:
     files = MemoryFiles()
     ids, names = pa.array([1, 2, 5]), pa.array(["ada", None, "grace"])
     with CFileWriter(files, EXAMPLE_PATH, SeededRandomness(7)) as writer:
-        spec = ColumnWriteSpec(ColumnKey(BASE, 0, 10), parse_type("int64"))
+        spec = ColumnWriteSpec(ColumnKey(BASE, 0, 10), parse_type("int64"), compression="none")
         writer.append_column(spec, ids, first_keys=first_keys)
         writer.append_column(ColumnWriteSpec(ColumnKey(BASE, 0, 11), parse_type("string")), names)
         writer.finish()

@@ -21,7 +21,7 @@ from nyala.cfile.encoding.pattern import Pattern, PatternEncoder
 from nyala.cfile.encoding.plain import Plain
 from nyala.cfile.encoding.prefix import Prefix
 from nyala.cfile.encoding.rle import RunLength
-from nyala.cfile.physical import BYTES, FIXED, Physical
+from nyala.cfile.physical import BYTES, FIXED, Physical, binary_offsets
 
 __all__ = [
     "FRAMES",
@@ -51,6 +51,8 @@ _ENCODINGS: Final[tuple[Encoding, ...]] = (
 _INDEXED_TEXT: Final = (format.ENCODING_PLAIN, format.ENCODING_PATTERN)
 # To look at each block of fewer would take longer than to write it, and its alphabets more than they save.
 _PATTERN_ROWS_MIN: Final = 32
+# Columns of fewer bytes are written without a sample.
+_SMALL_BYTES: Final = 4096
 _BY_CODE: Final = {encoding.code: encoding for encoding in _ENCODINGS}
 _BY_NAME: Final = {encoding.name: encoding for encoding in _ENCODINGS}
 
@@ -90,6 +92,7 @@ def choose_encoding(
     *,
     single_values: bool = False,
     is_index: bool = False,
+    is_sample: bool = False,
     block_rows: int = 1 << format.ROWS_PER_BLOCK_LOG2_MAX,
 ) -> tuple[Encoding, BlockEncoder, int]:
     """The encoding called `name` for a column; what its type or its values do not allow is stored otherwise.
@@ -99,12 +102,19 @@ def choose_encoding(
     single_values: what is taken by 'auto' shall be one of those from which look-ups take single values
              (`picks_single_values`), where the type has any.
     is_index: text that is taken by 'auto' shall be decoded quickly in small blocks.
+    is_sample: the values are a sample of a column that is not small, and are encoded as that will be.
     block_rows: how many rows a block will have at the most.
     Takes:   `values` in their stored form, with NULLs; the `compression` that was asked for.
     Returns: encoding, its encoder, and the compression that blocks shall have.
     """
     named = _BY_NAME.get(name)
     asked = named if named is not None and named.handles(form) else None
+    if asked is None and not is_sample and _is_small(form, values):
+        is_frame = single_values and FRAMES.handles(form) and not values.null_count
+        small: Encoding = FRAMES if is_frame else PLAIN
+        encoder = small.prepare(form, values)
+        assert encoder is not None
+        return small, encoder, effective_compression(compression, small.compresses)
     is_index = is_index and form.kind == BYTES
     first = asked or (_DICTIONARY if _DICTIONARY.handles(form) and not is_index else None)
     encoder, row_bytes = None, None
@@ -133,6 +143,14 @@ def choose_encoding(
     encoder = encoder or taken.encoding.prepare(form, values)
     assert encoder is not None
     return taken.encoding, encoder, taken.compression
+
+
+def _is_small(form: Physical, values: pa.Array) -> bool:
+    """Whether the values take less than 4 KB: then writing samples in each encoding costs more than it saves."""
+    if form.kind == BYTES:
+        offsets = binary_offsets(values)
+        return len(offsets) + int(offsets[-1]) - int(offsets[0]) < _SMALL_BYTES
+    return len(values) * max(1, form.width_bytes) < _SMALL_BYTES
 
 
 def _prepared(encoding: Encoding, form: Physical, values: pa.Array, block_rows: int) -> BlockEncoder | None:

@@ -16,14 +16,15 @@ Numbers may be plain twice by default: without compression they are read without
 fast as bitshuffle, and are smaller where most are one. Where a compression is asked for by name all candidates have it.
 What of numbers is inflated to half of plain's bytes or more comes last: plain that shrinks, runs of one row.
 
-The order is that of measured decode speeds (docs/decisions/0013-encodings.md). Sizes are judged by writing stretches
-of the column, from the middles of its quarters, in every candidate, compressed as the blocks will be; a small column is
-written whole. So a flush pays for one sample per candidate and not for every encoder on everything; a column whose
-beginning is unlike the rest is still seen from four places. Where values are NULL, it is quarters of those that are
-not. The stretches are short by default. Zstd and Snappy do on 30 KB something else than on a megabyte (Zstd finds
-seven times less in a megabyte of numbered names than in a stretch of them), and LZ4 over what is compressed already
-does; so where one of these is asked for by name, two stretches are as long as blocks. Zlib never looks back farther
-than 32 KB, and takes up to a second a megabyte.
+The order is that of measured decode speeds (docs/decisions/0013-encodings.md). Sizes are judged by writing stretches of
+the column, from the middles of its quarters, in every candidate, compressed as the blocks will be; a column that is no
+longer than these is written whole, and one of less than 4 KB is plain without a sample (`choose_encoding`). So a flush
+pays for one sample per candidate and not for every encoder on everything; a column whose beginning is unlike the rest
+is still seen from four places. Where values are NULL, it is quarters of those that are not. The stretches are short by
+default. Zstd and Snappy do on 30 KB something else than on a megabyte (Zstd finds seven times less in a megabyte of
+numbered names than in a stretch of them), and LZ4 over what is compressed already does; so where one of these is asked
+for by name, two stretches are as long as blocks. Zlib never looks back farther than 32 KB, and takes up to a second a
+megabyte.
 
 A frame of reference, with or without ALP, spans what its block spans. Where the key begins with a sensor, a stretch
 lies in one and a block in a dozen, whose times start anew; and of ten thousand values that return, a stretch has most

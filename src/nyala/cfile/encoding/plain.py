@@ -98,7 +98,7 @@ def encode_binary(part: pa.Array) -> pa.Buffer:
     if len(part) == 0:
         return pa.py_buffer(format.BINARY_HEADER.pack(0, 1, bytes(3)))
     offsets = binary_offsets(part)
-    lengths = np.diff(offsets)
+    lengths = offsets[1:] - offsets[:-1]
     length_max = int(lengths.max())
     if int(lengths.min()) == length_max:
         width, stored = 0, b""
