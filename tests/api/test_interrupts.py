@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 import nyala
+from nyala.catalog.model import CatalogChange, CatalogState
+from nyala.catalog.store import Catalog
 from nyala.env.interrupts import Interruptible, Uninterrupted
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -122,3 +124,49 @@ def test_a_signal_waits_until_the_work_is_done() -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert done == ["first", "second"]
+
+
+class Stop(Exception):
+    """Raised at the worst moment."""
+
+
+@pytest.mark.parametrize("kind", ["signal", "exception"])
+@pytest.mark.parametrize("work", ["flush", "compact", "insert", "copy"])
+def test_files_of_a_transaction_that_was_made_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str, kind: str
+) -> None:
+    """Ctrl-C, or an exception of another thread, right behind the commit: the files are not those of failed work."""
+    with nyala.connect(tmp_path / "s", maintenance=False) as db:
+        t = db.create_table("t", {"k": "int64"}, "k")
+        for k in range(3):
+            t.insert([{"k": k}])
+            if work != "flush":
+                db.flush()
+        real = Catalog.commit
+
+        def commit(self: Catalog, change: CatalogChange) -> CatalogState:
+            made = real(self, change)
+            monkeypatch.setattr(Catalog, "commit", real)
+            if kind == "exception":
+                raise Stop
+            os.kill(os.getpid(), signal.SIGINT)
+            return made
+
+        monkeypatch.setattr(Catalog, "commit", commit)
+        if work == "insert":
+            db._writer().direct_commit_bytes = 1
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with pytest.raises((KeyboardInterrupt, Stop, nyala.StorageError)):
+                {
+                    "flush": db.flush,
+                    "compact": t.compact,
+                    "insert": lambda: t.insert([{"k": 3}]),
+                    "copy": lambda: db.copy_table("t", "u"),
+                }[work]()
+        finally:
+            signal.signal(signal.SIGINT, before)
+    with nyala.connect(tmp_path / "s") as db:
+        assert set(db["t"].scan().to_arrow()["k"].to_pylist()) >= {0, 1, 2}
+        assert db.check().ok
+        db["t"].insert([{"k": 9}])

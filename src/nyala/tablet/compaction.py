@@ -209,10 +209,7 @@ def compact_together(
             else:
                 reports.append(report)
         # A job that ran twice, in tasks, has written twice, and answered with one of both.
-        named = {*store.state.files(), *store.state.garbage}
-        store.discard_files(
-            [path for job in jobs for path in _written_so_far(store, job) if path not in named]
-        )
+        store.discard_files([path for job in jobs for path in _written_so_far(store, job)])
     return reports
 
 
@@ -251,17 +248,14 @@ def _begun(
 ) -> Iterator[tuple[Reservation | None, int]]:
     """The reservation (None: somebody else has one of the rowsets) and the moment S up to which all is in
     files."""
-    snapshot = 0
-    with store.flush_lock:
-        store.check_writable()
-        reservation = store.reservations.take(rowset_ids, holds_deltas=merging)
-        if reservation is not None and merging:
-            try:
-                snapshot = flush_deltas(store, rowset_ids)
-            except BaseException:
-                store.reservations.release(reservation)
-                raise
+    reservation, snapshot = None, 0
     try:
+        with store.flush_lock:
+            store.check_writable()
+            with Uninterrupted():  # what is taken is known here when Ctrl-C comes
+                reservation = store.reservations.take(rowset_ids, holds_deltas=merging)
+            if reservation is not None and merging:
+                snapshot = flush_deltas(store, rowset_ids)
         yield reservation, snapshot
     finally:
         if reservation is not None:

@@ -106,7 +106,7 @@ class Reservations:
 
     def hold_deltas(self) -> bool:
         """Whether a compaction keeps the DeltaMemStore of any rowset from being flushed."""
-        with self._changed:
+        with self._lock:
             return any(taken.holds_deltas for taken in self._by_rowset.values())
 
     def wait_free(self, rowset_ids: Collection[int], timeout_s: float) -> bool:

@@ -396,8 +396,8 @@ class Store:
         `root_at` gives the new root for the new version. With `forget_log`, segments of the log that the new
         root no longer needs become garbage in the same transaction (R3).
         Raises: StorageError when the catalogue cannot be written: nothing changed then, unless its outcome is
-        "unknown". Ctrl-C from the commit on leaves the store broken too (W3): what it interrupted may be durable,
-        and files that the transaction names must not be removed.
+        "unknown". Another exception from the commit on leaves the store broken too (W3): what it interrupted may be
+        durable, and files that the transaction names must not be removed.
         """
         assert self.commit_lock.held(), "R7: roots are swapped under the commit lock"
         self.log_sync_all()  # W2: the transaction names nothing that the log is not synced through
@@ -427,7 +427,8 @@ class Store:
             with self._relief_lock:
                 self._relief.notify_all()
         except BaseException as error:
-            refused = isinstance(error, Exception) and getattr(error, "outcome", None) != "unknown"
+            # Another exception may be one that another thread raised behind the commit.
+            refused = isinstance(error, Error) and getattr(error, "outcome", None) != "unknown"
             if not refused or self.state is not before:
                 self.poison(error)
             raise
@@ -652,11 +653,17 @@ class Store:
     def discard_files(self, paths: Iterable[str]) -> None:
         """Remove files that no transaction names; what cannot be removed is removed by the next open (P3).
 
-        After a transaction of unknown outcome nothing is removed: it may be durable and name them.
+        For the end of work that failed. An exception may also come right behind the transaction, as Ctrl-C does that
+        waited for it: so what the catalogue names by now stays. After a transaction of unknown outcome nothing is
+        removed: it may be durable and name them.
         """
-        if self._failure is not None:
-            return
+        with Uninterrupted(), self.commit_lock:
+            if self._failure is not None:
+                return
+            named = {*self.state.files(), *self.state.garbage}
         for path in paths:
+            if path in named:
+                continue
             with contextlib.suppress(Error):
                 self.env.files.unlink(self.path(path), missing_ok=True)
 

@@ -129,7 +129,7 @@ class WorkerPool:
         self._closed = False
         self._numbers = itertools.count(1)
         self._waiting: deque[object] = deque()
-        self._running = 0
+        self._running: set[object] = set()  # the turns of jobs
         self._idle: list[_Child] = []  # the one idle for longest first
         self._reaper: threading.Thread | None = None
         self._stop = threading.Event()
@@ -223,23 +223,24 @@ class WorkerPool:
 
     @contextlib.contextmanager
     def _turn(self, check: Callable[[], None]) -> Iterator[None]:
+        # One `try` around all of it: wherever Ctrl-C comes, the turn is given back.
         ticket = object()
-        with self._guard:
-            self._waiting.append(ticket)
-            try:
+        try:
+            with self._guard:
+                self._waiting.append(ticket)
                 check()
-                while self._running >= self._size or self._waiting[0] is not ticket:
+                while len(self._running) >= self._size or self._waiting[0] is not ticket:
                     self._condition.wait(_POLL_S)
                     check()
-                self._running += 1
-            finally:
+                self._running.add(ticket)
                 self._waiting.remove(ticket)
                 self._condition.notify_all()
-        try:
             yield
         finally:
             with self._guard:
-                self._running -= 1
+                self._running.discard(ticket)
+                if ticket in self._waiting:
+                    self._waiting.remove(ticket)
                 self._condition.notify_all()
 
     def _take(self, check: Callable[[], None]) -> _Child:
