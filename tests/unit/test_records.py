@@ -126,5 +126,5 @@ def test_objects_are_pickled() -> None:
 
 
 def test_a_frozen_object_says_which_field_it_keeps() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError, match="field 'left' of a Pair cannot be changed"):
+    with pytest.raises(dataclasses.FrozenInstanceError, match="'left'"):
         Pair(1).left = 2  # type: ignore[misc]
