@@ -59,9 +59,10 @@ from nyala.env.files import Files
 from nyala.errors import CorruptionError
 from nyala.records import dataclass
 from nyala.schema.adapter import adapt
-from nyala.schema.types import ColumnType
+from nyala.schema.types import MAX_CELL_BYTES, ColumnType
 
 __all__ = [
+    "LITTLE_TEXT_BYTES",
     "LIVENESS_TYPE",
     "DeltaDescription",
     "DeltaFile",
@@ -75,6 +76,8 @@ LIVENESS_TYPE: Final = ColumnType("bool")
 _VECTOR_TYPE: Final = ColumnType("int64")
 # Of rowid, timestamp and a value of middling width.
 _RECORD_BYTES: Final = 32
+LITTLE_TEXT_BYTES: Final = 1 << 28
+"""Text that is read at once without a look at its size. One Arrow array of text holds 2 GiB at most."""
 # Of rowid and timestamp, which every record has.
 _MOMENT_BYTES: Final = 16
 _NOTHING: Final = np.empty(0, np.int64)
@@ -243,7 +246,9 @@ class DeltaFile:
             return None
         if whole or column_id in self._alive:
             return self.run(column_id, stats)
-        return self._read_run(column_id, stats, *self._records_of(column_id, lower, upper), scanning=True)
+        return self._read_run(
+            column_id, stats, *self._records_to_read(column_id, lower, upper), scanning=True
+        )
 
     def newest(
         self, column_id: int, lower: int, upper: int, stats: ReadStats | None = None
@@ -262,7 +267,7 @@ class DeltaFile:
         if run is not None:
             rowids, values = run.latest
         else:
-            begin, end = self._records_of(column_id, lower, upper)
+            begin, end = self._records_to_read(column_id, lower, upper)
             group = self._group(column_id)
             column = self._column(ColumnKey(DELTA_VALUE, group, column_id))
             counts = [self._column(ColumnKey(DELTA_ROWID, group)).row_count, column.row_count]
@@ -334,11 +339,16 @@ class DeltaFile:
         """
         if column_id not in self.column_ids:
             return 0
-        group = self._group(column_id)
-        begin, end = self._records_of(column_id, lower, upper)
-        rowids = self._vector(ColumnKey(DELTA_ROWID, group), None, begin, end, False)
-        first, last = np.searchsorted(rowids, (lower, upper)).tolist()
-        return self._column(ColumnKey(DELTA_VALUE, group, column_id)).text_bytes(begin + first, begin + last)
+        values = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
+        return values.text_bytes(*self._records_at(column_id, lower, upper))
+
+    def value_bytes(self, column_id: int) -> float:
+        """About how many bytes a text or binary value of the column takes on average; 0 for any other column, and
+        where all values of the file are little text. Opens the file, unless it has few records."""
+        if column_id not in self.column_ids or self.record_count * MAX_CELL_BYTES <= LITTLE_TEXT_BYTES:
+            return 0.0
+        size = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id)).decoded_size
+        return 0.0 if size.is_fixed else size.row_bytes
 
     def text_bytes_max(self, column_id: int) -> int:
         """As of `ColumnReader`; 0 when the file has no such column."""
@@ -403,6 +413,18 @@ class DeltaFile:
         step = rowids.rows_per_block
         begin, end = min(first * step, rowids.row_count), min(last * step, rowids.row_count)
         return begin, max(begin, end)
+
+    def _records_at(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
+        """[begin, end) of the records of the rows [lower, upper), and of no others. Cost: their rowids."""
+        begin, end = self._records_of(column_id, lower, upper)
+        rowids = self._vector(ColumnKey(DELTA_ROWID, self._group(column_id)), None, begin, end, False)
+        first, last = np.searchsorted(rowids, (lower, upper)).tolist()
+        return begin + first, begin + last
+
+    def _records_to_read(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
+        """[begin, end) of the records that are read for the rows [lower, upper): whole blocks, unless they are text."""
+        find = self._records_at if self.value_bytes(column_id) else self._records_of
+        return find(column_id, lower, upper)
 
     def column_zone(self, column_id: int) -> Zone | None:
         """Bounds of the column's values in this file, from its footer; None when the file has no such column."""

@@ -4,6 +4,7 @@ Which runs a snapshot applies to some rows, in which order, and how much of them
 
     small   the runs of all files of a kind take a small part of the cache: whole and kept, those of the present merged
     large   of each stretch of a scan the blocks that hold its rows; look-ups have the whole run, for they come back
+    text    of a column with much text in these files only the blocks that hold the rows of a window or of a look-up
 
 Immutable but for the newest DeltaMemStore, which grows at its end (X2 of `version`). Any thread may read.
 """
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 from nyala.cfile.cache import Memo
 from nyala.cfile.reader import ReadStats
-from nyala.delta.delta_file import DeltaFile
+from nyala.delta.delta_file import LITTLE_TEXT_BYTES, DeltaFile
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.node import Cell
 from nyala.delta.run import DeltaRun, Rowids, merge_runs
@@ -143,7 +144,7 @@ class Changes(LazyValues):
     ) -> list[DeltaRun]:
         """The REDO of the column in files; of the present in one run, however many small files there are."""
         runs = list(self._relevant(self.redo, column_id, snapshot, stats, rows))
-        whole = rows is None or self._keeps_redo
+        whole = rows is None or (self._keeps_redo and not self.has_much_text(column_id, snapshot))
         if len(runs) > 1 and whole and self._all_applied(self.redo, column_id, snapshot):
             name, state = ("run", column_id), self._redo_ids
             return [self.memo.get(name, state, lambda _: _with_size(merge_runs(runs)), dear=True)]
@@ -162,17 +163,36 @@ class Changes(LazyValues):
                 if rows is None:
                     run = file.run(column_id, stats)
                 else:
-                    run = file.run_in(column_id, *rows, stats, whole=self.keeps_runs(file))
+                    run = file.run_in(
+                        column_id, *rows, stats, whole=self.keeps_runs(file, column_id, snapshot)
+                    )
                 if run is not None and run.relevant(snapshot):
                     yield run
 
-    def keeps_runs(self, file: DeltaFile) -> bool:
-        """Whether a scan should have the runs of this file of the rowset whole, and keep them.
+    def keeps_runs(self, file: DeltaFile, column_id: int, snapshot: int | None = None) -> bool:
+        """Whether a scan should read the whole run of this column of the file, and keep it.
 
-        Where all of a kind together take a small part of the cache. Changes of half a table, whole, would push out
-        everything else, and be pushed out by it in turn.
+        It should where all files of this kind together take a small part of the cache. Whole changes of half a table
+        would evict everything else, and would be evicted in turn.
         """
-        return self._keeps_redo if file.kind == "redo" else self._keeps_undo
+        small = self._keeps_redo if file.kind == "redo" else self._keeps_undo
+        return small and not self.has_much_text(column_id, snapshot)
+
+    def text_row_bytes(self, column_id: int, snapshot: int | None = None) -> float:
+        """Bytes of text that each row has in records of the column, if every file has one average record for it.
+
+        snapshot: only of the files that it may apply. Opens these files, unless they have few records.
+        """
+        return sum(file.value_bytes(column_id) for file in self._applied(snapshot))
+
+    def has_much_text(self, column_id: int, snapshot: int | None = None) -> bool:
+        """Whether records of the column have more text than is read at once. Arguments and cost: `text_row_bytes`."""
+        sizes = (file.record_count * file.value_bytes(column_id) for file in self._applied(snapshot))
+        return sum(sizes) > LITTLE_TEXT_BYTES
+
+    def _applied(self, snapshot: int | None) -> Iterator[DeltaFile]:
+        files = (*self.undo, *self.redo)
+        return (file for file in files if snapshot is None or file.relevant(snapshot))
 
     @lazy_value
     def _keeps_redo(self) -> bool:
@@ -193,12 +213,16 @@ class Changes(LazyValues):
     def _redo_ids(self) -> tuple[int, ...]:
         return tuple(file.serial for file in self.redo)
 
-    def stretch(self, lower: int, upper: int, row_count: int) -> tuple[int, int]:
+    def stretch(
+        self, column_id: int, snapshot: int, lower: int, upper: int, row_count: int
+    ) -> tuple[int, int]:
         """The rows [begin, end) of a rowset of `row_count` whose REDO a scan of [lower, upper) reads at once.
 
         As many as have a small part of the cache's worth of records, were they spread evenly; cut at powers of two, so
-        that neighbours get the same.
+        that neighbours get the same. Where the column has much text in REDO, no more rows than the scan asks for.
         """
+        if self.has_much_text(column_id, snapshot):
+            return lower, upper
         rows_max = int(self._stretch_bytes_max * row_count) // max(1, self._redo_bytes)
         log2 = max(_STRETCH_ROWS_MIN.bit_length(), rows_max.bit_length()) - 1
         return lower >> log2 << log2, min(((upper - 1 >> log2) + 1) << log2, row_count)

@@ -32,7 +32,7 @@ from nyala.cfile.single_values import SingleValues, few_between, pick_all, value
 from nyala.cfile.zonemap import Zone
 from nyala.delta import applier
 from nyala.delta.applier import decide, resolve_at
-from nyala.delta.delta_file import DeltaFile
+from nyala.delta.delta_file import LITTLE_TEXT_BYTES, DeltaFile
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids
 from nyala.errors import CorruptionError
@@ -378,7 +378,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
     def _value(self, column: ColumnSchema, snapshot: int, rowid: int) -> Any:
         """One value of a row of which memory says nothing."""
-        undo, redo = self.changes.runs_of_files(column.id, snapshot, None)
+        upper = rowid + 1 if self.changes.has_much_text(column.id, snapshot) else None
+        undo, redo = self.changes.runs_of_files(column.id, snapshot, None, rowid, upper)
         reader = self.base_column(column.id)
         if not undo and not redo and reader is not None and reader.arrow == column.type.arrow:
             return reader.singles.value(rowid)
@@ -399,9 +400,23 @@ class DiskRowSet(RowSetVersion, LazyValues):
         ordinals: Ordinals,
         stats: RowSetStats | None,
     ) -> pa.Array:
-        return self._laid_over(
-            column, snapshot, ordinals, stats, *self.changes.runs(column.id, snapshot, stats)
-        )
+        changes = self.changes
+        if not changes.has_much_text(column.id, snapshot):
+            return self._laid_over(
+                column, snapshot, ordinals, stats, *changes.runs(column.id, snapshot, stats)
+            )
+        # The text of all changes may not fit one array: only that of rows that lie close together is read at once.
+        rows = max(1, int(LITTLE_TEXT_BYTES / changes.text_row_bytes(column.id, snapshot)))
+        places = ordinals.places
+        cuts = np.flatnonzero(np.diff(places // rows)) + 1
+        parts = [
+            self._laid_over(
+                column, snapshot, Ordinals(part), stats,
+                *changes.runs(column.id, snapshot, stats, int(part.min()), int(part.max()) + 1),
+            )
+            for part in np.split(places, cuts) if len(part)
+        ]  # fmt: skip
+        return pa.concat_arrays(parts) if parts else pa.nulls(0, column.type.arrow)
 
     def _laid_over(
         self,

@@ -243,7 +243,7 @@ def find_patch(
     # What memory says lasts until the next write only.
     state = changes.state_of_files(column.id, snapshot) if scanning else None
     if state is not None:
-        begin, end = changes.stretch(lower, upper, row_count)
+        begin, end = changes.stretch(column.id, snapshot, lower, upper, row_count)
 
         def whole() -> tuple[Patch, int]:
             made = _newest(changes, column, snapshot, begin, end, stats)

@@ -101,7 +101,7 @@ def _excluded(
         if zone is not None and _excludes(constraint, zone):
             continue
         # A file of which no run is kept is read where it matters only, a piece at a time.
-        whole = rowset.changes.keeps_runs(file)
+        whole = rowset.changes.keeps_runs(file, column.id, snapshot)
         for begin, end in [(lower, upper)] if whole else _ranges(blocks, first, log2, lower, upper):
             run = file.run_in(column.id, begin, end, stats, whole=whole)
             if run is not None:

@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from nyala.cfile.column import DELTA_VALUE
-from nyala.delta.delta_file import DeltaFile
+from nyala.delta.delta_file import LITTLE_TEXT_BYTES, DeltaFile
 from nyala.delta.run import LIVENESS, DeltaRun, Rowids, Timestamps
 from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
+from nyala.schema.types import MAX_CELL_BYTES
 from nyala.tablet.diff_pieces import distinct, first_of_each
 from nyala.tablet.diff_spec import Bools, DiffSpec
 from nyala.tablet.root import AnyRowSet, TableState
@@ -68,6 +69,19 @@ def change_counts(table: TableState, spec: DiffSpec) -> tuple[npt.NDArray[np.int
     return moments, counts
 
 
+def text_row_bytes(rowset: AnyRowSet, spec: DiffSpec) -> float:
+    """Bytes of a row, with its changes, in that text column which has most; 0 where the rowset has little text.
+
+    Opens these columns, unless the rowset has few rows. Rows in memory are bounded when they are written.
+    """
+    if not isinstance(rowset, DiskRowSet) or rowset.row_count * MAX_CELL_BYTES <= LITTLE_TEXT_BYTES:
+        return 0.0
+    text = (column for column in spec.columns if column.type.is_variable)
+    return max(
+        (rowset.row_bytes(column) + rowset.changes.text_row_bytes(column.id) for column in text), default=0.0
+    )
+
+
 class Touched:
     """The records of one rowset that lie in the interval, without their values."""
 
@@ -84,9 +98,11 @@ class Touched:
 
     def windows(self) -> Iterator[tuple[int, int]]:
         """[lower, upper) pieces of the rowset in which a record lies, cut at multiples of the window."""
-        rows = self.spec.window_rows
         if not self.records:
             return
+        rows, text = self.spec.window_rows, text_row_bytes(self.rowset, self.spec)
+        while rows > 1 and rows * text > LITTLE_TEXT_BYTES:
+            rows //= 2
         numbers = distinct(np.sort(np.concatenate([distinct(part.rowids // rows) for part in self.records])))
         for number in numbers.tolist():
             yield number * rows, min((number + 1) * rows, self.rowset.row_count)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nyala.delta.delta_file import LITTLE_TEXT_BYTES
 from nyala.delta.run import LIVENESS, DeltaRun, Rowids, Timestamps, merge_runs
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.records import dataclass
@@ -38,7 +39,7 @@ from nyala.tablet.diff_pieces import (
     to_numpy,
     values_of,
 )
-from nyala.tablet.diff_records import Touched, change_counts, in_memory, may_meet, rowsets_of
+from nyala.tablet.diff_records import Touched, change_counts, in_memory, may_meet, rowsets_of, text_row_bytes
 from nyala.tablet.diff_spec import COMMIT_TIMESTAMP, DiffSpec
 from nyala.tablet.key_merge import KeyedRows, aligned_heads
 from nyala.tablet.parallel import in_parallel
@@ -47,18 +48,25 @@ from nyala.tablet.root import AnyRowSet, TableState
 
 
 def all_versions(table: TableState, spec: DiffSpec) -> Iterator[pa.RecordBatch]:
-    for since, until, count in _slices(table, spec):
+    most = _most_versions(table, spec)
+    for since, until, count in _slices(table, spec, most):
         part = dataclasses.replace(spec, since=since, until=until)
-        yield from (_of_slice if count <= spec.slice_versions else _of_batch)(table, part)
+        yield from (_of_slice if count <= most else _of_batch)(table, part)
 
 
-def _slices(table: TableState, spec: DiffSpec) -> Iterator[tuple[int, int, int]]:
-    """(since, until, versions at most): pieces of the interval, each small enough, or of one timestamp."""
+def _most_versions(table: TableState, spec: DiffSpec) -> int:
+    """How many versions are sorted at once: fewer where they have much text."""
+    text = max((text_row_bytes(rowset, spec) for rowset in rowsets_of(table, spec)), default=0.0)
+    return max(1, min(spec.slice_versions, int(LITTLE_TEXT_BYTES / max(1.0, text))))
+
+
+def _slices(table: TableState, spec: DiffSpec, most: int) -> Iterator[tuple[int, int, int]]:
+    """(since, until, versions): pieces of the interval with at most `most` versions, or of one timestamp."""
     moments, counts = change_counts(table, spec)
     since, begin = spec.since, 0
     sums = np.concatenate([[0], np.cumsum(counts)])
     while begin < len(moments):
-        end = int(np.searchsorted(sums, sums[begin] + spec.slice_versions, side="right")) - 1
+        end = int(np.searchsorted(sums, sums[begin] + most, side="right")) - 1
         end = max(end, begin + 1)
         until = int(moments[end - 1])
         yield since, until, int(sums[end] - sums[begin])
@@ -195,7 +203,7 @@ def _timeline(
             parts.append(past)
         for file in rowset.redo:
             if column_id in file.column_ids and spec.meets(file.timestamp_min, file.timestamp_max):
-                found = file.run_in(column_id, lower, upper, whole=rowset.changes.keeps_runs(file))
+                found = file.run_in(column_id, lower, upper, whole=rowset.changes.keeps_runs(file, column_id))
                 redo += [] if found is None else [found]
     elif column is None:
         times = rowset.insertion_times(lower, upper)
@@ -229,7 +237,8 @@ def _past(
     runs = [
         run.window(lower, upper)
         for file in files
-        if (run := file.run_in(column_id, lower, upper, whole=rowset.changes.keeps_runs(file))) is not None
+        if (run := file.run_in(column_id, lower, upper, whole=rowset.changes.keeps_runs(file, column_id)))
+        is not None
     ]
     undo = merge_runs([DeltaRun(r.kind, r.rowids, r.timestamps, _as(r.values, column)) for r in runs])
     at = np.flatnonzero(spec.inside(undo.timestamps))

@@ -16,8 +16,9 @@ help:
                      times where windows of several rowsets are held at once
     one row          always passes
 
-Left out: changes, which are laid over what is decoded and lie in memory by themselves; rows that are in memory only,
-which are bounded where they are written.
+Text of changes counts where a rowset has more than 256 MB of it, as if each file changed each row once.
+
+Left out: other changes; rows that are in memory only, whose bytes are bounded when they are written.
 """
 
 from __future__ import annotations
@@ -144,7 +145,10 @@ class Fitting:
         again_max = _AGAIN_MAX if self._at_once == 1 else _AGAIN_MERGED_MAX
         first = lower // STEP_ROWS
         while window_rows > 1 and _largest(steps, of_rows, first, window_rows) > enough:
-            if self._decoded_again(window_rows // 2) > again_max:
+            if (
+                _largest(steps, of_rows, first, window_rows) <= _SHARE_BYTES_MAX
+                and self._decoded_again(window_rows // 2) > again_max
+            ):
                 break
             window_rows //= 2
         return window_rows
@@ -170,6 +174,8 @@ def _parts(
     named = {column.name for column in columns}
     for column in _columns(spec, columns):
         reader = rowset.base_column(column.id)
+        if rowset.changes.has_much_text(column.id, spec.snapshot):
+            per_row += rowset.changes.text_row_bytes(column.id, spec.snapshot)
         if reader is None:
             per_row += default_array(column, 1, "read").nbytes
             continue

@@ -240,8 +240,8 @@ def test_runs_of_a_rowset_are_kept_whole_while_all_of_them_are_a_small_part_of_t
         written = write_delta_file(FILES, f"{tmp_path}/{number}.redo", "redo", {v.id: run}, {v.id: v.type})
         files.append(DeltaFile.open(FILES, str(tmp_path), written.meta(number, f"{number}.redo"), cache))
         changed = disk.with_flushed_deltas(files, 100 * number)
-        assert [changed.changes.keeps_runs(file) for file in files] == [number == 1] * number
-    assert not changed.changes.keeps_runs(changed.undo[0])
+        assert [changed.changes.keeps_runs(file, v.id) for file in files] == [number == 1] * number
+    assert not changed.changes.keeps_runs(changed.undo[0], v.id)
 
 
 def test_a_scan_of_one_column_does_not_open_the_changes_of_another(tmp_path):

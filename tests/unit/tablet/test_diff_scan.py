@@ -282,7 +282,7 @@ def test_slices_are_as_large_as_they_may_be(db: Database) -> None:
         table.upsert({"k": [number % 3], "v": [number]})
     _, state, lower, upper = table._interval(NEVER, None)
     spec = make_diff_spec(state, lower, upper, "all", state.schema.columns)
-    slices = list(diff_versions._slices(state, dataclasses.replace(spec, slice_versions=8)))
+    slices = list(diff_versions._slices(state, spec, 8))
     assert [count for _, _, count in slices] == [8, 8, 4]
     assert [since for since, _, _ in slices] == [NEVER, *(until for _, until, _ in slices[:-1])]
     assert slices[-1][1] == upper

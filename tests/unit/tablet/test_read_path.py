@@ -77,7 +77,7 @@ def build(db: Database) -> World:
         "n": "int32",
         "a": nyala.column("int64", block_size=512),
         "f": "double",
-        "t": nyala.column("string", block_size=512),
+        "t": nyala.column("string", encoding="dictionary", block_size=512),
     }
     table = db.create_table("t", columns, ["s", "n"], [hashes, ranges])
     world, now = World(db), dict[tuple[str, int], Row]()
