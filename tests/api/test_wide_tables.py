@@ -32,7 +32,7 @@ def wide(keys: range, columns: int, seed: int) -> pa.Table:
     return pa.table(made)
 
 
-@pytest.mark.parametrize(("columns", "buckets", "rows"), [(1000, 1, 40), (300, 20, 200), (6, 1, 20)])
+@pytest.mark.parametrize(("columns", "buckets", "rows"), [(1000, 1, 40), (300, 4, 200), (6, 1, 20)])
 def test_wide_tables_keep_their_rows(tmp_path: Path, columns: int, buckets: int, rows: int) -> None:
     """A column, a tablet or a table that is written without a look at its values lost or changed some of them."""
     names = [f"t{number}" for number in range(1 if columns > 6 else 30)]

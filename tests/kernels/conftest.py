@@ -14,7 +14,12 @@ from types import ModuleType
 import pytest
 
 TOOL = Path(__file__).parents[2] / "tools" / "build_kernels.py"
-KINDS = ["plain", "compiled", "compiled_avx2", "checked"]
+KINDS = [
+    "plain",
+    "compiled",
+    "compiled_avx2",
+    pytest.param("checked", marks=pytest.mark.long),  # compiling them takes longer than all other tests here
+]
 
 
 def loaded(folder: Path) -> ModuleType:

@@ -483,6 +483,7 @@ print("done")
 """
 
 
+@pytest.mark.long
 def test_separate_executors(tmp_path: Path) -> None:
     """On a cluster of two executor processes everything that runs in tasks finds what it needs."""
     (tmp_path / "cluster.py").write_text(CLUSTER)

@@ -253,6 +253,7 @@ def test_no_filter_leaks(
 
 @pytest.mark.usefixtures("pushdown")
 @pytest.mark.skipif(pyspark.__version__ >= "5", reason="Spark keeps filters apart")
+@pytest.mark.long
 def test_the_cases_catch_a_source_that_takes_filters(spark: SparkSession) -> None:
     """Of a source that takes filters each case finds wrong rows: that is why ours takes none."""
     spark.dataSource.register(LeakySource)
