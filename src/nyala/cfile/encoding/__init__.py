@@ -51,7 +51,8 @@ _ENCODINGS: Final[tuple[Encoding, ...]] = (
 _INDEXED_TEXT: Final = (format.ENCODING_PLAIN, format.ENCODING_PATTERN)
 # To look at each block of fewer would take longer than to write it, and its alphabets more than they save.
 _PATTERN_ROWS_MIN: Final = 32
-# Columns of fewer bytes are written without a sample.
+# Columns of at most so many rows, and of fewer bytes, are written without a sample.
+_SMALL_ROWS: Final = 256
 _SMALL_BYTES: Final = 4096
 _BY_CODE: Final = {encoding.code: encoding for encoding in _ENCODINGS}
 _BY_NAME: Final = {encoding.name: encoding for encoding in _ENCODINGS}
@@ -146,7 +147,10 @@ def choose_encoding(
 
 
 def _is_small(form: Physical, values: pa.Array) -> bool:
-    """Whether the values take less than 4 KB: then writing samples in each encoding costs more than it saves."""
+    """Whether the column has at most 256 rows and less than 4 KB: samples of each encoding would cost more than they
+    save."""
+    if len(values) > _SMALL_ROWS:
+        return False
     if form.kind == BYTES:
         offsets = binary_offsets(values)
         return len(offsets) + int(offsets[-1]) - int(offsets[0]) < _SMALL_BYTES
