@@ -211,9 +211,12 @@ KINDS: dict[str, tuple[Callable[..., Any], tuple[str, str]]] = {
     "rewrite of one": (lambda db, phase: merge(db, only=slice(1), phase=phase), ("reserved", "written")),
 }
 
+IN_THE_GATE = ("minor", "merge")
+BY_NIGHT = [pytest.param(kind, marks=() if kind in IN_THE_GATE else pytest.mark.long) for kind in KINDS]
+
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BY_NIGHT)
 def test_what_is_written_in_any_phase_is_neither_lost_nor_doubled(
     db: Database, kind: str, mutation: str
 ) -> None:
@@ -238,7 +241,7 @@ def test_what_is_written_in_any_phase_is_neither_lost_nor_doubled(
     assert db["t"].count("a = 1 AND k < 9") == 9
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BY_NIGHT)
 def test_a_process_killed_in_any_phase_loses_nothing_and_leaves_no_file(
     folder: Path, db: Database, kind: str
 ) -> None:

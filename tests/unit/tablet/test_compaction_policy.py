@@ -660,7 +660,7 @@ def check_stable(tablet, steps_per_round, rounds):
     assert tablet.steps <= steps_per_round * rounds
 
 
-@pytest.mark.parametrize("flush_rows", [32, 256])
+@pytest.mark.parametrize("flush_rows", [pytest.param(32, marks=pytest.mark.long), 256])
 def test_random_inserts_are_rewritten_a_logarithm_of_times(flush_rows):
     """Each flush covers the whole key range: the worst for a key-ordered store."""
     rng = np.random.default_rng(1)
