@@ -21,10 +21,12 @@ the column, from the middles of its quarters, in every candidate, compressed as 
 longer than these is written whole. One of at most 256 rows and less than 4 KB is plain without a sample
 (`choose_encoding`). So a flush pays for one sample per candidate and not for every encoder on everything. A column
 whose beginning is unlike the rest is still seen from four places. Where values are NULL, it is quarters of those that
-are not. The stretches are short by default. Zstd and Snappy do on 30 KB something else than on a megabyte
-(Zstd finds seven times less in a megabyte of numbered names than in a stretch of them), and LZ4 over what is compressed already does; so where one of these is asked
-for by name, two stretches are as long as blocks. Zlib never looks back farther than 32 KB, and takes up to a second a
-megabyte.
+are not.
+
+The stretches are short by default. Zstd and Snappy do on 30 KB something else than on a megabyte (Zstd finds seven
+times less in a megabyte of numbered names than in a stretch of them), and LZ4 over what is compressed already does; so
+where one of these is asked for by name, two stretches are as long as blocks. Zlib never looks back farther than 32 KB,
+and takes up to a second a megabyte.
 
 A frame of reference, with or without ALP, spans what its block spans. Where the key begins with a sensor, a stretch
 lies in one and a block in a dozen, whose times start anew; and of ten thousand values that return, a stretch has most
