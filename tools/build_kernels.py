@@ -19,6 +19,7 @@ NAME = "nyala.cfile.kernels.compiled"
 PARTS = (
     "changes.pxi",
     "codewords.pxi",
+    "filters.pxi",
     "picking.pxi",
     "questions.pxi",
     "reading.pxi",

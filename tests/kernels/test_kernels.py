@@ -748,3 +748,29 @@ def test_runs_and_packed_numbers_reach_no_other_memory(compiled_kernels: ModuleT
     ):
         with pytest.raises(ValueError, match="expected"):
             compiled_kernels.unpack(data, start, bits, count, upper, np.empty(room_count, np.uint64))
+
+
+@given(
+    hashes=st.lists(st.integers(0, (1 << 64) - 1), max_size=50),
+    blocks=st.sampled_from((1, 2, 3, 1000)),
+    seed=st.integers(0, 1 << 32),
+)
+def test_hashes_are_put_into_a_filter(kernels: ModuleType, hashes: list[int], blocks: int, seed: int) -> None:
+    """A key whose bits are elsewhere is denied, and inserted a second time."""
+    salts = np.random.default_rng(seed).integers(0, 1 << 32, 8, np.uint32)
+    words = np.zeros((blocks, 8), np.uint32)
+    kernels.put_in(np.array(hashes, np.uint64), salts, words)
+    expected = [[0] * 8 for _ in range(blocks)]
+    for number in hashes:
+        for place, salt in enumerate(salts.tolist()):
+            bit = (number & 0xFFFFFFFF) * salt % (1 << 32) >> 27
+            expected[(number >> 32) * blocks >> 32][place] |= 1 << bit
+    assert words.tolist() == expected
+
+
+def test_a_filter_without_blocks_is_refused(compiled_kernels: ModuleType) -> None:
+    """Bits would be set in memory of others."""
+    hashes, salts = np.ones(1, np.uint64), np.ones(8, np.uint32)
+    for words in (np.zeros((0, 8), np.uint32), np.zeros((1, 4), np.uint32)):
+        with pytest.raises(ValueError, match="blocks"):
+            compiled_kernels.put_in(hashes, salts, words)

@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from nyala.cfile import format
+from nyala.cfile import format, kernels
 
 __all__ = ["Bloom", "PagedBloom"]
 
@@ -49,18 +49,13 @@ class Bloom:
     def build(cls, hashes: npt.NDArray[np.uint64], bits_per_key: int = format.BLOOM_BITS_PER_KEY) -> Bloom:
         """A filter of so many bits a key (in whole blocks, at least one).
 
-        Cost: 16 bytes of memory a key while it is built; about 40 ns a key.
+        Cost: a few nanoseconds a key; without compiled kernels about 40, and 16 bytes of memory a key.
         """
         bits_per_block = 8 * format.BLOOM_BLOCK_BYTES
         count = max(1, -(-len(hashes) * bits_per_key // bits_per_block))
-        blocks, keys = _split(hashes, count)
-        # One byte for each bit and packing at the end: setting bits of words in place would have to be
-        # done one after the other where two keys share a word.
-        bits = np.zeros(count * bits_per_block, np.uint8)
-        starts = blocks * bits_per_block
-        for word in range(_WORDS):
-            bits[starts + (32 * word) + ((keys * _SALT[word]) >> _BIT_SHIFT)] = 1
-        return cls(np.packbits(bits, bitorder="little").view("<u4").reshape(count, _WORDS))
+        words = np.zeros((count, _WORDS), np.uint32)
+        kernels.put_in(np.ascontiguousarray(hashes), _SALT, words)
+        return cls(words)
 
     def may_contain(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """For each hash: False when no key with it was put in."""

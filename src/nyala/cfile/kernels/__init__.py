@@ -13,6 +13,7 @@
     widen      codewords as Arrow's indices
     spread     dense values to the rows that have one      spread_ends   the same of offsets
     repeat     values of runs to their rows          unpack   packed numbers
+    put_in     hashes of keys into a bloom filter
     letters    which bytes stand in each place of texts of one length
     unspell    such texts as numbers          spell   the texts of numbers
     views      codewords as Arrow's views of the words
@@ -70,6 +71,7 @@ __all__ = [
     "lay_words",
     "letters",
     "places",
+    "put_in",
     "read_values",
     "repeat",
     "rows_matching",
@@ -129,6 +131,7 @@ if TYPE_CHECKING:
         lay_words,
         letters,
         places,
+        put_in,
         repeat,
         rows_matching,
         spell,
@@ -145,7 +148,7 @@ else:
     in_range, in_table = _kernels.in_range, _kernels.in_table
     places, rows_matching, views = _kernels.places, _kernels.rows_matching, _kernels.views
     spread, spread_ends = _kernels.spread, _kernels.spread_ends
-    repeat, unpack = _kernels.repeat, _kernels.unpack
+    repeat, unpack, put_in = _kernels.repeat, _kernels.unpack, _kernels.put_in
     letters, spell, unspell = _kernels.letters, _kernels.spell, _kernels.unspell
     lay, lay_words, word_ends = _kernels.lay, _kernels.lay_words, _kernels.word_ends
 

@@ -34,7 +34,7 @@ cdef extern from *:
     bint _checked "NYALA_CHECKED"
     bint _has_avx2 "NYALA_HAS_AVX2"
 
-REVISION = 20
+REVISION = 21
 CHECKED = bool(_checked)
 HAS_AVX2 = bool(_has_avx2)
 
@@ -531,3 +531,4 @@ include "spelling.pxi"
 include "reading.pxi"
 include "sieving.pxi"
 include "runs.pxi"
+include "filters.pxi"

@@ -32,6 +32,7 @@ __all__ = [
     "lay",
     "lay_words",
     "places",
+    "put_in",
     "repeat",
     "rows_matching",
 ]
@@ -39,7 +40,7 @@ __all__ += ["spread", "spread_ends", "unpack", "views", "widen", "word_ends"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 20
+REVISION: Final = 21
 CHECKED: Final = False
 
 
@@ -279,6 +280,21 @@ def unpack(
     if len(ones) != count or int(ones[-1]).bit_length() + bits > 64:
         raise ValueError(f"expected the upper bits of {count} numbers above {bits}, found others")
     out |= ones.view("<u8") << np.uint64(bits)
+
+
+def put_in(
+    hashes: npt.NDArray[np.uint64], salts: npt.NDArray[np.uint32], words: npt.NDArray[np.uint32]
+) -> None:
+    """Set the bits of these hashes in the words of a bloom filter, a row for each block, which are all 0."""
+    count, width = words.shape
+    starts = (((hashes >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)).astype(np.int64) * (32 * width)
+    keys = hashes.astype(np.uint32)
+    # One byte for each bit and packing at the end: setting bits of words in place would have to be
+    # done one after the other where two keys share a word.
+    bits = np.zeros(32 * words.size, np.uint8)
+    for word, salt in enumerate(salts):
+        bits[starts + (32 * word) + ((keys * salt) >> np.uint32(27))] = 1
+    words[:] = np.packbits(bits, bitorder="little").view("<u4").reshape(words.shape)
 
 
 def repeat(values: pa.Buffer, width: int, ends: npt.NDArray[np.int64], out: pa.Buffer) -> None:
