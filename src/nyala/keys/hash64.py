@@ -85,8 +85,9 @@ def hash_fixed(rows: npt.NDArray[np.uint8], width: int) -> Hashes:
     for at in range(0, width - _WORD + 1, _WORD):
         h = _mix(h, np.ndarray((count,), dtype="<u8", buffer=rows, offset=at, strides=(stride,)))
     if tail := width % _WORD:
-        for i in range(tail):
-            h ^= rows[:, width - tail + i].astype(np.uint64) << np.uint64(8 * i)
+        # The key's last word; the bytes before the tail are its low ones. A key of this layout has no fewer.
+        last = np.ndarray((count,), dtype="<u8", buffer=rows, offset=width - _WORD, strides=(stride,))
+        h ^= last >> np.uint64(8 * (_WORD - tail))
         h *= _M
     return _finish(h)
 
