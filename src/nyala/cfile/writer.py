@@ -13,6 +13,7 @@ Rows per block are a power of two per column, so that blocks of all columns of a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -27,6 +28,7 @@ from nyala.cfile.bloom import Bloom
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace, ColumnWriteSpec, WrittenFile
 from nyala.cfile.compression import compression_code, effective_compression
 from nyala.cfile.encoding import FRAMES, PLAIN, BlockEncoder, Encoding, choose_encoding, key_stretch_log2
+from nyala.cfile.encoding.dictionary import DictionaryEncoder
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.physical import (
     BITS,
@@ -100,7 +102,7 @@ class CFileWriter:
         # A block of the KEY column has its first key; a zone would only say the same again.
         zones = None
         if spec.key.role != KEY:
-            zones = [zone_of(form, stored.slice(int(start), 1 << log2)) for start in starts]
+            zones = [_zone(made, start, min(start + (1 << log2), len(array))) for start in starts.tolist()]
         footer = ColumnFooter(
             spec.key,
             form,
@@ -270,6 +272,14 @@ def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool, is_sampl
         block_size = spec.block_size_bytes or format.PATTERN_KEY_BLOCK_SIZE_BYTES_DEFAULT
         log2 = rows_per_block_log2(form, array, block_size)
     return _Encoded(form, stored, encoding, encoder, asked, compression, log2, is_dense)
+
+
+def _zone(made: _Encoded, lower: int, upper: int) -> Zone:
+    if isinstance(made.encoder, DictionaryEncoder) and not made.stored.null_count:
+        # Codewords ascend as words do, and numbers are compared ten times as fast as text.
+        ends = made.encoder.ends(lower, upper)
+        return replace(zone_of(made.form, ends), row_count=upper - lower)
+    return zone_of(made.form, made.stored.slice(lower, upper - lower))
 
 
 def _blocks(made: _Encoded, validity: pa.Buffer | None) -> Iterator[list[Any]]:

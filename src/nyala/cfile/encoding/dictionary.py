@@ -32,7 +32,7 @@ from nyala.cfile.planes import pack_planes, planes_size
 from nyala.records import dataclass
 from nyala.schema.types import ColumnType
 
-__all__ = ["CODEWORDS", "Dictionary", "codeword_dtype"]
+__all__ = ["CODEWORDS", "Dictionary", "DictionaryEncoder", "codeword_dtype"]
 
 # What codewords are, where they are asked and picked as numbers: Arrow's indices.
 CODEWORDS: Final = physical(ColumnType("int32"))
@@ -54,7 +54,7 @@ def codeword_dtype(dictionary_count: int) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True)
-class _DictionaryEncoder:
+class DictionaryEncoder:
     dictionary: pa.Array
     codewords: npt.NDArray[Any]
     table: None = None
@@ -69,6 +69,11 @@ class _DictionaryEncoder:
             return shuffled
         header = format.CODEWORDS_HEADER.pack(format.CODEWORDS_PLANES, bits, bytes(2), base)
         return pa.py_buffer(header + pack_planes(words - words.dtype.type(base), bits))
+
+    def ends(self, lower: int, upper: int) -> pa.Array:
+        """The least and the greatest word of these rows."""
+        words = self.codewords[lower:upper]
+        return self.dictionary.take(pa.array([words.min(), words.max()]))
 
 
 class Dictionary:
@@ -103,7 +108,7 @@ class Dictionary:
         rank = np.empty(len(order), dtype)
         rank[order] = np.arange(len(order), dtype=dtype)
         codewords = rank[encoded.indices.to_numpy(zero_copy_only=False)]
-        return _DictionaryEncoder(distinct.take(pa.array(order)), codewords)
+        return DictionaryEncoder(distinct.take(pa.array(order)), codewords)
 
     def codes(self, block: EncodedValues) -> pa.DictionaryArray:
         """The block as Arrow's dictionary array: 32-bit indices into the column's dictionary, which it shares.
