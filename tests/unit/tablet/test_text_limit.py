@@ -231,7 +231,7 @@ def test_an_answer_of_more_text_than_an_array_holds_comes_in_chunks(
 
 
 def test_a_single_row_is_not_asked_for_for_ever(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k")
+    table = db.create_table("t", {"k": "int64", "s": nyala.column("string", encoding="dictionary")}, "k")
     for part in range(2):
         table.insert({"k": [part], "s": [texts("noise", 1, 100)[0]]})
         table.flush()
