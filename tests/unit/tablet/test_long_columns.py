@@ -249,7 +249,7 @@ def test_six_gibibytes_in_one_batch(tmp_path: Path, form: str) -> None:
             assert table.count(at=result.timestamp - 1) == 0
         found = table.get_many({"k": np.arange(0, rows, 10)})
         assert pc.all(pc.equal(found["s"], word)).as_py() and found.num_rows == rows // 10
-        assert table.get(k=rows - 1)["s"] == word
+        assert table.get({"k": rows - 1})["s"] == word
         for versions in ("net", "all"):
             feed = table.changes(since=result.timestamp - 1, versions=versions)
             assert sum(batch.num_rows for batch in feed.to_reader()) == rows
