@@ -31,6 +31,7 @@ import math
 import operator
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial, reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -40,7 +41,6 @@ import pyarrow.compute as pc
 
 from nyala.errors import Error
 from nyala.polars_trees import tree_of
-from nyala.records import dataclass
 from nyala.schema import nodes
 from nyala.schema.literals import normalise
 from nyala.schema.nodes import Node

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import google_crc32c
 
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.records import dataclass
 
 __all__ = [
     "APPLICATION_ID",

@@ -37,6 +37,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 import google_crc32c
@@ -44,7 +45,6 @@ import google_crc32c
 from nyala.catalog.format import CATALOG_NAME, LEASES_NAME
 from nyala.env import MAY_NOT_WRITE, Env, FileLock, MissingFileError, Reserve, is_full, is_gone
 from nyala.errors import HistoryExpiredError, InvalidArgumentError, StorageError
-from nyala.records import dataclass
 
 __all__ = [
     "EVERYTHING",

@@ -35,7 +35,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
@@ -44,7 +44,6 @@ from nyala.cfile.format import ROWS_PER_BLOCK_LOG2_MAX
 from nyala.errors import InvalidArgumentError
 from nyala.partition.levels import Partition, PartitionSchema
 from nyala.partition.model import problem_of
-from nyala.records import dataclass
 from nyala.rowset.meta import RowSetMeta
 from nyala.schema.schema import Schema
 

@@ -17,13 +17,13 @@ import functools
 import json
 import os
 import socket
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from nyala.catalog.format import LOCK_NAME
 from nyala.env import Env, FileLock, MissingFileError
 from nyala.env.interrupts import Interruptible
 from nyala.errors import LockedError, StorageError
-from nyala.records import dataclass
 
 __all__ = ["LockHolder", "Purpose", "StoreLock"]
 

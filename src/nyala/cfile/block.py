@@ -20,6 +20,7 @@ the block's size, the decompressed size, the values (see `Encoding.decode`). Eac
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import google_crc32c
@@ -40,7 +41,6 @@ from nyala.cfile.encoding.rle import RunLength
 from nyala.cfile.physical import FIXED, Physical, slice_bitmap
 from nyala.cfile.planes import planes_size
 from nyala.errors import CorruptionError
-from nyala.records import dataclass
 
 __all__ = ["BLOCK_BYTES_MIN", "BlockHeader", "column_validity", "compare_crc", "decode_block", "encode_block"]
 __all__ += ["encode_blocks", "line_of", "read_header"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -31,7 +31,6 @@ from nyala.cfile.first_pass import FirstPass
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.physical import Physical, narrow_decimal, narrow_physical
 from nyala.errors import CorruptionError
-from nyala.records import dataclass
 from nyala.schema.arrow_values import is_sound
 
 if TYPE_CHECKING:

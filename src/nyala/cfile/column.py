@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from nyala.cfile import format
-from nyala.records import dataclass
 from nyala.schema.types import ColumnType
 
 __all__ = ["BASE", "BLOOM", "DELTA_ROWID", "DELTA_TIMESTAMP", "DELTA_VALUE", "KEY"]

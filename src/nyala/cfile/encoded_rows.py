@@ -10,7 +10,7 @@ Immutable; any thread may use them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -26,7 +26,6 @@ from nyala.cfile.memory import scratch
 from nyala.cfile.number_set import NumberSet
 from nyala.cfile.physical import Physical
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.records import dataclass
 from nyala.schema.constraint import order_key
 from nyala.schema.word_test import Demanded, WordTest
 

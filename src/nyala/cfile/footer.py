@@ -17,6 +17,8 @@ shift. Offsets and lengths are parallel vectors and not pairs, so that NumPy rea
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +33,6 @@ from nyala.cfile.physical import BYTES, FIXED, Physical, bloom_physical, physica
 from nyala.cfile.zonemap import Zone, ZoneMap
 from nyala.errors import CorruptionError, SchemaError, StorageError
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.records import dataclass
 from nyala.schema.types import ColumnType
 
 __all__ = ["ColumnFooter", "another_file", "refuse_unknown_flags"]

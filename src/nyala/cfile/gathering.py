@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, cast
@@ -34,7 +35,6 @@ from nyala.cfile.encoding.frame import Frame, Rows, joined_words, output
 from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.physical import Physical
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.records import dataclass
 
 __all__ = ["Cut", "FramePick", "Ordinals", "Pick", "TextPick", "Words", "gathered", "joined_columns"]
 __all__ += ["joined_picks", "one_pick", "picked_words", "text_pick", "word_dtype"]

@@ -13,12 +13,12 @@ Immutable; any thread may use it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from nyala.records import dataclass
 from nyala.schema.constraint import Constraint
 
 __all__ = ["NOTHING", "NumberSet"]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from dataclasses import field
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
@@ -28,7 +28,6 @@ import pyarrow.compute as pc
 
 from nyala.cfile import format
 from nyala.cfile.memory import scratch
-from nyala.records import dataclass
 from nyala.schema.types import ColumnType
 
 __all__ = ["BITS", "BYTES", "FIXED", "Physical"]

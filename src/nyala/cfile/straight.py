@@ -16,7 +16,7 @@ Source: decisions 0043, 0044.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -28,7 +28,6 @@ from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.kernels import Answers, Demand, Stretch
 from nyala.cfile.memory import allocate, scratch
 from nyala.cfile.number_set import NumberSet
-from nyala.records import dataclass
 from nyala.schema.word_test import Demanded
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -26,7 +27,6 @@ import pyarrow.compute as pc
 
 from nyala.cfile import format
 from nyala.cfile.physical import BYTES, FIXED, Physical
-from nyala.records import dataclass
 from nyala.schema.constraint import Constraint
 
 __all__ = ["Zone", "ZoneMap", "zone_of"]

@@ -13,14 +13,13 @@ Source: shared design, section 3, "Arrow and NumPy throughout": calls are O(colu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from nyala.delta.run import Rowids, Timestamps, take
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.records import dataclass
 from nyala.schema.long_column import Column, LongColumn
 
 __all__ = ["DeltaBatch", "SharedBatch", "held_bytes"]

@@ -24,6 +24,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -57,7 +58,6 @@ from nyala.delta.run import (
 )
 from nyala.env.files import Files
 from nyala.errors import CorruptionError
-from nyala.records import dataclass
 from nyala.schema.adapter import adapt
 from nyala.schema.types import MAX_CELL_BYTES, ColumnType
 

@@ -34,6 +34,7 @@ Departure: Kudu keeps row-wise change lists; a scan of three columns there decod
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias
 
@@ -43,7 +44,6 @@ import pyarrow as pa
 
 from nyala.cfile.gathering import word_dtype
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.records import dataclass
 from nyala.schema.adapter import joined
 from nyala.schema.plain_arrays import array_of_numbers
 

@@ -7,7 +7,7 @@ the clock.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from nyala.env.clock import Clock, SystemClock
@@ -25,7 +25,6 @@ from nyala.env.owner import is_gone, mark_of_ancestor, process_mark
 from nyala.env.posix_files import PosixFiles, system_files
 from nyala.env.randomness import Randomness, SystemRandomness
 from nyala.env.reserve import Reserve, is_full, why_full
-from nyala.records import dataclass
 
 __all__ = [
     "MAY_NOT_WRITE",

@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nyala.errors import InvalidArgumentError
@@ -26,7 +27,6 @@ from nyala.partition.hashing import DEFAULT_SEED
 from nyala.partition.model import MAX_TABLETS, HashLevel, Partition, PartitionSchema
 from nyala.partition.ranges import RangeBound, build_ranges
 from nyala.partition.router import Router
-from nyala.records import dataclass
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import ColumnSchema, Schema
 

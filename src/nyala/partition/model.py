@@ -20,13 +20,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
 from nyala.partition.hashing import ALGORITHM, DEFAULT_SEED
-from nyala.records import dataclass
 from nyala.schema.plain_arrays import array_of_bytes
 from nyala.schema.schema import ColumnSchema, Schema
 

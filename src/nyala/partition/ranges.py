@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nyala.errors import InvalidArgumentError, SchemaError
 from nyala.keys.codec import KeyCodec
-from nyala.records import dataclass
 from nyala.schema.array_cast import shorten
 from nyala.schema.cast import cast_value
 from nyala.schema.limits import DEFAULT_LIMITS, Limits

@@ -12,7 +12,7 @@ Immutable but for the newest DeltaMemStore, which grows at its end (X2 of `versi
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence, Set
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
@@ -26,7 +26,6 @@ from nyala.delta.node import Cell
 from nyala.delta.run import DeltaRun, Rowids, merge_runs
 from nyala.errors import CorruptionError
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.records import dataclass
 
 __all__ = ["Changes"]
 

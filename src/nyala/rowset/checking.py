@@ -21,6 +21,7 @@ Source: design §6 (R2, R4, R5); ecosystem, reliability list, line 23.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -32,7 +33,6 @@ from nyala.cfile.reader import KeysError, SummaryError, SurplusError
 from nyala.delta.delta_file import DeltaFile, RunBounds
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids, Timestamps, merge_runs
 from nyala.errors import CorruptionError, StorageError
-from nyala.records import dataclass
 from nyala.rowset.mem_rowset import MemRowSet
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ Source: Kudu docs/design-docs/tablet.md, "Historical MVCC in DiskRowSets" to "Su
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -39,7 +40,6 @@ from nyala.errors import CorruptionError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.records import dataclass
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.meta import RowSetMeta
 from nyala.rowset.patches import Patch, PatchedRows, find_patch

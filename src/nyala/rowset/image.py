@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,6 @@ import pyarrow as pa
 from nyala.cfile.physical import binary_offsets, is_large
 from nyala.delta.run import LIVENESS, DeltaRun, Rowids, take, without_history
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.records import dataclass
 from nyala.rowset.meta import NO_ROWID
 from nyala.schema.long_column import Column, LongColumn
 from nyala.schema.plain_arrays import booleans_of

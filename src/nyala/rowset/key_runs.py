@@ -19,6 +19,7 @@ Source: shared design, section 3, "Every rowset is base + UNDO + REDO"; the loga
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise, repeat
 from typing import Any, Final, NamedTuple
 
@@ -29,7 +30,6 @@ from nyala.delta.run import Rowids
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.records import dataclass
 from nyala.rowset.meta import NO_ROWID
 
 __all__ = ["KeyRun", "KeyRuns", "SharedKeys"]

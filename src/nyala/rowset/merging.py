@@ -31,6 +31,7 @@ in arrays, where Kudu walks lists of changes row by row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +41,6 @@ from nyala.delta.applier import patch
 from nyala.delta.run import LIVENESS, DeltaRun, Rowids, Timestamps, build_run, take
 from nyala.errors import CorruptionError
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.records import dataclass
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.meta import NO_ROWID
 from nyala.schema.schema import Schema

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, NewType
 
 from nyala.cfile.column import ColumnKey, ColumnPlace
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.records import dataclass
 
 __all__ = ["NO_ROWID", "RowSetId", "RowSetMeta"]
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
@@ -25,7 +26,6 @@ from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import BASE, ColumnPlace
 from nyala.cfile.reader import CFileReader
 from nyala.env.files import Files
-from nyala.records import dataclass
 
 __all__ = ["Part", "PartDescription"]
 

@@ -24,7 +24,7 @@ Departure: what they come to is one patch, which scans share.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -40,7 +40,6 @@ from nyala.cfile.reader import ReadStats
 from nyala.delta.applier import decide, overlay, patch
 from nyala.delta.run import take
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.records import dataclass
 from nyala.rowset.changes import Changes
 from nyala.schema.adapter import adapt
 from nyala.schema.arrow_values import fixed_values, is_narrow

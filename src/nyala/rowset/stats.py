@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from nyala.cfile.reader import ReadStats
-from nyala.records import dataclass
 
 __all__ = ["RowSetStats"]
 

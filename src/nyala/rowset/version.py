@@ -26,6 +26,7 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Self
 
 import pyarrow as pa
@@ -39,7 +40,6 @@ from nyala.delta.run import LIVENESS
 from nyala.env.files import Files
 from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
-from nyala.records import dataclass
 from nyala.rowset.changes import Changes
 from nyala.rowset.key_index import KeyIndex
 from nyala.rowset.meta import RowSetMeta

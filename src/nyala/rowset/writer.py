@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -27,7 +28,6 @@ from nyala.delta.delta_file import LIVENESS_TYPE, WrittenDelta, write_delta_file
 from nyala.delta.run import LIVENESS
 from nyala.env.files import Files
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.records import dataclass
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.meta import RowSetMeta
 from nyala.schema.schema import ColumnSchema, Schema

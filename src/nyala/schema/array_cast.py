@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
@@ -44,7 +45,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.errors import INVALID_UTF8, OUT_OF_RANGE, VALUE_TOO_LARGE, InvalidArgumentError, SchemaError
-from nyala.records import dataclass
 from nyala.schema.types import (
     DATE_MAX_DAYS,
     DATE_MIN_DAYS,

@@ -23,10 +23,11 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.records import dataclass
+from nyala.schema.equality import compared_as_tuples
 from nyala.schema.literals import NAN
 from nyala.schema.types import ColumnType
 
@@ -42,6 +43,7 @@ def order_key(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
+@compared_as_tuples
 @dataclass(frozen=True)
 class Constraint(LazyValues):
     """A necessary condition on one column. Made by `between`, `one_of`, `intersect` and `union`."""

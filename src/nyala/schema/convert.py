@@ -27,7 +27,7 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
@@ -36,7 +36,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.errors import NULL, ColumnNotFoundError, InvalidArgumentError, SchemaError
-from nyala.records import dataclass
 from nyala.schema.array_cast import (
     Cast,
     Failure,

@@ -22,6 +22,7 @@ Cost: one or two NumPy or Arrow calls a comparison, whatever the number of rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
@@ -31,7 +32,6 @@ import pyarrow.compute as pc
 
 from nyala.errors import InvalidArgumentError
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.records import dataclass
 from nyala.schema.arrow_values import (
     STORAGE,
     Mask,

@@ -11,6 +11,7 @@ pattern; what it cannot compile in its memory is refused when the predicate is b
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,7 +19,6 @@ import pyarrow.compute as pc
 
 from nyala.errors import InvalidArgumentError
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.records import dataclass
 from nyala.schema.literals import quote
 
 __all__ = ["LikePattern", "parse_like", "text_after_prefix"]

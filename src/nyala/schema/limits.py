@@ -15,11 +15,10 @@ max_encoded_key_size_bytes, max_identifier_length.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Final
 
 from nyala.errors import InvalidArgumentError
-from nyala.records import dataclass
 
 __all__ = ["DEFAULT_LIMITS", "LARGEST", "Limits"]
 

@@ -22,15 +22,15 @@ import datetime as dt
 import decimal
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.errors import InvalidArgumentError
-from nyala.records import dataclass
 from nyala.schema import literals
+from nyala.schema.equality import compared_as_tuples
 from nyala.schema.literals import iso_text, normalise, quote
 from nyala.schema.value_lists import as_array, literals_of
 
@@ -117,6 +117,7 @@ class Column(Node):
     quoted: bool = field(default=False, compare=False)
 
 
+@compared_as_tuples
 @dataclass(frozen=True)
 class Literal(Node):
     """The same value in every row."""

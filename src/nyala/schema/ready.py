@@ -18,11 +18,11 @@ Source: design §3, "Cost is counted in calls".
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
-from nyala.records import dataclass
 from nyala.schema.array_cast import are_dates, are_finite_times, longest_bytes
 from nyala.schema.schema import ColumnSchema, Schema
 

@@ -31,15 +31,15 @@ import enum
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NewType
 
 import pyarrow as pa
 
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError, SchemaError
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.records import dataclass
 from nyala.schema.cast import cast_value
+from nyala.schema.equality import compared_as_tuples
 from nyala.schema.limits import DEFAULT_LIMITS, LARGEST, Limits
 from nyala.schema.near import nearest
 from nyala.schema.sizes import size_in_bytes, whole_number
@@ -184,6 +184,7 @@ def column(
     )
 
 
+@compared_as_tuples
 @dataclass(frozen=True)
 class ColumnSchema:
     """One column of one version of a table's schema."""

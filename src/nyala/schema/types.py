@@ -27,13 +27,12 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 
 from nyala.errors import SchemaError
-from nyala.records import dataclass
 
 __all__ = [
     "DATE_MAX_DAYS",

@@ -21,6 +21,7 @@ import decimal
 import functools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -29,7 +30,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.errors import InvalidArgumentError, SchemaError
-from nyala.records import dataclass
 from nyala.schema.arrow_values import Mask, decimal_doubles, repeated, rows_of, true_mask, validity
 from nyala.schema.evaluate import Arrays, Bound, compare_arrays, mask_among
 from nyala.schema.literals import parse_date, parse_special_float, parse_timestamp, quote

@@ -14,13 +14,13 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.records import dataclass
 from nyala.schema.constraint import Constraint, Nullness
 from nyala.schema.evaluate import Bound, BoundAnd, BoundCompare, BoundIn, BoundLike, BoundOr
 

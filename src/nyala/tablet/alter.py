@@ -27,6 +27,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nyala.catalog.model import CatalogChange, DroppedRange, TableEntry, TabletEntry, dropping_tablets
@@ -35,7 +36,6 @@ from nyala.errors import TableExistsError, TableNotFoundError
 from nyala.partition.alteration import added_partitions, find_range, ranges_of
 from nyala.partition.levels import Partition, PartitionSchema
 from nyala.partition.ranges import RangeBound
-from nyala.records import dataclass
 from nyala.schema import alteration
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import ColumnSpec, Schema, check_comment, check_table_name

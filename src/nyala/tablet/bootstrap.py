@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -43,7 +43,6 @@ import pyarrow as pa
 
 from nyala.catalog.model import CommittedKey
 from nyala.errors import CorruptionError
-from nyala.records import dataclass
 from nyala.schema.adapter import adapt, are_versions
 from nyala.schema.plain_arrays import array_of_numbers
 from nyala.tablet.idempotency import encode_told

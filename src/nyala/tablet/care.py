@@ -17,13 +17,13 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from nyala.catalog.leases import open_remote_lease
 from nyala.env import is_full
 from nyala.env.interrupts import Uninterrupted
 from nyala.errors import Error, InvalidArgumentError, StorageError
-from nyala.records import dataclass
 from nyala.tablet.compaction import (
     Runner,
     compact,

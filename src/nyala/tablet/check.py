@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -38,7 +38,6 @@ from nyala.env.interrupts import Uninterrupted
 from nyala.errors import CorruptionError, LockedError, StorageError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
-from nyala.records import dataclass
 from nyala.rowset.checking import Lives, findings, lives_of
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet

@@ -28,6 +28,7 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -38,7 +39,6 @@ from nyala.delta.delta_file import DeltaFile, WrittenDelta
 from nyala.delta.run import Rowids
 from nyala.env.interrupts import Uninterrupted
 from nyala.errors import StorageError
-from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.rowset_tree import RowSetTree
 from nyala.tablet import compaction_run, layout

@@ -7,10 +7,8 @@ tablet of whatever size; for the same reason what is too little is measured agai
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, TypeVar
-
-from nyala.records import dataclass
 
 TARGET_BYTES: Final = 32 << 20  # Kudu's budgeted_compaction_target_rowset_size
 

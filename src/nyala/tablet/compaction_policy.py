@@ -40,14 +40,13 @@ Departures from Kudu: Q1. Space is a reason of its own (KUDU-1625), deletes coun
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
 
 from nyala.delta.compaction_policy import FILES_MIN, choose_redo_files
 from nyala.delta.run import LIVENESS
-from nyala.records import dataclass
 from nyala.tablet.compaction_plans import (
     TARGET_BYTES,
     ExpirePlan,

@@ -22,6 +22,7 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -37,7 +38,6 @@ from nyala.env import Env
 from nyala.errors import Error, StorageError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
-from nyala.records import dataclass
 from nyala.rowset.compacting import compacted_column
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.merging import merge_images

@@ -22,11 +22,10 @@ import logging
 import threading
 import weakref
 from collections import deque
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from nyala.mvcc.timestamp import from_physical
-from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet import compaction_run
 from nyala.tablet.compaction import Runner, compact, missing_room

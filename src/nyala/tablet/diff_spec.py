@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
@@ -12,7 +13,6 @@ import pyarrow as pa
 from nyala.delta.run import Timestamps
 from nyala.errors import InvalidArgumentError
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.records import dataclass
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet.read_path import WINDOW_ROWS
 from nyala.tablet.root import TableState

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -22,7 +23,6 @@ import pyarrow.compute as pc
 from nyala.delta.delta_file import LITTLE_TEXT_BYTES
 from nyala.delta.run import LIVENESS, DeltaRun, Rowids, Timestamps, merge_runs
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.adapter import adapt
 from nyala.schema.schema import ColumnSchema

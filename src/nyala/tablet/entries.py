@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nyala.catalog.model import DeltaEntry, PartEntry, RowSetEntry, is_inside
@@ -16,7 +17,6 @@ from nyala.cfile.column import ColumnKey, ColumnPlace, WrittenFile
 from nyala.cfile.format import ROWS_PER_BLOCK_LOG2_MAX
 from nyala.delta.delta_file import WrittenDelta
 from nyala.env import Env
-from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.meta import RowSetMeta
 from nyala.rowset.writer import WrittenRowSet

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 from typing import Final
 
-from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.constraint import Constraint
 from nyala.schema.schema import ColumnSchema

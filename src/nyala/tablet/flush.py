@@ -28,7 +28,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,7 +40,6 @@ from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS, without_history
 from nyala.env.interrupts import Uninterrupted
 from nyala.env.overlapped import each
-from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet, RowSetImage
 from nyala.rowset.writer import WrittenRowSet

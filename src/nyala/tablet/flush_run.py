@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,7 +33,6 @@ from nyala.env.files import Files
 from nyala.env.overlapped import each
 from nyala.errors import StorageError
 from nyala.keys.codec import KeyCodec
-from nyala.records import dataclass
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.writer import WrittenRowSet, write_rowset
 from nyala.schema.schema import Schema

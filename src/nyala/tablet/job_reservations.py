@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nyala.catalog.leases import is_living
 from nyala.errors import StorageError
-from nyala.records import dataclass
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
 from nyala.cfile.column import BASE
 from nyala.cfile.reader import CFileReader
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
-from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.schema import Schema
 from nyala.tablet.compaction_plans import RowSetLayout

@@ -31,7 +31,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,7 +43,6 @@ from nyala.delta.run import MAX_TIMESTAMP, DeltaRun
 from nyala.env.interrupts import Uninterrupted
 from nyala.errors import HistoryExpiredError, SchemaError, TableNotFoundError
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.writer import WrittenRowSet, write_rowset
 from nyala.tablet import diff_scan

@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from nyala.catalog.model import TableEntry, TabletEntry
@@ -32,7 +32,6 @@ from nyala.cfile.cache import BlockCache
 from nyala.env import Env
 from nyala.env.interrupts import Uninterrupted
 from nyala.partition.levels import Partition, PartitionSchema
-from nyala.records import dataclass
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.writer import WrittenRowSet
 from nyala.schema.limits import DEFAULT_LIMITS, Limits

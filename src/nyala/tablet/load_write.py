@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -38,7 +38,6 @@ from nyala.delta.run import LIVENESS, DeltaRun
 from nyala.env import Env
 from nyala.errors import MISSING_COLUMN, NO_PARTITION, Error, InvalidArgumentError
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.image import RowSetImage, most_text, one_array, whole_column
 from nyala.rowset.writer import WrittenRowSet, write_rowset

@@ -10,6 +10,7 @@ Source: design §4; Kudu facts §7.1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Final
 
@@ -17,7 +18,6 @@ import numpy as np
 
 from nyala.delta.run import LIVENESS
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.records import dataclass
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.tablet.root import AnyRowSet, TableState
 

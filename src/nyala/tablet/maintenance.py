@@ -16,14 +16,13 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from nyala.delta.run import MAX_TIMESTAMP
 from nyala.env.interrupts import Uninterrupted
 from nyala.errors import Error
 from nyala.mvcc.timestamp import physical_us
-from nyala.records import dataclass
 from nyala.tablet.staging import remove_expired_staging
 
 if TYPE_CHECKING:

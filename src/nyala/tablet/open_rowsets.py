@@ -24,11 +24,11 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from nyala.cfile.cache import BlockCache
 from nyala.env import Env
-from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.schema import Schema
 from nyala.tablet.entries import RowSetFiles

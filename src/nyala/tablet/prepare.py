@@ -11,6 +11,7 @@ Source: design §4 and §6 (W5).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -26,7 +27,6 @@ from nyala.errors import (
     InvalidArgumentError,
 )
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.records import dataclass
 from nyala.schema.convert import Converted, convert
 from nyala.schema.long_column import Column, row_slices
 from nyala.schema.ready import ReadyData

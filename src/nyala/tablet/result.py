@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from nyala.mvcc.timestamp import to_datetime
-from nyala.records import dataclass
 
 
 def _none_failed() -> pa.Table:

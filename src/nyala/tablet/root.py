@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -30,7 +31,6 @@ from nyala.errors import TableNotFoundError
 from nyala.keys.codec import KeyCodec
 from nyala.lazy_values import LazyValues, lazy_value, share_lazy_values
 from nyala.partition.levels import Partition, Router
-from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.rowset_tree import RowSetTree

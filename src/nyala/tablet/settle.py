@@ -27,7 +27,7 @@ Source: design §4 and §6 (W3–W5, R5); Kudu facts §7.1 for the outcome of ea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +39,6 @@ from nyala.errors import (
     NOT_FOUND,
 )
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.records import dataclass
 from nyala.schema.convert import default_array, default_column
 from nyala.schema.long_column import Column, joined
 from nyala.schema.ready import ReadyData

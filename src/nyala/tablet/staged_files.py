@@ -23,6 +23,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import google_crc32c
@@ -33,7 +34,6 @@ import pyarrow.compute as pc
 from nyala.catalog.store import Catalog
 from nyala.env import Env, MissingFileError
 from nyala.errors import CorruptionError, InvalidArgumentError, TableNotFoundError
-from nyala.records import dataclass
 from nyala.tablet import layout
 from nyala.tablet.load_job import LoadPlan, TabletFiles
 from nyala.tablet.load_write import ROW

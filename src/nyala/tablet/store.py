@@ -28,7 +28,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from nyala.catalog.leases import collectable, oldest_needed
@@ -54,7 +54,6 @@ from nyala.mvcc.hybrid_clock import HybridClock
 from nyala.mvcc.timestamp import physical_us
 from nyala.mvcc.watermarks import Watermarks
 from nyala.partition.levels import Partition, PartitionSchema
-from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.part import Part

@@ -18,7 +18,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -35,7 +35,6 @@ from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange, clamp, is_key_range, key_range_of
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.records import dataclass
 from nyala.rowset.disk_rowset import DiskRowSet, is_scan
 from nyala.rowset.stats import RowSetStats
 from nyala.rowset.together import Told, encoded_columns, picked_columns, sieved_rows, whole_columns

@@ -32,6 +32,7 @@ import datetime as dt
 import decimal
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -44,7 +45,6 @@ from nyala.delta.run import LIVENESS
 from nyala.env.interrupts import Uninterrupted
 from nyala.errors import Error, InvalidArgumentError, StorageError, write_error
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.records import dataclass
 from nyala.rowset.key_runs import SharedKeys
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.array_cast import copy_arrays

@@ -28,12 +28,12 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NewType
 
 import google_crc32c
 
 from nyala.errors import CorruptionError, StorageError
-from nyala.records import dataclass
 
 __all__ = [
     "ALIGNMENT_BYTES",

@@ -31,13 +31,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from nyala.env import Env, Files, MissingFileError
 from nyala.errors import CorruptionError
-from nyala.records import dataclass
 from nyala.wal.format import (
     ALIGNMENT_BYTES,
     FOOTER_MAGIC,

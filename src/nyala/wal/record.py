@@ -24,13 +24,12 @@ import json
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast
 
 import pyarrow as pa
 
 from nyala.errors import CorruptionError
-from nyala.records import dataclass
 from nyala.wal.format import ALIGNMENT_BYTES
 
 __all__ = ["ROW_KINDS", "LogRecord", "Place", "SettledGroup", "decode_meta", "decode_record", "encode_record"]

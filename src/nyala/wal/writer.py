@@ -31,12 +31,11 @@ import errno
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from nyala.env import AppendFile, Env, Reserve
 from nyala.errors import StorageError
-from nyala.records import dataclass
 from nyala.wal.format import (
     FRAME_SIZE_BYTES,
     PAYLOAD_MAX_BYTES,

@@ -31,7 +31,7 @@ Source: A. Afroozeh, L. Kuffó, P. Boncz, "ALP: Adaptive Lossless floating-Point
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -46,7 +46,6 @@ from nyala.cfile.encoding.number_table import SHARE_MAX, NumberTable, probed_bit
 from nyala.cfile.memory import allocate
 from nyala.cfile.physical import Physical, fill_holes, physical
 from nyala.cfile.planes import planes_size
-from nyala.records import dataclass
 from nyala.schema.types import ColumnType
 
 __all__ = ["Alp"]

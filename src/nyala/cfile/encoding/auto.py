@@ -47,6 +47,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -60,7 +61,6 @@ from nyala.cfile.encoding.base import BlockEncoder, Encoding
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference
 from nyala.cfile.encoding.number_table import SHARE_MAX, probed_bits, table_of
 from nyala.cfile.physical import BYTES, FIXED, Physical
-from nyala.records import dataclass
 
 __all__ = ["Choice", "candidates", "choices", "fastest_of", "over_a_table"]
 

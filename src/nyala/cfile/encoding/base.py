@@ -9,6 +9,7 @@ To add one: a module with its `Encoding`, and one line in the table of `encoding
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile.physical import Physical
-from nyala.records import dataclass
 
 __all__ = ["BlockEncoder", "EncodedValues", "Encoding"]
 

@@ -18,6 +18,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -28,7 +29,6 @@ from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
 from nyala.cfile.memory import allocate, took
 from nyala.cfile.physical import FIXED, Physical, fill_holes
-from nyala.records import dataclass
 
 __all__ = ["Bitshuffle", "shuffle_bits", "unshuffle_bits"]
 

@@ -14,6 +14,7 @@ sample is looked at first, so that a column of distinct values costs little. Oth
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -29,7 +30,6 @@ from nyala.cfile.encoding.words import words_of
 from nyala.cfile.memory import allocate
 from nyala.cfile.physical import BYTES, Physical, fill_holes, physical
 from nyala.cfile.planes import pack_planes, planes_size
-from nyala.records import dataclass
 from nyala.schema.types import ColumnType
 
 __all__ = ["CODEWORDS", "Dictionary", "DictionaryEncoder", "codeword_dtype"]

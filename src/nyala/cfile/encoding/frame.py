@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -38,7 +38,6 @@ from nyala.cfile.planes import (
     planes_size,
 )
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.records import dataclass
 
 __all__ = ["Frame", "Rows", "joined_words", "line_fits", "output", "table_bounds", "value_bounds"]
 

@@ -27,6 +27,7 @@ Source: J. Goldstein et al., "Compressing relations and indexes", 1998.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -41,7 +42,6 @@ from nyala.cfile.encoding.number_table import SHARE_MAX, TABLE_FORM, NumberTable
 from nyala.cfile.encoding.packed_numbers import pack_numbers, unpack_numbers
 from nyala.cfile.physical import FIXED, Physical, fill_holes
 from nyala.cfile.planes import pack_planes, planes_size
-from nyala.records import dataclass
 
 __all__ = ["FrameOfReference"]
 

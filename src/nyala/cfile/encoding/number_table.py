@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -29,7 +30,6 @@ import pyarrow.compute as pc
 from nyala.cfile import format
 from nyala.cfile.physical import physical
 from nyala.cfile.planes import delta_dtype, pack_planes
-from nyala.records import dataclass
 from nyala.schema.types import ColumnType
 
 __all__ = ["SHARE_MAX", "TABLE_FORM", "NumberTable", "probed_bits", "table_of"]

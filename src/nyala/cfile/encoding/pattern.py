@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -38,7 +39,6 @@ from nyala.cfile.encoding.frame_of_reference import FrameOfReference
 from nyala.cfile.memory import allocate
 from nyala.cfile.physical import BYTES, Physical, binary_offsets, common_length, fill_forward, physical
 from nyala.cfile.planes import pack_planes
-from nyala.records import dataclass
 from nyala.schema.types import ColumnType
 
 __all__ = ["Pattern", "PatternEncoder", "value_length"]

@@ -11,6 +11,7 @@ When all values are equally long (keys of fixed width) no lengths are stored at 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +22,6 @@ from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
 from nyala.cfile.memory import scratch
 from nyala.cfile.physical import BITS, FIXED, Physical, binary_offsets, fill_holes, slice_bitmap
-from nyala.records import dataclass
 
 __all__ = ["Plain", "decode_binary", "encode_binary"]
 

@@ -19,6 +19,7 @@ Source: Kudu schema design, "Prefix Encoding".
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +31,6 @@ from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
 from nyala.cfile.encoding.words import laid_out
 from nyala.cfile.physical import BYTES, Physical, binary_offsets, fill_forward, fill_holes
-from nyala.records import dataclass
 
 __all__ = ["Prefix", "group_prefix_lengths"]
 

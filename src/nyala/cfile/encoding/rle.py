@@ -18,6 +18,7 @@ Source: Kudu schema design, "Run Length Encoding".
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -31,7 +32,6 @@ from nyala.cfile.encoding.number_table import SHARE_MAX
 from nyala.cfile.encoding.packed_numbers import pack_numbers, unpack_numbers
 from nyala.cfile.memory import scratch
 from nyala.cfile.physical import BITS, Physical, fill_forward, fill_holes
-from nyala.records import dataclass
 
 __all__ = ["RunLength", "Runs"]
 
