@@ -59,7 +59,8 @@ from nyala.delta.run import (
 from nyala.env.files import Files
 from nyala.errors import CorruptionError
 from nyala.schema.adapter import adapt
-from nyala.schema.types import MAX_CELL_BYTES, ColumnType
+from nyala.schema.limits import LARGEST
+from nyala.schema.types import ColumnType
 
 __all__ = [
     "LITTLE_TEXT_BYTES",
@@ -77,7 +78,7 @@ _VECTOR_TYPE: Final = ColumnType("int64")
 # Of rowid, timestamp and a value of middling width.
 _RECORD_BYTES: Final = 32
 LITTLE_TEXT_BYTES: Final = 1 << 28
-"""Text that is read at once without a look at its size. One Arrow array of text holds 2 GiB at most."""
+"""At most this much text is read in one Arrow array, which can hold 2 GiB. More is read in pieces."""
 # Of rowid and timestamp, which every record has.
 _MOMENT_BYTES: Final = 16
 _NOTHING: Final = np.empty(0, np.int64)
@@ -345,7 +346,10 @@ class DeltaFile:
     def value_bytes(self, column_id: int) -> float:
         """About how many bytes a text or binary value of the column takes on average; 0 for any other column, and
         where all values of the file are little text. Opens the file, unless it has few records."""
-        if column_id not in self.column_ids or self.record_count * MAX_CELL_BYTES <= LITTLE_TEXT_BYTES:
+        if (
+            column_id not in self.column_ids
+            or self.record_count * LARGEST.max_cell_bytes <= LITTLE_TEXT_BYTES
+        ):
             return 0.0
         size = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id)).decoded_size
         return 0.0 if size.is_fixed else size.row_bytes
@@ -616,7 +620,7 @@ def write_delta_file(
     try:
         for group, (first, members) in enumerate(groups):
             for role, vector in ((DELTA_ROWID, first.rowids), (DELTA_TIMESTAMP, first.timestamps)):
-                # Frames of reference hold lines and few timestamps in some bits a row, and are chosen quickly.
+                # Rowids and timestamps fit frames of reference or runs, so no other encoding is tried.
                 spec = ColumnWriteSpec(ColumnKey(role, group), _VECTOR_TYPE, single_values=True)
                 writer.append_column(spec, pa.array(vector))
             for column_id in members:

@@ -78,6 +78,7 @@ def hash_int(values: npt.NDArray[np.uint64], width: int) -> Hashes:
 
 def hash_fixed(rows: npt.NDArray[np.uint8], width: int) -> Hashes:
     """Hashes of the first `width` bytes of each row of a contiguous matrix of bytes."""
+    assert width > _WORD, "shorter keys are hashed as integers"
     count, stride = rows.shape
     h = np.full(count, _start(width))
     if count == 0:
@@ -85,7 +86,7 @@ def hash_fixed(rows: npt.NDArray[np.uint8], width: int) -> Hashes:
     for at in range(0, width - _WORD + 1, _WORD):
         h = _mix(h, np.ndarray((count,), dtype="<u8", buffer=rows, offset=at, strides=(stride,)))
     if tail := width % _WORD:
-        # The key's last word; the bytes before the tail are its low ones. A key of this layout has no fewer.
+        # The last word of the key, without its low bytes, which are hashed already.
         last = np.ndarray((count,), dtype="<u8", buffer=rows, offset=width - _WORD, strides=(stride,))
         h ^= last >> np.uint64(8 * (_WORD - tail))
         h *= _M

@@ -104,7 +104,7 @@ class Connection:
             return self._opened[0].cursor()
 
     def take(self, key: Hashable) -> Session | None:
-        """A session that was given back under an equal key; None: there is none."""
+        """The session that was given back last under an equal key, or None."""
         with self._lock:
             self.left.close()
             for place in reversed(range(len(self._sessions))):

@@ -323,7 +323,7 @@ class _Run:
         (self.session.plan,) = duckdb.extract_statements(_EXECUTE)
 
     def all_rows(self) -> list[tuple[Any, ...]]:
-        """Run the statement to its end; prepared if it can be, which holds its rows before the first is told."""
+        """Run the statement and return all its rows. A statement that can be prepared runs by its plan."""
         import duckdb
 
         rows: list[tuple[Any, ...]] | None = None

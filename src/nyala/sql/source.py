@@ -168,8 +168,11 @@ class ScanSource:
 
     @property
     def planned_by(self) -> Hashable:
-        """What DuckDB's plan of a statement takes from this table. A plan that was made over one source is right over
-        any other with an equal value: the rows, of which only the magnitude is in it, make it faster or slower."""
+        """The facts about this table on which DuckDB's plan of a statement depends.
+
+        A plan for one source gives right answers for every source with equal facts. Of the row count only the power of
+        two is included: another count makes a plan slower, never wrong.
+        """
         scan = self.scan
         return scan.name, scan.table_version, self.schema, scan.rows_held().bit_length(), scan.lacks_ranges
 

@@ -21,7 +21,7 @@ from nyala.delta.delta_file import LITTLE_TEXT_BYTES, DeltaFile
 from nyala.delta.run import LIVENESS, DeltaRun, Rowids, Timestamps
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
-from nyala.schema.types import MAX_CELL_BYTES
+from nyala.schema.limits import LARGEST
 from nyala.tablet.diff_pieces import distinct, first_of_each
 from nyala.tablet.diff_spec import Bools, DiffSpec
 from nyala.tablet.root import AnyRowSet, TableState
@@ -74,7 +74,7 @@ def text_row_bytes(rowset: AnyRowSet, spec: DiffSpec) -> float:
 
     Opens these columns, unless the rowset has few rows. Rows in memory are bounded when they are written.
     """
-    if not isinstance(rowset, DiskRowSet) or rowset.row_count * MAX_CELL_BYTES <= LITTLE_TEXT_BYTES:
+    if not isinstance(rowset, DiskRowSet) or rowset.row_count * LARGEST.max_cell_bytes <= LITTLE_TEXT_BYTES:
         return 0.0
     text = (column for column in spec.columns if column.type.is_variable)
     return max(

@@ -159,7 +159,7 @@ class Maintenance:
 
     @property
     def compactor(self) -> Compactor:
-        """Who chooses and carries out compactions."""
+        """Chooses and carries out compactions."""
         with self._making:
             if self._compactor is None:
                 from nyala.tablet.compactor import Compactor
@@ -173,7 +173,7 @@ class Maintenance:
 
     @property
     def flush_worker(self) -> FlushWorker:
-        """Who writes the files of the background's flushes."""
+        """Writes the files of flushes in the background."""
         with self._making:
             if self._flush_worker is None:
                 from nyala.tablet.flush_worker import FlushWorker

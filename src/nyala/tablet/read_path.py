@@ -98,7 +98,7 @@ _READY_PIECES: Final = 5
 _PIECE_WINDOWS: Final = 8
 # What is left of such a piece is about so much: more would come back from memory, not from a cache.
 _PIECE_BYTES: Final = 16 << 20
-# So many keys of a list are looked up one by one, at most, and only in so many times as many rows.
+# A list of more keys than this is not looked up, nor one in a table with fewer rows than 32 for each key.
 LISTED_MAX: Final = 1 << 13
 _ROWS_PER_LISTED: Final = 32
 # Windows that are where who asks decodes too.
@@ -509,29 +509,47 @@ def _listed_rows(
     """
     row_bytes = max(1, _row_bytes(spec) + sum(MAX_CELL_BYTES for c in spec.columns if c.type.is_variable))
     keys, at_once = spec.listed_keys, max(1, share_bytes(units) // row_bytes)
-    for begin in range(0, len(keys), at_once):
-        part = keys.slice(begin, min(at_once, len(keys) - begin))
-        part.prepare_search()
-        found: list[Sequence[Pick]] = []
-        count = 0
-        stats = RowSetStats()
-        for unit in units:
-            rowset = unit.rowset
-            rowids = rowset.find(part)
-            rowids = rowids[(rowids >= unit.lower) & (rowids < unit.upper)]
-            if len(rowids):
-                counters.came_to(len(np.unique(rowids // WINDOW_ROWS)), len(rowids))
-                rowids = rowids[rowset.gather_liveness(spec.snapshot, rowids)]
-            if len(rowids):
-                read = rowset.picks if isinstance(rowset, DiskRowSet) else rowset.rows
-                found.append(read(spec.columns, spec.snapshot, rowids, stats))
-                count += len(rowids)
-        counters.add(stats)
-        if found:
-            arrays = joined_columns(list(zip(*found, strict=True)))
-            yield _batch(
-                [in_type(a, c, spec) for a, c in zip(arrays, spec.columns, strict=True)], spec, count
-            )
+    pending = [keys.slice(begin, min(at_once, len(keys) - begin)) for begin in range(0, len(keys), at_once)]
+    pending.reverse()
+    while pending:
+        part = pending.pop()
+        try:
+            batch = _rows_of_keys(part, units, spec, counters)
+        except pa.ArrowInvalid as error:
+            half = len(part) // 2
+            if not half or "overflow" not in str(error):
+                raise
+            # A store may allow larger cells, so that the text of these rows does not fit one array.
+            pending += [part.slice(half, len(part) - half), part.slice(0, half)]
+        else:
+            if batch is not None:
+                yield batch
+
+
+def _rows_of_keys(
+    keys: EncodedKeys, units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters
+) -> pa.RecordBatch | None:
+    """The rows with these keys; None: there are none. Raises: ArrowInvalid for more text than an array holds."""
+    keys.prepare_search()
+    found: list[Sequence[Pick]] = []
+    count = 0
+    stats = RowSetStats()
+    for unit in units:
+        rowset = unit.rowset
+        rowids = rowset.find(keys)
+        rowids = rowids[(rowids >= unit.lower) & (rowids < unit.upper)]
+        if len(rowids):
+            counters.came_to(len(np.unique(rowids // WINDOW_ROWS)), len(rowids))
+            rowids = rowids[rowset.gather_liveness(spec.snapshot, rowids)]
+        if len(rowids):
+            read = rowset.picks if isinstance(rowset, DiskRowSet) else rowset.rows
+            found.append(read(spec.columns, spec.snapshot, rowids, stats))
+            count += len(rowids)
+    counters.add(stats)
+    if not found:
+        return None
+    arrays = joined_columns(list(zip(*found, strict=True)))
+    return _batch([in_type(a, c, spec) for a, c in zip(arrays, spec.columns, strict=True)], spec, count)
 
 
 def _all_pieces(

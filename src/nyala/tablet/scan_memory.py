@@ -34,8 +34,8 @@ from nyala.cfile.reader import ColumnReader
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.convert import default_array
+from nyala.schema.limits import LARGEST
 from nyala.schema.schema import ColumnSchema
-from nyala.schema.types import MAX_CELL_BYTES
 from nyala.tablet.window import ScanCounters, ScanSpec, ScanUnit
 
 __all__ = [
@@ -82,11 +82,11 @@ def fit_together(units: Sequence[ScanUnit], spec: ScanSpec) -> bool:
     """
     share = share_bytes(units)
     rows = sum(unit.upper - unit.lower for unit in units)
-    if rows * len(spec.columns) * MAX_CELL_BYTES <= share:
+    if rows * len(spec.columns) * LARGEST.max_cell_bytes <= share:
         return True
     text = [column for column in spec.columns if column.type.is_variable]
     left: float = share - rows * (len(spec.columns) - len(text)) * _WORD_BYTES_MAX
-    if rows * len(text) * MAX_CELL_BYTES <= left:
+    if rows * len(text) * LARGEST.max_cell_bytes <= left:
         return True
     for unit in units:
         assert isinstance(unit.rowset, DiskRowSet)

@@ -230,6 +230,23 @@ def test_an_answer_of_more_text_than_an_array_holds_comes_in_chunks(
         assert found.column("s").to_pylist() == [values[key] for key in keys if key >= 0]
 
 
+def test_a_list_of_keys_with_more_text_than_an_array_holds_comes_in_pieces(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cells may be larger than the default limit: pieces that do not fit one array are halved."""
+    table = db.create_table("t", {"k": "int64", "s": "string"}, "k")
+    values = texts("noise", 2000, 100)
+    table.insert({"k": range(2000), "s": values})
+    table.flush()
+    monkeypatch.setattr(gathering, "_TEXT_BYTES_MAX", 700)
+    keys = list(range(0, 2000, 40))
+    found = table.scan(where=nyala.col("k").isin(keys)).to_arrow().sort_by("k")
+    assert found["k"].to_pylist() == keys and found["s"].to_pylist() == [values[key] for key in keys]
+    assert (
+        max(len(chunk) for chunk in table.scan(where=nyala.col("k").isin(keys)).to_arrow()["s"].chunks) <= 7
+    )
+
+
 def test_a_single_row_is_not_asked_for_for_ever(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     table = db.create_table("t", {"k": "int64", "s": nyala.column("string", encoding="dictionary")}, "k")
     for part in range(2):

@@ -51,7 +51,7 @@ _ENCODINGS: Final[tuple[Encoding, ...]] = (
 _INDEXED_TEXT: Final = (format.ENCODING_PLAIN, format.ENCODING_PATTERN)
 # To look at each block of fewer would take longer than to write it, and its alphabets more than they save.
 _PATTERN_ROWS_MIN: Final = 32
-# Columns of at most so many rows, and of fewer bytes, are written without a sample.
+# A column with at most this many rows and fewer bytes is written without a sample.
 _SMALL_ROWS: Final = 256
 _SMALL_BYTES: Final = 4096
 _BY_CODE: Final = {encoding.code: encoding for encoding in _ENCODINGS}

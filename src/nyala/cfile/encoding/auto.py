@@ -25,7 +25,7 @@ are not.
 
 The stretches are short by default. Zstd and Snappy do on 30 KB something else than on a megabyte (Zstd finds seven
 times less in a megabyte of numbered names than in a stretch of them), and LZ4 over what is compressed already does; so
-where one of these is asked for by name, two stretches are as long as blocks. Zlib never looks back farther than 32 KB,
+if the schema names one of these, two stretches are as long as blocks. Zlib never looks back farther than 32 KB,
 and takes up to a second a megabyte.
 
 A frame of reference, with or without ALP, spans what its block spans. Where the key begins with a sensor, a stretch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +33,7 @@ def test_blosc_starts_no_threads_of_its_own(setting: bool | None, monkeypatch: p
     for name in ("compress", "decompress"):
         original = getattr(blosc, name)
 
-        def recorded(*arguments: object, original=original) -> object:  # type: ignore[no-untyped-def]
+        def recorded(*arguments: object, original: Callable[..., object] = original) -> object:
             seen.append(blosc.use_threads)
             return original(*arguments)
 
