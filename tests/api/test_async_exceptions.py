@@ -3,7 +3,8 @@
 Python has `PyThreadState_SetAsyncExc` for it. No critical section can hold such an exception back. A write that it hits
 may leave a store that takes no more writes; `connect` then gives one that does, with every acknowledged row.
 
-No exception is raised while the thread connects: `Thread.start` of Python 3.11 may then wait for ever.
+The thread that gets the exceptions starts no thread meanwhile, so it only inserts: `Thread.start` of Python 3.11 may
+wait for ever after such an exception, and a thread pool then holds a lock that all pools of the process need.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pytest
 import nyala
 
 pytestmark = [
+    pytest.mark.long,  # by chance: one run in a hundred fails, and nobody knows why yet
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -60,10 +62,6 @@ class Writer:
                 k += 1
                 db["t"].insert([{"k": k, "v": "x" * 50}])
                 self.acknowledged.append(k)
-                if k % 20 == 0:
-                    db.flush()
-                if k % 50 == 0:
-                    db["t"].compact()
             except Stop:
                 self.interrupted += 1
             except nyala.StorageError as error:
@@ -76,7 +74,7 @@ class Writer:
                 return
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(1, 12))
 def test_acknowledged_rows_stay_and_one_connect_is_enough(tmp_path: Path, seed: int) -> None:
     with nyala.connect(tmp_path / "s") as db:
         db.create_table("t", {"k": "int64", "v": "string"}, "k").insert([{"k": 0, "v": "x"}])

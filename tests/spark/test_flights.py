@@ -53,7 +53,7 @@ def test_an_interrupt_that_python_swallows_stops_the_next_step() -> None:
         shown.step("after")
 
 
-@pytest.mark.parametrize("line", ["Nyala: a year", "1 of 6"])
+@pytest.mark.parametrize("line", ["Nyala: a year", pytest.param("1 of 6", marks=pytest.mark.long)])
 def test_ctrl_c_ends_with_one_sentence(store: Path, line: str) -> None:
     """While Spark starts, and while it works: exit code 130, and no traceback of Python's or Py4J's."""
     with subprocess.Popen(

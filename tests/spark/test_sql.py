@@ -279,7 +279,7 @@ def of_views() -> dict[str, tuple[list[tuple[object, ...]], str]]:
     return {}
 
 
-@pytest.mark.parametrize("way", ["rows", "arrays", "public"])
+@pytest.mark.parametrize("way", ["rows", pytest.param("arrays", marks=pytest.mark.long), "public"])
 def test_a_statement_is_the_same_as_a_plan_and_as_a_text(
     spark: SparkSession,
     db: nyala.Database,

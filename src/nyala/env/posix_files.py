@@ -325,7 +325,8 @@ class _IdleDescriptors:
 
     def drop_all(self, at: _Folder) -> None:
         """Close those of the files in one folder, which is closed itself."""
-        for token, (_, folder) in list(self._descriptors.items()):
+        # A copy by one call: the collector may run a finalizer that drops a descriptor while a list of pairs is made.
+        for token, (_, folder) in self._descriptors.copy().items():
             if folder is at:
                 self.drop(token)
 
