@@ -61,11 +61,7 @@ def test_names_beside_a_long_list_are_checked_at_once_and_a_pivot_takes_its_colu
     with pytest.raises(nyala.InvalidArgumentError, match="only reads"):
         db.sql(f"DELETE FROM t WHERE v IN ({numbers})")
     pivoted = db.sql(f'SELECT "599" FROM (PIVOT t ON v IN ({numbers}) USING count(*))')
-    assert (
-        pivoted.fetchall() == [(0,), (1,)]
-        or pivoted.fetchall() == [(1,), (0,)]
-        or pivoted.fetchall() == [(1,)]
-    )
+    assert sorted(pivoted.fetchall()) == [(0,), (1,)]
     assert db.sql(f"SELECT 'v IN ({numbers})' AS text").fetchone() == (f"v IN ({numbers})",)
     assert db.sql(
         f"SELECT k FROM t -- v IN ({numbers})\nWHERE v IN ({numbers}) AND k > ?", [1]
