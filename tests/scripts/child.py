@@ -1,20 +1,31 @@
 """The process that a script kills: statements in, one JSON line each; what they print out.
 
-It is forked by a server that has imported everything, which takes longer than a script does. The server is asked over
-a socket: a folder, with the descriptor of the socket on which the statements come, is answered by the pid of a new
-process; a pid by its exit code, once it has ended.
+A server that has imported everything forks it, because the imports take longer than a script does. The
+server takes two kinds of messages on a socket. For a folder, with the descriptor of the socket for
+statements, it answers the pid of a new process. For a pid it answers the exit code, after the process has
+ended.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pkgutil
 import socket
 import sys
 import traceback
 from pathlib import Path
 
+import nyala.wal
 from tests.scripts.interpreter import Interpreter
+
+# Modules that the store, and pyarrow, import at first use.
+MODULES = ["nyala.table", "pandas"] + [
+    module.name
+    for package in (nyala.tablet, nyala.rowset, nyala.delta, nyala.cfile, nyala.catalog, nyala.wal)
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".")
+]
 
 
 def run(folder: Path, descriptor: int) -> None:
@@ -26,6 +37,8 @@ def run(folder: Path, descriptor: int) -> None:
 
 
 def main() -> None:
+    for name in MODULES:
+        importlib.import_module(name)
     asked = socket.socket(fileno=int(sys.argv[1]))
     while True:
         message, descriptors, _, _ = socket.recv_fds(asked, 4096, 1)

@@ -1,7 +1,8 @@
-"""Every `*.txt` under tests/scripts is a behaviour, told in statements and what they print.
+"""Each `*.txt` in a folder here shows one behaviour as statements and what they print.
 
-A script is blocks of statements, `----`, and the expected lines up to an empty line. `--rewrite-scripts`
-writes what came out into the files; read the difference before you commit it.
+`interpreter` lists the statements. A script is blocks of statements, `----`, and the expected lines up to an
+empty line. At the end of each script the store must pass its own check. `--rewrite-scripts` writes what came
+out into the files; read the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.scripts.interpreter import Interpreter
+from tests.support import folder_in_memory
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -133,15 +135,18 @@ def scripts() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", scripts(), ids=lambda path: str(path.relative_to(HERE).with_suffix("")))
-def test_script(path: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """What the script says happens, happens."""
+def test_script(path: Path, request: pytest.FixtureRequest) -> None:
+    """Each block prints what the script says."""
+    with folder_in_memory() as folder:
+        run_script(path, folder / "store", request)
+
+
+def run_script(path: Path, folder: Path, request: pytest.FixtureRequest) -> None:
     blocks = parse(path.read_text())
     assert any(block.has_expectation for block in blocks), "a script that expects nothing tests nothing"
     kills = any(statement.endswith("kill") for block in blocks for statement in block.statements)
     runner: Killable | Interpreter = (
-        Killable(request.getfixturevalue("processes"), tmp_path / "store")
-        if kills
-        else Interpreter(tmp_path / "store")
+        Killable(request.getfixturevalue("processes"), folder) if kills else Interpreter(folder)
     )
     try:
         for block in blocks:
@@ -150,6 +155,7 @@ def test_script(path: Path, tmp_path: Path, request: pytest.FixtureRequest) -> N
                 block.expected, block.has_expectation = printed, block.has_expectation or bool(printed)
             else:
                 assert printed == block.expected, "\n".join(block.statements)
+        assert runner.run("check") == []
     finally:
         runner.kill() if isinstance(runner, Killable) else runner.run("close")
     if request.config.getoption("--rewrite-scripts"):
