@@ -25,7 +25,6 @@ PARTS = (
     "reading.pxi",
     "runs.pxi",
     "sieving.pxi",
-    "spelling.pxi",
     "spreading.pxi",
 )  # what the source includes
 

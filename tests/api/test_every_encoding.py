@@ -56,7 +56,6 @@ VALUES: Final[dict[str, list[Any]]] = {
     "string": ["", "\0", "a", "a\0", "ab", "it's", "é", "\U0001f992", "a" * MAX_CELL_BYTES, "a" * (MAX_CELL_BYTES - 1)],
     "binary": [b"", b"\0", b"\0\0", b"a", b"a\0", b"\xff", b"\xff" * MAX_CELL_BYTES],
 }  # fmt: skip
-OF_ONE_LENGTH: Final = "varchar(7)"  # others have no pattern
 ROWS: Final = 260
 BLOCK_BYTES: Final = 512  # several blocks of each column, of the widest type a block for each 32 rows
 
@@ -103,7 +102,7 @@ def test_values_come_back_bit_by_bit(kind: str, request: pytest.FixtureRequest) 
             holds(table, specs, first)
             db.flush()
             holds(table, specs, first)
-            stored_as(db, kind, pairs)
+            stored_as(db, pairs)
             after = table.update({"k": some, **dict.fromkeys(specs, second.take(some))})
             holds(table, specs, changed)
             db.flush()
@@ -117,7 +116,7 @@ def test_values_come_back_bit_by_bit(kind: str, request: pytest.FixtureRequest) 
             db["t"].compact()
             holds(db["t"], specs, changed)
             holds(db["t"], specs, first, before)
-            stored_as(db, kind, pairs)
+            stored_as(db, pairs)
         with open_database(folder / "s") as db:
             holds(db["t"], specs, changed)
             holds(db["t"], specs, first, before)
@@ -142,7 +141,7 @@ def rowsets(db: Database, table: str) -> list[Any]:
     return [rowset for tablet in root.table(table).tablets for rowset in tablet.rowsets]
 
 
-def stored_as(db: Database, kind: str, pairs: Sequence[tuple[str, str]]) -> None:
+def stored_as(db: Database, pairs: Sequence[tuple[str, str]]) -> None:
     """The files say that they have what the schema asked for; the tests would test one encoding many times."""
     (rowset,) = rowsets(db, "t")
     for encoding, compression in pairs:
@@ -150,8 +149,7 @@ def stored_as(db: Database, kind: str, pairs: Sequence[tuple[str, str]]) -> None
             db._store.view()[0].table("t").schema.by_name(f"{encoding} {compression}").id
         )
         assert column is not None and column.compression == compression
-        has_none = encoding == "pattern" and kind != OF_ONE_LENGTH
-        assert encoding == "auto" or column.encoding == ("plain" if has_none else encoding)
+        assert encoding in ("auto", column.encoding)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in VALUES if parse_type(kind).key_allowed])
@@ -219,7 +217,7 @@ def test_three_hundred_columns() -> None:
             db.flush() if step == "memory" else table.compact() if step == "changed" else None
 
 
-ENCODINGS: Final = ("plain", "bitshuffle", "rle", "dictionary", "prefix", "for", "alp", "pattern")
+ENCODINGS: Final = ("plain", "bitshuffle", "rle", "dictionary", "prefix", "for", "alp")
 
 
 @pytest.mark.parametrize("kind", VALUES)

@@ -83,9 +83,6 @@ COLUMNS: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
         start=10,
     )
 }
-# Thirds in no order, so that no line goes through them.
-THIRDS = np.random.default_rng(0).integers(3, size=ROWS).tolist()
-FAR_APART, ORDER = (7, -(1 << 20), 1 << 30), (0, 1, 25 << 16)
 # Of every encoding one more, for the tests that put the CRCs right: the others do not look at what is inside of them.
 MORE: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
     ColumnKey(BASE, 0, column_id): column
@@ -94,13 +91,6 @@ MORE: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
             ("int16", "rle", "none", pa.array([n // 9 if n % 5 else None for n in range(ROWS)], pa.int16())),
             ("bool", "rle", "default", pa.array([n % 7 > 1 for n in range(ROWS)])),
             ("string", "prefix", "none", pa.array([f"name-{n:03}" for n in range(ROWS)])),
-            ("string", "pattern", "none", pa.array([f"{n:03x}-{n * 7 % 100:02}" for n in range(ROWS)])),
-            (
-                "binary",
-                "pattern",
-                "zlib",
-                pa.array([bytes([n % 3, n % 7]) if n % 5 else None for n in range(ROWS)]),
-            ),
             ("binary", "prefix", "zlib", pa.array([b"\0" * (n % 9) for n in range(ROWS)])),
             (
                 "int8",
@@ -119,19 +109,6 @@ MORE: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
             ),
             ("int32", "for", "none", pa.array([3 * n + n % 2 for n in range(ROWS)], pa.int32())),
             ("date", "for", "lz4", pa.array([n * n if n % 6 else None for n in range(ROWS)], pa.date32())),
-            ("int32", "for", "none", pa.array([FAR_APART[n] for n in THIRDS], pa.int32())),  # a table
-            (
-                "int32",
-                "for",
-                "none",
-                pa.array(np.cumsum([ORDER[n] for n in THIRDS]), pa.int32()),
-            ),  # steps of a table
-            (
-                "int32",
-                "for",
-                "none",
-                pa.array(np.cumsum([1 + (n << 20) for n in THIRDS]), pa.int32()),
-            ),  # steps
             (
                 "decimal(18,2)",
                 "for",
@@ -158,22 +135,14 @@ MORE: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
             ),
             # Runs of words, as a key has them: codewords are smaller shuffled, when there are some hundred.
             ("string", "dictionary", "none", pa.array([chr(33 + n // 8) for n in range(512)])),
-            # Numbers that return all over a column of some blocks: a table of the column.
-            ("int64", "for", "none", pa.array([(1 << 60) // (n * 5 % 23 + 3) for n in range(3 * 512)])),
-            ("double", "alp", "none", pa.array([1 / (n * 5 % 23 + 3) for n in range(3 * 512)])),
-            # Numbers enough for a table that is packed; and runs, by their values and ends.
-            ("int64", "for", "none", pa.array([(1 << 60) // (n * 5 % 97 + 3) for n in range(3 * 512)])),
-            ("int16", "rle", "none", pa.array(np.repeat(np.arange(64) ** 2, [300, *[40] * 63]), pa.int16())),
         ],
         start=100,
     )
 }
 EVERY = COLUMNS | MORE
-LAYOUTS = {("for", layout, False) for layout in format.FOR_LAYOUTS.values()} - {("for", "table", False)}
-LAYOUTS |= {("for", "table", True), ("for", "steps", True)}
+LAYOUTS = {("for", layout, False) for layout in format.FOR_LAYOUTS.values()}
 LAYOUTS |= {("alp", layout, False) for layout in format.ALP_LAYOUTS.values()} | {("alp", "decimals", True)}
 LAYOUTS |= {("codewords", layout, False) for layout in format.CODEWORDS.values()}
-LAYOUTS |= {("rle", "plain", False), ("rle", "packed", True)}
 KEYS = pa.array([bytes([n, 0, 1]) for n in range(ROWS)], pa.large_binary())
 
 
@@ -264,7 +233,7 @@ def test_the_file_is_right_and_small(written: tuple[bytes, tuple[ColumnPlace, ..
 
 
 def layouts(content: bytes, places: tuple[ColumnPlace, ...]) -> set[tuple[str, str, bool]]:
-    """(family, layout, whether there are references, exceptions or packed ends) of every block whose values are not
+    """(family, layout, whether there are exceptions) of every block whose values are not
     compressed."""
     reader = CFileReader(MemoryFiles({PATH: content}), PATH, None, places)
     found = set()
@@ -278,14 +247,11 @@ def layouts(content: bytes, places: tuple[ColumnPlace, ...]) -> set[tuple[str, s
             if header.compression != format.COMPRESSION_NONE or not values:
                 continue
             if header.encoding == format.ENCODING_FOR:
-                *_, layout, _, references, _ = format.FOR_HEADER.unpack_from(values)
-                found.add(("for", format.FOR_LAYOUTS[layout], references > 0))
+                *_, layout, _, _ = format.FOR_HEADER.unpack_from(values)
+                found.add(("for", format.FOR_LAYOUTS[layout], False))
             elif header.encoding == format.ENCODING_ALP:
                 layout, _, _, exceptions = format.ALP_HEADER.unpack_from(values)
                 found.add(("alp", format.ALP_LAYOUTS[layout], exceptions > 0))
-            elif header.encoding == format.ENCODING_RLE:
-                _, width, _, kind, _ = format.RLE_HEADER.unpack_from(values)
-                found.add(("rle", format.RLE_VALUES[kind], width == format.RLE_PACKED_ENDS))
             elif header.encoding == format.ENCODING_DICTIONARY:
                 found.add(("codewords", format.CODEWORDS[values[0]], False))
     return found
@@ -299,8 +265,6 @@ def test_there_is_a_block_of_every_layout(every: tuple[bytes, tuple[ColumnPlace,
     for key, (_, _, _, array) in EVERY.items():
         column = reader.column(key)
         assert column is not None and column.read(0, column.row_count).equals(array)
-    tables = [key for key in EVERY if (of := reader.column(key)) is not None and of.footer.table_length]
-    assert len(tables) == 3
 
 
 @pytest.mark.parametrize("by_places", [False, True])

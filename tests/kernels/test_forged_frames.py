@@ -32,7 +32,7 @@ from nyala.cfile.planes import delta_dtype, pack_planes
 from nyala.schema.constraint import Constraint
 
 TYPES = ("int8", "int32", "int64", "date", "decimal(9,2)", "decimal(18,0)")
-TILE = format.FOR_TILE_ROWS
+TILE = 2048  # rows that a kernel unpacks at once
 # Where nothing was compiled there is no such kernel, and blocks are read in the ordinary way.
 needs_fetch = pytest.mark.skipif(not nyala.cfile.kernels.CAN_FETCH, reason="nothing was compiled")
 SMALL = st.integers(-5, 30)
@@ -48,86 +48,31 @@ class Forged(NamedTuple):
 
     rows: int
     data: bytes
-    sums: list[int] | None  # what it stands for; None where that is nothing
+    sums: list[int]  # what it stands for
     proved: list[int]  # what FOR-fits asks to be values of the type besides
     is_allowed: bool  # by the format's limits
-    table: list[int] | None = None  # the column's, if it has one
 
 
 @st.composite
 def forged(draw: st.DrawFn) -> Forged:
     """Frames that are nearly right."""
     rows = draw(st.integers(1, 40) | st.sampled_from((TILE - 1, TILE, TILE + 1, 2 * TILE + 9)))
-    layout = draw(st.sampled_from((format.FOR_LINE, format.FOR_TABLE, *[format.FOR_STEPS] * 3)))
     bits = draw(st.integers(0, 8) | st.integers(0, 33) | st.sampled_from((63, 64)))
-    of_table = layout == format.FOR_TABLE or (layout == format.FOR_STEPS and draw(st.booleans()))
     kinds = draw(
         st.sampled_from((SMALL, WORDS))
     )  # of all words: one of a kind that fits nowhere hides the others
-    references = draw(st.lists(kinds, min_size=1, max_size=9)) if of_table else []
-    if of_table and draw(st.integers(0, 4)):
-        bits = (len(references) - 1).bit_length()
     base, step = draw(kinds), draw(st.just(0) | kinds)
     unit = draw(UNITS if kinds is WORDS else st.sampled_from((1, 1, 2, 7, 1 << 40)))
-    tiles = -(-rows // TILE) if layout == format.FOR_STEPS else 0
-    anchors = draw(st.lists(kinds, min_size=tiles, max_size=tiles))
-    # Deltas that the words allow, and any: of few of these something comes of it.
     most = (1 << bits) - 1
-    if of_table and draw(st.integers(0, 9)):
-        most = min(most, len(references) - 1)
     most = draw(st.sampled_from((most, most, min(most, 3))))
     rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     deltas = rng.integers(0, most, rows, np.uint64, endpoint=True).tolist()
-    header = format.FOR_HEADER.pack(base, step, unit, layout, bits, len(references), bytes(4))
-    words = np.array([*references, *anchors], "<i8").tobytes()
-    data = header + words + pack_planes(np.array(deltas, np.uint64).astype(delta_dtype(bits)), bits)
-    most, proved = max(deltas), []
-    is_allowed = unit > 0 or layout == format.FOR_TABLE
-    if layout == format.FOR_LINE:
-        ends = (base, base + step * (rows - 1))
-        proved = [end + add for end in ends for add in (0, unit * most)]
-    elif layout == format.FOR_STEPS:
-        is_allowed &= bits <= format.FOR_STEPS_BITS_MAX
-        is_allowed &= of_table or step + unit * most < 1 << 63
-    else:
-        is_allowed &= bits <= format.FOR_TABLE_BITS_MAX
-        proved = references
-    if of_table and most >= len(references):
-        return Forged(rows, data, None, proved, is_allowed)
-    sums = []
-    for row, delta in enumerate(deltas):
-        if layout == format.FOR_TABLE:
-            sums.append(references[delta])
-        elif layout == format.FOR_LINE:
-            sums.append(base + step * row + unit * delta)
-        elif row % TILE == 0:
-            sums.append(anchors[row // TILE])
-        else:
-            sums.append(sums[-1] + (references[delta] if of_table else step + unit * delta))
-    return Forged(rows, data, sums, proved, is_allowed)
-
-
-@st.composite
-def forged_over_a_table(draw: st.DrawFn) -> Forged:
-    """Frames over a table of the column, of values that each type has, nearly right."""
-    table = draw(st.lists(st.integers(-100, 100), min_size=1, max_size=40, unique=True).map(sorted))
-    rows = draw(st.integers(1, 40) | st.sampled_from((TILE - 1, TILE + 1)))
-    base = draw(st.integers(0, len(table) - 1) | st.sampled_from((-1, len(table), (1 << 63) - 1, -(1 << 63))))
-    bits = draw(st.integers(0, 6) | st.sampled_from((16, 17, 18, 33, 64)))
-    step, unit = draw(st.sampled_from((0, 0, 0, 1))), draw(st.sampled_from((1, 1, 1, 0, 2)))
-    references = draw(st.sampled_from(((), (), (), (5,))))
-    most = max(0, min((1 << bits) - 1, len(table) - 1 - base + draw(st.sampled_from((0, 0, 0, 1)))))
-    rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
-    deltas = rng.integers(0, min(most, 99), rows, np.uint64, endpoint=True)
-    header = format.FOR_HEADER.pack(base, step, unit, format.FOR_SHARED, bits, len(references), bytes(4))
-    data = (
-        header + np.array(references, "<i8").tobytes() + pack_planes(deltas.astype(delta_dtype(bits)), bits)
-    )
-    is_allowed = not step and unit == 1 and not references and bits <= format.TABLE_BITS_MAX
-    names = [base + int(delta) for delta in deltas]
-    is_right = 0 <= base and max(names) < len(table)
-    sums = [table[name] for name in names] if is_right else None
-    return Forged(rows, data, sums, [], is_allowed, table)
+    header = format.FOR_HEADER.pack(base, step, unit, format.FOR_LINE, bits, bytes(6))
+    data = header + pack_planes(np.array(deltas, np.uint64).astype(delta_dtype(bits)), bits)
+    ends = (base, base + step * (rows - 1))
+    proved = [end + add for end in ends for add in (0, unit * max(deltas))]
+    sums = [base + step * row + unit * delta for row, delta in enumerate(deltas)]
+    return Forged(rows, data, sums, proved, unit > 0)
 
 
 @pytest.fixture
@@ -141,23 +86,23 @@ def used(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=4 * settings().max_examples)
 @given(
     type=st.sampled_from(TYPES),
-    block=forged() | forged_over_a_table(),
+    block=forged(),
     some=st.lists(st.integers(0, 1 << 32), min_size=1, max_size=9),
 )
 def test_a_forged_frame_is_refused_or_what_it_says(type: str, block: Forged, some: list[int]) -> None:
     """A value that the bytes do not stand for, a sum that wrapped around, memory of somebody else."""
-    rows, data, sums, proved, is_allowed, _ = block
+    rows, data, sums, proved, is_allowed = block
     form = form_of(type)
     least, greatest = value_bounds(form)
-    fits = sums is not None and all(least <= value <= greatest for value in sums)
+    fits = all(least <= value <= greatest for value in sums)
     try:
-        frame = Frame.parse(form, pa.py_buffer(data), rows, table_of(block))
+        frame = Frame.parse(form, pa.py_buffer(data), rows)
     except ValueError as error:
         assert "expected" in str(error) and not isinstance(error, pa.ArrowInvalid)
         is_right = fits and is_allowed and all(least <= value <= greatest for value in proved)
         assert not is_right, f"refused, though it is right: {error}"
         return
-    assert fits and sums is not None, "taken, though it stands for no values of the type"
+    assert fits, "taken, though it stands for no values of the type"
     half = rows // 2
     picked = np.array([place % rows for place in some])
     expected = [sums[row] for row in picked.tolist()]
@@ -183,10 +128,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     os.close(descriptor)
 
 
-def table_of(block: Forged) -> Any:
-    return None if block.table is None else np.array(block.table, np.int64)
-
-
 def block_of(data: bytes, rows: int, **fields: int) -> bytes:
     """A block of frames with a right CRC; `fields` of its header instead of those that are right."""
     header = BlockHeader(0, rows, 0, 0, len(data), len(data), format.ENCODING_FOR, format.COMPRESSION_NONE, 1)
@@ -195,16 +136,14 @@ def block_of(data: bytes, rows: int, **fields: int) -> bytes:
     return body + format.CRC.pack(google_crc32c.value(body))
 
 
-def read_values(
-    kernels: ModuleType, file: int, block: bytes, rows: int, type: str, table: Any = None
-) -> list[int] | None:
+def read_values(kernels: ModuleType, file: int, block: bytes, rows: int, type: str) -> list[int] | None:
     """The values of a file of this block; None where the kernel leaves it to others."""
     form = form_of(type)
     os.pwrite(file, block, 64)
     out, width = pa.allocate_buffer(rows * form.arrow_width_bytes), form.arrow_width_bytes
     stretch = Stretch(
         np.array([64], "<u8"), np.array([len(block)], "<u4"), 13, rows, 0, rows, *value_bounds(form), False, out, width,
-        bytearray(1), None, table,
+        bytearray(1),
     )  # fmt: skip
     room = pa.allocate_buffer(1 << 17)
     if kernels.read_values(file, [stretch], room, None, nyala.cfile.kernels._CRC32C):
@@ -215,32 +154,30 @@ def read_values(
 
 def line(base: int, step: int, rows: int) -> Forged:
     """A line without deltas."""
-    data = format.FOR_HEADER.pack(base, step, 1, format.FOR_LINE, 0, 0, bytes(4))
+    data = format.FOR_HEADER.pack(base, step, 1, format.FOR_LINE, 0, bytes(6))
     ends = [base, base + step * (rows - 1)]
     return Forged(rows, data, ends[:rows], ends, True)
 
 
 @needs_fetch
 @settings(max_examples=2 * settings().max_examples)
-@given(type=st.sampled_from(TYPES), block=forged() | forged_over_a_table())
+@given(type=st.sampled_from(TYPES), block=forged())
 @example(type="int8", block=line(0, -(1 << 63), 1))  # a step that is never taken
 @example(type="int64", block=line(5, -(1 << 63), 2))
 def test_a_forged_block_is_left_to_others_or_what_it_says(
     compiled_kernels: ModuleType, file: int, type: str, block: Forged
 ) -> None:
     """What is read and decoded by one call has the same proofs, written a second time."""
-    rows, data, sums, proved, is_allowed, _ = block
+    rows, data, sums, proved, is_allowed = block
     form = form_of(type)
     least, greatest = value_bounds(form)
-    found = read_values(compiled_kernels, file, block_of(data, rows), rows, type, table_of(block))
-    fits = sums is not None and all(least <= value <= greatest for value in [*sums, *proved])
+    found = read_values(compiled_kernels, file, block_of(data, rows), rows, type)
+    fits = all(least <= value <= greatest for value in [*sums, *proved])
     if found is not None:
         assert is_allowed and fits and found == sums
         return
-    base, step, unit, layout, bits, _, _ = format.FOR_HEADER.unpack_from(data)
-    is_plain = layout == format.FOR_LINE and is_allowed
-    assert not (is_plain and line_fits(form, base, step, rows, unit * ((1 << bits) - 1))), "a plain line"
-    assert not (layout in (format.FOR_TABLE, format.FOR_SHARED) and is_allowed and fits), "a table"
+    base, step, unit, _, bits, _ = format.FOR_HEADER.unpack_from(data)
+    assert not (is_allowed and line_fits(form, base, step, rows, unit * ((1 << bits) - 1)))
 
 
 @needs_fetch
@@ -252,7 +189,7 @@ def test_a_line_ends_where_its_type_does(compiled_kernels: ModuleType, file: int
     room = 3 + 2 * (rows - 1)  # of the greatest delta and the steps
 
     def found(base: int, step: int) -> list[int] | None:
-        header = format.FOR_HEADER.pack(base, step, 1, format.FOR_LINE, 2, 0, bytes(4))
+        header = format.FOR_HEADER.pack(base, step, 1, format.FOR_LINE, 2, bytes(6))
         data = header + pack_planes(np.array(deltas, np.uint8), 2)
         return read_values(compiled_kernels, file, block_of(data, rows), rows, type)
 
@@ -307,7 +244,7 @@ def test_a_forged_codeword_is_left_to_others_or_names_a_word(
 @needs_fetch
 def test_a_block_that_is_another_is_left_to_others(compiled_kernels: ModuleType, file: int) -> None:
     """Its bytes are whole, but not those of this column, or not as they lie: values of nobody."""
-    data = format.FOR_HEADER.pack(5, 2, 1, format.FOR_LINE, 8, 0, bytes(4)) + bytes(range(100))
+    data = format.FOR_HEADER.pack(5, 2, 1, format.FOR_LINE, 8, bytes(6)) + bytes(range(100))
     expected = [5 + 2 * row + row for row in range(100)]
     right = block_of(data, 100)
     assert read_values(compiled_kernels, file, right, 100, "int64") == expected
@@ -342,7 +279,7 @@ def test_a_stretch_that_is_none_is_refused(compiled_kernels: ModuleType, file: i
         "expected numbers of": {"has_codewords": True}, "expected an offset": {"offsets": np.zeros(3, "<u8")},
         "expected an offset and": {"lengths": np.zeros(3, "<u4")}, "expected room": {"width": 16},
         "expected a byte": {"touched": bytearray(3)}, "expected memory": {"held": out[4:]},
-        "expected memory for numbers": {"out": out[4:]}, "expected memory for": {"table": out[4:]},
+        "expected memory for numbers": {"out": out[4:]},
     }  # fmt: skip
     for message, fields in wrong.items():
         with pytest.raises(ValueError, match=message):
@@ -361,7 +298,7 @@ def test_what_the_kernels_know_of_the_format_is_what_it_says() -> None:
     sizes = {"BLOCK_HEADER_SIZE": "BLOCK_HEADER", "FOR_HEADER_SIZE": "FOR_HEADER", "CRC_SIZE": "CRC"}
     sizes |= {"CODEWORDS_HEADER_SIZE": "CODEWORDS_HEADER"}
     names = {"BLOCK_ALIGNMENT": "BLOCK_ALIGNMENT_BYTES"}
-    assert len(found) == 18
+    assert len(found) == 11
     for name, value in found.items():
         known = getattr(format, sizes.get(name) or names.get(name, name))
         assert value == (known.size if name in sizes else known), name

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nyala.cfile.format import FOR_TILE_ROWS
 from nyala.cfile.kernels import Fill, Lay, Question
 from nyala.cfile.planes import delta_dtype, pack_planes
 
@@ -88,7 +87,7 @@ def test_a_line(
         sums = [base + delta for delta in deltas]
     out = pa.py_buffer(bytearray(b"\x5a" * ((at + upper - lower + 2) * width)))
     job = Fill(
-        packed(deltas, bits, 5), 5, bits, count, base, step, unit, None, None, lower, upper, out, at, width, True
+        packed(deltas, bits, 5), 5, bits, count, base, step, unit, None, lower, upper, out, at, width, True
     )  # fmt: skip
     kernels.fill([job])
     untouched = [signed(int.from_bytes(b"\x5a" * width, "little"), width)]
@@ -123,7 +122,7 @@ def test_rows_that_lie_close_by(kernels: ModuleType, bits: int, step: int) -> No
     ):
         places = np.ascontiguousarray(rows, np.int64)
         out = pa.py_buffer(bytearray(8 * len(rows)))
-        kernels.fill([Fill(data, 0, bits, count, 9, step, 3, None, places, 0, 0, out, 0, 8, False)])
+        kernels.fill([Fill(data, 0, bits, count, 9, step, 3, places, 0, 0, out, 0, 8, False)])
         assert numbers(out, 8) == [9 + step * row + 3 * deltas[row] for row in rows.tolist()]
 
 
@@ -137,127 +136,8 @@ def test_parts_of_a_byte_lie_where_they_do(kernels: ModuleType, bits: int) -> No
         rows = np.sort(near[(0 <= near) & (near < count)])
         out = pa.py_buffer(bytearray(len(rows)))
         place = (packed(deltas, bits, 0), 0, bits, count)
-        kernels.fill([Fill(*place, 0, 0, 1, None, rows, 0, 0, out, 0, 1, False)])
+        kernels.fill([Fill(*place, 0, 0, 1, rows, 0, 0, out, 0, 1, False)])
         assert numbers(out, 1) == [deltas[row] for row in rows.tolist()]
-
-
-@given(
-    rows=ranges(),
-    bits=st.integers(0, 8),
-    width=st.sampled_from((1, 2, 4, 8, 16)),
-    seed=st.integers(0, 1 << 32),
-)
-def test_a_table(kernels: ModuleType, rows: tuple[int, int, int], bits: int, width: int, seed: int) -> None:
-    """A value that is the wrong one of a few."""
-    count, lower, upper = rows
-    deltas = deltas_of(bits, count, seed)
-    greatest = (1 << 8 * min(width, 8) - 1) - 1
-    rng = np.random.default_rng(seed)
-    references = rng.integers(-greatest, greatest, 1 << bits, np.int64)
-    out = pa.py_buffer(bytearray(width * (upper - lower)))
-    job = Fill(
-        packed(deltas, bits, 0),
-        0,
-        bits,
-        count,
-        99,
-        98,
-        97,
-        references,
-        None,
-        lower,
-        upper,
-        out,
-        0,
-        width,
-        True,
-    )
-    kernels.fill([job])
-    expected = [int(references[delta]) for delta in deltas]
-    assert numbers(out, width) == expected[lower:upper]
-    some = rng.integers(0, count, 9)
-    out = pa.py_buffer(bytearray(9 * width))
-    kernels.fill([job._replace(rows=some, out=out)])
-    assert numbers(out, width) == [expected[row] for row in some.tolist()]
-
-
-@given(
-    rows=ranges(),
-    bits=st.integers(0, 32),
-    width=st.sampled_from((1, 2, 4, 8, 16)),
-    with_table=st.booleans(),
-    stride=st.sampled_from((1, 128, FOR_TILE_ROWS)),
-    seed=st.integers(0, 1 << 32),
-)
-@example(rows=(4097, 2047, 4097), bits=1, width=8, with_table=True, stride=FOR_TILE_ROWS, seed=0)
-@example(rows=(4097, 2047, 4097), bits=1, width=8, with_table=True, stride=128, seed=0)
-def test_steps(
-    kernels: ModuleType,
-    rows: tuple[int, int, int],
-    bits: int,
-    width: int,
-    with_table: bool,
-    stride: int,
-    seed: int,
-) -> None:
-    """Every key of a block behind a step that was lost; and where values stand between that were summed before."""
-    count, lower, upper = rows
-    bits = min(bits, 8) if with_table else bits
-    deltas, rng = deltas_of(bits, count, seed), np.random.default_rng(seed)
-    references = rng.integers(-1000, 1000, 1 << bits, np.int64) if with_table else None
-    step, unit = int(rng.integers(-1000, 1000)), int(rng.integers(1, 5))
-    anchors = rng.integers(-(1 << 40), 1 << 40, -(-count // FOR_TILE_ROWS), np.int64)
-    sums: list[int] = []
-    for row, delta in enumerate(deltas):
-        if row % FOR_TILE_ROWS == 0:
-            sums.append(int(anchors[row // FOR_TILE_ROWS]))
-        else:
-            sums.append(sums[-1] + (step + unit * delta if references is None else int(references[delta])))
-    expected = [signed(number, width) for number in sums]  # what is not of the type is its lower part
-    out = pa.py_buffer(bytearray(b"\x5a" * ((upper - lower + 2) * width)))
-    job = Fill(
-        packed(deltas, bits, 5), 5, bits, count, 77, step, unit, references, None, lower, upper, out, 1, width, True,
-        np.array(sums[::stride]), stride=stride,
-    )  # fmt: skip
-    kernels.fill([job])
-    untouched = [signed(int.from_bytes(b"\x5a" * width, "little"), width)]
-    assert numbers(out, width) == untouched + expected[lower:upper] + untouched
-    for some in (rng.integers(0, count, 17), np.sort(rng.integers(0, count, 2500))):
-        out = pa.py_buffer(bytearray(len(some) * width))
-        kernels.fill([job._replace(rows=some, out=out, at=0)])
-        assert numbers(out, width) == [expected[row] for row in some.tolist()], "the same rows, one by one"
-
-
-def test_a_tile_of_steps_is_the_format_s(kernels: ModuleType) -> None:
-    """The kernels would begin anew at other rows than files do."""
-    deltas = [1] * (2 * FOR_TILE_ROWS + 1)
-    out = pa.py_buffer(bytearray(8 * len(deltas)))
-    anchors = np.array([0, 1 << 40, 1 << 50])
-    kernels.fill(
-        [
-            Fill(
-                packed(deltas, 1, 0),
-                0,
-                1,
-                len(deltas),
-                0,
-                0,
-                1,
-                None,
-                None,
-                0,
-                len(deltas),
-                out,
-                0,
-                8,
-                True,
-                anchors,
-            )
-        ]
-    )
-    found = numbers(out, 8)
-    starts = [row for row, (one, other) in enumerate(itertools.pairwise(found), 1) if other - one != 1]
-    assert starts == [FOR_TILE_ROWS, 2 * FOR_TILE_ROWS]
 
 
 def test_many_jobs_fill_one_buffer_and_others(kernels: ModuleType) -> None:
@@ -266,9 +146,9 @@ def test_many_jobs_fill_one_buffer_and_others(kernels: ModuleType) -> None:
     out, wide = pa.py_buffer(bytearray(20)), pa.py_buffer(bytearray(80))
     kernels.fill(
         [
-            Fill(packed(first, 3, 0), 0, 3, 3, 10, 0, 1, None, None, 0, 3, out, 0, 4, False),
-            Fill(packed(second, 3, 0), 0, 3, 2, 10, 0, 1, None, None, 0, 2, out, 3, 4, False),
-            Fill(packed(other, 3, 0), 0, 3, 5, -5, 0, 1, None, None, 0, 5, wide, 0, 16, True),
+            Fill(packed(first, 3, 0), 0, 3, 3, 10, 0, 1, None, 0, 3, out, 0, 4, False),
+            Fill(packed(second, 3, 0), 0, 3, 2, 10, 0, 1, None, 0, 2, out, 3, 4, False),
+            Fill(packed(other, 3, 0), 0, 3, 5, -5, 0, 1, None, 0, 5, wide, 0, 16, True),
         ]
     )
     assert numbers(out, 4) == [11, 12, 13, 14, 15]
@@ -393,7 +273,7 @@ def test_what_lies_elsewhere_is_not_laid(compiled_kernels: ModuleType) -> None:
 
 @given(count=COUNTS, bits=BITS, seed=st.integers(0, 1 << 32))
 def test_greatest(kernels: ModuleType, count: int, bits: int, seed: int) -> None:
-    """What proves that a table has a reference for each delta, and a line a value of the type."""
+    """What proves that each delta of a line has a value of the type."""
     deltas = [delta >> 1 for delta in deltas_of(bits, count, seed)]
     assert kernels.greatest(packed(deltas, bits, 2), 2, bits, count) == max(deltas)
 
@@ -424,7 +304,7 @@ def test_widen(kernels: ModuleType, words: list[int], width: int) -> None:
 def fill_job(**other: Any) -> Fill:
     data = packed([1, 2, 3, 0], 2, 0).slice(0, 1)
     out = pa.py_buffer(bytearray(32))
-    return Fill(data, 0, 2, 4, 0, 0, 1, None, None, 0, 4, out, 0, 8, False)._replace(**other)
+    return Fill(data, 0, 2, 4, 0, 0, 1, None, 0, 4, out, 0, 8, False)._replace(**other)
 
 
 OUTSIDE: dict[str, dict[str, Any]] = {
@@ -447,16 +327,6 @@ OUTSIDE: dict[str, dict[str, Any]] = {
     "wider numbers than there is room for": {"width": 16},
     "numbers of three bytes": {"width": 3},
     "numbers of no bytes": {"width": 0},
-    "a reference that is not there": {"references": np.array([7, 8], np.int64)},
-    "fewer anchors than tiles": {"anchors": np.array([], np.int64)},
-    "fewer anchors than strides": {"anchors": np.array([0]), "stride": 2},
-    "anchors beyond a tile": {"anchors": np.array([0]), "stride": 2 * FOR_TILE_ROWS},
-    "anchors that tiles do not begin with": {"anchors": np.arange(2), "stride": 3},
-    "anchors of no rows": {"anchors": np.arange(4), "stride": 0},
-    "anchors before the rows": {"anchors": np.arange(4), "stride": -1},
-    "a step that is not there": {"anchors": np.array([0]), "references": np.array([7, 8], np.int64)},
-    "a row of steps behind the last": {"anchors": np.array([0]), "rows": np.array([0, 4], np.int64)},
-    "a row of steps before the first": {"anchors": np.array([0]), "rows": np.array([-1], np.int64)},
     "a row behind the last": {"rows": np.array([0, 4], np.int64)},
     "a row before the first": {"rows": np.array([-1], np.int64)},
     "a row before what counts as the first": {"rows": np.array([6, 7, 8], np.int64), "first": 7},
@@ -526,7 +396,7 @@ def test_a_kernel_lets_go_of_the_interpreter_s_lock(compiled_kernels: ModuleType
     """Blocks would be decoded by one thread at a time, and the user's own threads would stand still meanwhile."""
     bits, rows = 12, 1 << 17
     data, out = packed([5] * rows, bits, 0), pa.py_buffer(bytearray(8 * rows))
-    jobs = [Fill(data, 0, bits, rows, 1, 0, 1, None, None, 0, rows, out, 0, 8, False)] * 64
+    jobs = [Fill(data, 0, bits, rows, 1, 0, 1, None, 0, rows, out, 0, 8, False)] * 64
     begun, moved = threading.Lock(), threading.Event()
 
     def other() -> None:
@@ -559,7 +429,7 @@ def test_the_block_is_left_as_it_is(kernels: ModuleType) -> None:
     out: npt.NDArray[np.uint8] = np.zeros(2304, np.uint8)
     kernels.in_range(data, 0, 8, 2304, 0, 2304, 3, 9, out)
     kernels.fill(
-        [Fill(data, 0, 8, 2304, 5, 1, 3, None, None, 0, 2304, pa.py_buffer(bytearray(2304 * 8)), 0, 8, False)]
+        [Fill(data, 0, 8, 2304, 5, 1, 3, None, 0, 2304, pa.py_buffer(bytearray(2304 * 8)), 0, 8, False)]
     )
     assert kernels.greatest(data, 0, 8, 2304) == 255
     assert data.to_pybytes() == before
@@ -670,38 +540,6 @@ def test_spreading_reaches_no_other_memory(compiled_kernels: ModuleType) -> None
             compiled_kernels.spread_ends(full, rows, np.zeros(offsets, np.int32), np.zeros(ends, np.int32))
 
 
-@given(count=COUNTS, bits=st.integers(0, 63), start=st.integers(0, 9), seed=st.integers(0, 99))
-def test_packed_numbers(kernels: ModuleType, count: int, bits: int, start: int, seed: int) -> None:
-    """The last ones would be counted from another place, or what is above the lower bits lie in others."""
-    rng = np.random.default_rng(seed)
-    lower = deltas_of(bits, count, seed)
-    most = min(2 * count, (1 << 64 - bits) - 1)
-    above = np.sort(rng.integers(0, most, count, endpoint=True))
-    row = np.zeros(count + most, np.uint8)
-    row[above + np.arange(count)] = 1
-    upper = pa.py_buffer(np.packbits(row, bitorder="little").tobytes())
-    out = np.empty(count, np.uint64)
-    kernels.unpack(packed(lower, bits, start), start, bits, count, upper, out)
-    assert out.tolist() == [(int(up) << bits) + low for up, low in zip(above, lower, strict=True)]
-    kernels.unpack(packed(lower, bits, start), start, bits, count, upper.slice(0, 0), out)
-    assert out.tolist() == lower
-
-
-@pytest.mark.parametrize(
-    ("bits", "upper"), [(0, b""), (0, b"\x01\x01"), (0, b"\x0f"), (63, b"\x0e"), (63, b"\x16")]
-)
-def test_upper_bits_are_those_of_the_numbers(kernels: ModuleType, bits: int, upper: bytes) -> None:
-    """More of them would be written behind the numbers, fewer leave some as they were, and what 64 bits do not hold be
-    cut."""
-    data, out = packed([0] * 3, bits, 0), np.empty(3, np.uint64)
-    if upper in (b"", b"\x0e"):
-        kernels.unpack(data, 0, bits, 3, pa.py_buffer(upper), out)
-        assert out.tolist() == [1 << 63 if upper else 0] * 3
-        return
-    with pytest.raises(ValueError, match="the upper bits of 3 numbers"):
-        kernels.unpack(data, 0, bits, 3, pa.py_buffer(upper), out)
-
-
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=300),
     width=st.sampled_from((1, 2, 4, 8)),
@@ -729,7 +567,7 @@ def test_runs_end_with_the_rows(kernels: ModuleType, ends: list[int]) -> None:
         kernels.repeat(pa.py_buffer(bytes(6)), 2, np.array(ends, np.int64), out)
 
 
-def test_runs_and_packed_numbers_reach_no_other_memory(compiled_kernels: ModuleType) -> None:
+def test_runs_reach_no_other_memory(compiled_kernels: ModuleType) -> None:
     ends, room = np.array([4, 8], np.int64), pa.py_buffer(bytearray(16))
     for values, width, out in (
         (bytes(3), 2, room),
@@ -738,16 +576,6 @@ def test_runs_and_packed_numbers_reach_no_other_memory(compiled_kernels: ModuleT
     ):
         with pytest.raises(ValueError, match="expected"):
             compiled_kernels.repeat(pa.py_buffer(values), width, ends, out)
-    data, upper = pa.py_buffer(bytes(32)), pa.py_buffer(b"\x0f")
-    for start, bits, count, room_count in (
-        (1, 64, 4, 4),
-        (0, 8, 4, 3),
-        (0, 65, 4, 4),
-        (0, 64, 4, 4),
-        (-1, 8, 4, 4),
-    ):
-        with pytest.raises(ValueError, match="expected"):
-            compiled_kernels.unpack(data, start, bits, count, upper, np.empty(room_count, np.uint64))
 
 
 @given(

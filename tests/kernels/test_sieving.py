@@ -21,7 +21,6 @@ import nyala.cfile.kernels
 from nyala.cfile import BASE, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, format
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.kernels import Demand, Stretch
-from nyala.cfile.planes import pack_planes
 from nyala.cfile.straight import picked, sieved, values_of
 from nyala.env import PosixFiles
 from nyala.schema.constraint import Constraint
@@ -41,12 +40,11 @@ def numbers(below: int) -> list[int]:
 COLUMNS: dict[str, tuple[str, str, list[Any]]] = {
     "constant": ("int64", "for", [7] * ROWS),
     "tiny": ("int64", "for", [n * 100 for n in numbers(5)]),  # a unit
-    "table": ("int64", "for", [[-5, 1 << 40, 3, 1 << 50, 12346][n] for n in numbers(5)]),
-    "shared": ("int64", "for", [(n * 2654435761 % (1 << 32) - (1 << 31)) << 30 for n in numbers(1200)]),
+    "far apart": ("int64", "for", [[-5, 1 << 40, 3, 1 << 50, 12346][n] for n in numbers(5)]),
     "small": ("int32", "for", [n - 1500 for n in numbers(3001)]),
     "wide": ("int64", "for", [n * 7919 for n in numbers(1_000_003)]),
     "slope": ("int64", "for", [i * 1000 + n for i, n in enumerate(numbers(3))]),
-    "steps": ("int64", "for", list(itertools.accumulate(n**3 * 99 for n in numbers(7)))),
+    "jumps": ("int64", "for", list(itertools.accumulate(n**3 * 99 for n in numbers(7)))),
     "rises": ("int64", "for", list(itertools.accumulate(n + i // 100 for i, n in enumerate(numbers(64))))),
     "word": ("string", "dictionary", [f"word {n:02}" for n in numbers(11)]),
     "many": ("string", "dictionary", [f"word {n:03}" for n in numbers(601)]),
@@ -154,14 +152,14 @@ def test_all_values_are_those_that_were_written(columns: dict[str, ColumnReader]
 def test_each_layout_of_a_block_is_among_the_columns(path: str, columns: dict[str, ColumnReader]) -> None:
     """An encoder that learns to choose another would leave one untested."""
     layouts = set()
-    for name in ("constant", "tiny", "table", "shared", "small", "wide", "slope", "steps", "rises"):
-        data = columns[name].source.read(0)[0]
-        _, step, unit, layout, bits, references, _ = format.FOR_HEADER.unpack_from(data, 32)
-        layouts.add((layout, bool(step), unit > 1, bits > 16, bool(references)))
-    kinds = {layout[0] for layout in layouts}
-    assert kinds == {format.FOR_LINE, format.FOR_TABLE, format.FOR_STEPS, format.FOR_SHARED}
-    assert {layout[1] for layout in layouts if layout[0] == format.FOR_LINE} == {True, False}
-    assert {layout[4] for layout in layouts if layout[0] == format.FOR_STEPS} == {True, False}
+    for name, (_, encoding, _) in COLUMNS.items():
+        if encoding == "for":
+            data = columns[name].source.read(0)[0]
+            _, step, unit, layout, bits, _ = format.FOR_HEADER.unpack_from(data, 32)
+            assert layout == format.FOR_LINE
+            layouts.add((bool(step), unit > 1, bits > 16))
+    assert {step for step, _, _ in layouts} == {unit for _, unit, _ in layouts} == {True, False}
+    assert {is_wide for _, _, is_wide in layouts} == {True, False}
 
 
 def test_few_rows_touch_few_blocks(columns: dict[str, ColumnReader]) -> None:
@@ -225,16 +223,11 @@ def test_what_is_no_block_is_declined(compiled_kernels: ModuleType, tmp_path: Pa
             )
         return count, out[: max(count, 0)].tolist()
 
-    line = format.FOR_HEADER.pack(0, 0, 1, format.FOR_LINE, 8, 0, bytes(4)) + bytes(range(100))
+    line = format.FOR_HEADER.pack(0, 0, 1, format.FOR_LINE, 8, bytes(6)) + bytes(range(100))
     right = block_of(line, 100)
     assert found(right) == (3, [3, 4, 5])
     flipped = right[:70] + bytes([right[70] ^ 1]) + right[71:]
     assert found(flipped)[0] == found(right[:60])[0] == found(block_of(line, 99))[0] == -1
-    table = format.FOR_HEADER.pack(0, 0, 1, format.FOR_TABLE, 1, 1, bytes(4)) + (4).to_bytes(8, "little")
-    zeros = np.zeros(100, np.uint8)
-    assert found(block_of(table + pack_planes(zeros, 1), 100))[0] == 100
-    zeros[99] = 1
-    assert found(block_of(table + pack_planes(zeros, 1), 100))[0] == -1, "a reference that there is not"
     words = format.CODEWORDS_HEADER.pack(format.CODEWORDS_PLANES, 8, bytes(2), 0) + bytes(range(100))
     fields = {"encoding": format.ENCODING_DICTIONARY}
     assert found(block_of(words, 100, **fields), 100) == (3, [3, 4, 5])

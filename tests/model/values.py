@@ -46,7 +46,7 @@ WIDER: Mapping[str, Sequence[str]] = {
     "varchar(40)": ["string"],
 }
 _NUMBERS = ("auto", "plain", "bitshuffle", "rle", "for")
-_TEXT = ("auto", "plain", "prefix", "dictionary", "pattern")
+_TEXT = ("auto", "plain", "prefix", "dictionary")
 COMPRESSIONS = ("none", "lz4", "snappy", "zlib", "zstd", "default")
 
 

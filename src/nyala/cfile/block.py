@@ -25,7 +25,6 @@ from typing import Any, Final, Literal, TypeAlias
 
 import google_crc32c
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -271,7 +270,6 @@ def decode_block(
     as_: Form = "plain",
     is_compared: bool = False,
     has_dense: bool | None = None,
-    table: npt.NDArray[np.int64] | None = None,
 ) -> Any:
     """The Arrow array of a block, which must be the one of these ordinals.
 
@@ -283,7 +281,6 @@ def decode_block(
          matrix of their bytes, of others as "plain".
     is_compared: as of `read_header`.
     has_dense: what the column's footer says of values beside NULLs; None: a block says for itself.
-    table: the column's, if it has one: numbers that ascend, all of them values of the type.
 
     Owns: the array may refer to `block`'s memory; it keeps it alive.
     Raises: CorruptionError naming `path` and `offset` for anything that a writer cannot have written.
@@ -332,9 +329,9 @@ def decode_block(
         stored = block.slice(header.values_start, header.values_length)
         data = decompress(header.compression, stored, header.values_size)
         if validity is not None and is_dense:
-            values = EncodedValues(data, row_count - header.null_count, None, 0, dictionary, table)
+            values = EncodedValues(data, row_count - header.null_count, None, 0, dictionary)
             return _spread(form, encoding, values, Places(validity, row_count, header.null_count), as_)
-        values = EncodedValues(data, row_count, validity, header.null_count, dictionary, table)
+        values = EncodedValues(data, row_count, validity, header.null_count, dictionary)
         if as_ == "codes":
             return _codewords_in(encoding).codes(values)
         if as_ == "runs":
@@ -403,10 +400,9 @@ def line_of(form: Physical, block: pa.Buffer, first_ordinal: int, row_count: int
         first_ordinal, row_count, 0, 0, length, length, FrameOfReference.code, format.COMPRESSION_NONE
     ):  # fmt: skip
         return None
-    base, step, unit, layout, bits, count, _ = format.FOR_HEADER.unpack_from(block, _LINE_START)
+    base, step, unit, layout, bits, _ = format.FOR_HEADER.unpack_from(block, _LINE_START)
     if (
         layout != format.FOR_LINE
-        or count
         or not unit
         or bits > 64
         or length > format.BLOCK_VALUES_BYTES_MAX
@@ -416,7 +412,7 @@ def line_of(form: Physical, block: pa.Buffer, first_ordinal: int, row_count: int
     ):
         return None
     data = block.slice(_LINE_START, length)
-    return Frame(form, data, row_count, base, step, unit, bits, format.FOR_HEADER.size, None)
+    return Frame(form, data, row_count, base, step, unit, bits, format.FOR_HEADER.size)
 
 
 # Of a block without a bitmap: where its values begin, and what such a block of a line has at least.

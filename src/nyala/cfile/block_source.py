@@ -17,15 +17,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.block import decode_block, line_of
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import BASE, BLOOM, KEY, ColumnPlace
-from nyala.cfile.encoding.frame import Frame, table_bounds
-from nyala.cfile.encoding.number_table import TABLE_FORM
+from nyala.cfile.encoding.frame import Frame
 from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.first_pass import FirstPass
 from nyala.cfile.footer import ColumnFooter
@@ -92,7 +90,6 @@ class BlockSource:
         self._arrow = arrow
         self._has_narrow = footer.key.role != BLOOM and narrow_decimal(footer.form.type) is not None
         self._words: _Beside[pa.Array] = _Beside()
-        self._numbers: _Beside[npt.NDArray[np.int64]] = _Beside()
         self._first_pass: FirstPass[Any] = FirstPass()
 
     @property
@@ -365,7 +362,6 @@ class BlockSource:
         """A block in one of its forms: an Arrow array, a `Frame`, or `Runs`. is_compared: its CRC was."""
         footer = self._footer
         words = self.dictionary(None) if footer.dictionary_length else None
-        table = self.table(None) if footer.table_length else None
         is_narrow = self._has_narrow and as_ in ("narrow", "packed")
         form = narrow_physical(footer.form.type) if is_narrow else footer.form
         first = block << footer.rows_per_block_log2
@@ -374,7 +370,6 @@ class BlockSource:
             array = decode_block(
                 form, data, first, count, words, self._reader.path, offset,
                 as_="plain" if as_ == "narrow" else as_, is_compared=is_compared, has_dense=footer.has_dense,
-                table=table,
             )  # fmt: skip
         except CorruptionError as error:
             raise error.with_rows(first, first + count) from error.__cause__
@@ -392,9 +387,7 @@ class BlockSource:
     def _prepare(self, stats: ReadStats | None) -> object:
         """What blocks refer to; if it has to be read, it counts as read for these. While the caller has it, decoding
         finds it."""
-        if self._footer.dictionary_length:
-            return self.dictionary(stats)
-        return self.table(stats) if self._footer.table_length else None
+        return self.dictionary(stats) if self._footer.dictionary_length else None
 
     def dictionary(self, stats: ReadStats | None) -> pa.Array:
         """Of a column that has one."""
@@ -423,36 +416,6 @@ class BlockSource:
             )
         self._words.put(self, words, _size(words))
         return words
-
-    def table(self, stats: ReadStats | None) -> npt.NDArray[np.int64]:
-        """Of a column that has one: numbers that ascend."""
-        found = self._numbers.found(self)
-        return self.read_table(stats) if found is None else found
-
-    def read_table(self, stats: ReadStats | None) -> npt.NDArray[np.int64]:
-        """The same from the file, whatever is known already: blocks are decoded by this from now on.
-
-        Raises: CorruptionError, also for numbers that do not ascend, and for those that the type does not have.
-        """
-        footer = self._footer
-        place = footer.table_offset, footer.table_length, footer.table_count
-        found = self._read_beside(TABLE_FORM, *place, stats)
-        # The array itself and no part of one: slices of it, which frames have, refer to it.
-        numbers = np.frombuffer(found.buffers()[1], np.int64, len(found), 8 * found.offset)
-        lower, upper = table_bounds(footer.form)
-        if (
-            found.null_count
-            or (numbers[1:] <= numbers[:-1]).any()
-            or numbers[0] < lower
-            or numbers[-1] > upper
-        ):
-            raise CorruptionError(
-                f"expected {footer.table_count} numbers of {footer.form.type} that ascend, found others",
-                self._reader.path,
-                footer.table_offset,
-            )
-        self._numbers.put(self, numbers, numbers.nbytes)
-        return numbers
 
     def _read_beside(
         self, form: Physical, offset: int, length: int, count: int, stats: ReadStats | None

@@ -165,8 +165,6 @@ class ColumnReader(LazyValues):
         extents = list(zip(footer.block_offsets.tolist(), footer.block_lengths.tolist(), strict=True))
         if footer.dictionary_length:
             extents.append((footer.dictionary_offset, footer.dictionary_length))
-        if footer.table_length:
-            extents.append((footer.table_offset, footer.table_length))
         return extents
 
     @property
@@ -407,7 +405,6 @@ class ColumnReader(LazyValues):
         """What reads whole blocks in a form that this column `fills`, and the type that the values have there, before
         they are `finished`: of all rows, or of so many; of none, no room for any."""
         footer, form = self._footer, self._filled_form(as_)
-        table = self._source.table(stats) if footer.table_length else None
         if self.has_dictionary:
             least, greatest = 0, len(self._source.dictionary(stats)) - 1
         else:
@@ -416,7 +413,7 @@ class ColumnReader(LazyValues):
         touched = bytearray(len(self.blocks_of(lower, upper)))
         stretch = Stretch(
             footer.block_offsets, footer.block_lengths, footer.rows_per_block_log2, footer.row_count, lower, upper,
-            least, greatest, self.has_dictionary, out, width, touched, held, table,
+            least, greatest, self.has_dictionary, out, width, touched, held,
         )  # fmt: skip
         return stretch, form.arrow
 
@@ -498,8 +495,6 @@ class ColumnReader(LazyValues):
         footer, path = self._footer, self._source.path
         if footer.dictionary_length:
             self._source.read_dictionary(None)
-        if footer.table_length:
-            self._source.read_table(None)
         null_count = 0
         for block in range(self.block_count):
             data, offset = self._source.read(block)

@@ -2,7 +2,6 @@
 
     fixed width      the type's
     text             block header: the size of the values before compression; no block is decoded for it
-    pattern          the beginning of each block: how long a value is
     prefixed text    the blocks themselves, decoded; at first what 16 rows with one prefix have between them at the most
     dictionary       the words' lengths, and the codewords for which word stands how often
 
@@ -27,7 +26,6 @@ import pyarrow as pa
 from nyala.cfile import format
 from nyala.cfile.block import BlockHeader
 from nyala.cfile.block_source import BlockSource, ReadStats
-from nyala.cfile.encoding.pattern import value_length
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.physical import BYTES, binary_offsets
 from nyala.errors import CorruptionError
@@ -193,11 +191,8 @@ class DecodedSize(LazyValues):
         return sum(map(self._footer.block_rows, blocks)), [self._values_size(block) for block in blocks]
 
     def _values_size(self, block: int) -> int:
-        """The block's values before compression, encoded as they are; of a pattern, which may be a thousandth of them,
-        as they are decoded."""
+        """The block's values before compression, encoded as they are."""
         footer = self._footer
-        if footer.encoding == format.ENCODING_PATTERN:
-            return self._pattern_size(block)
         if footer.compression == format.COMPRESSION_NONE:
             return int(footer.block_lengths[block])
         size = self._sizes.get(block)
@@ -210,31 +205,9 @@ class DecodedSize(LazyValues):
             self._sizes[block] = size = min(size, format.BLOCK_VALUES_BYTES_MAX)
         return size
 
-    def _pattern_size(self, block: int) -> int:
-        """Of a block of text in a pattern, decoded, offsets excepted. Cost: its first bytes; where it was compressed,
-        decoding it."""
-        size = self._sizes.get(block)
-        if size is None:
-            footer, offset = self._footer, int(self._footer.block_offsets[block])
-            size = int(footer.block_lengths[block])
-            with contextlib.suppress(CorruptionError, ValueError):
-                header = BlockHeader.unpack(self._source.read_bytes(offset, format.BLOCK_HEADER.size))
-                if header.encoding != format.ENCODING_PATTERN:
-                    size = header.values_size
-                elif header.compression == format.COMPRESSION_NONE:
-                    data = self._source.read_bytes(offset + header.values_start, format.PATTERN_HEADER.size)
-                    is_dense = header.placement == format.PLACEMENT_DENSE
-                    rows = footer.block_rows(block) - header.null_count * is_dense
-                    size = max(0, rows) * value_length(data)
-                else:
-                    array = self._decoded(block, "plain")
-                    size = array.nbytes - _OFFSET_BYTES * len(array)
-            self._sizes[block] = size = min(size, format.BLOCK_VALUES_BYTES_MAX)
-        return size
-
     def _block_bytes(self, block: int) -> float:
         """Of text that is no codewords."""
-        if self._footer.encoding not in (format.ENCODING_PLAIN, format.ENCODING_PATTERN):
+        if self._footer.encoding != format.ENCODING_PLAIN:
             with contextlib.suppress(CorruptionError):
                 return float(self._decoded(block, "plain").nbytes)
         # Lengths are let go of no sooner than values: they lie in one buffer. Offsets are made besides.

@@ -76,10 +76,10 @@ class Places:
     def frame(self, frame: Frame) -> Frame:
         """The same of a block that lies in frames: deltas of 1, 2, 4 or 8 whole bytes."""
         count = frame.row_count
-        if frame.anchors is None and not frame.step:
+        if not frame.step:
             width = _width(frame.bits)
             deltas = allocate(width * count)
-            flat = replace(frame, base=0, unit=1, references=None)
+            flat = replace(frame, base=0, unit=1)
             kernels.fill([flat.rows_into(deltas, 0, width, 0, count)])
             return frame.over(*self._deltas(deltas, width))
         # What the place of a row adds is that of another now.
@@ -88,7 +88,7 @@ class Places:
         least = int(numbers.min())
         width = _width((int(numbers.max()) - least).bit_length())
         deltas = pa.py_buffer((numbers.view(np.uint64) - np.uint64(least % (1 << 64))).astype(f"<u{width}"))
-        line = Frame(frame.form, deltas, count, least, 0, 1, 8 * width, 0, None)
+        line = Frame(frame.form, deltas, count, least, 0, 1, 8 * width, 0)
         return line.over(*self._deltas(deltas, width))
 
     def _deltas(self, deltas: pa.Buffer, width: int) -> tuple[pa.Buffer, int, int, pa.Buffer, int]:

@@ -9,7 +9,7 @@ The lines come one by one, so that of a damaged file everything up to the damage
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -19,8 +19,7 @@ from nyala.cfile import format
 from nyala.cfile.block import BlockHeader, read_header
 from nyala.cfile.compression import compression_name
 from nyala.cfile.encoding import encoding_by_code
-from nyala.cfile.physical import BITS, BYTES, Physical
-from nyala.cfile.planes import planes_size
+from nyala.cfile.physical import BYTES, Physical
 from nyala.cfile.reader import CFileReader, ColumnReader
 from nyala.cfile.zonemap import Zone
 from nyala.env.files import Files
@@ -35,7 +34,6 @@ _VALUES_LAYOUTS: Final = {
     format.ENCODING_PREFIX: format.PREFIX_HEADER,
     format.ENCODING_FOR: format.FOR_HEADER,
     format.ENCODING_ALP: format.ALP_HEADER,
-    format.ENCODING_PATTERN: format.PATTERN_HEADER,
 }
 
 
@@ -70,9 +68,6 @@ def _dump_column(reader: CFileReader, column: ColumnReader) -> Iterator[str]:
     if footer.dictionary_length:
         header = _block_header(reader, footer.dictionary_offset, footer.dictionary_length)
         yield f"  dictionary  {footer.dictionary_count} values, {_block(footer.dictionary_offset, header)}"
-    if footer.table_length:
-        header = _block_header(reader, footer.table_offset, footer.table_length)
-        yield f"  table       {footer.table_count} numbers, {_block(footer.table_offset, header)}"
     keys = column.block_first_keys()
     for block in range(column.block_count):
         offset, length = int(footer.block_offsets[block]), int(footer.block_lengths[block])
@@ -122,8 +117,7 @@ def _dump_bytes(reader: CFileReader, columns: list[ColumnReader], size: int) -> 
     parts: list[tuple[int, int, ColumnReader, str]] = []
     for column in columns:
         for block, (offset, length) in enumerate(column.extents()):
-            beside = "table" if column.footer.table_length else "dictionary"
-            name = f"block {block}" if block < column.block_count else beside
+            name = f"block {block}" if block < column.block_count else "dictionary"
             parts.append((offset, length, column, name))
         parts.append((column.place.offset, column.place.length, column, "footer"))
     for offset, length, column, name in sorted(parts, key=lambda part: part[0]):
@@ -169,39 +163,9 @@ def _block_bytes(reader: CFileReader, data: bytes, offset: int, column_form: Phy
     if inner is not None and header.values_length >= inner.size:
         inner_end += inner.size
         yield from _fields(inner, data[header.values_start : inner_end], offset + header.values_start)
-        inner_end = yield from _packed_bytes(header, column_form, data, inner_end, values_end, offset)
     yield from _run("values", data, inner_end, values_end, offset)
     yield from _run("padding", data, values_end, crc_start, offset)
     yield from _fields(format.CRC, data[crc_start:], offset + crc_start)
-
-
-def _packed_bytes(
-    header: BlockHeader, form: Physical, data: bytes, position: int, end: int, base: int
-) -> Generator[str, None, int]:
-    """What a block's values have of packed numbers behind their header. Returns: where what is left begins."""
-    inner, counts = header.values_start, []
-    if header.encoding == format.ENCODING_RLE:
-        count, width, _, kind, _ = format.RLE_HEADER.unpack_from(data, inner)
-        counts = [count] * ((kind == format.RLE_VALUES_PACKED) + (width == format.RLE_PACKED_ENDS))
-        if counts and kind == format.RLE_VALUES_PLAIN:
-            plain_end = min(end, position + (0 if form.kind == BITS else count * form.width_bytes))
-            yield from _run("values", data, position, plain_end, base)
-            position = plain_end
-    elif header.encoding == format.ENCODING_FOR:
-        if format.FOR_HEADER.unpack_from(data, inner)[3] == format.FOR_PACKED:
-            counts = [header.row_count]
-    for count in counts:
-        fields = format.PACKED_HEADER.size
-        if end - position < fields:
-            break
-        yield from _fields(format.PACKED_HEADER, data[position : position + fields], base + position)
-        _, upper_length, bits, _ = format.PACKED_HEADER.unpack_from(data, position)
-        lower = position + fields
-        upper = lower + planes_size(bits, count)
-        position = upper + upper_length
-        yield from _run("lower", data, lower, min(upper, end), base)
-        yield from _run("upper", data, upper, min(position, end), base)
-    return min(position, end)
 
 
 def _footer_bytes(column: ColumnReader, data: bytes, offset: int) -> Iterator[str]:
@@ -257,8 +221,6 @@ def _meaning(name: str, value: Any) -> str:
         return f"{value} ({format.ALP_LAYOUTS.get(value, 'unknown')})"
     if name == "placement":
         return f"{value} ({format.PLACEMENTS.get(value, 'unknown')})"
-    if name == "run values":
-        return f"{value} ({format.RLE_VALUES.get(value, 'unknown')})"
     if name == "layout":
         return f"{value} ({format.FOR_LAYOUTS.get(value, 'unknown')})"
     if name == "encoding":

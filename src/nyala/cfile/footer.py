@@ -29,7 +29,7 @@ from nyala.cfile.column import BLOOM, KEY, ColumnKey
 from nyala.cfile.compression import compression_name
 from nyala.cfile.encoding import EncodedValues, encoding_by_code, key_stretch_log2
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
-from nyala.cfile.physical import BYTES, FIXED, Physical, bloom_physical, physical
+from nyala.cfile.physical import BYTES, Physical, bloom_physical, physical
 from nyala.cfile.zonemap import Zone, ZoneMap
 from nyala.errors import CorruptionError, SchemaError, StorageError
 from nyala.lazy_values import LazyValues, lazy_value
@@ -58,9 +58,6 @@ class ColumnFooter(LazyValues):
     first_keys: pa.LargeBinaryArray | None = None
     place: tuple[str, int] = ("", 0)  # path and offset, for errors
     has_dense: bool = False  # whether all values beside NULLs are dense; blocks say the same
-    table_offset: int = 0
-    table_length: int = 0  # 0: the column has no table of numbers; one that has a dictionary has none
-    table_count: int = 0
 
     @lazy_value
     def zone_map(self) -> ZoneMap | None:
@@ -107,9 +104,7 @@ class ColumnFooter(LazyValues):
 
     @property
     def _incompatible_flags(self) -> int:
-        flags = format.COLUMN_HAS_DENSE * self.has_dense | format.COLUMN_HAS_TABLE * bool(self.table_length)
-        may_be_packed = bool(self.table_length) or (self.has_runs and self.form.kind == FIXED)
-        return flags | format.COLUMN_MAY_BE_PACKED * may_be_packed
+        return format.COLUMN_HAS_DENSE * self.has_dense
 
     def block_rows(self, block: int) -> int:
         """Rows of a block: all have `rows_per_block`, the last one what is left."""
@@ -141,9 +136,9 @@ class ColumnFooter(LazyValues):
             self.block_count,
             self.row_count,
             self.null_count,
-            self.dictionary_offset or self.table_offset,
-            self.dictionary_length or self.table_length,
-            self.dictionary_count or self.table_count,
+            self.dictionary_offset,
+            self.dictionary_length,
+            self.dictionary_count,
             len(zone_bytes),
             len(key_bytes),
             bytes.fromhex(file_id),
@@ -258,19 +253,7 @@ class ColumnFooter(LazyValues):
             raise damaged(
                 f"expected a dictionary of at most 2^{format.ROWS_PER_BLOCK_LOG2_MAX}, found {dictionary_count}"
             )
-        words, table = (dictionary_offset, dictionary_length, dictionary_count), (0, 0, 0)
-        if incompatible & format.COLUMN_HAS_TABLE:
-            words, table = table, words
-            if (
-                encoding not in (format.ENCODING_FOR, format.ENCODING_ALP)
-                or form.code == format.TYPE_DECIMAL128
-                or not 0 < dictionary_count <= format.TABLE_COUNT_MAX
-            ):
-                raise damaged(
-                    f"expected a table of 1 to {format.TABLE_COUNT_MAX} numbers for frames of {form.type}, found one "
-                    f"of {dictionary_count} for encoding {encoding}"
-                )
-        elif dictionary_length and form.kind != BYTES:
+        if dictionary_length and form.kind != BYTES:
             raise damaged(f"expected no dictionary of {form.type}, found one of {dictionary_count} words")
         zone_bytes = first_keys = None
         try:
@@ -294,12 +277,13 @@ class ColumnFooter(LazyValues):
             null_count,
             offsets,
             lengths,
-            *words,
+            dictionary_offset,
+            dictionary_length,
+            dictionary_count,
             zone_bytes,
             first_keys,
             (path, offset),
             bool(incompatible & format.COLUMN_HAS_DENSE),
-            *table,
         )
 
 

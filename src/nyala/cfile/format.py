@@ -58,7 +58,7 @@ FILE_ID_BYTES: Final = 16
 
 HEAD_MAGIC: Final = b"nyalacf\n"  # the newline shows a transfer that rewrote line ends
 TAIL_MAGIC: Final = b"\nfcalayn"
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 
 HEAD: Final = Layout(
     ("magic", "8s"),
@@ -148,11 +148,7 @@ BLOCK_LENGTH_DTYPE: Final = "<u4"
 
 # Who reads every block as with holes would give values to other rows.
 COLUMN_HAS_DENSE: Final = 0x0001
-# The dictionary is a table of numbers, to which blocks of numbers refer.
-COLUMN_HAS_TABLE: Final = 0x0002
-# Runs, or the table, may be packed numbers.
-COLUMN_MAY_BE_PACKED: Final = 0x0004
-COLUMN_INCOMPATIBLE_KNOWN: Final = COLUMN_HAS_DENSE | COLUMN_HAS_TABLE | COLUMN_MAY_BE_PACKED
+COLUMN_INCOMPATIBLE_KNOWN: Final = COLUMN_HAS_DENSE
 # The optional parts of a footer. Their lengths stand in it, so a reader may skip what it does not know.
 COLUMN_HAS_ZONE_MAP: Final = 0x0001
 COLUMN_HAS_FIRST_KEYS: Final = 0x0002
@@ -185,23 +181,9 @@ RLE_HEADER: Final = Layout(
     ("run count", "I"),
     ("length width", "B"),
     ("first value", "B"),
-    ("run values", "B"),
-    ("zero", "1s"),
+    ("zero", "2s"),
 )
 RLE_LENGTH_WIDTHS: Final = (1, 2, 4)
-RLE_PACKED_ENDS: Final = 0  # in the place of a width: where runs end, as packed numbers
-RLE_VALUES_PLAIN: Final = 0
-RLE_VALUES_PACKED: Final = 1
-RLE_VALUES: Final = {RLE_VALUES_PLAIN: "plain", RLE_VALUES_PACKED: "packed"}
-
-# What numbers that are read as a whole begin with. Then come their lower bits in planes, and the upper ones, if there
-# are any.
-PACKED_HEADER: Final = Layout(
-    ("base", "q"),
-    ("upper length", "I"),
-    ("bits", "B"),
-    ("zero", "3s"),
-)
 
 PREFIX_HEADER: Final = Layout(
     ("prefixes length", "I"),
@@ -233,32 +215,11 @@ FOR_HEADER: Final = Layout(
     ("unit", "Q"),
     ("layout", "B"),
     ("bits", "B"),
-    ("reference count", "H"),
-    ("zero", "4s"),
+    ("zero", "6s"),
 )
 FOR_LINE: Final = 0  # base + step · position + unit · delta
-FOR_TABLE: Final = 1  # one of the references
-FOR_WIDE: Final = 2  # as plain: decimals of 16 bytes that 64 bits do not hold
-FOR_STEPS: Final = 3  # the one before + step + unit · delta, or + one of the references
-FOR_SHARED: Final = 4  # number base + delta of the column's table
-FOR_PACKED: Final = 5  # as packed numbers: a column's table
-FOR_LAYOUTS: Final = {
-    FOR_LINE: "line",
-    FOR_TABLE: "table",
-    FOR_WIDE: "wide",
-    FOR_STEPS: "steps",
-    FOR_SHARED: "shared table",
-    FOR_PACKED: "packed",
-}
-# 256 KiB, which stay in a second-level cache while they are looked up; twice as many are seldom smaller than what they
-# stand for in a block of a megabyte.
-FOR_REFERENCES_MAX: Final = 1 << 15
-FOR_TABLE_BITS_MAX: Final = 15  # as many as name them all
-FOR_TILE_ROWS: Final = 2048  # of steps: so many rows begin anew, so that one is found without all others
-FOR_STEPS_BITS_MAX: Final = 32
-# Of a column's table, which is a megabyte in memory then.
-TABLE_COUNT_MAX: Final = 1 << 17
-TABLE_BITS_MAX: Final = 17
+FOR_WIDE: Final = 1  # as plain: decimals of 16 bytes that 64 bits do not hold
+FOR_LAYOUTS: Final = {FOR_LINE: "line", FOR_WIDE: "wide"}
 
 # Then the places of exceptions (4 bytes each) and their values, either padded, and a frame of reference of int64.
 ALP_HEADER: Final = Layout(
@@ -269,21 +230,9 @@ ALP_HEADER: Final = Layout(
 )
 ALP_PLAIN: Final = 0
 ALP_DECIMALS: Final = 1  # number / 10^exponent
-ALP_BITS: Final = 2  # the numbers' own bits: few distinct values of any digits
-ALP_LAYOUTS: Final = {ALP_PLAIN: "plain", ALP_DECIMALS: "decimals", ALP_BITS: "bits"}
+ALP_LAYOUTS: Final = {ALP_PLAIN: "plain", ALP_DECIMALS: "decimals"}
 ALP_EXPONENT_MAX: Final = 22  # 10^22 is the last power of ten that a double is
 ALP_ALIGNMENT_BYTES: Final = 8
-
-# Then of each place how many bytes it has, less one; those bytes, ascending; how long the frame of each word is (4
-# bytes each); and the frames of int64, each padded.
-PATTERN_HEADER: Final = Layout(
-    ("value length", "H"),
-    ("word count", "H"),
-    ("alphabets length", "I"),
-)
-PATTERN_LENGTH_MAX: Final = 128
-PATTERN_WORD_BITS: Final = 48  # a word is less than 2^this, so its deltas are planes of 32 and 16 bits
-PATTERN_ALIGNMENT_BYTES: Final = 8
 
 # -- Enumerations ------------------------------------------------------------------------------------------
 
@@ -344,7 +293,7 @@ TYPES: Final = {
     TYPE_BLOOM: "bloom",
 }
 
-# Kudu's EncodingType; 7 (frame of reference), 8 (ALP) and 9 (pattern) are ours.
+# Kudu's EncodingType; 7 (frame of reference) and 8 (ALP) are ours.
 ENCODING_PLAIN: Final = 1
 ENCODING_PREFIX: Final = 2
 ENCODING_RLE: Final = 4
@@ -352,7 +301,6 @@ ENCODING_DICTIONARY: Final = 5
 ENCODING_BITSHUFFLE: Final = 6
 ENCODING_FOR: Final = 7
 ENCODING_ALP: Final = 8
-ENCODING_PATTERN: Final = 9
 
 # Kudu's CompressionType, and zstd.
 COMPRESSION_DEFAULT: Final = 0  # in a footer only: what was asked for, never what a block has
@@ -368,8 +316,6 @@ COMPRESSION_ZSTD: Final = 5
 # 256 KiB. Blocks that carry the value index are small: a look-up by key decodes one of them whole.
 BLOCK_SIZE_BYTES_DEFAULT: Final = 1 << 20
 KEY_BLOCK_SIZE_BYTES_DEFAULT: Final = 64 << 10
-# Of what it says, which is about a third of it on disk: beside what each block costs, a small one has few values.
-PATTERN_KEY_BLOCK_SIZE_BYTES_DEFAULT: Final = 256 << 10
 BLOCK_SIZE_BYTES_MIN: Final = 512  # Kudu raises smaller ones to this, and so do we
 BLOCK_SIZE_BYTES_MAX: Final = 16 << 20  # Kudu's --max_cfile_block_size
 # Rows per block are a power of two, so blocks of all columns of a rowset nest in windows of the largest.

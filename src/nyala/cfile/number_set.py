@@ -85,28 +85,6 @@ class NumberSet:
             inside &= self.marked[np.where(inside, numbers, 0)].view(np.bool_)
         return inside
 
-    def among(self, numbers: npt.NDArray[np.int64]) -> tuple[int, int] | tuple[()] | npt.NDArray[np.bool_]:
-        """Which of these numbers, which ascend, are in it: the places of the first and the last, where all between them
-        are; nothing; or of each number whether it is. Not of marks.
-
-        Cost: for each value and each end to look it up.
-        """
-        assert self.marked is None
-        if self.values is None:
-            first, end = (
-                np.searchsorted(numbers, self.least),
-                np.searchsorted(numbers, self.greatest, "right"),
-            )
-            return (int(first), int(end) - 1) if first < end else ()
-        places = np.searchsorted(numbers, self.values)
-        there = places < len(numbers)
-        there[there] = numbers[places[there]] == self.values[there]
-        if not there.any():
-            return ()
-        table = np.zeros(len(numbers), np.bool_)
-        table[places[there]] = True
-        return table
-
     def of_line(self, base: int, unit: int, most: int) -> npt.NDArray[np.bool_]:
         """Of each delta from 0 to `most` whether base + unit · delta is in it; not of a range, which takes no table.
 

@@ -32,7 +32,7 @@ from nyala.schema.types import ColumnType
 
 __all__ = ["BITS", "BYTES", "FIXED", "Physical"]
 __all__ += ["binary_offsets", "bloom_physical", "canonical_array", "fill_holes", "is_large", "physical"]
-__all__ += ["common_length", "slice_bitmap"]
+__all__ += ["slice_bitmap"]
 
 BITS: Final = "bits"
 FIXED: Final = "fixed"
@@ -202,12 +202,6 @@ def binary_offsets(array: pa.Array) -> npt.NDArray[Any]:
     """The offsets (one more than values) of a text or binary array that has any value."""
     buffer = array.buffers()[1]
     return np.frombuffer(buffer, "<i8" if is_large(array.type) else "<i4")[array.offset :][: len(array) + 1]
-
-
-def common_length(text: pa.Array) -> int | None:
-    """How many bytes each value has that is no NULL; None: they differ, or there is none."""
-    lengths = np.diff(binary_offsets(text.drop_null() if text.null_count else text))
-    return int(lengths[0]) if len(lengths) and (lengths == lengths[0]).all() else None
 
 
 def fill_holes(stored: pa.Array) -> pa.Array:

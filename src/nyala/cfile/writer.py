@@ -27,7 +27,7 @@ from nyala.cfile.block import column_validity, encode_block, encode_blocks
 from nyala.cfile.bloom import Bloom
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace, ColumnWriteSpec, WrittenFile
 from nyala.cfile.compression import compression_code, effective_compression
-from nyala.cfile.encoding import FRAMES, PLAIN, BlockEncoder, Encoding, choose_encoding, key_stretch_log2
+from nyala.cfile.encoding import PLAIN, BlockEncoder, Encoding, choose_encoding, key_stretch_log2
 from nyala.cfile.encoding.dictionary import DictionaryEncoder
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.physical import (
@@ -95,8 +95,7 @@ class CFileWriter:
             keys = array.take(pa.array(starts)).cast(pa.large_binary())
         assert keys is None or len(keys) == len(starts)
 
-        words, table = _beside(made)
-        dictionary, numbers = self._append_beside(words), self._append_beside(table)
+        dictionary = self._append_dictionary(_dictionary(made))
         validity = column_validity(stored)
         blocks = self._append_blocks(_blocks(made, validity))
         # A block of the KEY column has its first key; a zone would only say the same again.
@@ -117,7 +116,6 @@ class CFileWriter:
             keys,
             ("", 0),
             made.is_dense,
-            *numbers,
         )
         self._footers[spec.key] = (footer, zones)
         return footer
@@ -188,13 +186,13 @@ class CFileWriter:
     ) -> None:
         self.abort()
 
-    def _append_beside(self, beside: _Beside | None) -> tuple[int, int, int]:
-        """Where it lies, its length, and how many it has."""
-        if beside is None:
+    def _append_dictionary(self, words: _Words | None) -> tuple[int, int, int]:
+        """Its offset, its length, and how many words it has."""
+        if words is None:
             return 0, 0, 0
         offset = self._offset
-        self._append(beside.block)
-        return offset, self._offset - offset, beside.value_count
+        self._append(words.block)
+        return offset, self._offset - offset, words.word_count
 
     def _append_blocks(
         self, blocks: Iterable[list[Any]]
@@ -268,9 +266,6 @@ def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool, is_sampl
         # A look-up decodes whole blocks of it, as of an index.
         block_size = spec.block_size_bytes or format.KEY_BLOCK_SIZE_BYTES_DEFAULT
         log2 = rows_per_block_log2(form, array, block_size)
-    if encoding.code == format.ENCODING_PATTERN and is_index:
-        block_size = spec.block_size_bytes or format.PATTERN_KEY_BLOCK_SIZE_BYTES_DEFAULT
-        log2 = rows_per_block_log2(form, array, block_size)
     return _Encoded(form, stored, encoding, encoder, asked, compression, log2, is_dense)
 
 
@@ -294,39 +289,29 @@ def _blocks(made: _Encoded, validity: pa.Buffer | None) -> Iterator[list[Any]]:
     )
 
 
-class _Beside(NamedTuple):
-    """What stands once in a column's file beside its blocks, as a block."""
+class _Words(NamedTuple):
+    """A column's dictionary, as a block."""
 
     block: list[Any]
-    value_count: int
+    word_count: int
 
 
-def _beside(made: _Encoded) -> tuple[_Beside | None, _Beside | None]:
-    """(the dictionary, the table) of a column that has one."""
-    words, numbers = made.encoder.dictionary, made.encoder.table
-    return (
-        None
-        if words is None
-        else _beside_of(PLAIN, PLAIN.prepare(_WORDS_FORM, words), len(words), made.asked),
-        None
-        if numbers is None
-        else _beside_of(FRAMES, FRAMES.prepare_table(numbers), len(numbers), made.asked),
-    )
-
-
-def _beside_of(encoding: Encoding, encoder: BlockEncoder | None, count: int, asked: int) -> _Beside:
+def _dictionary(made: _Encoded) -> _Words | None:
+    words = made.encoder.dictionary
+    if words is None:
+        return None
+    encoder = PLAIN.prepare(_WORDS_FORM, words)
     assert encoder is not None
-    compression = effective_compression(asked, encoding.compresses)
-    return _Beside(encode_block(encoding, encoder, compression, None, count), count)
+    compression = effective_compression(made.asked, PLAIN.compresses)
+    return _Words(encode_block(PLAIN, encoder, compression, None, len(words)), len(words))
 
 
 class ColumnBytes(NamedTuple):
     """What `append_column` would write of a column, footer excepted."""
 
     blocks: int
-    dictionary: int  # or table
+    dictionary: int
     key_stretch_log2: int  # as the footer would say
-    has_pattern: bool  # which values of one length only have
 
 
 def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = False) -> ColumnBytes:
@@ -336,9 +321,9 @@ def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = Fal
     """
     made = _encoded(spec, canonical_array(spec.type, array), is_index=is_index, is_sample=True)
     blocks = sum(map(_size_of, _blocks(made, column_validity(made.stored))))
-    of_words = sum(_size_of(beside.block) for beside in _beside(made) if beside is not None)
+    words = _dictionary(made)
     stretch_log2 = key_stretch_log2(made.encoding.code, made.form, array.null_count)
-    return ColumnBytes(blocks, of_words, stretch_log2, made.encoding.code == format.ENCODING_PATTERN)
+    return ColumnBytes(blocks, 0 if words is None else _size_of(words.block), stretch_log2)
 
 
 def _size_of(parts: Sequence[Any]) -> int:

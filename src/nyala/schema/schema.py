@@ -75,7 +75,7 @@ FIRST_COLUMN_ID: Final = 10  # S3
 COMPRESSIONS: Final = ("default", "none", "lz4", "snappy", "zlib", "zstd")
 _INTEGER_ENCODINGS: Final = ("auto", "plain", "bitshuffle", "rle", "for")
 _FLOAT_ENCODINGS: Final = ("auto", "plain", "bitshuffle", "alp")
-_TEXT_ENCODINGS: Final = ("auto", "plain", "prefix", "dictionary", "pattern")
+_TEXT_ENCODINGS: Final = ("auto", "plain", "prefix", "dictionary")
 _ENCODINGS: Final = (*_INTEGER_ENCODINGS, *_FLOAT_ENCODINGS, *_TEXT_ENCODINGS)
 
 
@@ -172,10 +172,10 @@ def column(
     type:        a name ("int64", "decimal(15,2)", "varchar(40)" …) or a pyarrow.DataType.
     nullable:    whether NULL is a value; a column of the primary key is NOT NULL whatever stands here.
     default:     what an insert takes that leaves the column out; None: NULL if nullable, else required.
-    encoding:    plain, bitshuffle, rle, for, alp, dictionary, prefix, pattern as the type allows, or auto.
+    encoding:    plain, bitshuffle, rle, for, alp, dictionary, prefix as the type allows, or auto.
     compression: none, lz4, snappy, zlib, zstd, or default.
     block_size:  bytes of a block before encoding, 512 to 16,777,216, or a text such as '64KiB'; None: 1 MiB, and 64 KiB
-                 for a key of one column, 256 KiB if that has a pattern.
+                 for a key of one column.
     Raises:      SchemaError when the type is none of ours, InvalidArgumentError when `nullable` is not True or False;
                  all else is checked when the table is created.
     """

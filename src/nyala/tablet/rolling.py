@@ -14,15 +14,12 @@ one after the other here, so where rows are cut must be known before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Final
 
 from nyala.cfile import format
-from nyala.cfile.physical import common_length
 from nyala.cfile.writer import column_bytes
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.writer import column_spec, encoded_keys, filter_bits_per_key
-from nyala.schema.long_column import Column, LongColumn
 from nyala.schema.schema import Schema
 from nyala.tablet import compaction_plans
 from nyala.tablet.compaction_plans import DECODED_PER_TARGET
@@ -91,9 +88,6 @@ def disk_bytes(image: RowSetImage, schema: Schema) -> float:
             is_index = schema.key_count == 1 and column is schema.columns[0]
             spec = column_spec(column, schema)
             made = column_bytes(spec, piece.columns[column.id], is_index=is_index)
-            if made.has_pattern and not _is_of_one_length(image.columns[column.id]):
-                plain = replace(spec, encoding="plain")  # the sample's values have one, the column's have not
-                made = column_bytes(plain, piece.columns[column.id], is_index=is_index)
             blocks += made.blocks
             words += made.dictionary
             if column.id in schema.key_ids:
@@ -105,9 +99,3 @@ def disk_bytes(image: RowSetImage, schema: Schema) -> float:
     per_row = blocks / sampled
     per_row += filter_bits_per_key(per_row) / 8
     return per_row * count + words / _SAMPLES
-
-
-def _is_of_one_length(column: Column) -> bool:
-    if isinstance(column, LongColumn):
-        return False  # a pattern is of short values, which a long column seldom has
-    return common_length(column) is not None

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from tests.unit.cfile.memory import MemoryFiles
 
-from nyala.cfile import format
 from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.decoded_size import STEP_ROWS
@@ -43,17 +42,13 @@ def column_of(files: MemoryFiles, values: list[Any], encoding: str, compression:
     return column
 
 
-@pytest.mark.parametrize("encoding", ["plain", "prefix", "dictionary", "pattern"])
+@pytest.mark.parametrize("encoding", ["plain", "prefix", "dictionary"])
 @pytest.mark.parametrize("compression", ["default", "none", "zstd"])
 @pytest.mark.parametrize("name", VALUES)
 def test_sizes_are_those_of_the_values(
     files: MemoryFiles, name: str, encoding: str, compression: str
 ) -> None:
     column = column_of(files, VALUES[name], encoding, compression)
-    if encoding == "pattern":
-        assert (column.footer.encoding == format.ENCODING_PATTERN) == (
-            name in ("random", "numbered", "nulls")
-        )
     size = column.decoded_size
     steps, row_bytes = size.steps(0, ROWS), size.row_bytes
     array = column.read(0, ROWS)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import google_crc32c
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from tests.unit.cfile.memory import MemoryFiles, make_values
@@ -234,34 +232,3 @@ def test_offsets_of_blocks_are_read_as_they_lie(written: MemoryFiles) -> None:
     ends = footer.block_offsets + footer.block_lengths
     assert np.array_equal(footer.block_offsets[1:], ends[:-1])
     assert footer.dictionary_offset + footer.dictionary_length == footer.block_offsets[0]
-
-
-@pytest.mark.parametrize(
-    ("encoding", "values", "is_refused"),
-    [
-        ("rle", np.repeat(np.arange(100), 10), True),
-        (
-            "for",
-            np.random.default_rng(1).integers(0, 1 << 62, 40_000)[np.arange(200_000) % 40_000],
-            True,
-        ),  # a table
-        ("for", np.arange(100), False),
-        ("rle", np.repeat(np.arange(100) % 2 == 0, 10), False),
-    ],
-)
-def test_a_version_that_knows_no_packed_numbers_refuses_what_may_have_them(
-    encoding: str, values: npt.NDArray[Any], is_refused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would take the values for others, or the file for damaged."""
-    with CFileWriter(files := MemoryFiles(), PATH) as writer:
-        type = parse_type(str(values.dtype))
-        writer.append_column(ColumnWriteSpec(COLUMN, type, encoding), pa.array(values))
-        writer.finish()
-    monkeypatch.setattr(
-        format, "COLUMN_INCOMPATIBLE_KNOWN", format.COLUMN_HAS_DENSE | format.COLUMN_HAS_TABLE
-    )
-    if not is_refused:
-        assert CFileReader(files, PATH).column(COLUMN) is not None
-        return
-    with pytest.raises(StorageError, match="written by a newer version of Nyala .*0x0004"):
-        CFileReader(files, PATH).column(COLUMN)

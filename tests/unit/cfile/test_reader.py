@@ -169,9 +169,9 @@ def test_files_of_a_newer_version_are_refused(files: MemoryFiles, monkeypatch: p
             writer.finish()
 
     with monkeypatch.context() as patch:
-        patch.setattr("nyala.cfile.format.FORMAT_VERSION", 3)
+        patch.setattr("nyala.cfile.format.FORMAT_VERSION", 4)
         write("newer")
-    with pytest.raises(StorageError, match="version 3"):
+    with pytest.raises(StorageError, match="version 4"):
         CFileReader(files, "newer").columns()
 
 

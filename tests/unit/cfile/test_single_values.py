@@ -33,7 +33,7 @@ from nyala.schema.types import parse_type
 
 ROWS = 3000
 SOME = np.array([0, 1, 7, 511, 512, 1300, 1301, 2999])
-ENCODINGS = ("auto", "plain", "bitshuffle", "dictionary", "rle", "for", "prefix", "alp", "pattern")
+ENCODINGS = ("auto", "plain", "bitshuffle", "dictionary", "rle", "for", "prefix", "alp")
 
 
 def python(array: pa.Array, row: int) -> Any:
@@ -88,14 +88,14 @@ LAYOUTS = {
     "a line": lambda n: 10 + 3 * n,
     "near a line": lambda n: 10 - 1000 * n + n * n % 7,
     "few numbers far apart": lambda n: (1, -(1 << 40), 1 << 50)[n % 3],
-    "steps of few sizes": lambda n: n + n // 7 * 20 - 1000,
-    "steps of some bits": lambda n: -60_000_000 * n + (n * n * 7 // 3 % 3) * 1_000_000,
+    "gaps of few sizes": lambda n: n + n // 7 * 20 - 1000,
+    "gaps of some bits": lambda n: -60_000_000 * n + (n * n * 7 // 3 % 3) * 1_000_000,
 }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_frames_of_every_layout(files: MemoryFiles, layout: str) -> None:
-    """A plane, a unit, a step or a reference would be put together wrongly."""
+    """A plane, a unit or a step would be put together wrongly."""
     array = pa.array([LAYOUTS[layout](n) for n in range(ROWS)], pa.int64())
     column = written(files, array, "int64", "for", block_size_bytes=2048, cache=BlockCache(1 << 24))
     assert column.has_frames and column.block_count > 1
@@ -144,31 +144,6 @@ def test_runs_are_kept_where_they_are_smaller_than_rows(files: MemoryFiles, run:
     rows = np.array([0, 1, 2, 3, 4, 5, 8000, len(array) - 1])
     assert column.singles.gather(rows).equals(array.take(pa.array(rows)))
     assert (cache.size_bytes < array.nbytes) == are_runs
-
-
-def test_rows_of_steps_in_any_tile(files: MemoryFiles) -> None:
-    """A row would be added up from another tile's beginning, or from the row before it that was asked for."""
-    numbers = np.cumsum(np.random.default_rng(3).choice([0, 1, 25], 9000))
-    array = pa.array(numbers)
-    column = written(files, array, "int64", "for", cache=BlockCache(1 << 24))
-    assert column.block_count == 1
-    tile = format.FOR_TILE_ROWS
-    for rows in (
-        np.array([0, tile - 1, tile, tile + 1, 2 * tile, 4 * tile, 8999]),
-        np.array([8999, 3, tile + 5, tile + 4, 2, 2, 8999]),
-        np.arange(tile - 20, tile + 20),
-        np.arange(8900, 9000),
-    ):
-        assert column.singles.gather(rows).equals(array.take(pa.array(rows)))
-        assert [column.singles.value(row) for row in rows.tolist()] == numbers[rows].tolist()
-        found = joined_picks([column.singles.pick(Ordinals(rows)), column.singles.pick(Ordinals(rows[:2]))])
-        assert found.equals(array.take(pa.array(np.concatenate([rows, rows[:2]]))))
-    for lower, upper in ((0, 9000), (1, tile), (tile, tile + 1), (tile - 1, 2 * tile + 1), (5000, 8999)):
-        assert column.read(lower, upper, scanning=True).equals(array.slice(lower, upper - lower))
-    frames = column.frames(100, 9000)
-    constraint = Constraint.between(parse_type("int64"), int(numbers[3000]), int(numbers[5000]))
-    expected = (numbers[100:] >= numbers[3000]) & (numbers[100:] <= numbers[5000])
-    assert np.array_equal(frames.matches(constraint), expected)
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -418,21 +393,13 @@ def with_values(block_path: str, files: MemoryFiles, column: ColumnReader, value
 
 
 def test_what_no_encoder_writes_is_refused_though_its_crc_is_right(files: MemoryFiles) -> None:
-    """References beyond a table, and codewords beyond a dictionary, would be IndexErrors, or other values."""
-    array = pa.array([(1, -(1 << 40), 1 << 50)[n % 3] for n in range(64)], pa.int64())
-    column = written(files, array, "int64", "for", "none")
-    lying = column._source.blocks((0,), None, False, "packed")[0]
-    assert lying.references is not None and lying.bits == 2
-    values = bytes(lying.data)
-    broken = with_values("file-0", files, column, values[:-1] + b"\xff")
-    with pytest.raises(CorruptionError, match="expected references below 3"):
-        broken.singles.value(0)
+    """Codewords beyond a dictionary would be IndexErrors, or other values."""
     codes = np.random.default_rng(7).integers(0, 7, 4096)
     words = pa.array([f"word {n}" for n in codes])
     column = written(files, words, "string", "dictionary", "none")
     header = format.CODEWORDS_HEADER.pack(format.CODEWORDS_PLANES, 3, bytes(2), 0)
     codes[-1] = 7
-    broken = with_values("file-1", files, column, header + pack_planes(codes, 3))
+    broken = with_values("file-0", files, column, header + pack_planes(codes, 3))
     with pytest.raises(CorruptionError, match="expected codewords below 7, found 7"):
         broken.singles.value(0)
 
@@ -451,9 +418,9 @@ def test_a_dictionary_without_a_word_is_refused_though_its_crc_is_right(
         encoder = PLAIN.prepare(physical(parse_type("binary")), words)
         assert encoder is not None
         block = encode_block(PLAIN, encoder, format.COMPRESSION_NONE, validity, len(words))
-        return writer._Beside(block, len(words)), None
+        return writer._Words(block, len(words))
 
-    monkeypatch.setattr(writer, "_beside", forged)
+    monkeypatch.setattr(writer, "_dictionary", forged)
     made = writer.CFileWriter(files, "file-0")
     spec = ColumnWriteSpec(COLUMN, parse_type("string"), "dictionary", "none")
     made.append_column(spec, pa.array(["red", "blue", "green"] * 100))

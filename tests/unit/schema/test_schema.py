@@ -231,12 +231,12 @@ def test_a_stored_block_size_that_nobody_may_give_any_more_is_read(block_size: i
         (["decimal(9,2)", "decimal(38,0)"], {"plain", "bitshuffle", "for"}),
         (["float", "double"], {"plain", "bitshuffle", "alp"}),
         (["bool"], {"plain", "rle"}),
-        (["string", "varchar(5)", "binary"], {"plain", "prefix", "dictionary", "pattern"}),
+        (["string", "varchar(5)", "binary"], {"plain", "prefix", "dictionary"}),
     ],
 )
 def test_encodings_are_those_of_the_specification(names: list[str], encodings: set[str]) -> None:
-    """Table 1 of the schema design, frame of reference for integers and what is stored as one, ALP for floats,
-    patterns for text."""
+    """Table 1 of the schema design, frame of reference for integers and what is stored as one, ALP for
+    floats."""
     for name in names:
         assert set(allowed_encodings(parse_type(name))) == {"auto", *encodings}
     assert {parse_type(n).name for n in names} <= set(TYPE_NAMES)

@@ -79,7 +79,7 @@ def nothing_more_is_to_be_done(db: Database) -> bool:
 
 
 @pytest.mark.parametrize("small", [0, 1 << 24])
-@pytest.mark.parametrize("encoding", ["auto", "plain", "prefix", "dictionary", "pattern"])
+@pytest.mark.parametrize("encoding", ["auto", "plain", "prefix", "dictionary"])
 @pytest.mark.parametrize("kind", ["few words", "noise"])
 def test_a_merge_is_cut_where_its_text_is_as_much_as_an_array_may_hold(
     db: Database, kind: str, encoding: str, small: int, monkeypatch: pytest.MonkeyPatch

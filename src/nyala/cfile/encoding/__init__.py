@@ -12,12 +12,11 @@ import pyarrow as pa
 from nyala.cfile import format
 from nyala.cfile.compression import effective_compression
 from nyala.cfile.encoding.alp import Alp
-from nyala.cfile.encoding.auto import Choice, candidates, fastest_of, over_a_table
+from nyala.cfile.encoding.auto import Choice, candidates, fastest_of
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
 from nyala.cfile.encoding.bitshuffle import Bitshuffle
 from nyala.cfile.encoding.dictionary import Dictionary
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference
-from nyala.cfile.encoding.pattern import Pattern, PatternEncoder
 from nyala.cfile.encoding.plain import Plain
 from nyala.cfile.encoding.prefix import Prefix
 from nyala.cfile.encoding.rle import RunLength
@@ -45,12 +44,7 @@ _ENCODINGS: Final[tuple[Encoding, ...]] = (
     Bitshuffle(),
     FRAMES,
     Alp(),
-    Pattern(),
 )
-# Text by which rows are found is decoded a block for each of them: prefix would take ten times as long.
-_INDEXED_TEXT: Final = (format.ENCODING_PLAIN, format.ENCODING_PATTERN)
-# To look at each block of fewer would take longer than to write it, and its alphabets more than they save.
-_PATTERN_ROWS_MIN: Final = 32
 # A column with at most this many rows and fewer bytes is written without a sample.
 _SMALL_ROWS: Final = 256
 _SMALL_BYTES: Final = 4096
@@ -99,7 +93,7 @@ def choose_encoding(
     """The encoding called `name` for a column; what its type or its values do not allow is stored otherwise.
 
     'auto', and names that are not for this type (the schema refuses them), take what `auto` says; a dictionary
-    of too many distinct values goes plain, and so does text that has no pattern.
+    of too many distinct values goes plain.
     single_values: what is taken by 'auto' shall be one of those from which look-ups take single values
              (`picks_single_values`), where the type has any.
     is_index: text that is taken by 'auto' shall be decoded quickly in small blocks.
@@ -118,8 +112,8 @@ def choose_encoding(
         return small, encoder, effective_compression(compression, small.compresses)
     is_index = is_index and form.kind == BYTES
     first = asked or (_DICTIONARY if _DICTIONARY.handles(form) and not is_index else None)
-    encoder, row_bytes = None, None
-    if first is not None and (encoder := _prepared(first, form, values, block_rows)) is not None:
+    encoder = None
+    if first is not None and (encoder := first.prepare(form, values)) is not None:
         taken = Choice(first, effective_compression(compression, first.compresses))
     elif asked is not None:
         taken = Choice(PLAIN, effective_compression(compression, PLAIN.compresses))
@@ -127,20 +121,9 @@ def choose_encoding(
         known = candidates(form, encoding_by_code)
         if single_values:
             known = [one for one in known if picks_single_values(one.code, form, values.null_count)] or known
-        if is_index:
-            known = [one for one in known if one.code in _INDEXED_TEXT]
-        if block_rows < _PATTERN_ROWS_MIN and len(values) > block_rows:
-            known = [one for one in known if one.code != format.ENCODING_PATTERN]
-        taken, row_bytes, encoder = fastest_of(known, form, values, compression, block_rows)
-        if encoder is None or taken.encoding.code == format.ENCODING_PATTERN:
-            encoder = _prepared(taken.encoding, form, values, block_rows)
-        if encoder is None:  # what the samples have in common, others have not
-            known.remove(taken.encoding)
-            taken, row_bytes, encoder = fastest_of(known, form, values, compression, block_rows)
-    if asked is None or asked.code in (format.ENCODING_FOR, format.ENCODING_ALP):
-        tabled = over_a_table(taken, row_bytes, form, values, compression, block_rows)
-        if tabled is not None:
-            taken, encoder = tabled
+        if is_index:  # each look-up decodes a block: prefix would take ten times as long
+            known = [PLAIN]
+        taken, encoder = fastest_of(known, form, values, compression, block_rows)
     encoder = encoder or taken.encoding.prepare(form, values)
     assert encoder is not None
     return taken.encoding, encoder, taken.compression
@@ -155,11 +138,3 @@ def _is_small(form: Physical, values: pa.Array) -> bool:
         offsets = binary_offsets(values)
         return len(offsets) + int(offsets[-1]) - int(offsets[0]) < _SMALL_BYTES
     return len(values) * max(1, form.width_bytes) < _SMALL_BYTES
-
-
-def _prepared(encoding: Encoding, form: Physical, values: pa.Array, block_rows: int) -> BlockEncoder | None:
-    """`Encoding.prepare`, and None also for a pattern whose alphabets would take more in each block than it saves."""
-    encoder = encoding.prepare(form, values)
-    if isinstance(encoder, PatternEncoder) and not encoder.is_worth_it(block_rows):
-        return None
-    return encoder

@@ -1,4 +1,4 @@
-"""ALP: floats of few decimal digits, or of few distinct values, as whole numbers in a frame of reference.
+"""ALP: floats of few decimal digits as whole numbers in a frame of reference.
 
     values      20.1  19.7  20.4  NaN  21.0        exponent 1
     numbers      201   197   204  204   210        in a frame of reference, here 4 bits each
@@ -13,7 +13,6 @@ make it as large as plain is plain.
 
     floats      a value is
     decimals    number / 10^exponent, or an exception
-    bits        number, taken as the bits of a value: any that return, in a table of the frame, or of the column
     plain       itself
 
 The exponent is the block's own. It is found on a probe, and is the one that takes the fewest bits: a larger one than is
@@ -22,36 +21,31 @@ turns out to have more exceptions than the probe, they are probed for a larger o
 
 Departures from the paper: whole blocks instead of vectors of 1,024 (a block is what is read and judged by its zone);
 a division instead of two multiplications, which needs neither a second exponent nor its search and is exact for every
-number below 2^53; a frame of reference that knows lines, tables and steps instead of one base; and values by their
-bits, which the paper leaves to a dictionary beside it. Left out: the paper's second scheme, for doubles of full
-precision whose leading bits agree (bitshuffle is what takes these), and comparing the numbers in the frame with
-predicates.
+number below 2^53; a frame of reference that knows lines instead of one base. Left out: the paper's second scheme, for
+doubles of full precision whose leading bits agree (bitshuffle is what takes these), and comparing the numbers in the
+frame with predicates.
 Source: A. Afroozeh, L. Kuffó, P. Boncz, "ALP: Adaptive Lossless floating-Point Compression", SIGMOD 2023.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference
-from nyala.cfile.encoding.number_table import SHARE_MAX, NumberTable, probed_bits
 from nyala.cfile.memory import allocate
 from nyala.cfile.physical import Physical, fill_holes, physical
-from nyala.cfile.planes import planes_size
 from nyala.schema.types import ColumnType
 
 __all__ = ["Alp"]
 
-# Of numbers, by their bytes.
-_FORMS: Final = {8: physical(ColumnType("int64")), 4: physical(ColumnType("int32"))}
+_NUMBERS: Final = physical(ColumnType("int64"))
 _FRAMES: Final[Encoding] = FrameOfReference()
 # Of neighbours, and from all over the block: every 64th row of a series that counts in quarters is whole.
 _PROBE_STRETCHES: Final = 8
@@ -75,22 +69,9 @@ class _AlpEncoder:
     form: Physical
     values: npt.NDArray[Any]
     is_valid: npt.NDArray[np.bool_] | None  # None: all of them
-    shared: NumberTable | None = None  # of the values' bits
     dictionary: None = None
 
-    @property
-    def table(self) -> npt.NDArray[np.int64] | None:
-        return None if self.shared is None else self.shared.numbers
-
     def encode(self, lower: int, upper: int) -> pa.Buffer:
-        data = self._by_itself(lower, upper)
-        if self.shared is None:
-            return data
-        over = format.ALP_HEADER.pack(format.ALP_BITS, 0, bytes(2), 0) + self.shared.frame(lower, upper)
-        return pa.py_buffer(over) if len(over) <= data.size * SHARE_MAX else data
-
-    def _by_itself(self, lower: int, upper: int) -> pa.Buffer:
-        """A block that refers to nothing outside of it."""
         values = self.values[lower:upper]
         is_valid = None if self.is_valid is None else self.is_valid[lower:upper]
         head = format.ALP_HEADER.pack(format.ALP_PLAIN, 0, bytes(2), 0)
@@ -110,33 +91,7 @@ class _AlpEncoder:
             odd = values[~fits if is_valid is None else ~fits & is_valid]
             other = _exponent(odd) if len(odd) > len(values) * _EXCEPTIONS_SHARE else None
             exponent = other if other is not None and other > exponent else None
-        # A table of bits is as small as one of numbers and needs no division; where nearly all are decimals and in no
-        # table, nothing returns.
-        if best is None or _may_return(best, values.itemsize, len(values) * _EXCEPTIONS_SHARE):
-            size = min(size, int(values.nbytes * format.COMPRESSION_RATIO_MAX))
-            best = _bits_of_values(values, is_valid, size) or best
         return pa.py_buffer(head + values.tobytes() if best is None else best)
-
-
-def _bits_of_values(
-    values: npt.NDArray[Any], is_valid: npt.NDArray[np.bool_] | None, size: int
-) -> bytes | None:
-    """A block of the values' bits, if these return; None where it takes more than `size` bytes."""
-    numbers = values.view(f"<i{values.itemsize}")
-    bits = probed_bits(numbers)
-    if bits is None or planes_size(bits, len(numbers)) >= size:
-        return None
-    head = format.ALP_HEADER.pack(format.ALP_BITS, 0, bytes(2), 0)
-    data = head + _framed(numbers, None, is_valid)
-    return data if len(data) <= size else None
-
-
-def _may_return(data: bytes, width_bytes: int, exceptions_max: float) -> bool:
-    """Whether values of a block of decimals may return: they do if its frame is a table, and nobody has looked if more
-    than so many are exceptions."""
-    count = format.ALP_HEADER.unpack_from(data)[3]
-    start = format.ALP_HEADER.size + _padded_size(_PLACE_BYTES * count) + _padded_size(width_bytes * count)
-    return bool(count > exceptions_max or format.FOR_HEADER.unpack_from(data, start)[3] == format.FOR_TABLE)
 
 
 def _without_outliers(
@@ -211,19 +166,6 @@ class Alp:
             is_valid = values.is_valid().to_numpy(zero_copy_only=False)
         return _AlpEncoder(form, form.fixed_values(fill_holes(values)), is_valid)
 
-    def numbers(self, form: Physical, values: pa.Array) -> pa.Array | None:
-        """What a table of these values would have: their bits, with NULLs."""
-        type = _FORMS[form.width_bytes].arrow
-        validity = pc.is_valid(values).buffers()[1] if values.null_count else None
-        bits = pa.py_buffer(form.fixed_values(fill_holes(values)))
-        return pa.Array.from_buffers(type, len(values), [validity, bits], values.null_count)
-
-    def prepare_over(self, form: Physical, values: pa.Array, table: NumberTable) -> BlockEncoder:
-        """`prepare`, with a table of the values for the whole column."""
-        encoder = self.prepare(form, values)
-        assert isinstance(encoder, _AlpEncoder)
-        return replace(encoder, shared=table)
-
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
         data, rows, header_size = block.data, block.row_count, format.ALP_HEADER.size
         if data.size < header_size:
@@ -231,7 +173,7 @@ class Alp:
         layout, exponent, _, count = format.ALP_HEADER.unpack_from(data)
         if layout not in format.ALP_LAYOUTS or exponent > format.ALP_EXPONENT_MAX or count > rows:
             raise ValueError(
-                f"expected decimals, bits or plain values, an exponent of at most {format.ALP_EXPONENT_MAX} and at "
+                f"expected decimals or plain values, an exponent of at most {format.ALP_EXPONENT_MAX} and at "
                 f"most {rows} exceptions, found layout {layout}, exponent {exponent} and {count} exceptions"
             )
         if layout != format.ALP_DECIMALS and (exponent or count):
@@ -245,9 +187,6 @@ class Alp:
                     f"expected {rows} values of {form.width_bytes} bytes, found {data.size - header_size} bytes"
                 )
             return form.fixed_array(data.slice(header_size), rows, block.validity, block.null_count)
-        if layout == format.ALP_BITS:
-            bits = _frame_of(data.slice(header_size), rows, form.width_bytes, block.table)
-            return form.fixed_array(bits, rows, block.validity, block.null_count)
         values_start = header_size + _padded_size(4 * count)
         frame_start = values_start + _padded_size(form.width_bytes * count)
         if data.size < frame_start:
@@ -255,7 +194,8 @@ class Alp:
         places = np.frombuffer(data, "<u4", count, header_size)
         if count and (int(places[-1]) >= rows or (places[1:] <= places[:-1]).any()):
             raise ValueError(f"expected places of exceptions below {rows}, ascending")
-        numbers = _frame_of(data.slice(frame_start), rows, 8)
+        frame = EncodedValues(data.slice(frame_start), rows, None, 0, None)
+        numbers = _FRAMES.decode(_NUMBERS, frame).buffers()[1]
         out = allocate(rows * form.width_bytes)
         values = np.frombuffer(out, form.dtype)
         _divide(np.frombuffer(numbers, "<i8"), exponent, values)
@@ -328,19 +268,11 @@ def _framed(
         numbers = numbers[before]
     validity = None if is_valid is None else pa.array(is_valid).buffers()[1]
     null_count = 0 if is_valid is None else len(is_valid) - int(is_valid.sum())
-    form = _FORMS[numbers.itemsize]
-    array = pa.Array.from_buffers(form.arrow, len(numbers), [validity, pa.py_buffer(numbers)], null_count)
-    encoder = _FRAMES.prepare(form, array)
+    array = pa.Array.from_buffers(pa.int64(), len(numbers), [validity, pa.py_buffer(numbers)], null_count)
+    encoder = _FRAMES.prepare(_NUMBERS, array)
     assert encoder is not None
     frame: bytes = encoder.encode(0, len(numbers)).to_pybytes()
     return frame
-
-
-def _frame_of(
-    data: pa.Buffer, rows: int, width_bytes: int, table: npt.NDArray[np.int64] | None = None
-) -> pa.Buffer:
-    """The numbers of a frame, of so many bytes each; table: the column's. Raises: ValueError."""
-    return _FRAMES.decode(_FORMS[width_bytes], EncodedValues(data, rows, None, 0, None, table)).buffers()[1]
 
 
 def _padded_size(size: int) -> int:

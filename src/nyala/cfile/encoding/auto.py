@@ -5,11 +5,11 @@
     integer, date, timestamp           plain, frame of reference, run length, bitshuffle, plain that is compressed
     decimal                            plain, frame of reference, bitshuffle, plain that is compressed
     float, double                      plain, ALP, bitshuffle, plain that is compressed
-    string, varchar, binary            dictionary if values repeat (it decides itself), else plain, pattern, prefix
+    string, varchar, binary            dictionary if values repeat (it decides itself), else plain, prefix
 
 Frame of reference may also be a bit a value larger than bitshuffle, which decodes in eight times what a line takes and
 3.5 times what steps take: of sorted columns that bit is most of what they have left, and of others nothing. Prefix is
-taken where it makes text four times smaller than plain or pattern does (long keys that are alike), for it decodes at a
+taken where it makes text four times smaller than plain does (long keys that are alike), for it decodes at a
 tenth of plain's speed.
 
 Numbers may be plain twice by default: without compression they are read without a copy; with LZ4 they decode about as
@@ -33,13 +33,10 @@ lies in one and a block in a dozen, whose times start anew; and of ten thousand 
 only once and a block each a dozen times. So a frame that would be taken is written once more in blocks, and is taken
 if it still should be; and frames that would not are, where a probe of the column finds values that return.
 
-What is to be taken is held against a table for the whole column at last (`number_table`), and so are a frame of
-reference and ALP where one of them is asked for by name.
-
 The columns of a composite key have frame of reference and run length only, where their type has these: single values
 are taken from them as they lie, and so the keys of most rows need not be stored (docs/decisions/0033).
 
-A column of text or binary that carries the value index is plain or in a pattern, since look-ups decode it.
+A column of text or binary that carries the value index is plain, since look-ups decode it.
 The choice is made per column of a file (a flush, a compaction), as it is a footer that names the encoding.
 """
 
@@ -48,27 +45,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.compression import compress, effective_compression
-from nyala.cfile.encoding.alp import Alp
 from nyala.cfile.encoding.base import BlockEncoder, Encoding
-from nyala.cfile.encoding.frame_of_reference import FrameOfReference
-from nyala.cfile.encoding.number_table import SHARE_MAX, probed_bits, table_of
 from nyala.cfile.physical import BYTES, FIXED, Physical
 
-__all__ = ["Choice", "candidates", "choices", "fastest_of", "over_a_table"]
+__all__ = ["Choice", "candidates", "choices", "fastest_of"]
 
 # How much larger than the smallest an encoding may be and still be taken for its speed. A quarter of a column
 # costs less to read (12 GB/s from the page cache, 2 from a good disk) than bitshuffle costs to decode.
 _SIZE_FACTOR: Final = 1.25
 # Joining prefixes and suffixes takes ten times as long as decompressing plain text: it must win much more.
 _PREFIX_SIZE_FACTOR: Final = 4.0
+# Zstandard's entropy coder halves hexadecimal digits, in which LZ4 finds nothing, and inflates at a third of its speed.
+_ZSTD_SIZE_FACTOR: Final = 1.6
 # Of a value, by which frame of reference may be larger than bitshuffle.
 _SLACK_BITS: Final = 1
 # Of plain numbers that nobody asked to be compressed: fewer are not worth it.
@@ -81,16 +76,8 @@ _SAMPLE_STRETCH_ROWS: Final = 1 << 13
 _SAMPLE_STRETCH_ROWS_OF_TEXT: Final = 1 << 11
 # Of plain's bytes: whoever inflates more of them is as slow as plain that is inflated.
 _INFLATED_SHARE_MAX: Final = 0.5
-# How many times smaller than what would be taken a table of values must promise to be, to be tried.
-_PROMISE: Final = 1.5
-# As many numbers as a stretch has often.
-_FEW_BITS: Final = 8
 _NONE: Final = format.COMPRESSION_NONE
 _FRAMES: Final = (format.ENCODING_FOR, format.ENCODING_ALP)
-# How often the numbers of a column's table return at least, on average.
-_RETURNS_MIN: Final = 4
-_FOR: Final = FrameOfReference()
-_OVER_TABLES: Final = (_FOR, Alp())
 _JUDGED_BY_BLOCKS: Final = (format.COMPRESSION_LZ4, format.COMPRESSION_SNAPPY, format.COMPRESSION_ZSTD)
 _FASTEST_FIRST: Final = (
     format.ENCODING_PLAIN,
@@ -98,7 +85,6 @@ _FASTEST_FIRST: Final = (
     format.ENCODING_RLE,
     format.ENCODING_ALP,
     format.ENCODING_BITSHUFFLE,
-    format.ENCODING_PATTERN,
     format.ENCODING_PREFIX,
 )
 
@@ -126,7 +112,6 @@ class _Block:
     row_count: int
     data: pa.Buffer
     dictionary: None = None
-    table: None = None
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         return self.data if (lower, upper) == (0, self.row_count) else self.encoder.encode(lower, upper)
@@ -148,15 +133,21 @@ def choices(encodings: Iterable[Encoding], form: Physical, asked: int, rows: int
             if rows * form.width_bytes < _COMPRESSED_BYTES_MIN:
                 continue
         found.append(Choice(encoding, compression))
+        if (
+            asked == format.COMPRESSION_DEFAULT
+            and form.kind == BYTES
+            and encoding.code == format.ENCODING_PLAIN
+        ):
+            found.append(Choice(encoding, format.COMPRESSION_ZSTD))
     return found
 
 
 def fastest_of(
     encodings: Sequence[Encoding], form: Physical, values: pa.Array, asked: int, block_rows: int
-) -> tuple[Choice, float, BlockEncoder | None]:
+) -> tuple[Choice, BlockEncoder | None]:
     """Choose the encoding for these stored values, with compression `asked` and blocks of `block_rows` rows.
 
-    Returns: the choice, the bytes that a row is expected to take, and for a column of one block its encoder.
+    Returns: the choice, and for a column of one block its encoder.
     """
     rows, stretches = _sampling(form, asked, block_rows)
     sample = _sample(values, stretches, rows, block_rows)
@@ -165,75 +156,12 @@ def fastest_of(
     taken = _fastest(form, written)
     if rows >= block_rows or len(values) <= stretches * rows:
         is_whole = len(sample) == 1 and len(sample[0]) == len(values)
-        return taken, written[taken].row_bytes, written[taken].encoder if is_whole else None
-    bits, there = _bits_of_returning(form, values), len(values) - values.null_count
-    may_be_a_table = bits is not None and bits / 8 * _PROMISE * there < written[taken].row_bytes * len(values)
-    if taken.encoding.code in _FRAMES or may_be_a_table:
+        return taken, written[taken].encoder if is_whole else None
+    if taken.encoding.code in _FRAMES:
         blocks = _sample(values, _SAMPLE_BLOCKS, block_rows, block_rows)
         written.update({of: _written(of, form, blocks) for of in known if of.encoding.code in _FRAMES})
         taken = _fastest(form, written)
-        # Of more numbers than a stretch has often, LZ4 finds in a block what it does not in a stretch: against tables,
-        # and what is larger, it is judged by blocks as well.
-        is_a_table = bits is not None and 8 * written[taken].row_bytes >= bits > _FEW_BITS
-        if is_a_table and not values.null_count:
-            others = [of for of in known if of.encoding.code not in _FRAMES]
-            written.update({of: _written(of, form, blocks) for of in others if of.compression != _NONE})
-            taken = _fastest(form, written)
-    return taken, written[taken].row_bytes, None
-
-
-def over_a_table(
-    taken: Choice, row_bytes: float | None, form: Physical, values: pa.Array, asked: int, block_rows: int
-) -> tuple[Choice, BlockEncoder] | None:
-    """A table for the whole column in the place of what would be taken, where it is worth it.
-
-    row_bytes: what that takes, or more; None: not known.
-    """
-    frames = next((of for of in _OVER_TABLES if of.handles(form)), None)
-    if frames is None or len(values) <= block_rows or values.null_count == len(values):
-        return None
-    numbers = frames.numbers(form, values)
-    bits = None if numbers is None else probed_bits(_there(form, values), format.TABLE_COUNT_MAX)
-    if bits is None:
-        return None
-    least = bits / 8 + format.FOR_HEADER.size / block_rows  # a row, without the table
-    if least > SHARE_MAX * (form.width_bytes if row_bytes is None else row_bytes):
-        return None
-    # By the blocks that will be: what compressing them wins, a stretch does not tell, nor what their headers take.
-    blocks = _sample(values, _SAMPLE_BLOCKS, block_rows, block_rows)
-    row_bytes = _written(taken, form, blocks).row_bytes
-    if least > SHARE_MAX * row_bytes:
-        return None
-    table = table_of(numbers, format.TABLE_COUNT_MAX)
-    if table is None or len(table.numbers) * _RETURNS_MIN > len(values) - values.null_count:
-        return None
-    choice = Choice(frames, effective_compression(asked, frames.compresses))
-    encoder = frames.prepare_over(form, values, table)
-    size = 0
-    for block in blocks:
-        start = block.offset - values.offset
-        size += compress(choice.compression, encoder.encode(start, start + len(block)))[1].size
-    beside = _FOR.prepare_table(table.numbers)
-    of_table = beside.encode(0, len(table.numbers)).size + format.BLOCK_HEADER.size
-    if size / sum(map(len, blocks)) + of_table / len(values) > row_bytes * SHARE_MAX:
-        return None
-    return choice, encoder
-
-
-def _there(form: Physical, values: pa.Array) -> npt.NDArray[Any]:
-    """The values that are no NULL, as the numbers that are their bits."""
-    dtype = np.dtype(f"<i{form.width_bytes}")
-    numbers = np.frombuffer(values.buffers()[1], dtype)[values.offset :][: len(values)]
-    if values.null_count:
-        numbers = numbers[values.is_valid().to_numpy(zero_copy_only=False)]
-    return numbers
-
-
-def _bits_of_returning(form: Physical, values: pa.Array) -> int | None:
-    """How many bits name the distinct values of a probe, where they are numbers that return in a block."""
-    if form.kind != FIXED or form.dtype is None or form.code == format.TYPE_DECIMAL128:
-        return None
-    return probed_bits(_there(form, values))
+    return taken, None
 
 
 def _fastest(form: Physical, written: Mapping[Choice, _Written]) -> Choice:
@@ -260,7 +188,7 @@ def _fastest_of_text(written: Mapping[Choice, _Written]) -> Choice:
     order = list(written)
 
     def is_beaten(choice: Choice, by: Choice) -> bool:
-        factor = _PREFIX_SIZE_FACTOR if by.encoding.code == format.ENCODING_PREFIX else _SIZE_FACTOR
+        factor = _PREFIX_SIZE_FACTOR if by.encoding.code == format.ENCODING_PREFIX else _ZSTD_SIZE_FACTOR
         return written[choice].row_bytes > written[by].row_bytes * factor
 
     return next(

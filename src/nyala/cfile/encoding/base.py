@@ -12,8 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile.physical import Physical
@@ -27,11 +25,6 @@ class BlockEncoder(Protocol):
     @property
     def dictionary(self) -> pa.Array | None:
         """Distinct words that all blocks refer to; stored once, as a plain block. None for most encodings."""
-        ...
-
-    @property
-    def table(self) -> npt.NDArray[np.int64] | None:
-        """Distinct numbers that blocks refer to, ascending; stored once, in a frame of reference."""
         ...
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
@@ -83,4 +76,3 @@ class EncodedValues:
     validity: pa.Buffer | None  # exactly row_count bits, or None without NULLs
     null_count: int
     dictionary: pa.Array | None  # the column's dictionary, if it has one
-    table: npt.NDArray[np.int64] | None = None  # the column's table of numbers, which ascend, if it has one

@@ -112,7 +112,6 @@ def _on_this_thread() -> Iterator[Any]:
 class _BitshuffleEncoder:
     values: npt.NDArray[Any]
     dictionary: None = None
-    table: None = None
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         return shuffle_bits(self.values[lower:upper])

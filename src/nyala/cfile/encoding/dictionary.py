@@ -57,7 +57,6 @@ def codeword_dtype(dictionary_count: int) -> np.dtype[Any]:
 class DictionaryEncoder:
     dictionary: pa.Array
     codewords: npt.NDArray[Any]
-    table: None = None
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         words = self.codewords[lower:upper]
@@ -125,7 +124,7 @@ class Dictionary:
         if not _is_shuffled(block):
             return _in_planes(block).beside(block)
         width = codeword_dtype(_words_count(block)).itemsize
-        frame = Frame(CODEWORDS, _unshuffled(block), block.row_count, 0, 0, 1, 8 * width, 0, None)
+        frame = Frame(CODEWORDS, _unshuffled(block), block.row_count, 0, 0, 1, 8 * width, 0)
         return frame.beside(block)
 
     def codewords(self, block: EncodedValues) -> pa.Array:
@@ -200,7 +199,7 @@ def _in_planes(block: EncodedValues) -> Frame:
         )
     if base + (1 << bits) > count:  # more room than was used, or nonsense: the greatest delta tells
         _check(base + kernels.greatest(block.data, start, bits, rows), count)
-    return Frame(CODEWORDS, block.data, rows, base, 0, 1, bits, start, None)
+    return Frame(CODEWORDS, block.data, rows, base, 0, 1, bits, start)
 
 
 def _check(greatest: int, words_count: int) -> None:

@@ -33,7 +33,6 @@ class _PlainEncoder:
     form: Physical
     values: pa.Array
     dictionary: None = None
-    table: None = None
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         part = self.values.slice(lower, upper - lower)

@@ -42,7 +42,6 @@ _PASS_WORDS_MAX: Final = 1 << 17  # a megabyte at a time, which stays in the sec
 class _PrefixEncoder:
     values: pa.Array
     dictionary: None = None
-    table: None = None
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         part = self.values.slice(lower, upper - lower)

@@ -3,12 +3,8 @@
     bool          header (with the first value), run lengths            runs alternate, so no values are stored
     fixed width   header, one value per run, run lengths
 
-Values are plain, or packed numbers (`packed_numbers`) where that is a fifth smaller; lengths are as narrow as the
-longest allows, or the ends of the runs are packed numbers where that is. Of (user, time), ids of
-62 bits and ten rows a user, a run takes some 53 bits, where id and length plainly have 80.
-
-Lengths are at least 1 and make exactly the block's rows: one sum proves a decoder's output before memory for it is
-asked. A NULL continues the run before it.
+Lengths are as narrow as the longest allows. They are at least 1 and make exactly the block's rows: one sum proves a
+decoder's output before memory for it is asked. A NULL continues the run before it.
 
 `runs` gives a block as it lies there, for predicates that are asked once per run; `packed` for single values, whose
 run is found by a search among the ends of runs.
@@ -27,9 +23,6 @@ import pyarrow as pa
 
 from nyala.cfile import format, kernels
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
-from nyala.cfile.encoding.frame import value_bounds
-from nyala.cfile.encoding.number_table import SHARE_MAX
-from nyala.cfile.encoding.packed_numbers import pack_numbers, unpack_numbers
 from nyala.cfile.memory import scratch
 from nyala.cfile.physical import BITS, Physical, fill_forward, fill_holes
 
@@ -43,9 +36,6 @@ _TYPES: Final = frozenset(
 )
 _RUN_ROWS_MIN: Final = 16  # on average; measured: up to 4 or 8, a run is dearer than its rows in the cache
 _END_BYTES: Final = 8  # of a run's end, in memory
-# Of fewer, or of fewer rows on average, unpacking costs more than what it spares.
-_PACKED_RUNS_MIN: Final = 64
-_PACKED_RUN_ROWS_MIN: Final = 8
 _LENGTH_DTYPES: Final[dict[int, np.dtype[Any]]] = {
     width: np.dtype(f"<u{width}") for width in format.RLE_LENGTH_WIDTHS
 }
@@ -56,7 +46,6 @@ class _RunLengthEncoder:
     form: Physical
     values: pa.Array
     dictionary: None = None
-    table: None = None
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         part = self.values.slice(lower, upper - lower)
@@ -67,15 +56,8 @@ class _RunLengthEncoder:
         longest = int(lengths.max())
         width = 1 if longest < 1 << 8 else 2 if longest < 1 << 16 else 4
         of_lengths = lengths.astype(_LENGTH_DTYPES[width]).tobytes()
-        of_values, kind = b"" if is_bool else values[starts].tobytes(), format.RLE_VALUES_PLAIN
-        if not is_bool and _PACKED_RUNS_MIN <= len(starts) <= len(values) // _PACKED_RUN_ROWS_MIN:
-            packed = pack_numbers(np.append(starts[1:], len(values)))
-            if len(packed) <= SHARE_MAX * len(of_lengths):
-                of_lengths, width = packed, format.RLE_PACKED_ENDS
-            packed = pack_numbers(values[starts].astype(np.int64))
-            if len(packed) < SHARE_MAX * len(of_values):
-                of_values, kind = packed, format.RLE_VALUES_PACKED
-        header = format.RLE_HEADER.pack(len(starts), width, int(values[0]) if is_bool else 0, kind, bytes(1))
+        of_values = b"" if is_bool else values[starts].tobytes()
+        header = format.RLE_HEADER.pack(len(starts), width, int(values[0]) if is_bool else 0, bytes(2))
         return pa.py_buffer(b"".join((header, of_values, of_lengths)))
 
 
@@ -171,54 +153,34 @@ def _runs(form: Physical, block: EncodedValues) -> tuple[npt.NDArray[np.int64], 
     data, header_size = block.data, format.RLE_HEADER.size
     if data.size < header_size:
         raise ValueError(f"expected a header of {header_size} bytes, found {data.size}")
-    count, width, first, kind, _ = format.RLE_HEADER.unpack_from(data)
+    count, width, first, _ = format.RLE_HEADER.unpack_from(data)
     is_bool = form.kind == BITS
-    if (width not in _LENGTH_DTYPES and width != format.RLE_PACKED_ENDS) or not 0 < count <= block.row_count:
+    if width not in _LENGTH_DTYPES or not 0 < count <= block.row_count:
         raise ValueError(
-            f"expected 1 to {block.row_count} runs and lengths of 1, 2 or 4 bytes or packed ends, found {count} runs "
-            f"and lengths of {width}"
+            f"expected 1 to {block.row_count} runs and lengths of 1, 2 or 4 bytes, found {count} runs and lengths of "
+            f"{width}"
         )
     if first > (1 if is_bool else 0):
         raise ValueError(f"expected a first value of 0, of bool also 1, found {first}")
-    if kind not in format.RLE_VALUES or (is_bool and kind):
-        raise ValueError(f"expected values that are plain or, but for bool, packed, found {kind}")
+    lengths_start = header_size + count * form.width_bytes
+    if data.size != lengths_start + count * width:
+        raise ValueError(
+            f"expected {lengths_start + count * width} bytes for {count} runs, found {data.size}"
+        )
     values: npt.NDArray[Any]
     if is_bool:
-        values, at = (np.arange(count, dtype=np.uint32) + first).astype(np.uint8) & 1, header_size
-    elif kind == format.RLE_VALUES_PACKED:
-        numbers, at = unpack_numbers(data, header_size, count, *value_bounds(form))
-        values = numbers.astype(form.dtype, copy=False)
+        values = (np.arange(count, dtype=np.uint32) + first).astype(np.uint8) & 1
     else:
-        values, at = _plain_values(form, data, count)
-    if width == format.RLE_PACKED_ENDS:
-        ends, at = unpack_numbers(data, at, count, 1, block.row_count)
-        shortest = int(np.diff(ends, prepend=0).min())
-    else:
-        _check_size(data, at + count * width, count)
-        lengths, at = np.frombuffer(data, _LENGTH_DTYPES[width], count, at), at + count * width
-        ends, shortest = np.cumsum(lengths, dtype=np.int64), int(lengths.min())
-    if data.size != at:
-        raise ValueError(f"expected {at} bytes for {count} runs, found {data.size}")
+        values = np.frombuffer(data, form.dtype, count, header_size)
+        values = values if values.flags.aligned else values.copy()
+    lengths = np.frombuffer(data, _LENGTH_DTYPES[width], count, lengths_start)
+    ends, shortest = np.cumsum(lengths, dtype=np.int64), int(lengths.min())
     if int(ends[-1]) != block.row_count or shortest <= 0:
         raise ValueError(
             f"expected runs of 1 or more that make {block.row_count} rows, found {int(ends[-1])}, the shortest of "
             f"{shortest}"
         )
     return ends, values
-
-
-def _plain_values(form: Physical, data: pa.Buffer, count: int) -> tuple[npt.NDArray[Any], int]:
-    """The values of so many runs, and where they end."""
-    start = format.RLE_HEADER.size
-    end = start + count * form.width_bytes
-    _check_size(data, end, count)
-    values = np.frombuffer(data, form.dtype, count, start)
-    return (values if values.flags.aligned else values.copy()), end
-
-
-def _check_size(data: pa.Buffer, end: int, count: int) -> None:
-    if data.size < end:
-        raise ValueError(f"expected {end} bytes or more for {count} runs, found {data.size}")
 
 
 def _cut_at_nulls(

@@ -12,10 +12,8 @@
     greatest   the greatest delta      delta_at   that of one row: over before the lock would be let go of
     widen      codewords as Arrow's indices
     spread     dense values to the rows that have one      spread_ends   the same of offsets
-    repeat     values of runs to their rows          unpack   packed numbers
+    repeat     values of runs to their rows
     put_in     hashes of keys into a bloom filter
-    letters    which bytes stand in each place of texts of one length
-    unspell    such texts as numbers          spell   the texts of numbers
     views      codewords as Arrow's views of the words
     lay        numbers of changed rows over those that were picked
     word_ends  where the words end that codewords name          lay_words   the words themselves
@@ -46,7 +44,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.kernels.plain import REVISION, Answers, Fill, Lay, Question, Ranks, Spellings
+from nyala.cfile.kernels.plain import REVISION, Answers, Fill, Lay, Question
 from nyala.errors import InvalidArgumentError
 
 __all__ = [
@@ -57,8 +55,6 @@ __all__ = [
     "Fill",
     "Lay",
     "Question",
-    "Ranks",
-    "Spellings",
     "Stretch",
     "delta_at",
     "described",
@@ -69,18 +65,14 @@ __all__ = [
     "in_table",
     "lay",
     "lay_words",
-    "letters",
     "places",
     "put_in",
     "read_values",
     "repeat",
     "rows_matching",
     "sieve",
-    "spell",
     "spread",
     "spread_ends",
-    "unpack",
-    "unspell",
     "views",
     "widen",
     "word_ends",
@@ -129,16 +121,12 @@ if TYPE_CHECKING:
         in_table,
         lay,
         lay_words,
-        letters,
         places,
         put_in,
         repeat,
         rows_matching,
-        spell,
         spread,
         spread_ends,
-        unpack,
-        unspell,
         views,
         widen,
         word_ends,
@@ -148,8 +136,7 @@ else:
     in_range, in_table = _kernels.in_range, _kernels.in_table
     places, rows_matching, views = _kernels.places, _kernels.rows_matching, _kernels.views
     spread, spread_ends = _kernels.spread, _kernels.spread_ends
-    repeat, unpack, put_in = _kernels.repeat, _kernels.unpack, _kernels.put_in
-    letters, spell, unspell = _kernels.letters, _kernels.spell, _kernels.unspell
+    repeat, put_in = _kernels.repeat, _kernels.put_in
     lay, lay_words, word_ends = _kernels.lay, _kernels.lay_words, _kernels.word_ends
 
 _CRC_OF_DIGITS: Final = 0xE3069283
@@ -203,7 +190,6 @@ class Stretch(NamedTuple):
     width: int  # of a number in `out`, as of `Fill`; of a codeword 4
     touched: bytearray  # of each of the blocks becomes 1 when it is read
     held: pa.Buffer | None = None  # as long as all of the blocks: `sieve` leaves those here that it reads
-    table: npt.NDArray[np.int64] | None = None  # the column's, of numbers in [least, greatest] that ascend
 
 
 class Demand(NamedTuple):

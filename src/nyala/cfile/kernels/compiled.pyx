@@ -7,7 +7,7 @@ loop of its own, which the compiler makes vectors of, and what becomes of the de
     planes of a block ──> tile of deltas ──> numbers, answers, the greatest
 
 Where each access lies is proved before the interpreter's lock is let go (`_planes_in`, `_rows_in`); no number in a block is
-an address. Only references and words are looked up by what the block says, and these are compared first.
+an address. Only words are looked up by what the block says, and codewords are compared first.
 
 Built with NYALA_KERNEL_CHECKS=1 every range is proved again where it is read or written (`CHECKED`).
 """
@@ -34,7 +34,7 @@ cdef extern from *:
     bint _checked "NYALA_CHECKED"
     bint _has_avx2 "NYALA_HAS_AVX2"
 
-REVISION = 21
+REVISION = 22
 CHECKED = bool(_checked)
 HAS_AVX2 = bool(_has_avx2)
 
@@ -55,7 +55,7 @@ ctypedef fused number:
     uint64_t
 
 cdef enum:
-    TILE = 2048  # rows: of 8 bytes, half of a first-level cache; on disk as well, of steps (format.FOR_TILE_ROWS)
+    TILE = 2048  # rows: of 8 bytes, half of a first-level cache
     # Rows that lie close by are taken out of a tile, which is unpacked whole: where they are no fewer than these, and
     # that costs less (in hundredths of a nanosecond, as measured: a row in a plane of whole bytes, and of bits; all
     # planes of a row that is unpacked to so many bits).
@@ -81,10 +81,6 @@ cdef struct Line:
 cdef struct Job:
     Planes planes
     Line line
-    const int64_t* references  # NULL: a line
-    Py_ssize_t references_count
-    const int64_t* anchors  # NULL: no steps
-    Py_ssize_t stride  # rows from one anchor to the next, a part of TILE
     const int64_t* rows  # NULL: the rows [lower, lower + count); counted from `first`
     int64_t first
     Py_ssize_t lower
@@ -337,17 +333,7 @@ cdef void _store(
         _narrow_line(tile, n, row, &job.line, out)
 
 
-cdef bint _look_up(const Job* job, uint64_t* tile, Py_ssize_t n) noexcept nogil:
-    """Deltas become the references that they name; False if one names none."""
-    cdef Py_ssize_t i
-    for i in range(n):
-        if tile[i] >= <uint64_t>job.references_count:
-            return False
-        tile[i] = <uint64_t>job.references[tile[i]]
-    return True
-
-
-cdef bint _fill_range(const Job* job) noexcept nogil:
+cdef void _fill_range(const Job* job) noexcept nogil:
     cdef uint8_t tiny[TILE]
     cdef uint16_t little[TILE]
     cdef uint32_t small[TILE]
@@ -355,12 +341,7 @@ cdef bint _fill_range(const Job* job) noexcept nogil:
     cdef Py_ssize_t done = 0, n
     while done < job.count:
         n = min(TILE, job.count - done)
-        if job.references is not NULL:
-            _unpack(&job.planes, job.lower + done, n, large)
-            if not _look_up(job, large, n):
-                return False
-            _store(job, large, done, n)
-        elif job.planes.bits <= 8:
+        if job.planes.bits <= 8:
             _unpack(&job.planes, job.lower + done, n, tiny)
             _store(job, tiny, done, n)
         elif job.planes.bits <= 16:
@@ -373,32 +354,6 @@ cdef bint _fill_range(const Job* job) noexcept nogil:
             _unpack(&job.planes, job.lower + done, n, large)
             _store(job, large, done, n)
         done += n
-    return True
-
-
-cdef bint _sums(const Job* job, Py_ssize_t start, Py_ssize_t n, uint64_t* sums) noexcept nogil:
-    """The values of n rows of one tile of steps, the first of which has an anchor; False if a delta names no
-    reference."""
-    cdef uint32_t deltas[TILE]
-    cdef uint64_t value = <uint64_t>job.anchors[start // job.stride], step = job.line.step, unit = job.line.unit
-    cdef uint32_t most = <uint32_t>min(job.references_count, <Py_ssize_t>0xFFFFFFFF)
-    cdef Py_ssize_t i
-    _prove(0 <= start and start % job.stride == 0 and 0 < n <= TILE - start % TILE and start + n <= job.planes.count)
-    _unpack(&job.planes, start, n, deltas)
-    sums[0] = value
-    if job.references is not NULL:
-        if deltas[0] >= most:  # which says nothing, but no writer wrote it
-            return False
-        for i in range(1, n):
-            if deltas[i] >= most:
-                return False
-            value += <uint64_t>job.references[deltas[i]]
-            sums[i] = value
-    else:
-        for i in range(1, n):
-            value += step + deltas[i] * unit
-            sums[i] = value
-    return True
 
 
 cdef Job _flat(const Job* job, uint64_t base) noexcept nogil:
@@ -408,59 +363,18 @@ cdef Job _flat(const Job* job, uint64_t base) noexcept nogil:
     return flat
 
 
-cdef bint _fill_steps(const Job* job) noexcept nogil:
-    """A range: the sums from the anchor before it on are made, and left out."""
-    cdef uint64_t sums[TILE]
-    cdef Py_ssize_t done = 0, start, n, before
-    cdef Job flat = _flat(job, 0)
-    while done < job.count:
-        before = (job.lower + done) % job.stride
-        start = job.lower + done - before
-        n = min(TILE - start % TILE, job.lower + job.count - start)
-        if not _sums(job, start, n, sums):
-            return False
-        _store(&flat, sums + before, done, n - before)
-        done += n - before
-    return True
-
-
-cdef bint _fill_rows_of_steps(const Job* job) noexcept nogil:
-    """Cost: the sums from one anchor to the next, once for rows between two that follow one another."""
-    cdef uint64_t sums[TILE]
-    cdef uint64_t picked[TILE]
-    cdef Py_ssize_t done = 0, n, i, row, known = 0
-    cdef int64_t start = 0
-    cdef Job flat = _flat(job, 0)
-    while done < job.count:
-        n = min(TILE, job.count - done)
-        i = 0
-        while i < n:
-            row = job.rows[done + i] - job.first
-            if not 0 <= row < job.planes.count:
-                return False
-            row -= row % job.stride
-            known = min(job.stride, job.planes.count - row)
-            start = row + job.first
-            if not _sums(job, row, known, sums):
-                return False
-            while i < n and <uint64_t>(job.rows[done + i] - start) < <uint64_t>known:
-                picked[i] = sums[job.rows[done + i] - start]
-                i += 1
-        _store(&flat, picked, done, n)
-        done += n
-    return True
-
-
 cdef bint _fill_one(const Job* job) noexcept nogil:
-    if job.anchors is not NULL:
-        return _fill_steps(job) if job.rows is NULL else _fill_rows_of_steps(job)
-    return _fill_range(job) if job.rows is NULL else _fill_rows(job)
+    """False if a row lies outside."""
+    if job.rows is not NULL:
+        return _fill_rows(job)
+    _fill_range(job)
+    return True
 
 
 def fill(jobs):
     cdef Py_ssize_t count = len(jobs), i, failed = -1
     cdef Job* plan = <Job*>malloc(count * sizeof(Job) + 1)
-    cdef Views views = Views(5 * count)
+    cdef Views views = Views(3 * count)
     if plan is NULL:
         raise MemoryError
     try:
@@ -472,7 +386,7 @@ def fill(jobs):
                     failed = i
                     break
         if failed >= 0:
-            raise ValueError(f"expected rows and references that there are, found others in job {failed}")
+            raise ValueError(f"expected rows of the frame, found others in job {failed}")
     finally:
         free(plan)
 
@@ -483,27 +397,10 @@ cdef int _plan(object asked, Job* job, Views views) except -1:
     cdef Py_ssize_t start, at, lower, upper, block_rows
     cdef int bits
     (
-        data, start, bits, block_rows, base, step, unit, references, rows, lower, upper, out, at, width, signed, anchors,
-        first, stride,
+        data, start, bits, block_rows, base, step, unit, rows, lower, upper, out, at, width, signed, first,
     ) = asked
     _planes_in(&job.planes, views.hold(data, PyBUF_SIMPLE), start, bits, block_rows)
-    job.references, job.references_count = NULL, 0
-    if references is None:
-        job.line.base, job.line.step, job.line.unit = <uint64_t><int64_t>base, <uint64_t><int64_t>step, unit
-    else:
-        view = views.hold(references, PyBUF_SIMPLE)
-        job.references, job.references_count = <const int64_t*>view.buf, view.len // 8
-        job.line.base, job.line.step, job.line.unit = 0, 0, 1
-    job.anchors, job.stride = NULL, TILE
-    if anchors is not None:
-        job.stride = stride
-        if not 0 < job.stride <= TILE or TILE % job.stride:
-            raise ValueError(f"expected anchors {TILE} rows from one another or a part of these, found {stride}")
-        view = views.hold(anchors, PyBUF_SIMPLE)
-        if view.len // 8 < (block_rows + job.stride - 1) // job.stride or bits > 32:
-            raise ValueError(f"expected an anchor for each {stride} of {block_rows} rows, found {view.len} bytes")
-        job.anchors = <const int64_t*>view.buf
-        job.line.step, job.line.unit = <uint64_t><int64_t>step, unit
+    job.line.base, job.line.step, job.line.unit = <uint64_t><int64_t>base, <uint64_t><int64_t>step, unit
     job.rows, job.first, job.lower = NULL, first, lower
     if rows is None:
         _rows_in(lower, upper, block_rows)
@@ -527,7 +424,6 @@ include "changes.pxi"
 include "questions.pxi"
 include "codewords.pxi"
 include "spreading.pxi"
-include "spelling.pxi"
 include "reading.pxi"
 include "sieving.pxi"
 include "runs.pxi"

@@ -160,7 +160,7 @@ cdef bint _fill_rows(const Job* job) noexcept nogil:
     cdef uint32_t small[TILE]
     cdef uint32_t places[TILE]
     cdef Py_ssize_t done = 0, n, i
-    cdef bint is_plain = job.references is NULL and job.line.step == 0
+    cdef bint is_plain = job.line.step == 0
     cdef Job flat = _flat(job, job.line.base)
     while done < job.count:
         n = min(TILE, job.count - done)
@@ -171,13 +171,9 @@ cdef bint _fill_rows(const Job* job) noexcept nogil:
         else:
             if not _pick_deltas(job, done, &n, places, large):
                 return False
-            if job.references is not NULL:
-                if not _look_up(job, large, n):
-                    return False
-                _store(job, large, done, n)
-            else:  # the position is the row's, not the place's
-                for i in range(n):
-                    large[i] = large[i] * job.line.unit + places[i] * job.line.step
-                _store(&flat, large, done, n)
+            # The position is the row's, not the place's.
+            for i in range(n):
+                large[i] = large[i] * job.line.unit + places[i] * job.line.step
+            _store(&flat, large, done, n)
         done += n
     return True

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.format import FOR_TILE_ROWS
 from nyala.cfile.memory import scratch
 from nyala.cfile.planes import pick_one, pick_planes, unpack_planes
 
@@ -36,22 +35,16 @@ __all__ = [
     "repeat",
     "rows_matching",
 ]
-__all__ += ["spread", "spread_ends", "unpack", "views", "widen", "word_ends"]
+__all__ += ["spread", "spread_ends", "views", "widen", "word_ends"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 21
+REVISION: Final = 22
 CHECKED: Final = False
 
 
 class Fill(NamedTuple):
-    """Numbers of one frame, and where they go.
-
-    base + step · row + unit · delta of its rows, or references[delta]; sums are values of the type (FOR-fits). With
-    anchors these are how far each row of a tile of `FOR_TILE_ROWS` but the first is from the one before:
-    references[delta], or step + unit · delta. Anchors are values: of the first row of each tile, or of every
-    `stride`-th row, which must be a part of a tile.
-    """
+    """Numbers of one frame, and where they go: base + step · row + unit · delta, values of the type (FOR-fits)."""
 
     data: pa.Buffer
     start: int  # of the planes in `data`
@@ -60,7 +53,6 @@ class Fill(NamedTuple):
     base: int
     step: int
     unit: int
-    references: npt.NDArray[np.int64] | None  # then base, step and unit say nothing
     rows: npt.NDArray[np.int64] | None  # which rows, in their order; None: [lower, upper)
     lower: int
     upper: int
@@ -68,9 +60,7 @@ class Fill(NamedTuple):
     at: int  # of the first number, counted in numbers
     width: int  # of a number in `out`, in bytes: 1, 2, 4, 8, or 16 for decimal128
     is_signed: bool  # whether one may be below zero, which numbers of 16 bytes are told
-    anchors: npt.NDArray[np.int64] | None = None
     first: int = 0  # what `rows` says of the frame's first row
-    stride: int = FOR_TILE_ROWS
 
 
 Answers: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]
@@ -104,21 +94,6 @@ class Lay(NamedTuple):
     numbers: npt.NDArray[Any]  # of these: integers with a sign, of 1, 2, 4 or 8 bytes
     out: pa.Buffer  # Arrow's memory, of the numbers of `rows`
     width: int  # of a number there, as of `Fill`
-
-
-class Ranks(NamedTuple):
-    """Of one place of a text: how many bytes it may be, and of each byte the how manieth of them it is."""
-
-    size: int
-    of: npt.NDArray[np.uint8]  # 256
-
-
-class Spellings(NamedTuple):
-    """All that some neighbouring places of a text may say."""
-
-    entries: int
-    width: int  # places, each a byte, at most 8
-    words: npt.NDArray[np.uint64]  # `entries`, their lowest byte the first place
 
 
 def fill(jobs: Sequence[Fill]) -> None:
@@ -264,24 +239,6 @@ def spread_ends(
     np.take(offsets, np.cumsum(bits, dtype=np.int32), out=out[1 : rows + 1], mode="clip")
 
 
-def unpack(
-    data: pa.Buffer, start: int, bits: int, count: int, upper: pa.Buffer, out: npt.NDArray[np.uint64]
-) -> None:
-    """Numbers from their planes, and what `upper` counts up above them, if it has any bytes: see `packed_numbers`.
-
-    Raises: ValueError unless that has a 1 for each number, and none has more than 64 bits.
-    """
-    out[:] = unpack_planes(data, start, bits, count)
-    if not upper.size:
-        return
-    ones = np.flatnonzero(np.unpackbits(np.frombuffer(upper, np.uint8), bitorder="little").view(np.bool_))
-    if len(ones) == count:
-        ones -= np.arange(count)
-    if len(ones) != count or int(ones[-1]).bit_length() + bits > 64:
-        raise ValueError(f"expected the upper bits of {count} numbers above {bits}, found others")
-    out |= ones.view("<u8") << np.uint64(bits)
-
-
 def put_in(
     hashes: npt.NDArray[np.uint64], salts: npt.NDArray[np.uint32], words: npt.NDArray[np.uint32]
 ) -> None:
@@ -310,47 +267,6 @@ def repeat(values: pa.Buffer, width: int, ends: npt.NDArray[np.int64], out: pa.B
     cells[:] = np.repeat(np.frombuffer(values, dtype), lengths)
 
 
-def letters(texts: pa.Buffer, length: int, seen: npt.NDArray[np.uint8]) -> None:
-    """Texts of one length, back to back: 1 in `seen`, which has 256 for each place, of the bytes that stand there."""
-    matrix = np.frombuffer(texts, np.uint8).reshape(-1, length)
-    for place in range(length):
-        seen[place, matrix[:, place]] = 1
-
-
-def unspell(
-    texts: pa.Buffer, length: int, begin: int, ranks: Sequence[Ranks], numbers: npt.NDArray[np.int64]
-) -> None:
-    """The inverse of `spell`: of each text, of one length, back to back, the number whose digits are the ranks of its
-    bytes from place `begin` on."""
-    matrix = np.frombuffer(texts, np.uint8).reshape(-1, length)
-    numbers.fill(0)
-    for place, of in enumerate(ranks, begin):
-        if of.size > 1:
-            numbers *= of.size
-            numbers += of.of[matrix[:, place]]
-
-
-def spell(
-    spelled: Sequence[tuple[npt.NDArray[np.int64], Sequence[Spellings]]],
-    rows: int,
-    out: pa.Buffer,
-    length: int,
-) -> None:
-    """Texts of `length` bytes from numbers, of which each text has several, one after the other. The digits of a number
-    are ranks in groups of places, of mixed radix, the first the most significant.
-    Raises: ValueError for a number that is no less than the product of its groups' entries."""
-    texts, behind = np.frombuffer(out, np.uint8, rows * length).reshape(-1, length), length
-    for numbers, spellings in reversed(spelled):
-        left = numbers.view(np.uint64)
-        for group in reversed(spellings):
-            quotients = left // np.uint64(group.entries)
-            said = group.words[left - quotients * np.uint64(group.entries)].view(np.uint8).reshape(-1, 8)
-            texts[:, behind - group.width : behind] = said[:, : group.width]
-            left, behind = quotients, behind - group.width
-        if left.any():
-            raise ValueError("expected numbers that the places can say, found a greater one")
-
-
 # -- inside ------------------------------------------------------------------------------------------------
 
 
@@ -373,21 +289,11 @@ def _fill(job: Fill) -> None:
         numbers = words[:, 0]
     else:
         numbers = np.frombuffer(job.out, f"<i{job.width}")[job.at : job.at + count]
-    if job.anchors is not None:
-        numbers[:] = _sums(job)
-        if job.width == 16:
-            np.right_shift(words[:, 0], 63, out=words[:, 1])
-        return
     if job.rows is None:
         deltas = unpack_planes(job.data, job.start, job.bits, job.block_rows, job.lower, job.upper)
     else:
         deltas = pick_planes(job.data, job.start, job.bits, job.block_rows, job.rows)
-    if job.references is not None:
-        if job.rows is not None or job.bits > 8:
-            numbers[:] = job.references[deltas]
-        else:  # clipping spares NumPy its own look at the bounds; the frame has proved them
-            numbers[:] = np.take(job.references.astype(numbers.dtype), deltas, mode="clip")
-    elif job.step:
+    if job.step:
         line = np.arange(job.lower, job.upper) if job.rows is None else job.rows
         line = line * np.int64(job.step)
         line += np.int64(job.base)
@@ -401,40 +307,6 @@ def _fill(job: Fill) -> None:
             np.right_shift(words[:, 0], 63, out=words[:, 1])
         else:
             words[:, 1] = 0
-
-
-def _sums(job: Fill) -> npt.NDArray[np.int64]:
-    """The values of a job with anchors."""
-    if job.rows is None:
-        return _sums_between(job, job.lower, job.upper)
-    out = np.empty(len(job.rows), np.int64)
-    tiles = job.rows // FOR_TILE_ROWS
-    for tile in np.unique(tiles).tolist():
-        start = tile * FOR_TILE_ROWS
-        here = tiles == tile
-        values = _sums_between(job, start, min(start + FOR_TILE_ROWS, job.block_rows))
-        out[here] = values[job.rows[here] - start]
-    return out
-
-
-def _sums_between(job: Fill, lower: int, upper: int) -> npt.NDArray[np.int64]:
-    assert job.anchors is not None
-    if lower == upper:
-        return np.empty(0, np.int64)
-    first = lower // FOR_TILE_ROWS
-    start, tiles = first * FOR_TILE_ROWS, (upper - 1) // FOR_TILE_ROWS + 1 - first
-    deltas = unpack_planes(job.data, job.start, job.bits, job.block_rows, start, upper)
-    steps = np.zeros((tiles, FOR_TILE_ROWS), np.int64)
-    flat = steps.reshape(-1)[: len(deltas)]
-    if job.references is not None:
-        flat[:] = job.references[deltas]
-    else:
-        np.multiply(deltas, np.uint64(job.unit), out=flat.view(np.uint64), casting="unsafe")
-        flat += np.int64(job.step)
-    steps[:, 0] = job.anchors[:: FOR_TILE_ROWS // job.stride][first : first + tiles]
-    np.cumsum(steps, axis=1, out=steps)
-    sums: npt.NDArray[np.int64] = steps.reshape(-1)[lower - start : upper - start]
-    return sums
 
 
 def _add_base(job: Fill, deltas: npt.NDArray[Any], numbers: npt.NDArray[Any]) -> None:

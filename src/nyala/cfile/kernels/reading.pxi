@@ -85,13 +85,6 @@ cdef enum:
     ENCODING_FOR = 7
     COMPRESSION_NONE = 1
     FOR_LINE = 0
-    FOR_TABLE = 1
-    FOR_STEPS = 3
-    FOR_SHARED = 4
-    FOR_TABLE_BITS_MAX = 15
-    FOR_STEPS_BITS_MAX = 32
-    FOR_REFERENCES_MAX = 32768
-    TABLE_BITS_MAX = 17
     CODEWORDS_PLANES = 1
     CODEWORDS_BITS_MAX = 32
 
@@ -113,8 +106,7 @@ cdef struct ForHeader:
     uint64_t unit
     uint8_t layout
     uint8_t bits
-    uint16_t reference_count
-    uint32_t zero
+    uint8_t zero[6]
 
 cdef struct CodewordsHeader:
     uint8_t layout
@@ -134,8 +126,6 @@ cdef struct Stretch:
     int width
     uint8_t* held  # NULL: one block after the other lies in the same room; else one behind the other from here on
     Py_ssize_t held_size
-    const int64_t* table  # of the column; NULL: it has none
-    Py_ssize_t table_count
     uint8_t* touched  # of each block that was read becomes 1
 
 
@@ -180,85 +170,22 @@ cdef bint _line_fits(const ForHeader* header, int64_t rows, uint64_t most, const
     return <uint64_t>stretch.greatest - <uint64_t>high >= spread
 
 
-cdef void _ends(const int64_t* numbers, Py_ssize_t n, int64_t* least, int64_t* most) noexcept nogil:
-    cdef Py_ssize_t i
-    least[0], most[0] = numbers[0], numbers[0]
-    for i in range(1, n):
-        least[0], most[0] = min(least[0], numbers[i]), max(most[0], numbers[i])
-
-
-cdef bint _steps_fit(const ForHeader* header, int64_t rows, const Job* job, const Stretch* stretch) noexcept nogil:
-    """The same of steps: as far as they can go from an anchor, all of them one way."""
-    cdef int64_t least, most, first, last, end
-    cdef int64_t steps = min(rows, <int64_t>TILE) - 1
-    cdef uint64_t spread
-    if not header.unit:
-        return False
-    if job.references is not NULL:
-        _ends(job.references, job.references_count, &least, &most)
-    else:
-        if not _is_product(_delta_max(header.bits), header.unit, &spread):
-            return False
-        least = header.step
-        if not _is_sum(least, 1, <int64_t>spread, &most):
-            return False
-    _ends(job.anchors, (rows + TILE - 1) // TILE, &first, &last)
-    if not _is_sum(first, steps, min(least, <int64_t>0), &end) or end < stretch.least:
-        return False
-    return _is_sum(last, steps, max(most, <int64_t>0), &end) and end <= stretch.greatest
-
-
 cdef bint _frame_in(const uint8_t* data, Py_ssize_t size, int64_t rows, const Stretch* stretch, Job* job) noexcept nogil:
-    """The job of a frame of so many rows: what its bytes say is proved, but for deltas that name a reference, which are
-    compared when they are looked up. False: not so."""
+    """The job of a frame of so many rows, whose bytes are proved. False: not so."""
     cdef ForHeader header
-    cdef Py_ssize_t anchors = 0, start
-    cdef int64_t least, most
     if size < FOR_HEADER_SIZE:
         return False
     memcpy(&header, data, FOR_HEADER_SIZE)
-    if header.bits > 64 or header.reference_count > FOR_REFERENCES_MAX:
+    if header.layout != FOR_LINE or header.bits > 64 or size != FOR_HEADER_SIZE + _size(header.bits, rows):
         return False
-    if header.layout == FOR_STEPS:
-        anchors = (rows + TILE - 1) // TILE
-    start = FOR_HEADER_SIZE + 8 * (header.reference_count + anchors)
-    if size != start + _size(header.bits, rows):
-        return False
-    job.planes.data, job.planes.end = data + start, data + size
+    job.planes.data, job.planes.end = data + FOR_HEADER_SIZE, data + size
     job.planes.bits, job.planes.count = header.bits, rows
     job.line.base, job.line.step, job.line.unit = <uint64_t>header.base, <uint64_t>header.step, header.unit
-    job.references, job.references_count, job.anchors, job.stride = NULL, header.reference_count, NULL, TILE
-    if header.reference_count:
-        job.references = <const int64_t*>(data + FOR_HEADER_SIZE)
-    if header.layout == FOR_LINE:
-        if header.reference_count:
-            return False
-        # With all deltas that so many bits can be, or else with those that there are.
-        return (
-            _line_fits(&header, rows, _delta_max(header.bits), stretch)
-            or _line_fits(&header, rows, _greatest_delta(&job.planes), stretch)
-        )
-    if header.layout == FOR_STEPS:
-        job.anchors = <const int64_t*>(data + FOR_HEADER_SIZE) + header.reference_count
-        return header.bits <= FOR_STEPS_BITS_MAX and _steps_fit(&header, rows, job, stretch)
-    if header.layout == FOR_SHARED:
-        if (
-            stretch.table is NULL or header.reference_count or header.bits > TABLE_BITS_MAX or header.step
-            or header.unit != 1 or not 0 <= header.base < stretch.table_count
-        ):
-            return False
-        # Numbers of the table are values of the type: who made the stretch has compared them.
-        job.references = stretch.table + header.base
-        job.references_count = min(
-            <Py_ssize_t>(stretch.table_count - header.base), <Py_ssize_t>_delta_max(header.bits) + 1
-        )
-        job.line.base, job.line.step, job.line.unit = 0, 0, 1
-        return True
-    if header.layout != FOR_TABLE or not header.reference_count or header.bits > FOR_TABLE_BITS_MAX:
-        return False
-    job.line.base, job.line.step, job.line.unit = 0, 0, 1
-    _ends(job.references, job.references_count, &least, &most)
-    return stretch.least <= least and most <= stretch.greatest
+    # With all deltas that so many bits can be, or else with those that there are.
+    return (
+        _line_fits(&header, rows, _delta_max(header.bits), stretch)
+        or _line_fits(&header, rows, _greatest_delta(&job.planes), stretch)
+    )
 
 
 cdef bint _codewords_in(const uint8_t* data, Py_ssize_t size, int64_t rows, Job* job) noexcept nogil:
@@ -276,7 +203,6 @@ cdef bint _codewords_in(const uint8_t* data, Py_ssize_t size, int64_t rows, Job*
     job.planes.data, job.planes.end = data + CODEWORDS_HEADER_SIZE, data + size
     job.planes.bits, job.planes.count = header.bits, rows
     job.line.base, job.line.step, job.line.unit = header.base, 0, 1
-    job.references, job.references_count, job.anchors, job.stride = NULL, 0, NULL, TILE
     return True
 
 
@@ -440,7 +366,7 @@ cdef int _plan_stretch(object asked, Stretch* stretch, Views views) except -1:
     """A stretch of which every place is proved, but for where its numbers go."""
     cdef Py_buffer* view
     cdef Py_ssize_t blocks
-    offsets, lengths, rows_log2, row_count, lower, upper, least, greatest, has_codewords, _, _, touched, held, table = asked
+    offsets, lengths, rows_log2, row_count, lower, upper, least, greatest, has_codewords, _, _, touched, held = asked
     stretch.rows_log2, stretch.row_count = rows_log2, row_count
     stretch.lower, stretch.upper = lower, upper
     stretch.least, stretch.greatest = least, greatest
@@ -462,11 +388,6 @@ cdef int _plan_stretch(object asked, Stretch* stretch, Views views) except -1:
     if view.len < blocks:
         raise ValueError(f"expected a byte for each of {blocks} blocks, found {view.len}")
     stretch.touched = <uint8_t*>view.buf
-    stretch.table, stretch.table_count = NULL, 0
-    if table is not None:
-        view = views.hold(table, PyBUF_SIMPLE)
-        _aligned(view, 8)
-        stretch.table, stretch.table_count = <const int64_t*>view.buf, view.len // 8
     stretch.held, stretch.held_size = NULL, 0
     if held is not None:
         view = views.hold(held, PyBUF_WRITABLE)

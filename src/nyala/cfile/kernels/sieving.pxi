@@ -9,7 +9,7 @@ decline too; and sets of more than `VALUES_FEW` values in deltas of more than `T
 
 cdef enum:
     TABLE_BITS = 16
-    TABLE_SIZE = 1 << 17  # as many numbers as a column's table may have
+    TABLE_SIZE = 1 << 16
     VALUES_FEW = 8
 
 cdef struct Demand:
@@ -65,9 +65,8 @@ cdef bint _sieve_deltas(Asked* asked, const uint64_t* wanted, Py_ssize_t wanted_
     return True
 
 
-cdef bint _sieve_numbers(const Job* whole, const Demand* demand, uint8_t* mask) noexcept nogil:
-    """The same of numbers that deltas do not tell: of a line that rises, or of steps. False if a delta names no
-    reference."""
+cdef void _sieve_numbers(const Job* whole, const Demand* demand, uint8_t* mask) noexcept nogil:
+    """The same of a line with a step, whose deltas do not tell."""
     cdef uint64_t numbers[TILE]
     cdef uint8_t some[TILE]
     cdef Job job = whole[0]
@@ -76,8 +75,7 @@ cdef bint _sieve_numbers(const Job* whole, const Demand* demand, uint8_t* mask) 
     while job.lower < job.planes.count:
         job.count = min(<Py_ssize_t>TILE, job.planes.count - job.lower)
         job.out_size = 8 * job.count
-        if not _fill_one(&job):
-            return False
+        _fill_range(&job)
         if demand.values is NULL:
             _compare(
                 numbers, job.count, <uint64_t>demand.least, <uint64_t>demand.greatest - <uint64_t>demand.least, some
@@ -87,7 +85,6 @@ cdef bint _sieve_numbers(const Job* whole, const Demand* demand, uint8_t* mask) 
                 some[i] = _is_wanted(demand, <int64_t>numbers[i])
         _any_of(mask + job.lower, some, job.count)
         job.lower += job.count
-    return True
 
 
 cdef bint _sieve_set(const Job* job, const Demand* demand, uint8_t* table, Asked* asked, uint8_t* mask) noexcept nogil:
@@ -119,57 +116,6 @@ cdef bint _sieve_set(const Job* job, const Demand* demand, uint8_t* table, Asked
     return found <= VALUES_FEW and _sieve_deltas(asked, wanted, found, mask)
 
 
-cdef bint _is_shared(const Stretch* stretch, const Job* job) noexcept nogil:
-    """Whether references are numbers of the column's table, and so ascend."""
-    return stretch.table is not NULL and stretch.table <= job.references < stretch.table + stretch.table_count
-
-
-cdef bint _sieve_shared(
-    const Job* job, const Demand* demand, uint8_t* table, Asked* asked, uint8_t* mask
-) noexcept nogil:
-    """Deltas that name numbers of the column's table which satisfy a demand. False if one names none."""
-    cdef uint64_t wanted[VALUES_FEW]
-    cdef Py_ssize_t count = job.references_count, i, place = 0, found = 0, end
-    if demand.values is NULL:
-        place = _rows_below(job.references, 0, count, demand.least)
-        end = count
-        if demand.greatest < INT64_MAX:
-            end = _rows_below(job.references, place, count, demand.greatest + 1)
-        if place < end:
-            asked.least, asked.span = place, end - 1 - place
-            return _sieve_named(job, asked, NULL, 0, mask)
-    else:
-        if count > TABLE_SIZE:
-            return False
-        memset(table, 0, count)
-        for i in range(demand.count):
-            place = _rows_below(job.references, place, count, demand.values[i])
-            if place == count:
-                break
-            if job.references[place] == demand.values[i]:
-                if found < VALUES_FEW:
-                    wanted[found] = place
-                table[place] = 1
-                found += 1
-        if 0 < found <= VALUES_FEW:
-            return _sieve_named(job, asked, wanted, found, mask)
-        if found:
-            asked.table, asked.table_size = table, count
-            return _sieve_deltas(asked, NULL, 0, mask)
-    memset(mask, 0, asked.end)
-    return True
-
-
-cdef bint _sieve_named(
-    const Job* job, Asked* asked, const uint64_t* wanted, Py_ssize_t wanted_count, uint8_t* mask
-) noexcept nogil:
-    """`_sieve_deltas`; False as well if a delta names none, which only a table would find."""
-    if _delta_max(job.planes.bits) >= <uint64_t>job.references_count:
-        if _greatest_delta(&job.planes) >= <uint64_t>job.references_count:
-            return False
-    return _sieve_deltas(asked, wanted, wanted_count, mask)
-
-
 cdef bint _sieve_block(
     const Stretch* stretch, const Job* job, const Demand* demand, uint8_t* table, uint8_t* mask
 ) noexcept nogil:
@@ -181,21 +127,15 @@ cdef bint _sieve_block(
     if stretch.has_codewords and job.line.base + most > <uint64_t>stretch.greatest:
         if job.line.base + _greatest_delta(&job.planes) > <uint64_t>stretch.greatest:
             return False
-    if job.anchors is not NULL or (job.references is NULL and job.line.step):
-        return _sieve_numbers(job, demand, mask)
+    if job.line.step:
+        _sieve_numbers(job, demand, mask)
+        return True
     asked.planes, asked.lower, asked.at, asked.end = job.planes, 0, 0, job.planes.count
     asked.table, asked.table_size, asked.least, asked.span = NULL, 0, 0, 0
     if demand.marked is not NULL:  # codewords: base + delta
         if base >= demand.count:
             return False
         asked.table, asked.table_size = demand.marked + base, demand.count - base
-        return _sieve_deltas(&asked, NULL, 0, mask)
-    if job.references is not NULL and _is_shared(stretch, job):
-        return _sieve_shared(job, demand, table, &asked, mask)
-    if job.references is not NULL:
-        for i in range(job.references_count):
-            table[i] = _is_wanted(demand, job.references[i])
-        asked.table, asked.table_size = table, job.references_count
         return _sieve_deltas(&asked, NULL, 0, mask)
     if demand.values is not NULL:
         return _sieve_set(job, demand, table, &asked, mask)

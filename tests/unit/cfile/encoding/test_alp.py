@@ -83,22 +83,9 @@ def test_what_lies_far_away_is_an_exception(odd: float, share: float) -> None:
 
 
 def test_what_climbs_has_no_outliers() -> None:
-    """A counter that grows ever faster lies far from its beginning, and its steps are short."""
+    """A counter that grows ever faster lies far from its beginning."""
     values = np.round(np.exp(np.linspace(0, 8, N)), 2)
-    data = back("alp", "double", doubles(values))
-    assert said(data) == ("decimals", 2, 0) and data.size < 2 * N
-
-
-@pytest.mark.parametrize(("kind", "dtype"), [("double", np.float64), ("float", np.float32)])
-def test_values_of_any_digits_that_return_are_told_by_their_bits(kind: str, dtype: Any) -> None:
-    """A thousand numbers of full digits would take eight bytes in each row, NaN and -0.0 a place besides."""
-    some = RANDOM.random(200).astype(dtype)
-    some[:4] = math.nan, -0.0, math.inf, 0.1
-    values = pa.array(RANDOM.choice(some, N))
-    data = back("alp", kind, values)
-    assert said(data) == ("bits", 0, 0)
-    assert data.size <= HEADER + format.FOR_HEADER.size + 8 * 200 + N
-    back("alp", kind, pa.array(RANDOM.choice(some, N), mask=RANDOM.random(N) < 0.2))
+    assert said(back("alp", "double", doubles(values))) == ("decimals", 2, 0)
 
 
 def test_nulls_are_no_exceptions() -> None:
@@ -190,17 +177,14 @@ def block(floats: int, exponent: int, places: list[int], frame: bytes, count: in
     )
 
 
-LINE = format.FOR_HEADER.pack(0, 1, 1, format.FOR_LINE, 0, 0, bytes(4))  # the numbers 0, 1, 2 …
+LINE = format.FOR_HEADER.pack(0, 1, 1, format.FOR_LINE, 0, bytes(6))  # the numbers 0, 1, 2 …
 
 
 @pytest.mark.parametrize(
     ("data", "why"),
     [
         (b"", "expected a header of 8 bytes, found 0"),
-        (block(3, 0, [], LINE), "found layout 3,"),
-        (block(2, 1, [], LINE), "neither exponent nor exceptions beside bits values, found 1 and 0"),
-        (block(2, 0, [1], LINE), "neither exponent nor exceptions beside bits values, found 0 and 1"),
-        (block(2, 0, [], LINE[:-1]), "expected a header of 32 bytes"),
+        (block(2, 0, [], LINE), "found layout 2,"),
         (block(0, 2, [], bytes(32)), "neither exponent nor exceptions beside plain values"),
         (block(1, 23, [], LINE), "exponent 23"),
         (block(1, 0, [], LINE, count=5), "at most 4 exceptions, .* and 5 exceptions"),
@@ -223,5 +207,3 @@ def test_the_numbers_of_a_block_by_hand() -> None:
     values = doubles([0.0, 0.01, 0.02, 0.0])
     found = decoded("alp", "double", block(1, 2, [3], LINE), values)
     assert found.equals(values)
-    bits = decoded("alp", "double", block(2, 0, [], LINE), values)
-    assert bits.equals(doubles([0.0, 5e-324, 1e-323, 1.5e-323]))

@@ -23,8 +23,8 @@ ALLOWED = [
     for type in TYPE_SPECS
     for encoding in allowed_encodings(parse_type(type))
     if encoding
-    # What these do depends on the column; see test_encodings and test_pattern.
-    not in ("auto", "dictionary", "pattern")
+    # What these do depends on the column; see test_encodings.
+    not in ("auto", "dictionary")
 ]
 
 
