@@ -1,4 +1,7 @@
-"""Ctrl-C, and storms of it: afterwards the same handle writes, and what was acknowledged is there."""
+"""Signals whose handlers raise: Ctrl-C, alarms, SIGTERM, and storms of them.
+
+Afterwards the same handle writes, and every acknowledged row is there.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,32 @@ def finalizers_may_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
 
 
+class Stop(Exception):
+    """Raised at the worst moment."""
+
+
+handled_one = threading.Event()
+
+
+def stop(_: int, __: object) -> None:
+    """A handler of signals that raises."""
+    handled_one.set()
+    raise Stop
+
+
 @contextlib.contextmanager
-def storm(seconds: float, seed: int) -> Iterator[Callable[[], bool]]:
-    """SIGINT at this process again and again, from another thread; gives a function that says whether it goes on."""
+def handled(number: int) -> Iterator[None]:
+    """Signals of this number raise `Stop`."""
+    before = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@contextlib.contextmanager
+def storm(seconds: float, seed: int, *numbers: int) -> Iterator[Callable[[], bool]]:
+    """Send these signals to the process again and again, from another thread; give whether this goes on."""
     rng = random.Random(seed)
 
     def send() -> None:
@@ -38,25 +64,35 @@ def storm(seconds: float, seed: int) -> Iterator[Callable[[], bool]]:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(rng.uniform(0, 0.004))
-            os.kill(os.getpid(), signal.SIGINT)
+            handled_one.clear()
+            os.kill(os.getpid(), rng.choice(numbers))
+            handled_one.wait(1)  # two at once would be raised in the loop's `except`
 
     thread = threading.Thread(target=send)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+    with contextlib.ExitStack() as stack:
+        for number in numbers:
+            stack.enter_context(handled(number))
         thread.start()
         yield thread.is_alive
         thread.join()
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("durability", ["commit", "group", "os"])
-def test_after_a_storm_the_same_handle_writes(tmp_path: Path, durability: str) -> None:
+@pytest.mark.parametrize(
+    ("durability", "numbers"),
+    [
+        ("commit", [signal.SIGINT]),
+        ("group", [signal.SIGINT]),
+        ("os", [signal.SIGINT]),
+        ("commit", [signal.SIGALRM]),
+        ("commit", [signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1]),
+    ],
+)
+def test_after_a_storm_the_same_handle_writes(tmp_path: Path, durability: str, numbers: list[int]) -> None:
     acknowledged: list[int] = []
     with nyala.connect(tmp_path / "s", durability=durability) as db:
         t = db.create_table("t", {"k": "int64", "v": "string"}, "k", history=0)
         k, interrupted = 0, 0
-        with storm(4, seed=1) as goes_on:
+        with storm(4, 1, *numbers) as goes_on:
             while True:
                 try:
                     if not goes_on():
@@ -70,7 +106,7 @@ def test_after_a_storm_the_same_handle_writes(tmp_path: Path, durability: str) -
                         t.compact()
                     if k % 35 == 0:
                         db.create_table(f"u{k}", {"k": "int64"}, "k")
-                except KeyboardInterrupt:
+                except Stop:
                     interrupted += 1
         assert interrupted
         t.insert([{"k": -1, "v": "afterwards"}])
@@ -87,7 +123,7 @@ def test_after_a_storm_the_same_handle_writes(tmp_path: Path, durability: str) -
 def test_a_storm_over_open_and_close_leaves_a_store_that_opens(tmp_path: Path) -> None:
     acknowledged: list[int] = []
     k = 0
-    with storm(4, seed=2) as goes_on:
+    with storm(4, 2, signal.SIGINT, signal.SIGALRM) as goes_on:
         while True:
             try:
                 if not goes_on():
@@ -98,7 +134,7 @@ def test_a_storm_over_open_and_close_leaves_a_store_that_opens(tmp_path: Path) -
                 t.insert([{"k": k}])
                 acknowledged.append(k)
                 db.close()
-            except KeyboardInterrupt:
+            except Stop:
                 pass
     with nyala.connect(tmp_path / "s") as db:
         t = db.create_table("t", {"k": "int64"}, "k", exist_ok=True)
@@ -107,35 +143,50 @@ def test_a_storm_over_open_and_close_leaves_a_store_that_opens(tmp_path: Path) -
         assert db.check().ok
 
 
-def test_a_signal_waits_until_the_work_is_done() -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1]
+)
+def test_a_signal_waits_until_the_work_is_done(number: int) -> None:
     done = []
-    try:
-        with pytest.raises(KeyboardInterrupt), Uninterrupted(), Uninterrupted():
-            os.kill(os.getpid(), signal.SIGINT)
+    with handled(number):
+        with pytest.raises(Stop), Uninterrupted(), Uninterrupted():
+            os.kill(os.getpid(), number)
             done.append("first")
-        with pytest.raises(KeyboardInterrupt), Uninterrupted():
+        with pytest.raises(Stop), Uninterrupted():
             done.append("second")
             with Interruptible():
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), number)
                 time.sleep(1)
                 done.append("never")
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
+        assert signal.getsignal(number) is stop
     assert done == ["first", "second"]
 
 
-class Stop(Exception):
-    """Raised at the worst moment."""
+def test_the_handler_of_each_signal_that_came_is_called() -> None:
+    called = []
+
+    def handler(number: int, _: object) -> None:
+        called.append(number)
+        raise Stop
+
+    numbers = [signal.SIGALRM, signal.SIGINT, signal.SIGTERM]
+    with contextlib.ExitStack() as stack:
+        for number in numbers:
+            stack.enter_context(handled(number))
+            signal.signal(number, handler)
+        with pytest.raises(Stop), Uninterrupted():
+            for number in numbers:
+                os.kill(os.getpid(), number)
+                time.sleep(0.01)
+    assert called == numbers
 
 
-@pytest.mark.parametrize("kind", ["signal", "exception"])
+@pytest.mark.parametrize("kind", ["SIGINT", "SIGALRM", "exception"])
 @pytest.mark.parametrize("work", ["flush", "compact", "insert", "copy"])
 def test_files_of_a_transaction_that_was_made_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str, kind: str
 ) -> None:
-    """Ctrl-C, or an exception of another thread, right behind the commit: the files are not those of failed work."""
+    """A signal, or an exception of another thread, right behind the commit: the files are not those of failed work."""
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         t = db.create_table("t", {"k": "int64"}, "k")
         for k in range(3):
@@ -149,23 +200,22 @@ def test_files_of_a_transaction_that_was_made_stay(
             monkeypatch.setattr(Catalog, "commit", real)
             if kind == "exception":
                 raise Stop
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), getattr(signal, kind))
             return made
 
         monkeypatch.setattr(Catalog, "commit", commit)
         if work == "insert":
             db._writer().direct_commit_bytes = 1
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            with pytest.raises((KeyboardInterrupt, Stop, nyala.StorageError)):
+        with contextlib.ExitStack() as stack:
+            if kind != "exception":
+                stack.enter_context(handled(getattr(signal, kind)))
+            with pytest.raises((Stop, nyala.StorageError)):
                 {
                     "flush": db.flush,
                     "compact": t.compact,
                     "insert": lambda: t.insert([{"k": 3}]),
                     "copy": lambda: db.copy_table("t", "u"),
                 }[work]()
-        finally:
-            signal.signal(signal.SIGINT, before)
     with nyala.connect(tmp_path / "s") as db:
         assert set(db["t"].scan().to_arrow()["k"].to_pylist()) >= {0, 1, 2}
         assert db.check().ok

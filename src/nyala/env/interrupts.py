@@ -1,14 +1,19 @@
-"""Ctrl-C that waits: a `KeyboardInterrupt` after a piece of work and not in the middle of it.
+"""Signals that wait: the exception of a signal handler after a piece of work and not in the middle of it.
 
-Python raises `KeyboardInterrupt` at any line of the main thread. A write that ends between its log record and its place
-in memory would leave a store that has to be opened again. So short pieces of work that must be whole run like this:
+Python runs signal handlers between any two lines of the main thread, and some raise: Ctrl-C raises `KeyboardInterrupt`,
+the alarm of a time limit or a shutdown by SIGTERM raises what its handler says. A write that ends between its log
+record and its place in memory would leave a store that has to be opened again. So short pieces of work that must be
+whole run like this:
 
     with Uninterrupted():
-        ...                      a SIGINT is remembered
-                                 here the handler of before is called: as a rule it raises KeyboardInterrupt
+        ...                      a signal is remembered
+                                 here its handler is called, and may raise
 
-Where such work becomes long, `Interruptible` lets the signal through again. In other threads than the main one nothing
-has to be done: Python runs handlers of signals in the main thread only.
+Where such work becomes long, `Interruptible` lets signals through again. In other threads than the main one nothing
+has to be done: Python runs signal handlers in the main thread only.
+
+Held back are the signals that programs use to end or interrupt work (`_SIGNALS`), each only while a Python function
+handles it.
 """
 
 from __future__ import annotations
@@ -17,21 +22,29 @@ import signal
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, ClassVar, Final, TypeAlias
 
 __all__ = ["Interruptible", "Uninterrupted"]
+
+Handler: TypeAlias = Callable[[int, FrameType | None], Any]
+_NAMES: Final = (
+    "SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR1", "SIGUSR2"
+)  # fmt: skip
+_SIGNALS: Final = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
 
 
 class _State:
     """Of the main thread, which alone reads and writes it."""
 
     depth = 0
-    before: Callable[[int, FrameType | None], Any] | None = None
-    pending: tuple[int, FrameType | None] | None = None
+    handlers: ClassVar[dict[int, Handler]] = {}
+    """The handlers of the signals that are held back."""
+    pending: ClassVar[dict[int, FrameType | None]] = {}
+    """The signals that came, in their order. One that came twice counts once, as signals do."""
 
 
 def _remember(number: int, frame: FrameType | None) -> None:
-    _State.pending = number, frame
+    _State.pending.setdefault(number, frame)
 
 
 def _in_main_thread() -> bool:
@@ -39,27 +52,54 @@ def _in_main_thread() -> bool:
 
 
 def _hold_back() -> None:
-    handler = signal.getsignal(signal.SIGINT)
-    if callable(handler) and handler is not _remember:
-        try:
-            signal.signal(signal.SIGINT, _remember)
-        except ValueError:  # a main thread of a subinterpreter
-            return
-        _State.before = handler
+    """Raises: what a handler raises, before all signals are held back; then none of them is."""
+    try:
+        for number in _SIGNALS:
+            handler = signal.getsignal(number)
+            if callable(handler) and handler is not _remember:
+                _State.handlers[number] = handler
+                signal.signal(number, _remember)
+    except ValueError:  # a main thread of a subinterpreter
+        _State.handlers = {}
+    except BaseException:
+        _let_through()
+        raise
 
 
 def _let_through() -> None:
-    """Raises: what the handler raises, if a signal came meanwhile."""
-    before, _State.before = _State.before, None
-    if before is not None:
-        signal.signal(signal.SIGINT, before)
-        pending, _State.pending = _State.pending, None
-        if pending is not None:
-            before(*pending)
+    """Raises: what handlers raise, if signals came meanwhile."""
+    handlers = _State.handlers
+    try:
+        _restore(handlers)
+    except BaseException:  # of a signal that comes just now: the handlers of the others are still held back
+        _restore(handlers)
+        raise
+    finally:
+        _State.handlers, pending, _State.pending = {}, _State.pending, {}
+        _call(handlers, pending)
+
+
+def _restore(handlers: dict[int, Handler]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def _call(handlers: dict[int, Handler], pending: dict[int, FrameType | None]) -> None:
+    """Call the handlers of these signals, each also when one before it raises."""
+    if pending:
+        number = next(iter(pending))
+        frame = pending.pop(number)
+        try:
+            handlers[number](number, frame)
+        finally:
+            _call(handlers, pending)
 
 
 class Uninterrupted:
-    """`with Uninterrupted():` no KeyboardInterrupt inside; one that came is raised behind it. May be nested."""
+    """`with Uninterrupted():` no signal handler raises inside; the handler of a signal that came is called behind it.
+
+    May be nested.
+    """
 
     __slots__ = ()
 
@@ -79,7 +119,7 @@ class Uninterrupted:
 
 
 class Interruptible:
-    """`with Interruptible():` inside `Uninterrupted`, a KeyboardInterrupt may be raised again. For what takes long."""
+    """`with Interruptible():` inside `Uninterrupted`, signal handlers may raise again. For work that takes long."""
 
     __slots__ = ("_depth",)
 
