@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from nyala.wal import LogWriter
+from nyala.wal.writer import LogWriter
 
 
 class Span(NamedTuple):

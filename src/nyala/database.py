@@ -40,7 +40,6 @@ from nyala.mvcc.timestamp import (
     to_datetime,
 )
 from nyala.open_store import Handle, OpenStore, open_for_writing
-from nyala.partition.levels import HashSpec, RangeSpec, build_partitions
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import build_schema, check_comment, check_table_name
 from nyala.schema.sizes import SIZE_MAX_BYTES, size_in_bytes, whole_number
@@ -54,6 +53,7 @@ from nyala.wal.writer import Durability
 if TYPE_CHECKING:
     from nyala.batch import Batch
     from nyala.change_feed import ChangeFeed
+    from nyala.partition.levels import HashSpec, RangeSpec
     from nyala.scan import Scan
     from nyala.sql.connection import Connection
     from nyala.sql.result import Result
@@ -175,18 +175,6 @@ def _key_names(primary_key: Any) -> list[str]:
     return list(primary_key)
 
 
-def _levels(partition_by: Any) -> list[HashSpec | RangeSpec]:
-    """Raises: InvalidArgumentError for what is no list; `build_partitions` looks at what is in it."""
-    if isinstance(partition_by, HashSpec | RangeSpec):
-        return [partition_by]
-    if not isinstance(partition_by, Iterable) or isinstance(partition_by, str | bytes):
-        raise InvalidArgumentError(
-            f"partition_by takes nyala.hash_partition(…) and nyala.range_partition(…), not {partition_by!r}: "
-            'for instance nyala.hash_partition("id", buckets=4), or nyala.range_partition("day", splits=["2026-01-01"])'
-        )
-    return list(partition_by)
-
-
 def check(path: str | bytes | os.PathLike[str], *, repair: bool = False) -> CheckReport:
     """Read every byte of the store in the folder `path` and hold every rule against it: see `CheckReport`.
 
@@ -243,12 +231,14 @@ class Database:
         exist_ok:     an existing table with the same columns, types and key is returned as it is.
         Raises:       TableExistsError, SchemaError, InvalidArgumentError.
         """
+        from nyala.partition.levels import build_partitions, specs_of
+
         store = self._writer()
         check_table_name(name, store.options.limits)
         check_comment(comment, f"table {name!r}: ", store.options.limits)
         key = [primary_key] if isinstance(primary_key, str) else _key_names(primary_key)
         built = build_schema(schema, key, store.options.limits)
-        specs = [] if partition_by is None else _levels(partition_by)
+        specs = [] if partition_by is None else specs_of(partition_by)
         partition_schema, partitions = build_partitions(specs, built, store.options.limits)
         history_us = parse_history(history)
         try:
@@ -316,6 +306,8 @@ class Database:
         if partition_by is None:
             partition_schema, partitions = source.entry.partition_schema, source.partitions
         else:
+            from nyala.partition.levels import build_partitions
+
             partition_schema, partitions = build_partitions(partition_by, source.schema, store.options.limits)
         copy_table(store, root, source, snapshot, new_name, partition_schema, partitions)
         return self._table(new_name)

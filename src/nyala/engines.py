@@ -37,8 +37,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.errors import Error
 from nyala.polars_trees import tree_of
 from nyala.schema import nodes

@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.cfile import kernels
 from nyala.cfile.encoding.words import text_of
 from nyala.cfile.memory import allocate, pool

@@ -29,7 +29,7 @@ from nyala.catalog.store import Catalog
 from nyala.cfile.column import ColumnKey, ColumnPlace
 from nyala.env import SYSTEM
 from nyala.errors import CorruptionError, StorageError
-from nyala.partition.levels import HashLevel, Partition, PartitionSchema
+from nyala.partition.model import HashLevel, Partition, PartitionSchema
 from nyala.schema.schema import build_schema
 
 ROWSET_COUNT = 40

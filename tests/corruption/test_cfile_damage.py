@@ -30,22 +30,15 @@ from tests.sampled import chance_of, one_of
 from tests.unit.cfile.memory import MemoryFiles
 
 import nyala
-from nyala.cfile import (
-    BASE,
-    BLOOM,
-    KEY,
-    CFileReader,
-    CFileWriter,
-    ColumnKey,
-    ColumnPlace,
-    ColumnReader,
-    ColumnWriteSpec,
-    format,
-)
+from nyala.cfile import format
 from nyala.cfile.block import read_header
+from nyala.cfile.column import BASE, BLOOM, KEY, ColumnKey, ColumnPlace, ColumnWriteSpec
+from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.dump import dump
 from nyala.cfile.encoded_rows import picked
 from nyala.cfile.physical import narrow_decimal
+from nyala.cfile.reader import CFileReader
+from nyala.cfile.writer import CFileWriter
 from nyala.cli.cells import json_columns
 from nyala.env import SYSTEM
 from nyala.errors import CorruptionError, StorageError

@@ -14,6 +14,7 @@ from nyala.cfile.first_pass import PASSES
 from nyala.database import Database
 from nyala.delta.compaction_policy import FILES_MIN
 from nyala.env.reserve import PIECE_BYTES, PIECES_MAX, PIECES_MIN
+from nyala.rowset.meta import TARGET_BYTES
 from nyala.tablet import compaction, compactor, maintenance, store
 from nyala.tablet import compaction_plans as plans
 from nyala.tablet import compaction_policy as policy
@@ -85,7 +86,7 @@ def test_the_figures_on_the_page_are_those_of_the_code() -> None:
     log_mb, aged_mb = store.LOG_LIMIT_BYTES // MB, maintenance.FLUSH_AGE_MIN_BYTES // MB
     aged = f"at least {aged_mb} MB older than {maintenance.FLUSH_AGE_S:.0f} seconds"
     assert f"the log above {log_mb} MB, or {aged}" in cells["flush"][2]
-    assert f"of about {plans.TARGET_BYTES // MB} MB" in cells["merging compaction"][1]
+    assert f"of about {TARGET_BYTES // MB} MB" in cells["merging compaction"][1]
     assert f"{policy.REDO_RATIO_MIN:.0%}".replace("%", " %") in cells["major delta compaction"][2]
     assert cells["minor delta compaction"][2] == f"from {FILES_MIN} files on"
     assert cells["UNDO compaction"][2] == f"from {policy.UNDO_FILES_MIN} files on"

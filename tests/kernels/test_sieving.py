@@ -18,10 +18,13 @@ from hypothesis import strategies as st
 from tests.kernels.test_forged_frames import block_of
 
 import nyala.cfile.kernels
-from nyala.cfile import BASE, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, format
+from nyala.cfile import format
+from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.kernels import Demand, Stretch
+from nyala.cfile.reader import CFileReader
 from nyala.cfile.straight import picked, sieved, values_of
+from nyala.cfile.writer import CFileWriter
 from nyala.env import PosixFiles
 from nyala.schema.constraint import Constraint
 from nyala.schema.types import parse_type

@@ -84,3 +84,28 @@ def test_a_plain_import_loads_neither_pyarrow_nor_numpy() -> None:
     code = "import sys, nyala; print(sorted({'pyarrow', 'numpy'} & sys.modules.keys()))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out == "[]\n"
+
+
+def test_opening_a_store_imports_nothing_that_only_reads_and_queries_need(tmp_path: Path) -> None:
+    """Decoding column files, evaluating predicates and `pyarrow.compute` are imported at their first use: `connect`
+    pays for none of them, whether the rows lie in the log or in files."""
+    with nyala.connect(tmp_path / "store", maintenance=False) as db:
+        table = db.create_table("t", {"k": "int64", "v": "string"}, "k")
+        table.insert([{"k": 1, "v": "a"}])
+        db.flush()
+        table.insert([{"k": 2, "v": "b"}])
+    later = (
+        "pyarrow.compute", "pandas", "nyala.cfile.column_reader", "nyala.cfile.kernels", "nyala.cfile.writer",
+        "nyala.partition.levels", "nyala.schema.evaluate", "nyala.schema.parser", "nyala.sql",
+        "nyala.tablet.compaction_plans", "nyala.tablet.read_path",
+    )  # fmt: skip
+    code = f"""
+        import sys, nyala
+        db = nyala.connect({str(tmp_path / "store")!r}, maintenance=False)
+        print([name for name in {later!r} if name in sys.modules])
+        print(db.table("t").count(where="v >= 'a'"))
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60
+    )
+    assert run.stdout.splitlines() == ["[]", "2"], run.stderr

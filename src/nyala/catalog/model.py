@@ -42,8 +42,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar, cast
 from nyala.cfile.column import ColumnPlace
 from nyala.cfile.format import ROWS_PER_BLOCK_LOG2_MAX
 from nyala.errors import InvalidArgumentError
-from nyala.partition.levels import Partition, PartitionSchema
-from nyala.partition.model import problem_of
+from nyala.partition.model import Partition, PartitionSchema, problem_of
 from nyala.rowset.meta import RowSetMeta
 from nyala.schema.schema import Schema
 

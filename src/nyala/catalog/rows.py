@@ -45,7 +45,7 @@ from nyala.catalog.model import (
     TabletEntry,
 )
 from nyala.cfile.column import ColumnKey, ColumnPlace
-from nyala.partition.levels import Partition, PartitionSchema
+from nyala.partition.model import Partition, PartitionSchema
 from nyala.schema.schema import Schema
 
 __all__ = ["RowsByTable", "decode", "difference"]

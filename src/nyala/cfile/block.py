@@ -26,8 +26,8 @@ from typing import Any, Final, Literal, TypeAlias
 import google_crc32c
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.cfile import format
 from nyala.cfile.compression import compress, decompress
 from nyala.cfile.dense import Places

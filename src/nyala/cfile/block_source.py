@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -28,31 +27,20 @@ from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.first_pass import FirstPass
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.physical import Physical, narrow_decimal, narrow_physical
+from nyala.cfile.read_stats import ReadStats
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import is_sound
 
 if TYPE_CHECKING:
     from nyala.cfile.reader import CFileReader
 
-__all__ = ["BlockForm", "BlockSource", "ReadStats"]
+__all__ = ["BlockForm", "BlockSource"]
 
 # Of words or numbers that blocks refer to. Most columns have fewer, and then the cache is not asked for each block.
 _HELD_BYTES_MAX: Final = 64 << 10
 _BESIDE: Final = -1  # the number of what is no block of rows
 _Made = TypeVar("_Made")
 BlockForm: TypeAlias = Literal["plain", "codes", "narrow", "runs", "frames", "packed", "keys"]
-
-
-@dataclass
-class ReadStats:
-    """What reading has cost so far. Mutable, for one thread at a time; `explain()` adds them up."""
-
-    bytes_read: int = 0  # from the file, footers excluded
-    blocks_read: int = 0  # decoded
-    cache_hits: int = 0  # blocks that were decoded already
-    reads: int = 0  # preads
-    base_blocks: set[tuple[int, int]] = field(default_factory=set, compare=False, repr=False)
-    """Which blocks of base columns were decoded or found, each once: (the column's source, block)."""
 
 
 class _Beside(Generic[_Made]):

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format, kernels
-from nyala.cfile.block_source import BlockForm, BlockSource, ReadStats
+from nyala.cfile.block_source import BlockForm, BlockSource
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
 from nyala.cfile.decoded_size import DecodedSize
@@ -35,11 +35,13 @@ from nyala.cfile.encoding import encoding_by_code, picks_single_values
 from nyala.cfile.encoding.dictionary import CODEWORDS
 from nyala.cfile.encoding.frame import Frame, output, value_bounds
 from nyala.cfile.encoding.words import words_of
+from nyala.cfile.errors import SummaryError
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.kernels import Stretch
 from nyala.cfile.memory import WINDOW_ROWS, pool
 from nyala.cfile.number_set import NumberSet
 from nyala.cfile.physical import BYTES, Physical, narrow_decimal, narrow_physical
+from nyala.cfile.read_stats import ReadStats
 from nyala.cfile.single_values import PART_LOG2, SingleValues
 from nyala.cfile.zonemap import Zone, zone_of
 from nyala.errors import CorruptionError
@@ -52,7 +54,7 @@ from nyala.schema.word_test import Demanded
 if TYPE_CHECKING:
     from nyala.cfile.reader import CFileReader
 
-__all__ = ["ColumnReader", "ReadStats", "SummaryError"]
+__all__ = ["ColumnReader"]
 
 # Of a block that holds so many times the rows that are asked for, these are copied: the rest of it need not stay. A
 # window that is whole is a quarter of the largest block; one that was cut, as its rows take much, down to an eighth.
@@ -60,10 +62,6 @@ _COPIED_LOG2: Final = 1
 _COPIED_WINDOW_LOG2: Final = 3
 # Answers of `excluded_blocks`, and of `numbers_of`.
 _EXCLUDED_KEPT: Final = 16
-
-
-class SummaryError(CorruptionError):
-    """The values are whole, but what the footer says of them (zone map, first keys, counts) is not true of them."""
 
 
 class ColumnReader(LazyValues):

@@ -25,9 +25,10 @@ import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.block import BlockHeader
-from nyala.cfile.block_source import BlockSource, ReadStats
+from nyala.cfile.block_source import BlockSource
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.physical import BYTES, binary_offsets
+from nyala.cfile.read_stats import ReadStats
 from nyala.errors import CorruptionError
 from nyala.lazy_values import LazyValues, lazy_value
 

@@ -17,10 +17,11 @@ import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.block import BlockHeader, read_header
+from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.compression import compression_name
 from nyala.cfile.encoding import encoding_by_code
 from nyala.cfile.physical import BYTES, Physical
-from nyala.cfile.reader import CFileReader, ColumnReader
+from nyala.cfile.reader import CFileReader
 from nyala.cfile.zonemap import Zone
 from nyala.env.files import Files
 

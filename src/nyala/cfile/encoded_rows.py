@@ -17,8 +17,8 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.cfile import kernels
 from nyala.cfile.encoding.frame import Frame, output
 from nyala.cfile.kernels import Answers, Fill, Lay, Question

@@ -29,13 +29,14 @@ from nyala.cfile.column import BLOOM, KEY, ColumnKey
 from nyala.cfile.compression import compression_name
 from nyala.cfile.encoding import EncodedValues, encoding_by_code, key_stretch_log2
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
+from nyala.cfile.errors import another_file, refuse_unknown_flags
 from nyala.cfile.physical import BYTES, Physical, bloom_physical, physical
 from nyala.cfile.zonemap import Zone, ZoneMap
-from nyala.errors import CorruptionError, SchemaError, StorageError
+from nyala.errors import CorruptionError, SchemaError
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.types import ColumnType
 
-__all__ = ["ColumnFooter", "another_file", "refuse_unknown_flags"]
+__all__ = ["ColumnFooter"]
 
 
 @dataclass(frozen=True)
@@ -284,26 +285,6 @@ class ColumnFooter(LazyValues):
             first_keys,
             (path, offset),
             bool(incompatible & format.COLUMN_HAS_DENSE),
-        )
-
-
-def another_file(expected: str, found: str, path: str, offset: int) -> CorruptionError:
-    """The error for a whole, readable file that is not the one that the catalogue names."""
-    return CorruptionError(
-        f"another file is in this place: expected file id {expected}, found {found}; put the right file back, or "
-        "restore a backup",
-        path,
-        offset,
-    )
-
-
-def refuse_unknown_flags(flags: int, known: int, path: str) -> None:
-    """Stop at a flag that changes the meaning of bytes in a way this version does not know."""
-    if unknown := flags & ~known:
-        raise StorageError(
-            f"{path}: written by a newer version of Nyala (incompatible flags {unknown:#06x}); "
-            "open it with that version",
-            path=path,
         )
 
 

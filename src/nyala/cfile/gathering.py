@@ -37,7 +37,7 @@ from nyala.cfile.physical import Physical
 from nyala.lazy_values import LazyValues, lazy_value
 
 __all__ = ["Cut", "FramePick", "Ordinals", "Pick", "TextPick", "Words", "gathered", "joined_columns"]
-__all__ += ["joined_picks", "one_pick", "picked_words", "text_pick", "word_dtype"]
+__all__ += ["joined_picks", "one_pick", "picked_words", "text_pick"]
 
 Places = npt.NDArray[np.int64]
 Block: TypeAlias = "pa.Array | Frame | Runs"
@@ -117,17 +117,6 @@ class Ordinals:
             blocks, inside = blocks[order], inside[order]
         borders = [0, *(np.flatnonzero(blocks[1:] != blocks[:-1]) + 1).tolist(), self.count]
         return Cut(blocks[borders[:-1]].tolist(), list(pairwise(borders)), inside, order, self.is_range)
-
-
-def word_dtype(type: pa.DataType) -> np.dtype[Any] | None:
-    """NumPy's type to move values of this one by: complex for those of 16 bytes. None for bits, text and binary."""
-    if pa.types.is_boolean(type):
-        return None
-    try:
-        width = type.bit_width // 8
-    except ValueError:
-        return None
-    return np.dtype("<c16" if width == 16 else f"<u{width}") if width in (1, 2, 4, 8, 16) else None
 
 
 def gathered(blocks: Sequence[Block], cut: Cut) -> pa.Array:

@@ -24,15 +24,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.cfile import format
 from nyala.cfile.memory import scratch
 from nyala.schema.types import ColumnType
 
 __all__ = ["BITS", "BYTES", "FIXED", "Physical"]
 __all__ += ["binary_offsets", "bloom_physical", "canonical_array", "fill_holes", "is_large", "physical"]
-__all__ += ["slice_bitmap"]
+__all__ += ["slice_bitmap", "word_dtype"]
 
 BITS: Final = "bits"
 FIXED: Final = "fixed"
@@ -243,3 +243,14 @@ def slice_bitmap(bitmap: pa.Buffer, lower: int, count: int) -> pa.Buffer | bytes
         np.frombuffer(bitmap, np.uint8)[first : (lower + count + 7) // 8], bitorder="little"
     )[lower - 8 * first : lower - 8 * first + count]
     return np.packbits(bits, bitorder="little").tobytes()
+
+
+def word_dtype(type: pa.DataType) -> np.dtype[Any] | None:
+    """NumPy's type to move values of this one by: complex for those of 16 bytes. None for bits, text and binary."""
+    if pa.types.is_boolean(type):
+        return None
+    try:
+        width = type.bit_width // 8
+    except ValueError:
+        return None
+    return np.dtype("<c16" if width == 16 else f"<u{width}") if width in (1, 2, 4, 8, 16) else None

@@ -9,6 +9,8 @@ Trust: nothing read is used before its CRC was compared, and no length, count or
 against what it must fit into; a file made by someone who fixes up the CRCs is still only a CorruptionError, or other
 values. Which of these are no values of their type is not looked at: see `nyala.schema.arrow_values`.
 
+What decodes is imported when a column is first read: opening a store needs none of it.
+
 Thread-safety: any thread may read, `close` when none does.
 Left out: evaluating predicates (who reads does, on codewords and runs), parallel decoding (callers' threads do
 that; decompression, CRC and preads release the interpreter lock; `together` lets go of it once for many blocks).
@@ -19,58 +21,39 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile import format, kernels
-from nyala.cfile.block import BLOCK_BYTES_MIN, compare_crc
-from nyala.cfile.bloom import Bloom, PagedBloom
+from nyala.cfile import format
 from nyala.cfile.cache import BlockCache, new_owner
 from nyala.cfile.column import BASE, BLOOM, DELTA_VALUE, KEY, ColumnKey, ColumnPlace
-from nyala.cfile.column_reader import ColumnReader, ReadStats, SummaryError
-from nyala.cfile.footer import ColumnFooter, another_file, refuse_unknown_flags
-from nyala.cfile.kernels import Demand, Stretch
+from nyala.cfile.errors import (
+    SummaryError,
+    SurplusError,
+    another_file,
+    refuse_unknown_flags,
+    unreadable_bloom,
+    unreadable_keys,
+)
 from nyala.cfile.memory import allocate
 from nyala.env.files import Files, MissingFileError, RandomFile
 from nyala.errors import CorruptionError, StorageError
 from nyala.schema.adapter import are_versions
 
-__all__ = [
-    "CFileReader",
-    "ColumnReader",
-    "KeysError",
-    "ReadStats",
-    "SummaryError",
-    "SurplusError",
-    "unreadable_bloom",
-    "unreadable_keys",
-]
+if TYPE_CHECKING:
+    from nyala.cfile.bloom import PagedBloom
+    from nyala.cfile.column_reader import ColumnReader
+    from nyala.cfile.kernels import Demand, Stretch
+
+__all__ = ["CFileReader"]
 
 # Larger blocks are read by themselves: nobody writes them of numbers.
 _READ_STRAIGHT_BYTES_MAX: Final = 1 << 24
 _VALUES: Final = (BASE, DELTA_VALUE)  # roles of columns that are columns of the table's schema
-
-
-class KeysError(SummaryError):
-    """All columns are whole, the encoded keys of several key columns are not: nothing can be found by its key."""
-
-
-class SurplusError(CorruptionError):
-    """All that was written is whole, and bytes stand behind it that nobody of ours wrote."""
-
-
-def unreadable_bloom(error: CorruptionError) -> SummaryError:
-    """A damaged bloom filter hides no value: it is made anew from the keys."""
-    return SummaryError(f"the bloom filter cannot be read: {error.reason}", error.path, error.offset)
-
-
-def unreadable_keys(error: CorruptionError) -> KeysError:
-    """Damaged encoded keys hide none: they are made anew from the key columns."""
-    return KeysError(f"the encoded keys cannot be read: {error.reason}", error.path, error.offset)
 
 
 # What is calculated from other columns of the same file, and so can be made anew whatever its bytes are.
@@ -136,6 +119,9 @@ class CFileReader:
         """The reader of a column, None when the file has no such column. Reads its footer the first time."""
         column = self._columns.get(key)
         if column is None:
+            from nyala.cfile.column_reader import ColumnReader
+            from nyala.cfile.footer import ColumnFooter
+
             with self._lock:
                 column = self._columns.get(key)
                 place = self._all_places().get(key)
@@ -167,6 +153,8 @@ class CFileReader:
         column = self.column(ColumnKey(BLOOM))
         if column is None:
             return None
+        from nyala.cfile.bloom import PagedBloom
+
         count = column.row_count
         # It is never compressed, and lies before its footer: the memory for all of it is not taken on trust.
         if (
@@ -195,6 +183,8 @@ class CFileReader:
         return bloom
 
     def _bloom_words(self, lower: int, upper: int) -> npt.NDArray[np.uint32]:
+        from nyala.cfile.bloom import Bloom
+
         column = self.column(ColumnKey(BLOOM))
         assert column is not None
         blocks = column.read(lower, upper, fill_cache=False)
@@ -241,6 +231,8 @@ class CFileReader:
         Cost: the interpreter's lock is let go of once for all of them, by compiled kernels; what is wrong with one
         is asked once more, block by block. Raises: CorruptionError for the first that is not whole.
         """
+        from nyala.cfile.block import compare_crc
+
         blocks = [allocate(length) for _, length in places]
         asked = [(offset, block) for (offset, _), block in zip(places, blocks, strict=True)]
         if not self._fetched(asked):
@@ -254,6 +246,8 @@ class CFileReader:
     ) -> list[int]:
         """Numbers of several columns from their blocks, where they are wanted, of all rows or of some. Returns: which
         stretches are to be read in another way (see `kernels.read_values`)."""
+        from nyala.cfile import kernels
+
         with self._opened().descriptor() as descriptor:
             if descriptor is None:
                 return list(range(len(stretches)))
@@ -268,6 +262,8 @@ class CFileReader:
     ) -> int:
         """Which rows, of those that are given, satisfy all demands. Returns: how many; or -1 - i: demand i is to be
         asked in another way (see `kernels.sieve`)."""
+        from nyala.cfile import kernels
+
         with self._opened().descriptor() as descriptor:
             if descriptor is None:
                 return -1
@@ -276,6 +272,9 @@ class CFileReader:
 
     def _fetched(self, asked: Sequence[tuple[int, pa.Buffer]]) -> bool:
         """Whether all blocks were read by one call, and are whole."""
+        from nyala.cfile import kernels
+        from nyala.cfile.block import BLOCK_BYTES_MIN
+
         if not kernels.CAN_FETCH or any(block.size < BLOCK_BYTES_MIN for _, block in asked):
             return False
         with self._opened().descriptor() as descriptor:
@@ -314,6 +313,9 @@ class CFileReader:
         does not hold was calculated from them: the bloom filter and the encoded keys, whatever their bytes are, zone
         maps, first keys; SurplusError when all that was written is whole, and something stands behind it.
         """
+        from nyala.cfile.column_reader import ColumnReader
+        from nyala.cfile.footer import ColumnFooter
+
         self._check_head()
         directory, directory_offset = self._read_directory()
         if self._given is not None and any(

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.block import column_validity
-from nyala.cfile.block_source import BlockForm, BlockSource, ReadStats
+from nyala.cfile.block_source import BlockForm, BlockSource
 from nyala.cfile.column import BLOOM, KEY
 from nyala.cfile.decoded_size import DecodedSize
 from nyala.cfile.encoding.dictionary import codeword_dtype
@@ -41,11 +41,11 @@ from nyala.cfile.gathering import (
     one_pick,
     picked_words,
     text_pick,
-    word_dtype,
 )
 from nyala.cfile.kernels import Fill, fill
 from nyala.cfile.memory import allocate, pool
-from nyala.cfile.physical import BYTES, narrow_decimal
+from nyala.cfile.physical import BYTES, narrow_decimal, word_dtype
+from nyala.cfile.read_stats import ReadStats
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import python_at, python_value
 

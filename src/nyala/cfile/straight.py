@@ -23,11 +23,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.block_source import BlockForm, ReadStats
+from nyala.cfile.block_source import BlockForm
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.kernels import Answers, Demand, Stretch
 from nyala.cfile.memory import allocate, scratch
 from nyala.cfile.number_set import NumberSet
+from nyala.cfile.read_stats import ReadStats
 from nyala.schema.word_test import Demanded
 
 if TYPE_CHECKING:

@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from nyala.cfile import straight
-from nyala.cfile.block_source import ReadStats
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.encoded_rows import EncodedRows, arrays_of
 from nyala.cfile.encoding.frame import Frame
+from nyala.cfile.read_stats import ReadStats
 from nyala.cfile.straight import Asked
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.cfile import format
 from nyala.cfile.physical import BYTES, FIXED, Physical
 from nyala.schema.constraint import Constraint

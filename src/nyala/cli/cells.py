@@ -115,7 +115,7 @@ def _convert(column: Any, one: Callable[[Any], Any]) -> list[Any]:
 
 def has_odd_years(column: Any) -> bool:
     """Whether timestamps of this column lie outside the years 1 to 9999: Arrow would write them with a wrong year."""
-    import pyarrow.compute as pc
+    from nyala import compute as pc
 
     bounds = pc.min_max(column.cast(pa.int64()))
     lower, upper = bounds["min"].as_py(), bounds["max"].as_py()

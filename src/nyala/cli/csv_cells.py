@@ -86,7 +86,8 @@ def why(text: str, type: ColumnType, column: str) -> str:
 def _cast_of(type: ColumnType) -> Callable[[pa.Array], pa.Array] | None:
     """What makes values of texts, or raises ArrowInvalid; None: they stay texts."""
     import pyarrow as pa
-    import pyarrow.compute as pc
+
+    from nyala import compute as pc
 
     if type.name == "binary":
         return _from_hex
@@ -118,7 +119,8 @@ def _cast(array: pa.Array, cast: Callable[[pa.Array], pa.Array]) -> tuple[pa.Arr
     """The values, NULL where there is none, and the rows where that is so."""
     import numpy as np
     import pyarrow as pa
-    import pyarrow.compute as pc
+
+    from nyala import compute as pc
 
     def is_good(begin: int, count: int) -> bool:
         try:

@@ -156,7 +156,7 @@ class Demo:
         with self.screen.step(
             4, "upsert", "A correction: upsert key and value of its rows, and no other column"
         ) as facts:
-            import pyarrow.compute as pc
+            from nyala import compute as pc
 
             self.before = self.database.now()
             wrong = self.table.scan(columns=["host", "metric", "time", "value"], where=ONE).to_arrow()
@@ -241,7 +241,7 @@ class Demo:
             )
 
     def mean(self, at: int | None = None) -> tuple[float, int]:
-        import pyarrow.compute as pc
+        from nyala import compute as pc
 
         values = self.table.scan(columns=["value"], where=ONE, at=at).to_arrow().column("value")
         return float(pc.mean(values).as_py()), len(values)

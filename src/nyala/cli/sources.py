@@ -661,8 +661,8 @@ def _guessed(path: str, dialect: CsvDialect, columns: Sequence[str] | None) -> t
     """What Arrow takes the first block of a CSV for, but for numbers that would not come back as they stand there; and
     the texts that look like numbers with a decimal comma."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
+    from nyala import compute as pc
     from nyala.schema.convert import said_of_a_name_given_twice
 
     def read(blocks: Any, types: Mapping[str, pa.DataType], check_utf8: bool) -> Any:
@@ -694,7 +694,7 @@ _NO_THOUSANDS: Final = r",([0-9]{1,2}|[0-9]{4,})\s*$"
 
 
 def _has_decimal_commas(texts: pa.Array) -> bool:
-    import pyarrow.compute as pc
+    from nyala import compute as pc
 
     return bool(
         pc.all(pc.match_substring_regex(texts, _COMMA_NUMBER)).as_py()

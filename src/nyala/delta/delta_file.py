@@ -25,7 +25,7 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -43,9 +43,8 @@ from nyala.cfile.column import (
 )
 from nyala.cfile.memory import windows
 from nyala.cfile.physical import narrow_decimal
-from nyala.cfile.reader import CFileReader, ColumnReader, ReadStats
-from nyala.cfile.writer import CFileWriter
-from nyala.cfile.zonemap import Zone
+from nyala.cfile.read_stats import ReadStats
+from nyala.cfile.reader import CFileReader
 from nyala.delta.run import (
     LIVENESS,
     MAX_TIMESTAMP,
@@ -61,6 +60,10 @@ from nyala.errors import CorruptionError
 from nyala.schema.adapter import adapt
 from nyala.schema.limits import LARGEST
 from nyala.schema.types import ColumnType
+
+if TYPE_CHECKING:
+    from nyala.cfile.column_reader import ColumnReader
+    from nyala.cfile.zonemap import Zone
 
 __all__ = [
     "LITTLE_TEXT_BYTES",
@@ -616,6 +619,8 @@ def write_delta_file(
             run.check()
             groups.append((run, [column_id]))
     assert groups, "F3: a delta file without records"
+    from nyala.cfile.writer import CFileWriter
+
     writer = CFileWriter(files, path)
     try:
         for group, (first, members) in enumerate(groups):

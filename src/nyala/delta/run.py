@@ -42,7 +42,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.gathering import word_dtype
+from nyala.cfile.physical import word_dtype
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.adapter import joined
 from nyala.schema.plain_arrays import array_of_numbers

@@ -3,9 +3,3 @@
 Read in this order: `arrow_memory` (NumPy's view of Arrow buffers), `hash64`, `encoded_keys` (a vector of
 keys), `codec` (rows to keys and back), `key_range` (ranges of keys, and which one a scan's predicates leave).
 """
-
-from nyala.keys.codec import KeyCodec
-from nyala.keys.encoded_keys import EncodedKeys
-from nyala.keys.key_range import KeyRange, key_range_of, successor
-
-__all__ = ["EncodedKeys", "KeyCodec", "KeyRange", "key_range_of", "successor"]

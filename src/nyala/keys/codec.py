@@ -28,8 +28,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.errors import CorruptionError
 from nyala.keys.arrow_memory import (
     binary_view,

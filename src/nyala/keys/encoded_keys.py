@@ -29,8 +29,8 @@ from typing import Any, Final, Literal, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.keys import hash64
 from nyala.keys.arrow_memory import binary_view, large_binary_array
 from nyala.keys.word_search import find_words, sample_of
@@ -47,8 +47,6 @@ _INT_WIDTH_MAX: Final = 8
 TAIL_WIDTH: Final = 8
 """Bytes at the end of a "fixed" key that are taken as one integer; what stands before them is its head."""
 _TERMINATOR: Final = 0x01
-# pyarrow has it from 26.0 on.
-_ARROW_SEARCHES: Final = hasattr(pc, "search_sorted")
 
 
 class EncodedKeys(abc.ABC):
@@ -422,7 +420,7 @@ class BinaryKeys(EncodedKeys):
 
     def search(self, probes: EncodedKeys, side: Side = "left") -> Indexes:
         assert isinstance(probes, BinaryKeys), "K1: keys of different layouts"
-        if _ARROW_SEARCHES:
+        if hasattr(pc, "search_sorted"):  # pyarrow has it from 26.0 on
             return _int64(pc.search_sorted(self.data, probes.data, side=side))
         return search_by_halves(self.data, probes.data, side)
 

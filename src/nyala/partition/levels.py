@@ -22,28 +22,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from nyala.errors import InvalidArgumentError
-from nyala.partition.describe import describe, describe_schema
 from nyala.partition.hashing import DEFAULT_SEED
 from nyala.partition.model import MAX_TABLETS, HashLevel, Partition, PartitionSchema
-from nyala.partition.ranges import RangeBound, build_ranges
-from nyala.partition.router import Router
+from nyala.partition.ranges import build_ranges
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import ColumnSchema, Schema
 
-__all__ = [
-    "HashLevel",
-    "HashSpec",
-    "Partition",
-    "PartitionSchema",
-    "RangeBound",
-    "RangeSpec",
-    "Router",
-    "build_partitions",
-    "describe",
-    "describe_schema",
-    "hash_partition",
-    "range_partition",
-]
+__all__ = ["HashSpec", "RangeSpec", "build_partitions", "hash_partition", "range_partition", "specs_of"]
 
 # ---- what a user writes --------------------------------------------------------------------------------------
 
@@ -115,6 +100,18 @@ def _check_names(columns: Sequence[Any], kind: str) -> None:
 
 
 # ---- from the one to the other -------------------------------------------------------------------------------
+
+
+def specs_of(partition_by: Any) -> list[HashSpec | RangeSpec]:
+    """Raises: InvalidArgumentError for what is no list; `build_partitions` looks at what is in it."""
+    if isinstance(partition_by, HashSpec | RangeSpec):
+        return [partition_by]
+    if not isinstance(partition_by, Iterable) or isinstance(partition_by, str | bytes):
+        raise InvalidArgumentError(
+            f"partition_by takes nyala.hash_partition(…) and nyala.range_partition(…), not {partition_by!r}: "
+            'for instance nyala.hash_partition("id", buckets=4), or nyala.range_partition("day", splits=["2026-01-01"])'
+        )
+    return list(partition_by)
 
 
 def build_partitions(

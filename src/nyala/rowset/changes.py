@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 
 from nyala.cfile.cache import Memo
-from nyala.cfile.reader import ReadStats
+from nyala.cfile.read_stats import ReadStats
 from nyala.delta.delta_file import LITTLE_TEXT_BYTES, DeltaFile
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.node import Cell

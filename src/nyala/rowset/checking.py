@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nyala.cfile.column import BASE
+from nyala.cfile.errors import KeysError, SummaryError, SurplusError
 from nyala.cfile.memory import windows
-from nyala.cfile.reader import KeysError, SummaryError, SurplusError
 from nyala.delta.delta_file import DeltaFile, RunBounds
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids, Timestamps, merge_runs
 from nyala.errors import CorruptionError, StorageError

@@ -19,18 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.encoded_rows import EncodedRows
-from nyala.cfile.gathering import Ordinals, Pick, joined_columns
 from nyala.cfile.physical import narrow_decimal
-from nyala.cfile.reader import ReadStats
-from nyala.cfile.single_values import SingleValues, few_between, pick_all, values_at
-from nyala.cfile.zonemap import Zone
+from nyala.cfile.read_stats import ReadStats
 from nyala.delta import applier
 from nyala.delta.applier import decide, resolve_at
 from nyala.delta.delta_file import LITTLE_TEXT_BYTES, DeltaFile
@@ -42,7 +38,6 @@ from nyala.keys.key_range import KeyRange
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.meta import RowSetMeta
-from nyala.rowset.patches import Patch, PatchedRows, find_patch
 from nyala.rowset.stats import RowSetStats
 from nyala.rowset.version import RowSetVersion
 from nyala.schema.adapter import adapt
@@ -50,6 +45,13 @@ from nyala.schema.arrow_values import adapted_at
 from nyala.schema.convert import default_array
 from nyala.schema.plain_arrays import booleans_of
 from nyala.schema.schema import ColumnSchema, Schema
+
+if TYPE_CHECKING:
+    from nyala.cfile.encoded_rows import EncodedRows
+    from nyala.cfile.gathering import Ordinals, Pick
+    from nyala.cfile.single_values import SingleValues
+    from nyala.cfile.zonemap import Zone
+    from nyala.rowset.patches import Patch
 
 __all__ = ["DiskRowSet", "RowSetMeta", "is_scan"]
 
@@ -264,6 +266,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
         Cost: of the base, only the blocks that hold one of the rows are decoded.
         """
         if within is None:
+            from nyala.cfile.gathering import Ordinals
+
             return self._gather(column, snapshot, Ordinals(rowids), stats)
         lower, upper = within
         reader = self.base_column(column.id)
@@ -288,6 +292,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
         encoded = reader.encoded(lower, upper, stats=stats)
         if encoded is None or patch is None:
             return encoded
+        from nyala.rowset.patches import PatchedRows
+
         _count(stats, len(patch))
         return PatchedRows(encoded, patch, upper - lower)
 
@@ -309,6 +315,9 @@ class DiskRowSet(RowSetVersion, LazyValues):
         Cost: where the rows lie is worked out once for all columns; of what nothing has changed, as
               `few_between`.
         """
+        from nyala.cfile.gathering import Ordinals, joined_columns
+        from nyala.cfile.single_values import few_between
+
         plain = self._plain(columns, snapshot)
         if len(plain) == len(columns):
             return few_between(plain, lower, upper, stats)
@@ -326,6 +335,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
         There is one row at least. Cost: a few calls a column that nothing has changed.
         """
+        from nyala.cfile.gathering import Ordinals
+
         return self._picks(columns, snapshot, Ordinals(rowids), stats)
 
     def _picks(
@@ -335,6 +346,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
         ordinals: Ordinals,
         stats: RowSetStats | None,
     ) -> list[Pick]:
+        from nyala.cfile.single_values import pick_all
+
         plain = self._plain(columns, snapshot)
         picked = pick_all(plain, ordinals, stats)
         if len(plain) == len(columns):
@@ -359,6 +372,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
     def row(self, columns: Sequence[ColumnSchema], snapshot: int, rowid: int) -> list[Any]:
         """One row at `snapshot`, as Python values. Raises: CorruptionError, also for what is no value of its type."""
+        from nyala.cfile.single_values import values_at
+
         plain = self._plain(columns, snapshot)
         values = values_at(plain, rowid)
         if len(plain) == len(columns):
@@ -383,6 +398,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
         reader = self.base_column(column.id)
         if not undo and not redo and reader is not None and reader.arrow == column.type.arrow:
             return reader.singles.value(rowid)
+        from nyala.cfile.gathering import Ordinals
+
         rows = Ordinals(np.array([rowid]))
         return self._python(column, self._laid_over(column, snapshot, rows, None, undo, redo), 0)
 
@@ -400,6 +417,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
         ordinals: Ordinals,
         stats: RowSetStats | None,
     ) -> pa.Array:
+        from nyala.cfile.gathering import Ordinals
+
         changes = self.changes
         if not changes.has_much_text(column.id, snapshot):
             return self._laid_over(
@@ -501,6 +520,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
         stats: RowSetStats | None,
         scanning: bool,
     ) -> Patch | None:
+        from nyala.rowset.patches import find_patch
+
         rows = (lower, upper)
         return find_patch(self.changes, column, snapshot, rows, self.row_count, stats, scanning=scanning)
 

@@ -13,7 +13,7 @@ Immutable; may be used from any thread. Source: Kudu facts 3.3, 3.5, 5.1.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,16 +21,10 @@ import numpy.typing as npt
 from nyala.cfile import format
 from nyala.cfile.cache import BlockCache, new_owner
 from nyala.cfile.column import BASE, KEY, ColumnKey
+from nyala.cfile.errors import KeysError, SummaryError, unreadable_bloom, unreadable_keys
 from nyala.cfile.memory import windows
-from nyala.cfile.reader import (
-    CFileReader,
-    ColumnReader,
-    KeysError,
-    ReadStats,
-    SummaryError,
-    unreadable_bloom,
-    unreadable_keys,
-)
+from nyala.cfile.read_stats import ReadStats
+from nyala.cfile.reader import CFileReader
 from nyala.delta.run import Rowids
 from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
@@ -40,7 +34,10 @@ from nyala.keys.key_range import KeyRange
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.rowset.key_bounds import KeyBounds
 from nyala.rowset.meta import NO_ROWID
-from nyala.rowset.stored_keys import DenseKeys, SearchedKeys, SparseKeys, StoredKeys
+
+if TYPE_CHECKING:
+    from nyala.cfile.column_reader import ColumnReader
+    from nyala.rowset.stored_keys import DenseKeys, SearchedKeys, StoredKeys
 
 __all__ = ["KeyIndex"]
 
@@ -85,6 +82,8 @@ class KeyIndex(LazyValues):
             samples = self._dense(encoded)
         except CorruptionError as error:
             raise unreadable_keys(error) from error
+        from nyala.rowset.stored_keys import SparseKeys
+
         columns = [self._key_column(column_id) for column_id in self._key_column_ids]
         return SparseKeys(self._reader.path, samples, columns, self._codec, self._cache, self._owner)
 
@@ -111,11 +110,15 @@ class KeyIndex(LazyValues):
         return column
 
     def _dense(self, column: ColumnReader) -> DenseKeys:
+        from nyala.rowset.stored_keys import DenseKeys
+
         return DenseKeys(self._reader.path, column, self._codec, self._cache, self._owner)
 
     @property
     def has_all_encoded(self) -> bool:
         """Whether the file has every row's encoded key beside its key columns: two witnesses of the same key."""
+        from nyala.rowset.stored_keys import DenseKeys
+
         return isinstance(self._stored, DenseKeys) and self._stored.is_encoded
 
     @property

@@ -36,7 +36,7 @@ from nyala.cfile.encoding.words import text_of
 from nyala.cfile.kernels import Answers, Lay, Question
 from nyala.cfile.number_set import NumberSet
 from nyala.cfile.physical import narrow_decimal, physical
-from nyala.cfile.reader import ReadStats
+from nyala.cfile.read_stats import ReadStats
 from nyala.delta.applier import decide, overlay, patch
 from nyala.delta.run import take
 from nyala.lazy_values import LazyValues, lazy_value

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from nyala.cfile.reader import ReadStats
+from nyala.cfile.read_stats import ReadStats
 from nyala.cfile.zonemap import Zone
 from nyala.schema.constraint import Constraint
 from nyala.schema.schema import NO_DEFAULT, ColumnSchema

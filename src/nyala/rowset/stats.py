@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nyala.cfile.reader import ReadStats
+from nyala.cfile.read_stats import ReadStats
 
 __all__ = ["RowSetStats"]
 

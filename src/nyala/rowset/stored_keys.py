@@ -32,8 +32,10 @@ import pyarrow as pa
 
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import KEY
+from nyala.cfile.column_reader import ColumnReader
+from nyala.cfile.errors import SummaryError, unreadable_keys
 from nyala.cfile.gathering import Ordinals, joined_columns
-from nyala.cfile.reader import ColumnReader, ReadStats, SummaryError, unreadable_keys
+from nyala.cfile.read_stats import ReadStats
 from nyala.cfile.single_values import pick_all
 from nyala.delta.run import Rowids
 from nyala.errors import CorruptionError

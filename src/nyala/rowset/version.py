@@ -27,13 +27,13 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
 from nyala.cfile.cache import BlockCache, Memo
 from nyala.cfile.column import BASE, ColumnKey
-from nyala.cfile.reader import CFileReader, ColumnReader
+from nyala.cfile.reader import CFileReader
 from nyala.delta.delta_file import DeltaFile
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS
@@ -46,6 +46,9 @@ from nyala.rowset.meta import RowSetMeta
 from nyala.rowset.part import Part
 from nyala.schema.convert import default_array
 from nyala.schema.schema import ColumnSchema, Schema
+
+if TYPE_CHECKING:
+    from nyala.cfile.column_reader import ColumnReader
 
 __all__ = ["RowSetVersion"]
 

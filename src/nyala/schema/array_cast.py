@@ -42,8 +42,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.errors import INVALID_UTF8, OUT_OF_RANGE, VALUE_TOO_LARGE, InvalidArgumentError, SchemaError
 from nyala.schema.types import (
     DATE_MAX_DAYS,

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.schema.literals import normalise
 from nyala.schema.nodes import (
     Column,

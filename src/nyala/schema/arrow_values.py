@@ -18,8 +18,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.errors import CorruptionError
 from nyala.schema.adapter import adapt
 from nyala.schema.types import DATE_MAX_DAYS, DATE_MIN_DAYS, ColumnType

@@ -24,8 +24,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError, SchemaError
 from nyala.schema import evaluate, literals, value_lists
 from nyala.schema.arrow_tree import tree_of

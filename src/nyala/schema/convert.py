@@ -33,8 +33,8 @@ from typing import Any, Final, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.errors import NULL, ColumnNotFoundError, InvalidArgumentError, SchemaError
 from nyala.schema.array_cast import (
     Cast,

@@ -28,8 +28,8 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.errors import InvalidArgumentError
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.arrow_values import (

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.errors import NULL, OUT_OF_RANGE, InvalidArgumentError, SchemaError
 from nyala.schema.array_cast import Failure, cast_array, range_text
 from nyala.schema.arrow_values import decimal_doubles, repeated

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.errors import InvalidArgumentError, SchemaError
 from nyala.schema.array_cast import cast_array
 from nyala.schema.arrow_values import validity

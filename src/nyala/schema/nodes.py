@@ -26,8 +26,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.errors import InvalidArgumentError
 from nyala.schema import literals
 from nyala.schema.equality import compared_as_tuples

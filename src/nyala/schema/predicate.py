@@ -24,8 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pyarrow.compute as pc
-
+from nyala import compute as pc
 from nyala.errors import InvalidArgumentError
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema import binding, nodes

@@ -24,8 +24,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.schema.arrow_values import STORAGE, decimal_doubles, fixed_values, has_fixed_values
 from nyala.schema.literals import Literal, normalise
 from nyala.schema.schema import ColumnSchema

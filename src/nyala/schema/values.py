@@ -27,8 +27,8 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.errors import InvalidArgumentError, SchemaError
 from nyala.schema.arrow_values import Mask, decimal_doubles, repeated, rows_of, true_mask, validity
 from nyala.schema.evaluate import Arrays, Bound, compare_arrays, mask_among

@@ -48,7 +48,7 @@ from nyala.env import SYSTEM, is_gone, process_mark
 from nyala.env.paths import utf8_path
 from nyala.errors import CorruptionError, HistoryExpiredError, InvalidArgumentError, StorageError
 from nyala.mvcc.timestamp import parse_at, to_datetime
-from nyala.partition.levels import Partition, PartitionSchema
+from nyala.partition.model import Partition, PartitionSchema
 from nyala.scan import read_token
 from nyala.schema.convert import default_array
 from nyala.schema.schema import Schema

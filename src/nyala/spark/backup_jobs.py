@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala import handover
 from nyala.env import SYSTEM, process_mark
 from nyala.env.paths import utf8_path

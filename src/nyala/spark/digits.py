@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, LongType, StructField, StructType
 
+from nyala import compute as pc
 from nyala.spark.arrays import LONG_DIGITS
 from nyala.spark.jvm import is_known, jvm_of
 

@@ -19,11 +19,11 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType
 
+from nyala import compute as pc
 from nyala.spark.cluster import is_classic
 from nyala.spark.digits import as_digits, short_decimals, with_points
 from nyala.spark.progress import watching

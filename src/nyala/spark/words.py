@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.errors import Error
 
 __all__ = ["errors_in_options", "in_options", "rows_in_options", "without_places", "without_sizes"]

@@ -34,8 +34,8 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.errors import Error, InvalidArgumentError
 from nyala.schema import nodes
 from nyala.schema.literals import normalise

@@ -34,7 +34,7 @@ from nyala.catalog.model import CatalogChange, DroppedRange, TableEntry, TabletE
 from nyala.env.interrupts import Uninterrupted
 from nyala.errors import TableExistsError, TableNotFoundError
 from nyala.partition.alteration import added_partitions, find_range, ranges_of
-from nyala.partition.levels import Partition, PartitionSchema
+from nyala.partition.model import Partition, PartitionSchema
 from nyala.partition.ranges import RangeBound
 from nyala.schema import alteration
 from nyala.schema.limits import DEFAULT_LIMITS, Limits

@@ -32,7 +32,7 @@ from nyala.catalog.model import TableEntry, TabletEntry
 from nyala.cfile.cache import BlockCache
 from nyala.env import SYSTEM, Env
 from nyala.errors import CorruptionError
-from nyala.partition.levels import Partition, PartitionSchema
+from nyala.partition.model import Partition, PartitionSchema
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.schema import Schema
 from nyala.tablet import diff_records, diff_scan

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, TypeVar
 
-TARGET_BYTES: Final = 32 << 20  # Kudu's budgeted_compaction_target_rowset_size
-
 # Decoded, a rowset may take this many times the target: a merge holds one that it writes in memory several times over,
 # and data that compress much better than this make rowsets that are smaller on disk.
 DECODED_PER_TARGET: Final = 8

@@ -47,8 +47,8 @@ import numpy as np
 
 from nyala.delta.compaction_policy import FILES_MIN, choose_redo_files
 from nyala.delta.run import LIVENESS
+from nyala.rowset.meta import TARGET_BYTES
 from nyala.tablet.compaction_plans import (
-    TARGET_BYTES,
     ExpirePlan,
     MajorPlan,
     MergePlan,

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.catalog.model import CatalogChange, RowSetEntry, TableEntry, TabletEntry, dropping_tablets
 from nyala.env.interrupts import Uninterrupted
 from nyala.errors import (
@@ -38,7 +38,7 @@ from nyala.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from nyala.partition.levels import Partition, PartitionSchema
+from nyala.partition.model import Partition, PartitionSchema
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.image import RowSetImage, whole_column
 from nyala.rowset.writer import write_rowset

@@ -18,8 +18,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.delta.delta_file import LITTLE_TEXT_BYTES
 from nyala.delta.run import LIVENESS, DeltaRun, Rowids, Timestamps, merge_runs
 from nyala.keys.encoded_keys import EncodedKeys

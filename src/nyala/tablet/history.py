@@ -32,18 +32,18 @@ import datetime as dt
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from nyala.catalog.model import CatalogChange, DroppedRange, TableEntry
 from nyala.errors import HistoryExpiredError, InvalidArgumentError, TableNotFoundError
 from nyala.mvcc.timestamp import from_physical, to_datetime
-from nyala.partition.describe import describe_range
-from nyala.partition.levels import Partition, PartitionSchema, Router
-from nyala.partition.pruning import prune
-from nyala.schema.constraint import Constraint
+from nyala.partition.model import Partition, PartitionSchema
 from nyala.tablet.root import Root, TableState
+
+if TYPE_CHECKING:
+    from nyala.schema.constraint import Constraint
 
 DEFAULT_HISTORY: Final = dt.timedelta(days=7)
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -107,6 +107,8 @@ def check_dropped(
     missing = [gone for gone in entry.dropped if gone.missing_at(timestamp)]
     if not missing:
         return
+    from nyala.partition.pruning import prune
+
     # Of the buckets some can hold rows in any case, so only the ranges are looked at.
     ranges = PartitionSchema((), entry.partition_schema.range_column_ids)
     needed = prune(
@@ -119,6 +121,8 @@ def check_dropped(
 
 def check_dropped_keys(table: TableState, keys: Mapping[str, pa.Array], count: int, timestamp: int) -> None:
     """The same for rows that are looked up by key. keys: of `count` rows, the key columns by name."""
+    from nyala.partition.router import Router
+
     for gone in table.entry.dropped:
         if gone.missing_at(timestamp):
             ranges = PartitionSchema((), table.entry.partition_schema.range_column_ids)
@@ -128,6 +132,8 @@ def check_dropped_keys(table: TableState, keys: Mapping[str, pa.Array], count: i
 
 
 def _dropped_error(table: TableState, gone: DroppedRange, timestamp: int) -> HistoryExpiredError:
+    from nyala.partition.describe import describe_range
+
     entry = table.entry
     named = describe_range((gone.lower, gone.upper), entry.partition_schema, table.schema)
     return HistoryExpiredError(

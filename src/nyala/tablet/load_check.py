@@ -30,7 +30,8 @@ import numpy as np
 
 from nyala.catalog.model import RowSetEntry
 from nyala.cfile.column import BASE, DELTA_ROWID, DELTA_VALUE, ColumnKey, ColumnPlace
-from nyala.cfile.reader import CFileReader, ColumnReader
+from nyala.cfile.column_reader import ColumnReader
+from nyala.cfile.reader import CFileReader
 from nyala.delta.delta_file import WrittenDelta
 from nyala.delta.run import LIVENESS
 from nyala.errors import CorruptionError, InvalidArgumentError, StorageError

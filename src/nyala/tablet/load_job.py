@@ -31,7 +31,7 @@ from nyala.catalog.model import TableEntry, TabletEntry
 from nyala.cfile.cache import BlockCache
 from nyala.env import Env
 from nyala.env.interrupts import Uninterrupted
-from nyala.partition.levels import Partition, PartitionSchema
+from nyala.partition.model import Partition, PartitionSchema
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.writer import WrittenRowSet
 from nyala.schema.limits import DEFAULT_LIMITS, Limits

@@ -24,8 +24,8 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from nyala.rowset.meta import TARGET_BYTES
 from nyala.tablet.compaction_plans import (
-    TARGET_BYTES,
     MergePlan,
     RowSetLayout,
     better,

@@ -38,7 +38,7 @@ from nyala.catalog.rebuild import rebuild, vouched_state
 from nyala.catalog.store import Catalog
 from nyala.catalog.store_lock import StoreLock
 from nyala.cfile.cache import BlockCache
-from nyala.cfile.reader import KeysError, SummaryError
+from nyala.cfile.errors import KeysError, SummaryError
 from nyala.delta.run import MAX_TIMESTAMP
 from nyala.env import Env
 from nyala.errors import CorruptionError, Error

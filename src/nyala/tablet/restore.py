@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.errors import TableNotFoundError
 from nyala.tablet import diff_scan
 from nyala.tablet.diff_spec import CHANGE_TYPE, make_diff_spec

@@ -30,7 +30,8 @@ from nyala.catalog.model import TableEntry, TabletEntry
 from nyala.errors import TableNotFoundError
 from nyala.keys.codec import KeyCodec
 from nyala.lazy_values import LazyValues, lazy_value, share_lazy_values
-from nyala.partition.levels import Partition, Router
+from nyala.partition.model import Partition
+from nyala.partition.router import Router
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.rowset.rowset_tree import RowSetTree

@@ -29,8 +29,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.decoded_size import STEP_ROWS, step_ends
-from nyala.cfile.reader import ColumnReader
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.convert import default_array

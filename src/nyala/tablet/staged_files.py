@@ -29,8 +29,8 @@ from typing import Any, Final
 import google_crc32c
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.catalog.store import Catalog
 from nyala.env import Env, MissingFileError
 from nyala.errors import CorruptionError, InvalidArgumentError, TableNotFoundError

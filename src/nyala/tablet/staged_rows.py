@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.catalog.model import CommittedKey
 from nyala.errors import InvalidArgumentError
 from nyala.tablet import read_path

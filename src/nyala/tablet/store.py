@@ -53,15 +53,15 @@ from nyala.errors import Error, StorageError, TableExistsError
 from nyala.mvcc.hybrid_clock import HybridClock
 from nyala.mvcc.timestamp import physical_us
 from nyala.mvcc.watermarks import Watermarks
-from nyala.partition.levels import Partition, PartitionSchema
+from nyala.partition.model import Partition, PartitionSchema
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
+from nyala.rowset.meta import TARGET_BYTES
 from nyala.rowset.part import Part
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import Schema
 from nyala.tablet import layout
 from nyala.tablet.bootstrap import Replayer, ReplayReport
-from nyala.tablet.compaction_plans import TARGET_BYTES
 from nyala.tablet.history import oldest_readable
 from nyala.tablet.idempotency import keys_to_forget
 from nyala.tablet.job_reservations import JobReservations

@@ -15,8 +15,8 @@ import dataclasses
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.arrow_values import is_narrow
 from nyala.schema.schema import NO_DEFAULT, ColumnSchema

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nyala import compute as pc
 from nyala.cfile.block_source import BlockForm
 from nyala.cfile.encoded_rows import EncodedRows, Jobs, picked, rows_matching, rows_of
 from nyala.cfile.encoding.words import text_of

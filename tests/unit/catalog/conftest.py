@@ -22,7 +22,7 @@ from nyala.catalog.model import (
 from nyala.catalog.store import Catalog
 from nyala.cfile.column import ColumnKey, ColumnPlace
 from nyala.env import SYSTEM, Env
-from nyala.partition.levels import HashLevel, Partition, PartitionSchema
+from nyala.partition.model import HashLevel, Partition, PartitionSchema
 from nyala.schema.schema import build_schema, column
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nyala.cfile import CFileReader
 from nyala.cfile.kernels import Demand, Stretch
+from nyala.cfile.reader import CFileReader
 from nyala.errors import StorageError
 from nyala.schema.types import ColumnType, parse_type
 

@@ -9,10 +9,14 @@ import pyarrow as pa
 import pytest
 from tests.unit.cfile.memory import MemoryFiles
 
-from nyala.cfile import BASE, BlockCache, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, format
+from nyala.cfile import format
 from nyala.cfile.block import BlockHeader, column_validity, decode_block, encode_block, line_of
+from nyala.cfile.cache import BlockCache
+from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec
 from nyala.cfile.encoding import choose_encoding
 from nyala.cfile.physical import physical
+from nyala.cfile.reader import CFileReader
+from nyala.cfile.writer import CFileWriter
 from nyala.errors import CorruptionError
 from nyala.schema.types import parse_type
 

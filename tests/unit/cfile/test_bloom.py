@@ -15,18 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cfile.memory import MemoryFiles
 
-from nyala.cfile import (
-    BLOOM,
-    BlockCache,
-    Bloom,
-    CFileReader,
-    CFileWriter,
-    ColumnKey,
-    ColumnPlace,
-    ColumnWriteSpec,
-    format,
-)
-from nyala.cfile.bloom import PagedBloom
+from nyala.cfile import format
+from nyala.cfile.bloom import Bloom, PagedBloom
+from nyala.cfile.cache import BlockCache
+from nyala.cfile.column import BLOOM, ColumnKey, ColumnPlace, ColumnWriteSpec
+from nyala.cfile.reader import CFileReader
+from nyala.cfile.writer import CFileWriter
 from nyala.errors import CorruptionError
 from nyala.schema.types import parse_type
 

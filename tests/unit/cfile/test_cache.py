@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cfile.memory import MemoryFiles
 
-from nyala.cfile import BASE, BlockCache, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, ReadStats
 from nyala.cfile import cache as cache_module
-from nyala.cfile.cache import _ENTRY_OVERHEAD_BYTES, Memo, new_owner
+from nyala.cfile.cache import _ENTRY_OVERHEAD_BYTES, BlockCache, Memo, new_owner
+from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec
+from nyala.cfile.read_stats import ReadStats
+from nyala.cfile.reader import CFileReader
+from nyala.cfile.writer import CFileWriter
 from nyala.schema.types import parse_type
 
 COLUMN = ColumnKey(BASE, 0, 10)

@@ -18,12 +18,17 @@ from tests.unit.cfile.encoding.values import ALLOWED
 from tests.unit.cfile.memory import MemoryFiles, make_values, same
 from tests.unit.cfile.test_roundtrip import COLUMN, written
 
-from nyala.cfile import BlockCache, CFileReader, CFileWriter, ColumnReader, ColumnWriteSpec, format
+from nyala.cfile import format
 from nyala.cfile.block import BlockHeader, decode_block, encode_blocks, read_header
+from nyala.cfile.cache import BlockCache
+from nyala.cfile.column import ColumnWriteSpec
+from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.dump import dump
 from nyala.cfile.encoded_rows import FrameRows, picked
 from nyala.cfile.encoding import choose_encoding, encoding_by_code
 from nyala.cfile.physical import physical
+from nyala.cfile.reader import CFileReader
+from nyala.cfile.writer import CFileWriter
 from nyala.errors import CorruptionError, StorageError
 from nyala.schema.arrow_values import rows_of
 from nyala.schema.constraint import NULL_ONLY, Constraint

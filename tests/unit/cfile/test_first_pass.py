@@ -13,10 +13,14 @@ import pyarrow as pa
 import pytest
 from tests.unit.cfile.memory import MemoryFiles
 
-from nyala.cfile import BASE, BlockCache, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, ReadStats
 from nyala.cfile.block_source import BlockSource
+from nyala.cfile.cache import BlockCache
+from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec
+from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.first_pass import PASSES, FirstPass
-from nyala.cfile.reader import ColumnReader
+from nyala.cfile.read_stats import ReadStats
+from nyala.cfile.reader import CFileReader
+from nyala.cfile.writer import CFileWriter
 from nyala.errors import CorruptionError
 from nyala.schema.types import parse_type
 

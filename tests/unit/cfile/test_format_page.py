@@ -17,11 +17,14 @@ import pyarrow as pa
 import pytest
 from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values
 
-from nyala.cfile import BASE, KEY, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, format
+from nyala.cfile import format
+from nyala.cfile.column import BASE, KEY, ColumnKey, ColumnWriteSpec
 from nyala.cfile.compression import compression_code, compression_name
 from nyala.cfile.dump import dump
 from nyala.cfile.encoding import encoding_by_code
 from nyala.cfile.footer import _physical_by_code
+from nyala.cfile.reader import CFileReader
+from nyala.cfile.writer import CFileWriter
 from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
 from nyala.schema.types import parse_type

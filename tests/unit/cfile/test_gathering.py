@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nyala.cfile.gathering import Cut, Ordinals, Words, gathered, joined_picks, picked_words, word_dtype
+from nyala.cfile.gathering import Cut, Ordinals, Words, gathered, joined_picks, picked_words
+from nyala.cfile.physical import word_dtype
 
 VALUES = {
     "fixed": pa.array(np.arange(40)),

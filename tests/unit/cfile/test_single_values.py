@@ -16,15 +16,19 @@ import pytest
 from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values, same
 from tests.unit.cfile.test_roundtrip import COLUMN, written
 
-from nyala.cfile import BlockCache, CFileReader, ColumnReader, ReadStats, format, kernels, memory, writer
+from nyala.cfile import format, kernels, memory, writer
 from nyala.cfile.block import encode_block
+from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import ColumnWriteSpec
+from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.encoded_rows import picked
 from nyala.cfile.encoding import PLAIN, frame
 from nyala.cfile.encoding.rle import Runs
 from nyala.cfile.gathering import Cut, Ordinals, gathered, joined_columns, joined_picks
 from nyala.cfile.physical import physical
 from nyala.cfile.planes import pack_planes
+from nyala.cfile.read_stats import ReadStats
+from nyala.cfile.reader import CFileReader
 from nyala.cfile.single_values import few_between, pick_all
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import python_value

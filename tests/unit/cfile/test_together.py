@@ -14,24 +14,18 @@ import pyarrow as pa
 import pytest
 from tests.unit.cfile.memory import MemoryFiles, count_fetches
 
-from nyala.cfile import (
-    BASE,
-    BlockCache,
-    CFileReader,
-    CFileWriter,
-    ColumnKey,
-    ColumnWriteSpec,
-    ReadStats,
-    format,
-    kernels,
-    together,
-)
+from nyala.cfile import format, kernels, together
 from nyala.cfile.block import BLOCK_BYTES_MIN
 from nyala.cfile.block_source import BlockForm
+from nyala.cfile.cache import BlockCache
+from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.encoded_rows import rows_matching
 from nyala.cfile.first_pass import PASSES
+from nyala.cfile.read_stats import ReadStats
+from nyala.cfile.reader import CFileReader
 from nyala.cfile.together import arrays_together, encoded_together
+from nyala.cfile.writer import CFileWriter
 from nyala.env import PosixFiles
 from nyala.errors import CorruptionError
 from nyala.schema.constraint import Constraint

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cfile.memory import MemoryFiles
 
-from nyala.cfile import BASE, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec, format
+from nyala.cfile import format
+from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec
 from nyala.cfile.physical import physical
-from nyala.cfile.writer import rows_per_block_log2
+from nyala.cfile.reader import CFileReader
+from nyala.cfile.writer import CFileWriter, rows_per_block_log2
 from nyala.errors import CorruptionError, StorageError
 from nyala.schema.types import parse_type
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.support import calls_of
 
 from nyala.errors import CorruptionError
-from nyala.keys import KeyCodec
 from nyala.keys.arrow_memory import array_of_canonical
+from nyala.keys.codec import KeyCodec
 from nyala.schema.types import ColumnType, parse_type
 
 KEY_TYPES = [

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nyala.keys import EncodedKeys, KeyCodec, encoded_keys
+from nyala.keys import encoded_keys
+from nyala.keys.codec import KeyCodec
+from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.hash64 import hash_one
 from nyala.schema.types import parse_type
 

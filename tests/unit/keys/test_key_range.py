@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nyala.keys import KeyCodec, KeyRange, key_range_of, successor
-from nyala.keys.key_range import is_key_range
+from nyala.keys.codec import KeyCodec
+from nyala.keys.key_range import KeyRange, is_key_range, key_range_of, successor
 from nyala.schema.constraint import ANY, EMPTY, NULL_ONLY, Constraint
 from nyala.schema.schema import Schema, build_schema
 from nyala.schema.types import ColumnType, parse_type

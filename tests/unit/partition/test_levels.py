@@ -12,20 +12,11 @@ import pyarrow as pa
 import pytest
 
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError
-from nyala.keys import KeyCodec
-from nyala.partition.levels import (
-    HashLevel,
-    HashSpec,
-    Partition,
-    PartitionSchema,
-    RangeBound,
-    RangeSpec,
-    build_partitions,
-    describe,
-    describe_schema,
-    hash_partition,
-    range_partition,
-)
+from nyala.keys.codec import KeyCodec
+from nyala.partition.describe import describe, describe_schema
+from nyala.partition.levels import HashSpec, RangeSpec, build_partitions, hash_partition, range_partition
+from nyala.partition.model import HashLevel, Partition, PartitionSchema
+from nyala.partition.ranges import RangeBound
 from nyala.schema.schema import Schema, build_schema
 from nyala.schema.types import parse_type
 

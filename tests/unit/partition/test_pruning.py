@@ -11,16 +11,11 @@ from hypothesis import strategies as st
 
 from nyala.errors import InvalidArgumentError
 from nyala.keys.arrow_memory import array_of_canonical
-from nyala.partition.levels import (
-    Partition,
-    PartitionSchema,
-    RangeBound,
-    Router,
-    build_partitions,
-    hash_partition,
-    range_partition,
-)
+from nyala.partition.levels import build_partitions, hash_partition, range_partition
+from nyala.partition.model import Partition, PartitionSchema
 from nyala.partition.pruning import prune
+from nyala.partition.ranges import RangeBound
+from nyala.partition.router import Router
 from nyala.schema.constraint import ANY, EMPTY, NULL_ONLY, Constraint
 from nyala.schema.schema import Schema, build_schema
 from nyala.schema.types import ColumnType, from_canonical, parse_type

@@ -12,18 +12,13 @@ from hypothesis import strategies as st
 from tests.support import calls_of
 
 from nyala.errors import InvalidArgumentError
-from nyala.keys import KeyCodec
 from nyala.keys.arrow_memory import array_of_canonical
+from nyala.keys.codec import KeyCodec
 from nyala.partition.hashing import buckets_of
-from nyala.partition.levels import (
-    Partition,
-    PartitionSchema,
-    RangeBound,
-    Router,
-    build_partitions,
-    hash_partition,
-    range_partition,
-)
+from nyala.partition.levels import build_partitions, hash_partition, range_partition
+from nyala.partition.model import Partition, PartitionSchema
+from nyala.partition.ranges import RangeBound
+from nyala.partition.router import Router
 from nyala.schema.schema import Schema, build_schema
 from nyala.schema.types import ColumnType, from_canonical
 

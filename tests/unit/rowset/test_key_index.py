@@ -8,7 +8,8 @@ import pytest
 from tests.support import open_database
 
 from nyala.cfile.cache import BlockCache, new_owner
-from nyala.cfile.reader import CFileReader, ReadStats
+from nyala.cfile.read_stats import ReadStats
+from nyala.cfile.reader import CFileReader
 from nyala.env import PosixFiles
 from nyala.keys.key_range import KeyRange
 from nyala.rowset import stored_keys

@@ -17,8 +17,10 @@ import nyala
 from nyala.cfile import format, memory
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import BASE, BLOOM, KEY, ColumnKey
+from nyala.cfile.errors import SummaryError
 from nyala.cfile.gathering import Ordinals
-from nyala.cfile.reader import CFileReader, ReadStats, SummaryError
+from nyala.cfile.read_stats import ReadStats
+from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
 from nyala.env import PosixFiles
 from nyala.errors import CorruptionError

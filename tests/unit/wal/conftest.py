@@ -11,7 +11,9 @@ import pytest
 
 from nyala.env import Env, Files, PosixFiles
 from nyala.testing import ManualClock, SeededRandomness
-from nyala.wal import LogReader, LogRecord, LogWriter, Recovery, SettledGroup, recover
+from nyala.wal.reader import LogReader, Recovery, recover
+from nyala.wal.record import LogRecord, SettledGroup
+from nyala.wal.writer import LogWriter
 
 
 def make_record(timestamp: int, rows: int = 3, key: str | None = None) -> LogRecord:

@@ -14,8 +14,12 @@ import pytest
 
 from nyala.env import Env, PosixFiles
 from nyala.testing import ManualClock, SeededRandomness
-from nyala.wal import LogRecord, LogWriter, PositionRecord, SettledGroup, format, recover
+from nyala.wal import format
 from nyala.wal.dump import dump
+from nyala.wal.position import PositionRecord
+from nyala.wal.reader import recover
+from nyala.wal.record import LogRecord, SettledGroup
+from nyala.wal.writer import LogWriter
 
 PAGES = Path(__file__).parents[3] / "docs" / "format"
 LOG_PAGE = PAGES / "log.md"

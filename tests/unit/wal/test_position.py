@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from nyala.env import PosixFiles
 from nyala.errors import CorruptionError, StorageError
-from nyala.wal import LogPosition, PositionRecord, format, read_position, write_position
+from nyala.wal import format
+from nyala.wal.position import LogPosition, PositionRecord, read_position, write_position
 
 FILES = PosixFiles()
 UNSIGNED = st.integers(0, 2**64 - 1)

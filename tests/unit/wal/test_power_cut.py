@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from nyala.env import PosixFiles
 from nyala.testing import FaultyFiles, RecordingFiles, SimulatedCrash
-from nyala.wal import recover
+from nyala.wal.reader import recover
 
 NewBench = Callable[[], Any]
 

@@ -19,7 +19,6 @@ from tests.support import calls_of
 from nyala.env import SYSTEM, MissingFileError, PosixFiles
 from nyala.errors import CorruptionError, StorageError
 from nyala.testing import RecordingFiles, SeededRandomness
-from nyala.wal import LogPosition, LogReader, LogRecord, LogWriter, SettledGroup, recover
 from nyala.wal.format import (
     FRAME_SIZE_BYTES,
     SEGMENT_HEADER,
@@ -28,7 +27,10 @@ from nyala.wal.format import (
     FrameHeader,
     LogOffset,
 )
-from nyala.wal.reader import read_segment_header, walk
+from nyala.wal.position import LogPosition
+from nyala.wal.reader import LogReader, read_segment_header, recover, walk
+from nyala.wal.record import LogRecord, SettledGroup
+from nyala.wal.writer import LogWriter
 
 Bench = Any  # of conftest.py, which pytest's importlib mode does not let us import
 NewBench = Callable[[], Any]

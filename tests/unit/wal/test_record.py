@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.support import calls_of
 
 from nyala.errors import CorruptionError
-from nyala.wal import LogRecord, SettledGroup, decode_record, encode_record
+from nyala.wal.record import LogRecord, SettledGroup, decode_record, encode_record
 
 VALUES: dict[pa.DataType, st.SearchStrategy[object]] = {
     pa.bool_(): st.booleans(),

@@ -13,10 +13,10 @@ import pytest
 from nyala.env import AppendFile, PosixFiles
 from nyala.errors import StorageError
 from nyala.testing import FaultyFiles, Operation, RecordingFiles
-from nyala.wal import LogPosition, LogWriter, SegmentInfo
 from nyala.wal.format import FRAME_SIZE_BYTES, SEGMENT_HEADER_SIZE_BYTES, FrameHeader
-from nyala.wal.reader import read_segment_header, walk
-from nyala.wal.writer import GROUP_SYNC_INTERVAL_S
+from nyala.wal.position import LogPosition
+from nyala.wal.reader import SegmentInfo, read_segment_header, walk
+from nyala.wal.writer import GROUP_SYNC_INTERVAL_S, LogWriter
 
 Bench = Any  # of conftest.py, which pytest's importlib mode does not let us import
 

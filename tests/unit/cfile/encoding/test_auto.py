@@ -10,9 +10,11 @@ import pytest
 from tests.unit.cfile.encoding.values import arrow_of, chosen, form_of, int64
 from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values
 
-from nyala.cfile import BASE, KEY, CFileReader, CFileWriter, ColumnKey, ColumnWriteSpec
+from nyala.cfile.column import BASE, KEY, ColumnKey, ColumnWriteSpec
 from nyala.cfile.compression import compression_code
 from nyala.cfile.encoding import auto, choose_encoding, encoding_by_code
+from nyala.cfile.reader import CFileReader
+from nyala.cfile.writer import CFileWriter
 from nyala.schema.schema import allowed_encodings
 from nyala.schema.types import parse_type
 

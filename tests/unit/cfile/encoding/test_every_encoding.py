@@ -22,7 +22,11 @@ from tests.unit.cfile.encoding.values import (
 )
 from tests.unit.cfile.memory import MemoryFiles, make_values, same
 
-from nyala.cfile import BASE, CFileReader, CFileWriter, ColumnKey, ColumnReader, ColumnWriteSpec, format
+from nyala.cfile import format
+from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec
+from nyala.cfile.column_reader import ColumnReader
+from nyala.cfile.reader import CFileReader
+from nyala.cfile.writer import CFileWriter
 from nyala.errors import CorruptionError
 from nyala.schema.types import MAX_CELL_BYTES, parse_type
 
