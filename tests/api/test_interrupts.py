@@ -59,22 +59,27 @@ def storm(seconds: float, seed: int, *numbers: int) -> Iterator[Callable[[], boo
     """Send these signals to the process again and again, from another thread; give whether this goes on."""
     rng = random.Random(seed)
 
+    over = threading.Event()
+
     def send() -> None:
         time.sleep(0.2)  # until the loop has begun
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while time.monotonic() < end and not over.is_set():
             time.sleep(rng.uniform(0, 0.004))
             handled_one.clear()
             os.kill(os.getpid(), rng.choice(numbers))
-            handled_one.wait(1)  # two at once would be raised in the loop's `except`
+            handled_one.wait(60)  # two at once would be raised in the loop's `except`
 
     thread = threading.Thread(target=send)
     with contextlib.ExitStack() as stack:
         for number in numbers:
             stack.enter_context(handled(number))
         thread.start()
-        yield thread.is_alive
-        thread.join()
+        try:
+            yield thread.is_alive
+        finally:
+            over.set()
+            thread.join()
 
 
 @pytest.mark.parametrize(
