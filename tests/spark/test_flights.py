@@ -24,6 +24,7 @@ from examples.flights.screen import clear_earlier_demo
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long  # `make demo` runs the same
 @pytest.mark.timeout(600)
 def test_the_pipeline_runs_and_all_its_checks_hold(store: Path) -> None:
     """`make demo`, with three days of each month: six steps, two Spark sessions, every answer equal to the CSV's."""

@@ -161,10 +161,8 @@ STEPS = {
         *INSTALL,
     ],
 }
-# One step of each job. "flow" stands for "stream" too: what commits a micro-batch is the same sink, killed after the
-# same step; only the source of the rows is another, which for "stream" is Spark's own.
+# One job that writes rows and one that rewrites files. The others, streams too, run by night.
 IN_THE_GATE = {
-    ("flow", "nyala.handover:commit_staged:after:2"),
     ("load", "nyala.tablet.load_commit:_moved_file:after"),
     ("compact", "nyala.tablet.store:Store.transact:before"),
 }

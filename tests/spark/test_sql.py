@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
+from tests.sampled import one_of
 
 import nyala
 import nyala.spark
@@ -216,7 +217,9 @@ TERMS = (
 )  # fmt: skip
 
 
-def test_what_a_scan_has_met_is_what_spark_would_have_met(spark: SparkSession, db: nyala.Database) -> None:
+def test_what_a_scan_has_met_is_what_spark_would_have_met(
+    spark: SparkSession, db: nyala.Database, request: pytest.FixtureRequest
+) -> None:
     """Q5: without Spark looking again, each answer is that of Spark over the same rows."""
     nothing, dates = None, (dt.date(1969, 12, 31), dt.date(1900, 1, 1), dt.date(2026, 1, 1), None)
     columns: dict[str, list[object]] = {
@@ -243,7 +246,7 @@ def test_what_a_scan_has_met_is_what_spark_would_have_met(spark: SparkSession, d
     pairs = [f"{one} AND {other}" for one, other in zip(TERMS, TERMS[5:], strict=False)]
     text = " UNION ALL ".join(
         f"SELECT {number} AS q, count(*) AS rows, sum(k) AS keys FROM {{t}} WHERE {where}"
-        for number, where in enumerate((*TERMS, *pairs))
+        for number, where in enumerate(one_of(4, (*TERMS, *pairs), request))
     )
     mine = nyala.spark.sql(spark, text.replace("{t}", "many"), store=db.path)
     assert answer(mine) == answer(spark.sql(text.replace("{t}", "as_spark_has_them")))
@@ -285,6 +288,7 @@ def test_a_statement_is_the_same_as_a_plan_and_as_a_text(
     db: nyala.Database,
     monkeypatch: pytest.MonkeyPatch,
     of_views: dict[str, tuple[list[tuple[object, ...]], str]],
+    request: pytest.FixtureRequest,
     way: str,
 ) -> None:
     """P1, P2: in a version of Spark that is not known the public way is taken, to the same answers and errors."""
@@ -293,7 +297,7 @@ def test_a_statement_is_the_same_as_a_plan_and_as_a_text(
         monkeypatch.setattr(jvm, "KNOWN_IN", ())
     for name in ("t", "u"):
         spark.createDataFrame(db[name].to_arrow()).createOrReplaceTempView(name)
-    for text in STATEMENTS:
+    for text in one_of(4, STATEMENTS, request):
         ours = nyala.spark.sql(spark, text, store=db.path)
         if text not in of_views:
             theirs = spark.sql(text)
@@ -343,7 +347,11 @@ HARD_TO_TELL = (
 
 @pytest.mark.parametrize("ansi", ["true", "false"])
 def test_what_cannot_be_told_of_a_statement_spark_is_left_to(
-    spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch, ansi: str
+    spark: SparkSession,
+    db: nyala.Database,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    ansi: str,
 ) -> None:
     """Q7: where columns of ours would be missing all are read, once more; answers and refusals are Spark's."""
     monkeypatch.setattr(plans, "ROWS_AS_ROWS", 0)
@@ -361,7 +369,7 @@ def test_what_cannot_be_told_of_a_statement_spark_is_left_to(
 
     spark.conf.set("spark.sql.ansi.enabled", ansi)
     try:
-        for text in HARD_TO_TELL:
+        for text in one_of(4, HARD_TO_TELL, request):
             for _ in range(2):  # and again, when it is known
                 ours = outcome(lambda text=text: nyala.spark.sql(spark, text, store=db.path))
                 assert ours == outcome(lambda text=text: spark.sql(text)), text
@@ -436,7 +444,11 @@ OPEN = (
     ids=lambda settings: ", ".join(settings.values()),
 )
 def test_what_spark_says_of_a_constant_reaches_the_scan(
-    spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+    spark: SparkSession,
+    store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    settings: dict[str, str],
 ) -> None:
     """Each hour of three days, one of which has 23 in New York: no row is missing, and no other is read."""
     start = dt.datetime(2026, 3, 7, tzinfo=dt.UTC)
@@ -463,7 +475,7 @@ def test_what_spark_says_of_a_constant_reaches_the_scan(
                 "k", "CAST(at AS TIMESTAMP_LTZ) AS at", "day", "n"
             ).createOrReplaceTempView("u")
             monkeypatch.setattr(session, "leased_frame", spied)
-            for term in OPEN:
+            for term in one_of(3, OPEN, request):
                 wanted = answer(spark.sql(f"SELECT k FROM u WHERE {term}"))
                 assert (
                     answer(nyala.spark.sql(spark, f"SELECT k FROM t WHERE {term}", store=store)) == wanted
