@@ -102,70 +102,6 @@ def test_the_specifications_example(path: Path, move: Move) -> None:
 
 
 @states
-def test_changes_of_columns_that_went_and_that_came(path: Path, move: Move) -> None:
-    """Updates of a dropped column are ignored, those of a new one lie over its default; deletes stay deletes."""
-    db = open_database(path)
-    t = db.create_table("t", {"k": "int64", "old": "int64", "kept": "string"}, "k")
-    t.insert({"k": [1, 2, 3], "old": [10, 20, 30], "kept": ["a", "b", "c"]})
-    db = move(db)
-    db["t"].update({"k": [1, 2], "old": [11, 21]})
-    before = db.now()
-    with db["t"].alter() as a:
-        a.drop_column("old")
-        a.add_column("new", "int64", default=5)
-    db = move(db)
-    db["t"].update({"k": [2], "new": [6]})
-    db["t"].delete({"k": [3]})
-    db["t"].insert({"k": [4], "kept": ["d"]})
-    db = move(db)
-    assert rows(db["t"]) == [
-        {"k": 1, "kept": "a", "new": 5},
-        {"k": 2, "kept": "b", "new": 6},
-        {"k": 4, "kept": "d", "new": 5},
-    ]
-    assert rows(db["t"], where="new = 5", columns=["k"]) == [{"k": 1}, {"k": 4}]
-    assert rows(db["t"], at=before) == [
-        {"k": 1, "old": 11, "kept": "a"},
-        {"k": 2, "old": 21, "kept": "b"},
-        {"k": 3, "old": 30, "kept": "c"},
-    ]
-    assert rows(db["t"], at=before, where="old = 21", columns=["k"]) == [{"k": 2}]
-    db.close()
-
-
-def test_defaults_of_reading_and_of_writing(db: Database) -> None:
-    """Rows of before read what the column was added with, for ever; rows that come take what stands then."""
-    t = db.create_table("t", {"k": "int64"}, "k")
-    t.insert({"k": [1]})
-    with t.alter() as a:
-        a.add_column("c", "int64", default=5)
-        a.add_column("free", "string")
-    t.insert({"k": [2]})
-    with t.alter() as a:
-        a.alter_column("c", default=7)
-    t.insert({"k": [3]})
-    with t.alter() as a:
-        a.alter_column("c", default=None)
-    t.insert({"k": [4]})
-    t.upsert({"k": [5]})
-    for _ in range(2):
-        assert [row["c"] for row in rows(t)] == [5, 5, 7, None, None]
-        assert {row["free"] for row in rows(t)} == {None}
-        t.compact()
-
-
-def test_a_not_null_column_whose_default_was_taken_away_must_be_given(db: Database) -> None:
-    t = db.create_table("t", {"k": "int64"}, "k")
-    with t.alter() as a:
-        a.add_column("c", "int64", nullable=False, default=5)
-        a.alter_column("c", default=None)
-    with pytest.raises(nyala.InvalidValueError, match="'c' of table 't' is NOT NULL, has no default"):
-        t.insert({"k": [1]})
-    t.insert({"k": [1], "c": [2]})
-    assert rows(t) == [{"k": 1, "c": 2}]
-
-
-@states
 def test_renamed_columns_of_key_and_values(path: Path, move: Move) -> None:
     """Names are the schema's only: keys, hash buckets, ranges and predicates go on under the new ones."""
     db = open_database(path)
@@ -321,19 +257,6 @@ def test_a_column_beyond_the_limit_is_refused(db: Database) -> None:
         a.add_column("one", "int8")
 
 
-def test_a_name_that_the_table_gave_up_in_the_same_step_is_free(db: Database) -> None:
-    """Steps see the steps before them: the table's own old name is nobody's any more."""
-    t = db.create_table("t", {"k": "int64"}, "k")
-    with t.alter() as a:
-        a.rename("u")
-        a.rename("t")
-        a.add_column("v", "int8")
-    assert db.list_tables() == ["t"] and t.schema.names == ["k", "v"]
-    with pytest.raises(nyala.TableExistsError, match="cannot rename 'u' to 'u'"), t.alter() as a:
-        a.rename("u")
-        a.rename("u")
-
-
 def test_a_reader_process_changes_nothing(db: Database, path: Path) -> None:
     db.create_table("t", {"k": "int64"}, "k")
     with nyala.connect(path, read_only=True) as reader, pytest.raises(nyala.ReadOnlyError):
@@ -341,81 +264,6 @@ def test_a_reader_process_changes_nothing(db: Database, path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ widening
-
-WIDENINGS: list[tuple[str, str, list[Any], list[Any]]] = [
-    ("int8", "int16", [1, -128], [300, None]),
-    ("int16", "int32", [1, -(2**15)], [2**31 - 1, None]),
-    ("int32", "int64", [1, -(2**31)], [2**40, None]),
-    ("int8", "int64", [127, None], [-(2**63), 0]),
-    ("float", "double", [0.1, float("inf")], [1e300, None]),
-    ("decimal(4,2)", "decimal(9,2)", [Decimal("99.99"), None], [Decimal("1234567.89"), Decimal("-0.01")]),
-    ("decimal(9,2)", "decimal(18,2)", [Decimal("1.25"), None], [Decimal("1e15"), Decimal("-0.01")]),
-    ("decimal(18,2)", "decimal(38,2)", [Decimal("1.25"), None], [Decimal("1e35"), Decimal("-0.01")]),
-    ("varchar(2)", "varchar(5)", ["ab", "é"], ["abcde", None]),
-    ("varchar(2)", "string", ["ab", None], ["a" * 1000, ""]),
-]
-widenings = pytest.mark.parametrize(("old", "new", "small", "large"), WIDENINGS)
-
-
-@widenings
-@pytest.mark.parametrize(
-    "move", [nothing, minor, compacted, flushed_and_reopened], ids=lambda move: move.__name__
-)
-def test_old_files_and_changes_are_read_in_the_wider_type(
-    path: Path, move: Move, old: str, new: str, small: list[Any], large: list[Any]
-) -> None:
-    """Values of before and after in one column, in base and changes, at now and at then."""
-    db = open_database(path)
-    t = db.create_table("t", {"k": "int64", "v": old, "n": "int8"}, "k")
-    t.insert({"k": [1, 2, 3, 4], "v": [small[0], small[1], small[0], small[1]], "n": [1, 2, 3, 4]})
-    db = move(db)
-    db["t"].update({"k": [3], "v": [small[1]]})
-    before = db.now()
-    then = rows(db["t"])
-    with db["t"].alter() as a:
-        a.alter_column("v", type=new)
-    assert rows(db["t"]) == then
-    db["t"].update({"k": [1, 4], "v": large})
-    db["t"].insert({"k": [5], "v": [large[0]], "n": [5]})
-    db = move(db)
-    db["t"].update({"k": [2], "v": [large[1]]})
-    db = move(db)
-    t = db["t"]
-    wide = then[2]["v"]
-    expected = [large[0], large[1], wide, large[1], large[0]]
-    assert [row["v"] for row in rows(t)] == expected
-    assert t.schema.field("v").type == nyala.column(new).type.arrow
-    for value in {repr(v): v for v in expected if v is not None}.values():
-        hits = rows(t, where=nyala.col("v") == value, columns=["k"])
-        assert [row["k"] for row in hits] == [n for n, v in enumerate(expected, 1) if v == value]
-    assert rows(t, at=before) == then
-    assert t.scan(at=before).schema.field("v").type == nyala.column(old).type.arrow
-    assert t.get({"k": 1}, at=before) == then[0]
-    for value in {repr(row["v"]): row["v"] for row in then if row["v"] is not None}.values():
-        hits = rows(t, where=nyala.col("v") == value, at=before, columns=["k"])
-        assert [row["k"] for row in hits] == [row["k"] for row in then if row["v"] == value]
-    db.close()
-
-
-@states
-def test_not_null_becomes_nullable(path: Path, move: Move) -> None:
-    db = open_database(path)
-    t = db.create_table("t", {"k": "int64", "v": nyala.column("int64", nullable=False)}, "k")
-    t.insert({"k": [1, 2], "v": [1, 2]})
-    before = db.now()
-    with pytest.raises(nyala.InvalidValueError, match="NOT NULL"):
-        t.update({"k": [1], "v": [None]})
-    with t.alter() as a:
-        a.alter_column("v", nullable=True)
-    db = move(db)
-    db["t"].update({"k": [1], "v": [None]})
-    db["t"].insert({"k": [3]})
-    db = move(db)
-    assert [row["v"] for row in rows(db["t"])] == [None, 2, None]
-    assert rows(db["t"], where="v IS NULL", columns=["k"]) == [{"k": 1}, {"k": 3}]
-    assert [row["v"] for row in rows(db["t"], at=before)] == [1, 2]
-    assert db["t"].scan(at=before).schema.field("v").nullable is False
-    db.close()
 
 
 def test_a_reader_asks_for_wider_types(db: Database) -> None:
@@ -447,43 +295,6 @@ def test_a_reader_asks_for_wider_types(db: Database) -> None:
 # ------------------------------------------------------------------------------------------------ the past
 
 
-@states
-def test_a_moment_in_the_schema_of_then_or_of_now(path: Path, move: Move) -> None:
-    """Every version's moment is read with its columns; or all with the present ones."""
-    db = open_database(path)
-    t = db.create_table("t", {"k": "int64", "a": "int8", "b": "string"}, "k")
-    t.insert({"k": [1], "a": [1], "b": ["x"]})
-    first = db.now()
-    with t.alter() as a:
-        a.rename_column("a", "c")
-        a.alter_column("c", type="int32")
-    db["t"].update({"k": [1], "c": [1000]})
-    db = move(db)
-    second = db.now()
-    with db["t"].alter() as a:
-        a.drop_column("b")
-        a.add_column("b", "int64", default=-1)
-    db["t"].insert({"k": [2], "c": [2], "b": [2]})
-    db = move(db)
-    t = db["t"]
-    assert rows(t, at=first) == [{"k": 1, "a": 1, "b": "x"}]
-    assert rows(t, at=second) == [{"k": 1, "c": 1000, "b": "x"}]
-    assert rows(t) == [{"k": 1, "c": 1000, "b": -1}, {"k": 2, "c": 2, "b": 2}]
-    assert rows(t, at=first, schema="current") == [{"k": 1, "c": 1, "b": -1}]
-    assert t.at(first).get({"k": 1}) == {"k": 1, "a": 1, "b": "x"}
-    assert t.at(first, schema="current").get({"k": 1}) == {"k": 1, "c": 1, "b": -1}
-    assert t.at(first).schema.names == ["k", "a", "b"]
-    with db.snapshot(at=second) as s:
-        assert rows(s["t"]) == [{"k": 1, "c": 1000, "b": "x"}]
-    with pytest.raises(nyala.ColumnNotFoundError, match="no column 'a'"):
-        t.scan(columns=["a"])
-    with pytest.raises(nyala.ColumnNotFoundError, match="no column 'c'"):
-        t.scan(where="c = 1", at=first)
-    with pytest.raises(nyala.InvalidArgumentError, match="schema takes 'at'"):
-        t.scan(schema="old")  # type: ignore[arg-type]
-    db.close()
-
-
 def test_who_has_a_scan_or_a_snapshot_keeps_its_columns(db: Database) -> None:
     """A statement that runs while the table is altered under it ends as it began."""
     t = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
@@ -497,69 +308,6 @@ def test_who_has_a_scan_or_a_snapshot_keeps_its_columns(db: Database) -> None:
     assert rows(snapshot["t"]) == [{"k": 1, "v": 1}] and rows(view) == [{"k": 1, "v": 1}]
     assert snapshot.sql("SELECT v FROM t").fetchall() == [(1,)]
     assert db.sql("SELECT * FROM t").fetchall() == [(1,)]
-
-
-@states
-def test_changes_cross_alterations(path: Path, move: Move) -> None:
-    """The feed speaks in the columns of its end; changes of columns that went are not told, older types are."""
-    db = open_database(path)
-    t = db.create_table("t", {"k": "int64", "v": "int8", "gone": "int64"}, "k")
-    t.insert({"k": [1, 2, 3], "v": [1, 2, 3], "gone": [0, 0, 0]})
-    begin = db.now()
-    db = move(db)
-    db["t"].update({"k": [1], "v": [11]})
-    db["t"].update({"k": [2], "gone": [9]})
-    middle = db.now()
-    with db["t"].alter() as a:
-        a.alter_column("v", type="int32")
-        a.rename_column("v", "w")
-        a.drop_column("gone")
-        a.add_column("new", "int64", default=4)
-    db["t"].update({"k": [1], "w": [70000]})
-    db["t"].delete({"k": [3]})
-    db = move(db)
-    t = db["t"]
-    net = sorted(
-        t.changes(begin).to_arrow().drop(["_commit_timestamp"]).to_pylist(), key=lambda row: row["k"]
-    )
-    assert net == [
-        {"k": 1, "w": 70000, "new": 4, "_change_type": "update"},
-        {"k": 3, "w": None, "new": None, "_change_type": "delete"},
-    ]
-    every = t.changes(begin, versions="all").to_arrow().drop(["_commit_timestamp"]).to_pylist()
-    assert [(row["k"], row["w"]) for row in every] == [(1, 11), (1, 70000), (3, None)]
-    then = t.changes(begin, middle).to_arrow()
-    assert then.schema.names[:3] == ["k", "v", "gone"] and then.schema.field("v").type == pa.int8()
-    assert {(row["k"], row["v"], row["gone"]) for row in then.to_pylist()} == {(1, 11, 0), (2, 2, 9)}
-    now = t.changes(begin, middle, schema="current").to_arrow().select(["k", "w", "new"])
-    assert {tuple(row.values()) for row in now.to_pylist()} == {(1, 11, 4)}
-    assert [row["w"] for row in t.history({"k": 1}).to_pylist()] == [1, 11, 70000]
-    assert [row["v"] for row in t.history({"k": 1}, until=middle).to_pylist()] == [1, 11]
-    db.close()
-
-
-@states
-def test_a_table_is_restored_in_the_columns_of_now(path: Path, move: Move) -> None:
-    """What was there then comes back; what the columns of now did not know then is their default."""
-    db = open_database(path)
-    t = db.create_table("t", {"k": "int64", "v": "int8", "gone": "int64"}, "k")
-    t.insert({"k": [1, 2, 3], "v": [1, 2, 3], "gone": [7, 8, 9]})
-    then = db.now()
-    with t.alter() as a:
-        a.alter_column("v", type="int32")
-        a.drop_column("gone")
-        a.add_column("new", "int64", default=4)
-    db = move(db)
-    db["t"].update({"k": [1, 2], "v": [1000, 2], "new": [0, 5]})
-    db["t"].delete({"k": [3]})
-    db["t"].insert({"k": [4], "v": [4]})
-    db = move(db)
-    t = db["t"]
-    expected = rows(t, at=then, schema="current")
-    assert expected == [{"k": 1, "v": 1, "new": 4}, {"k": 2, "v": 2, "new": 4}, {"k": 3, "v": 3, "new": 4}]
-    t.restore(to=then)
-    assert rows(t) == expected
-    db.close()
 
 
 # ------------------------------------------------------------------------------------------------ limits

@@ -125,17 +125,6 @@ def test_moments_are_named_as_for_at(table: Any) -> None:
     assert [row[0] for row in told(table.changes(since=first))] == [2, 3]
 
 
-def test_columns_narrow_what_is_shown_and_not_what_is_told(db: Database) -> None:
-    """The key always comes, first; a change of another column is a change of the row all the same."""
-    table = db.create_table("t", {"k": "int64", "a": "int64", "b": "int64"}, "k")
-    since = table.insert({"k": [1], "a": [1], "b": [1]})
-    table.update({"k": [1], "b": [2]})
-    feed = table.changes(since, columns=["a", "k"])
-    assert feed.schema.names == ["k", "a", "_change_type", "_commit_timestamp"]
-    assert [row[:3] for row in told(feed)] == [(1, 1, "update")]
-    assert table.changes(since, columns=[]).schema.names == ["k", "_change_type", "_commit_timestamp"]
-
-
 def test_wrong_arguments_say_what_is_right(table: Any) -> None:
     """Backwards, in the future, no moment at all, unknown words and columns."""
     first = table.insert({"k": [1], "v": [1]})
@@ -243,26 +232,6 @@ def test_what_is_older_than_the_history_is_refused(tmp_path: Path) -> None:
         assert told(table.changes(half_past)) == [(1, 2, "update", new.timestamp)]
 
 
-def test_the_history_of_a_row_begins_with_what_it_was(tmp_path: Path) -> None:
-    """When a version was written before the oldest readable moment, its values are known and its time is not."""
-    clock = ManualClock()
-    with open_database(tmp_path / "s", clock=clock) as db:
-        table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history="1h")
-        table.insert({"k": [1, 2], "v": [1, 2]})
-        table.update({"k": [1], "v": [10]})
-        clock.advance(2 * 3600)
-        new = table.update({"k": [1], "v": [20]})
-        for _ in range(2):
-            assert [tuple(row.values()) for row in table.history({"k": 1}).to_pylist()] == [
-                (1, 10, None, None),
-                (1, 20, "update", new.timestamp),
-            ]
-            assert [tuple(row.values()) for row in table.history({"k": 2}).to_pylist()] == [
-                (2, 2, None, None)
-            ]
-            table.compact()
-
-
 # --- views and readers ------------------------------------------------------------------------------------
 
 
@@ -299,31 +268,6 @@ def test_a_reader_process_tells_the_same(db: Database, table: Any) -> None:
 # --- history ----------------------------------------------------------------------------------------------
 
 
-def test_the_history_of_a_row(db: Database) -> None:
-    """Every version, oldest first, whichever tablet and rowset it is in; of a key that never was, none."""
-    table = db.create_table(
-        "t",
-        {"s": "string", "n": "int64", "v": "int64"},
-        ["s", "n"],
-        [nyala.hash_partition("s", buckets=3), nyala.range_partition("n", bounds=[(0, 10), (10, 20)])],
-    )
-    key = {"s": "a", "n": 12}
-    stamps = [table.insert([{**key, "v": 1}, {"s": "b", "n": 3, "v": 9}]).timestamp]
-    table.flush()
-    stamps.append(table.delete([key]).timestamp)
-    stamps.append(table.insert([{**key, "v": 2}]).timestamp)
-    table.flush()
-    stamps.append(table.update([{**key, "v": 3}]).timestamp)
-    found = table.history(key)
-    assert found.column("_commit_timestamp").to_pylist() == stamps
-    assert found.column("_change_type").to_pylist() == ["insert", "delete", "insert", "update"]
-    assert found.column("v").to_pylist() == [1, None, 2, 3]
-    assert found.column("s").to_pylist() == ["a"] * 4
-    assert table.history(key, since=stamps[0], until=stamps[2]).column("v").to_pylist() == [None, 2]
-    for strange in ({"s": "zz", "n": 12}, {"s": "a", "n": 13}, {"s": "a", "n": 99}):
-        assert table.history(strange).num_rows == 0 and table.history(strange).schema == found.schema
-
-
 def test_a_key_that_is_no_key_is_refused(table: Any) -> None:
     """As `get` refuses it."""
     for key, error in (
@@ -337,47 +281,6 @@ def test_a_key_that_is_no_key_is_refused(table: Any) -> None:
 # --- restore ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("direct_commit_bytes", [64 << 20, 1])
-def test_a_restoration_is_one_batch(tmp_path: Path, direct_commit_bytes: int) -> None:
-    """One timestamp for all that it does; before it nothing of it is seen, and the past stays readable. A large one
-    is committed as files."""
-    with open_database(tmp_path / "s", direct_commit_bytes=direct_commit_bytes) as db:
-        table = db.create_table(
-            "t", {"k": "int64", "v": "int64", "w": "string"}, "k", [nyala.hash_partition("k", buckets=2)]
-        )
-        then = table.insert({"k": list(range(6)), "v": list(range(6)), "w": ["x"] * 6})
-        table.flush()
-        table.update({"k": [0, 1], "v": [100, 1]})
-        table.delete({"k": [2, 3]})
-        table.upsert({"k": [3, 9], "v": [3, 9], "w": ["y", "y"]})
-        before = rows(table)
-        last = db.now()
-        result = table.restore(to=then)
-        assert (result.inserted, result.updated, result.deleted, result.ignored) == (1, 2, 1, 0)
-        assert len(result.errors) == 0 and result.timestamp > last
-        assert rows(table) == rows(table, at=then) and rows(table, at=result.timestamp - 1) == before
-        assert told(table.changes(last)) == [
-            (0, 0, "x", "update", result.timestamp), (2, 2, "x", "insert", result.timestamp),
-            (3, 3, "x", "update", result.timestamp), (9, None, None, "delete", result.timestamp),
-        ]  # fmt: skip
-        assert table.history({"k": 2}).column("_change_type").to_pylist() == ["insert", "delete", "insert"]
-        assert table.history({"k": 1}).num_rows == 2, "what was as it is now was not written"
-        table.restore(to=last)
-        assert rows(table) == before
-
-
-def test_nothing_to_restore_is_nothing(db: Database, table: Any) -> None:
-    """Zeros, and the present moment, as of an empty batch."""
-    table.insert({"k": [1], "v": [1]})
-    now = db.now()
-    result = table.restore(to=now)
-    assert (result.inserted, result.updated, result.deleted, result.timestamp) == (0, 0, 0, now)
-    assert len(result.errors) == 0 and db.now() == now
-    with pytest.raises(nyala.TableNotFoundError, match="did not exist"):
-        table.restore(to=0)
-    assert table.count() == 1
-
-
 def test_floats_come_back_bit_by_bit(db: Database) -> None:
     """0.0 is not -0.0, and a NaN that stayed is no change."""
     table = db.create_table("t", {"k": "int64", "f": "double", "g": "float"}, "k")
@@ -387,27 +290,6 @@ def test_floats_come_back_bit_by_bit(db: Database) -> None:
     assert [str(row["f"]) + str(row["g"]) for row in table.scan(order_by_key=True).to_arrow().to_pylist()] == [
         "-0.0-0.0", "nannan",
     ]  # fmt: skip
-
-
-def test_no_other_write_comes_between(db: Database, table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compared and what is written are one state: a write waits until the restoration is there."""
-    then = table.insert({"k": [1], "v": [1]})
-    table.update({"k": [1], "v": [2]})
-    writers: list[threading.Thread] = []
-    prepare = restoring.prepare
-
-    def slow(*arguments: Any, **options: Any) -> Any:
-        if not writers:
-            writers.append(threading.Thread(target=lambda: table.upsert({"k": [1, 5], "v": [50, 50]})))
-            writers[0].start()
-            writers[0].join(0.2)
-            assert writers[0].is_alive(), "the commit lock is held"
-        return prepare(*arguments, **options)
-
-    monkeypatch.setattr(restoring, "prepare", slow)
-    result = table.restore(to=then)
-    writers[0].join()
-    assert rows(table, at=result) == [(1, 1)] and rows(table) == [(1, 50), (5, 50)]
 
 
 def test_a_table_that_was_dropped_meanwhile_is_not_restored(

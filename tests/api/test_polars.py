@@ -6,7 +6,6 @@ import datetime as dt
 import operator
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from functools import reduce
 from pathlib import Path
@@ -21,11 +20,8 @@ from polars.exceptions import PolarsError
 from polars.testing import assert_frame_equal
 
 import nyala
-from nyala import engines, polars_trees, text_views
-from nyala.cfile.physical import narrow_decimal
-from nyala.rowset import disk_rowset
-from nyala.schema.types import parse_type
-from nyala.tablet import parallel, read_path
+from nyala import engines, polars_trees
+from nyala.tablet import read_path
 from nyala.text_views import VIEW_TYPES, TextViews
 from tests.support import open_database
 
@@ -53,33 +49,6 @@ def test_polars_gets_frames_of_the_size_that_it_asks_for(words: Any) -> None:
     found = list(engines.frames(scan, None, pl.col("few") == "new", None, 1_000))
     assert [frame.shape for frame in found if frame.height] == [(1, 3)]
     assert scan.to_polars_lazy().select("few").head(2_500).collect().shape == (2_500, 1)
-
-
-def test_polars_gets_decimals_as_they_are_stored(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would be widened twice."""
-    table = db.create_table(
-        "t", {"k": "int64", "a": "decimal(9,2)", "b": "decimal(15,2)", "c": "decimal(30,2)"}, "k"
-    )
-    values = [Decimal("-1.25"), None, Decimal("3.50")]
-    table.insert([{"k": k, "a": value, "b": value, "c": value} for k, value in enumerate(values)])
-    given: list[pa.Schema] = []
-    from_arrow: Any = pl.from_arrow
-
-    def noted(data: pa.Table) -> Any:
-        given.append(data.schema)
-        return from_arrow(data)
-
-    monkeypatch.setattr(pl, "from_arrow", noted)
-    wide = from_arrow(table.scan().to_arrow())
-    for flushed in (False, True):
-        if flushed:
-            table.flush()
-        for frame in (table.scan().to_polars(), table.to_polars()):
-            assert frame.schema == wide.schema and frame.equals(wide)
-    stored = [narrow_decimal(parse_type(f"decimal({digits},2)")) for digits in (9, 15)]
-    if PA_VERSION >= 19:  # older ones have none
-        assert stored == [pa.decimal32(9, 2), pa.decimal64(15, 2)]
-        assert [schema.types for schema in given] == [[pa.int64(), *stored, pa.decimal128(30, 2)]] * 4
 
 
 def test_words_in_dictionaries_are_text_for_polars(tmp_path: Path) -> None:
@@ -460,125 +429,6 @@ def windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[A
         yield table, begun
 
 
-def test_windows_come_in_their_order(windows: tuple[Any, list[int]]) -> None:
-    """They are read by several threads, ahead of polars."""
-    table, begun = windows
-    assert table.scan().to_polars_lazy().collect()["k"].to_list() == list(range(64 * 512))
-    assert table.scan().to_polars()["k"].to_list() == list(range(64 * 512))
-    assert sorted(begun) == sorted([0, 512, 1024, 2048, *range(4096, 64 * 512, 4096)] * 2), (
-        "in pieces that grow"
-    )
-    odd = table.scan().to_polars_lazy().filter(pl.col("n") % 2 == 1).select("k").collect()["k"]
-    assert odd.to_list() == list(range(1, 64 * 512, 2))
-
-
-def test_two_scans_of_one_query_do_not_wait_for_each_other(
-    windows: tuple[Any, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before polars 2 a source is pulled by the threads that filters need: ours never filter there."""
-    table, _ = windows
-
-    def odd() -> pl.LazyFrame:
-        lazy: pl.LazyFrame = table.scan().to_polars_lazy().filter(pl.col("n") % 2 == 1)
-        return lazy
-
-    for _ in range(5):
-        assert odd().join(odd().select("k"), on="k").collect().height == 32 * 512
-        assert [frame.height for frame in pl.collect_all([odd(), odd()])] == [32 * 512] * 2
-        assert pl.concat([odd(), odd()]).collect().height == 64 * 512
-
-    made, real = set(), engines._frame
-
-    def noted(*given: Any) -> pl.DataFrame:
-        made.add(threading.get_ident())
-        return real(*given)
-
-    monkeypatch.setattr(engines, "_frame", noted)
-    monkeypatch.setattr(engines, "_pulls_in_its_pool", lambda: True)
-    rows = pl.concat(engines.frames(table.scan(), ["k"], pl.col("n") % 2 == 1, None, None))
-    assert rows["k"].to_list() == list(range(1, 64 * 512, 2))
-    assert made == {threading.get_ident()}
-
-
-def test_several_windows_are_read_as_one_where_little_is_left_of_them(
-    windows: tuple[Any, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows would be lost or come twice, or out of their order; or a small memory would have to hold larger windows."""
-    table, begun = windows
-    monkeypatch.setattr(read_path, "_PIECE_BYTES", 12 * 512)  # so much are the two columns of one window
-    few = table.scan().to_polars_lazy().filter(pl.col("n") == 7).select("k")
-    expected = list(range(7, 64 * 512, 100))
-    assert few.collect()["k"].to_list() == expected
-    assert 10 <= len(begun) <= 20, (
-        "all but the first few, of which it is not known yet that they leave little"
-    )
-    begun.clear()
-    many = table.scan().to_polars_lazy().filter(pl.col("n") > 7).select("k")
-    assert len(many.collect()) == sum(n % 100 > 7 for n in range(64 * 512))
-    assert len(begun) == 64
-    begun.clear()
-    monkeypatch.setattr(read_path, "windows_ahead", lambda *_: 1)
-    assert few.collect()["k"].to_list() == expected
-    assert len(begun) == 64
-
-
-def test_no_window_is_read_for_who_stopped_asking(
-    windows: tuple[Any, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What polars lets go of ends: few windows were begun, no thread is at work, and the store can be closed."""
-    table, begun = windows
-    with ThreadPoolExecutor(2) as pool:
-        monkeypatch.setattr(parallel, "_workers", lambda alone: pool)
-        frames = engines.frames(table.scan(), ["k"], None, None, 100_000)
-        assert next(frames)["k"][0] == 0
-        frames.close()  # type: ignore[attr-defined]
-    seen = len(begun)  # the pool's end waits for those that had been begun
-    assert seen <= read_path._READY_PIECES * read_path._PIECE_WINDOWS + 1
-    monkeypatch.delattr(nyala.Scan, "batches_ahead")
-    frames = engines.frames(table.scan(), ["k"], None, 700, 100_000)
-    assert [frame.height for frame in frames] == [512, 188]
-    assert len(begun) == seen + 2, "a few rows are read by who asks for them, and no others"
-    assert table.scan().to_polars_lazy().head(3).collect()["k"].to_list() == [0, 1, 2]
-
-
-def test_who_pulls_helps_where_threads_gain_by_each_other(
-    windows: tuple[Any, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """polars' thread has nothing else to do; a thread that computes on what it reads has."""
-    table, _ = windows
-    asked: list[tuple[int | None, dict[str, bool]]] = []
-    real: Callable[..., Any] = read_path.in_parallel
-
-    def noted(items: Any, work: Any, ahead: int | None = None, **how: bool) -> Any:
-        asked.append((ahead, how))
-        return real(items, work, ahead, **how)
-
-    monkeypatch.setattr(read_path, "in_parallel", noted)
-    monkeypatch.setattr(read_path, "windows_ahead", lambda *_: 7)
-    # For polars a thread for each processor besides: it filters text by threads of its own, for which ours wait.
-    long_calls = [(7, {"helping": True, "alone": True}), (7, {"helping": False, "alone": False})]
-    for long, expected in ((True, long_calls), (False, [(2, {"alone": True})])):
-        monkeypatch.setattr(read_path, "decodes_in_long_calls", lambda *_, long=long: long)
-        assert (
-            sum(frame.height for frame in engines.frames(table.scan(), ["k"], None, None, None)) == 64 * 512
-        )
-        assert sum(batch.num_rows for batch in table.scan(["k"]).batches()) == 64 * 512
-        assert asked == expected
-        asked.clear()
-
-
-def test_memory_bounds_what_is_read_ahead(
-    windows: tuple[Any, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A window ahead is memory that a small `memory_limit` does not have."""
-    table, begun = windows
-    monkeypatch.setattr(read_path, "windows_ahead", lambda *_: 1)
-    frames = engines.frames(table.scan(), ["k"], None, None, None)
-    next(frames)
-    assert len(begun) <= 2
-    frames.close()  # type: ignore[attr-defined]
-
-
 def test_an_error_of_a_thread_reaches_who_collects(
     windows: tuple[Any, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -614,37 +464,6 @@ def test_a_frame_whose_scan_gave_back_its_files_says_so(tmp_path: Path) -> None:
     for asked in (lazy, lazy.filter(pl.col("k") > 0)):
         with pytest.raises((PolarsError, nyala.Error), match="closed"):
             asked.collect()
-
-
-def test_a_text_that_is_compared_with_one_word_is_that_word_in_every_frame(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """polars wants the columns of its predicate, though it seldom looks at them: views of one word are made once, also
-    where rowsets have other dictionaries, and are enough for a longer frame that comes later."""
-    monkeypatch.setattr(read_path, "WINDOW_ROWS", 512)
-    monkeypatch.setattr(disk_rowset, "_SCAN_ROWS_MIN", 512)
-    made: list[int] = []
-    real = text_views._Same.__init__
-
-    def noted(self: Any, dictionary: Any, type: Any, count: int) -> None:
-        made.append(count)
-        real(self, dictionary, type, count)
-
-    monkeypatch.setattr(text_views._Same, "__init__", noted)
-    with open_database(tmp_path / "s") as db:
-        word = nyala.column("string", encoding="dictionary", nullable=True)
-        table = db.create_table("t", {"k": "int64", "word": word}, ["k"])
-        words = ["a longer word than a view has room for", "b", None]
-        rows = [{"k": k, "word": words[(k * k + k // 4096) % 3]} for k in range(8192)]
-        table.insert(rows[:4096])
-        table.flush()
-        table.insert([{"k": -1, "word": "a"}, *rows[4096:]])  # another dictionary
-        table.flush()
-        for wanted in words[:2]:
-            made.clear()
-            found = table.scan().to_polars_lazy().filter(pl.col("word") == wanted).collect()
-            assert found.rows() == [(row["k"], wanted) for row in rows if row["word"] == wanted]
-            assert made == sorted(made) and len(made) < 8, "not one for each window"
 
 
 @pytest.mark.parametrize("engine", ["in-memory", "streaming"])

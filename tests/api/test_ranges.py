@@ -73,27 +73,6 @@ def test_a_range_is_added_with_a_tablet_per_bucket(path: Path, buckets: int) -> 
     db.close()
 
 
-def test_bounds_in_all_their_forms(db: Database) -> None:
-    """Unbounded ends, inclusive and exclusive ones, and a table that begins without any range."""
-    t = metrics(db, bounds=[])
-    assert t.tablets() == []
-    with pytest.raises(nyala.NoPartitionError):
-        t.insert([row(2014)])
-    with t.alter() as a:
-        a.add_range(None, "2014-01-01")
-        a.add_range("2014-01-01", dt.datetime(2014, 12, 31, tzinfo=dt.UTC), upper_inclusive=True)
-        a.add_range("2016-01-01", None, lower_inclusive=False)
-    assert partitions(t) == [
-        "RANGE (time) (unbounded, 2014-01-01)",
-        "RANGE (time) [2014-01-01, 2014-12-31T00:00:00.000001Z)",
-        "RANGE (time) [2016-01-01T00:00:00.000001Z, unbounded)",
-    ]
-    with t.alter() as a:
-        a.drop_range("2016-01-01", None, lower_inclusive=False)
-        a.drop_range("2014-01-01", "2014-12-31T00:00:00.000001Z")
-    assert partitions(t) == ["RANGE (time) (unbounded, 2014-01-01)"]
-
-
 def test_ranges_over_several_columns_with_bounds_partly_given(db: Database) -> None:
     t = db.create_table(
         "t", {"a": "int32", "b": "string", "c": "int8"}, ["a", "b", "c"],
@@ -143,55 +122,6 @@ def test_each_wrong_range_is_refused_with_the_reason(
 
 
 # ------------------------------------------------------------------------------------------------ dropping
-
-
-@pytest.mark.parametrize("buckets", [0, 3])
-@pytest.mark.parametrize("flush", [False, True])
-def test_a_range_goes_with_its_rows_and_the_others_stay(path: Path, buckets: int, flush: bool) -> None:
-    db = open_database(path)
-    t = metrics(db, buckets=buckets)
-    if flush:
-        db.flush()
-    with t.alter() as a:
-        a.drop_range(*YEARS[0])
-    assert years(t) == [2015, 2016]
-    with pytest.raises(nyala.NoPartitionError):
-        t.upsert([row(2014)])
-    assert t.get({name: row(2014)[name] for name in t.primary_key}) is None
-    t.insert([row(2015, "b")])
-    db.close()
-    db = open_database(path)
-    assert years(db["metrics"]) == [2015, 2015, 2016]
-    db.close()
-
-
-def test_a_range_that_is_dropped_and_added_again_is_empty(path: Path) -> None:
-    """In one step or in two, in memory, in files and after a crash's replay: rows of before never come back."""
-    db = open_database(path)
-    t = metrics(db)
-    with t.alter() as a:
-        a.drop_range(*YEARS[0])
-        a.add_range(*YEARS[0])
-    t.insert([row(2014, "new")])
-    with t.alter() as a:
-        a.drop_range(*YEARS[1])
-    with t.alter() as a:
-        a.add_range(*YEARS[1])
-    db.close()
-    db = open_database(path)
-    t = db["metrics"]
-    assert years(t) == [2014, 2016]
-    assert [r["host"] for r in t.scan(where="time < '2015-01-01'").to_arrow().to_pylist()] == ["new"]
-    db.close()
-
-
-def test_what_is_added_and_dropped_in_one_step_was_never_there(db: Database) -> None:
-    t = metrics(db)
-    seen = db._root()
-    with t.alter() as a:
-        a.add_range("2017-01-01", "2018-01-01")
-        a.drop_range("2017-01-01", "2018-01-01")
-    assert db._root() is seen
 
 
 def test_who_needs_the_rows_that_went_is_told_which_partition(path: Path) -> None:
@@ -253,30 +183,6 @@ def test_sql_of_a_moment_before_the_drop_may_leave_the_range_out(
     with db.snapshot(at=before) as then:
         found = then.sql(f"SELECT coalesce(sum(value), 0) FROM metrics WHERE {condition}").fetchone()
     assert found == (total,)
-
-
-def test_a_moment_before_the_range_was_there_needs_nothing_of_it(db: Database) -> None:
-    t = metrics(db)
-    before = db.now()
-    with t.alter() as a:
-        a.add_range("2017-01-01", "2018-01-01")
-    t.insert([row(2017)])
-    between = db.now()
-    with t.alter() as a:
-        a.drop_range("2017-01-01", "2018-01-01")
-    assert years(t, at=before) == [2014, 2015, 2016]
-    with pytest.raises(nyala.HistoryExpiredError, match="2017-01-01, 2018-01-01"):
-        t.scan(at=between)
-
-
-def test_a_range_without_rows_leaves_nothing_to_be_missed(db: Database) -> None:
-    t = metrics(db)
-    with t.alter() as a:
-        a.add_range("2017-01-01", "2018-01-01")
-    between = db.now()
-    with t.alter() as a:
-        a.drop_range("2017-01-01", "2018-01-01")
-    assert years(t, at=between) == [2014, 2015, 2016]
 
 
 def test_the_change_feed_goes_on_without_it_and_says_so(db: Database) -> None:

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,9 @@ import pytest
 
 import nyala
 from nyala.cfile.format import HEAD
-from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.schema.parser import parse_predicate
 from nyala.sql import result as result_module
 from nyala.sql import source as source_module
 from nyala.sql.closing import LeftCursors
-from nyala.sql.statement import columns_named
 from nyala.tablet import read_path
 from tests.support import open_database
 
@@ -94,101 +90,6 @@ def test_parameters(db: Any) -> None:
     for text in ("SELECT name FROM small WHERE k = ?", "SELECT name FROM small WHERE k = $k"):
         with pytest.raises(nyala.InvalidArgumentError, match="parameter"):
             db.sql(text)
-
-
-def test_only_the_columns_that_a_query_needs_are_read(db: Any) -> None:
-    """Projection reaches the scan."""
-    (scan,) = asked(db.sql("SELECT sum(n) FROM t"))
-    assert scan["columns"] == ["n"]
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("SELECT sum(a * b) FROM t", {"a", "b"}),
-        ("SELECT count(*) FROM t WHERE \"A\" = 1", {"a"}),
-        ("SELECT * FROM t", {"a", "b", "long name"}),
-        ("select distinct  * from t", {"a", "b", "long name"}),
-        ("SELECT a, t.* FROM t", {"a", "b", "long name"}),
-        ("SELECT COLUMNS('x') FROM t", {"a", "b", "long name"}),
-        ("FROM t", {"a", "b", "long name"}),
-        ('SELECT "long name" FROM t', {"long name"}),
-    ],
-)  # fmt: skip
-def test_columns_that_a_statement_names(text: str, named: set[str]) -> None:
-    """Of others no footer is read to find a cheaper type for them."""
-    assert columns_named(text, ["a", "b", "long name"]) == named
-
-
-def test_a_column_that_is_not_named_costs_nothing(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table of many columns is on disk in many files' footers."""
-    opened: set[int] = set()
-    original = DiskRowSet._find_base_column
-
-    def noted(self: DiskRowSet, column_id: int) -> Any:
-        opened.add(column_id)
-        return original(self, column_id)
-
-    monkeypatch.setattr(DiskRowSet, "_find_base_column", noted)
-    monkeypatch.setattr(DiskRowSet, "base_column", noted)
-    assert db.sql("SELECT max(n) FROM t").fetchall() == [(999,)]
-    schema = db._writer().root.table("t").schema
-    assert schema.by_name("n").id in opened and schema.by_name("s").id not in opened
-    # And what a statement reads without naming it has the same values in its own type.
-    natural = db.sql(
-        "SELECT count(*) FROM (SELECT * EXCLUDE (v, n) FROM t) NATURAL JOIN (SELECT k, s FROM t)"
-    )
-    assert natural.fetchall() == [(ROWS,)]
-
-
-def test_a_selective_predicate_reaches_the_scan(db: Any) -> None:
-    """Blocks that cannot match are not decoded, for a range of the key and for what leaves few rows."""
-    result = db.sql("SELECT count(*), min(v) FROM t WHERE k BETWEEN 1000 AND 1100 AND s IN ('a', 'b', 'c')")
-    (scan,) = asked(result)
-    assert scan["where"].startswith("k >= 1000 AND k <= 1100")
-    assert scan["blocks_skipped"] > scan["blocks_total"] // 2
-    assert result.fetchall() == [(101, 500.0)]
-    (scan,) = asked(db.sql("SELECT count(*) FROM t WHERE n = 7"))
-    assert scan["where"] == "n = 7"
-
-
-@pytest.mark.skipif(duckdb.__version__.startswith("1."), reason="DuckDB 1.x does not ask")
-def test_a_predicate_that_leaves_most_rows_is_left_to_duckdb(db: Any) -> None:
-    """Copying two thirds of a table costs more than marking them."""
-    (scan,) = asked(db.sql("SELECT count(*) FROM t WHERE s <> 'a'"))
-    assert scan["where"] is None
-
-
-@pytest.mark.skipif(duckdb.__version__.startswith("1."), reason="DuckDB 1.x does not ask")
-@pytest.mark.parametrize(
-    ("text", "parameters", "plans"),
-    [
-        ("SELECT sum(v) FROM t WHERE s <> 'a'", None, 1),  # left to DuckDB
-        ("SELECT t.v, name FROM t JOIN small USING (k) ORDER BY 1", None, 1),
-        ("SELECT sum(v) FROM t WHERE n = 7", None, 2),  # taken: of the rows a thousandth is left
-        ("SELECT sum(v) FROM t WHERE s <> ?", ["a"], 2),  # its type may be another each time
-        ("SELECT sum(v) FROM t WHERE s = 'a' AND v < 1000.0", None, 2),  # together they leave little
-    ],
-)
-def test_a_statement_is_planned_twice_only_where_its_tables_seem_smaller_then(
-    db: Any, monkeypatch: pytest.MonkeyPatch, text: str, parameters: Any, plans: int
-) -> None:
-    """Who asks for all rows runs the plan that was made when names were checked; another run plans anew."""
-    asked: list[str] = []
-    rows = source_module.ScanSource.rows
-    monkeypatch.setattr(source_module.ScanSource, "rows", lambda self: asked.append("rows") or rows(self))
-    register = duckdb.DuckDBPyConnection.register
-    monkeypatch.setattr(
-        duckdb.DuckDBPyConnection, "register", lambda *a: (register(*a), asked.clear())[0], raising=False
-    )
-    result = db.sql(text, parameters)
-    once = len(asked)
-    assert once == (2 if "small" in text else 1)
-    found = result.fetchall()
-    assert len(asked) == plans * once
-    assert (
-        result.fetchall() == found == list(result) == [tuple(r.values()) for r in result.arrow().to_pylist()]
-    )
 
 
 @pytest.mark.skipif(duckdb.__version__.startswith("1."), reason="the protocol is of DuckDB 2")
@@ -596,128 +497,6 @@ def test_without_duckdb_there_is_a_pip_line(db: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(ImportError, match=r"pip install 'nyala\[sql\]'"):
         db.sql("SELECT 1")
-
-
-def test_polars_predicates_narrow_the_scan(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What of a predicate is understood prunes; what is not stays polars' own work."""
-    from nyala import engines
-
-    pushed: list[str] = []
-    real = engines._narrowed
-    monkeypatch.setattr(
-        engines,
-        "_narrowed",
-        lambda scan, wanted, rest, where: (
-            pushed.append(str(where)),
-            real(scan, wanted, rest, where),
-        )[1],
-    )
-    lazy = db["t"].scan().to_polars_lazy()
-    k, s = pl.col("k"), pl.col("s")
-    cases = [
-        ((k < 6) & (s == "a"), 2, "k < 6 AND s = 'a'"),
-        ((k < 6) & s.str.contains("a"), 2, "k < 6"),
-        ((k < 6) | s.str.contains("d"), 6, "None"),
-        (k.is_between(3, 5, closed="none"), 1, "k > 3 AND k < 5"),
-        (pl.lit(5) > k, 5, "k < 5"),
-        (pl.lit(299_998) < k, 1, "k > 299998"),
-        (pl.col("v").is_null(), 0, "v IS NULL"),
-        (pl.col("v") >= 149_999, 2, "v >= 149999.0"),
-    ]
-    for predicate, count, text in cases:
-        assert lazy.filter(predicate).collect().height == count
-        assert sorted(pushed[-1].split(" AND ")) == sorted(text.split(" AND "))
-    top = lazy.filter(k > 10).sort("k").head(2).collect()
-    assert top["k"].to_list() == [11, 12]
-
-
-def test_what_a_predicate_leaves_is_decoded_ahead_of_duckdb(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By another thread and by DuckDB's own, two windows as one; without a predicate by who asks. A stream that is left
-    ends what was begun."""
-    monkeypatch.setattr(read_path, "WINDOW_ROWS", 4096)
-    asked: list[tuple[int | None, bool]] = []
-    begun: list[int] = []
-    real: Any = read_path.in_parallel
-    read: Any = read_path.read_window
-
-    def noted(items: Any, work: Any, ahead: int | None = None, *, helping: bool = False) -> Any:
-        asked.append((ahead, helping))
-        return real(items, work, ahead, helping=helping)
-
-    def read_noted(unit: Any, spec: Any, lower: int, *others: Any) -> Any:
-        begun.append(lower)
-        return read(unit, spec, lower, *others)
-
-    monkeypatch.setattr(read_path, "in_parallel", noted)
-    monkeypatch.setattr(read_path, "read_window", read_noted)
-    few = parse_predicate("n BETWEEN 10 AND 19")
-    source = source_module.ScanSource(db["t"].scan())
-    rows = source.reader(["k"], few).read_all()
-    assert rows["k"].to_pylist() == [k for k in range(ROWS) if 10 <= k % 1000 < 20]
-    assert asked == [(read_path._READY_WINDOWS_HELPED, True)]
-    assert len(begun) < -(-ROWS // 4096) * 3 // 4, "once little was left, two windows are one"
-    assert source.reader(["k"], None).read_all().num_rows == ROWS
-    assert len(asked) == 1
-    begun.clear()
-    left = iter(source.reader(["k"], few))
-    next(left)
-    del left
-    gc.collect()
-    assert len(begun) <= 2 * read_path._READY_WINDOWS_HELPED + 2
-
-
-@pytest.mark.skipif(duckdb.__version__.startswith("1."), reason="DuckDB 1.x takes text as text")
-def test_text_of_many_words_goes_to_duckdb_as_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It makes vectors of a batch's whole dictionary. Of few words it groups faster by dictionaries; and whichever it
-    is given, the rows are the same: of two rowsets, with NULLs, of changed and of new rows, with a predicate and
-    without."""
-    monkeypatch.setattr(source_module, "_WORDS_MAX", 100)
-    wanted: dict[int, tuple[str | None, str | None]] = {}
-    word = nyala.column("string", nullable=True, encoding="dictionary")
-    with open_database(tmp_path / "s") as db:
-        table = db.create_table("t", {"k": "int64", "many": word, "few": word}, ["k"])
-
-        def write(keys: range, prefix: str) -> None:
-            for k in keys:
-                many = None if k % 7 == 0 else f"{prefix} word number {k % 150}" * (k % 2 + 1)
-                wanted[k] = many, None if k % 5 == 0 else f"few {k % 3}"
-            table.upsert([{"k": k, "many": wanted[k][0], "few": wanted[k][1]} for k in keys])
-
-        def check() -> None:
-            for where, of in (
-                ("", lambda _: True),
-                ("WHERE many >= 'b'", lambda row: row[0] is not None and row[0] >= "b"),
-                ("WHERE k BETWEEN 990 AND 1010", None),
-            ):
-                found = db.sql(f"SELECT k, many, few FROM t {where} ORDER BY k").fetchall()
-                assert found == [
-                    (k, *row)
-                    for k, row in sorted(wanted.items())
-                    if (990 <= k <= 1010 if of is None else of(row))
-                ]
-            groups = db.sql("SELECT many, few, count(*) FROM t GROUP BY ALL").fetchall()
-            assert {(many, few): count for many, few, count in groups} == Counter(wanted.values())
-
-        write(range(1000), "a")
-        table.flush()
-        write(range(1000, 3000), "b")
-        table.flush()
-        source = source_module.ScanSource(table.scan())
-        assert source.schema.field("many").type == pa.string_view()
-        assert source.schema.field("few").type == pa.dictionary(pa.int32(), pa.string())
-        check()
-        write(range(995, 1005), "changed")
-        write(range(3000, 3010), "new")
-        check()
-        with monkeypatch.context() as patched:
-            patched.setattr(source_module, "_WORDS_MAX", 1000)
-            assert pa.types.is_dictionary(source_module.ScanSource(table.scan()).schema.field("many").type)
-            check()
-        # DuckDB 1.x has what it is given filtered by Arrow, which not every pyarrow can do with views.
-        with monkeypatch.context() as patched:
-            patched.setattr(source_module, "_source_2", lambda: None)
-            given = table.scan().with_dictionaries("many")
-            assert source_module.ScanSource(given).schema == given.schema
 
 
 def test_time_travel_in_a_statement_is_told_of_at(db: Any) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,7 @@ import pyarrow as pa
 import pytest
 
 import nyala
-from nyala.sql import connection as connection_module
 from nyala.sql import result as result_module
-from nyala.sql import source as source_module
 
 JOIN = "SELECT t.v FROM few JOIN t USING (k) ORDER BY 1"
 
@@ -37,41 +33,6 @@ def both_forms(result: result_module.Result) -> list[tuple[Any, ...]]:
     assert [tuple(row.values()) for row in result.to_arrow().to_pylist()] == found
     assert result.fetchall() == found
     return found
-
-
-def test_a_statement_is_prepared_once(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(db)
-    registered: list[Any] = []
-    make = result_module.duckdb_table
-    monkeypatch.setattr(result_module, "duckdb_table", lambda source: (registered.append(1), make(source))[1])
-    for read in (
-        result_module.Result.fetchall,
-        result_module.Result.to_arrow,
-        result_module.Result.fetchall,
-        result_module.Result.to_pandas,
-    ):
-        assert len(read(db.sql(JOIN))) == 2
-    assert len(registered) == 2
-    with pytest.raises(nyala.InvalidArgumentError):
-        db.sql("SELECT 1 / (SELECT k FROM few)").fetchall()
-    assert len(registered) == 3
-
-
-def test_a_predicate_that_was_taken_is_planned_twice_and_then_no_more(
-    db: nyala.Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
-    table.insert({"k": range(200_000), "v": range(200_000)})
-    db.flush()
-    planned: list[Any] = []
-    rows = source_module.ScanSource.rows
-    monkeypatch.setattr(source_module.ScanSource, "rows", lambda self: (planned.append(1), rows(self))[1])
-    text = "SELECT v FROM t WHERE k = 150000"
-    assert db.sql(text).fetchall() == [(150_000,)]
-    once = len(planned)
-    table.update({"k": [150_000], "v": [7]})
-    assert db.sql(text).fetchall() == [(7,)]
-    assert len(planned) == once
 
 
 def test_each_run_reads_its_own_moment(db: nyala.Database) -> None:
@@ -130,20 +91,6 @@ def test_text_that_comes_in_another_form_than_before(db: nyala.Database) -> None
         for _ in range(2):
             assert both_forms(db.sql(text)) == con.execute(text).fetchall()
             db.flush()
-
-
-def test_a_predicate_that_was_taken_is_applied_to_other_rows(
-    db: nyala.Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(source_module, "_ROWS_MIN", 0)
-    monkeypatch.setattr(source_module, "_MATCHING_MAX", 1)
-    table = fill(db)
-    text = "SELECT v FROM t WHERE k = 3 AND v < 100"
-    assert both_forms(db.sql(text)) == [(3,)]
-    table.update({"k": [3], "v": [99]})
-    assert both_forms(db.sql(text)) == [(99,)]
-    table.update({"k": [3], "v": [100]})
-    assert both_forms(db.sql(text)) == []
 
 
 def test_a_range_that_was_dropped_between_two_runs(db: nyala.Database) -> None:
@@ -210,29 +157,6 @@ def test_threads_run_one_statement_at_several_moments(db: nyala.Database) -> Non
     assert wrong == []
 
 
-@pytest.mark.parametrize("text", [JOIN, "SELECT k FROM t LIMIT 1", "SELECT k FROM t WHERE k < ?"])
-def test_nothing_that_was_read_is_held(
-    db: nyala.Database, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(db, 50_000)
-    made: list[Any] = []
-    init = source_module.ScanSource.__init__
-
-    def noted(self: Any, *arguments: Any, **options: Any) -> None:
-        init(self, *arguments, **options)
-        made.extend((weakref.ref(self), weakref.ref(self.scan)))
-
-    monkeypatch.setattr(source_module.ScanSource, "__init__", noted)
-    gc.disable()
-    try:
-        for _ in range(2):
-            for read in (result_module.Result.fetchall, result_module.Result.to_arrow):
-                read(db.sql(text, [7] if "?" in text else None))
-                assert made and [one() for one in made] == [None] * len(made)
-    finally:
-        gc.enable()
-
-
 def test_the_files_of_a_dropped_table_go(tmp_path: Path) -> None:
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = fill(db, 1000, history=0)
@@ -247,23 +171,6 @@ def test_the_files_of_a_dropped_table_go(tmp_path: Path) -> None:
         assert len(held) > 0
         db.create_table("u", {"k": "int64"}, "k", history=0).vacuum()
         assert [file for folder in (tmp_path / "s" / "data").iterdir() for file in folder.iterdir()] == []
-
-
-def test_few_statements_are_kept(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(db)
-    closed: list[Any] = []
-    close = duckdb.DuckDBPyConnection.close
-    monkeypatch.setattr(
-        duckdb.DuckDBPyConnection, "close", lambda cursor: (closed.append(1), close(cursor))[1], raising=False
-    )
-    count = connection_module._SESSIONS_MAX
-    for turn in range(2):
-        for number in range(count + 5):
-            assert db.sql(f"SELECT k + {number} FROM few ORDER BY 1").fetchall() == [
-                (number + 2,),
-                (number + 5,),
-            ]
-        assert len(closed) >= 5 + turn * count
 
 
 def test_after_close_and_connect(tmp_path: Path) -> None:

@@ -15,10 +15,9 @@ import pytest
 
 import nyala
 from nyala.catalog.model import CatalogChange, CatalogState
-from nyala.tablet.bootstrap import GATHER_ROWS
 from tests.corruption.seeded import tamper
 from tests.figures import counted
-from tests.support import folder_in_memory, note_drains, open_database
+from tests.support import folder_in_memory, open_database
 
 ROWSETS = 10_000
 
@@ -113,39 +112,6 @@ def test_a_log_is_replayed_at_a_million_rows_a_second() -> None:
         ) as tried:
             tried.append(batches * rows)
         assert rate > 500_000, rate  # the figure is to be a million
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("what", "batches", "rows", "deleted"),
-    [
-        ("batches of 1,000", 400, 1000, 0),
-        ("batches of 100, half of each deleted again", 1000, 100, 50),
-        ("single rows", 20_000, 1, 0),
-    ],
-)
-def test_small_records_of_a_log_are_gathered(
-    what: str, batches: int, rows: int, deleted: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a record costs beside its rows: a log of single rows is replayed at a hundredth of the rate,
-    though many are applied at once."""
-    drained = note_drains(monkeypatch)
-    with folder_in_memory() as folder:
-        with open_database(folder / "s", log_limit_bytes=1 << 40) as db:
-            table = db.create_table("t", {"k": "int64", "v": "double"}, "k")
-            for batch in range(batches):
-                keys = np.arange(batch * rows, (batch + 1) * rows)
-                table.insert({"k": keys, "v": keys / 7})
-                if deleted:
-                    table.delete({"k": keys[:deleted]})
-        drained.clear()
-        taken_s = replay_s(folder / "s", batches * (rows - deleted))
-        changes = batches * (rows + deleted)
-        # Once for each stretch of rows, and for what is left in the end.
-        assert drained[-1] == batches * (2 if deleted else 1)
-        assert len(drained) <= 2 * (changes // GATHER_ROWS + 1), drained
-        with counted(f"replay of {what}: {changes / taken_s:,.0f} rows a second", "rows") as tried:
-            tried.append(changes)
 
 
 @pytest.mark.long

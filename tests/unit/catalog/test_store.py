@@ -18,7 +18,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from nyala.catalog.format import APPLICATION_ID, FORMAT_VERSION, SHAPES
+from nyala.catalog.format import APPLICATION_ID, FORMAT_VERSION
 from nyala.catalog.model import CatalogChange, CatalogState, CommittedKey, apply, dropping_tables
 from nyala.catalog.store import Catalog, find_store
 from nyala.env import Env, PosixFiles
@@ -127,25 +127,6 @@ def test_any_history_is_found_again(
             assert catalog.commit(change) == expected
         assert Catalog.open(env, path, read_only=True).load() == catalog.state
         assert catalog.load() == catalog.state
-
-
-def test_raising_a_mark_writes_one_row_not_one_per_column(
-    catalog: Catalog, full_change: CatalogChange
-) -> None:
-    """A flush of deltas costs what it changes, however many columns the table has."""
-    state = catalog.commit(full_change)
-    statements: list[str] = []
-    assert catalog._connection is not None
-    catalog._connection.set_trace_callback(statements.append)
-    catalog.commit(
-        CatalogChange(put_rowsets=[dataclasses.replace(state.rowsets[1], deltas_durable=70)], timestamp=70)
-    )
-    written = [s.split(" VALUES")[0] for s in statements if s.startswith("INSERT")]
-    assert written.count('INSERT INTO "rowsets"') == 1
-    assert not [s for s in statements if '"places"' in s]
-    assert not [s for s in statements if s.startswith("SELECT") and "version" not in s], (
-        "nothing is read back"
-    )
 
 
 def test_a_dropped_table_takes_all_that_is_its_own_along(
@@ -560,7 +541,3 @@ def test_an_older_catalogue_than_known_is_damage(
     os.replace(path + ".kept", path)
     with pytest.raises(CorruptionError, match="at version 1, but version 3 was committed"):
         Catalog.open(env, path, read_only=True).load(at_least=3)
-
-
-def test_every_table_is_described_once() -> None:
-    assert len({shape.name for shape in SHAPES}) == len(SHAPES) == 12

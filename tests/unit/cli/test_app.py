@@ -20,7 +20,6 @@ from nyala.catalog.store_lock import StoreLock
 from nyala.cfile import kernels
 from nyala.cli import stores
 from nyala.cli.app import app
-from nyala.cli.words import cli_words
 from nyala.env import SYSTEM
 
 from .conftest import Example, Run
@@ -51,14 +50,6 @@ def test_every_command_has_help_and_the_shared_options(run: Run, path: tuple[str
         assert f"Usage: nyala {' '.join(path)}" in said
         assert "--json" in said and "--debug" in said
         assert len(said.splitlines()[2].strip()) > 10
-
-
-@pytest.mark.parametrize("path", [(), ("table",), ("fs",)], ids=" ".join)
-def test_what_commands_do_is_not_cut_in_the_middle(run: Run, path: tuple[str, ...]) -> None:
-    """ "Give back the disk that only history out of reach, dead rows..." leaves out what is given back."""
-    said = run(*path, "--help").stdout
-    listed = said[said.index("Commands:") :]
-    assert "..." not in listed and len(listed.splitlines()) > 1
 
 
 def test_a_forgotten_folder_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,17 +193,6 @@ def test_debug_shows_the_traceback(run: Run, example: Example) -> None:
     assert "Traceback" in ran.stderr and ran.stderr.splitlines()[-1].startswith("Error: no table")
 
 
-def test_a_mistake_of_ours_keeps_its_traceback(run: Run, example: Example, monkeypatch: Any) -> None:
-    """A defect would be told as if it were the user's, in one line that helps nobody."""
-
-    def broken(*args: object) -> None:
-        raise ZeroDivisionError("ours")
-
-    monkeypatch.setattr("nyala.cli.tables.partition_text", broken)
-    with pytest.raises(ZeroDivisionError):
-        run("table", "list", example.path)
-
-
 @pytest.mark.parametrize("folder", ["nothing", "empty", "other"])
 def test_reading_what_is_no_store(run: Run, tmp_path: Path, folder: str) -> None:
     """A mistyped folder becomes an empty store, and the command says that there are no tables."""
@@ -250,25 +230,6 @@ def test_a_store_that_lost_its_catalogue(run: Run, example: Example, tmp_path: P
         nyala.connect(example.path)
     for line in (["list"], ["compact"], ["load", "t", __file__, "--format", "csv"]):
         assert run("table", line[0], example.path, *line[1:], code=1).stderr == f"Error: {error.value}\n"
-
-
-@pytest.mark.parametrize(
-    ("message", "said"),
-    [
-        ("to 2026-01-01T00:00:00+00:00 (timestamp 5), or", "to 2026-01-01T00:00:00Z (timestamp 5), or"),
-        ("until=2026-01-01T00:00:00.000001+00:00.", "until=2026-01-01T00:00:00.000001Z."),
-        (
-            "t = '2026-01-01T00:00:00+00:00': no",
-            "t = '2026-01-01T00:00:00+00:00': no",
-        ),  # a cell of somebody's
-        ("t = '2026-01-01T00:00:00+00:00 or so'", "t = '2026-01-01T00:00:00+00:00 or so'"),
-        ("t = 'from 2026-01-01T00:00:00+00:00'", "t = 'from 2026-01-01T00:00:00+00:00'"),
-        ("as 2026-01-01T00:00:00+01:00", "as 2026-01-01T00:00:00+01:00"),
-    ],
-)
-def test_times_have_one_form(message: str, said: str) -> None:
-    """In one sentence two forms of UTC look like two zones."""
-    assert cli_words(message) == said
 
 
 def test_ctrl_c_is_exit_code_130(run: Run, example: Example, monkeypatch: Any) -> None:

@@ -85,20 +85,6 @@ def test_describe(run: Run, example: Example) -> None:
     assert host["default"] is None and not unit["nullable"] and unit["type"] == "varchar(8)"
 
 
-def test_describe_says_which_block_size_was_asked_for(run: Run, tmp_path: Path) -> None:
-    """Whoever asked for one sees encoding and compression, and has to ask for JSON to see the third."""
-    with nyala.connect(tmp_path / "s") as db:
-        db.create_table(
-            "t", {"k": "int64", "v": nyala.column("double", block_size="64KiB", comment="wide")}, "k"
-        )
-        db.create_table("u", {"k": "int64"}, "k")
-    *_, heading, key, value = run("table", "describe", tmp_path / "s", "t").lines
-    place = heading.index("block size")
-    assert heading.split()[-4:] == ["compression", "block", "size", "comment"]
-    assert key[place:] == "" and value[place:].split() == ["65,536", "wide"]
-    assert "block size" not in run("table", "describe", tmp_path / "s", "u").stdout
-
-
 @pytest.mark.parametrize(
     ("history", "said"),
     [
@@ -257,44 +243,6 @@ def test_scan_values(run: Run, example: Example) -> None:
     assert r"text\nof" in text[1]
 
 
-def test_names_with_commas(run: Run, tmp_path: Path) -> None:
-    """A column with a comma in its name cannot be asked for."""
-    with nyala.connect(tmp_path / "s") as db:
-        db.create_table("t", {"k": "int64", "a,b": "int64"}, "k").insert({"k": [1], "a,b": [2]})
-    assert run("table", "scan", tmp_path / "s", "--columns", '["a,b"]').lines == ["a,b", "  2"]
-    assert "is no JSON list" in run("table", "scan", tmp_path / "s", "--columns", "[a,b", code=2).stderr
-
-
-def test_on_a_terminal(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
-    """A table of a million rows scrolls by for minutes, or is cut without a word."""
-    with nyala.connect(tmp_path / "s") as db:
-        db.create_table("t", {"k": "int64", "v": "string"}, "k").insert(
-            {"k": list(range(101)), "v": ["[bold]x[/bold]\x1b[31m"] * 101}
-        )
-    monkeypatch.setattr(output, "is_terminal", lambda: True)
-    monkeypatch.setattr("nyala.cli.tables.is_terminal", lambda: True)
-    lines = run("table", "scan", tmp_path / "s", "--order").lines
-    assert len(lines) == 102 and lines[-1].startswith("100 rows as of 2")
-    assert lines[-1].endswith("and there are more: --limit N shows N")
-    lines = run("table", "scan", tmp_path / "s", "--limit", 101).lines
-    assert len(lines) == 103 and lines[-1].startswith("101 rows") and "more" not in lines[-1]
-    lines = run("table", "scan", tmp_path / "s", "--where", "k < 100").lines
-    assert lines[-1].startswith("100 rows") and "more" not in lines[-1]
-    assert len(run("table", "scan", tmp_path / "s", "--json").json["rows"]) == 101
-
-
-def test_what_rich_draws_is_what_is_there(capsys: Any) -> None:
-    """Brackets or control signs in a value colour the table, or vanish."""
-    from rich.console import Console
-
-    console = Console(width=60, force_terminal=True, no_color=True)
-    batch = pa.record_batch({"k": [1], "v": ["[bold]x[/bold]\x1b[31m"]})
-    rows = list(zip(*text_columns(batch), strict=True))
-    output._echo_rich(console, ["k", "v"], rows, [True, False], frozenset(["k"]))
-    said = capsys.readouterr().out
-    assert r"[bold]x[/bold]\x1b[31m" in said
-
-
 def test_rows_that_are_in_memory_only_are_said_to_be_in_the_log(run: Run, tmp_path: Path) -> None:
     """ "0 B on disk" of a table that was just written reads as if a crash would lose it."""
     with nyala.connect(tmp_path / "s") as db:
@@ -402,42 +350,7 @@ def test_changes(run: Run, example: Example) -> None:
     assert run(*line, example.last, "--json").json["rows"] == []
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ("--since yesterday", "--since 'yesterday' is neither a timestamp nor ISO time"),
-        ("--since F --until 2100-01-01", "--until 2100-01-01T00:00:00Z lies in the future"),
-        ("--since L --until F", "changes are those after --since and up to --until, and 2"),
-    ],
-)
-def test_moments_of_changes_that_cannot_be(run: Run, example: Example, options: str, says: str) -> None:
-    """Of two moments on the line, the wrong one is blamed."""
-    words = options.replace("F", str(example.first)).replace("L", str(example.last)).split()
-    said = run("table", "changes", example.path, "metrics", *words, code=1).stderr
-    assert said.startswith(f"Error: {says}")
-    assert not re.search("--at|since=|until=", said)
-
-
 # -- values and lines ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("microseconds", "said"),
-    [
-        (0, "1970-01-01T00:00:00Z"),
-        (-1, "1969-12-31T23:59:59.999999Z"),
-        (-62_135_596_800_000_000, "0001-01-01T00:00:00Z"),
-        (253_402_300_799_999_999, "9999-12-31T23:59:59.999999Z"),
-        (253_402_300_800_000_000, 253_402_300_800_000_000),
-        (-(2**63), -(2**63)),
-        (2**63 - 1, 2**63 - 1),
-    ],
-)
-def test_every_timestamp_can_be_shown(microseconds: int, said: Any) -> None:
-    """One row of the year 10000 ends the scan of a whole table."""
-    batch = pa.record_batch({"t": pa.array([microseconds, None, 0], pa.timestamp("us", tz="UTC"))})
-    assert json_columns(batch) == [[said, None, "1970-01-01T00:00:00Z"]]
-    assert text_columns(batch) == [[str(said), "NULL", "1970-01-01T00:00:00Z"]]
 
 
 @given(st.lists(st.tuples(st.text(), st.one_of(st.none(), st.floats()), st.binary()), max_size=20))
@@ -457,36 +370,3 @@ def test_text_is_one_line_a_row_and_json_is_json(rows: list[tuple[str, float | N
     assert parsed[0] == [row[0] for row in rows] and parsed[2] == [row[2].hex() for row in rows]
     for shown, (_, value, _) in zip(parsed[1], rows, strict=True):
         assert shown == value or (isinstance(shown, str) and str(float(shown)) == str(value))
-
-
-def test_widths_grow_and_columns_stay_aligned() -> None:
-    """In a long answer, columns of later rows do not stand under their names."""
-    schema = pa.schema([("k", pa.int64()), ("v", pa.string())])
-    batches = [
-        pa.record_batch([pa.array([1]), pa.array(["x"])], schema=schema),
-        pa.record_batch([pa.array([1000]), pa.array(["yy"])], schema=schema),
-    ]
-    widths = [1, 1]
-    lines = [
-        line
-        for batch in batches
-        for line in output._lines(list(zip(*text_columns(batch), strict=True)), widths, [True, False])
-    ]
-    assert lines == ["1  x", "1000  yy"] and widths == [4, 2]
-
-
-@pytest.mark.parametrize(
-    ("count", "said"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1.0 KB"),
-        (999_960, "1.0 MB"),
-        (6_100_000, "6.1 MB"),
-        (2.5e12, "2.5 TB"),
-        (3e15, "3000.0 TB"),
-    ],
-)
-def test_size(count: float, said: str) -> None:
-    """A size is read a thousand times too small."""
-    assert output.size(count) == said

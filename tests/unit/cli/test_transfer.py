@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-import gzip
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,8 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nyala
-from nyala.cli import sources, stores, transfer
-from nyala.cli.progress import finish_first
+from nyala.cli import sources, transfer
 from nyala.cli.sources import CsvDialect, open_sink, read_batches
 from nyala.schema.types import parse_type
 from nyala.tablet import flush_run
@@ -236,19 +233,6 @@ def test_collected_rows_are_named(run: Run, numbers: Path, tmp_path: Path, monke
     assert "failed, out-of-range: 2 rows" in ran.stderr and "a.parquet, row 6 (k = 15): " in ran.stderr
 
 
-def test_earlier_batches_of_a_failed_load_stay(
-    run: Run, numbers: Path, tmp_path: Path, monkeypatch: Any
-) -> None:
-    """Who has to load again does not know what is there already."""
-    monkeypatch.setattr(sources, "_BATCH_ROWS", 4)
-    file = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"k": list(range(10, 20)), "v": [1] * 9 + [1000]}), file)
-    ran = run("table", "load", numbers, "t", file, code=1)
-    assert ran.stderr.splitlines()[0] == "8 rows are loaded and stay; the rest is not."
-    assert "a.parquet, row 10 (k = 19): column 'v': " in ran.stderr
-    assert len(rows(numbers, "t")) == 13
-
-
 def test_a_pipe_is_not_read_ahead(tmp_path: Path) -> None:
     """Ctrl-C would wait for a line that never comes."""
     pipe, end = os.pipe()
@@ -342,73 +326,6 @@ def test_a_file_without_rows(run: Run, numbers: Path, tmp_path: Path) -> None:
     assert "nothing to do" in run("table", "load", numbers, "t", tmp_path / "x.csv").stdout
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-def test_progress_in_a_csv_is_that_of_its_rows(tmp_path: Path, monkeypatch: Any, suffix: str) -> None:
-    """Arrow reads far ahead: by the file's position the bar would stand at its end before the first row is written."""
-    monkeypatch.setattr(sources, "_CSV_BLOCK_BYTES", 100_000)
-    plain = "k,v\n" + "".join(f"{k},{k * 7919 % 1_000_003}\n" for k in range(100_000))
-    file = tmp_path / f"x.csv{suffix}"
-    with pa.output_stream(str(file), compression="detect") as out:
-        out.write(plain.encode())
-    read = 0
-    moved = []
-    for part in sources.read_batches(str(file), "csv", sources.CsvDialect(), {}, None):
-        read += part.batch.num_rows
-        assert part.done is not None
-        # Packed bytes are read in pieces, and pack a little better or worse from place to place.
-        assert abs(part.done - read / 100_000) < (0.25 if suffix else 0.01), (read, part.done)
-        moved.append(part.done)
-    assert read == 100_000 and moved == sorted(moved) and moved[-1] == 1.0 and len(moved) > 5
-
-
-def test_memory_is_bounded_by_batches(tmp_path: Path, monkeypatch: Any) -> None:
-    """A large file is read whole."""
-    monkeypatch.setattr(sources, "_BATCH_BYTES", 1 << 20)
-    monkeypatch.setattr(sources, "_CSV_BLOCK_BYTES", 1 << 20)
-    file = tmp_path / "wide.parquet"
-    text = pa.array([os.urandom(20_000).hex() for _ in range(100)])
-    pq.write_table(pa.table({"k": pa.array(range(100)), "s": text}), file, use_dictionary=False)
-    sizes = [part.batch.nbytes for part in read_batches(str(file), "parquet", CsvDialect(), {}, None)]
-    assert len(sizes) >= 3 and max(sizes) <= sources._BATCH_BYTES * 1.1
-    with gzip.open(tmp_path / "long.csv.gz", "wt", compresslevel=1) as packed:
-        packed.write("k,s\n" + "".join(f"{number},{'x' * 100}\n" for number in range(40_000)))
-    parts = list(read_batches(str(tmp_path / "long.csv.gz"), "csv", CsvDialect(), {}, None))
-    assert len(parts) >= 3 and sum(part.batch.num_rows for part in parts) == 40_000
-    done = [part.done or 0 for part in parts]
-    assert done == sorted(done) and 0 < done[0] and done[-1] == 1.0
-
-
-def test_a_field_of_many_lines_across_blocks(tmp_path: Path, monkeypatch: Any) -> None:
-    """A text of several lines is parted where a block of the file happens to end."""
-    monkeypatch.setattr(sources, "_CSV_BLOCK_BYTES", 300)
-    texts = [f"line\n{number},line\n" * 4 for number in range(100)]
-    file = csv(tmp_path, "k,s\n" + "".join(f'{number},"{text}"\n' for number, text in enumerate(texts)))
-    parts = list(read_batches(str(file), "csv", CsvDialect(), {}, None))
-    assert len(parts) > 10
-    assert [text for part in parts for text in part.batch.column("s").to_pylist()] == texts
-
-
-def test_who_ignores_ctrl_c_goes_on_to() -> None:
-    """A load in the background of a script ends when somebody presses Ctrl-C at its terminal."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with finish_first():
-            os.kill(os.getpid(), signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def test_a_second_ctrl_c_does_not_wait() -> None:
-    """A write that hangs cannot be ended."""
-    reached = []
-    with pytest.raises(KeyboardInterrupt), finish_first():
-        os.kill(os.getpid(), signal.SIGINT)
-        reached.append(1)
-        os.kill(os.getpid(), signal.SIGINT)
-        reached.append(2)
-    assert reached == [1]
-
-
 def test_ctrl_c_ends_a_load_between_batches(
     run: Run, numbers: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -458,60 +375,6 @@ def test_a_large_load_is_flushed(run: Run, numbers: Path, large: Path) -> None:
     assert len(rows(numbers, "t")) == 20_004
 
 
-def test_a_small_load_makes_no_files(run: Run, numbers: Path, tmp_path: Path) -> None:
-    """A line a minute is a rowset a minute."""
-    run("table", "load", numbers, "t", csv(tmp_path, "k,v\n9,1\n"))
-    memory, rowsets = memory_and_rowsets(run, numbers)
-    assert memory > 0 and rowsets == 0
-
-
-def test_a_small_load_takes_along_what_others_left(
-    run: Run, numbers: Path, tmp_path: Path, large: Path
-) -> None:
-    """Many small loads are one large one."""
-    with nyala.connect(numbers, maintenance=False) as db:
-        db["t"].insert({"k": range(10, 20_010)})
-    run("table", "load", numbers, "t", csv(tmp_path, "k,v\n9,1\n"))
-    assert memory_and_rowsets(run, numbers) == (0, 1)
-
-
-def test_a_load_that_fails_late_is_flushed(run: Run, numbers: Path, large: Path) -> None:
-    """What is loaded of a long file is replayed by each command, until somebody mends the file."""
-    ran = run("table", "load", numbers, "t", large, code=1)
-    assert ran.stderr.splitlines()[:2] == [
-        "19,000 rows are loaded and stay; the rest is not.",
-        "Writing what is in memory to files; Ctrl-C ends that without a loss.",
-    ]
-    assert "row 20000" in ran.stderr.splitlines()[2]
-    assert memory_and_rowsets(run, numbers) == (0, 1)
-
-
-@pytest.mark.parametrize("at", ["read", "write", "write twice"])
-def test_a_load_that_is_stopped_late_is_flushed(
-    run: Run, numbers: Path, large: Path, monkeypatch: pytest.MonkeyPatch, at: str
-) -> None:
-    """After one Ctrl-C the rows are brought into files; who presses it twice does not wait for that."""
-    write, calls = transfer._write, []
-
-    def interrupted(*args: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 10:
-            if at == "read":
-                raise KeyboardInterrupt
-            for _ in range(2 if at == "write twice" else 1):
-                os.kill(os.getpid(), signal.SIGINT)
-        return write(*args)
-
-    monkeypatch.setattr(transfer, "_write", interrupted)
-    ran = run("table", "load", numbers, "t", large, code=130)
-    kept = 10_000 if at == "write" else 9000
-    first, *rest = ran.stderr.splitlines()
-    assert first == f"{kept:,} rows are loaded and stay; the rest is not." and rest[-1] == "Stopped."
-    memory, rowsets = memory_and_rowsets(run, numbers)
-    assert (memory == 0, rowsets) == ((False, 0) if at == "write twice" else (True, 1))
-    assert len(rest) == 1 + rowsets and len(rows(numbers, "t")) == 5 + kept
-
-
 @pytest.mark.parametrize("late", [False, True], ids=["written", "stopped before"])
 def test_ctrl_c_ends_the_flush(
     run: Run, numbers: Path, large: Path, monkeypatch: pytest.MonkeyPatch, late: bool
@@ -532,24 +395,6 @@ def test_ctrl_c_ends_the_flush(
     memory, rowsets = memory_and_rowsets(run, numbers)
     assert memory > 0 and rowsets == 0
     assert len(rows(numbers, "t")) == (19_005 if late else 20_004)
-
-
-def test_a_flush_that_fails_is_no_failed_load(
-    run: Run, numbers: Path, large: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A script loads a file again of which every row is durable."""
-
-    def full(*args: Any) -> Any:
-        raise nyala.StorageError("cannot write 7.base: No space left on device")
-
-    monkeypatch.setattr(flush_run, "write_pieces", full)
-    ran = run("table", "load", numbers, "t", large, "--errors", "collect")
-    assert ran.stdout.startswith("t: 20,000 rows in ")
-    assert ran.stderr.splitlines()[0] == (
-        "19,999 rows loaded, and in the log alone for now: cannot write 7.base: No space left on device"
-    )
-    assert run("table", "load", numbers, "t", large, "--errors", "collect", "--json").stderr == ""
-    assert len(rows(numbers, "t")) == 20_004
 
 
 # -- load into a new table -----------------------------------------------------------------------------------
@@ -640,15 +485,6 @@ def test_a_csv_with_another_sign_between_its_fields(run: Run, tmp_path: Path, si
     os.close(pipe)
 
 
-def test_an_export_into_a_folder_that_is_not_there(run: Run, example: Example, tmp_path: Path) -> None:
-    """The error speaks of a file that nobody asked for."""
-    ran = run("table", "export", example.path, "types", tmp_path / "away" / "t.csv", code=1)
-    assert (
-        f"there is no folder {tmp_path / 'away'} to write t.csv in" in ran.stderr
-        and "partial" not in ran.stderr
-    )
-
-
 def test_create_twice(run: Run, numbers: Path, tmp_path: Path) -> None:
     """A second --create replaces the table of the first."""
     ran = run("table", "load", numbers, "t", csv(tmp_path, "k\n1\n"), "--create", "--key", "k", code=1)
@@ -681,55 +517,6 @@ def test_a_new_store_that_got_nothing_is_gone(run: Run, tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "a") == [], "what was there before stays"
 
 
-def test_only_the_store_that_a_load_made_is_taken_away(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
-    """A failed load takes away somebody's store, or one that others have come to meanwhile."""
-    file = csv(tmp_path, "k,v\n1,1000\n")
-    words = ("t", file, "--create", "--key", "k", "--type", "v=int8")
-    there, empty = tmp_path / "there", tmp_path / "empty"
-    nyala.connect(there).close()
-    empty.mkdir()
-    for folder in (there, empty):
-        run("table", "load", folder, *words, code=1)
-        assert nyala.connect(folder, read_only=True).list_tables() == []
-
-    new, remove = tmp_path / "new", stores._remove_new_store
-    opened: list[nyala.Database] = []
-
-    def others_come(made: list[str]) -> None:
-        opened.append(meanwhile())
-        remove(made)
-
-    def a_table() -> nyala.Database:
-        with nyala.connect(new) as db:
-            db.create_table("u", {"k": "int64"}, "k")
-        return db
-
-    monkeypatch.setattr(stores, "_remove_new_store", others_come)
-    for meanwhile in (
-        lambda: nyala.connect(new),
-        lambda: nyala.connect(new, read_only=True),
-        a_table,
-    ):
-        run("table", "load", new, *words, code=1)
-        tables = ["u"] if meanwhile is a_table else []
-        opened.pop().close()
-        assert nyala.connect(new, read_only=True).list_tables() == tables
-        shutil.rmtree(new)
-
-
-def test_rows_that_all_fail_are_not_told_as_loaded(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
-    """ "8 rows are loaded and stay", of a file of which none is."""
-    monkeypatch.setattr(sources, "_BATCH_ROWS", 4)
-    pq.write_table(pa.table({"k": range(8), "v": [1000] * 8}), tmp_path / "a.parquet")
-    (tmp_path / "b.parquet").write_bytes(b"")
-    words = ("--create", "--key", "k", "--type", "v=int8", "--errors", "collect")
-    ran = run(
-        "table", "load", tmp_path / "s", "t", tmp_path / "a.parquet", tmp_path / "b.parquet", *words, code=1
-    )
-    assert "are loaded" not in ran.stderr and "t is dropped again" in ran.stderr
-    assert not (tmp_path / "s").exists()
-
-
 @pytest.mark.parametrize(
     ("cells", "hinted"),
     [
@@ -754,26 +541,6 @@ def test_numbers_with_a_decimal_comma_are_pointed_out(
     )
     assert "amount string" in said[0] and (hint in said) is hinted
     assert hint not in run("table", "load", tmp_path / "u", *words, "--type", "amount=string").stderr
-
-
-def test_a_new_table_keeps_what_was_loaded(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
-    """Of a long load into a new table, rows that were told as durable are dropped with it."""
-    monkeypatch.setattr(sources, "_BATCH_ROWS", 4)
-    pq.write_table(pa.table({"k": list(range(10)), "v": [1] * 9 + [1000]}), tmp_path / "x.parquet")
-    line = (
-        "table",
-        "load",
-        tmp_path / "s",
-        "t",
-        tmp_path / "x.parquet",
-        "--create",
-        "--key",
-        "k",
-        "--type",
-        "v=int8",
-    )
-    assert "t is dropped again" in run(*line, code=1).stderr
-    assert not (tmp_path / "s").exists()
 
 
 def test_new_table_from_parquet(run: Run, tmp_path: Path) -> None:

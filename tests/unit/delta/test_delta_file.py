@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from nyala.cfile import memory
 from nyala.cfile.cache import BlockCache
-from nyala.cfile.column import DELTA_ROWID, DELTA_TIMESTAMP, DELTA_VALUE
 from nyala.cfile.read_stats import ReadStats
 from nyala.delta.compaction import merge_delta_files
 from nyala.delta.delta_file import DeltaFile, DeltaMeta, RunBounds, write_delta_file
@@ -80,25 +79,6 @@ def test_every_run_is_read_back_as_it_was_written(kind, data, tmp_path_factory):
     file.close()
 
 
-def test_columns_written_together_share_their_vectors(tmp_path):
-    """An upsert of ten columns must not store its rowids and timestamps ten times."""
-    together = [(3, 5), (4, 5)]
-    meta = write(
-        tmp_path,
-        {
-            10: run_of("redo", *((r, t, 1) for r, t in together)),
-            11: run_of("redo", *((r, t, "x") for r, t in together), type=pa.string()),
-            LIVENESS: run_of("redo", (3, 9, False), type=pa.bool_()),
-        },
-    )
-    keys = [place.key for place in meta.places]
-    assert [key.role for key in keys].count(DELTA_ROWID) == 2
-    assert [key.role for key in keys].count(DELTA_TIMESTAMP) == 2
-    groups = {key.column_id: key.group for key in keys if key.role == DELTA_VALUE}
-    assert groups[10] == groups[11] != groups[LIVENESS]
-    assert meta.record_count == 3
-
-
 def test_columns_of_the_same_rows_at_other_moments_do_not_share(tmp_path):
     """Taking one column's timestamps for another's would show its value too early or too late."""
     runs = {
@@ -135,22 +115,6 @@ def test_reading_one_column_does_not_read_another(tmp_path):
     assert file.run(99) is None
     with pytest.raises(CorruptionError, match="1.redo"):
         file.run(11)
-
-
-def test_a_run_is_built_once_while_it_is_in_use(tmp_path):
-    """A scan asks window by window; a writer with every batch."""
-    meta = write(tmp_path, {10: run_of("redo", (0, 5, 1))})
-    cached = DeltaFile.open(FILES, str(tmp_path), meta, BlockCache(1 << 20))
-    first = cached.run(10)
-    number = id(first)
-    del first
-    assert id(cached.run(10)) == number, "the cache holds it"
-    uncached = DeltaFile.open(FILES, str(tmp_path), meta)
-    held = uncached.run(10)
-    assert uncached.run(10) is held
-    crowded = DeltaFile.open(FILES, str(tmp_path), meta, BlockCache(0))
-    held = crowded.run(10)
-    assert crowded.run(10) is held, "a full cache does not matter to who holds the run"
 
 
 @pytest.mark.parametrize(
@@ -346,38 +310,3 @@ def test_a_window_has_the_records_of_its_rows(large, lower: int, upper: int) -> 
     file, run = large
     assert same(file.window(10, lower, upper), run.window(lower, upper))
     assert file.window(11, lower, upper) is None
-
-
-def test_a_window_reads_the_blocks_of_its_rows_only(large) -> None:
-    """A compaction of a large history must not hold all of it for each piece that it makes."""
-    file, _ = large
-    read = []
-    original = file.reader.read_buffer
-
-    def counted(offset: int, length: int) -> pa.Buffer:
-        read.append(length)
-        return original(offset, length)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(file.reader, "read_buffer", counted)
-        file.window(10, 0, 4_000_000)
-        whole = sum(read)
-        read.clear()
-        file.window(10, 2_000_000, 2_000_100)
-    assert 0 < sum(read) < whole / 3
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_scan_gets_the_records_of_its_rows_whole_and_kept_or_block_by_block(large, whole: bool) -> None:
-    """600,000 records take 38 MB, which in a small cache would push out all else, in vain."""
-    opened, run = large
-    cache = BlockCache(1 << 30)
-    folder, name = opened.reader.path.rsplit("/", 1)
-    file = DeltaFile.open(FILES, folder, dataclasses.replace(opened.entry, path=name), cache)
-    for lower, upper in ((0, 4_000_000), (1_999_000, 2_000_000), (7, 7)):
-        found = file.run_in(10, lower, upper, whole=whole)
-        assert same(found.window(lower, upper), run.window(lower, upper))
-    assert file.run_in(11, 0, 1, whole=whole) is None
-    assert (file.run_bytes, file.cache_bytes) == (_MANY * 64, 1 << 30)
-    kept = cache.get(file.serial, 10) is not None
-    assert kept == whole == (len(found) == _MANY)

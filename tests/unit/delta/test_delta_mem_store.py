@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nyala.delta import mem_store, node
 from nyala.delta.applier import decide
 from nyala.delta.batch import SharedBatch
 from nyala.delta.mem_store import DeltaMemStore
-from nyala.delta.node import Node
-from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun
+from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
 
 ROWS = 8
 
@@ -140,98 +134,6 @@ def test_m1_appends_out_of_time_order_are_sorted():
     assert (store.timestamp_min, store.timestamp_max) == (3, 9)
 
 
-def test_a_row_that_was_changed_twice_in_one_append_has_its_last_value():
-    """Changes that are carried over to another rowset, or found in the log, come with a moment for each."""
-    store = DeltaMemStore()
-    store.append(np.array([7, 3, 7, 7]), np.array([2, 4, 5, 9]), {10: pa.array([20, 40, 50, 90])})
-    for snapshot, value in ((1, None), (2, 20), (4, 20), (5, 50), (8, 50), (9, 90)):
-        cell = store.cells(7, {10}, snapshot).get(10)
-        assert (None if cell is None else cell[0][cell[1]].as_py()) == value
-
-
-def test_who_asks_for_one_row_has_nothing_built_until_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A `get` after each write of a feed would sort what came since the last, for every column: 18 ms after fifty
-    writes of a hundred rows, where a look through them takes a fifth of one."""
-    sorts: list[int] = []
-    ordered = node._ordered
-
-    def note(nodes: Sequence[Node]) -> Any:
-        sorts.append(sum(node.record_count for node in nodes))
-        return ordered(nodes)
-
-    monkeypatch.setattr(node, "_ordered", note)
-    store = DeltaMemStore()
-    for time in range(1, 51):
-        rows = np.random.default_rng(time).permutation(1000)[:100]
-        store.append(rows, time, {c: pa.array(rows * time) for c in range(8)})
-        if time % 10 == 0:
-            store.cells(5, set(range(8)), time)
-    for _ in range(4):
-        store.cells(1000, set(range(8)), 50)
-    assert not sorts
-    for _ in range(1000):
-        store.cells(1000, set(range(8)), 50)
-    assert 0 < sum(sorts) <= 50 * 100, "then each record once, for all columns"
-
-
-def test_columns_that_changed_together_are_sorted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scan of eight columns after many small upserts would sort eight times what one order serves for."""
-    sorted_records: list[int] = []
-    ordered = node._ordered
-
-    def note(nodes: Sequence[Node]) -> Any:
-        made = ordered(nodes)
-        sorted_records.append(len(made.rowids))
-        return made
-
-    monkeypatch.setattr(node, "_ordered", note)
-    store = DeltaMemStore()
-    for time in range(1, 51):
-        rows = np.random.default_rng(time).permutation(1000)[:100]
-        store.append(rows, time, SharedBatch({c: pa.array(rows * time + c) for c in range(8)}))
-    for c in range(8):
-        store.levels(c)
-    assert sum(sorted_records) == 50 * 100
-    store.check()
-
-
-def test_m2_a_hundred_thousand_records_make_few_levels():
-    """Each level is one more pass for every reader."""
-    store = DeltaMemStore()
-    rng = np.random.default_rng(1)
-    for time in range(1, 2001):
-        store.append(rng.integers(0, 1000, 1) if time % 7 else rng.permutation(1000)[:500], time,
-                     {10: pa.array([time] if time % 7 else [time] * 500)})  # fmt: skip
-    store.check()
-    assert store.record_count > 100_000
-    assert len(store.levels(10)) <= 10
-
-
-def test_small_appends_do_not_stay_objects():
-    """A million single-row updates must not cost two kilobytes each."""
-    store = DeltaMemStore()
-    for time in range(1, 5001):
-        store.append(np.array([time % 100]), time, {10: pa.array([time]), 11: pa.array([str(time)])})
-    assert store.nbytes < 5000 * 100
-    assert contents(store, 10, 4000) == {
-        row: max(t for t in range(1, 4001) if t % 100 == row) for row in range(100)
-    }
-    store.check()
-
-
-def test_a_column_that_does_not_change_keeps_its_run():
-    """A writer asks for LIVENESS with every batch: a thousand updates of another column must not make it sort again."""
-    store = DeltaMemStore()
-    store.append(np.arange(1000), 1, {LIVENESS: pa.array([False] * 1000)})
-    (run,) = store.levels(LIVENESS)
-    latest = run.latest
-    for time in range(2, 1002):
-        store.append(np.arange(time % 50 + 1), time, {10: pa.array([time] * (time % 50 + 1))})
-        store.levels(10)
-        (again,) = store.levels(LIVENESS)
-        assert again is run and again.latest is latest
-
-
 def test_run_is_up_to_date_after_every_append():
     """A flush writes `run`: one that was asked for before and kept must not miss what came after."""
     store = DeltaMemStore()
@@ -241,48 +143,6 @@ def test_run_is_up_to_date_after_every_append():
         run = store.run(10)
         assert run is not None and len(run) == 99 + time
         assert store.run(10) is run, "and is kept while nothing comes"
-
-
-def test_columns_that_were_all_read_let_the_batch_go():
-    """A batch is shared by many tablets: once its values stand in runs it must not stay in memory beside them."""
-    store = DeltaMemStore()
-    batches = [SharedBatch({10: pa.array([time, 7]), 11: pa.array(["x", "y"])}) for time in (1, 2)]
-    for time, batch in enumerate(batches, start=1):
-        store.append(np.array([0]), time, batch, offset=0)
-    gone = [weakref.ref(batch) for batch in batches]
-    del batch, batches
-    store.levels(10)
-    assert all(ref() is not None for ref in gone)
-    store.levels(11)
-    assert all(ref() is None for ref in gone)
-    assert contents(store, 10) == {0: 2} and contents(store, 11) == {0: "x"}
-
-
-@pytest.mark.parametrize(("columns", "reading"), [(2, "at the end"), (2, "always"), (1, "always")])
-def test_a_run_that_was_merged_of_others_is_there_alone(columns: int, reading: str):
-    """Of updates of changing columns each part is sorted by itself, and what was read before is there too: kept, they
-    would be as much again."""
-    gc.collect()
-    before = sum(isinstance(one, DeltaRun) for one in gc.get_objects())
-    store = DeltaMemStore()
-    for time in range(1, 41):
-        changed = {10: pa.array([time] * 10), 11 + time % columns: pa.array([1] * 10)}
-        store.append(np.arange(9, -1, -1), time, changed)
-        if reading == "always":
-            store.levels(10)
-    runs = store.levels(10)
-    gc.collect()
-    assert sum(isinstance(one, DeltaRun) for one in gc.get_objects()) == before + len(runs)
-
-
-def test_an_empty_store_has_nothing():
-    """An untouched rowset anchors no log segment and pays nothing when scanned."""
-    store = DeltaMemStore()
-    store.append(np.empty(0, np.int64), 5, {10: pa.array([], pa.int64())})
-    assert store.timestamp_min is None and store.timestamp_max is None
-    assert store.record_count == 0 and store.nbytes == 0 and not store.column_ids
-    assert store.run(10) is None and store.levels(10) == () and store.batches_after(0) == []
-    store.check()
 
 
 def test_m3_readers_see_whole_appends_while_a_writer_goes_on():
@@ -335,31 +195,3 @@ def test_many_small_appends_are_built_together_and_read_the_same():
         assert {(column_id, row, time): cell for row, time, cell in found} == {
             name: cell for name, cell in expected.items() if name[0] == column_id
         }
-
-
-def test_stores_that_get_the_same_appends_are_not_all_built_in_one_of_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """One upsert in sixty-four would take ten times as long as the others."""
-    built: list[int] = []
-    build = Node.build
-
-    def note(node: Any) -> None:
-        built[-1] += 1
-        build(node)
-
-    monkeypatch.setattr(Node, "build", note)
-    stores = [DeltaMemStore() for _ in range(16)]
-    count = 4 * mem_store._SMALL_APPENDS
-    for number in range(count):
-        built.append(0)
-        for store in stores:
-            store.append(np.array([number % 7]), number + 1, {1: pa.array([number])})
-    assert max(built) <= len(stores) // 2
-    assert len(stores) <= sum(built) <= len(stores) * count // mem_store._SMALL_APPENDS, (
-        "each was built, no oftener"
-    )
-    for store in stores:
-        store.check()
-        run = store.run(1)
-        assert run is not None and len(run) == count

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support import calls_of
 
 from nyala.errors import CorruptionError
 from nyala.keys.arrow_memory import array_of_canonical
@@ -162,21 +161,6 @@ def test_k5_a_prefix_begins_its_keys_and_no_others(
         prefix = codec.encode_prefix(row[:count])
         for other in rows:
             assert codec.encode_row(other).startswith(prefix) == (other[:count] == row[:count])
-
-
-def test_a_batch_is_encoded_without_a_loop_over_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A load of a million rows would take minutes if one of them ever became a Python object."""
-    types = [parse_type(t) for t in ("string", "int32", "timestamp", "string", "decimal(20,2)", "binary")]
-    codec = KeyCodec(types)
-
-    def calls(count: int) -> int:
-        rows = [(f"h{i % 7}", i, -i, "x\0y" * (i % 3), i, b"\0" * (i % 2)) for i in range(count)]
-        arrays = arrays_of(types, rows)
-        decoded = codec.decode(codec.encode(arrays))
-        assert all(a.equals(b) for a, b in zip(arrays, decoded, strict=True))
-        return calls_of(lambda: codec.decode(codec.encode(arrays)), rounds=3).total()
-
-    assert calls(3000) == calls(30)
 
 
 def test_keys_do_not_change_with_the_memory_they_were_made_from() -> None:

@@ -51,13 +51,6 @@ def test_any_words_are_found(have: set[int], strange: list[int], data: st.DataOb
         assert find_words(words, sample, probes).tolist() == expected(words, probes)
 
 
-def test_short_arrays_have_no_sample() -> None:
-    """Each key block would have one, for nothing."""
-    assert sample_of(np.arange(word_search._LONG_MIN - 1, dtype=np.uint64)) is None
-    sample = sample_of(np.arange(word_search._LONG_MIN, dtype=np.uint64))
-    assert sample is not None and len(sample) * word_search._STEP == word_search._LONG_MIN
-
-
 # --- keys ---------------------------------------------------------------------------------------------------
 
 

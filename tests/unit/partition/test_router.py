@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support import calls_of
 
 from nyala.errors import InvalidArgumentError
 from nyala.keys.arrow_memory import array_of_canonical
@@ -169,14 +167,3 @@ def test_two_hash_levels_and_a_range() -> None:
     routed = Router(partition_schema, partitions, METRICS).route(arrays_of(METRICS, rows), len(rows))
     assert routed.tolist() == [partition_of(row, METRICS, partition_schema, partitions) for row in rows]
     assert set(routed.tolist()) == set(range(24))
-
-
-@pytest.mark.parametrize("buckets", [4, 64])
-def test_cost_does_not_grow_with_the_number_of_tablets(buckets: int) -> None:
-    """A batch over 64 tablets must not make more calls than one over 4."""
-    splits = list(range(0, buckets * 10, 10))
-    levels = [hash_partition("host", "metric", buckets=buckets), range_partition("time", splits=splits)]
-    partition_schema, partitions = build_partitions(levels, METRICS)
-    router = Router(partition_schema, partitions, METRICS)
-    arrays = arrays_of(METRICS, [(f"host{i:04d}", "metric", i) for i in range(1000)])
-    assert calls_of(lambda: router.route(arrays, 1000), rounds=3).total() < 400

@@ -13,11 +13,9 @@ import pytest
 from tests.support import open_database
 
 import nyala
-from nyala.cfile.encoding.rle import RunLength
 from nyala.database import Database
 from nyala.delta.run import MAX_TIMESTAMP
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.schema.evaluate import BoundCompare
 
 COUNT = 300_000  # three windows of a scan, several blocks
 WORDS = ["", "a", "a\0", "é", "zebra", None]
@@ -162,21 +160,6 @@ def test_predicates_mean_the_same_on_runs(runs: Database, where: str) -> None:
         assert runs["t"].scan(columns=columns, where=inside, order_by_key=True).to_arrow().equals(expected)
     expression = (pc.field("n") == 1) & pc.field("o")
     assert runs["t"].count(expression) == runs["t"].count("n = 1 AND o")
-
-
-def test_a_predicate_is_asked_once_per_run(runs: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else runs would be made into rows only to find that none matches."""
-    asked: list[int] = []
-    real = BoundCompare._mask_of
-    monkeypatch.setattr(
-        BoundCompare, "_mask_of", lambda self, array: (asked.append(len(array)), real(self, array))[1]
-    )
-    monkeypatch.setattr(RunLength, "decode", lambda *_: pytest.fail("the runs were made into rows"))
-    assert runs["t"].count("n = 1") == 70_000 + 3_000
-    assert 3 <= sum(asked) < 20
-    assert runs["t"].count("hole = 99 OR hole = -1") == 0
-    assert runs["t"].count("hole = 2") > 0
-    assert sum(asked) < 1200, "of its runs and NULLs there are some thousand"
 
 
 def test_a_changed_value_is_in_no_run(runs: Database) -> None:

@@ -64,15 +64,6 @@ def test_without_history_is_what_snapshots_from_the_cut_on_need(
     assert (found.liveness is None) == all(alive)
 
 
-def test_nothing_to_leave_out_costs_nothing() -> None:
-    """The columns are the same objects: a flush of fresh rows copies none of them."""
-    first = image()
-    fresh = RowSetImage(first.keys, first.columns, None, first.undo, first.positions)
-    found = fresh.without_history(0)
-    assert found.keys is fresh.keys and found.columns is fresh.columns
-    assert all(found.undo[number] is fresh.undo[number] for number in fresh.undo)
-
-
 def test_a_slice_renumbers_rows_undo_and_positions() -> None:
     """A flush of much makes several rowsets, each with its part of the past."""
     part = image().slice(1, 3)

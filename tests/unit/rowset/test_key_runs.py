@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -65,30 +64,3 @@ def test_every_key_is_found_with_its_row_and_no_other(layout, data):
             assert whole.rowids.tolist() == [rows[n] for n in sorted(rows)]
     finally:
         key_runs.TAIL_KEYS_MAX = limit
-
-
-def test_i2_a_hundred_thousand_single_inserts_make_few_runs():
-    """Each run is one more search for every look-up."""
-    index = KeyRuns(CODECS["int"].empty())
-    numbers = np.random.default_rng(3).permutation(100_000).tolist()
-    for row, number in enumerate(numbers[:30_000]):
-        index = add(index, encode("int", [number]), row)
-    for row in range(30_000, 100_000, 700):
-        index = add(index, encode("int", sorted(numbers[row : row + 700])), row)
-    index.check(100_000)
-    assert len(index._runs) <= 6
-
-
-@pytest.mark.parametrize("layout", list(CODECS))
-def test_one_key_is_found_as_among_others(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
-    """In the tail and in runs; a row that a reader does not know yet is not there for it."""
-    monkeypatch.setattr(key_runs, "TAIL_KEYS_MAX", 8)
-    index = KeyRuns(CODECS[layout].empty())
-    for part in range(3):  # each too long for the tail
-        index = add(index, encode(layout, list(range(part * 20, part * 20 + 18, 2))), part * 9)
-    index = add(index, encode(layout, [100, 102]), 27)
-    assert index.has_runs and len(index.tail) == 2
-    for number in (0, 1, 16, 18, 20, 56, 58, 100, 101, 102, 104):
-        key = encode(layout, [number])
-        for row_count in (27, 28, 29):
-            assert index.find_one(key, row_count) == index.find(key, row_count)[0], (number, row_count)

@@ -201,52 +201,6 @@ def alive_from(key: int, rowset: int, born: int, dead: int | None = None, value:
     return Life(key, rowset, born, dead, (value, f"{value}"))
 
 
-def test_the_picture_of_the_module() -> None:
-    """Rowset A: born 3, 'a', 'b' at 7, dead 9; rowset B: born 12, 'c': base and UNDO are what the docstring says."""
-    schema = SCHEMAS["int"]
-    lives = [Life(1, 0, 3, 9, (1, "a"), {7: (1, "b")}), Life(1, 1, 12, None, (1, "c"))]
-    merged = merge_images([image_of(schema, lives, 0), image_of(schema, lives, 1)], schema, 0, "")
-    text = schema.by_name("t").id
-    assert merged.columns[text].to_pylist() == ["c"] and merged.liveness is None
-    records = {
-        number: list(zip(run.timestamps.tolist(), run.values.to_pylist(), strict=True))
-        for number, run in merged.undo.items()
-    }
-    assert records[text] == [(12, "b"), (7, "a")]
-    assert records[LIVENESS] == [(12, False), (9, True), (3, False)]
-    assert merged.positions.tolist() == [0, 0]
-
-
-def test_rowsets_that_do_not_overlap_are_laid_end_to_end() -> None:
-    """The common case costs no sort: the columns stand as they came, and so do the positions."""
-    schema = SCHEMAS["int"]
-    lives = [alive_from(key, key // 5, 1, value=key) for key in range(10)]
-    images = [image_of(schema, lives, number) for number in (0, 1)]
-    merged = merge_images(images, schema, 0, "")
-    assert merged.columns[schema.by_name("v").id].to_pylist() == list(range(10))
-    assert merged.positions.tolist() == list(range(10))
-    assert merge_images(images[::-1], schema, 0, "").positions.tolist() == [5, 6, 7, 8, 9, 0, 1, 2, 3, 4]
-
-
-def test_positions_go_through_rows_that_an_input_left_out_itself() -> None:
-    """An image that was cut before has rows without a place; the others still find theirs."""
-    schema = SCHEMAS["int"]
-    lives = [alive_from(0, 0, 1, 5), alive_from(1, 0, 2), alive_from(2, 0, 3, 4), alive_from(2, 1, 7)]
-    first = image_of(schema, lives, 0, cut=5)
-    assert first.positions.tolist() == [-1, 0, -1]
-    merged = merge_images([first, image_of(schema, lives, 1)], schema, 5, "")
-    assert merged.positions.tolist() == [-1, 0, -1, 1]
-
-
-def test_nothing_left_is_an_empty_image() -> None:
-    """All rows dead since before the cut: there is nothing to write."""
-    schema = SCHEMAS["text"]
-    lives = [alive_from(1, 0, 1, 5), alive_from(1, 1, 6, 7), alive_from(2, 1, 1, 2)]
-    merged = merge_images([image_of(schema, lives, number) for number in (0, 1)], schema, 7, "")
-    assert merged.row_count == 0 and merged.undo == {} and merged.positions.tolist() == [-1, -1, -1]
-    merged.check()
-
-
 @pytest.mark.parametrize(
     ("first", "second"),
     [

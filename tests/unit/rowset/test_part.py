@@ -94,27 +94,6 @@ def test_z1_zone_maps_are_those_of_the_newest_file(tmp_path: Path) -> None:
         assert sum(upper - lower for lower, upper in left) == rows
 
 
-def test_liveness_may_be_in_a_part(tmp_path: Path) -> None:
-    """A rowset flushed without dead rows gets the column with its first major delta compaction of deletes."""
-    alive = pa.array([row % 2 == 0 for row in range(COUNT)])
-    found = rowset(tmp_path, [part(tmp_path, 51, {LIVENESS: alive})])
-    assert found.live(np.array([0, 1, 2])).tolist() == [True, False, True]
-    counted = found.liveness(MAX_TIMESTAMP, 0, COUNT)
-    assert counted is not None and counted.sum() == COUNT // 2
-
-
-def test_a_part_is_not_opened_before_it_is_read(tmp_path: Path) -> None:
-    """Opening a store with thousands of parts opens none of them."""
-    described = entry(tmp_path, 51, {A: numbers(1)})
-    (tmp_path / "51.part").rename(tmp_path / "elsewhere")
-    made = Part.open(FILES, str(tmp_path), described)
-    assert (made.id, made.path, made.size_bytes) == (51, "51.part", described.size_bytes)
-    found = rowset(tmp_path, [made])
-    assert column(found, C) == {7}
-    (tmp_path / "elsewhere").rename(tmp_path / "51.part")
-    assert column(found, A) == {1}
-
-
 def test_a_part_of_another_length_is_corruption(tmp_path: Path) -> None:
     """Values of other rows are worse than an error."""
     found = rowset(tmp_path, [part(tmp_path, 51, {A: pa.array([1] * (COUNT - 1), pa.int64())})])

@@ -325,15 +325,6 @@ class MiniTablet:
 
 # --- the specification's example ------------------------------------------------------------------
 
-EXAMPLE = {
-    0: {},
-    1: {(1,): (1, "a")},
-    2: {(1,): (2, "a")},
-    3: {},
-    4: {(1,): (3, "b")},
-    MAX_TIMESTAMP: {(1,): (3, "b")},
-}
-
 
 def example(tablet: MiniTablet, after: dict[int, str]) -> MiniTablet:
     """INSERT@1 val=1, UPDATE@2 val=2, DELETE@3, INSERT@4 val=3, with changes of the layout after given timestamps."""
@@ -342,43 +333,6 @@ def example(tablet: MiniTablet, after: dict[int, str]) -> MiniTablet:
         for step in after.get(tablet.now, "").split():
             getattr(tablet, step)()
     return tablet
-
-
-@pytest.mark.parametrize(
-    "after",
-    [
-        {},
-        {1: "flush"},
-        {2: "flush"},
-        {3: "flush"},
-        {4: "flush"},
-        {1: "flush", 2: "flush_deltas"},
-        {1: "flush", 3: "flush_deltas"},
-        {1: "flush", 2: "flush_deltas", 3: "flush_deltas merge_deltas"},
-        {1: "flush", 2: "flush_deltas", 3: "flush_deltas merge_deltas", 4: "flush"},
-        {1: "flush", 2: "freeze_deltas", 3: "freeze_deltas"},
-        {1: "flush", 2: "freeze_deltas", 3: "flush_deltas"},
-    ],
-    ids=str,
-)
-def test_the_specifications_example_reads_right_at_each_timestamp(after, tmp_path):
-    """INSERT@1 val=1, UPDATE@2 val=2, DELETE@3, INSERT@4 val=3: in memory, flushed at any point, with REDO in files,
-    after a minor delta compaction."""
-    tablet = example(MiniTablet(SCHEMAS["one int"], str(tmp_path)), after)
-    for snapshot, rows in EXAMPLE.items():
-        assert tablet.scan(snapshot) == rows, f"at {snapshot}"
-    tablet.check()
-
-
-@pytest.mark.parametrize("snapshot", range(1, 5))
-def test_the_specifications_example_reads_right_when_the_flush_was_at_an_earlier_snapshot(snapshot, tmp_path):
-    """What came after the snapshot of a flush is carried over to the new rowset by row position."""
-    tablet = example(MiniTablet(SCHEMAS["one int"], str(tmp_path)), {})
-    tablet.flush(snapshot)
-    assert tablet.disk and not tablet.memory.row_count
-    for moment, rows in EXAMPLE.items():
-        assert tablet.scan(moment) == rows, f"at {moment}"
-    tablet.check()
 
 
 def test_of_changes_in_files_and_in_three_stores_the_last_one_counts(tmp_path):

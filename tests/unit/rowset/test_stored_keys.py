@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from tests.support import open_database
 
 import nyala
-from nyala.cfile import format, memory
+from nyala.cfile import format
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import BASE, BLOOM, KEY, ColumnKey
 from nyala.cfile.errors import SummaryError
-from nyala.cfile.gathering import Ordinals
 from nyala.cfile.read_stats import ReadStats
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
@@ -27,7 +26,6 @@ from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
-from nyala.rowset import stored_keys
 from nyala.rowset import writer as rowset_writer
 from nyala.rowset.key_index import KeyIndex
 from nyala.rowset.stored_keys import DenseKeys, SparseKeys
@@ -180,29 +178,6 @@ def test_every_key_is_found_and_no_other(
 
 
 @pytest.fixture
-def gathered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Rows of each call that gathers stretches."""
-    counts: list[int] = []
-    real = SparseKeys._gather
-
-    def count(self: SparseKeys, rows: Ordinals, stats: ReadStats | None) -> EncodedKeys:
-        counts.append(rows.count)
-        return real(self, rows, stats)
-
-    monkeypatch.setattr(SparseKeys, "_gather", count)
-    return counts
-
-
-def test_a_look_up_reads_stretches_and_not_blocks_of_keys(gathered: list[int], tmp_path: Path) -> None:
-    """Backfill: keys that come once, anywhere, with a cache for a fraction of them."""
-    numbers = numbers_of(12_000)
-    sparse, _, codec = indexes(str(tmp_path), "long and short", numbers, 1 << 14)
-    found = sparse.find(codec.encode(arrays("long and short", numbers[::2000])))
-    assert found.tolist() == list(range(0, 12_000, 2000))
-    assert gathered == [6 * STRETCH], "one call for all of them"
-
-
-@pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Rows [lower, upper) of each reading of stretches with all that lies between them."""
     ranges: list[tuple[int, int]] = []
@@ -214,30 +189,6 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
     monkeypatch.setattr(SparseKeys, "_read", note)
     return ranges
-
-
-def test_as_many_keys_as_an_index_has_are_sampled_without_a_block(
-    gathered: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Each merge asks its inputs for keys, to know where to cut them."""
-    sparse, dense, _ = indexes(str(tmp_path), "long and short", numbers_of(12_000), 0)
-    assert len(sparse.sample(-(-12_000 // STRETCH))[0]) == -(-12_000 // STRETCH) and not gathered
-    monkeypatch.delattr(DenseKeys, "gather")
-    blocks = dense._stored.worth_reading_all
-    assert len(dense.sample(blocks)[0]) == blocks
-
-
-def test_keys_that_are_not_there_cost_no_stretch(
-    gathered: list[int], read: list[tuple[int, int]], tmp_path: Path
-) -> None:
-    """New keys of a load: the bloom filter knows nearly all of them, and the others cost their stretch each."""
-    numbers = numbers_of(12_000)
-    sparse, _, codec = indexes(str(tmp_path), "long and short", numbers, 1 << 14)
-    found = sparse.find(codec.encode(arrays("long and short", numbers[::30] + 1)))
-    assert set(found.tolist()) == {-1}
-    assert not read and sum(gathered) <= 4 * STRETCH, "of 400 keys that lie in all 94 stretches"
-    some = np.sort(np.concatenate([numbers[::30] + 1, numbers[[40, 7000]]]))
-    assert np.flatnonzero(sparse.find(codec.encode(arrays("long and short", some))) >= 0).tolist() == [2, 235]
 
 
 @pytest.mark.parametrize("block", [0, 3])
@@ -302,40 +253,6 @@ def forged(
     return KeyIndex(CFileReader(FILES, path), codec, schema.key_ids, len(keys))
 
 
-@pytest.mark.parametrize("sparse", [True, False])
-def test_a_check_says_the_same_whatever_windows_it_reads(
-    sparse: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Keys that do not ascend between two windows only, a wrong sample, index or filter in the last one; of several
-    what says most of the file."""
-    monkeypatch.setattr(format, "KEY_BLOCK_SIZE_BYTES_DEFAULT", 512)
-    order = ["order", *(["samples"] if sparse else []), "index", "bloom"]
-    words = {
-        "order": "expected ascending keys",
-        "samples": r"another key than its key columns",
-        "index": "in the value index",
-        "bloom": "in the bloom filter",
-    }
-    codec = KeyCodec([c.type for c in build_schema({"a": "int64", "b": "int32"}, ["a", "b"]).columns])
-    for chosen in range(1 << len(order)):
-        wrong = {kind for place, kind in enumerate(order) if chosen >> place & 1}
-        rows = np.arange(9000)
-        if "order" in wrong:
-            rows[6000] = rows[5999]  # the same key twice
-        columns = arrays("long and short", rows)
-        index = forged(str(tmp_path), codec.encode(columns), columns, wrong, sparse)
-        for window in (1000, 1024, 3000, 6000, 1 << 17):
-            monkeypatch.setattr(memory, "WINDOW_ROWS", window)
-            if not wrong:
-                index.check()
-                continue
-            first = next(kind for kind in order if kind in wrong)
-            with pytest.raises(CorruptionError, match=words[first]) as caught:
-                index.check()
-            assert isinstance(caught.value, SummaryError) == (first in ("index", "bloom"))
-            assert first != "samples" or f"row {(9000 // STRETCH - 1) * STRETCH} " in str(caught.value)
-
-
 def test_a_bloom_filter_that_cannot_be_read_is_told_if_nothing_is_worse(tmp_path: Path) -> None:
     """It is made anew from the keys, which nothing else may be wrong with."""
     codec = KeyCodec([c.type for c in build_schema({"a": "int64", "b": "int32"}, ["a", "b"]).columns])
@@ -353,159 +270,6 @@ def test_a_bloom_filter_that_cannot_be_read_is_told_if_nothing_is_worse(tmp_path
             index.check()
 
 
-def test_a_look_up_of_many_stretches_holds_a_part_of_them_at_a_time(
-    gathered: list[int],
-    read: list[tuple[int, int]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    """Keys of everywhere in a rowset that is large beside `memory_limit`: all its keys at once were 60 bytes a row. And
-    those that lie close together are read, at half of what they cost alone."""
-    monkeypatch.setattr(stored_keys, "_READ_ROWS_LOG2", 12)  # 64 stretches, of which more than 32 are close
-    monkeypatch.setattr(stored_keys, "_GATHERED_ROWS", 3 * STRETCH)
-    numbers = numbers_of(12_000)
-    sparse, _, codec = indexes(str(tmp_path), "long and short", numbers, 1 << 14)
-    close = numbers[8192 + STRETCH : 12_000 : 50]
-    alone = numbers[[1, 20 * STRETCH, 33 * STRETCH, 40 * STRETCH + 5]]
-    wanted = np.sort(np.concatenate([close, close + 1, alone, [0, 99_999]]))
-    keys, stored = codec.encode(arrays("long and short", wanted)), sparse._stored
-    found = stored.find(
-        keys, stored.pieces(keys), None
-    )  # without the filter, as keys that only seem to be there
-    assert found.tolist() == np.where((wanted % 3 == 1) & (wanted < 36_000), wanted // 3, -1).tolist()
-    assert gathered == [3 * STRETCH, STRETCH], "three at a time"
-    assert read == [(8192 + STRETCH, 12_000)]
-
-
-def test_of_many_stretches_a_part_of_the_rows_is_read(
-    gathered: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Every eighth row of each, and then those from the one that a key follows to the next."""
-    monkeypatch.setattr(stored_keys, "_NARROWED_MIN", 16)
-    numbers = numbers_of(12_000)
-    for name, parts in {"long and short": [16 * 8, 16 * 8], "plain texts": [16 * STRETCH]}.items():
-        (tmp_path / name).mkdir()
-        sparse, _, codec = indexes(str(tmp_path / name), name, numbers, 1 << 14)
-        rows = np.arange(16) * 10 * STRETCH + 21
-        gathered.clear()
-        assert sparse.find(codec.encode(arrays(name, numbers[rows]))).tolist() == rows.tolist()
-        assert gathered == parts, f"{name}: of text that is decoded by the block, all rows by one call"
-
-
-@pytest.mark.parametrize("name", KEYS)
-@pytest.mark.parametrize("few", [1, 5])
-def test_a_part_of_the_rows_finds_what_all_do(
-    name: str, few: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Rows behind the last, a last stretch of one row, keys below all, several in one stretch or in none."""
-    monkeypatch.setattr(stored_keys, "_NARROWED_MIN", 1)
-    monkeypatch.setattr(stored_keys, "_GATHERED_ROWS", few * STRETCH)
-    for count in (1, STRETCH, 40 * STRETCH + 1, 3000):
-        (tmp_path / str(count)).mkdir()
-        sparse, dense, codec = indexes(str(tmp_path / str(count)), name, numbers_of(count), 1 << 20)
-        for step in (1, 7, 100):
-            keys = codec.encode(arrays(name, np.arange(0, 3 * count + 3, step)))
-            stored = sparse._stored
-            assert (
-                stored.find(keys, stored.pieces(keys), None).tolist()
-                == dense._stored.find(keys, dense._stored.pieces(keys), None).tolist()
-            )
-
-
-def test_samples_that_are_not_of_the_key_columns_do_not_lead_outside(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Keys of the samples' stretches stand elsewhere in the columns: some are not found, and none is another's."""
-    monkeypatch.setattr(stored_keys, "_NARROWED_MIN", 1)
-    monkeypatch.setattr(stored_keys, "_GATHERED_ROWS", 3 * STRETCH)
-    numbers = numbers_of(12_000)
-    sparse, _, codec = indexes(str(tmp_path), "long and short", numbers, 1 << 14)
-    stored = sparse._stored
-    assert isinstance(stored, SparseKeys)
-    asked = np.arange(0, 36_000, 5)
-    keys = codec.encode(arrays("long and short", asked))
-    pieces = stored.pieces(keys)
-    expected = np.where(asked % 3 == 1, asked // 3, -1)
-    for wrong in (np.maximum(pieces - 1, 0), np.minimum(pieces + 1, pieces[-1])):
-        found = stored.find(keys, wrong, None)
-        assert ((found == -1) | (found == expected)).all()
-
-
-ENCODINGS = [
-    ({"a": "int64", "b": "int32"}, True),
-    ({"a": "int32", "b": "timestamp"}, True),
-    ({"a": "date", "b": column("decimal(9, 2)")}, True),
-    ({"a": column("int64", encoding="rle"), "b": "int64"}, True),
-    ({"a": "string", "b": "int64"}, True),
-    ({"a": "varchar(9)", "b": "int64"}, True),
-    ({"a": column("string", encoding="plain"), "b": "int64"}, True),
-    ({"a": "int64", "b": "string"}, True),
-    ({"a": "int64", "b": column("string", encoding="prefix")}, True),
-    ({"a": "binary", "b": "string"}, True),
-    ({"a": "int64", "b": "decimal(30, 2)"}, False),
-    ({"a": column("int64", encoding="bitshuffle"), "b": "int64"}, False),
-    ({"a": "int64", "b": column("int64", encoding="plain")}, False),
-]
-
-
-@pytest.mark.parametrize(("key", "sparse"), ENCODINGS)
-def test_keys_are_sparse_where_their_columns_are_text_or_give_single_values(
-    key: dict[str, object], sparse: bool, tmp_path: Path
-) -> None:
-    """Keys of everything were half of a table whose key is a long text; a megabyte of text would be decompressed for 32
-    rows of it."""
-    with open_database(tmp_path / "s") as db:
-        table = db.create_table("t", {**key, "v": "int64", "wide": "int64"}, ["a", "b"])
-        n = np.arange(2000)
-        wide = np.random.default_rng(5).integers(0, 1 << 62, len(n))
-        columns = []
-        for name, values in (("a", n // 100), ("b", n)):
-            wanted = table.schema.field(name).type
-            columns.append(
-                pa.array(values).cast(pa.string()) if wanted == pa.string() else cast(values, wanted)
-            )
-        table.insert(pa.table([*columns, pa.array(n), pa.array(wide)], ["a", "b", "v", "wide"]))
-        db.flush()
-        (rowset,) = db._writer().root.table("t").tablets[0].rowsets
-        (group,) = [place.key.group for place in rowset.meta.columns if place.key.role == KEY]
-        is_text = any(pa.types.is_string(of.type) or pa.types.is_binary(of.type) for of in columns)
-        stretch_log2 = format.SPARSE_TEXT_KEY_ROWS_LOG2 if is_text else format.SPARSE_KEY_ROWS_LOG2
-        assert group == (stretch_log2 if sparse else 0)
-        rowset.check()
-        assert table.scan(["v"], where="v BETWEEN 500 AND 502").to_arrow()["v"].to_pylist() == [500, 501, 502]
-        one = {"a": columns[0][777].as_py(), "b": columns[1][777].as_py()}
-        found = table.get(one)
-        assert found is not None and found["v"] == 777
-
-
-def test_keys_that_other_encodings_make_smaller_are_sparse_too(tmp_path: Path) -> None:
-    """Of a hash partition the order keys have no regular steps, and bit-shuffled they are smaller than in frames."""
-    rng = np.random.default_rng(5)
-    orders = np.cumsum(rng.integers(1, 60, 40_000)) * 4
-    keys = {"a": orders, "b": rng.integers(-(1 << 62), 1 << 62, len(orders))}
-    with open_database(tmp_path / "s") as db:
-        for name, key in (("composite", ["a", "b"]), ("of one column", ["a"])):
-            table = db.create_table(name, {"a": "int64", "b": "int64"}, key)
-            table.insert(keys)
-            db.flush()
-            (rowset,) = db._writer().root.table(name).tablets[0].rowsets
-            columns = db._writer().root.table(name).schema.columns
-            readers = [rowset.base_column(column.id) for column in columns]
-            assert [reader.encoding for reader in readers] == (
-                ["for"] * 2 if len(key) > 1 else ["for", "plain"]
-            )
-            assert isinstance(rowset.keys._stored, SparseKeys) == (len(key) > 1)
-
-
-@pytest.mark.parametrize(("row_bytes", "group"), [(5.9, 7), (6.1, 6)])
-def test_keys_of_narrow_rows_are_fewer(row_bytes: float, group: int) -> None:
-    """Of pairs of ids, which take five bytes a row, the keys would be a twentieth."""
-    codec = KeyCodec([build_schema({"a": "int64"}, ["a"]).columns[0].type] * 2)
-    values = pa.array(np.arange(1000))
-    spec, stored = encoded_keys(codec.encode([values, values]), format.SPARSE_KEY_ROWS_LOG2, row_bytes)
-    assert spec.key.group == group and len(stored) == -(-1000 >> group)
-
-
 @pytest.mark.parametrize(("length", "sparse"), [(200, True), (300, False)])
 def test_long_keys_are_all_stored(length: int, sparse: bool) -> None:
     """A look-up of 1,000 keys of 16 KB would make 2 GB of those beside them."""
@@ -514,18 +278,6 @@ def test_long_keys_are_all_stored(length: int, sparse: bool) -> None:
     keys = codec.encode([text, pa.array([f"{n:04}" for n in range(1000)])])
     spec, stored = encoded_keys(keys, format.SPARSE_TEXT_KEY_ROWS_LOG2)
     assert (spec.key.group > 0) == (len(stored) < 1000) == sparse
-
-
-def cast(values: np.ndarray, wanted: pa.DataType) -> pa.Array:
-    if pa.types.is_date32(wanted):
-        return pa.array(values.astype(np.int32)).view(wanted)
-    if pa.types.is_timestamp(wanted):
-        return pa.array(values).view(wanted)
-    return (
-        pa.array(values).cast(pa.decimal128(38, 0)).cast(wanted)
-        if pa.types.is_decimal(wanted)
-        else pa.array(values, wanted)
-    )
 
 
 # ── what is damaged ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -673,22 +425,3 @@ def test_a_key_column_that_is_not_there_is_corruption(tmp_path: Path) -> None:
     index = KeyIndex(CFileReader(FILES, path), codec, [10, 11], 2000)
     with pytest.raises(CorruptionError, match=r"no column base/0/1[01]: its keys are not there"):
         index.find(keys.slice(0, 1))
-
-
-@pytest.mark.parametrize(("block_size", "most"), [(None, format.KEY_BLOCK_SIZE_BYTES_DEFAULT), (4096, 4096)])
-def test_text_of_a_key_that_is_in_no_dictionary_has_small_blocks(
-    block_size: int | None, most: int, tmp_path: Path
-) -> None:
-    """A look-up of one key would decompress a megabyte of it."""
-    count = 30_000
-    names = pa.array([f"name-{number:09}" for number in range(count)])
-    name = column("string", block_size=block_size)
-    with open_database(tmp_path / "s") as db:
-        table = db.create_table("t", {"a": "int32", "b": name, "v": "string"}, ["a", "b"])
-        table.insert(pa.table({"a": pa.array([1] * count, pa.int32()), "b": names, "v": names}))
-        db.flush()
-        (rowset,) = db._writer().root.table("t").tablets[0].rowsets
-        _, b, v = db._writer().root.table("t").schema.columns
-        key, value = rowset.base_column(b.id), rowset.base_column(v.id)
-        assert key is not None and value is not None and not key.has_dictionary
-        assert most // 2 < key.rows_per_block * 15 <= most < value.rows_per_block * 15

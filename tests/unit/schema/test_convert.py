@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import enum
 import functools
@@ -14,18 +13,16 @@ import warnings
 import zoneinfo
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 
 import duckdb
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support import calls_of
 
 from nyala.errors import (
     INVALID_UTF8,
@@ -36,9 +33,8 @@ from nyala.errors import (
     InvalidArgumentError,
     SchemaError,
 )
-from nyala.schema.array_cast import cast_array, copy_array
-from nyala.schema.cast import OutOfRangeError, cast_list, cast_value
-from nyala.schema.convert import Converted, convert, default_array, read_input
+from nyala.schema.cast import OutOfRangeError, cast_value
+from nyala.schema.convert import Converted, convert
 from nyala.schema.schema import Schema, build_schema, column
 from nyala.schema.types import parse_type, to_canonical
 
@@ -674,29 +670,6 @@ def test_rows_may_leave_columns_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "empty",
-    [
-        [],
-        {},
-        pa.table({}),
-        pd.DataFrame(),
-        pl.DataFrame(),
-        {"id": []},
-        pa.table({"id": pa.array([], pa.int8())}),
-    ],
-)
-def test_an_empty_batch_is_no_error(empty: Any) -> None:
-    """A loop that happens to have nothing to write goes on."""
-    result = convert(empty, SCHEMA)
-    assert result.row_count == 0 and not result.errors and all(len(c) == 0 for c in result.columns.values())
-
-
-def test_rows_without_columns_are_still_rows() -> None:
-    """Their missing key must be an error of each, which needs their number."""
-    assert convert([{}, {}], SCHEMA).row_count == 2
-
-
-@pytest.mark.parametrize(
     ("data", "error", "says"),
     [
         (5, InvalidArgumentError, "int is no data .* list of dicts"),
@@ -808,180 +781,4 @@ def test_v1_the_result_owns_its_memory() -> None:
     assert not all(owned(convert(table, schema, copy=False), *table.column(0).chunk(0).buffers()))
 
 
-def test_copies_are_as_short_as_their_rows() -> None:
-    """A few rows cut from a large table must not keep the large table's memory."""
-    for array in (pa.array(["x" * 100] * 1000).slice(500, 2), pa.array([1, None] * 500).slice(501, 2), pa.array([True] * 999).slice(3, 2)):  # fmt: skip
-        copy = copy_array(array)
-        assert copy.equals(array) and copy.offset == 0 and copy.type == array.type
-        assert sum(b.size for b in copy.buffers() if b) < 500
-
-
-def count_calls(function: Callable[[], Any]) -> int:
-    return calls_of(function, rounds=3).total()
-
-
-@pytest.mark.parametrize("form", ["arrow", "numpy", "list"])
-def test_calls_do_not_grow_with_the_rows(form: str) -> None:
-    """C3: a batch of a thousand times the rows costs the same number of calls: no loop over rows in Python."""
-    schema = build_schema(
-        {"k": "int32", "s": "varchar(3)", "t": "timestamp", "f": "float", "d": "decimal(9,2)"}, "k"
-    )
-
-    def data(n: int) -> dict[str, Any]:
-        columns: dict[str, Any] = {"k": list(range(n)), "s": ["äbcd"] * n, "t": ["2020-01-01"] * n, "f": [0.5] * n, "d": [1] * n}  # fmt: skip
-        if form == "numpy":
-            return {name: np.array(values) for name, values in columns.items()}
-        return columns if form == "list" else {name: pa.array(values) for name, values in columns.items()}
-
-    few, many = data(10), data(10_000)
-    convert(few, schema)
-    assert count_calls(lambda: convert(many, schema)) == count_calls(lambda: convert(few, schema)) < 500
-
-
-def test_the_usual_column_costs_a_handful_of_calls() -> None:
-    """An int64 column that needs nothing is looked at by its type, its null count and one copy."""
-    schema = build_schema({f"c{i}": "int64" for i in range(101)}, "c0")
-    table = pa.table({name: np.arange(10) for name in schema.names})
-    one = table.select(["c0"])
-    convert(table, schema)
-    assert (
-        count_calls(lambda: convert(table, schema)) - count_calls(lambda: convert(one, schema))
-    ) / 100 < 30
-
-
 # --- single values and defaults ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("value", "type_", "expected"),
-    [
-        (5, "int8", 5),
-        (np.int64(5), "int8", 5),
-        (None, "int8", None),
-        (pd.NaT, "timestamp", None),
-        (2.5, "double", 2.5),
-        (3, "double", 3.0),
-        (Decimal("1.5"), "decimal(5,2)", Decimal("1.50")),
-        ("2020-01-02", "date", dt.date(2020, 1, 2)),
-        ("2020-01-02T03:00+03:00", "timestamp", dt.datetime(2020, 1, 2, tzinfo=UTC)),
-        (dt.datetime(2020, 1, 2), "timestamp", dt.datetime(2020, 1, 2, tzinfo=UTC)),
-        (pa.scalar(INT64_MAX - 1, TS("us")), "timestamp", INT64_MAX - 1),
-        (pa.scalar(7_000, pa.timestamp("ns")), "timestamp", dt.datetime(1970, 1, 1, 0, 0, 0, 7, tzinfo=UTC)),
-        (pa.scalar("x", pa.large_string()), "string", "x"),
-        ("日本語", "varchar(2)", "日本"),
-        ("a", "binary", b"a"),
-        (True, "bool", True),
-    ],
-)
-def test_single_values(value: Any, type_: str, expected: Any) -> None:
-    """Keys in `get`, defaults and partition bounds follow the rules of data."""
-    got = cast_value(value, parse_type(type_))
-    assert got == expected and type(got) is type(expected)
-    if type_ != "timestamp" or not isinstance(
-        got, int
-    ):  # a time that no datetime holds is an int, which has no unit
-        assert cast_value(got, parse_type(type_)) == got
-
-
-@pytest.mark.parametrize(
-    ("value", "type_", "error"),
-    [
-        *[(128, "int8", OutOfRangeError), (True, "int8", SchemaError), ("5", "int8", SchemaError)],
-        *[(1.0, "int8", SchemaError), (2**63, "int64", OutOfRangeError), (1e39, "float", OutOfRangeError)],
-        *[(2**53 + 1, "double", OutOfRangeError), (Decimal("NaN"), "decimal(5,2)", OutOfRangeError)],
-        *[([1], "int8", SchemaError), (1, "bool", SchemaError), ("\ud800", "string", OutOfRangeError)],
-        *[("x" * 65_537, "string", OutOfRangeError), (dt.date(2020, 1, 1), "int64", SchemaError)],
-        (pa.scalar(1_001, pa.timestamp("ns")), "timestamp", OutOfRangeError),
-    ],
-)
-def test_single_values_that_do_not_fit(value: Any, type_: str, error: type[Exception]) -> None:
-    """A literal of the right kind that does not fit is told from one of the wrong kind: predicates need that."""
-    with pytest.raises(SchemaError) as caught:
-        cast_value(value, parse_type(type_))
-    assert type(caught.value) is error
-
-
-def test_cast_value_keeps_one_nan() -> None:
-    """Schemas and constraints that hold NaN compare equal."""
-    assert cast_value(float("nan"), parse_type("double")) is math.nan
-    assert (cast_value(np.float32("nan"), parse_type("float")),) == (math.nan,)
-
-
-@pytest.mark.parametrize(
-    ("type_", "default"),
-    [
-        *[
-            ("int8", 5),
-            ("string", ""),
-            ("binary", b"\0"),
-            ("double", NAN),
-            ("bool", False),
-            ("date", dt.date(1, 1, 1)),
-        ],
-        *[
-            ("timestamp", MOMENT),
-            ("decimal(38,38)", Decimal("0.5")),
-            ("varchar(2)", "ab"),
-        ],
-    ],
-)
-def test_default_arrays(type_: str, default: Any) -> None:
-    """A column that an insert leaves out, or that a file is older than, is filled with its default."""
-    schema = build_schema({"k": "int8", "v": column(type_, False, default), "n": type_}, "k")
-    which: Literal["write", "read"]
-    for which in ("write", "read"):
-        array = default_array(schema.by_name("v"), 3, which)
-        expected, failures = cast_list([default] * 3, parse_type(type_))
-        assert array.equals(expected) or (default != default and pc.all(pc.is_nan(array)).as_py())
-        assert array.type == expected.type and not failures
-    nulls = default_array(schema.by_name("n"), 2)
-    assert nulls.null_count == 2 and nulls.type == expected.type
-    assert len(default_array(schema.by_name("v"), 0)) == 0
-
-
-def test_cast_array_takes_canonical_arrays_as_they_are() -> None:
-    """No copy where none is needed: the caller decides on ownership."""
-    for type_ in ("int64", "timestamp", "double", "bool", "string", "decimal(9,2)", "date"):
-        array = pa.nulls(3, parse_type(type_).arrow)
-        result, failures = cast_array(array, parse_type(type_))
-        assert result.equals(array) and not failures
-
-
-@pytest.mark.parametrize(("values", "type_"), [c[1:3] for c in CASTS], ids=[c[0] for c in CASTS])
-def test_c2_a_row_fails_once(values: Any, type_: str) -> None:
-    """C2: a cast of two steps does not tell a row twice."""
-    if isinstance(values, pa.Array):
-        _, failures = cast_array(values, parse_type(type_))
-        rows = [row for failure in failures for row in failure.rows.tolist()]
-        assert len(rows) == len(set(rows))
-
-
-def test_read_and_write_defaults_are_two() -> None:
-    """After an ALTER of the default, rows from before the column still read the first one."""
-    altered = dataclasses.replace(one_column("int8").by_name("v"), read_default=1, write_default=2)
-    assert default_array(altered, 1, "read").to_pylist() == [1]
-    assert default_array(altered, 1, "write").to_pylist() == [2]
-
-
-def test_read_input_looks_at_no_value() -> None:
-    """What cannot be converted is told with its column's name, by the conversion."""
-    given_columns = read_input({"x": [object()], "y": [1]})
-    assert list(given_columns.columns) == ["x", "y"] and given_columns.row_count == 1
-    assert convert(read_input(ROWS), SCHEMA).row_count == 2
-
-
-def test_columns_of_many_rows_are_converted_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same columns and errors as one after the other; the first column with no rule for its type is named."""
-    schema = build_schema({"k": "int32", "s": "varchar(3)", "t": "timestamp", "d": "date"}, "k")
-    views = pa.chunked_array([pa.array(["abcd", None], pa.string_view())] * 2)
-    data = {"k": [1, 2**40, 3, None], "s": views, "t": ["2020-01-01", "no", "no", None], "d": [None] * 4}
-    wrong = data | {"s": pa.array([1] * 4), "d": pa.array([True] * 4)}
-    found = []
-    for rows_min in (1 << 17, 1):
-        monkeypatch.setattr("nyala.schema.convert._PARALLEL_ROWS_MIN", rows_min)
-        monkeypatch.setattr("os.cpu_count", lambda: 2)
-        made = convert(data, schema)
-        found.append((made.columns, made.errors.rows.tolist(), made.errors.messages))
-        with pytest.raises(SchemaError, match="column 's'"):
-            convert(wrong, schema)
-    assert found[0] == found[1] and found[0][1] == [1, 2, 3]

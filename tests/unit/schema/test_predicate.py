@@ -14,7 +14,6 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,6 @@ import pyarrow.compute as pc
 import pytest
 
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError, SchemaError
-from nyala.schema import like
-from nyala.schema.constraint import EMPTY, Constraint
 from nyala.schema.nodes import (
     And,
     Column,
@@ -37,7 +34,7 @@ from nyala.schema.nodes import (
     compare,
 )
 from nyala.schema.parser import parse_predicate
-from nyala.schema.predicate import BoundPredicate, bind, col, expr, from_json, to_json
+from nyala.schema.predicate import BoundPredicate, bind, col, from_json, to_json
 from nyala.schema.schema import build_schema
 from nyala.schema.tokens import DEPTH_MAX
 
@@ -80,133 +77,6 @@ def rows_of(where: Any, **columns: list[Any]) -> list[int]:
 
 # --- what is selected -------------------------------------------------------------------------------
 
-SELECTED: list[tuple[str, dict[str, list[Any]], list[int]]] = [
-    # NULL matches no comparison
-    ("n = 1", {"n": [1, None, 2]}, [0]),
-    ("n <> 1", {"n": [1, None, 2]}, [2]),
-    ("NOT n = 1", {"n": [1, None, 2]}, [2]),
-    ("n = 1 OR n IS NULL", {"n": [1, None, 2]}, [0, 1]),
-    ("NOT (n = 1 AND big = 1)", {"n": [1, None, None], "big": [2, 1, 2]}, [0, 2]),
-    ("n = NULL", {"n": [1, None]}, []),
-    ("n IN (1, NULL)", {"n": [1, 2, None]}, [0]),
-    ("n NOT IN (1, NULL)", {"n": [1, 2, None]}, []),
-    ("n NOT IN (1, 2)", {"n": [1, 3, None]}, [1]),
-    ("n NOT IN (1, 300)", {"n": [1, 3, None]}, [1]),
-    ("NOT (n = 1 AND NULL)", {"n": [1, 2, None]}, [1]),
-    ("NOT NULL OR n = 2", {"n": [1, 2]}, [1]),
-    ("n IN ()", {"n": [1, None]}, []),
-    ("n NOT IN ()", {"n": [1, None]}, [0, 1]),
-    # a literal that the column cannot hold keeps its meaning
-    ("n = 300", {"n": [127, None]}, []),
-    ("n < 300", {"n": [127, None]}, [0]),
-    ("n <> 300", {"n": [127, None]}, [0]),
-    ("n > -1e9999", {"n": [-128, None]}, [0]),
-    ("n < -1e-9999", {"n": [-1, 0]}, [0]),
-    ("n < 1e-9999", {"n": [-1, 0, 1]}, [0, 1]),
-    ("n < 2.5", {"n": [1, 2, 3]}, [0, 1]),
-    ("n > -2.5", {"n": [-3, -2]}, [1]),
-    ("n = 2.5", {"n": [2, 3]}, []),
-    ("n = 2.0", {"n": [2, 3]}, [0]),
-    ("n < 'x' OR TRUE", {}, []),
-    ("price = 1.234", {"price": [D("1.23")]}, []),
-    ("price > 1.234", {"price": [D("1.23"), D("1.24")]}, [1]),
-    ("price = 1.230", {"price": [D("1.23")]}, [0]),
-    ("price < 1000", {"price": [D("999.99"), None]}, [0]),
-    ("ratio = 0.1", {"ratio": [0.1, 0.10001]}, [0]),
-    ("ratio < 1e39", {"ratio": [3e38, math.inf, math.nan]}, [0]),
-    ("ratio > 1e39", {"ratio": [3e38, math.inf, math.nan]}, [1, 2]),
-    # NaN is equal to itself and greater than all else; -0.0 is 0.0
-    ("value = 'NaN'", {"value": [math.nan, 1.0, None]}, [0]),
-    ("value > 'Infinity'", {"value": [math.nan, math.inf]}, [0]),
-    ("value < 'NaN'", {"value": [math.nan, math.inf, -1.0]}, [1, 2]),
-    ("value >= 5", {"value": [math.nan, 4.0, 5.0]}, [0, 2]),
-    ("value IN (0, 'NaN')", {"value": [math.nan, -0.0, 0.0, 1.0, -math.nan]}, [0, 1, 2, 4]),
-    ("value = 0", {"value": [-0.0]}, [0]),
-    ("ratio = value", {"ratio": [math.nan, 0.5], "value": [math.nan, 0.25]}, [0]),
-    ("ratio < value", {"ratio": [math.nan, 0.5, math.nan], "value": [0.5, math.nan, math.nan]}, [1]),
-    ("ratio >= value", {"ratio": [math.nan, 0.5, math.nan], "value": [0.5, math.nan, math.nan]}, [0, 2]),
-    # time
-    ("time >= '2013-01-01' AND time < '2013-01-02'", {"time": [dt.datetime(2013, 1, 1), dt.datetime(2013, 1, 2)]}, [0]),
-    ("time = '2013-01-01 01:00+01:00'", {"time": [dt.datetime(2013, 1, 1)]}, [0]),
-    ("time = 1356998400000000", {"time": [dt.datetime(2013, 1, 1)]}, [0]),
-    ("day < '2013-01-01 12:00'", {"day": [dt.date(2013, 1, 1), dt.date(2013, 1, 2)]}, [0]),
-    ("day = DATE '2013-01-01'", {"day": [dt.date(2013, 1, 1)]}, [0]),
-    ("day = time", {"day": [dt.date(2013, 1, 1)] * 2, "time": [dt.datetime(2013, 1, 1), dt.datetime(2013, 1, 2)]}, [0]),
-    # text compares by bytes, and a varchar's literal is not cut
-    ("host < 'a'", {"host": ["B", "a", "b", "é"]}, [0]),
-    ("host > 'z'", {"host": ["B", "z", "é", "\U0001f98c"]}, [2, 3]),
-    ("code = 'abcd'", {"code": ["abc"]}, []),
-    ("code < 'abcd'", {"code": ["abc"]}, [0]),
-    ("raw > X'7f'", {"raw": [b"\x80", b"\x7f", b"\x7f\x00"]}, [0, 2]),
-    ("raw = 'a'", {"raw": [b"a", b"A"]}, [0]),
-    # LIKE
-    ("host LIKE 'a%'", {"host": ["a", "ab", "ba", None]}, [0, 1]),
-    ("host NOT LIKE 'a%'", {"host": ["a", "ab", "ba", None]}, [2]),
-    ("host LIKE '%a'", {"host": ["a", "ab", "ba"]}, [0, 2]),
-    ("host LIKE '%a%'", {"host": ["a", "xay", "b"]}, [0, 1]),
-    ("host LIKE 'a_c'", {"host": ["abc", "aéc", "a\nc", "ac", "abbc"]}, [0, 1, 2]),
-    ("host LIKE 'a.c'", {"host": ["abc", "a.c"]}, [1]),
-    ("host LIKE '50!%' ESCAPE '!'", {"host": ["50%", "500"]}, [0]),
-    ("host LIKE 'a\\%'", {"host": ["a\\b", "a%"]}, [0]),
-    ("host LIKE '%'", {"host": ["", "a", None]}, [0, 1]),
-    ("host LIKE ''", {"host": ["", "a"]}, [0]),
-    # bool
-    ("flag", {"flag": [True, False, None]}, [0]),
-    ("NOT flag", {"flag": [True, False, None]}, [1]),
-    ("flag < TRUE", {"flag": [True, False, None]}, [1]),
-    ("flag IN (TRUE, FALSE)", {"flag": [True, False, None]}, [0, 1]),
-    ("flag >= FALSE", {"flag": [True, False, None]}, [0, 1]),
-    # columns
-    ("n < big", {"n": [1, 2, None], "big": [2, 2, 2]}, [0]),
-    ("big = value", {"big": [2**53, 1], "value": [2.0**53, 1.5]}, [0]),
-    ("price = n", {"price": [D("2.00"), D("2.01")], "n": [2, 2]}, [0]),
-    ("price = value", {"price": [D("0.41")], "value": [0.41]}, [0]),
-    ("host = code", {"host": ["a", "b"], "code": ["a", "a"]}, [0]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "columns", "rows"), SELECTED, ids=[text for text, _, _ in SELECTED])
-def test_a_predicate_selects_the_rows_for_which_it_is_true(
-    text: str, columns: dict[str, list[Any]], rows: list[int]
-) -> None:
-    """These are the meanings that users will look up here."""
-    if columns:
-        assert rows_of(text, **columns) == rows
-    else:
-        with pytest.raises(SchemaError):
-            bound(text)
-
-
-def test_ten_thousand_values_are_looked_up_at_once() -> None:
-    """A join done by hand through isin() must not compare each value with each row."""
-    values = list(range(0, 20_000, 2))
-    many = bound(col("big").isin(values))
-    array = pa.array(range(20_000), pa.int64())
-    assert np.flatnonzero(many.evaluate({"big": array}, 20_000)).tolist() == values
-    chain = bound(" OR ".join(f"big = {value}" for value in values))
-    assert chain.constraints() == many.constraints()
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("c + 1", '"my n" + 1'),
-        ("1 - c", '1 - "my n"'),
-        ("x * -c", '2 * -"my n"'),
-        ("abs(c) % c / 2", 'abs("my n") % "my n" / 2'),
-        ("(c + 1) * 2", '("my n" + 1) * 2'),
-        ("c.cast('double')", 'CAST("my n" AS double)'),
-    ],
-)
-def test_columns_are_calculated_with(text: str, says: str) -> None:
-    """What Python's operators build is what the text says."""
-    built = eval(text, {"c": col("my n"), "x": np.int64(2)})
-    assert str(built.node) == says and built.node == expr(says).node
-    assert str(built > 5) == f"{says} > 5"
-    for wrong in ("c // 2", "2 ** c"):
-        with pytest.raises(InvalidArgumentError, match="not supported"):
-            eval(wrong, {"c": col("my n")})
-
 
 def test_text_in_double_quotes_is_told_how_to_be_text() -> None:
     """In SQL double quotes name a column, which few remember; a number beside it is no such mistake."""
@@ -243,74 +113,6 @@ def test_a_comparison_with_null_is_told() -> None:
         assert bound(text).null_note == "nothing is equal to NULL: host IS NULL finds such rows"
     for text in ("host IS NULL", "n = 1", "n IN (1, NULL)"):
         assert bound(text).null_note == ""
-
-
-def test_chunked_and_large_columns_are_taken_too() -> None:
-    """Whoever tests a predicate on his own Arrow table has such columns."""
-    mask = bound("host = 'b' AND n > 1").evaluate(
-        {
-            "host": pa.chunked_array([["a"], ["b", "b"]], pa.large_string()),
-            "n": pa.chunked_array([[1, 1], [2]], pa.int8()),
-        },
-        3,
-    )
-    assert mask.tolist() == [False, False, True]
-
-
-def test_a_dictionary_with_null_words_is_no_trap() -> None:
-    """Arrow allows NULL among a dictionary's words; such rows are NULL."""
-    array = pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.int8()), pa.array(["a", None]))
-    assert bound("code = 'a'").evaluate({"code": array}, 3).tolist() == [True, False, False]
-    assert bound("code IS NULL").evaluate({"code": array}, 3).tolist() == [False, True, True]
-    assert bound("code <> 'b'").evaluate({"code": array}, 3).tolist() == [True, False, False]
-
-
-def test_no_rows_are_no_trouble() -> None:
-    """Empty blocks and empty tables occur."""
-    arrays = {column.name: pa.array([], column.type.arrow) for column in SCHEMA.columns}
-    for text, _, _ in SELECTED:
-        if "'x' OR" not in text:
-            assert len(bound(text).evaluate(arrays, 0)) == 0
-
-
-class Lazy(Mapping[str, pa.Array]):
-    """Columns that say when they are decoded."""
-
-    def __init__(self, **arrays: pa.Array) -> None:
-        self.arrays, self.asked = arrays, list[str]()
-
-    def __getitem__(self, name: str) -> pa.Array:
-        self.asked.append(name)
-        return self.arrays[name]
-
-    def __iter__(self) -> Iterator[str]:
-        raise AssertionError("the columns are not listed")
-
-    def __len__(self) -> int:
-        raise AssertionError("the columns are not counted")
-
-
-def test_e4_columns_are_decoded_only_when_rows_are_left() -> None:
-    """The cheap condition decides most blocks; the text column of the others must not be decoded for nothing."""
-    where = bound("host LIKE '%a_b%' AND n = 5")
-    lazy = Lazy(n=pa.array([1, 2], pa.int8()))
-    assert not where.evaluate(lazy, 2).any() and lazy.asked == ["n"]
-
-
-def test_a_costly_term_sees_only_the_rows_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A regular expression over a million texts for the sake of one row makes a look-up slow."""
-    seen: list[int] = []
-    match = like.LikePattern.match
-
-    def counted(self: like.LikePattern, array: pa.Array) -> pa.Array:
-        seen.append(len(array))
-        return match(self, array)
-
-    monkeypatch.setattr(like.LikePattern, "match", counted)
-    where = bound("host LIKE '%a_b%' AND n = 5")
-    seen.clear()
-    arrays = {"host": pa.array(["xaabx"] * 99 + ["other"]), "n": pa.array([5] + [1] * 98 + [5], pa.int8())}
-    assert np.flatnonzero(where.evaluate(arrays, 100)).tolist() == [0] and seen == [2]
 
 
 # --- col() ------------------------------------------------------------------------------------------
@@ -487,11 +289,6 @@ def test_a_predicate_that_does_not_fit_the_table_says_why(
     assert message in str(caught.value)
 
 
-def test_no_predicate_binds_to_nothing() -> None:
-    """where=None reads all rows, without a mask."""
-    assert bind(None, SCHEMA) is None
-
-
 def test_a_tree_too_deep_is_an_error_and_one_just_allowed_works_deep_in_a_program() -> None:
     """A predicate that a program builds in a loop must not end it by a RecursionError."""
     deep: Node = col("n") == 1
@@ -522,18 +319,6 @@ def test_a_tree_too_deep_is_an_error_and_one_just_allowed_works_deep_in_a_progra
         allowed.constraints()
     finally:
         sys.setrecursionlimit(limit)
-
-
-def test_equal_predicates_are_those_that_say_the_same() -> None:
-    """Plans are cached and compared by predicate."""
-    assert bound("n = 5") == bound(col("n") == 5.0) == bound("5 = n") != bound("n = 6")
-    assert bound("value = 'NaN'") == bound(col("value") == math.nan)
-    assert hash(bound("value = 'NaN'")) == hash(bound(col("value") == float("nan")))
-    assert bound("n = 5") != "n = 5"
-    assert str(bound("ratio = 0.1 AND time = '2013-01-01' AND day = '2013-01-01T00:00Z'")) == (
-        "ratio = 0.1 AND time = TIMESTAMP '2013-01-01T00:00:00Z' AND day = DATE '2013-01-01'"
-    )
-    assert repr(bound("n = 5")) == "BoundPredicate('n = 5')"
 
 
 # --- JSON -------------------------------------------------------------------------------------------
@@ -679,167 +464,3 @@ def test_a_pyarrow_expression_that_does_not_fit_is_refused_when_bound(
 
 
 # --- constraints ------------------------------------------------------------------------------------
-
-DAY = 86_400_000_000
-CONSTRAINTS: list[tuple[str, dict[str, str]]] = [
-    ("big = 5", {"big": "in (5)"}),
-    ("big > 5", {"big": "in [6, )"}),
-    ("big < 5 AND big >= 2", {"big": "in [2, 4]"}),
-    ("big BETWEEN 3 AND 3.5", {"big": "in (3)"}),
-    ("big IN (3, 1, 2, 3) AND big > 1", {"big": "in (2, 3)"}),
-    ("big = 1 OR big = 2 OR big IN (7)", {"big": "in (1, 2, 7)"}),
-    ("big < 3 OR big = 7", {"big": "in (, 7]"}),
-    ("big < 3 OR big > 7", {"big": "not NULL"}),
-    ("big < 3 OR n = 7", {}),
-    ("(big = 1 AND n = 1) OR (big = 2 AND host = 'a')", {"big": "in (1, 2)"}),
-    ("(big = 1 AND big = 2) OR n = 1", {"n": "in (1)"}),
-    ("big = 1 OR big IS NULL", {"big": "in (1) or NULL"}),
-    ("big IS NULL", {"big": "NULL"}),
-    ("big IS NOT NULL", {"big": "not NULL"}),
-    ("big <> 5", {"big": "not NULL"}),
-    ("NOT big >= 5", {"big": "in (, 4]"}),
-    ("NOT (big >= 5 OR n < 2)", {"big": "in (, 4]", "n": "in [2, )"}),
-    ("NOT (big < 5 AND n < 2)", {}),
-    ("n >= -128", {"n": "not NULL"}),
-    ("n < 300", {"n": "not NULL"}),
-    ("host < 'b' AND host >= 'a'", {"host": "in ['a', 'b')"}),
-    ("host >= 'a' AND host <= 'a'", {"host": "in ('a')"}),
-    ("host > 'a' AND host >= 'a'", {"host": "in ('a', )"}),
-    ("host > 'a' OR host >= 'a'", {"host": "in ['a', )"}),
-    ("host <= 'a' AND host < 'a'", {"host": "in (, 'a')"}),
-    ("host <= 'a' OR host < 'a'", {"host": "in (, 'a']"}),
-    ("big NOT IN (1, 2)", {"big": "not NULL"}),
-    ("host IS NOT NULL", {}),
-    ("host LIKE 'ab%'", {"host": "in ['ab', 'ac')"}),
-    ("host LIKE 'ab_%' AND host > 'abc'", {"host": "in ('abc', 'ac')"}),
-    ("host NOT LIKE 'ab%'", {}),
-    ("host LIKE '%ab'", {}),
-    ("code NOT LIKE 'ab%'", {"code": "not NULL"}),
-    ("value > 5", {"value": "in (5.0, )"}),
-    ("value < 'NaN'", {"value": "in (, nan)"}),
-    ("value > 5 AND value < 5", {"value": "nothing"}),
-    ("price > 1.234 AND price < 2", {"price": "in [124, 199]"}),
-    ("time >= '1970-01-02'", {"time": f"in [{DAY}, )"}),
-    ("day = '1970-01-02'", {"day": "in (1)"}),
-    ("flag", {"flag": "in (True)"}),
-    ("flag OR NOT flag", {"flag": "in (False, True)"}),
-    ("n = big", {"n": "not NULL", "big": "not NULL"}),
-    ("n = 300", {"n": "nothing"}),
-    ("big = 1 AND big = 2", {"big": "nothing"}),
-    ("big = 1 AND big IS NULL", {"big": "nothing"}),
-    ("host IS NULL", {"host": "nothing"}),
-    ("big = 1 AND FALSE", {"big": "nothing"}),
-    ("FALSE", {}),
-]
-
-
-@pytest.mark.parametrize(("text", "constraints"), CONSTRAINTS, ids=[text for text, _ in CONSTRAINTS])
-def test_constraints_are_as_narrow_as_the_predicate_allows(text: str, constraints: dict[str, str]) -> None:
-    """What is not in a constraint is read from disk for nothing."""
-    found = bound(text).constraints()
-    assert {name: str(constraint) for name, constraint in found.items()} == constraints
-    for constraint in found.values():
-        constraint.check()
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("n = 300", ["n"]),
-        ("FALSE", []),
-        ("big = 1 AND big = 2", ["big"]),
-        ("host IS NULL AND (n = 1 OR flag)", ["host", "n", "flag"]),
-        ("n NOT IN (1, NULL)", ["n"]),
-        ("n = NULL AND big = price", ["n", "big", "price"]),
-    ],
-)
-def test_a_predicate_that_no_row_satisfies_says_so(text: str, names: list[str]) -> None:
-    """Then nothing at all is read."""
-    where = bound(text)
-    assert where.empty and where.prunes and not where.always
-    assert where.constraints() == dict.fromkeys(names, EMPTY)
-
-
-def test_a_predicate_that_every_row_satisfies_says_so() -> None:
-    """Then no mask is computed."""
-    assert bound("1 = 1 OR n = 5").always and not bound("n = n").always
-    assert bound("TRUE").columns == frozenset() and not bound("TRUE").prunes
-
-
-def test_the_text_after_a_prefix_is_the_least_that_no_longer_has_it() -> None:
-    """LIKE 'a%' skips by it; a text too small would skip rows."""
-    after = like.text_after_prefix
-    assert after("ab") == "ac" and after("a\ud7ff") == "a\ue000" and after("a\U0010ffff") == "b"
-    assert after("\U0010ffff") is None and after("") is None
-
-
-NAN = math.nan
-ZONES: list[tuple[str, tuple[Any, Any, int | None, int, bool], bool]] = [
-    # predicate, (min, max, null_count, row_count, has_nan), skipped
-    ("big = 5", (6, 9, 0, 10, False), True),
-    ("big = 5", (1, 4, 0, 10, False), True),
-    ("big = 5", (5, 9, 0, 10, False), False),
-    ("big > 9", (1, 9, 0, 10, False), True),
-    ("big >= 9", (1, 9, 0, 10, False), False),
-    ("big < 1", (1, 9, 0, 10, False), True),
-    ("big IN (1, 9)", (2, 8, 0, 10, False), True),
-    ("big IN (1, 5, 9)", (2, 8, 0, 10, False), False),
-    ("big = 5", (None, None, 10, 10, False), True),
-    ("big = 5", (None, None, 9, 10, False), False),
-    ("big = 5", (None, None, None, 10, False), False),
-    ("big = 5", (None, 4, 0, 10, False), True),
-    ("big = 5", (6, None, 0, 10, False), True),
-    ("big = 5", (0, 9, 0, 0, False), True),
-    ("big <> 5", (5, 5, 0, 10, False), False),
-    ("big IS NULL", (1, 9, 0, 10, False), True),
-    ("big IS NULL", (1, 9, 1, 10, False), False),
-    ("big IS NULL", (1, 9, None, 10, False), False),
-    ("big IS NOT NULL", (None, None, 10, 10, False), True),
-    ("big IS NOT NULL", (1, 9, 9, 10, False), False),
-    ("big = 5 OR big IS NULL", (6, 9, 0, 10, False), True),
-    ("big = 5 OR big IS NULL", (6, 9, 1, 10, False), False),
-    ("value > 9", (1.0, 8.0, 0, 10, False), True),
-    ("value > 9", (1.0, 8.0, 0, 10, True), False),
-    ("value = 'NaN'", (1.0, 8.0, 0, 10, False), True),
-    ("value = 'NaN'", (1.0, 8.0, 0, 10, True), False),
-    ("value < 0", (1.0, 8.0, 0, 10, True), True),
-    ("value < 0", (None, None, 0, 10, True), False),
-    ("value < 'NaN'", (1.0, 8.0, 0, 10, True), False),
-    ("value = 0", (-0.0, -0.0, 0, 10, False), False),
-    ("value IS NOT NULL", (None, None, 5, 10, True), False),
-    ("host = 'abc'", ("ab", "ac", 0, 10, False), False),
-    ("host = 'abc'", (b"ab", b"ac", 0, 10, False), False),
-    ("host = 'b'", (b"ab", b"ac", 0, 10, False), True),
-    ("host > 'ac'", (b"ab", b"ac", 0, 10, False), True),
-    ("host = 'é'", (b"\xc3", b"\xc4", 0, 10, False), False),
-    ("host LIKE 'x%'", ("a", "w", 0, 10, False), True),
-    ("host LIKE 'x%'", ("a", "xa", 0, 10, False), False),
-    ("raw = X'ff'", (b"\x00", b"\xfe", 0, 10, False), True),
-    ("flag", (False, False, 0, 10, False), True),
-    ("NOT flag", (False, True, 0, 10, False), False),
-    ("price = 1.23", (124, 200, 0, 10, False), True),
-]
-
-
-@pytest.mark.parametrize(
-    ("text", "zone", "skipped"), ZONES, ids=[f"{text} {zone}" for text, zone, _ in ZONES]
-)
-def test_z1_a_zone_is_skipped_when_nothing_in_it_can_match(
-    text: str, zone: tuple[Any, Any, int | None, int, bool], skipped: bool
-) -> None:
-    """Skipped wrongly, rows are lost; not skipped, time is."""
-    (constraint,) = bound(text).constraints().values()
-    assert constraint.excludes_range(*zone) is skipped
-
-
-def test_constraints_combine() -> None:
-    """The scan merges a predicate with bounds of its own."""
-    low, high = Constraint(lower=1.0, null="none"), Constraint(upper=2.0, upper_inclusive=False)
-    both = low.intersect(high)
-    assert str(both) == "in [1.0, 2.0)" and str(high) == "in (, 2.0) or NULL"
-    assert low.union(high).is_any and low.union(EMPTY) == low and low.intersect(EMPTY) == EMPTY
-    assert high.intersect(Constraint(lower=3.0)) == Constraint(null="only")
-    assert Constraint.one_of([2, 1, 2]).values == (1, 2) and Constraint.one_of([]) == EMPTY
-    assert Constraint.one_of([1]).union(Constraint(null="only")).admits(None)
-    assert not Constraint.one_of([1]).admits(None)
-    assert str(Constraint.one_of(range(9))) == "in (0, 1, 2, 3, 4, …)"

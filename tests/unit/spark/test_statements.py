@@ -278,20 +278,6 @@ def test_constant_expressions_are_left_open_for_spark_to_say(
     assert all(term.type == T.field(term.column).type for term in use.open)
 
 
-def test_a_text_that_was_looked_at_before_is_looked_at_again_when_a_table_is_another() -> None:
-    """What is known of a text holds for the schemas with which it was found; and only so many are kept."""
-    text = "SELECT * FROM t WHERE k = 1"
-    first = find_uses(text, {("t",): U}.get)
-    assert find_uses(text, {("t",): U}.get) is first
-    assert first[0].columns == ("k", "x")
-    wider = U.append(pa.field("y", pa.int64()))
-    assert find_uses(text, {("t",): wider}.get)[0].columns == ("k", "x", "y")
-    assert find_uses(text, {}.get) == []
-    for number in range(2 * statements._KNOWN_MAX):
-        find_uses(f"SELECT k FROM u WHERE k = {number}", TABLES.get)
-    assert len(statements._known) <= statements._KNOWN_MAX
-
-
 def test_the_text_is_changed_only_where_tables_stand() -> None:
     """Spark gets the user's words; braces in them are no placeholders; a table keeps its name as its alias."""
     text = "SELECT t.v, '{x}' FROM t WHERE k IN (SELECT z.k FROM u AS z)"

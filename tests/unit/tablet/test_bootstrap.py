@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support import note_drains, open_database
+from tests.support import open_database
 
 import nyala
 from nyala.cfile.cache import BlockCache
@@ -202,25 +201,6 @@ def test_a_reader_that_follows_comes_to_the_same(world: World, steps: Any, cut: 
 # --- named cases ----------------------------------------------------------------------------------------
 
 
-def test_deletes_in_between(world: World) -> None:
-    """insert, update, delete, insert again, update again, of one key: five records that must not be mixed."""
-    table = world.table()
-    moments = [
-        table.insert({"k": [1], "a": [1]}).timestamp,
-        table.update({"k": [1], "a": [2]}).timestamp,
-        table.delete({"k": [1]}).timestamp,
-        table.insert({"k": [1], "b": [3]}).timestamp,
-        table.update({"k": [1], "a": [4]}).timestamp,
-        table.delete({"k": [1]}).timestamp,
-    ]
-    root, report = world.replayed()
-    assert (report.records, report.rows, report.timestamp_max) == (6, 6, moments[-1])
-    same_everywhere(world, table.name, [root], moments)
-    assert rows_of(root, table.name, moments[4]) == [(1, 4, 3)]
-    memory = next(tablet.memory for tablet in root.table(table.name).tablets if tablet.memory.row_count)
-    assert memory.row_count == 1  # the row came back to life where it lay (R5)
-
-
 @pytest.mark.parametrize("gather", [1, 2, ALL_AT_ONCE])
 def test_what_is_durable_is_passed_over(world: World, monkeypatch: pytest.MonkeyPatch, gather: int) -> None:
     """A record at the durable mark is in the files, one behind it is not: neither is lost nor doubled."""
@@ -280,24 +260,6 @@ def home_of(world: World, table: Any, key: int) -> int:
     return int(state.tablets[ordinal].id)
 
 
-def test_two_tables_in_turn(world: World) -> None:
-    """Records of several tables in one batch and in turns keep to their own."""
-    one = world.table()
-    two = world.db.create_table("other", {"k": "int64", "v": "string"}, "k")
-    moments = []
-    for number in range(6):
-        with world.db.batch() as batch:
-            batch.upsert(one.name, {"k": [number % 3], "a": [number]})
-            batch.upsert("other", {"k": [number % 2], "v": [f"{number}"]})
-        moments.append(batch.results[0].timestamp)
-        moments.append(two.delete({"k": [number % 2]}).timestamp)
-    root, report = world.replayed()
-    assert report.records == 12
-    same_everywhere(world, one.name, [root], moments)
-    same_everywhere(world, "other", [root], moments)
-    world.db.drop_table("other")
-
-
 def test_idempotency_keys_come_back(world: World) -> None:
     """A job that asks again after a crash is told that its batch was committed, also when it changed nothing."""
     from nyala.tablet.write_path import Request, write
@@ -314,70 +276,6 @@ def test_idempotency_keys_come_back(world: World) -> None:
     }  # fmt: skip
     assert [json.loads(found[key].result)["inserted"] for key in found] == [1, 0]
     assert report.records == 3
-
-
-def test_records_of_few_rows_are_applied_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log of single rows would take more of an open than it has to."""
-    table = world.table()
-    for k in range(30):
-        table.insert({"k": [k], "a": [k]})
-    drained = note_drains(monkeypatch)
-    _, report = world.replayed()
-    assert drained == [30] and report.rows == 30
-
-
-def applied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """What replays apply from here on, with its number of rows."""
-    calls: list[tuple[str, int]] = []
-    apply = bootstrap._apply
-
-    def noted(state: Any, kind: str, gathered: Any) -> None:
-        calls.append((kind, gathered.rows))
-        apply(state, kind, gathered)
-
-    monkeypatch.setattr(bootstrap, "_apply", noted)
-    return calls
-
-
-def test_work_is_counted_per_gather_and_not_per_record(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a million small records would otherwise take minutes at each open."""
-    table = world.table()
-    for k in range(60):
-        table.upsert({"k": [k], "a": [k]})
-        table.update({"k": [k // 2], "a": [-k]})
-    calls = applied(monkeypatch)
-    root, _ = world.replayed()
-    assert calls == [("insert", 60), ("update", 60)]
-    calls.clear()
-    monkeypatch.setattr(bootstrap, "GATHER_ROWS", 10)
-    again, _ = world.replayed()
-    assert max(rows for _, rows in calls) <= 10 and sum(rows for _, rows in calls) == 120
-    same_everywhere(world, table.name, [root, again], [world.db.now()])
-
-
-def test_deletes_are_gathered_until_a_key_comes_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A feed with deletes would be replayed record by record; or a row that came again be deleted with the first."""
-    table = world.table()
-    for k in range(40):
-        table.insert({"k": [k], "a": [k]})
-        if k % 3 == 0:
-            table.delete({"k": [k // 2]}, errors="collect")
-    moments = [world.db.now()]
-    calls = applied(monkeypatch)
-    root, _ = world.replayed()
-    assert [kind for kind, _ in calls] == ["insert", "delete"]
-    same_everywhere(world, table.name, [root], moments)
-    moments.append(table.insert({"k": [0], "a": [-1]}).timestamp)  # again, after its delete
-    moments.append(table.update({"k": [0], "a": [-2]}).timestamp)
-    moments.append(table.delete({"k": [0]}).timestamp)
-    moments.append(table.upsert({"k": [0], "a": [-3]}).timestamp)
-    calls.clear()
-    root, _ = world.replayed()
-    assert [kind for kind, _ in calls] == ["insert", "delete", "insert", "update", "delete", "insert"]
-    same_everywhere(world, table.name, [root], moments)
-    monkeypatch.setattr(bootstrap, "_COMPARED_ROWS_MAX", 0)
-    again, _ = world.replayed()
-    same_everywhere(world, table.name, [again], moments)
 
 
 @pytest.mark.parametrize("compared_max", [0, 3, 4096])
@@ -438,17 +336,3 @@ def test_a_record_that_changes_a_row_twice_is_refused(world: World, kind: str, a
         return
     with pytest.raises(nyala.CorruptionError, match=f"wal/x at offset 1: .*twice in its rows to {kind}"):
         world.replayed()
-
-
-def test_rows_of_a_group_may_stand_in_any_order(world: World) -> None:
-    """What is gathered from many records is not in key order; memory needs it so."""
-    table = world.table()
-    chance = np.random.default_rng(5)
-    keys = chance.permutation(200)
-    for part in np.array_split(keys, 20):
-        table.insert({"k": part.tolist(), "a": part.tolist()})
-    for part in np.array_split(chance.permutation(200), 13):
-        table.update({"k": part.tolist(), "a": (-part).tolist()})
-    root, _ = world.replayed()
-    same_everywhere(world, table.name, [root], [record.timestamp for record in world.records])
-    assert rows_of(root, table.name, world.db.now()) == [(k, -k, 7) for k in range(200)]

@@ -31,7 +31,7 @@ from nyala.errors import CorruptionError, StorageError
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet import compaction_run
 from nyala.tablet.compaction import CompactionReport, compact, run_here
-from nyala.tablet.compaction_plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
+from nyala.tablet.compaction_plans import MajorPlan, MergePlan, MinorPlan, Plan
 from nyala.tablet.flush import flush
 from nyala.tablet.workers import JobCancelled
 from nyala.testing.faulty_files import FaultyFiles
@@ -444,46 +444,6 @@ def test_a_table_dropped_during_its_compaction_takes_everything_along(
     assert rows(db["t"]) == []
 
 
-@pytest.mark.parametrize("kind", ["minor", "major", "merge"])
-def test_a_table_renamed_during_its_compaction_keeps_its_new_name(db: Database, kind: str) -> None:
-    """What is installed is the present table with new files, not the table of the beginning."""
-    told = two_rowsets(db)
-    assert KINDS[kind][0](db, at("written", lambda: db.rename_table("t", "new")))
-    assert db.list_tables() == ["new"]
-    db.rename_table("new", "t")
-    told.check()
-    no_orphan(db)
-
-
-def test_v1_a_rowset_is_in_one_compaction_at_a_time(db: Database) -> None:
-    """A second one of the same rowset does nothing; one of another rowset goes on beside it."""
-    told = two_rowsets(db)
-    seen = []
-
-    def second() -> None:
-        seen.append((merge(db), minor(db), major(db), minor(db, number=1)))
-
-    assert merge(db, only=slice(1), phase=at("reserved", second))
-    ((same, delta, base, other),) = seen
-    assert (same, delta, base) == (None, None, None) and other is not None
-    told.check()
-
-
-def test_rowsets_that_are_gone_are_passed_over(db: Database) -> None:
-    """A plan may be old when its turn comes."""
-    told = two_rowsets(db)
-    ids = tuple(rowset.id for rowset in rowsets(db))
-    assert merge(db)
-    version = db._writer().state.version
-    assert carry_out(db, MergePlan(ids, 1.0)) is None
-    assert carry_out(db, MajorPlan(ids[0], (LIVENESS,), 1.0)) is None
-    assert carry_out(db, MinorPlan(ids[0], slice(9), 1.0)) is None
-    assert carry_out(db, ExpirePlan(ids, 1.0)) is None
-    assert major(db) is None and minor(db) is None, "no REDO: nothing to do"
-    assert db._writer().state.version == version
-    told.check()
-
-
 # --- ghosts -----------------------------------------------------------------------------------------------
 
 
@@ -501,26 +461,6 @@ def lives(db: Database, count: int, ends_alive: bool) -> Told:
         db.flush()
     assert len(rowsets(db)) == count
     return told
-
-
-@pytest.mark.parametrize("count", [1, 2, 4])
-@pytest.mark.parametrize("ends_alive", [True, False], ids=["live in the last", "dead everywhere"])
-def test_r5_a_key_that_is_dead_in_several_rowsets_is_one_row_with_all_its_lives(
-    db: Database, count: int, ends_alive: bool
-) -> None:
-    """The living row's values win whatever the order of the rowsets, and each life can still be read."""
-    told = lives(db, count, ends_alive)
-    ids = tuple(rowset.id for rowset in rowsets(db))
-    assert carry_out(db, MergePlan(ids[::-1], 1.0))
-    (merged,) = rowsets(db)
-    assert merged.row_count == 1 + count, "one row of the key"
-    told.check()
-    # And once more, from one rowset that has it all; a late life goes to memory.
-    if not ends_alive:
-        told.write("insert", {"k": [1], "v": [5]})
-    told.write("update", {"k": [1], "v": [6]})
-    assert merge(db)
-    told.check()
 
 
 @pytest.mark.parametrize(
@@ -559,25 +499,6 @@ def test_r5_a_key_that_comes_back_during_a_merge_of_its_ghosts(folder: Path, db:
     db.flush()
     assert merge(db)
     told.check()
-
-
-def test_rows_inserted_and_deleted_at_one_moment_are_never_there(db: Database) -> None:
-    """Equal timestamps: a batch's changes of one key come to one, so no life is empty (W4) and G1 holds."""
-    told = two_rowsets(db)
-    for _ in range(2):
-        with db.batch() as batch:
-            batch.insert("t", {"k": [40, 41], "a": [1, 1]})
-            batch.delete("t", {"k": [40]})
-            batch.update("t", {"k": [41], "a": [2]})
-            batch.delete("t", {"k": [41, 0]})
-            batch.insert("t", {"k": [0], "a": [3]})
-        told.note()
-        db.flush()
-    table = db["t"]
-    assert [change["a"] for change in table.history({"k": 40}).to_pylist()] == []
-    assert merge(db)
-    told.check()
-    assert len(table.history({"k": 0})) == 5
 
 
 def many_rows(db: Database) -> Told:
@@ -625,25 +546,6 @@ def test_c1_a_merge_refuses_a_key_that_is_alive_twice(db: Database) -> None:
 
 
 # --- what a compaction leaves -------------------------------------------------------------------------------
-
-
-def test_a_merge_ends_with_rowsets_that_do_not_overlap_and_no_redo(db: Database) -> None:
-    """That is what makes the next scan and the next look-up cheap."""
-    told = many_rows(db)
-    told.write("update", {"k": [3, 500], "v": [1, 2]})
-    told.write("delete", {"k": [4, 501]})
-    db.flush()
-    size = sum(rowset.size_bytes for rowset in rowsets(db))
-    report = merge(db, 2)
-    assert all(not rowset.redo and not rowset.parts and len(rowset.undo) == 1 for rowset in rowsets(db))
-    left, right = rowsets(db)
-    assert left.meta.key_max < right.meta.key_min
-    assert report.bytes_before == size
-    assert report.bytes_after == sum(rowset.size_bytes for rowset in rowsets(db))
-    told.check()
-    db._writer().collect_garbage()
-    assert data_files(db.path) == set(db._writer().state.files())
-    assert len(data_files(db.path)) == 4
 
 
 @pytest.mark.parametrize(
@@ -698,17 +600,6 @@ def test_a_major_delta_compaction_again_and_again(db: Database) -> None:
         assert not [name for name in data_files(again.path) if name.endswith(".part")]
 
 
-def test_a_minor_delta_compaction_merges_the_neighbours_it_is_told(db: Database) -> None:
-    """Marks and other files stay."""
-    told = two_rowsets(db)
-    before = rowsets(db)[0]
-    assert minor(db, slice(1, 3))
-    after = rowsets(db)[0]
-    assert (after.meta, after.undo, len(after.redo)) == (before.meta, before.undo, 3)
-    assert (after.redo[0], after.redo[2]) == (before.redo[0], before.redo[3])
-    told.check()
-
-
 def undo_files(db: Database) -> Told:
     """A rowset whose column `a` has a UNDO file of each of six majors, and `b` one of the third and the last."""
     db.create_table("t", {"k": "int64", "a": "int64", "b": "int64"}, "k", history="forever")
@@ -746,27 +637,6 @@ def test_x2_undo_files_merged_in_any_order_keep_every_moment(db: Database, first
 
 
 # --- what it costs ---------------------------------------------------------------------------------------
-
-
-def test_updating_one_column_of_a_wide_row_writes_that_column_only(db: Database) -> None:
-    """Specification, "Handling mutations against on-disk files": large columns are neither read nor written again."""
-    names = [f"c{number}" for number in range(50)]
-    table = db.create_table("t", {"k": "int64", **dict.fromkeys(names, "string")}, "k")
-    count = 500
-    wide = {name: [f"{name} {k} {'x' * 20}" for k in range(count)] for name in names}
-    table.insert({"k": list(range(count)), **wide})
-    db.flush()
-    base = rowsets(db)[0].base_bytes
-    table.update({"k": list(range(count)), "c7": ["changed"] * count})
-    db.flush()
-    (redo,) = rowsets(db)[0].redo
-    schema = db._writer().root.table("t").schema
-    assert list(redo.column_ids) == [schema.by_name("c7").id]
-    assert redo.size_bytes < base / 30
-    report = major(db)
-    (part,) = rowsets(db)[0].parts
-    assert part.column_ids == {schema.by_name("c7").id} and report.bytes_after < base / 10
-    assert table.get({"k": 3}) == {"k": 3, **{name: wide[name][3] for name in names}, "c7": "changed"}
 
 
 class _Opened(PosixFiles):

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support import calls_of
 
 from nyala.delta.run import LIVENESS
 from nyala.tablet.compaction_plans import (
@@ -31,7 +30,6 @@ from nyala.tablet.compaction_policy import (
     choose_expire,
     choose_major,
     choose_minor,
-    choose_rewrite,
     plan_full,
 )
 from nyala.tablet.merge_policy import BUDGET_UNITS, SUPPORT_ADJUST, KeySpace, choose_merge
@@ -86,25 +84,6 @@ def average_height(rowsets):
 def test_average_height_is_that_at_which_the_data_lies(bounds, height):
     """Kudu's metric: rowsets to look a key up in, on average over the bytes."""
     assert average_height([layout(i, *b) for i, b in enumerate(bounds)]) == pytest.approx(height)
-
-
-def test_keys_with_a_long_common_prefix_are_told_apart():
-    """Without cutting the prefix all keys of one customer would be one integer, and nothing would overlap."""
-    prefix = b"customer/0000000000000000/"
-    halves = [
-        layout(i, prefix + low, prefix + high)
-        for i, (low, high) in enumerate([(b"\0", b"\x80"), (b"\x80", b"\xff")])
-    ]
-    assert average_height(halves) == pytest.approx(1.0)
-    both = [layout(0, prefix + b"\0", prefix + b"\xa0"), layout(1, prefix + b"\0", prefix + b"\x10")]
-    assert average_height(both) == pytest.approx((2 + 1 + 1 / 10) / 2)
-
-
-def test_bounds_that_are_the_same_number_are_still_a_range():
-    """Padding makes b"a" and b"a" with zeros one number; the two rowsets still cover each other."""
-    both = [layout(i, b"a", b"a\0\0") for i in range(2)]
-    assert average_height(both) == pytest.approx(2.0)
-    assert choose_merge(both) is not None
 
 
 # --- merging: the objective -----------------------------------------------------------------------
@@ -217,21 +196,6 @@ def _overlap(own, other):
 # --- merging: the cases that need thought ---------------------------------------------------------
 
 
-def test_nothing_to_merge():
-    assert choose_merge([]) is None
-    assert choose_merge([layout(1, 0, 100)]) is None
-    full_side_by_side = [layout(i, 100 * i, 100 * i + 99) for i in range(10)]
-    assert choose_merge(full_side_by_side) is None
-    assert choose_merge(full_side_by_side, growth=math.inf) is None
-
-
-def test_two_rowsets_of_the_same_keys_are_merged():
-    plan = choose_merge([layout(1, 0, 100), layout(2, 0, 100), layout(3, 200, 300)])
-    assert plan is not None and plan.rowsets == (1, 2) and plan.output_count == 2
-    # Each of 64 MB loses one of its two; two rowsets stay. Written are 64 MB, and 4 for the work as such.
-    assert plan.gain == pytest.approx((2 - SUPPORT_ADJUST) * 64 / (64 + 4))
-
-
 def test_one_key_dead_in_many_rowsets_is_merged():
     """A row that is deleted and inserted again all day has a dead copy in each flushed rowset (Kudu: width 0)."""
     plan = choose_merge([layout(i, 7, 7, 1000) for i in range(50)])
@@ -239,45 +203,6 @@ def test_one_key_dead_in_many_rowsets_is_merged():
     assert choose_merge([layout(i, 7, 7) for i in range(3)]) is not None, (
         "full ones are company to each other"
     )
-
-
-def test_a_small_rowset_over_a_large_tablet_waits_for_others():
-    """Q1: Kudu would rewrite 128 MB for each megabyte; four of them are merged with each other."""
-    tablet = [layout(i, 100 * i, 100 * i + 99) for i in range(10)]
-    wide = [layout(100 + i, 5, 995, MB) for i in range(4)]
-    assert choose_merge([*tablet, wide[0]]) is None
-    plan = choose_merge([*tablet, *wide])
-    assert plan is not None and set(plan.rowsets) == {100, 101, 102, 103}
-    assert choose_merge([*tablet, wide[0]], growth=math.inf) is not None, (
-        "a quiet tablet is tidied all the same"
-    )
-
-
-def test_tiny_rowsets_side_by_side_are_joined_but_not_across_a_full_one():
-    """Merging across would lay a new rowset over the full one."""
-    rowsets = [
-        layout(1, 0, 9, 100_000),
-        layout(2, 10, 19, 100_000),
-        layout(3, 20, 29),
-        layout(4, 30, 39, 100_000),
-    ]
-    plan = choose_merge(rowsets)
-    assert plan is not None and plan.rowsets == (1, 2)
-    reserved = [dataclasses.replace(r, available=r.id != 3) for r in (rowsets[0], rowsets[2], rowsets[3])]
-    assert choose_merge(reserved) is None, "Q3: nor across one that is being compacted"
-
-
-def test_q3_a_reserved_rowset_is_in_no_plan():
-    rowsets = [
-        layout(i, 0, 100, available=i != 2, redo_files=((9 * MB, 1000),), redo_columns={1: 10**6})
-        for i in range(4)
-    ]
-    plan = choose_merge(rowsets)
-    assert plan is not None and set(plan.rowsets) == {0, 1, 3}
-    reserved = [
-        dataclasses.replace(r, available=False, all_expired=True, expired_rows=r.row_count) for r in rowsets
-    ]
-    assert best_plan(reserved) is None and plan_full(reserved) == []
 
 
 def test_rowsets_larger_than_the_budget_are_merged_two_by_two():
@@ -293,27 +218,6 @@ def test_history_is_weight_but_not_width():
     assert choose_merge([hot, layout(2, 0, 100, MB)], growth=math.inf) is None
 
 
-@pytest.mark.parametrize("kind", ["wide", "narrow", "tiny", "strings"])
-def test_what_a_decision_costs_grows_as_the_rowsets(kind):
-    """Every look at a tablet costs this; of 500 rowsets 60 ms were measured."""
-
-    def calls(count):
-        rng = random.Random(1)
-        rowsets = []
-        for number in range(count):
-            low = rng.randrange(2**60)
-            high = low + (rng.randrange(2**60) if kind == "wide" else 2**60 // 500)
-            bounds = (
-                sorted(rng.randbytes(40) for _ in range(2)) if kind == "strings" else [key(low), key(high)]
-            )
-            rowsets.append(layout(number, *bounds, 50_000 if kind == "tiny" else rng.randrange(1, 33) * MB))
-        assert best_plan(rowsets) is not None
-        return sum(calls_of(lambda: best_plan(rowsets)).values())
-
-    few, many = calls(250), calls(500)
-    assert many <= 2.5 * few and many <= 200 * 500
-
-
 def test_thousands_of_rowsets_are_looked_at_in_neighbourhoods():
     """A tablet that nobody compacted for a year is taken up again, with bounded memory."""
     numbers = random.Random(1).sample(range(3000), 3000)
@@ -325,32 +229,6 @@ def test_thousands_of_rowsets_are_looked_at_in_neighbourhoods():
 
 
 # --- space ----------------------------------------------------------------------------------------
-
-
-def test_a_rowset_of_mostly_expired_rows_is_rewritten():
-    """KUDU-1625: the disk comes back although no rowset overlaps."""
-    rowset = layout(1, 0, 100, expired_rows=200_000)
-    assert rowset.row_count == 335_544
-    plan = best_plan([rowset])
-    assert plan == choose_rewrite([rowset]) and isinstance(plan, MergePlan) and plan.rowsets == (1,)
-    assert choose_rewrite([dataclasses.replace(rowset, expired_rows=150_000)]) is None, "less than half"
-    history = layout(1, 0, 100, undo_bytes=100 * MB, expired_undo_bytes=70 * MB)
-    assert choose_rewrite([history]) is not None
-
-
-def test_of_two_the_one_that_gives_more_back_for_its_cost_is_rewritten():
-    some = layout(1, 0, 100, undo_bytes=40 * MB, expired_undo_bytes=40 * MB)
-    more = layout(2, 200, 300, undo_bytes=80 * MB, expired_undo_bytes=80 * MB)
-    plan = choose_rewrite([some, more])
-    assert plan is not None and plan.rowsets == (2,) and plan.output_count == 1
-
-
-def test_what_expired_as_a_whole_is_dropped_first_and_all_at_once():
-    """It costs a catalogue transaction and makes the rest smaller."""
-    gone = layout(1, 0, 100, expired_rows=335_544, all_expired=True)
-    file = layout(2, 0, 100, undo_bytes=2 * MB, expired_undo_bytes=MB, expired_undo_files=1)
-    plan = best_plan([gone, file, layout(3, 0, 100)])
-    assert isinstance(plan, ExpirePlan) and plan.rowsets == (1, 2)
 
 
 def test_what_waits_behind_an_expiry_does_not_wait_longer_for_it():
@@ -409,17 +287,6 @@ def test_deletes_alone_are_a_reason_too():
     assert choose_major([rowset]).gain > 1
 
 
-def test_a_little_redo_waits_for_company():
-    """Each major delta compaction leaves an UNDO file: not one for each flush of a thousand hot rows."""
-    hot = layout(1, 0, 100, 100_000, redo_files=((50_000, 2000),) * 3, redo_columns={1: 6000})
-    assert choose_major([hot]) is None and choose_minor([hot]) is None
-    due = dataclasses.replace(hot, redo_files=((50_000, 2000),) * 4, redo_bytes=200_000)
-    plan = best_plan([due])
-    assert choose_minor([due]) is None
-    assert isinstance(plan, MajorPlan), "and then it is not merged with its like first"
-    assert isinstance(best_plan([hot], PolicyOptions(quiet=True)), MajorPlan)
-
-
 def test_many_redo_files_are_merged_by_the_logarithmic_rule():
     sizes = (8000, 4000, 1000, 1000, 1000)
     rowset = layout(1, 0, 100, redo_files=[(s, 10) for s in sizes], redo_columns={1: 50})
@@ -428,15 +295,6 @@ def test_many_redo_files_are_merged_by_the_logarithmic_rule():
     assert best_plan([rowset]) == choose_minor([rowset])
     plan = choose_minor([rowset])
     assert plan.files == slice(1, 6) and plan.kind == "redo"
-
-
-def test_undo_files_are_merged_later_and_not_into_large_ones():
-    """No scan of the present opens them; and a large one should be able to expire as a whole."""
-    small = [(1000, 10)] * UNDO_FILES_MIN
-    assert choose_minor([layout(1, 0, 100, undo_files=small[1:])]) is None
-    plan = choose_minor([layout(1, 0, 100, undo_files=[(9 * MB, 1), *small])])
-    assert plan.kind == "undo" and plan.files == slice(1, 1 + UNDO_FILES_MIN)
-    assert choose_minor([layout(1, 0, 100, undo_files=[(9 * MB, 1)] * 2 * UNDO_FILES_MIN)]) is None
 
 
 # --- all together ---------------------------------------------------------------------------------
@@ -484,19 +342,6 @@ def test_compact_by_hand_joins_what_would_fit_afterwards():
     """Two halves of 25 MB leave room for 6 MB; otherwise a second compact() would find work."""
     rowsets = [layout(1, 0, 10, 25 * MB), layout(2, 5, 20, 25 * MB), layout(3, 30, 40, 6 * MB)]
     assert [(p.rowsets, p.output_count) for p in plan_full(rowsets)] == [((1, 2, 3), 2)]
-
-
-def test_compact_by_hand_does_not_rewrite_for_what_goes_with_whole_files():
-    rowset = layout(
-        1, 0, 10, undo_bytes=20 * MB, undo_files=[(19 * MB, 1000), (MB, 100)], expired_undo_bytes=19 * MB
-    )
-    assert [type(p) for p in plan_full([rowset])] == [MergePlan]
-    assert [type(p) for p in plan_full([dataclasses.replace(rowset, expired_undo_files=1)])] == [ExpirePlan]
-
-
-def test_compact_by_hand_does_not_join_across_a_reserved_rowset():
-    rowsets = [layout(1, 0, 10, 1000), layout(2, 20, 30, 1000, available=False), layout(3, 40, 50, 1000)]
-    assert plan_full(rowsets) == []
 
 
 # --- stability: a tablet that lives ---------------------------------------------------------------
@@ -797,13 +642,6 @@ def test_columns_that_are_most_of_the_base_are_rewritten_with_the_rest() -> None
         )  # fmt: skip
         (by_hand,) = plan_full([rowset])
         assert isinstance(best_plan([rowset]), kind) and isinstance(by_hand, by_hand_kind)
-
-
-def test_what_a_newer_part_has_is_garbage() -> None:
-    """Of a rowset that was compacted column by column, half may be columns that nobody reads any more."""
-    for superseded, due in ((0, False), (10 * MB, False), (24 * MB, True)):
-        plan = best_plan([layout(1, 0, 9, 40 * MB, superseded_bytes=superseded)])
-        assert isinstance(plan, MergePlan) == due and (due or plan is None)
 
 
 def test_a_long_history_is_not_written_anew_for_each_change_of_whole_rows() -> None:

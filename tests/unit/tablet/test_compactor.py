@@ -15,13 +15,12 @@ from tests.support import folder_in_memory, key_value_table, open_database, rows
 
 import nyala
 from nyala.database import Database
-from nyala.delta.run import LIVENESS
 from nyala.env import system_files
 from nyala.errors import StorageError
 from nyala.mvcc.timestamp import from_physical
 from nyala.tablet import compaction, compactor
-from nyala.tablet.compaction_plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
-from nyala.tablet.compactor import PUT_OFF_S, REPLAN_S, Compactor, is_quiet, operation_of
+from nyala.tablet.compaction_plans import MajorPlan, MergePlan
+from nyala.tablet.compactor import PUT_OFF_S, Compactor, is_quiet
 from nyala.testing.clock import ManualClock
 from nyala.testing.faulty_files import FaultyFiles
 
@@ -126,75 +125,7 @@ def test_expired_rowsets_and_undo_go_without_being_read(db: Database, clock: Man
     assert db.maintenance.status()["waiting"] == ""
 
 
-@pytest.mark.parametrize(
-    ("plan", "name"),
-    [
-        (MergePlan((1, 2), 1.0), "merging compaction"),
-        (MergePlan((1,), 1.0), "rewrite"),
-        (MajorPlan(1, (LIVENESS,), 1.0), "major delta compaction"),
-        (MinorPlan(1, slice(4), 1.0), "minor delta compaction"),
-        (MinorPlan(1, slice(4), 1.0, "undo"), "UNDO compaction"),
-        (ExpirePlan((1,), 1.0), "expiry"),
-    ],
-)
-def test_each_kind_of_work_has_a_name(plan: Plan, name: str) -> None:
-    """As the documentation calls it."""
-    assert operation_of(plan) == name
-
-
 # --- choosing -----------------------------------------------------------------------------------------------
-
-
-def test_the_best_of_all_tablets_comes_first(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One currency for all kinds of work and all tables: the greatest gain."""
-    gains = {"low": 0.1, "high": 3.0, "middle": 1.0}
-    for name in gains:
-        key_value_table(db, name).insert({"k": [1], "v": [1]})
-    key_value_table(db, "empty")
-    db.flush()
-    store, made = db._writer(), db.maintenance.compactor
-    names = {tablet.rowsets[0].id: table.name for table, tablet in store.root.tablets() if tablet.rowsets}
-    monkeypatch.setattr(
-        compactor,
-        "best_plan",
-        lambda layouts, options: MergePlan((layouts[0].id,), gains[names[layouts[0].id]]),
-    )
-    order = []
-    for _ in gains:
-        found = made.next(store)
-        assert found is not None
-        order.append(found[0].name)
-        made._put_off[found[1]] = (1e9, 1.0)
-    assert order == ["high", "middle", "low"]
-    assert made.next(store) is None
-
-
-def test_a_plan_is_kept_until_files_come_or_go_or_time_has_passed(
-    db: Database, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Looking at every tablet again each second would keep a core busy in a store of a thousand tables."""
-    table = overlapping(db, count=2)
-    asked = []
-    real = compactor.best_plan
-    monkeypatch.setattr(compactor, "best_plan", lambda *arguments: asked.append(1) or real(*arguments))
-    store, made = db._writer(), db.maintenance.compactor
-    made.next(store)
-    made.next(store)
-    table.update({"k": [1], "v": [5]})
-    made.next(store)
-    assert len(asked) == 1, "changes in memory are no news"
-    db.flush()
-    made.next(store)
-    assert len(asked) == 2
-    clock.advance(REPLAN_S + 1)
-    made.next(store)
-    assert len(asked) == 3, "history passes the mark"
-    clock.advance(15)
-    made.next(store)
-    assert len(asked) == 3
-    clock.advance(14.5)
-    made.next(store)
-    assert len(asked) == 4, "the tablet has fallen quiet"
 
 
 def test_a_tablet_is_quiet_after_a_minute_without_writes(db: Database, clock: ManualClock) -> None:
@@ -282,24 +213,6 @@ def test_a_plan_without_room_waits_and_says_why(db: Database, clock: ManualClock
     assert db.maintenance.status()["waiting"] == ""
 
 
-def test_work_that_something_else_came_before_is_no_busy_loop(
-    db: Database, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Given up, counted, and looked at again after a second."""
-    overlapping(db)
-    real = compactor.compact
-    monkeypatch.setattr(compactor, "compact", lambda *arguments: None)
-    to_the_end(db)
-    status = db.maintenance.status()
-    assert status["given_up"] == 1 and status["recent"] == [] and status["bytes_compacted"] == 0
-    monkeypatch.setattr(compactor, "compact", real)
-    to_the_end(db)
-    assert len(rowsets(db)) == 5
-    clock.advance(1)
-    to_the_end(db)
-    assert len(rowsets(db)) == 1
-
-
 # --- what is told meanwhile ---------------------------------------------------------------------------------
 
 
@@ -345,14 +258,6 @@ def in_files(db: Database, history: Any = None) -> Any:
         table.insert({"k": keys, "v": keys})
         db.flush()
     return table
-
-
-def test_small_work_is_done_here(real_store: Database) -> None:
-    """Its way to another process would take as long as the work."""
-    table = in_files(real_store)
-    table.compact()
-    assert len(rowsets(real_store)) == 1
-    assert real_store.maintenance.compactor._pool is None
 
 
 def test_large_work_is_done_in_a_worker_process(

@@ -22,14 +22,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sampled import is_night
-from tests.support import key_value_table, open_database
+from tests.support import open_database
 
 import nyala
 from nyala.database import Database
-from nyala.delta.delta_file import DeltaFile
 from nyala.errors import InvalidArgumentError
-from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.tablet import diff_net, diff_versions, key_merge
 from nyala.tablet.care import compact_deltas, compact_table
 from nyala.tablet.diff_scan import run
 from nyala.tablet.diff_spec import make_diff_spec
@@ -61,11 +58,6 @@ def changes(
     return sorted(rows, key=lambda row: row[: spec.key_count]) if versions == "net" else rows
 
 
-def rowsets(table: Any) -> list[Any]:
-    state = table._database._writer().root.table(table.name)
-    return [rowset for tablet in state.tablets for rowset in tablet.rowsets]
-
-
 # --- the specification's own example, in every place where records lie ----------------------------------
 
 
@@ -81,184 +73,7 @@ def compact(db: Database) -> None:
     compact_table(db._writer(), "t")
 
 
-PLACES: dict[str, tuple[Callable[[Database], None], Callable[[Database], None]]] = {
-    "in memory": (nothing, nothing),
-    "flushed at the end": (nothing, flush),
-    "flushed after each": (flush, nothing),
-    "compacted after each": (compact, nothing),
-    "compacted at the end": (flush, compact),
-}
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_insert_update_delete_insert_again(db: Database, place: str) -> None:
-    """The specification's example at timestamps 1 to 4: what each interval says, wherever the records lie."""
-    between, at_the_end = PLACES[place]
-    table = db.create_table("t", {"key": "string", "val": "int32"}, "key")
-    moments = [db.now()]
-    for operation, row in (
-        ("insert", {"key": "row", "val": 1}),
-        ("update", {"key": "row", "val": 2}),
-        ("delete", {"key": "row"}),
-        ("insert", {"key": "row", "val": 3}),
-    ):
-        moments.append(getattr(table, operation)([row]).timestamp)
-        between(db)
-    at_the_end(db)
-    t0, t1, t2, t3, t4 = moments
-    expected = {
-        (t0, t1): [("row", 1, "insert", t1)],
-        (t0, t2): [("row", 2, "insert", t2)],
-        (t0, t3): [],
-        (t0, t4): [("row", 3, "insert", t4)],
-        (t1, t2): [("row", 2, "update", t2)],
-        (t1, t3): [("row", None, "delete", t3)],
-        (t1, t4): [("row", 3, "update", t4)],
-        (t2, t3): [("row", None, "delete", t3)],
-        (t2, t4): [("row", 3, "update", t4)],
-        (t3, t4): [("row", 3, "insert", t4)],
-    }
-    versions = [
-        ("row", 1, "insert", t1),
-        ("row", 2, "update", t2),
-        ("row", None, "delete", t3),
-        ("row", 3, "insert", t4),
-    ]
-    for (since, until), net in expected.items():
-        assert changes(table, since, until) == net
-        assert changes(table, since, until, "all") == [v for v in versions if since < v[-1] <= until]
-    assert changes(table, t2, t2) == changes(table, t2, t2, "all") == []
-
-
 # --- named cases ----------------------------------------------------------------------------------------
-
-
-def test_a_ghost_and_its_successor_are_one_row(db: Database) -> None:
-    """Dead in one rowset, live in another: one update, with the live one's values and the newest timestamp."""
-    table = key_value_table(db)
-    since = table.insert({"k": [1, 2, 3], "v": [1, 2, 3]}).timestamp
-    table.flush()
-    gone = table.delete({"k": [1, 2]}).timestamp
-    back = table.insert({"k": [1], "v": [11]}).timestamp
-    for _ in range(2):  # the second time the successor is on disk as well
-        assert changes(table, since) == [(1, 11, "update", back), (2, None, "delete", gone)]
-        assert changes(table, since, gone) == [(1, None, "delete", gone), (2, None, "delete", gone)]
-        assert changes(table, gone) == [(1, 11, "insert", back)]
-        table.flush()
-    assert len(rowsets(table)) == 2
-
-
-def test_a_key_that_is_dead_in_several_rowsets_is_deleted_once(db: Database) -> None:
-    """Three rowsets hold the key; it was there before and is not after."""
-    table = key_value_table(db)
-    since = table.insert({"k": [5], "v": [0]}).timestamp
-    for value in (1, 2):
-        table.flush()
-        table.delete({"k": [5]})
-        table.insert({"k": [5], "v": [value]})
-    table.flush()
-    gone = table.delete({"k": [5]}).timestamp
-    assert len(rowsets(table)) == 3
-    assert changes(table, since) == [(5, None, "delete", gone)]
-    assert changes(table, NEVER) == []
-
-
-def test_a_wide_rowset_is_merged_with_each_that_it_covers(db: Database) -> None:
-    """A wide one, a short one in it and another behind that: the last must be merged with the first as well."""
-    table = key_value_table(db)
-    since = table.insert({"k": [0, 10, 20, 30, 99], "v": [0] * 5}).timestamp
-    table.flush()
-    table.delete({"k": [0, 10, 20, 30, 99]})
-    for keys in ([10, 20], [30]):
-        at = table.insert({"k": keys, "v": keys}).timestamp
-        table.flush()
-    assert [row[:3] for row in changes(table, since)] == [
-        (0, None, "delete"), (10, 10, "update"), (20, 20, "update"), (30, 30, "update"), (99, None, "delete"),
-    ]  # fmt: skip
-    assert changes(table, since)[3][3] == at
-
-
-def test_born_and_dead_within_the_interval_is_nothing(db: Database) -> None:
-    """Insert + delete leaves no trace in net, and both versions in all: with a ghost in another rowset as well."""
-    table = key_value_table(db)
-    table.insert({"k": [1], "v": [0]})
-    table.flush()
-    since = table.delete({"k": [1]}).timestamp
-    born = table.insert({"k": [1, 2], "v": [1, 2]}).timestamp
-    table.flush()
-    dead = table.delete({"k": [1, 2]}).timestamp
-    assert changes(table, since) == []
-    assert changes(table, since, versions="all") == [
-        (1, 1, "insert", born), (2, 2, "insert", born), (1, None, "delete", dead), (2, None, "delete", dead),
-    ]  # fmt: skip
-
-
-def test_equal_timestamps_within_a_batch(db: Database) -> None:
-    """A batch is folded per key (W4): delete + insert is one update, insert + delete nothing, twice the same one."""
-    table = db.create_table("t", {"k": "int64", "v": "int64", "w": "int64"}, "k")
-    since = table.insert({"k": [1, 2], "v": [1, 2], "w": [1, 2]}).timestamp
-    with db.batch() as batch:
-        batch.delete("t", [{"k": 1}])
-        batch.insert("t", [{"k": 1, "v": 11}])
-        batch.insert("t", [{"k": 9, "v": 9}])
-        batch.delete("t", [{"k": 9}])
-        batch.update("t", [{"k": 2, "v": 20}])
-        batch.update("t", [{"k": 2, "w": 200}])
-    at = batch.results[0].timestamp
-    for _ in range(2):
-        expected = [(1, 11, None, "update", at), (2, 20, 200, "update", at)]
-        assert changes(table, since) == changes(table, since, versions="all") == expected
-        table.flush()
-
-
-def test_an_update_to_the_same_value_is_a_change(db: Database) -> None:
-    """Who follows the feed sees that somebody wrote, as in Kudu; also where the old value came back."""
-    table = key_value_table(db)
-    since = table.insert({"k": [1, 2], "v": [1, 2]}).timestamp
-    first = table.update({"k": [1, 2], "v": [1, 7]}).timestamp
-    last = table.update({"k": [2], "v": [2]}).timestamp
-    for _ in range(2):
-        assert changes(table, since) == [(1, 1, "update", first), (2, 2, "update", last)]
-        table.flush()
-
-
-def test_changed_in_memory_before_and_after_the_flush(db: Database) -> None:
-    """UNDO that the flush made and REDO that came later are one timeline."""
-    table = key_value_table(db)
-    t1 = table.insert({"k": [1], "v": [1]}).timestamp
-    t2 = table.update({"k": [1], "v": [2]}).timestamp
-    table.flush()
-    t3 = table.update({"k": [1], "v": [3]}).timestamp
-    table.flush()
-    t4 = table.update({"k": [1], "v": [None]}).timestamp
-    every = [(1, 1, "insert", t1), (1, 2, "update", t2), (1, 3, "update", t3), (1, None, "update", t4)]
-    for since, until in itertools.combinations([NEVER, t1, t2, t3, t4], 2):
-        inside = [version for version in every if since < version[-1] <= until]
-        assert changes(table, since, until, "all") == inside
-        kind = "insert" if since == NEVER else "update"
-        assert changes(table, since, until) == [(*inside[-1][:2], kind, inside[-1][-1])]
-
-
-def test_after_a_minor_delta_compaction_and_over_a_reopen(tmp_path: Path) -> None:
-    """Merged REDO files and another process tell the same."""
-    with open_database(tmp_path / "s") as db:
-        table = key_value_table(db)
-        moments = [table.insert({"k": list(range(6)), "v": [0] * 6}).timestamp]
-        table.flush()
-        for number in range(5):
-            moments.append(table.update({"k": [number], "v": [number * 10]}).timestamp)
-            table.flush()
-        told = {
-            (since, until, versions): changes(table, since, until, versions)
-            for since, until in itertools.combinations([NEVER, *moments], 2)
-            for versions in ("net", "all")
-        }
-        assert compact_deltas(db._writer()) == 1
-        assert told == {asked: changes(table, *asked) for asked in told}
-    with open_database(tmp_path / "s") as db:
-        assert told == {asked: changes(db["t"], *asked) for asked in told}
-        with nyala.connect(tmp_path / "s", read_only=True) as reader:
-            assert told == {asked: changes(reader["t"], *asked) for asked in told}
 
 
 def test_a_row_that_is_updated_often_has_all_its_versions(db: Database) -> None:
@@ -273,19 +88,6 @@ def test_a_row_that_is_updated_often_has_all_its_versions(db: Database) -> None:
             table.flush()
     for slice_versions in (1, 7, 1000):
         assert changes(table, NEVER, versions="all", slice_versions=slice_versions) == expected
-
-
-def test_slices_are_as_large_as_they_may_be(db: Database) -> None:
-    """Each slice reads the records of the interval again: a slice per batch would be quadratic."""
-    table = key_value_table(db)
-    for number in range(20):
-        table.upsert({"k": [number % 3], "v": [number]})
-    _, state, lower, upper = table._interval(NEVER, None)
-    spec = make_diff_spec(state, lower, upper, "all", state.schema.columns)
-    slices = list(diff_versions._slices(state, spec, 8))
-    assert [count for _, _, count in slices] == [8, 8, 4]
-    assert [since for since, _, _ in slices] == [NEVER, *(until for _, until, _ in slices[:-1])]
-    assert slices[-1][1] == upper
 
 
 @pytest.mark.parametrize("flushed", [False, True])
@@ -331,75 +133,6 @@ def test_values_of_every_type_go_through_the_timeline(db: Database) -> None:
 
 
 # --- what is not read -----------------------------------------------------------------------------------
-
-
-def test_only_stores_that_meet_the_interval_are_read(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A feed of the last minute must not open what was written last year: neither delta files nor base columns."""
-    table = key_value_table(db)
-    table.insert({"k": [1, 2], "v": [1, 2]})
-    table.flush()
-    table.update({"k": [1], "v": [5]})
-    since = db.now()
-    table.flush()
-    old = rowsets(table)[0]
-    at = table.insert({"k": [10], "v": [10]}).timestamp
-    table.flush()
-    read: list[Any] = []
-    run_of, column_of = DeltaFile.run, DiskRowSet.gather_liveness
-    monkeypatch.setattr(DeltaFile, "run", lambda self, *a: read.append(self) or run_of(self, *a))
-    monkeypatch.setattr(
-        DiskRowSet, "gather_liveness", lambda self, *a: read.append(self) or column_of(self, *a)
-    )
-    assert changes(table, since) == changes(table, since, versions="all") == [(10, 10, "insert", at)]
-    assert read and not {id(thing) for thing in read} & {id(thing) for thing in (old, *old.undo, *old.redo)}
-    read.clear()
-    assert changes(table, at) == changes(table, at, at) == [] and not read
-
-
-def test_windows_without_a_change_are_not_decoded(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One change in a large rowset costs the window that it is in."""
-    table = key_value_table(db)
-    since = table.insert({"k": list(range(100)), "v": [0] * 100}).timestamp
-    table.flush()
-    table.update({"k": [7, 55], "v": [1, 1]})
-    asked: list[tuple[int, int]] = []
-    values_of = diff_net.values_of
-    monkeypatch.setattr(diff_net, "values_of", lambda *a: asked.append((a[4], a[5])) or values_of(*a))
-    assert [row[0] for row in changes(table, since, window_rows=10)] == [7, 55]
-    assert set(asked) == {(0, 10), (50, 60)}
-
-
-def test_rowsets_whose_keys_do_not_meet_are_not_merged(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Merging is one thread's work: a bulk load in many disjoint rowsets does without."""
-    table = key_value_table(db)
-    for begin in range(0, 40, 10):
-        table.insert({"k": list(range(begin, begin + 10)), "v": [0] * 10})
-        table.flush()
-    table.delete({"k": [3, 33]})
-    monkeypatch.setattr(diff_net, "aligned_heads", None)
-    assert len(changes(table, NEVER)) == 38
-    table.insert({"k": [3], "v": [0]})  # now a ghost and its successor overlap
-    with pytest.raises(TypeError):
-        changes(table, NEVER)
-
-
-def test_a_merge_holds_a_window_of_each_rowset(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounded memory: what is merged at once is a piece of each rowset, however many rows have moved."""
-    table = key_value_table(db)
-    for begin in range(3):
-        table.insert({"k": list(range(begin, 300, 3)), "v": [0] * 100})
-        table.flush()
-    sizes: list[int] = []
-    aligned = key_merge.aligned_heads
-
-    def watched(sources: Any) -> Any:
-        for heads in aligned(sources):
-            sizes.append(sum(len(head[0]) for head in heads))
-            yield heads
-
-    monkeypatch.setattr(diff_net, "aligned_heads", watched)
-    assert len(changes(table, NEVER, window_rows=10)) == 300
-    assert sum(sizes) == 300 and max(sizes) <= 30
 
 
 # --- against a dictionary of versions -------------------------------------------------------------------

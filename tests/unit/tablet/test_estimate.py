@@ -48,29 +48,6 @@ def sampled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return rows
 
 
-@pytest.mark.parametrize(
-    ("where", "matching", "samples"),
-    [
-        ("n < 500", 0.5, 0),
-        ("n >= 100 AND n < 300", 0.2, 0),
-        ("s = '1'", 0.25, 0),
-        ("s IN ('1', '2', '3')", 0.75, 0),
-        ("n = 17", 0.001, 1),
-        ("skew < 10", 1.0, 1),
-        ("n < 500 OR s = '1'", 0.625, 1),
-        ("s LIKE '1%'", 0.25, 1),
-    ],
-)
-def test_only_what_may_be_little_is_sampled(
-    table: Any, sampled: list[int], where: str, matching: float, samples: int
-) -> None:
-    """A sample decodes blocks before a statement begins; bounds tell as much of a predicate that matches a lot."""
-    found = table.scan().estimate(parse_predicate(where))
-    assert found.rows == ROWS
-    assert found.matching == pytest.approx(matching, rel=0.2, abs=0.001)
-    assert len(sampled) == samples
-
-
 def test_what_zone_maps_exclude_is_no_estimate(table: Any, sampled: list[int]) -> None:
     """Rows outside of all bounds are none, and the share to be read is what zone maps leave."""
     none = table.scan().estimate(parse_predicate("n > 5000"))

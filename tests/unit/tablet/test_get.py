@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.support import calls_of, open_database
+from tests.support import open_database
 
 import nyala
 from nyala.database import Database
@@ -112,16 +112,6 @@ def test_a_time_that_no_datetime_holds_is_an_int(tmp_path: Path) -> None:
                 table.update({"k": data, "also": [epoch] * 4})
             else:
                 table.compact()
-
-
-def test_what_a_warm_get_of_two_rowsets_costs(db: Database) -> None:
-    """Calls that Python makes; with arrays for each column, or for the key, they were several times as many."""
-    table = db["t"]
-    key = {"name": name(101), "k": 101}
-    table.get(key)
-    calls = sum(calls_of(lambda: table.get(key), rounds=3).values())
-    older = int(pa.__version__.partition(".")[0]) < 26  # whose own Python makes more calls
-    assert calls <= (340 if older else 280), calls
 
 
 def test_a_small_range_of_keys_is_the_same_rows_as_a_scan_of_all(db: Database) -> None:

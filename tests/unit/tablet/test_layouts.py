@@ -9,9 +9,8 @@ import pytest
 from tests.support import folder_in_memory, open_database
 
 from nyala.database import Database
-from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
+from nyala.delta.run import MAX_TIMESTAMP
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.tablet import layouts as layouts_module
 from nyala.tablet.compaction import compact, run_here
 from nyala.tablet.compaction_plans import MajorPlan, MergePlan
 from nyala.tablet.layouts import Layouts, all_expired, dead_rows_of, expired_rows, has_dead_rows
@@ -47,47 +46,6 @@ def hundred_rows(db: Database) -> tuple[Any, int]:
     came = table.insert({"k": list(range(100)), "a": list(range(100)), "b": [0] * 100}).timestamp
     db.flush()
     return table, came
-
-
-def test_sizes_and_counts_are_those_of_the_catalogue(db: Database) -> None:
-    """REDO by file and by column, UNDO oldest first, parts as part of the base."""
-    table, _ = hundred_rows(db)
-    table.update({"k": list(range(10)), "a": [1] * 10})
-    db.flush()
-    table.update({"k": list(range(30)), "a": [2] * 30, "b": [2] * 30})
-    table.delete({"k": [7]})
-    db.flush()
-    found, there = layout(db), rowset(db)
-    assert (found.id, found.row_count, found.key_min, found.key_max) == (
-        there.id, 100, there.meta.key_min, there.meta.key_max,
-    )  # fmt: skip
-    assert found.redo_files == [(file.size_bytes, file.record_count) for file in there.redo]
-    assert found.redo_bytes == sum(size for size, _ in found.redo_files)
-    a, b = column_id(db, "a"), column_id(db, "b")
-    assert set(found.redo_columns) == {a, b, LIVENESS}
-    assert found.redo_columns[a] > found.redo_columns[b] >= 30
-    assert found.base_bytes == there.meta.size_bytes and found.available
-    state = db._writer().root.table("t")
-    plan = MajorPlan(there.id, (a,), 1.0)
-    assert compact(db._writer(), state.id, state.tablets[0].id, plan, run_here(db._writer()))
-    found, there = layout(db), rowset(db)
-    assert found.base_bytes == there.meta.size_bytes + there.parts[0].size_bytes
-    assert found.undo_files == [(file.size_bytes, file.record_count) for file in there.undo[::-1]]
-    assert len(found.redo_files) == 1 and a not in found.redo_columns
-    assert found.size_bytes == there.size_bytes
-
-
-def test_who_is_reserved_is_not_available(db: Database) -> None:
-    """Q3: a running compaction's rowsets are in the picture, and in no plan."""
-    hundred_rows(db)
-    store = db._writer()
-    reservation = store.reservations.take([rowset(db).id], holds_deltas=False)
-    assert reservation is not None
-    (found,) = Layouts().of_tablet(tablet(db), 0, store.reservations)
-    assert not found.available
-    store.reservations.release(reservation)
-    (found,) = Layouts().of_tablet(tablet(db), 0, store.reservations)
-    assert found.available
 
 
 def test_undo_is_expired_as_a_whole_or_by_half_of_its_share(db: Database) -> None:
@@ -144,30 +102,6 @@ def test_a_rowset_of_expired_rows_goes_as_a_whole_only_when_all_of_them_are(db: 
     assert not all_expired(rowset(db), 0)
     table.insert({"k": [5], "a": [5]})  # a new row elsewhere; the dead one stays dead (R5)
     assert layout(db, last).all_expired
-
-
-def test_the_liveness_of_a_rowset_is_looked_up_once_for_a_cut(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Measuring every tablet every second must not read every file every second."""
-    table, _ = hundred_rows(db)
-    looked: list[int] = []
-    real = layouts_module.expired_rows
-
-    def counting(rowset: DiskRowSet, cut: int) -> int:
-        looked.append(cut)
-        return real(rowset, cut)
-
-    monkeypatch.setattr(layouts_module, "expired_rows", counting)
-    measure = Layouts()
-    measure.of_tablet(tablet(db), MAX_TIMESTAMP)
-    assert looked == [], "no row was ever deleted"
-    deleted = table.delete({"k": list(range(100))}).timestamp
-    db.flush()
-    for cut in (deleted - 1, deleted - 1, deleted, deleted, deleted + 1, deleted + 2):
-        (found,) = measure.of_tablet(tablet(db), cut)
-        assert found.expired_rows == (100 if cut >= deleted else 0)
-    assert looked == [deleted - 1, deleted], "what is all expired stays so"
 
 
 def test_what_a_newer_part_has_is_told_as_superseded(db: Database) -> None:

@@ -13,7 +13,6 @@ from tests.loads import a_job, content, open_with_table
 
 import nyala
 from nyala import handover
-from nyala.env import SYSTEM
 from nyala.errors import CorruptionError, InvalidArgumentError
 from nyala.tablet.entries import RowSetFiles
 
@@ -214,36 +213,3 @@ def test_a_damaged_staged_file_is_told(db: nyala.Database) -> None:
             handover.commit_load_files(db.path, job)
         assert error.value.path == str(path)
     assert content(db) == {}
-
-
-def test_what_is_compared_is_little(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit reads no value of the load: of each file its ends, a footer, and blocks of keys."""
-    read: list[int] = []
-    files = type(SYSTEM.files)
-    opened = files.open
-
-    class Counting:
-        def __init__(self, inner: Any) -> None:
-            self._inner = inner
-
-        def read(self, offset: int, length: int) -> bytes:
-            read.append(length)
-            found: bytes = self._inner.read(offset, length)
-            return found
-
-        def read_into(self, offset: int, memory: Any) -> int:
-            read.append(len(memory))
-            found: int = self._inner.read_into(offset, memory)
-            return found
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._inner, name)
-
-    count = 100_000
-    with a_job(db, "insert", {"k": list(range(count)), "v": list(range(count))}) as (job, _):
-        staged = sum(made.meta.size_bytes for tablet in job.tablets for made in tablet.rowsets)
-        monkeypatch.setattr(files, "open", lambda self, path: Counting(opened(self, path)))
-        handover.commit_load_files(db.path, job)
-        monkeypatch.undo()
-    assert 0 < sum(read) < staged / 2
-    assert db["t"].count() == count

@@ -204,23 +204,3 @@ def test_a_reader_holds_no_more_of_a_long_log_than_its_limit(
             assert nyala.check(path).ok, "a check is not held back"
             db.flush()
             assert rows(reader["t"]) == rows(db["t"])
-
-
-def test_wide_rows_are_gathered_by_bytes_by_a_reader_too(
-    long_log: tuple[Path, dict[int, list[tuple[object, ...]]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows of a kilobyte, gathered by their number only, would be held three times before they are measured."""
-    path, _ = long_log
-    monkeypatch.setattr(bootstrap, "GATHER_ROWS", 1 << 40)
-    monkeypatch.setattr(bootstrap, "GATHER_BYTES", LIMIT_BYTES // 16)
-    waiting = []
-    drain = bootstrap.Replayer.drain
-
-    def measured(self: bootstrap.Replayer) -> None:
-        waiting.append(self._waiting)
-        drain(self)
-
-    monkeypatch.setattr(bootstrap.Replayer, "drain", measured)
-    with Database(ReaderStore.open(SYSTEM, str(path), 1 << 30)) as reader:
-        assert reader["u"].count() == 16
-    assert len(waiting) >= 16 and max(waiting) < 2 * ROWS

@@ -18,7 +18,6 @@ from nyala.errors import HistoryExpiredError, StorageError
 from nyala.mvcc.timestamp import from_physical
 from nyala.tablet import maintenance
 from nyala.tablet.maintenance import (
-    FLUSH_AGE_MIN_BYTES,
     FLUSH_AGE_S,
     Maintenance,
     Pressure,
@@ -43,53 +42,6 @@ def pressure(
         sum(size for _, size, _ in tablets), limit, log, log_limit, NOW_US,
         [TabletMemory(number, size, oldest) for number, size, oldest in tablets],
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("given_", "chosen"),
-    [
-        pytest.param(pressure([]), set(), id="an empty store"),
-        pytest.param(pressure([(1, 400 * MB, FRESH)]), set(), id="below half of memory"),
-        pytest.param(pressure([(1, 500 * MB, FRESH)]), set(), id="exactly half"),
-        pytest.param(pressure([(1, 501 * MB, FRESH)]), {1}, id="above half"),
-        pytest.param(
-            pressure([(1, 100 * MB, FRESH), (2, 300 * MB, FRESH), (3, 140 * MB, FRESH)]),
-            {2},
-            id="the largest is enough",
-        ),
-        pytest.param(
-            pressure([(1, 200 * MB, FRESH), (2, 210 * MB, FRESH), (3, 190 * MB, FRESH)]),
-            {1, 2},
-            id="the largest until a quarter of the limit stays",
-        ),
-        pytest.param(
-            pressure([(n, 10 * MB, FRESH) for n in range(60)]),
-            set(range(35)),
-            id="of equals the first, until a quarter stays",
-        ),
-        pytest.param(pressure([(1, 600 * MB, None), (2, 1, FRESH)]), {2}, id="what holds no row cannot be flushed"),
-        pytest.param(pressure([(1, 1, FRESH), (2, 0, None)], log=64 * MB), set(), id="the log at its limit"),
-        pytest.param(pressure([(1, 1, FRESH), (2, 0, None)], log=64 * MB + 1), {1}, id="the log above its limit"),
-        pytest.param(pressure([(1, 1, FRESH), (2, 5, OLD)], log=70 * MB), {1, 2}, id="a long log frees all"),
-        pytest.param(pressure([], log=70 * MB), set(), id="a long log and nothing in memory"),
-        pytest.param(pressure([(1, FLUSH_AGE_MIN_BYTES, OLD)]), {1}, id="old and worth a file"),
-        pytest.param(pressure([(1, FLUSH_AGE_MIN_BYTES - 1, OLD)]), set(), id="old and not worth a file"),
-        pytest.param(
-            pressure([(1, MB // 2, OLD), (2, MB // 2, OLD), (3, 9 * MB, FRESH)]),
-            {1, 2},
-            id="old ones worth a file together",
-        ),
-        pytest.param(
-            pressure([(1, 9 * MB, from_physical(NOW_US - int(FLUSH_AGE_S * 1e6)))]), set(), id="not a moment too early"
-        ),
-        pytest.param(
-            pressure([(1, 600 * MB, FRESH), (2, MB, OLD), (3, 3, FRESH)]), {1, 2}, id="memory and age at once"
-        ),
-    ],
-)  # fmt: skip
-def test_choose_flush(given_: Pressure, chosen: set[int]) -> None:
-    """What is flushed when: too late and writes wait, too early and there are many small files."""
-    assert choose_flush(given_) == chosen
 
 
 @given(
@@ -142,23 +94,6 @@ def db(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
 def once(db: Database) -> Maintenance:
     db.maintenance.run_once(db._writer())
     return db.maintenance
-
-
-def test_the_figures_are_the_stores(db: Database) -> None:
-    """A choice that rests on wrong figures flushes the wrong tablet."""
-    table = key_value_table(db)
-    key_value_table(db, "empty")
-    stamp = table.insert({"k": list(range(100)), "v": list(range(100))}).timestamp
-    found = pressure_of(db._writer())
-    (first, second) = found.tablets
-    assert first.timestamp_min == stamp and second.timestamp_min is None
-    assert first.bytes > 1600 and found.memory_bytes == first.bytes + second.bytes
-    assert found.log_bytes == db._writer().log.size_bytes > 1600
-    assert (found.memory_limit_bytes, found.now_us) == (1 << 30, NOW_US)
-    db.flush()
-    table.update({"k": [1], "v": [5]})
-    found = pressure_of(db._writer())
-    assert found.tablets[0].timestamp_min is not None and found.tablets[0].timestamp_min > stamp
 
 
 def test_what_a_running_merge_keeps_in_memory_is_not_the_flushes_to_take(db: Database) -> None:
@@ -339,14 +274,6 @@ def until(happened: Callable[[], bool]) -> None:
     raise AssertionError("it never happened")
 
 
-def test_what_there_is_to_do_wakes_the_thread_at_once(either: Background) -> None:
-    """A writer at the limit must not wait for a tick, nor a scan for the compaction of what was just flushed."""
-    either.wake.set()
-    assert either.begun.acquire(timeout=20)
-    either.go_on.release()
-    assert not either.begun.acquire(timeout=0.02)
-
-
 def test_a_flush_does_not_wait_for_a_compaction(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writers wait for the memory that a flush gives back; a merge may take minutes."""
     background = Background(db._writer(), monkeypatch, "compact_once")
@@ -358,44 +285,6 @@ def test_a_flush_does_not_wait_for_a_compaction(db: Database, monkeypatch: pytes
     db._writer().pressure.set()
     assert flushed.wait(20)
     background.stop()
-
-
-def test_flushed_files_wake_the_compaction(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files came: there may be something to merge."""
-    background = Background(db._writer(), monkeypatch, "compact_once")
-    key_value_table(db).insert({"k": [1], "v": [1]})
-    db._writer().changed.clear()
-    background.maintenance.start()
-    assert not background.begun.acquire(timeout=0.02)
-    db.flush()
-    assert background.begun.acquire(timeout=20)
-    background.stop()
-
-
-def test_without_news_compactions_are_looked_for_every_second(
-    db: Database, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
-) -> None:
-    """History passes the mark, and tablets fall quiet, also when nothing is written."""
-    db._writer().changed.clear()
-    background = Background(db._writer(), monkeypatch, "compact_once")
-    background.maintenance.start()
-    assert not background.begun.acquire(timeout=0.02)
-    clock.advance(1)
-    assert background.begun.acquire(timeout=20)
-    background.stop()
-
-
-def test_without_pressure_it_looks_every_two_seconds(
-    db: Database, background: Background, clock: ManualClock
-) -> None:
-    """An idle store costs nothing, and what is old is found all the same."""
-    waits = 0
-    while not background.begun.acquire(timeout=0.005):
-        clock.advance(maintenance.TICK_S)
-        waits += 1
-        assert waits < 500
-    assert waits >= Maintenance._IDLE_TICKS - 1
-    background.go_on.release()
 
 
 @pytest.mark.parametrize(
@@ -423,19 +312,6 @@ def test_the_thread_survives_a_failure(
     assert len(told) == 1, "once per kind of trouble: a full disk would fill the log of the program as well"
 
 
-def test_paused_it_neither_works_nor_spins(db: Database, background: Background) -> None:
-    """A paused store under pressure must not burn a processor; resumed, it does what was asked meanwhile."""
-    background.maintenance.pause()
-    db._writer().pressure.set()
-    until(lambda: not db._writer().pressure.is_set())
-    assert not background.begun.acquire(timeout=0.02)
-    assert background.maintenance.status()["paused"]
-    background.maintenance.resume()
-    assert background.begun.acquire(timeout=20)
-    background.go_on.release()
-    assert not background.maintenance.status()["paused"]
-
-
 def test_pause_returns_once_nothing_is_running(either: Background) -> None:
     """Who copies the folder after `pause` must not meet a flush or a compaction in the middle."""
     either.wake.set()
@@ -454,21 +330,6 @@ def test_pause_returns_once_nothing_is_running(either: Background) -> None:
     assert paused.is_set()
 
 
-def test_a_round_that_was_about_to_begin_sees_the_pause(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the thread's decision and its work there is no moment in which `pause` returns."""
-    background = Background(db._writer(), monkeypatch)
-    background.maintenance._busy.acquire()  # the thread stands before its round
-    background.maintenance.start()
-    db._writer().pressure.set()
-    until(lambda: not db._writer().pressure.is_set())
-    background.maintenance._paused = True  # what `pause` does first
-    background.maintenance._busy.release()
-    assert not background.begun.acquire(timeout=0.02)
-    background.stop()
-
-
 def test_the_threads_end_with_their_store(db: Database, background: Background, clock: ManualClock) -> None:
     """A closed store leaves no thread behind."""
     assert sorted(thread.name for thread in background.maintenance._threads) == [
@@ -479,28 +340,6 @@ def test_the_threads_end_with_their_store(db: Database, background: Background, 
     clock.advance(1)
     until(lambda: not any(thread.is_alive() for thread in background.maintenance._threads))
     background.maintenance.stop()
-
-
-def test_compactions_stop_in_the_middle_of_a_series_when_they_are_paused(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """N1: after the work that runs comes no other."""
-    done: list[int] = []
-
-    def work(store: Store) -> bool:
-        done.append(1)
-        if len(done) == 2:
-            db.maintenance._paused = True
-        return len(done) < 5
-
-    monkeypatch.setattr(db.maintenance.compactor, "run_once", work)
-    db.maintenance.compact_once(db._writer())
-    assert len(done) == 2
-    db.maintenance.compact_once(db._writer())
-    assert len(done) == 2
-    db.maintenance.resume()
-    db.maintenance.compact_once(db._writer())
-    assert len(done) == 5, "until nothing pays"
 
 
 def test_status_says_everything_that_a_user_may_ask(db: Database) -> None:

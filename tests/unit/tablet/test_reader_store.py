@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import calls_of, key_value_table, open_database, rows
+from tests.support import key_value_table, open_database, rows
 
 import nyala
 from nyala.catalog.store import Catalog
@@ -82,17 +82,6 @@ def test_it_sees_what_was_acknowledged_at_each_new_look(db: Database) -> None:
         with pytest.raises(nyala.TableNotFoundError):
             reader["t"].count()
         assert rows(reader["u"]) == [(1, 1)]
-
-
-def test_a_look_that_finds_nothing_new_is_two_small_reads(db: Database) -> None:
-    """It comes before each `get`: of what was written nothing is decoded twice. Two more calls look at the folder."""
-    key_value_table(db).insert({"k": [1], "v": [1]})
-    with reader_of(db) as reader:
-        store = store_of(reader)
-        store.view()
-        calls = calls_of(store.view, rounds=3)
-    assert calls["_struct"] == calls["re"] == calls["google_crc32c"] == 0, calls
-    assert calls.total() <= 100, calls
 
 
 def test_a_snapshot_does_not_move_while_it_follows(db: Database) -> None:

@@ -10,39 +10,6 @@ from hypothesis import strategies as st
 from nyala.tablet.reservations import Reservations
 
 
-def test_v1_a_rowset_is_of_one_reservation() -> None:
-    """All or none: half of a merge's inputs would be no merge."""
-    reservations = Reservations()
-    first = reservations.take([1, 2], holds_deltas=True)
-    assert first is not None and first.rowset_ids == {1, 2}
-    assert reservations.take([2, 3], holds_deltas=False) is None
-    assert not reservations.taken(3)
-    other = reservations.take([3], holds_deltas=False)
-    assert other is not None
-    assert [reservations.taken(number) for number in range(5)] == [False, True, True, True, False]
-    assert [reservations.holds_deltas(number) for number in range(5)] == [False, True, True, False, False]
-    reservations.release(first)
-    assert reservations.take([1, 2], holds_deltas=False) is not None
-
-
-def test_v3_holds_are_shared_and_keep_compactions_away() -> None:
-    """Two jobs over the same rowsets: the end of one must not give the other's to a merge."""
-    reservations = Reservations()
-    reservations.hold([1, 2])
-    reservations.hold([2, 3])
-    assert reservations.take([1, 4], holds_deltas=True) is None
-    assert reservations.revoke([1, 2, 3]) == 0 and reservations.wait_free([1, 2, 3], 0)
-    reservations.let_go([1, 2])
-    assert [reservations.taken(number) for number in (1, 2, 3)] == [False, True, True]
-    reservations.let_go([2, 3])
-    made = reservations.take([1, 2, 3], holds_deltas=False)
-    assert made is not None
-    reservations.hold([3])  # a delta compaction that runs goes on
-    assert not made.revoked.is_set() and not reservations.wait_free([3], 0)
-    reservations.release(made)
-    assert reservations.taken(3) and not reservations.taken(1)
-
-
 def test_v2_who_was_revoked_stays_so_and_takes_nothing_from_the_next() -> None:
     """A revoked holder comes to its end much later, and gives back what is no longer its own: that must not count."""
     reservations = Reservations()
@@ -57,16 +24,6 @@ def test_v2_who_was_revoked_stays_so_and_takes_nothing_from_the_next() -> None:
     assert reservations.taken(2) and reservations.holds_deltas(2)
     assert second is not None and not second.revoked.is_set()
     assert first.revoked.is_set()
-
-
-def test_revoke_counts_compactions_not_rowsets() -> None:
-    """And does nothing to those of other rowsets."""
-    reservations = Reservations()
-    taken = [reservations.take(ids, holds_deltas=False) for ids in ([1, 2], [3], [4, 5])]
-    assert reservations.revoke([1, 2, 4]) == 2
-    assert [made is not None and made.revoked.is_set() for made in taken] == [True, False, True]
-    assert reservations.revoke([1, 2, 4, 9]) == 0
-    assert reservations.revoke(iter([])) == 0
 
 
 def test_revoke_held_takes_back_what_keeps_memory_from_being_flushed() -> None:

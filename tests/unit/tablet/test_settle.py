@@ -23,18 +23,15 @@ import nyala
 from nyala.database import Database
 from nyala.errors import (
     ALREADY_PRESENT,
-    KEY_TOO_LARGE,
     MISSING_COLUMN,
     NO_PARTITION,
     NOT_FOUND,
     NULL,
-    InvalidArgumentError,
     StorageError,
 )
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
-from nyala.tablet import settle as settle_module
-from nyala.tablet.locate import ABSENT, find_ghosts, locate, tablet_slices
+from nyala.tablet.locate import ABSENT, locate
 from nyala.tablet.prepare import prepare
 from nyala.tablet.root import TableState
 from nyala.tablet.settle import Effect, Settlement, settle
@@ -364,214 +361,10 @@ def test_several_operations_are_what_their_rows_do_one_by_one(world: World, draw
     compare(world, spoken(world, drawn))
 
 
-@given(drawn=drawn_operations(3))
-def test_settling_again_gives_the_same(world: World, drawn: Any) -> None:
-    """A batch that turned out too large for the log is settled twice; no error may be told twice by that."""
-    table = world.table
-    ready = [
-        prepare(table, op.name, op.data(world), ignore=op.ignore) for op in spoken(world, drawn)
-    ]  # fmt: skip
-    first, second = settle(table, ready), settle(table, ready)
-    assert first.counts == second.counts
-    assert [e.rows.tolist() for e in first.errors] == [e.rows.tolist() for e in second.errors]
-    assert [(e.kind, e.keys.to_hashable(), e.rowids.tolist()) for e in first.effects] == [
-        (e.kind, e.keys.to_hashable(), e.rowids.tolist()) for e in second.effects
-    ]
-
-
-def told(settlement: Settlement) -> Any:
-    """All that a settlement says, to be compared."""
-    return (
-        settlement.counts,
-        [(errors.rows.tolist(), errors.codes, errors.messages) for errors in settlement.errors],
-        [
-            (
-                e.kind, e.keys.to_hashable(), e.tablets.tolist(), e.codes.tolist(), e.rowids.tolist(),
-                {number: array.to_pylist() for number, array in e.columns.items()}, e.batch, e.message,
-            )
-            for e in settlement.effects
-        ],
-        [rowset for _, rowset in settlement.rowsets],
-    )  # fmt: skip
-
-
-@given(drawn=drawn_operations(1).filter(lambda drawn: len(drawn[0][3]) > 0))
-def test_a_row_by_itself_is_settled_as_a_batch_is(world: World, drawn: Any) -> None:
-    """It goes a way of its own; what comes of it must be the same to the last vector."""
-    (operation,) = spoken(world, drawn)
-    for row in operation.rows:
-        alone = Operation(operation.name, operation.ignore, operation.columns, (row,))
-        prepared_row = prepare(world.table, alone.name, alone.data(world), ignore=alone.ignore)
-        found = settle(world.table, [prepared_row])
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(settle_module, "_settle_one", lambda *_: False)
-            assert told(found) == told(settle(world.table, [prepared_row]))
-
-
 # --- named cases ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("name", ["insert", "upsert", "update", "delete"])
-@pytest.mark.parametrize("times", [1, 3])
-@pytest.mark.parametrize("columns", [("must", "a"), COLUMNS, ("a",)])
-def test_each_operation_in_each_phase(
-    world: World, phase: str, name: str, times: int, columns: tuple[str, ...]
-) -> None:
-    """One key, once and three times: what Kudu's table of outcomes says (facts §7.1)."""
-    columns = () if name == "delete" else columns
-    rows = tuple((world.keys[phase], (n, n * 2, n)[: len(columns)]) for n in range(times))
-    for ignore in (False, True) if name != "upsert" else (False,):
-        compare(world, [Operation(name, ignore, columns, rows)])
-
-
-@pytest.mark.parametrize("phase", PHASES)
-def test_an_upsert_of_a_key_alone_changes_nothing_of_a_row_that_is_there(world: World, phase: str) -> None:
-    settlement = compare(world, [Operation("upsert", False, (), ((world.keys[phase], ()),))])
-    assert not settlement.effects
-
-
-def test_the_row_that_is_left_of_a_batch_is_the_one_that_is_written(world: World) -> None:
-    """The other failed; what is written must not be its values, nor both."""
-    keys = [world.keys["absent"], world.keys["on disk"]]
-    for bad in (0, 1):
-        rows = tuple((key, (1, 2, None if number == bad else 3)) for number, key in enumerate(keys))
-        settlement = compare(world, [Operation("upsert", False, COLUMNS, rows)])
-        (effect,) = settlement.effects
-        assert list(effect_rows(world, effect)) == [keys[1 - bad]] and effect.message is None
-
-
-def test_s2_delete_and_insert_of_a_live_key_is_an_update_of_all_columns(world: World) -> None:
-    """A column that the insert does not name must fall back to its default, not keep the old row's value."""
-    key = world.keys["on disk"]
-    settlement = compare(
-        world,
-        [Operation("delete", False, (), ((key, ()),)), Operation("insert", False, ("must",), ((key, (1,)),))],
-    )
-    (effect,) = settlement.effects
-    assert effect.kind == "update"
-    assert effect_rows(world, effect) == {key: {"a": None, "b": 7, "must": 1}}
-
-
-def test_s2_insert_and_delete_of_an_absent_key_is_nothing(world: World) -> None:
-    """It is counted, and leaves no trace in log or memory."""
-    key = world.keys["absent"]
-    settlement = compare(
-        world,
-        [Operation("insert", False, ("must",), ((key, (1,)),)), Operation("delete", False, (), ((key, ()),))],
-    )
-    assert settlement.effects == []
-    assert [(c.inserted, c.deleted) for c in settlement.counts] == [(1, 0), (0, 1)]
-
-
-def test_updates_of_different_columns_stay_apart(world: World) -> None:
-    """Two operations that change different columns of different keys must not write the old values of the others."""
-    one, two = world.keys["on disk"], world.keys["in memory"]
-    settlement = compare(
-        world,
-        [
-            Operation("update", False, ("a",), ((one, (1,)), (two, (2,)))),
-            Operation("update", False, ("b",), ((two, (3,)),)),
-        ],
-    )
-    assert [effect_rows(world, effect) for effect in settlement.effects] in (
-        [{one: {"a": 1}}, {two: {"a": 2, "b": 3}}],
-        [{two: {"a": 2, "b": 3}}, {one: {"a": 1}}],
-    )
-
-
-def test_a_batch_of_nothing_settles_to_nothing(world: World) -> None:
-    """Empty data, and data of which every row fails, change nothing and fail nothing else."""
-    for operations in (
-        [Operation("insert", False, ("must",), ())],
-        [Operation("delete", False, (), ()), Operation("upsert", False, ("a",), ())],
-        [Operation("insert", False, ("a",), ((world.keys["absent"], (1,)),))],
-        [Operation("insert", False, ("must",), ((world.homeless, (1,)),)), Operation("delete", True, (), ())],
-    ):
-        assert compare(world, operations).effects == []
-
-
 # --- prepare --------------------------------------------------------------------------------------------
-
-
-def test_prepare_groups_rows_by_tablet_and_key(world: World) -> None:
-    """Rows of a key stay in the user's order: of an upsert the last counts, of an insert the first."""
-    table = world.table
-    keys = [world.keys[phase] for phase in ("in memory", "absent", "in memory", "on disk", "in memory")]
-    data = [{**world.key_row(key), "must": index} for index, key in enumerate(keys)]
-    operation = prepare(table, "upsert", data, ignore=False)
-    groups = [
-        operation.rows[begin:end].tolist()
-        for begin, end in zip(operation.starts[:-1], operation.starts[1:], strict=True)
-    ]
-    assert sorted(groups) == [[0, 2, 4], [1], [3]]
-    assert operation.group_sizes.tolist() == [len(group) for group in groups]
-    order = list(zip(operation.tablets.tolist(), operation.keys.to_hashable(), strict=True))
-    assert order == sorted(set(order))
-
-
-def test_an_update_of_the_key_alone_is_a_mistake_of_the_call(world: World) -> None:
-    """It would count rows as updated and change nothing; without rows there is nothing to complain of."""
-    key = world.key_row(world.keys["on disk"])
-    with pytest.raises(InvalidArgumentError, match="no column to change"):
-        prepare(world.table, "update", [key], ignore=False)
-    empty = pa.Table.from_pylist([key]).slice(0, 0)
-    assert prepare(world.table, "update", empty, ignore=False).row_count == 0
-
-
-@pytest.mark.parametrize("name", ["insert", "upsert", "update", "delete"])
-def test_a_key_column_left_out_fails_every_row(world: World, name: str) -> None:
-    """Half a key names no row; the message says which column is missing."""
-    column = world.key_names[-1]
-    row = {k: v for k, v in world.key_row(world.keys["on disk"]).items() if k != column}
-    if name != "delete":
-        row |= {"must": 1}
-    if not row:
-        return
-    operation = prepare(world.table, name, [row, row], ignore=False)
-    assert list(operation.errors.codes) == [MISSING_COLUMN] * 2 and not len(operation.keys)
-    assert repr(column) in operation.errors.messages[0]
-
-
-def test_a_key_is_too_large_only_where_rows_are_made(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The limit of 16 KiB is for composite keys that come in; looking for such a key finds nothing, as it should."""
-    with open_database(tmp_path_factory.mktemp("large") / "s") as db:
-        db.create_table("t", {"s": "string", "n": "int8", "v": "int8"}, ["s", "n"])
-        db.create_table("single", {"s": "string", "v": "int8"}, "s")
-        text = "x" * (16384 - 3)  # 2 bytes end the text, 1 is the int8
-        largest, too_large = {"s": text, "n": 1, "v": 1}, {"s": text + "x", "n": 1, "v": 1}
-        assert db["t"].insert([largest]).inserted == 1
-        table = db._writer().root.table("t")
-        for name in ("insert", "upsert"):
-            operation = prepare(table, name, [largest, too_large], ignore=False)
-            assert list(operation.errors.codes) == [KEY_TOO_LARGE]
-            assert operation.errors.rows.tolist() == [1]
-        with pytest.raises(nyala.KeyNotFoundError):
-            db["t"].update([too_large])
-        assert db["single"].insert([{"s": "x" * 20_000, "v": 1}]).inserted == 1
-        assert db["single"].get({"s": "x" * 20_000}) == {"s": "x" * 20_000, "v": 1}
-
-
-def test_rows_without_a_home_and_keys_that_are_too_large_are_both_left_out(world: World) -> None:
-    """In one batch; and of a row that is both, the key is told."""
-    if len(world.key_names) == 1:
-        pytest.skip("a single key column has no limit of its own")
-    large = "x" * 20_000
-    keys = [(large, 0), ("a", 10), (large, 10), world.keys["absent"]]
-    data = [{**world.key_row(key), "must": 1} for key in keys]
-    operation = prepare(world.table, "upsert", data, ignore=False)
-    assert list(operation.errors.codes) == [KEY_TOO_LARGE, NO_PARTITION, KEY_TOO_LARGE]
-    assert operation.rows.tolist() == [3] and len(operation.keys) == len(operation.tablets) == 1
-
-
-def test_an_update_of_a_table_of_keys_alone_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Its data has all columns that there are, and changes none."""
-    with open_database(tmp_path_factory.mktemp("keys") / "s") as db:
-        table = db.create_table("t", {"k": "int64"}, "k")
-        table.insert({"k": [1]})
-        for data in ({"k": [1]}, pa.table({"k": pa.array([1], pa.int64())})):
-            with pytest.raises(InvalidArgumentError, match="names no column to change"):
-                table.update(data)
 
 
 # --- locate ---------------------------------------------------------------------------------------------
@@ -583,29 +376,6 @@ def all_keys(world: World) -> tuple[Any, np.ndarray, list[Key]]:
     operation = prepare(world.table, "upsert", data, ignore=False)
     keys = list(world.keys.values())
     return operation.keys, operation.tablets, [keys[row] for row in operation.rows.tolist()]
-
-
-def test_locate_finds_the_one_live_place(world: World) -> None:
-    """A change that went to a dead row of the same key would be lost (T1 of the root)."""
-    keys, tablets, names = all_keys(world)
-    located = locate(world.table, keys, tablets)
-    for index, name in enumerate(names):
-        assert (located.codes[index] != ABSENT) == (name in world.rows)
-        key = keys.slice(index, 1)
-        if located.codes[index] != ABSENT:
-            ordinal, rowset = located.rowsets[located.codes[index]]
-            assert ordinal == tablets[index]
-            assert rowset.find(key)[0] == located.rowids[index]
-    alive = {phase for phase, lives in PHASES.items() if lives}
-    places = {
-        phase: located.rowsets[located.codes[names.index(world.keys[phase])]][1]
-        for phase in alive
-    }  # fmt: skip
-    for phase, rowset in places.items():
-        in_memory = phase.endswith("memory")
-        assert isinstance(rowset, MemRowSet) == in_memory, phase
-        if isinstance(rowset, MemRowSet):
-            assert (rowset.frozen_at is not None) == (phase == "in the frozen memory")
 
 
 def test_one_key_by_itself_is_where_it_is_among_others(world: World) -> None:
@@ -650,24 +420,3 @@ def test_r1_replay_passes_rowsets_that_hold_the_change_already(world: World) -> 
         if rowset is not None:
             assert behind_it.rowsets[behind_it.codes[index]][1] is rowset
             assert behind_it.rowids[index] == live.rowids[index]
-
-
-def test_ghosts_are_the_dead_rows_of_the_memory_that_takes_inserts(world: World) -> None:
-    """A key that lies dead there comes back there; a frozen or flushed dead row is left alone (R5)."""
-    keys, tablets, names = all_keys(world)
-    dead = [index for index, name in enumerate(names) if name not in world.rows]
-    keys, tablets = keys.take(np.array(dead)), tablets[dead]
-    found = find_ghosts(world.table, keys, tablets)
-    ghosts = {names[index] for index, rowid in zip(dead, found.tolist(), strict=True) if rowid >= 0}
-    assert ghosts == {world.keys["dead in memory"], world.keys["dead on disk, back, dead in memory"]}
-
-
-@given(st.lists(st.integers(0, 5), max_size=20))
-def test_tablet_slices(tablets: list[int]) -> None:
-    """Each tablet's rows are one slice; a wrong border would write rows into a neighbour."""
-    ascending = np.array(sorted(tablets), np.int32)
-    ordinals, offsets = tablet_slices(ascending)
-    assert ordinals.tolist() == sorted(set(tablets))
-    assert offsets[0] == 0 and offsets[-1] == len(tablets)
-    for ordinal, begin, end in zip(ordinals.tolist(), offsets[:-1], offsets[1:], strict=True):
-        assert begin < end and (ascending[begin:end] == ordinal).all()

@@ -17,7 +17,6 @@ from nyala.env import PosixFiles
 from nyala.errors import CorruptionError, StorageError
 from nyala.tablet import layout
 from nyala.tablet import store as store_module
-from nyala.tablet.idempotency import KEY_RETENTION_US
 from nyala.tablet.result import WriteResult
 from nyala.tablet.root import Root
 from nyala.tablet.write_path import Request, committed_before, write
@@ -245,23 +244,6 @@ def test_without_maintenance_the_write_itself_makes_room(tmp_path: Path) -> None
     db.close()
 
 
-def test_memory_and_log_report_pressure_to_the_background(tmp_path: Path) -> None:
-    """Above half of the memory limit, or above the log's limit, the background is woken; below it sleeps."""
-    db = open_database(tmp_path / "s", memory_limit_bytes=400_000, log_limit_bytes=1 << 30)
-    table = key_value_table(db)
-    table.insert({"k": [1], "v": [1]})
-    assert not db._writer().pressure.is_set()
-    table.insert({"k": list(range(2, 20_000)), "v": list(range(2, 20_000))})
-    assert db._writer().pressure.is_set()
-    db.close()
-    db = open_database(tmp_path / "l", log_limit_bytes=20_000)
-    table = key_value_table(db)
-    while not db._writer().pressure.is_set():
-        table.upsert({"k": list(range(100)), "v": list(range(100))})
-    assert 20_000 < db._writer().log.size_bytes < 40_000
-    db.close()
-
-
 # --- garbage --------------------------------------------------------------------------------------------
 
 
@@ -300,32 +282,6 @@ def test_two_collections_at_once(tmp_path: Path) -> None:
         thread.join()
     assert sorted(map(str, counts)) == ["0", "1"]
     assert not store.state.garbage
-    db.close()
-
-
-def test_roots_are_counted_while_others_install_them(tmp_path: Path) -> None:
-    """A collection that walks through the roots in use is not disturbed by a thread that makes a new one."""
-    db = open_database(tmp_path / "s")
-    table = key_value_table(db)
-    store = db._writer()
-    table.insert({"k": [1], "v": [1]})
-    db.flush()
-    held: list[bool] = []
-
-    class Watched:
-        def __init__(self, roots: Any) -> None:
-            self.roots = roots
-
-        def __iter__(self) -> Any:
-            held.append(store.commit_lock.held())
-            return iter(list(self.roots))
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.roots, name)
-
-    store._roots = Watched(store._roots)  # type: ignore[assignment]
-    assert store.collect_garbage() == 1
-    assert held == [True]
     db.close()
 
 
@@ -447,16 +403,6 @@ def test_forked_and_closed(tmp_path: Path) -> None:
 
 
 # --- recovery -------------------------------------------------------------------------------------------
-
-
-def test_a_new_store_is_empty_and_has_its_folders(tmp_path: Path) -> None:
-    """What a person finds in the folder after `connect`, and what the first write finds."""
-    with open_database(tmp_path / "new" / "s") as db:
-        assert db.list_tables() == [] and db._writer().state.rowsets == {}
-        names = {path.name for path in (tmp_path / "new" / "s").iterdir()}
-        assert {"catalog.sqlite", "wal", "data", "staging", "lock"} <= names
-        first = key_value_table(db).insert({"k": [1], "v": [1]}).timestamp
-        assert first <= db.now()
 
 
 def test_an_open_finds_what_was_flushed_and_what_only_the_log_holds(tmp_path: Path) -> None:
@@ -610,17 +556,6 @@ def test_w1_other_processes_are_told_of_what_is_synced(
         assert (told.timestamp, told.synced) == (stamp, True)
 
 
-def test_a_store_keeps_the_first_reason_why_it_broke(tmp_path: Path) -> None:
-    """The second error is often a consequence of the first, and would send its reader the wrong way."""
-    db = open_database(tmp_path / "s")
-    store = db._writer()
-    store.poison(OSError("the disk is gone"))
-    store.poison(OSError("and nothing works any more"))
-    with pytest.raises(StorageError, match="the disk is gone"):
-        store.check_writable()
-    db.close()
-
-
 def test_a_broken_store_removes_no_file(tmp_path: Path) -> None:
     """After a transaction of unknown outcome the catalogue may name the files that its job would clear away."""
     db = open_database(tmp_path / "s")
@@ -678,16 +613,6 @@ def test_a_view_is_never_newer_than_its_root(tmp_path: Path, monkeypatch: pytest
     db.close()
 
 
-def test_roots_are_swapped_under_the_commit_lock_only(tmp_path: Path) -> None:
-    """Two threads that swapped at once would lose one's table."""
-    with open_database(tmp_path / "s") as db:
-        store = db._writer()
-        with pytest.raises(AssertionError, match="R7"):
-            store.install(store.root)
-        with pytest.raises(AssertionError, match="R7"):
-            store.transact(CatalogChange(), lambda version: store.root)
-
-
 def test_r3_segments_go_when_nothing_in_them_is_needed(tmp_path: Path) -> None:
     """A log that never shrank would fill the disk; one that shrank too early would lose rows in a crash."""
     with open_database(tmp_path / "s") as db:
@@ -714,29 +639,6 @@ def test_r3_segments_go_when_nothing_in_them_is_needed(tmp_path: Path) -> None:
         one.insert({"k": [3], "v": [3]})
     with open_database(tmp_path / "s") as db:
         assert rows(db["one"]) == [(1, 1), (2, 2), (3, 3)] and db.list_tables() == ["one"]
-
-
-def test_keys_of_jobs_are_kept_for_a_week(tmp_path: Path) -> None:
-    """A retry within days finds its batch; keys of old jobs do not fill the catalogue for ever."""
-    clock = ManualClock()
-    with open_database(tmp_path / "s", clock=clock) as db:
-        key_value_table(db)
-        store = db._writer()
-        (first,) = write(store, [Request("t", "upsert", {"k": [1], "v": [1]})], idempotency_key="job")
-        assert store.committed("job").timestamp == first.timestamp and store.committed("other") is None
-        db.flush()
-        assert store.committed("job").timestamp == first.timestamp
-        clock.advance(KEY_RETENTION_US / 1e6 - 1)
-        db["t"].upsert({"k": [2], "v": [2]})
-        db.flush()
-        assert store.committed("job").timestamp == first.timestamp
-    clock.advance(2)
-    with open_database(tmp_path / "s", clock=clock) as db:
-        store = db._writer()
-        assert store.committed("job").timestamp == first.timestamp
-        db["t"].upsert({"k": [3], "v": [3]})
-        db.flush()
-        assert store.committed("job") is None
 
 
 def test_stats_tell_what_there_is(tmp_path: Path) -> None:

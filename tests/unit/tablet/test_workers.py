@@ -18,14 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import nyala
 from nyala import _worker, errors
 from nyala.env import Env, MissingFileError, SystemRandomness, system_files
 from nyala.env.clock import Clock
-from nyala.errors import CorruptionError, Error, StorageError, WriteError
+from nyala.errors import CorruptionError, Error, StorageError
 from nyala.tablet import worker_protocol, workers
 from nyala.tablet.worker_protocol import (
     BrokenFrame,
@@ -141,28 +139,12 @@ def test_a_ping_says_what_the_worker_is_made_of() -> None:
     assert (first["nyala"], first["arrow_threads"]) == (nyala.__version__, 1)
 
 
-def test_arguments_and_answer_of_some_megabytes(pool: WorkerPool) -> None:
-    """Larger than any buffer between two processes, with text of every kind."""
-    value = ["kö\udcff\x00", 1 << 60, None, 0.1] * 100_000
-    assert pool.run("echo", {"value": value})["value"] == value
-
-
 def test_progress_is_told_in_order(pool: WorkerPool) -> None:
     """`db.maintenance.status()` says how far a compaction is."""
     seen: list[dict[str, Any]] = []
     assert pool.run("steps", {"count": 1000}, progress=seen.append) == {"done": 1000}
     assert seen == [{"step": step} for step in range(1000)]
     assert pool.run("steps", {"count": 3}) == {"done": 3}
-
-
-def test_progress_of_another_job_is_not_told(pool: WorkerPool, tmp_path: Path) -> None:
-    """A thread that a handler left behind does not move the figures of the job after it."""
-    pool.run("linger", {"path": str(tmp_path / "go")})
-    job = Running(pool, "wait_for_file", {"path": str(tmp_path / "lingered")})
-    job.pid()
-    (tmp_path / "go").touch()
-    assert job.ended() is None
-    assert job.reports == [{"pid": job.pid()}]
 
 
 def test_what_is_printed_goes_to_the_log(
@@ -229,32 +211,12 @@ def test_an_error_arrives_with_its_fields(pool: WorkerPool) -> None:
     assert len(workers._children) == 1, "an error of the job is no reason for another process"
 
 
-def test_rows_written_before_an_error_are_counted() -> None:
-    sent = WriteError("rows", None, 12)
-    got = decode_error("merge", encode_error(sent))
-    assert isinstance(got, WriteError) and (got.applied, got.errors) == (12, None)
-
-
-def test_a_class_that_only_the_child_knows_is_an_error() -> None:
-    assert type(decode_error("merge", {"class": "NewError", "message": "m"})) is Error
-
-
 @pytest.mark.parametrize(("how", "said"), [("key", "KeyError: 'left'"), ("exit", "SystemExit: 3")])
 def test_any_other_exception_names_the_place_in_the_worker(pool: WorkerPool, how: str, said: str) -> None:
     """A mistake of ours is found by the line in the child, not by that in the parent."""
     with pytest.raises(JobFailedError, match=said) as failed:
         pool.run("fail", {"how": how})
     assert "worker_child.py" in failed.value.__notes__[0] and "in fail" in failed.value.__notes__[0]
-    assert pool.run("echo", {})
-
-
-def test_mistakes_with_kinds_and_values(pool: WorkerPool) -> None:
-    with pytest.raises(JobFailedError, match="KeyError: 'nonsense'"):
-        pool.run("nonsense", {})
-    with pytest.raises(JobFailedError, match="bytes is not JSON serializable"):
-        pool.run("no_json", {})
-    with pytest.raises(TypeError, match="not JSON serializable"):
-        pool.run("echo", {"a": b"bytes"})
     assert pool.run("echo", {})
 
 
@@ -269,12 +231,6 @@ def test_a_child_killed_at_work(pool: WorkerPool, tmp_path: Path) -> None:
     assert isinstance(error, StorageError) and "killed by SIGKILL" in str(error) and "memory" in str(error)
     assert gone(job.pid())
     assert pool.run("echo", {})["pid"] != job.pid()
-
-
-def test_a_child_that_ends_at_work(pool: WorkerPool) -> None:
-    with pytest.raises(StorageError, match=r"exit code 7: my last words, while it did 'die'.*tried again"):
-        pool.run("die", {})
-    assert pool.run("echo", {})
 
 
 def test_a_child_killed_while_idle_is_replaced(pool: WorkerPool) -> None:
@@ -481,41 +437,6 @@ def test_close_ends_what_runs_and_what_waits(pool: WorkerPool, tmp_path: Path) -
         pool.run("echo", {})
 
 
-def test_one_worker_serves_in_the_order_of_the_calls(pool: WorkerPool, tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    first = Running(pool, "wait_for_file", {"path": str(go)})
-    pid = first.pid()
-    order: list[int] = []
-    jobs = [
-        threading.Thread(target=lambda n=number: order.append(pool.run("echo", {"n": n})["n"]))
-        for number in range(5)
-    ]
-    for waiting, job in enumerate(jobs):
-        job.start()
-        while len(pool._waiting) == waiting:
-            time.sleep(0.001)
-    stopped = threading.Event()
-    given_up = Running(pool, "echo", {}, stopped)
-    stopped.set()
-    assert isinstance(given_up.ended(), JobCancelled), "also who waits for his turn can be cancelled"
-    assert order == []
-    go.touch()
-    for job in jobs:
-        job.join(20)
-    assert order == [0, 1, 2, 3, 4]
-    assert first.ended() is None and pool.run("echo", {})["pid"] == pid
-
-
-def test_two_workers_work_at_once(tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    pool = WorkerPool(size=2, command=COMMAND)
-    jobs = [Running(pool, "wait_for_file", {"path": str(go)}) for _ in range(2)]
-    assert jobs[0].pid() != jobs[1].pid()
-    go.touch()
-    assert [job.ended() for job in jobs] == [None, None]
-    pool.close()
-
-
 def test_many_callers_of_a_few_workers() -> None:
     """Each gets his own answer, under load."""
     pool = WorkerPool(size=2, command=COMMAND)
@@ -605,25 +526,6 @@ def test_without_workers_the_work_is_done_here(
 
 
 @pytest.mark.usefixtures("local")
-@pytest.mark.parametrize("executable", [None, ""])
-def test_python_inside_another_program(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch, executable: str | None
-) -> None:
-    """It does not know how it would be started."""
-    monkeypatch.setattr(sys, "executable", executable)
-    pool._command = None
-    assert pool.run("where", {})["pid"] == os.getpid()
-
-
-@pytest.mark.usefixtures("local")
-def test_a_frozen_program_is_not_started_again(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its `sys.executable` is the user's own program."""
-    monkeypatch.setattr(sys, "frozen", True, raising=False)
-    pool._command = None
-    assert pool.run("where", {})["pid"] == os.getpid()
-
-
-@pytest.mark.usefixtures("local")
 def test_no_more_processes_allowed(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system says so for a while; later there are workers again."""
 
@@ -651,20 +553,6 @@ def test_a_program_that_says_nothing_is_ended() -> None:
     pool.close()
 
 
-@pytest.mark.usefixtures("local")
-def test_errors_and_cancelling_without_workers(pool: WorkerPool) -> None:
-    """As with workers, but that a cancelled job ends only where it reports."""
-    pool._command = ["/no/such/python"]
-    with pytest.raises(CorruptionError, match="/a at offset 1: bad"):
-        pool.run("fail", {"ours": True})
-    with pytest.raises(JobFailedError, match="KeyError: 'k'") as failed:
-        pool.run("fail", {"ours": False})
-    assert isinstance(failed.value.__cause__, KeyError)
-    asked = iter([False])
-    with pytest.raises(JobCancelled):
-        pool.run("where", {}, lambda: next(asked, True))
-
-
 # --- the wire -----------------------------------------------------------------------------------------
 
 
@@ -689,30 +577,8 @@ def test_nonsense_is_an_error_and_no_hang(pool: WorkerPool, sent: str, said: str
     assert time.monotonic() - begin_s < 20 and not workers._children
 
 
-@given(st.lists(st.dictionaries(st.text(), st.integers() | st.text())), st.data())
-def test_frames_may_come_in_any_portions(messages: list[dict[str, Any]], data: st.DataObject) -> None:
-    stream = b"".join(encode_frame(message) for message in messages)
-    decoder, found = FrameDecoder(), []
-    while stream:
-        size = data.draw(st.integers(1, len(stream)))
-        found += decoder.feed(stream[:size])
-        stream = stream[size:]
-    assert found == messages
-
-
 def test_a_message_that_is_too_large_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_protocol, "FRAME_MAX_BYTES", 20)
     assert FrameDecoder().feed(encode_frame({"a": "x" * 12})) == [{"a": "x" * 12}]
     with pytest.raises(BrokenFrame, match="21 bytes"):
         encode_frame({"a": "x" * 13})
-
-
-def test_the_worker_is_not_for_people() -> None:
-    """Started by hand it says what it is."""
-    run = subprocess.run([sys.executable, "-m", "nyala._worker"], stdin=subprocess.DEVNULL, capture_output=True,
-                         text=True, timeout=60, check=False)  # fmt: skip
-    assert (
-        run.returncode == 1
-        and "nothing here to be run by hand" in run.stderr
-        and "Traceback" not in run.stderr
-    )

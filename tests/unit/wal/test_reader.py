@@ -6,17 +6,14 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support import calls_of
 
-from nyala.env import SYSTEM, MissingFileError, PosixFiles
+from nyala.env import MissingFileError, PosixFiles
 from nyala.errors import CorruptionError, StorageError
 from nyala.testing import RecordingFiles, SeededRandomness
 from nyala.wal.format import (
@@ -486,29 +483,3 @@ def test_whatever_happens_to_the_bytes_no_wrong_record_is_given(
     except CorruptionError:
         return
     assert stamps == list(range(1, len(stamps) + 1))
-
-
-def test_reading_takes_as_many_calls_however_many_rows_there_are(tmp_path: Path) -> None:
-    """Opening a store after a crash would take minutes. (About 5 million rows of 16 columns a second.)"""
-
-    def calls(rows: int) -> int:
-        directory = str(tmp_path / str(rows))
-        writer = LogWriter(SYSTEM, directory, recover(SYSTEM, directory, 1), durability="os")
-        columns = [pa.array(np.arange(rows)) for _ in range(12)] + [
-            pa.array([f"text {i}" for i in range(rows)])
-        ] * 4
-        batch = pa.RecordBatch.from_arrays(columns, names=[str(10 + i) for i in range(16)])
-        for timestamp in range(1, 51):
-            writer.append(LogRecord(timestamp, None, (SettledGroup(1, 1, "insert", (1,), (0, rows), batch),)))
-            writer.write_pending()
-        writer.close()
-
-        def read() -> None:
-            records = LogReader(SYSTEM, directory, 1).read_to_end()
-            assert sum(record.row_count for record in records) == 50 * rows
-
-        return sum(calls_of(read, rounds=3).values())
-
-    few, many = calls(10), calls(1000)
-    # What grows is the file, which is read in pieces.
-    assert many < few * 1.2 and many < 50 * 200, (few, many)
