@@ -12,7 +12,7 @@ import pyarrow as pa
 from nyala.cfile import format
 from nyala.cfile.compression import effective_compression
 from nyala.cfile.encoding.alp import Alp
-from nyala.cfile.encoding.auto import Choice, candidates, fastest_of
+from nyala.cfile.encoding.auto import Choice, fastest, is_small, sizes
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
 from nyala.cfile.encoding.bitshuffle import Bitshuffle
 from nyala.cfile.encoding.dictionary import Dictionary
@@ -20,7 +20,7 @@ from nyala.cfile.encoding.frame_of_reference import FrameOfReference
 from nyala.cfile.encoding.plain import Plain
 from nyala.cfile.encoding.prefix import Prefix
 from nyala.cfile.encoding.rle import RunLength
-from nyala.cfile.physical import BYTES, FIXED, Physical, binary_offsets
+from nyala.cfile.physical import BYTES, FIXED, Physical
 
 __all__ = [
     "FRAMES",
@@ -45,9 +45,6 @@ _ENCODINGS: Final[tuple[Encoding, ...]] = (
     FRAMES,
     Alp(),
 )
-# A column with at most this many rows and fewer bytes is written without a sample.
-_SMALL_ROWS: Final = 256
-_SMALL_BYTES: Final = 4096
 _BY_CODE: Final = {encoding.code: encoding for encoding in _ENCODINGS}
 _BY_NAME: Final = {encoding.name: encoding for encoding in _ENCODINGS}
 
@@ -104,37 +101,25 @@ def choose_encoding(
     """
     named = _BY_NAME.get(name)
     asked = named if named is not None and named.handles(form) else None
-    if asked is None and not is_sample and _is_small(form, values):
-        is_frame = single_values and FRAMES.handles(form) and not values.null_count
-        small: Encoding = FRAMES if is_frame else PLAIN
-        encoder = small.prepare(form, values)
-        assert encoder is not None
-        return small, encoder, effective_compression(compression, small.compresses)
     is_index = is_index and form.kind == BYTES
     first = asked or (_DICTIONARY if _DICTIONARY.handles(form) and not is_index else None)
-    encoder = None
-    if first is not None and (encoder := first.prepare(form, values)) is not None:
-        taken = Choice(first, effective_compression(compression, first.compresses))
-    elif asked is not None:
-        taken = Choice(PLAIN, effective_compression(compression, PLAIN.compresses))
+    if asked is None and not is_sample and is_small(form, values):
+        is_frame = single_values and FRAMES.handles(form) and not values.null_count
+        first = FRAMES if is_frame else PLAIN
+    encoder = None if first is None else first.prepare(form, values)
+    if first is not None and encoder is not None:
+        return first, encoder, effective_compression(compression, first.compresses)
+    if asked is not None:
+        taken = Choice(PLAIN.code, effective_compression(compression, PLAIN.compresses))
     else:
-        known = candidates(form, encoding_by_code)
-        if single_values:
-            known = [one for one in known if picks_single_values(one.code, form, values.null_count)] or known
+        allowed = [one.code for one in _ENCODINGS if one.handles(form)]
+        if single_values and form.kind == FIXED:
+            allowed = [one for one in allowed if picks_single_values(one, form, values.null_count)] or allowed
         if is_index:  # each look-up decodes a block: prefix would take ten times as long
-            known = [PLAIN]
-        taken, encoder = fastest_of(known, form, values, compression, block_rows)
-    encoder = encoder or taken.encoding.prepare(form, values)
+            allowed = [PLAIN.code]
+        known = sizes(form, values, compression, block_rows, allowed, encoding_by_code, is_sample=is_sample)
+        taken = fastest(known)
+    encoding = _BY_CODE[taken.encoding]
+    encoder = encoding.prepare(form, values)
     assert encoder is not None
-    return taken.encoding, encoder, taken.compression
-
-
-def _is_small(form: Physical, values: pa.Array) -> bool:
-    """Whether the column has at most 256 rows and less than 4 KB: samples of each encoding would cost more than they
-    save."""
-    if len(values) > _SMALL_ROWS:
-        return False
-    if form.kind == BYTES:
-        offsets = binary_offsets(values)
-        return len(offsets) + int(offsets[-1]) - int(offsets[0]) < _SMALL_BYTES
-    return len(values) * max(1, form.width_bytes) < _SMALL_BYTES
+    return encoding, encoder, taken.compression if compression == format.COMPRESSION_DEFAULT else compression

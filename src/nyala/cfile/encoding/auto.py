@@ -1,261 +1,214 @@
-"""What `auto` takes: the encoding that decodes fastest among those at most a quarter larger than the smallest.
+"""The choice of `auto`: the encoding and compression of a column, from its statistics and one short sample.
 
-    kind of column                     candidates, the fastest to decode first
-    bool                               plain, run length
-    integer, date, timestamp           plain, frame of reference, run length, bitshuffle, plain that is compressed
-    decimal                            plain, frame of reference, bitshuffle, plain that is compressed
-    float, double                      plain, ALP, bitshuffle, plain that is compressed
-    string, varchar, binary            dictionary if values repeat (it decides itself), else plain, prefix
+`sizes` says how many bytes a row takes in each choice that the type and the values allow; `fastest` picks one. The
+choices, the fastest to decode first, and by how much each must be smaller than a faster one to be taken:
 
-Frame of reference may also be a bit a value larger than bitshuffle, which decodes in eight times what a line takes and
-3.5 times what steps take: of sorted columns that bit is most of what they have left, and of others nothing. Prefix is
-taken where it makes text four times smaller than plain does (long keys that are alike), for it decodes at a
-tenth of plain's speed.
+    choice               for                              smaller by   size from
+    plain                numbers                                       the type's width
+    for                  integers, dates, decimals        1.25         least, greatest and common divisor of four blocks
+    rle                  bool, integers, dates            1.25         the sample, if its runs have 2 rows or more
+    alp                  floats                           1.25         the sample
+    bitshuffle           numbers                          1.25         the sample
+    plain, compressed    everything                       1.25         the sample, by LZ4 or what the schema asks for
+    plain, Zstandard     everything                       1.55         the sample; only with compression "default"
+    prefix               text, binary                     4            the sample
 
-Numbers may be plain twice by default: without compression they are read without a copy; with LZ4 they decode about as
-fast as bitshuffle, and are smaller where most are one. Where a compression is asked for by name all candidates have it.
-What of numbers is inflated to half of plain's bytes or more comes last: plain that shrinks, runs of one row.
+Frame of reference may also be one bit a value larger than bitshuffle, which takes eight times as long to decode.
+Zstandard must be much smaller than LZ4, since it takes three times as long to decompress: it halves hexadecimal text,
+in which LZ4 finds nothing. Prefix decodes at a tenth of plain's speed.
 
-The order is that of measured decode speeds (docs/decisions/0013-encodings.md). Sizes are judged by writing stretches of
-the column, from the middles of its quarters, in every candidate, compressed as the blocks will be; a column that is no
-longer than these is written whole. One of at most 256 rows and less than 4 KB is plain without a sample
-(`choose_encoding`). So a flush pays for one sample per candidate and not for every encoder on everything. A column
-whose beginning is unlike the rest is still seen from four places. Where values are NULL, it is quarters of those that
-are not.
+Columns of less than 32 KB have no sample: numbers are plain or for, by statistics alone. Below 4 KB they are plain.
 
-The stretches are short by default. Zstd and Snappy do on 30 KB something else than on a megabyte (Zstd finds seven
-times less in a megabyte of numbered names than in a stretch of them), and LZ4 over what is compressed already does; so
-if the schema names one of these, two stretches are as long as blocks. Zlib never looks back farther than 32 KB,
-and takes up to a second a megabyte.
+The sample is four stretches of neighbours from the middles of the column's quarters; of a column with NULLs, of its
+values. So a column whose beginning is unlike the rest is still seen from four places, and a flush encodes 8,192 values
+of a column to decide, however long the column is. Text has its dictionary first (`dictionary`).
 
-A frame of reference, with or without ALP, spans what its block spans. Where the key begins with a sensor, a stretch
-lies in one and a block in a dozen, whose times start anew; and of ten thousand values that return, a stretch has most
-only once and a block each a dozen times. So a frame that would be taken is written once more in blocks, and is taken
-if it still should be; and frames that would not are, where a probe of the column finds values that return.
-
-The columns of a composite key have frame of reference and run length only, where their type has these: single values
-are taken from them as they lie, and so the keys of most rows need not be stored (docs/decisions/0033).
-
-A column of text or binary that carries the value index is plain, since look-ups decode it.
-The choice is made per column of a file (a flush, a compaction), as it is a footer that names the encoding.
+Source: measured decode speeds (docs/decisions/0013-encodings.md).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nyala.cfile import format
-from nyala.cfile.compression import compress, effective_compression
-from nyala.cfile.encoding.base import BlockEncoder, Encoding
-from nyala.cfile.physical import BYTES, FIXED, Physical
+from nyala.cfile.compression import compress
+from nyala.cfile.encoding.base import Encoding
+from nyala.cfile.physical import BYTES, FIXED, Physical, binary_offsets
 
-__all__ = ["Choice", "candidates", "choices", "fastest_of"]
+__all__ = ["Choice", "fastest", "is_small", "sizes"]
 
-# How much larger than the smallest an encoding may be and still be taken for its speed. A quarter of a column
-# costs less to read (12 GB/s from the page cache, 2 from a good disk) than bitshuffle costs to decode.
+_PLAIN, _FOR, _RLE = format.ENCODING_PLAIN, format.ENCODING_FOR, format.ENCODING_RLE
+_ALP, _BITSHUFFLE, _PREFIX = format.ENCODING_ALP, format.ENCODING_BITSHUFFLE, format.ENCODING_PREFIX
+_NONE, _ZSTD = format.COMPRESSION_NONE, format.COMPRESSION_ZSTD
+
+# A quarter of a column costs less to read (12 GB/s from the page cache, 2 from a good disk) than bitshuffle to decode.
 _SIZE_FACTOR: Final = 1.25
-# Joining prefixes and suffixes takes ten times as long as decompressing plain text: it must win much more.
+_ZSTD_SIZE_FACTOR: Final = 1.55
 _PREFIX_SIZE_FACTOR: Final = 4.0
-# Zstandard's entropy coder halves hexadecimal digits, in which LZ4 finds nothing, and inflates at a third of its speed.
-_ZSTD_SIZE_FACTOR: Final = 1.6
-# Of a value, by which frame of reference may be larger than bitshuffle.
-_SLACK_BITS: Final = 1
-# Of plain numbers that nobody asked to be compressed: fewer are not worth it.
-_COMPRESSED_BYTES_MIN: Final = 4096
-_SAMPLE_STRETCHES: Final = 4
-_SAMPLE_BLOCKS: Final = 2
-# Long enough for LZ4 to find what repeats, and short enough that judging costs less than writing: a stretch of text is
-# more bytes, and prefix, which seldom wins, costs ten times as much to write as plain.
-_SAMPLE_STRETCH_ROWS: Final = 1 << 13
-_SAMPLE_STRETCH_ROWS_OF_TEXT: Final = 1 << 11
-# Of plain's bytes: whoever inflates more of them is as slow as plain that is inflated.
-_INFLATED_SHARE_MAX: Final = 0.5
-_NONE: Final = format.COMPRESSION_NONE
-_FRAMES: Final = (format.ENCODING_FOR, format.ENCODING_ALP)
-_JUDGED_BY_BLOCKS: Final = (format.COMPRESSION_LZ4, format.COMPRESSION_SNAPPY, format.COMPRESSION_ZSTD)
-_FASTEST_FIRST: Final = (
-    format.ENCODING_PLAIN,
-    format.ENCODING_FOR,
-    format.ENCODING_RLE,
-    format.ENCODING_ALP,
-    format.ENCODING_BITSHUFFLE,
-    format.ENCODING_PREFIX,
-)
+_SLACK_BYTES: Final = 1 / 8  # of a value, by which frame of reference may be larger than bitshuffle
+_PLAIN_BYTES_MAX: Final = 4 << 10  # columns that are plain without a look
+_UNSAMPLED_BYTES_MAX: Final = 32 << 10
+_STRETCHES: Final = 4
+_STRETCH_ROWS: Final = 2048
+_STRETCH_ROWS_OF_TEXT: Final = 1024
+_PROBE_ROWS: Final = 512  # of a block, for the common divisor and the line of its values
+_LINE_BITS_MAX: Final = 61  # as of the encoder
 
 
 class Choice(NamedTuple):
-    """An encoding, and the compression that blocks have with it."""
+    """An encoding (format.ENCODING_*) and the compression of its blocks (format.COMPRESSION_*)."""
 
-    encoding: Encoding
+    encoding: int
     compression: int
 
 
-class _Written(NamedTuple):
-    """What a sample takes."""
+def fastest(row_bytes: Mapping[Choice, float]) -> Choice:
+    """The first choice that no slower one beats. Takes bytes a row of each choice, the fastest to decode first."""
+    order = list(row_bytes)
 
-    row_bytes: float
-    inflated_row_bytes: float  # what blocks that were compressed are inflated to; 0 where none was
-    encoder: BlockEncoder | None = None  # of a sample that is one block
+    def beats(slow: Choice, fast: Choice) -> bool:
+        limit = row_bytes[slow] * _factor(slow)
+        if (fast.encoding, slow.encoding) == (_FOR, _BITSHUFFLE):
+            limit = max(limit, row_bytes[slow] + _SLACK_BYTES)
+        return row_bytes[fast] > limit
 
-
-@dataclass(frozen=True)
-class _Block:
-    """The encoder of a column that was encoded as one block to judge it: the bytes are not made again."""
-
-    encoder: BlockEncoder
-    row_count: int
-    data: pa.Buffer
-    dictionary: None = None
-
-    def encode(self, lower: int, upper: int) -> pa.Buffer:
-        return self.data if (lower, upper) == (0, self.row_count) else self.encoder.encode(lower, upper)
+    return next(
+        fast for place, fast in enumerate(order) if not any(beats(slow, fast) for slow in order[place + 1 :])
+    )
 
 
-def candidates(form: Physical, by_code: Callable[[int], Encoding | None]) -> list[Encoding]:
-    """The encodings among which sizes decide, the fastest first. Dictionary, which decides itself, is not here."""
-    found = (by_code(code) for code in _FASTEST_FIRST)
-    return [encoding for encoding in found if encoding is not None and encoding.handles(form)]
+def _factor(choice: Choice) -> float:
+    if choice.encoding == _PREFIX:
+        return _PREFIX_SIZE_FACTOR
+    return _ZSTD_SIZE_FACTOR if choice.compression == _ZSTD else _SIZE_FACTOR
 
 
-def choices(encodings: Iterable[Encoding], form: Physical, asked: int, rows: int) -> list[Choice]:
-    """These encodings with the compressions that they may have for so many rows when `asked` was asked for."""
-    found = []
-    for encoding in encodings:
-        compression = effective_compression(asked, encoding.compresses)
-        if asked == format.COMPRESSION_DEFAULT and _is_plain_numbers(encoding, form):
-            found.append(Choice(encoding, format.COMPRESSION_NONE))
-            if rows * form.width_bytes < _COMPRESSED_BYTES_MIN:
-                continue
-        found.append(Choice(encoding, compression))
-        if (
-            asked == format.COMPRESSION_DEFAULT
-            and form.kind == BYTES
-            and encoding.code == format.ENCODING_PLAIN
-        ):
-            found.append(Choice(encoding, format.COMPRESSION_ZSTD))
+def is_small(form: Physical, values: pa.Array) -> bool:
+    """Whether a column is plain without a look at it."""
+    return _plain_bytes(form, values) < _PLAIN_BYTES_MAX
+
+
+def sizes(
+    form: Physical,
+    values: pa.Array,
+    asked: int,
+    block_rows: int,
+    allowed: Collection[int],
+    by_code: Callable[[int], Encoding | None],
+    *,
+    is_sample: bool = False,
+) -> dict[Choice, float]:
+    """Bytes a row of each choice for these stored values, the fastest to decode first.
+
+    Parameters
+    ----------
+    asked
+        The schema's compression (format.COMPRESSION_*).
+    block_rows
+        Rows of a block.
+    allowed
+        The encodings to consider (format.ENCODING_*).
+    is_sample
+        The values are a sample of a larger column: they are not too few for a sample of their own.
+    """
+    is_default = asked == format.COMPRESSION_DEFAULT
+    lz4 = format.COMPRESSION_LZ4 if is_default else asked
+    light = _NONE if is_default else asked  # of encodings that are small already
+    found: dict[Choice, float] = {}
+    if form.kind == FIXED and _PLAIN in allowed:
+        found[Choice(_PLAIN, _NONE)] = form.width_bytes
+    if len(values) == values.null_count or (
+        not is_sample and _plain_bytes(form, values) < _UNSAMPLED_BYTES_MAX
+    ):
+        if _FOR in allowed and not form.is_wide:
+            found[Choice(_FOR, light)] = _frame_bytes(values, block_rows)
+        return found or {Choice(_PLAIN, lz4): 0.0}
+    sample = _sample(form, values)
+
+    def of_sample(code: int, *compressions: int) -> None:
+        """The sample in this encoding, by each of these compressions."""
+        encoding = by_code(code)
+        encoder = None if encoding is None or code not in allowed else encoding.prepare(form, sample)
+        if encoder is not None:
+            data = encoder.encode(0, len(sample))
+            for compression in compressions:
+                found[Choice(code, compression)] = compress(compression, data)[1].size / len(sample)
+
+    if form.is_wide:
+        of_sample(_FOR, light)
+    elif _FOR in allowed:
+        found[Choice(_FOR, light)] = _frame_bytes(values, block_rows)
+    if _RLE in allowed and _run_rows(sample) >= 2:
+        of_sample(_RLE, lz4)
+    of_sample(_ALP, light)
+    of_sample(_BITSHUFFLE, light)
+    if asked != _NONE or form.kind != FIXED:
+        of_sample(_PLAIN, *((lz4, _ZSTD) if is_default else (lz4,)))
+    of_sample(_PREFIX, lz4)
     return found
 
 
-def fastest_of(
-    encodings: Sequence[Encoding], form: Physical, values: pa.Array, asked: int, block_rows: int
-) -> tuple[Choice, BlockEncoder | None]:
-    """Choose the encoding for these stored values, with compression `asked` and blocks of `block_rows` rows.
-
-    Returns: the choice, and for a column of one block its encoder.
-    """
-    rows, stretches = _sampling(form, asked, block_rows)
-    sample = _sample(values, stretches, rows, block_rows)
-    known = choices(encodings, form, asked, len(values))
-    written = {choice: _written(choice, form, sample) for choice in known}
-    taken = _fastest(form, written)
-    if rows >= block_rows or len(values) <= stretches * rows:
-        is_whole = len(sample) == 1 and len(sample[0]) == len(values)
-        return taken, written[taken].encoder if is_whole else None
-    if taken.encoding.code in _FRAMES:
-        blocks = _sample(values, _SAMPLE_BLOCKS, block_rows, block_rows)
-        written.update({of: _written(of, form, blocks) for of in known if of.encoding.code in _FRAMES})
-        taken = _fastest(form, written)
-    return taken, None
+def _plain_bytes(form: Physical, values: pa.Array) -> int:
+    if form.kind != BYTES:
+        return len(values) * max(1, form.width_bytes)
+    offsets = binary_offsets(values)
+    return len(offsets) + int(offsets[-1]) - int(offsets[0])
 
 
-def _fastest(form: Physical, written: Mapping[Choice, _Written]) -> Choice:
-    """The rule, over what each choice takes; these are in the order of their speed."""
-    if form.kind == BYTES:
-        return _fastest_of_text(written)
-    least, smallest = min((of.row_bytes, choice.encoding.code) for choice, of in written.items())
-    limit = least * _SIZE_FACTOR
-    limit_of_for = limit
-    if smallest == format.ENCODING_BITSHUFFLE:
-        limit_of_for = max(limit, least + _SLACK_BITS / 8)
-    slow = form.width_bytes * _INFLATED_SHARE_MAX if form.kind == FIXED else math.inf
-    order = sorted(written, key=lambda of: written[of].inflated_row_bytes >= slow)
-    return next(
-        choice
-        for choice in order
-        if written[choice].row_bytes
-        <= (limit_of_for if choice.encoding.code == format.ENCODING_FOR else limit)
-    )
+def _frame_bytes(values: pa.Array, block_rows: int) -> float:
+    """Bytes a row in frames of reference: the mean of four blocks."""
+    size = rows = 0.0
+    for start in _middles(values):
+        block = values.slice(start // block_rows * block_rows, block_rows)
+        size += format.FOR_HEADER.size + len(block) * _frame_bits(block) / 8
+        rows += len(block)
+        if rows >= len(values):
+            break
+    return size / max(1.0, rows)
 
 
-def _fastest_of_text(written: Mapping[Choice, _Written]) -> Choice:
-    """The first than which no slower one is smaller by as much as that one must be."""
-    order = list(written)
-
-    def is_beaten(choice: Choice, by: Choice) -> bool:
-        factor = _PREFIX_SIZE_FACTOR if by.encoding.code == format.ENCODING_PREFIX else _ZSTD_SIZE_FACTOR
-        return written[choice].row_bytes > written[by].row_bytes * factor
-
-    return next(
-        choice
-        for place, choice in enumerate(order)
-        if not any(is_beaten(choice, by) for by in order[place + 1 :])
-    )
-
-
-def _is_plain_numbers(encoding: Encoding, form: Physical) -> bool:
-    return encoding.code == format.ENCODING_PLAIN and form.kind == FIXED
-
-
-def _written(choice: Choice, form: Physical, sample: Sequence[pa.Array]) -> _Written:
-    size = inflated = 0
-    made: BlockEncoder | None = None
-    for block in sample:
-        if choice.encoding.code == format.ENCODING_RLE and _has_short_runs(form, block):
-            return _Written(math.inf, 0)
-        encoder = choice.encoding.prepare(form, block)
-        if encoder is None:  # these values it does not take
-            return _Written(math.inf, 0)
-        data = encoder.encode(0, len(block))
-        made = _Block(encoder, len(block), data) if len(sample) == 1 else None
-        compression, packed = compress(choice.compression, data)
-        size += packed.size
-        if compression != format.COMPRESSION_NONE:
-            inflated += data.size
-    rows = max(1, sum(map(len, sample)))
-    return _Written(size / rows, inflated / rows, made)
+def _frame_bits(block: pa.Array) -> int:
+    """Bits of a delta: exact but for the common divisor and the line, which a probe tells."""
+    numbers = (block.drop_null() if block.null_count else block).to_numpy()
+    least, greatest = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
+    if least == greatest:
+        return 0
+    places = np.arange(0, len(numbers), max(1, len(numbers) // _PROBE_ROWS))
+    probe = numbers[places].astype(np.int64)
+    deltas = np.append(probe, greatest).view(np.uint64) - np.array(least, np.int64).view(np.uint64)
+    unit = int(np.gcd.reduce(deltas))
+    bits = ((greatest - least) // unit).bit_length()
+    if block.null_count or bits > _LINE_BITS_MAX:
+        return bits
+    off = probe - places * ((int(numbers[-1]) - int(numbers[0])) // (len(numbers) - 1))
+    spread = int(off.max()) - int(off.min())
+    return min(bits, (spread // unit).bit_length() + (spread > 0))
 
 
-def _has_short_runs(form: Physical, block: pa.Array) -> bool:
-    """Whether runs of numbers have fewer than two rows on average: plain numbers are as small then."""
-    if form.kind != FIXED or block.null_count:
-        return False
-    values = form.fixed_values(block)
-    return bool(2 * np.count_nonzero(values[1:] != values[:-1]) > len(values))
+def _run_rows(sample: pa.Array) -> float:
+    """Rows of a run, on average."""
+    return len(sample) / len(pc.run_end_encode(sample).values)
 
 
-def _sampling(form: Physical, asked: int, block_rows: int) -> tuple[int, int]:
-    """(rows of a stretch, stretches) that are judged of a column."""
-    rows = _SAMPLE_STRETCH_ROWS_OF_TEXT if form.kind == BYTES else _SAMPLE_STRETCH_ROWS
-    if asked in _JUDGED_BY_BLOCKS and block_rows > rows:
-        return block_rows, _SAMPLE_BLOCKS
-    return rows, _SAMPLE_STRETCHES
+def _sample(form: Physical, values: pa.Array) -> pa.Array:
+    """Four stretches of the column, end to end; of a short one all."""
+    rows = _STRETCH_ROWS_OF_TEXT if form.kind == BYTES else _STRETCH_ROWS
+    if len(values) <= _STRETCHES * rows:
+        return values
+    starts = [max(0, min(middle - rows // 2, len(values) - rows)) for middle in _middles(values)]
+    return pa.concat_arrays([values.slice(start, rows) for start in starts])
 
 
-def _sample(values: pa.Array, stretches: int, rows: int, block_rows: int) -> list[pa.Array]:
-    """What is judged of a column, in stretches of so many rows, as blocks; without those of which all are NULL."""
-    parts = [values]
-    if len(values) > stretches * rows:
-        starts = [
-            max(0, min(middle - rows // 2, len(values) - rows)) for middle in _middles(values, stretches)
-        ]
-        if rows == block_rows:  # the very blocks that will be: Zstd does on the next megabyte something else
-            starts = [start // rows * rows for start in starts]
-        parts = [values.slice(start, rows) for start in dict.fromkeys(starts)]
-    blocks = (part.slice(at, block_rows) for part in parts for at in range(0, len(part), block_rows))
-    return [block for block in blocks if block.null_count < len(block)]
-
-
-def _middles(values: pa.Array, count: int) -> list[int]:
-    """The rows in the middles of so many equal parts of a column; of one with NULLs, of its values."""
+def _middles(values: pa.Array) -> list[int]:
+    """The rows in the middles of the quarters of a column; with NULLs, of the quarters of its values."""
     there = len(values) - values.null_count
-    middles = [(2 * i + 1) * there // (2 * count) for i in range(count)]
-    if not values.null_count or not there:
-        return middles
-    places = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
-    return [int(place) for place in places[middles]]
+    middles: npt.NDArray[np.int64] = (2 * np.arange(_STRETCHES) + 1) * there // (2 * _STRETCHES)
+    if values.null_count and there:
+        middles = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))[middles]
+    return [int(middle) for middle in middles]

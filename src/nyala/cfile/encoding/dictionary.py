@@ -37,9 +37,9 @@ __all__ = ["CODEWORDS", "Dictionary", "DictionaryEncoder", "codeword_dtype"]
 # What codewords are, where they are asked and picked as numbers: Arrow's indices.
 CODEWORDS: Final = physical(ColumnType("int32"))
 
-# Eight stretches of 4,096 values: stretches, because values repeat among neighbours when a key sorts them.
+# Eight stretches of 1,024 values: stretches, because values repeat among neighbours when a key sorts them.
 _SAMPLE_STRETCHES: Final = 8
-_SAMPLE_STRETCH_ROWS: Final = 4096
+_SAMPLE_STRETCH_ROWS: Final = 1024
 # Of a sample, if not more: where as many words as a dictionary may have would leave so many distinct.
 _SAMPLE_DISTINCT_SHARE_MAX: Final = 0.8
 # Codewords and dictionary together, against the values' bytes and one length byte each.

@@ -45,8 +45,8 @@ class _FrameEncoder:
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         part = self.values.slice(lower, upper - lower)
-        bounds = pc.min_max(part)
-        base, greatest = bounds["min"].as_py(), bounds["max"].as_py()
+        there = _integers(part.drop_null() if part.null_count else part)
+        base, greatest = int(there.min()), int(there.max())
         step, unit, bits = 0, 1, (greatest - base).bit_length()
         packed = b""
         if bits:

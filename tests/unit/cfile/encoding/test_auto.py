@@ -1,8 +1,9 @@
-"""What a column gets that asked for nothing: by the data, the fastest to decode among the small."""
+"""What `auto` takes: a table of columns and their encodings, and the rule by itself."""
 
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +11,9 @@ import pytest
 from tests.unit.cfile.encoding.values import arrow_of, chosen, form_of, int64
 from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values
 
+from nyala.cfile import format
 from nyala.cfile.column import BASE, KEY, ColumnKey, ColumnWriteSpec
-from nyala.cfile.compression import compression_code
+from nyala.cfile.compression import compression_code, compression_name
 from nyala.cfile.encoding import auto, choose_encoding, encoding_by_code
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
@@ -33,7 +35,7 @@ COLUMNS = [
     ("foreign keys", "int64", int64(RANDOM.integers(0, 200_000, N)), "for"),
     ("timestamps of four batches", "int64", int64(RANDOM.choice(RANDOM.integers(0, 1 << 62, 4), N)), "plain"),
     ("long runs", "int64", int64(np.repeat(RANDOM.integers(0, 1 << 40, N // 500), 500)), "rle"),
-    ("order keys, one to seven times each", "int64", int64(ORDERS), "bitshuffle"),
+    ("order keys, one to seven times each", "int64", int64(ORDERS), "plain"),
     ("times of every minute, up to two seconds late", "timestamp", arrow_of("timestamp", LATE.tolist()), "for"),
     ("0 to 63 again and again", "int64", int64(np.arange(N) % 64), "bitshuffle"),
     ("random numbers", "int64", int64(RANDOM.integers(-(1 << 63), (1 << 63) - 1, N)), "plain"),
@@ -92,7 +94,93 @@ def test_auto_takes_what_the_schema_allows(type: str) -> None:
     allowed = {name for name in allowed_encodings(parse_type(type)) if name != "auto"}
     handled = {one.name for code in range(256) if (one := encoding_by_code(code)) and one.handles(form)}
     assert handled == allowed
-    assert {one.name for one in auto.candidates(form, encoding_by_code)} <= allowed
+
+
+PLAIN, PACKED = (
+    (format.ENCODING_PLAIN, format.COMPRESSION_NONE),
+    (format.ENCODING_PLAIN, format.COMPRESSION_LZ4),
+)
+ZSTD, PREFIX = (
+    (format.ENCODING_PLAIN, format.COMPRESSION_ZSTD),
+    (format.ENCODING_PREFIX, format.COMPRESSION_LZ4),
+)
+FOR, SHUFFLED = (
+    (format.ENCODING_FOR, format.COMPRESSION_NONE),
+    (format.ENCODING_BITSHUFFLE, format.COMPRESSION_NONE),
+)
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "taken"),
+    [
+        ({PLAIN: 8, FOR: 8, SHUFFLED: 8}, PLAIN),
+        ({PLAIN: 8, FOR: 6.4, SHUFFLED: 6.4}, PLAIN),  # a quarter larger is not too large
+        ({PLAIN: 8, FOR: 6.3, SHUFFLED: 6.3}, FOR),
+        ({PLAIN: 8, FOR: 2, SHUFFLED: 1.7}, FOR),
+        ({PLAIN: 8, FOR: 2, SHUFFLED: 1.5}, SHUFFLED),
+        ({PLAIN: 8, FOR: 0.2, SHUFFLED: 0.1}, FOR),  # a bit a value larger is not too large
+        ({PLAIN: 8, FOR: 0.3, SHUFFLED: 0.1}, SHUFFLED),
+        ({PLAIN: 8, FOR: 4, SHUFFLED: 4, PACKED: 3}, PACKED),
+        ({PLAIN: 8, FOR: 4, SHUFFLED: 4, PACKED: 8, ZSTD: 2.6}, FOR),
+        ({PLAIN: 8, FOR: 4, SHUFFLED: 4, PACKED: 8, ZSTD: 2.4}, ZSTD),
+        ({PACKED: 36, ZSTD: 24, PREFIX: 10}, PACKED),  # text
+        ({PACKED: 36, ZSTD: 18, PREFIX: 10}, ZSTD),
+        ({PACKED: 36, ZSTD: 18, PREFIX: 4}, PREFIX),
+    ],
+)
+def test_the_fastest_that_no_slower_one_beats(
+    row_bytes: dict[tuple[int, int], float], taken: tuple[int, int]
+) -> None:
+    """A scan would decode what is hardly smaller, or read four times as many bytes."""
+    given = {auto.Choice(*choice): size for choice, size in row_bytes.items()}
+    assert auto.fastest(given) == taken
+
+
+def sizes(type: str, array: pa.Array) -> dict[str, float]:
+    """Bits a value of each choice that `auto` considers, by encoding and compression."""
+    form = form_of(type)
+    allowed = [code for code in range(256) if (one := encoding_by_code(code)) and one.handles(form)]
+    found = auto.sizes(form, form.stored_array(array), 0, 1 << 17, allowed, encoding_by_code)
+    return {
+        f"{encoding_by_code(code).name} {compression_name(of)}": 8 * size
+        for (code, of), size in found.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "bits"),
+    [
+        ("row numbers", np.arange(N), 0),
+        ("one value", np.full(N, 7), 0),
+        ("a range", RANDOM.integers(0, 1 << 18, N), 18),
+        ("whole hundreds", 100 * RANDOM.integers(0, 1 << 10, N), 10),
+        ("near a line", 1000 * np.arange(N) + RANDOM.integers(0, 16, N), 5),
+        ("all of 64 bits", RANDOM.integers(-(1 << 63), (1 << 63) - 1, N), 64),
+    ],
+)
+def test_frames_are_estimated_without_encoding_them(name: str, values: Any, bits: int) -> None:
+    """A flush would encode each column twice."""
+    assert sizes("int64", int64(values))["for none"] == pytest.approx(bits, abs=0.1), name
+
+
+def test_small_columns_are_chosen_by_statistics_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of 1,000 columns would compress a sample of each, in each small flush and merge."""
+    monkeypatch.setattr(auto, "compress", None)
+    assert chosen("auto", "int64", int64(RANDOM.integers(0, 1000, 400))) == "plain"
+    assert chosen("auto", "int64", int64(RANDOM.integers(0, 1000, 2000))) == "for"
+    assert chosen("auto", "double", pa.array(RANDOM.random(2000))) == "plain"
+    assert chosen("auto", "string", pa.array([f"name {number}" for number in range(1000)])) == "plain"
+
+
+def test_a_sample_decides_for_large_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every flush would compress whole columns to decide; or the first half, or both ends, would decide alone."""
+    seen: list[int] = []
+    original = auto.compress
+    monkeypatch.setattr(auto, "compress", lambda code, data: seen.append(data.size) or original(code, data))
+    chosen("auto", "int64", int64(RANDOM.integers(0, 1 << 62, 1_000_000)))
+    assert len(seen) == 3 and max(seen) <= 8 * 8192 + 1024
+    halves = np.concatenate((np.zeros(500_000, np.int64), RANDOM.integers(0, 1 << 62, 500_000)))
+    assert chosen("auto", "int64", int64(halves)) != "rle"
 
 
 def test_as_many_short_words_as_a_dictionary_holds_are_one() -> None:
@@ -144,8 +232,8 @@ def test_plain_numbers_chosen_by_auto_are_read_without_a_copy() -> None:
             (np.zeros(3000, np.int64), RANDOM.integers(-(1 << 63), 1 << 63, 17_000, endpoint=False))
         )
     )
-    some = RANDOM.random(1500)  # in pieces of 100, over and over
-    returning = pa.array(np.concatenate([some[at : at + 100] for at in RANDOM.integers(0, 1400, 200)]))
+    some = RANDOM.random(500)  # in pieces of 100, over and over
+    returning = pa.array(np.concatenate([some[at : at + 100] for at in RANDOM.integers(0, 400, 200)]))
     for array, encoding, compression, compressed in (
         (mixed, "auto", "default", False),
         (mixed, "plain", "default", True),
