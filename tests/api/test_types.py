@@ -9,7 +9,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import nyala
@@ -83,29 +82,6 @@ def test_keys_are_ordered_and_found(tmp_path: Path, name: str) -> None:
     db.close()
 
 
-def test_nan_is_kept_and_is_greater_than_all_else(tmp_path: Path) -> None:
-    """NaN and -0.0 come back, and predicates on them mean the same in memory and on disk."""
-    db = open_database(tmp_path / "s")
-    table = db.create_table("t", {"k": "int32", "v": "double"}, "k")
-    table.insert({"k": [1, 2, 3, 4], "v": pa.array([math.nan, math.inf, -0.0, None])})
-    for _ in range(2):
-        assert table.count("v > 1e308") == 2
-        assert [row[0] for row in rows(table, where="v = 0")] == [3]
-        assert math.copysign(1, rows(table)[2][1]) == -1
-        assert math.isnan(rows(table)[0][1])
-        db.flush()
-    db.close()
-
-
-def test_varchar_is_cut_by_characters(tmp_path: Path) -> None:
-    """Text longer than its column is cut at the length in characters, not in bytes."""
-    db = open_database(tmp_path / "s")
-    table = db.create_table("t", {"k": "varchar(2)", "v": "varchar(4)"}, "k")
-    table.insert({"k": ["éé"], "v": ["€uro zone"]})
-    assert rows(table) == [("éé", "€uro")]
-    db.close()
-
-
 def test_a_key_is_never_cut(tmp_path: Path) -> None:
     """A key longer than its varchar is refused by insert and upsert, and finds no row in any other call."""
     db = open_database(tmp_path / "s")
@@ -145,29 +121,3 @@ def test_a_range_bound_is_never_cut(tmp_path: Path, bound: str) -> None:
         table = db.create_table("t", {"k": "varchar(2)"}, "k", nyala.range_partition("k", splits=["ab"]))
         with table.alter() as a:
             a.drop_range("abc", None)
-
-
-@pytest.mark.parametrize(
-    ("kind", "bad"),
-    [
-        ("int8", 128), ("int64", 2**63), ("date", "0000-01-01"), ("decimal(4,2)", Decimal("100")),
-        ("decimal(4,2)", Decimal("0.001")), ("int32", 1.5), ("timestamp", "2026-13-01"), ("float", 1e300),
-    ],
-)  # fmt: skip
-def test_a_value_that_does_not_fit_is_a_row_error(tmp_path: Path, kind: str, bad: Any) -> None:
-    """It is `out-of-range` for its row, names the column, and the other rows can be applied."""
-    db = open_database(tmp_path / "s")
-    table = db.create_table("t", {"k": "int32", "v": kind}, "k")
-    data = [{"k": 1, "v": bad}, {"k": 2, "v": None}]
-    if isinstance(bad, float) and kind == "int32":
-        with pytest.raises((nyala.SchemaError, nyala.InvalidValueError)):
-            table.insert(data)
-    else:
-        with pytest.raises(nyala.InvalidValueError, match="'v'") as error:
-            table.insert(data)
-        assert error.value.errors.select(["row", "code", "k"]).to_pylist() == [
-            {"row": 0, "code": "out-of-range", "k": 1}
-        ]
-        assert table.insert(data, errors="collect").inserted == 1
-        assert rows(table) == [(2, None)]
-    db.close()

@@ -11,8 +11,6 @@ import pytest
 from nyala.catalog.model import (
     CatalogChange,
     CatalogState,
-    CommittedKey,
-    RowSetEntry,
     apply,
     dropping_tables,
 )
@@ -94,17 +92,6 @@ def test_problems_names_what_is_broken(state: CatalogState, what: str) -> None:
     assert any(problem.startswith(what[:3]) for problem in BROKEN[what](state).problems())
 
 
-def test_ids_grow_and_are_never_used_again(state: CatalogState) -> None:
-    """A dropped table's number never comes back: old log records of it must not find a new table (M2)."""
-    after = apply(apply(state, dropping_tables(state, [1], 99)), CatalogChange())
-    assert (after.next_table_id, after.next_tablet_id, after.next_rowset_id, after.next_delta_id) == (
-        2,
-        3,
-        3,
-        4,
-    )
-
-
 def test_grouping_for_the_open(state: CatalogState) -> None:
     """Tablets in id order, delta files of a rowset in time order: what visibility rests on (R4)."""
     later = dataclasses.replace(state.deltas[2], id=4, path="data/1/4.redo", timestamp_min=1, timestamp_max=9)
@@ -116,19 +103,3 @@ def test_grouping_for_the_open(state: CatalogState) -> None:
     assert sorted(state.files()) == sorted(
         ["data/1/1.base", "data/2/2.base", "data/1/1.undo", "data/1/2.redo", "data/1/4.redo", "data/1/3.part"]
     )
-
-
-def test_of_two_entries_with_one_id_the_later_holds(state: CatalogState) -> None:
-    first, second = (dataclasses.replace(state.rowsets[1], deltas_durable=n) for n in (50, 60))
-    assert apply(state, CatalogChange(put_rowsets=[first, second])).rowsets[1] == second
-
-
-def test_the_version_of_a_key_is_that_of_its_transaction(state: CatalogState) -> None:
-    after = apply(state, CatalogChange(committed_keys=[CommittedKey("k", 70)]))
-    assert after.committed_keys["k"].version == after.version == state.version + 1
-
-
-def test_entries_and_metas_are_each_others_inverse(state: CatalogState) -> None:
-    """What a rowset is opened with is what was committed."""
-    for entry in state.rowsets.values():
-        assert RowSetEntry.from_meta(entry.meta()) == entry

@@ -15,7 +15,7 @@ from nyala.errors import ColumnNotFoundError, InvalidArgumentError
 from nyala.keys.codec import KeyCodec
 from nyala.partition.describe import describe, describe_schema
 from nyala.partition.levels import HashSpec, RangeSpec, build_partitions, hash_partition, range_partition
-from nyala.partition.model import HashLevel, Partition, PartitionSchema
+from nyala.partition.model import HashLevel, PartitionSchema
 from nyala.partition.ranges import RangeBound
 from nyala.schema.schema import Schema, build_schema
 from nyala.schema.types import parse_type
@@ -25,7 +25,6 @@ METRICS = build_schema(
     primary_key=["host", "metric", "time"],
 )
 YEARS = range_partition("time", splits=["2015-01-01", "2016-01-01"])
-BOUNDED = range_partition("time", bounds=[("2014-01-01", "2017-01-01")], splits=["2015-01-01", "2016-01-01"])
 
 
 def shown(levels: Any, schema: Schema = METRICS) -> list[str]:
@@ -36,78 +35,9 @@ def shown(levels: Any, schema: Schema = METRICS) -> list[str]:
 # ---- the specification's examples ----------------------------------------------------------------------------
 
 
-def test_no_levels_is_one_tablet() -> None:
-    """A table without partition_by has one tablet."""
-    assert build_partitions([], METRICS) == (PartitionSchema(), (Partition(),))
-    assert shown([]) == ["UNPARTITIONED"]
-
-
-def test_range_example_with_default_bounds() -> None:
-    """Splits at 2015 and 2016 in an unbounded table: three tablets."""
-    assert shown([YEARS]) == [
-        "RANGE (time) (unbounded, 2015-01-01)",
-        "RANGE (time) [2015-01-01, 2016-01-01)",
-        "RANGE (time) [2016-01-01, unbounded)",
-    ]
-
-
-def test_range_example_with_bounds_and_splits() -> None:
-    """A bound of 2014 to 2017, split twice, is the same as three bounds: three tablets."""
-    years = [f"{year}-01-01" for year in range(2014, 2018)]
-    three = range_partition("time", bounds=list(itertools.pairwise(years)))
-    assert shown([BOUNDED]) == [
-        "RANGE (time) [2014-01-01, 2015-01-01)",
-        "RANGE (time) [2015-01-01, 2016-01-01)",
-        "RANGE (time) [2016-01-01, 2017-01-01)",
-    ]
-    assert build_partitions([BOUNDED], METRICS) == build_partitions([three], METRICS)
-
-
-def test_hash_example() -> None:
-    """Hashed on host and metric into four buckets: four tablets."""
-    assert shown([hash_partition("host", "metric", buckets=4)]) == [
-        f"HASH (host, metric) BUCKET {bucket} OF 4" for bucket in range(4)
-    ]
-
-
-def test_hash_and_range_example() -> None:
-    """Four buckets by three years: twelve tablets, buckets outermost."""
-    tablets = shown([hash_partition("host", "metric", buckets=4), BOUNDED])
-    assert len(tablets) == 12
-    assert tablets[0] == "HASH (host, metric) BUCKET 0 OF 4, RANGE (time) [2014-01-01, 2015-01-01)"
-    assert tablets[7] == "HASH (host, metric) BUCKET 2 OF 4, RANGE (time) [2015-01-01, 2016-01-01)"
-    # The order in which the levels are written does not matter.
-    assert tablets == shown([BOUNDED, hash_partition("host", "metric", buckets=4)])
-
-
-def test_hash_and_hash_example() -> None:
-    """Host into four buckets and metric into three: twelve tablets."""
-    levels = [hash_partition("host", buckets=4), hash_partition("metric", buckets=3)]
-    assert len(shown(levels)) == 12
-    assert shown(levels)[5] == "HASH (host) BUCKET 1 OF 4, HASH (metric) BUCKET 2 OF 3"
-
-
-def test_multilevel_is_the_product() -> None:
-    """Two hash levels and a range: the product of the partitions in each level."""
-    levels = [hash_partition("host", buckets=2), hash_partition("metric", buckets=3), YEARS]
-    assert len(shown(levels)) == 2 * 3 * 3
-
-
-def test_no_range_yet_is_no_tablet() -> None:
-    """`bounds=[]`: ranges come later."""
-    levels = [hash_partition("host", buckets=4), range_partition("time", bounds=[])]
-    assert build_partitions(levels, METRICS)[1] == ()
-
-
 def test_a_column_may_be_hashed_and_in_the_range() -> None:
     """T2: only two hash levels must not share a column."""
     assert len(shown([hash_partition("time", buckets=2), YEARS])) == 6
-
-
-def test_a_single_level_need_not_be_a_list() -> None:
-    """partition_by=nyala.hash_partition(...) is clear enough."""
-    level = hash_partition("host", buckets=2)
-    assert build_partitions(level, METRICS) == build_partitions([level], METRICS)
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------
@@ -287,12 +217,6 @@ def test_bounds_are_sorted_and_may_leave_gaps() -> None:
         ((20,), (30,)),
         ((30,), None),
     ]
-
-
-def test_ranges_that_touch_do_not_overlap() -> None:
-    """The end of one range is the begin of the next, also where the two are written differently."""
-    assert len(ranges("a", "b", bounds=[((1, 1), (2,)), ((2, MIN), (3, 3))])) == 2
-    assert len(ranges("a", bounds=[RangeBound(0, 4, True, True), (5, 6)])) == 2
 
 
 def test_times_may_be_text_dates_or_datetimes() -> None:

@@ -111,26 +111,6 @@ def test_every_kind_of_batch_is_checked_again(path: Path, directly: bool) -> Non
         assert other.count() == 0 and rows(t) == [row[:2] for row in expected]
 
 
-def test_changes_by_where_meet_the_columns_of_their_moment(path: Path) -> None:
-    """They are evaluated under the lock: those of before an alteration by its old names, those after it by the new."""
-    with open_database(path) as db:
-        t = table(db)
-        t.insert({"k": [1, 2], "v": [1, 2], "gone": ["a", "b"]})
-        t.update(set={"v": nyala.expr("v * 2")}, where="gone = 'a'")
-        widen(db)
-        t.update(
-            set={"v": nyala.expr("v * 4000000000"), "new": nyala.expr("new + v")},
-            where="new = 7 AND v = 2 AND k = 1",
-        )
-        assert rows(t) == [(1, 8 * 10**9, 9), (2, 2, 7)]
-        for step in (
-            lambda: t.update(set={"v": 1}, where="gone = 'a'"),
-            lambda: t.delete(where="gone = 'a'"),
-        ):
-            with pytest.raises(nyala.ColumnNotFoundError, match="no column 'gone'"):
-                step()
-
-
 def test_a_write_into_a_range_that_was_dropped_meanwhile(path: Path) -> None:
     with open_database(path) as db:
         t = db.create_table("t", {"k": "int64"}, "k", nyala.range_partition("k", bounds=[(0, 10), (10, 20)]))
@@ -346,27 +326,6 @@ def test_a_range_dropped_in_the_middle_of_a_flush_and_a_merge(path: Path) -> Non
         assert not [file for file in (path / "data").rglob("*") if file.is_file()]
 
 
-def test_the_memory_is_frozen_and_not_flushed(path: Path) -> None:
-    """Milliseconds whatever the table holds: no file is written, and a rename does not even freeze."""
-    with open_database(path) as db:
-        t = table(db)
-        t.insert({"k": [1], "v": [1]})
-        state = db._root().table("t").tablets[0]
-        with t.alter() as a:
-            a.rename("u")
-            a.set_comment("c")
-        assert db._root().table("u").tablets[0].memory is state.memory
-        with t.alter() as a:
-            a.add_column("c", "int8")
-        (frozen,) = db._root().table("u").tablets[0].frozen
-        assert frozen is state.memory and not list((path / "data").rglob("*.base"))
-        t.insert({"k": [2], "v": [2]})
-        t.update({"k": [1], "v": [3]})
-        db.flush()
-        assert db._root().table("u").tablets[0].frozen == ()
-        assert rows(t) == [(1, 3, None, None), (2, 2, None, None)]
-
-
 def test_an_alteration_writes_as_much_whatever_the_table_holds(path: Path) -> None:
     """Bytes, syncs and files of an alteration of a few rows, and of ten thousand times as many in as many tablets."""
     written = []
@@ -385,22 +344,6 @@ def test_an_alteration_writes_as_much_whatever_the_table_holds(path: Path) -> No
             written.append([(event.kind, len(event.data or b"")) for event in recording.events[begun:]])
     assert [kind for kind, _ in written[0]] == [kind for kind, _ in written[1]]
     assert sum(size for _, size in written[1]) < sum(size for _, size in written[0]) + 10_000
-
-
-def test_versions_live_as_long_as_a_moment_needs_them(path: Path) -> None:
-    """L3: with no history only the version of the present is kept; with some, all of it."""
-    with open_database(path) as db:
-        for name, history in (("kept", None), ("short", 0)):
-            t = db.create_table(name, {"k": "int64", "c": "int8"}, "k", history=history)
-            t.insert({"k": [1]})
-            for n in range(4):
-                with t.alter() as a:
-                    a.alter_column("c", default=n)
-        entries = {entry.name: entry for entry in db._writer().state.tables.values()}
-        assert list(entries["kept"].schemas) == [0, 1, 2, 3, 4]
-        assert len(entries["short"].schemas) <= 2 and entries["short"].schema.version == 4
-        since = entries["kept"].schema_since
-        assert list(since.values()) == sorted(since.values())
 
 
 # ------------------------------------------------------------------------------------------------ reader processes

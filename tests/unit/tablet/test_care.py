@@ -6,13 +6,13 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import folder_in_memory, key_value_table, open_database, rows
+from tests.support import folder_in_memory, open_database, rows
 
 import nyala
 from nyala import handover
@@ -20,7 +20,7 @@ from nyala.database import Database
 from nyala.env import system_files
 from nyala.errors import StorageError, TableNotFoundError
 from nyala.tablet import care
-from nyala.tablet.care import compact_deltas, compact_table, vacuum_table
+from nyala.tablet.care import compact_table, vacuum_table
 from nyala.tablet.compaction import run_here
 from nyala.tablet.workers import JobCancelled
 from nyala.testing.clock import ManualClock
@@ -73,19 +73,6 @@ def in_order(db: Database, name: str = "t") -> bool:
 
 
 # --- compact ------------------------------------------------------------------------------------------------
-
-
-def test_compact_ends_with_rowsets_that_do_not_overlap_and_no_redo(db: Database) -> None:
-    """In one call, whatever lay there; a second call has nothing to do."""
-    held = scattered(db)
-    assert not in_order(db)
-    moment = db.now()
-    db["t"].compact()
-    assert in_order(db) and len(rowsets(db)) == 2
-    assert dict(rows(db["t"])) == dict(rows(db["t"], at=moment)) == held
-    version = db._writer().state.version
-    db["t"].compact()
-    assert db._writer().state.version == version
 
 
 def test_compact_goes_on_beside_writers(db: Database) -> None:
@@ -171,47 +158,6 @@ def test_what_jobs_hold_is_left_out_and_told(db: Database, caplog: pytest.LogCap
     assert in_order(db) and dict(rows(db["t"])) == held
 
 
-def test_who_holds_what_needs_nothing_is_not_told_of(
-    db: Database, clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Somebody would wait for the end of a job, and call again, for nothing: of several jobs those are named that keep
-    something from being done, and of how many rowsets."""
-    halves = nyala.range_partition("k", splits=[50])
-    table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", halves, history="1h")
-    for value in range(2):
-        table.upsert({"k": list(range(100)), "v": [value] * 100})
-        db.flush()
-    table.compact()
-    store = db._writer()
-    lower, upper = (rowset.id for rowset in rowsets(db))
-    for held, holder in ([lower, upper], "the load"), ([lower], "the upsert"):
-        lease = handover.remote_lease(db.path, 36000, store.env)
-        with store.commit_lock:
-            store.job_reservations.take(store, lease.name, held, holder)
-
-    def left_out(act: Callable[[], Any]) -> tuple[int, list[str]]:
-        caplog.clear()
-        with caplog.at_level("WARNING", "nyala.compaction"):
-            count = act()
-        return count, [record.getMessage().partition(" may have")[0] for record in caplog.records]
-
-    def compacted() -> Any:
-        return compact_table(store, "t").rowsets_left_out
-
-    def vacuumed(dry_run: bool = False) -> Any:
-        return vacuum_table(store, "t", dry_run=dry_run)["rowsets_left_out"]
-
-    acts: list[Callable[[], Any]] = [compacted, vacuumed, lambda: vacuumed(True)]
-    assert [left_out(act) for act in acts] == [(0, [])] * 3
-    table.update({"k": [60], "v": [7]})
-    said = "table 't': {} of 2 rowsets are left out, as {}".format
-    assert left_out(compacted) == (1, [said(1, "the load")])
-    assert left_out(vacuumed) == (0, [])
-    clock.advance(7200)
-    for act in acts[1:]:
-        assert left_out(act) == (2, [said(2, "the load"), said(1, "the upsert")])
-
-
 def test_what_a_job_held_whose_process_died_is_free(db: Database, caplog: pytest.LogCaptureFixture) -> None:
     """compact() would say that a job runs, and do nothing until the dead one's lease is over."""
     held = scattered(db)
@@ -232,19 +178,6 @@ def test_what_a_job_held_whose_process_died_is_free(db: Database, caplog: pytest
         with caplog.at_level("WARNING", "nyala.compaction"):
             assert act() == 0
     assert not caplog.records and in_order(db) and dict(rows(db["t"])) == held
-
-
-@pytest.mark.parametrize("call", ["compact", "vacuum"])
-def test_who_waits_too_long_is_told_so(
-    db: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: str
-) -> None:
-    """The message says where to look, and the log says before that what it is waiting for."""
-    scattered(db)
-    db._writer().reservations.take([rowsets(db)[0].id], holds_deltas=True)
-    monkeypatch.setattr(care, "WAIT_S", 0.01)
-    with pytest.raises(StorageError, match=r"table 't' has been running.*db.maintenance.status\(\)"):
-        getattr(db["t"], call)()
-    assert "table 't': waiting for a compaction of the background" in caplog.text
 
 
 def test_what_was_done_before_a_failure_stays(folder: Path) -> None:
@@ -368,19 +301,6 @@ def test_files_that_somebody_reads_wait(db: Database, clock: ManualClock) -> Non
     assert rows(snapshot["t"]) == rows(table)
     snapshot.close()
     assert table.vacuum()["waiting_files"] == 0
-
-
-def test_vacuum_of_a_table_without_a_past_does_nothing(db: Database) -> None:
-    """And a table that is empty is no special case."""
-    table = key_value_table(db)
-    answer = table.vacuum()
-    assert (answer["files"], answer["bytes"], answer["rowsets_rewritten"]) == (0, 0, 0)
-    table.insert({"k": [1], "v": [1]})
-    db.flush()
-    version = db._writer().state.version
-    assert table.vacuum()["bytes"] == 0
-    assert db._writer().state.version - version <= 1, "at most the collection of the log's segment"
-    assert compact_deltas(db._writer()) == 0
 
 
 def test_vacuum_gives_back_columns_that_newer_parts_have(db: Database) -> None:

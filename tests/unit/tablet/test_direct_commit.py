@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,9 +17,6 @@ import nyala
 from nyala.database import Database
 from nyala.env import system_files
 from nyala.errors import StorageError
-from nyala.rowset.writer import WrittenRowSet
-from nyala.schema.convert import convert
-from nyala.tablet import direct_commit
 from nyala.tablet.write_path import Request, write
 from nyala.testing.faulty_files import FaultyFiles
 
@@ -37,10 +31,6 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 def many(first: int, last: int, value: int = 0) -> dict[str, list[int]]:
     return {"k": list(range(first, last)), "v": [value] * (last - first)}
-
-
-def log_records(db: Database) -> int:
-    return sum(segment.size_bytes for segment in db._writer().log.segments())
 
 
 # --- the same as through the log ------------------------------------------------------------------------
@@ -118,31 +108,6 @@ def test_w6_the_rows_are_those_of_the_log_path(both: tuple[Database, Database], 
 # --- one commit point -----------------------------------------------------------------------------------
 
 
-def test_b1_nothing_of_it_goes_through_the_log(db: Database) -> None:
-    """No byte of a bulk load is written twice, and the log stays short enough to be replayed at the next open."""
-    table = key_value_table(db)
-    table.insert({"k": [-1], "v": [0]})
-    before = log_records(db)
-    result = table.insert(many(0, 5000))
-    assert log_records(db) <= before  # what was in memory was flushed, and its segment may be gone
-    assert (result.inserted, table.count(), table.count(at=result.timestamp - 1)) == (5000, 5001, 1)
-    assert db._writer().marks.published == result.timestamp == db.now()
-
-
-def test_marks(db: Database) -> None:
-    """R2: the rowset holds all up to the commit; the tablet's mark stays where its memory was frozen."""
-    table = key_value_table(db)
-    first = table.insert({"k": [-1], "v": [0]}).timestamp
-    loaded = table.insert(many(0, 500)).timestamp
-    tablet = db._writer().root.table("t").tablets[0]
-    assert tablet.entry.inserts_durable == first
-    assert [rowset.meta.deltas_durable for rowset in tablet.rowsets] == [first, loaded]
-    changed = table.upsert(many(-1, 600, 9)).timestamp
-    tablet = db._writer().root.table("t").tablets[0]
-    assert tablet.entry.inserts_durable == first
-    assert [rowset.meta.deltas_durable for rowset in tablet.rowsets] == [changed] * 3
-
-
 @pytest.mark.parametrize("operation", ["insert", "upsert", "delete"])
 def test_b1_a_failure_leaves_nothing_and_the_store_goes_on(tmp_path: Path, operation: str) -> None:
     """A disk that is full in the middle of a load costs neither rows nor files, wherever it is met."""
@@ -197,19 +162,6 @@ def test_one_transaction_for_several_tables(db: Database) -> None:
     assert (t.count(at=stamp - 1), rows(u, at=stamp - 1)) == (0, [(1, 1), (2, 2)])
 
 
-def test_a_large_load_makes_rowsets_of_the_target_size(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One rowset of any size would be rewritten whole by a compaction; each key is in one of them."""
-    store = db._writer()
-    monkeypatch.setattr(store, "options", dataclasses.replace(store.options, rowset_target_bytes=500))
-    table = key_value_table(db)
-    table.insert({"k": list(range(2000))[::-1], "v": list(range(2000))})
-    rowsets = db._writer().root.table("t").tablets[0].rowsets
-    assert len(rowsets) >= 8
-    bounds = [(rowset.meta.key_min, rowset.meta.key_max) for rowset in rowsets]
-    assert all(left[1] < right[0] for left, right in itertools.pairwise(bounds))
-    assert rows(table) == [(k, 1999 - k) for k in range(2000)]
-
-
 def test_b1_a_failure_in_one_of_several_threads_leaves_nothing(tmp_path: Path) -> None:
     """Files that another thread was writing meanwhile would stay on a disk that is full already."""
     refused = 0
@@ -232,20 +184,6 @@ def test_b1_a_failure_in_one_of_several_threads_leaves_nothing(tmp_path: Path) -
             table.upsert(many(0, 2000, 1))
             assert rows(table) == [(k, 1) for k in range(2000)]
     assert refused >= 3
-
-
-def test_rowsets_are_written_here_when_there_can_be_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A load by a thread that outlives the main one would be lost."""
-
-    def refuse(*_: object) -> None:
-        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-
-    monkeypatch.setattr(direct_commit.ThreadPoolExecutor, "submit", refuse)
-    written: list[str] = []
-    results = [WrittenRowSet(f"meta {n}", None, None) for n in range(3)]  # type: ignore[arg-type]
-    monkeypatch.setattr(WrittenRowSet, "paths", property(lambda self: [self.meta]))
-    assert direct_commit.in_threads([lambda r=r: r for r in results], written) == results  # type: ignore[misc]
-    assert written == ["meta 0", "meta 1", "meta 2"]
 
 
 def test_keys_of_retried_jobs(db: Database) -> None:
@@ -275,49 +213,3 @@ def test_dead_and_living_keys_meet_a_load(db: Database) -> None:
     assert (table.count(), table.count(at=gone)) == (250, 100)
     for rowset in db._writer().root.table("t").tablets[0].all_rowsets():
         rowset.check()
-
-
-def test_a_batch_for_files_is_not_copied_and_what_is_kept_of_it_is(db: Database) -> None:
-    """Arrays may be changed when the call is over: whether all of them went to files, or a few rows to memory."""
-    table = key_value_table(db)
-    keys, values = np.arange(20_000), np.full(20_000, 7)
-    lent = convert({"k": keys, "v": values}, table._view(None)[1].schema, borrow_above_bytes=1000)
-    assert lent.borrowed and lent.columns["v"].buffers()[1].address == values.ctypes.data
-    table.insert({"k": keys, "v": values})
-    before = log_records(db)
-    keys[0] = 90_000
-    table.insert({"k": keys, "v": values}, on_conflict="ignore")  # one row of them, which the log takes
-    assert log_records(db) > before
-    keys[:], values[:] = -1, -1
-    assert table.count("v = 7") == 20_001 and table.get({"k": 90_000}) == {"k": 90_000, "v": 7}
-
-
-@pytest.mark.parametrize("rows", [100, 20_000])
-def test_a_batch_for_the_log_is_copied(db: Database, rows: int) -> None:
-    """Few rows are, however little may be lent; of many, those that are too small for files."""
-    keys = np.arange(rows)
-    limit = 0 if rows == 100 else 1 << 20
-    lent = convert(
-        {"k": keys, "v": keys}, key_value_table(db)._view(None)[1].schema, borrow_above_bytes=limit
-    )
-    assert not lent.borrowed and lent.columns["k"].buffers()[1].address != keys.ctypes.data
-
-
-def test_r4_changes_of_rows_that_an_alteration_set_aside_come_before_the_files(tmp_path: Path) -> None:
-    """Found by `make test-long`. The alteration sets the rows in memory aside; they are changed; then a batch commits
-    files. The flush before it writes the rows as of the alteration, so one round of it leaves their changes in memory,
-    and the files would be older than what is on top of them: wrong at once, and the changes lost at the next open."""
-    expected = [(k, 700 + k, "-") for k in range(3)] + [(k, 9, "-") for k in range(3, 90)]
-    with open_database(tmp_path / "s", direct_commit_bytes=1000) as db:
-        t = key_value_table(db)
-        t.insert(many(0, 10))
-        with t.alter() as alteration:
-            alteration.add_column("s", "string", default="-")
-        t.update({"k": list(range(6)), "v": [700 + k for k in range(6)]})
-        before, changed = db.now(), rows(t)
-        t.upsert(many(3, 90, 9))
-        assert rows(t) == expected and db.check().ok
-        assert rows(t, at=before) == changed
-    with open_database(tmp_path / "s") as db:
-        assert rows(db["t"]) == expected and rows(db["t"], at=before) == changed
-        assert db.check().ok

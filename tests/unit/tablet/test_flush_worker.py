@@ -143,24 +143,6 @@ def test_with_other_files_or_another_clock_it_is_written_here(
         assert db.maintenance.flush_worker.jobs == 0 and db.table("t").count() == 100
 
 
-def test_a_worker_that_fails_is_no_reason_not_to_flush(
-    db: Database, worker: FlushWorker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Killed by the system, say. A flush that is never done would in the end stop all writes."""
-    table = numbers(db)
-    tried = []
-
-    def killed(kind: str, job: dict[str, Any]) -> dict[str, Any]:
-        tried.append(run_spilled(db._writer().env.files, job))  # it had written all, and was killed then
-        raise StorageError("the worker process 1 was killed by SIGKILL")
-
-    monkeypatch.setattr(worker._workers(), "run", killed)
-    assert flush(db._writer(), write=worker.write).rows == 100
-    assert len(tried) == 1 and files_of(db) == ["1.base", "1.base.undo"]
-    assert "written here" in caplog.text and "SIGKILL" in caplog.text
-    assert table.count() == 100
-
-
 def test_a_store_that_closes_does_not_wait_for_its_flush(
     db: Database, worker: FlushWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

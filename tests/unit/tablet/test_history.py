@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 from tests.support import folder_in_memory, open_database, rows
 
-import nyala
 from nyala.catalog.model import TableEntry
 from nyala.database import Database
 from nyala.delta.run import LIVENESS
@@ -22,9 +20,6 @@ from nyala.mvcc.hybrid_clock import HybridClock
 from nyala.mvcc.timestamp import LOGICAL_MAX, from_physical, physical_us
 from nyala.tablet.compaction import compact, run_here
 from nyala.tablet.compaction_plans import ExpirePlan, MajorPlan
-from nyala.tablet.compaction_policy import choose_rewrite
-from nyala.tablet.history import describe_history, oldest_readable
-from nyala.tablet.layouts import Layouts
 from nyala.testing.clock import ManualClock
 
 START_US = 1_767_225_600_000_000
@@ -88,57 +83,6 @@ def entry(history_us: int | None, created: int = 0, history_start: int = 0) -> T
     return TableEntry(
         1, "t", "", history_us, None, {}, None, created=created, history_start=history_start,  # type: ignore[arg-type]
     )  # fmt: skip
-
-
-NOW_US = 1_000_000
-NOW = from_physical(NOW_US)
-
-
-@pytest.mark.parametrize(
-    ("table", "published", "oldest"),
-    [
-        pytest.param(entry(None), NOW, 0, id="forever"),
-        pytest.param(entry(None, history_start=77), NOW, 77, id="forever, but it was less once"),
-        pytest.param(entry(400_000), NOW, from_physical(600_000), id="its history ago"),
-        pytest.param(
-            entry(400_000, history_start=from_physical(700_000)), NOW, from_physical(700_000), id="was cut later"
-        ),
-        pytest.param(entry(400_000, history_start=from_physical(5)), NOW, from_physical(600_000), id="was cut earlier"),
-        pytest.param(entry(0), NOW, NOW, id="none: the present only"),
-        pytest.param(entry(0), from_physical(900_000), from_physical(900_000), id="never past what is published"),
-        pytest.param(entry(2_000_000), NOW, 0, id="longer than time itself"),
-        pytest.param(entry(400_000, created=from_physical(600_001)), NOW, 0, id="H4: younger than its history"),
-        pytest.param(entry(400_000, created=from_physical(600_000)), NOW, 0, id="H4: as old as its history"),
-        pytest.param(
-            entry(400_000, created=from_physical(599_999)), NOW, from_physical(600_000), id="just older than that"
-        ),
-        pytest.param(
-            entry(0, created=5, history_start=from_physical(9)), from_physical(3), from_physical(9), id="after a cut"
-        ),
-    ],
-)  # fmt: skip
-def test_oldest_readable(table: TableEntry, published: int, oldest: int) -> None:
-    """The later of the mark, which moves with the clock, and of the last cut; 0 for a table's whole life."""
-    assert oldest_readable(table, published, NOW_US) == oldest
-
-
-@pytest.mark.parametrize(
-    ("history_us", "words"),
-    [
-        (None, "forever"),
-        (0, "the present only"),
-        (7 * 86_400_000_000, "7 days"),
-        (86_400_000_000, "1 day"),
-        (7_200_000_000, "2 hours"),
-        (90 * 60_000_000, "90 minutes"),
-        (90_000_000, "90 seconds"),
-        (50_000, "0.05 seconds"),
-        (1_000_000, "1 second"),
-    ],
-)
-def test_a_history_is_told_as_a_person_says_it(history_us: int | None, words: str) -> None:
-    """In the message, next to the option that changes it."""
-    assert describe_history(history_us) == words
 
 
 def test_h1_older_moments_are_refused_with_the_oldest_that_is_not(db: Database, clock: ManualClock) -> None:
@@ -331,36 +275,6 @@ def test_h4_an_earlier_table_of_the_same_name_is_not_read(db: Database) -> None:
     assert rows(table) == [(2, 2)]
 
 
-def test_history_zero_keeps_the_present_only(db: Database, clock: ManualClock) -> None:
-    """Whatever is not the present can be thrown away at once; the present can always be read."""
-    table = table_of(db, history=0)
-    first = table.insert({"k": [1, 2], "v": [1, 2]})
-    assert rows(table) == rows(table, at=first) == [(1, 1), (2, 2)]
-    clock.advance(1)
-    second = table.update({"k": [1], "v": [10]})
-    table.delete({"k": [2]})
-    clock.advance(1)
-    with pytest.raises(HistoryExpiredError, match="its history is the present only"):
-        table.count(at=second)
-    assert rows(table) == [(1, 10)], "nobody writes, and the present stays readable"
-    table.compact()
-    assert undo_records(db) == 0 and [rowset.row_count for rowset in rowsets(db)] == [1]
-    assert rows(table) == [(1, 10)] and table.stats()["history_bytes"] == 0
-
-
-def test_history_forever_throws_nothing_away(db: Database, clock: ManualClock) -> None:
-    """Not after a year, and not by any kind of compaction."""
-    moments = old_table(db, clock, "forever")
-    table = db["t"]
-    expected = [rows(table, at=moment) for moment in moments]
-    clock.advance(365 * DAY_S)
-    table.compact()
-    assert table.vacuum()["bytes"] == 0
-    assert [rows(table, at=moment) for moment in moments] == expected
-    assert table.changes(since=0).to_arrow().num_rows
-    assert db._writer().root.table("t").entry.history_start == 0
-
-
 # --- what is thrown away ------------------------------------------------------------------------------------
 
 
@@ -430,66 +344,6 @@ def test_each_kind_of_work_throws_away_what_no_readable_moment_needs(
     assert rows(table, at=cut) == [(0, 1), (2, 0), (3, 0)]
 
 
-def test_whole_undo_files_go_without_being_read(db: Database, clock: ManualClock) -> None:
-    """A catalogue transaction: the newest file stays whatever else is in it."""
-    moments = old_table(db, clock)
-    table, store = db["t"], db._writer()
-    schema = store.root.table("t").schema
-    db.flush()
-    for _ in range(3):
-        clock.advance(DAY_S)
-        table.update({"k": [0], "v": [99]})
-        moments.append(db.now())
-        db.flush()
-        state = store.root.table("t")
-        plan = MajorPlan(rowsets(db)[0].id, (schema.by_name("v").id,), 1.0)
-        assert compact(store, state.id, state.tablets[0].id, plan, run_here(store))
-    clock.advance(3000)
-    kept = rowsets(db)[0].undo[0]
-    assert kept.timestamp_min == kept.timestamp_max == moments[-1]
-    before = table.stats()["undo_bytes"]
-    state = store.root.table("t")
-    expired = ExpirePlan((rowsets(db)[0].id,), 1.0)
-    report = compact(store, state.id, state.tablets[0].id, expired, run_here(store))
-    store.collect_garbage()
-    assert rowsets(db)[0].undo == (kept,)
-    assert report is not None and report.bytes_after == 0
-    assert report.bytes_before == before - kept.size_bytes > 0
-    assert rows(table, at=moments[-1] - 1)[0] == rows(table)[0] == (0, 99)
-    assert {name for name in data_files(db) if "undo" in name} == {kept.entry.path.rsplit("/")[-1]}
-
-
-@pytest.mark.parametrize(
-    "during", [False, True], ids=["partly needed", "of a rowset that is being compacted"]
-)
-def test_an_undo_file_stays_as_long_as_one_record_of_it_is_needed(
-    db: Database, clock: ManualClock, during: bool
-) -> None:
-    """And one that a running compaction reads is left to that."""
-    table = table_of(db, history=3600)
-    table.insert({"k": [1], "v": [1]})
-    clock.advance(600)
-    table.insert({"k": [2], "v": [2]})
-    db.flush()
-    (file,) = rowsets(db)[0].undo
-    store = db._writer()
-    state = store.root.table("t")
-    arguments = store, state.id, state.tablets[0].id, ExpirePlan((rowsets(db)[0].id,), 1.0), run_here(store)
-    clock.advance(3600 - (0 if during else 1))
-    assert file.timestamp_min < store.history_cut(state.entry)
-    if during:
-        reservation = store.reservations.take([rowsets(db)[0].id], holds_deltas=False)
-        assert reservation is not None and compact(*arguments) is None
-        assert rowsets(db)[0].undo == (file,)
-        store.reservations.release(reservation)
-    else:
-        assert compact(*arguments) is None
-        assert rowsets(db)[0].undo == (file,) and rows(table, at=after(clock, 3600)) == [(1, 1)]
-        clock.advance(1)
-    assert compact(*arguments) is not None and rowsets(db)[0].undo == ()
-    assert rows(table) == [(1, 1), (2, 2)]
-
-
 def test_whole_rowsets_of_dead_rows_go(db: Database, clock: ManualClock) -> None:
     """Once nobody can see a row of it any more, without reading or writing one; until then all of it is there."""
     table = table_of(db, history=3600)
@@ -516,37 +370,6 @@ def test_whole_rowsets_of_dead_rows_go(db: Database, clock: ManualClock) -> None
         table.count(at=there)
     table.insert({"k": [5], "v": [5]})
     assert rows(table) == [(5, 5), (1000, 0)]
-
-
-def test_dead_rows_amid_living_ones_are_given_back_by_the_policy(folder: Path, clock: ManualClock) -> None:
-    """KUDU-1625: Kudu never rewrites a rowset for its dead rows alone; here half of them is reason enough."""
-    target = 64 << 10
-    with open_database(folder / "small", clock=clock, rowset_target_bytes=target) as db:
-        table, chance = table_of(db, history=3600), random.Random(1)
-        table.insert({"k": list(range(3000)), "v": [chance.getrandbits(62) for _ in range(3000)]})
-        db.flush()
-        table.delete(where="k >= 900")
-        db.flush()
-        store = db._writer()
-
-        def plan() -> Any:
-            state = store.root.table("t")
-            layouts = Layouts().of_tablet(state.tablets[0], store.history_cut(state.entry))
-            return choose_rewrite(layouts, target_bytes=target)
-
-        assert plan() is None, "young history is still needed"
-        clock.advance(3601)
-        chosen = plan()
-        assert chosen is not None and chosen.rowsets == (rowsets(db)[0].id,)
-        before = table.stats()
-        assert (before["dead_rows"], before["rows"]) == (2100, 900)
-        while db.maintenance.compactor.run_once(store):
-            pass
-        stats = table.stats()
-        assert (stats["dead_rows"], stats["rows"], stats["redo_files"]) == (0, 900, 0)
-        assert stats["bytes"] < before["bytes"] / 2
-        assert plan() is None, "Q2: the work comes to an end"
-        assert table.count() == 900 and table.get({"k": 899}) is not None and table.get({"k": 900}) is None
 
 
 def test_h3_nothing_is_cut_beyond_what_reader_processes_are_told(db: Database, clock: ManualClock) -> None:
@@ -681,34 +504,3 @@ def test_history_start_survives_a_reopen_and_a_clock_that_steps_back(
         db = open_database(folder / "s", clock=clock)
         table = db["t"]
     db.close()
-
-
-def test_work_that_throws_nothing_away_leaves_history_where_it_was(db: Database, clock: ManualClock) -> None:
-    """The mark moves with every second; a compaction of young data must not make older moments unreadable for good."""
-    table = table_of(db, history=3600)
-    clock.advance(DAY_S)
-    table.insert({"k": [1, 2], "v": [1, 2]})
-    db.flush()
-    table.update({"k": [1], "v": [5]})
-    table.compact()
-    assert db._writer().root.table("t").entry.history_start == 0
-    assert undo_records(db) == 3
-
-
-def test_stats_say_what_the_past_costs(db: Database, clock: ManualClock) -> None:
-    """history_bytes: UNDO and the dead rows' part of the base; dead rows in memory count once they are in files."""
-    table = table_of(db, history="forever")
-    table.insert({"k": list(range(100)), "v": list(range(100))})
-    fresh = table.stats()
-    assert (fresh["dead_rows"], fresh["history_bytes"], fresh["oldest_readable"]) == (0, 0, 0)
-    db.flush()
-    table.delete(where="k < 25")
-    stats = table.stats()
-    assert (stats["rows"], stats["dead_rows"]) == (75, 25)
-    assert stats["history_bytes"] == stats["undo_bytes"] + round(stats["base_bytes"] / 4)
-    table.compact()
-    merged = table.stats()
-    assert (merged["rows"], merged["dead_rows"], merged["redo_bytes"]) == (75, 25, 0)
-    assert merged["history_bytes"] == merged["undo_bytes"] + round(merged["base_bytes"] / 4)
-    assert merged["bytes"] == merged["base_bytes"] + merged["undo_bytes"]
-    assert nyala.to_datetime(merged["timestamp"]).year == 2026

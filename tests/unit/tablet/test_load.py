@@ -28,7 +28,7 @@ from nyala.errors import (
     TableNotFoundError,
 )
 from nyala.schema.schema import build_schema
-from nyala.tablet import layout, load_commit
+from nyala.tablet import layout
 from nyala.tablet.compaction import compact, run_here
 from nyala.tablet.compaction_plans import MergePlan
 from nyala.tablet.load_commit import LoadCommit
@@ -39,36 +39,6 @@ from nyala.tablet.load_write import ROW, chunks, write_tablet
 def db(tmp_path: Path) -> Iterator[nyala.Database]:
     with open_with_table(tmp_path / "store") as opened:
         yield opened
-
-
-def test_an_upsert_into_files_and_memory(db: nyala.Database) -> None:
-    """New rows, rows in files and rows in memory: what any upsert does, at one timestamp."""
-    db["t"].insert({"k": [1, 2], "v": [1, 2], "w": ["a", "b"]})
-    db["t"].flush()
-    db["t"].insert({"k": [3], "v": [3], "w": ["c"]})
-    answer = run(db, "upsert", {"k": [5, 1, 3, 5], "v": [4, 10, 30, 50]})
-    assert content(db) == {1: (10, "a"), 2: (2, "b"), 3: (30, "c"), 5: (50, "none")}
-    assert (answer["inserted"], answer["updated"]) == (1, 3)
-    before = db["t"].scan(at=answer["timestamp"] - 1).to_arrow()["k"].to_pylist()
-    assert sorted(before) == [1, 2, 3]
-    changes = db["t"].changes(since=answer["timestamp"] - 1).to_arrow()
-    assert sorted(zip(changes["k"].to_pylist(), changes["_change_type"].to_pylist(), strict=True)) == [
-        (1, "update"), (3, "update"), (5, "insert"),
-    ]  # fmt: skip
-    assert set(changes["_commit_timestamp"].to_pylist()) == {answer["timestamp"]}
-
-
-def test_it_is_there_after_the_store_was_opened_again(db: nyala.Database) -> None:
-    """Nothing went through the log: files and catalogue are all there is of it."""
-    db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
-    run(db, "upsert", {"k": [1, 2], "v": [10, 20]})
-    after = content(db)
-    db.close()
-    with nyala.connect(db.path, maintenance=False) as again:
-        assert content(again) == after == {1: (10, "a"), 2: (20, "none")}
-        again["t"].compact()
-        assert content(again) == after
-    assert [p for p in (Path(db.path) / "staging").rglob("*") if p.is_file()] == []
 
 
 OTHERS: dict[str, Callable[[nyala.Database], object]] = {
@@ -137,39 +107,6 @@ def test_rows_that_changed_nothing_when_the_tasks_looked(
     db["t"].compact()
     assert content(db) == expected
     assert list(Path(db.path).rglob("*idle*")) == []
-
-
-def test_ignored_rows_of_a_job_that_ran_longer_than_the_history(
-    db: nyala.Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody knows which keys changed, so all are looked up; but a load of a million taken keys does not bring its rows
-    into memory for one of them that was freed."""
-    with db["t"].alter() as a:
-        a.set_history(0)
-    count = 5000
-    db["t"].insert({"k": list(range(count)), "v": [0] * count})
-    db["t"].flush()
-    again: list[int] = []
-    prepare = load_commit.prepare
-
-    def counted(table: Any, name: str, data: Any, **more: Any) -> Any:
-        again.append(len(data))
-        return prepare(table, name, data, **more)
-
-    monkeypatch.setattr(load_commit, "prepare", counted)
-
-    def others() -> None:
-        db["t"].delete({"k": [5, 6]})
-        db["t"].update({"k": list(range(100, 200)), "v": [1] * 100})
-        with db._store.commit_lock:  # as when the lock's holder changes
-            for lease in list(db._store.job_reservations._by_lease):
-                db._store.job_reservations.release(db._store, lease)
-        db["t"].compact()
-
-    answer = run(db, "insert-ignore", {"k": list(range(count)), "v": [9] * count}, others)
-    assert (answer["inserted"], answer["ignored"], again) == (2, count - 2, [2])
-    found = content(db)
-    assert len(found) == count and sorted(k for k, (v, _) in found.items() if v == 9) == [5, 6]
 
 
 @pytest.mark.parametrize("rows", [[1, 2], []])
@@ -354,29 +291,6 @@ def test_values_that_become_one_key_are_in_one_chunk(type: str, given: pa.DataTy
     assert [len(chunk) for chunk in chunks(iter(batches), [column], 100)] == [400]
 
 
-def test_a_job_waits_for_compactions_and_not_for_other_jobs(
-    db: nyala.Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A merge ends soon; another job may take hours, and is in nobody's way."""
-    db["t"].insert({"k": [1, 2, 3], "v": [1, 2, 3]})
-    db["t"].flush()
-    store = db._store
-    rowsets = [rowset.id for tablet in store.root.table("t").tablets for rowset in tablet.rowsets]
-    waited: list[bool] = []
-    wait_free = store.reservations.wait_free
-    monkeypatch.setattr(store.reservations, "wait_free", lambda ids, _: waited.append(wait_free(ids, 0)))
-    leases = [handover.remote_lease(db.path, 60) for _ in range(3)]
-    merging = store.reservations.take(rowsets[:1], holds_deltas=False)
-    assert merging is not None
-    for lease in leases:
-        handover.ask(db.path, begin_request(lease.name))
-        if len(waited) == 1:
-            store.reservations.release(merging)
-    assert waited == [False, True, True]
-    for lease in leases:
-        lease.release()
-
-
 @pytest.mark.parametrize(
     "lease", ["x", "remote-", "remote-\0", "remote-" + "a" * 5000, "remote-../../x", "reader-1"]
 )
@@ -462,25 +376,6 @@ def test_rows_that_fail_are_reported_with_their_place_in_the_job(db: nyala.Datab
         {"row": 1, "code": "already-present", "k": 2},
         {"row": 2, "code": "already-present", "k": 9},
     ]
-
-
-@pytest.mark.parametrize("operation", ["update", "update-ignore", "delete", "delete-ignore", "insert-ignore"])
-def test_every_operation(db: nyala.Database, operation: str) -> None:
-    """Operations that only change, too."""
-    db["t"].insert({"k": [1, 2, 3], "v": [1, 2, 3], "w": ["a", "b", "c"]})
-    keys = [1, 3] if not operation.endswith("ignore") else [1, 3, 9]
-    rows: dict[str, list[Any]] = (
-        {"k": keys} if operation.startswith("delete") else {"k": keys, "v": [0] * len(keys)}
-    )
-    run(db, operation, rows, lambda: db["t"].update({"k": [3], "w": ["x"]}))
-    expected = {
-        "update": {1: (0, "a"), 2: (2, "b"), 3: (0, "x")},
-        "update-ignore": {1: (0, "a"), 2: (2, "b"), 3: (0, "x")},
-        "delete": {2: (2, "b")},
-        "delete-ignore": {2: (2, "b")},
-        "insert-ignore": {1: (1, "a"), 2: (2, "b"), 3: (3, "x"), 9: (0, "none")},
-    }[operation]
-    assert content(db) == expected
 
 
 def test_a_table_that_was_changed_meanwhile(db: nyala.Database) -> None:

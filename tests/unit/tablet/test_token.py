@@ -146,15 +146,6 @@ def test_the_past_through_tokens(db: Database) -> None:
     assert len(counts) > 4
 
 
-def test_the_order_holds_without_the_keys_columns(db: Database) -> None:
-    """A token in key order whose scan leaves the key out still merges files and memory by the key."""
-    scan = db["t"].scan(columns=["a"], order_by_key=True)
-    whole = db["t"].scan(order_by_key=True)
-    for part, full in zip(rows_of(scan), rows_of(whole), strict=True):
-        assert part == [{"a": row["a"]} for row in full]
-        assert [(row["s"], row["n"]) for row in full] == sorted((row["s"], row["n"]) for row in full)
-
-
 @pytest.mark.parametrize("order", [False, True])
 @pytest.mark.parametrize("limit", [0, 1, 3, 1000])
 def test_a_limit_holds_per_token(db: Database, limit: int, order: bool) -> None:
@@ -180,15 +171,6 @@ def test_a_token_does_not_move(db: Database) -> None:
     assert in_any_order(found) == in_any_order(before)
 
 
-def test_only_tablets_that_can_match_make_a_token(db: Database) -> None:
-    """Spark starts no task for a tablet that the predicate excludes, and none where nothing can match."""
-    assert len(db["t"].scan().tokens()) == 4
-    assert len(db["t"].scan(where="s = 'a' AND n = 3").tokens()) == 1
-    assert db["t"].scan(where="n > 5 AND n < 3").tokens() == []
-    with open_database(Path(db.path).parent / "empty") as other:
-        assert key_value_table(other).scan().tokens() == []
-
-
 def test_what_cannot_travel_is_refused_where_it_is_asked_for(db: Database) -> None:
     """A pyarrow expression cannot be put into bytes: better said here than in a task on another machine."""
     with pytest.raises(InvalidArgumentError, match="cannot travel"):
@@ -196,25 +178,6 @@ def test_what_cannot_travel_is_refused_where_it_is_asked_for(db: Database) -> No
     token = db["t"].scan(columns=["s", "a"]).tokens()[0]
     with pytest.raises((InvalidArgumentError, ColumnNotFoundError), match="'t'"):
         list(read_token(token, columns=["t"]))
-
-
-def test_numbers_lie_where_processors_read_them_however_long_the_json_is(tmp_path: Path) -> None:
-    """K3: kernels refuse others, and changes of a column go to them as they lie in the token."""
-    with open_database(tmp_path / "s") as db:
-        table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
-        table.insert({"k": range(9), "v": range(9)})
-        table.flush()
-        table.update({"k": [3, 5], "v": [30, 50]})
-        for digits in range(1, 12):
-            (token,) = table.scan(["v"], where=f"v < {10**digits}").tokens()
-            end = 20 + int.from_bytes(token[16:20], "little")
-            assert end % 8 == 0
-            for more in range(2):  # as it is made, and as somebody else may have
-                body = struct.pack("<I", end - 20 + more) + token[20:end] + b" " * more + token[end:]
-                head = token[:12] + struct.pack("<I", google_crc32c.value(body))
-                meta, bodies = tokens_module._open(head + body)
-                assert len(meta["rowsets"][0]["deltas"]) == 1
-                assert all(found.address % 8 == 0 for found in bodies)
 
 
 # --- damage ---------------------------------------------------------------------------------------------

@@ -14,9 +14,8 @@ from tests.support import key_value_table, open_database, rows
 import nyala
 from nyala.database import Database
 from nyala.env import AppendFile, PosixFiles
-from nyala.errors import InvalidArgumentError, StorageError
+from nyala.errors import StorageError
 from nyala.tablet import write_path
-from nyala.tablet.locks import OwnedLock
 from nyala.tablet.write_path import Request, committed_before, write
 
 
@@ -141,61 +140,6 @@ def test_a_log_that_refuses_changes_nothing(tmp_path: Path) -> None:
         assert rows(table) == [(1, 2), (2, 2)]
 
 
-def test_a_failing_row_of_one_table_stops_the_others(db: Database) -> None:
-    """Several tables in one batch: nothing of any of them is there, and the error says which row it was."""
-    t, u = key_value_table(db, "t"), key_value_table(db, "u")
-    u.insert({"k": [1], "v": [1]})
-    now = db.now()
-    with pytest.raises(nyala.DuplicateKeyError, match=r"1 of 2 rows failed.*row 1 \(k=1\).*'u'") as error:
-        with db.batch() as batch:
-            batch.insert("t", {"k": [1], "v": [1]})
-            batch.insert("u", {"k": [2, 1], "v": [2, 2]})
-    assert error.value.errors is not None
-    assert error.value.errors.select(["row", "operation", "k"]).to_pylist() == [
-        {"row": 1, "operation": "insert", "k": 1}
-    ]
-    assert (rows(t), rows(u), db.now()) == ([], [(1, 1)], now)
-
-
-def test_failing_rows_of_several_kinds(db: Database) -> None:
-    """One class when all have one reason, WriteError for a mixture; collected, each row says its own."""
-    table = db.create_table(
-        "t", {"k": "int64", "v": nyala.column("int8", nullable=False)}, "k", nyala.range_partition("k", bounds=[(0, 9)])
-    )  # fmt: skip
-    table.insert({"k": [1], "v": [1]})
-    bad = {"k": [1, 2, 50, 3, None], "v": [1, 2, 1, 300, 1]}
-    with pytest.raises(nyala.WriteError, match="4 of 5 rows failed") as error:
-        table.insert(bad)
-    assert type(error.value) is nyala.WriteError
-    result = table.insert(bad, errors="collect")
-    assert (result.inserted, rows(table)) == (1, [(1, 1), (2, 2)])
-    assert result.errors.select(["row", "code", "k"]).to_pylist() == [
-        {"row": 0, "code": "already-present", "k": 1},
-        {"row": 2, "code": "no-partition", "k": 50},
-        {"row": 3, "code": "out-of-range", "k": 3},
-        {"row": 4, "code": "null", "k": None},
-    ]
-    ignored = table.delete({"k": [1, 7]}, on_missing="ignore", errors="collect")
-    assert (ignored.deleted, ignored.ignored, ignored.errors.num_rows) == (1, 1, 0)
-    mixed = table.insert({"k": [2, 99], "v": [1, 1]}, on_conflict="ignore", errors="collect")
-    assert mixed.errors.column("operation").to_pylist() == ["insert-ignore"] and mixed.ignored == 1
-
-
-def test_what_changes_nothing_is_not_logged(db: Database) -> None:
-    """Rows that are passed over, or cancel each other, cost no record and no sync; the timestamp is the present."""
-    table = key_value_table(db)
-    now = table.insert({"k": [1], "v": [1]}).timestamp
-    end = db._writer().log.end_offset
-    assert table.insert({"k": [1], "v": [2]}, on_conflict="ignore").timestamp == now
-    assert table.delete({"k": [9]}, on_missing="ignore").timestamp == now
-    assert table.delete(where="v = 100").timestamp == now
-    with db.batch() as batch:
-        batch.insert("t", {"k": [5], "v": [5]})
-        batch.delete("t", {"k": [5]})
-    assert [(r.timestamp, r.inserted, r.deleted) for r in batch.results] == [(now, 1, 0), (now, 0, 1)]
-    assert db._writer().log.end_offset == end and db.now() == now
-
-
 # --- the table moves between preparing and locking ------------------------------------------------------
 
 
@@ -235,38 +179,6 @@ def test_a_table_that_is_gone_meanwhile(db: Database, monkeypatch: pytest.Monkey
     with pytest.raises(nyala.TableNotFoundError, match="its tables are: u"):
         table.insert({"k": [1], "v": [1]})
     assert rows(db["u"]) == []
-
-
-class Once:
-    """Data that can be read once, as a database driver's result."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self._reader = table.to_reader()
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
-        return self._reader.__arrow_c_stream__(requested_schema)
-
-
-def test_a_stream_is_not_taken_for_empty_when_it_is_read_again(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else a batch would be acknowledged of which not one row was written."""
-    table = key_value_table(db)
-    data = pa.table({"k": [1, 2], "v": [1, 2]})
-
-    def made_anew() -> None:
-        db.drop_table("t")
-        key_value_table(db)
-
-    for stream in (Once(data), data.to_reader()):
-        between(monkeypatch, made_anew)
-        with pytest.raises((InvalidArgumentError, pa.ArrowInvalid)):
-            write(db._writer(), [Request("t", "insert", stream)])
-        monkeypatch.undo()
-        assert rows(table) == []
-    between(monkeypatch, made_anew)
-    assert table.insert(data).inserted == 2  # what can be read again is
-    assert table.upsert(Once(data)).updated == 2
 
 
 # --- retries --------------------------------------------------------------------------------------------
@@ -312,27 +224,6 @@ def test_a_retry_waits_until_the_first_is_durable(tmp_path: Path) -> None:
 
 
 # --- too large for the log ------------------------------------------------------------------------------
-
-
-def test_locks_are_taken_in_their_order(tmp_path: Path) -> None:
-    """A write that finds itself too large gives the commit lock back before it asks for the flush lock; otherwise
-    it and a flush would wait for each other for ever."""
-    with open_database(tmp_path / "s", direct_commit_bytes=1000) as db:
-        table = key_value_table(db)
-        store = db._writer()
-        held: list[bool] = []
-
-        class Watched(OwnedLock):
-            def __enter__(self) -> bool:
-                if not self.held():
-                    held.append(store.commit_lock.held())
-                return self.acquire()
-
-        store.flush_lock = Watched()
-        table.insert({"k": list(range(500)), "v": [0] * 500})
-        table.update(set={"v": 1}, where="TRUE")
-        db.flush()
-        assert held and not any(held)
 
 
 def test_an_error_of_a_large_batch_is_the_users_error_only(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from nyala.env import AppendFile, PosixFiles
 from nyala.errors import StorageError
 from nyala.testing import (
     FaultyFiles,
-    KillingFiles,
     Operation,
     RecordingFiles,
     SimulatedCrash,
@@ -256,31 +255,6 @@ def test_c3_write_atomic_may_be_cut_between_its_steps(disk: Disk) -> None:
     assert disk.after() == {"f": b"new"}
 
 
-def test_what_was_there_before_the_recording_is_durable(tmp_path: Path) -> None:
-    """A test that crashes, reopens and crashes again would lose the first crash's image."""
-    root = tmp_path / "root"
-    (root / "a").mkdir(parents=True)
-    (root / "a" / "f").write_bytes(b"before")
-    files = RecordingFiles(PosixFiles(), str(root))
-    files.truncate(str(root / "a" / "f"), 3)
-    files.crash_image(0, Script(), str(tmp_path / "zero"))
-    files.crash_image(1, Script(), str(tmp_path / "one"))
-    assert tree(tmp_path / "zero") == {"a/": b"", "a/f": b"before"}
-    assert tree(tmp_path / "one") == {"a/": b"", "a/f": b"bef"}
-
-
-def test_a_lock_file_is_a_file(disk: Disk) -> None:
-    """A store whose lock file came back after a power cut would be taken for one in use."""
-    lock = disk.files.lock(disk.path("lock"))
-    assert lock is not None
-    assert disk.files.lock(disk.path("lock")) is None
-    lock.write(b"pid 1")
-    assert disk.after(DONE, WHOLE) == {"lock": b"pid 1"}
-    assert disk.after(DONE, DROPPED) == {"lock": b""}
-    lock.release(unlink=True)
-    assert disk.after(DONE, DONE) == {}
-
-
 def test_c4_sqlite_is_as_of_its_last_commit(disk: Disk) -> None:
     """The catalogue would lose a transaction that was committed, or show one that was not."""
     path = disk.path("catalog.sqlite")
@@ -406,32 +380,6 @@ def test_after_a_crash_nothing_reaches_the_disk(tmp_path: Path) -> None:
     assert files.operations == [Operation("append", file.path)] * 3
 
 
-def test_without_fail_at_operations_are_only_counted(tmp_path: Path) -> None:
-    """A test that goes through all operations must know how many there are."""
-    files = FaultyFiles(PosixFiles())
-    files.make_dirs(str(tmp_path / "a"))
-    files.write_atomic(str(tmp_path / "a" / "f"), b"x")
-    files.write_at(str(tmp_path / "a" / "f"), 0, b"y")
-    files.truncate(str(tmp_path / "a" / "f"), 0)
-    files.external_commit(str(tmp_path / "a" / "f"))
-    files.link(str(tmp_path / "a" / "f"), str(tmp_path / "a" / "g"))
-    files.remove_tree(str(tmp_path / "a"))
-    files.remove_tree(str(tmp_path / "a"))
-    kinds = [operation.kind for operation in files.operations]
-    assert kinds == [
-        "make_dirs",
-        "create",
-        "append",
-        "sync",
-        "rename",
-        "sync_dir",
-        "write_at",
-        "truncate",
-        "link",
-        "remove_tree",
-    ]
-
-
 KILLED = """
 import sys
 from nyala.env import PosixFiles
@@ -465,14 +413,6 @@ def test_the_process_is_killed_for_real(
     assert run.returncode == returncode, run.stderr
     assert run.stdout == ("" if returncode else "survived\n")
     assert len(os.listdir(tmp_path)) == files
-
-
-def test_killing_files_only_count_when_told_no_number(tmp_path: Path) -> None:
-    """A test that kills at every sync must know how many there are."""
-    files = KillingFiles(PosixFiles())
-    files.write_atomic(str(tmp_path / "f"), b"x")
-    files.external_commit(str(tmp_path / "f"))
-    assert files.count == 3
 
 
 @pytest.mark.parametrize("fail_at", [1, 2, 3, 4])
