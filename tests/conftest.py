@@ -3,8 +3,8 @@
 Profiles (--hypothesis-profile): `quick` by default and in `make test`, `nightly` in `make test-long`.
 A failing random test prints the seed of the run; `--hypothesis-seed=N` runs the same cases again.
 
-Order: tests without Spark first, in the order in which they are found, then those with Spark: each xdist worker starts
-a JVM for those that it gets.
+Order: tests without Spark first, in the order in which they are found, then those with Spark, the longest first: each
+xdist worker starts a JVM for those that it gets.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import pytest
 
 SPARK_TESTS = Path(__file__).parent / "spark"
 SPARK_TIMEOUT_S = 300
+# Their tests start programs with a Spark of their own. They come first, so that both workers end at about one time.
+LONG_SPARK_TESTS = ("test_kills", "test_docs", "test_retries", "test_connect", "test_flights")
 
 # No deadline: on a machine shared with a JVM the time of one example says nothing.
 hypothesis.settings.register_profile("quick", max_examples=20, deadline=None, print_blob=True)
@@ -63,4 +65,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
-    items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
+    items.sort(key=place_in_the_run)
+
+
+def place_in_the_run(item: pytest.Item) -> int:
+    if item.get_closest_marker("spark") is None:
+        return 0
+    return 1 if item.path.stem in LONG_SPARK_TESTS else 2

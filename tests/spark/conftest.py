@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def jvms(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
-    small_jvms(tmp_path_factory.mktemp("jvm"), request.config.cache.mkdir("classes-of-spark"))
+def jvms(tmp_path_factory: pytest.TempPathFactory) -> None:
+    small_jvms(tmp_path_factory.mktemp("jvm"))
 
 
 @pytest.fixture(scope="session")
