@@ -137,13 +137,14 @@ def _new_scan_threads() -> Iterator[None]:
     """Threads that decode windows are kept by the process; those of the action are its own, and end with it."""
     from nyala.tablet import parallel
 
-    kept, parallel._pools = parallel._pools, {}
+    kept = parallel._pool
+    made = parallel._pool = parallel._Pool()  # type: ignore[misc]
     try:
         yield
     finally:
-        made, parallel._pools = parallel._pools, kept
-        for pool in made.values():
-            pool.shutdown()
+        parallel._pool = kept  # type: ignore[misc]
+        if made._threads is not None:
+            made._threads.shutdown()
 
 
 def _function(path: str, line: int, name: str) -> str:

@@ -16,6 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+# The block cache keeps what this many scans read: `nyala.cfile.block_source`.
+SCANS_UNTIL_KEPT = 2
+
 
 def timed(action: Callable[..., Any], *arguments: Any) -> float:
     """Seconds that one call takes."""

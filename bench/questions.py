@@ -10,8 +10,8 @@ from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
 from bench.costs import Cost
+from bench.measure import SCANS_UNTIL_KEPT
 from bench.pulls import Pulls, Split
-from nyala.cfile.first_pass import PASSES
 
 
 class Answer(NamedTuple):
@@ -60,7 +60,7 @@ def in_turns(sources: Mapping[str, Callable[[], Answer]], repeats: int, what: st
     """
     found = Found()
     names = list(sources)
-    for _ in range(PASSES if "warm" in sources else 0):
+    for _ in range(SCANS_UNTIL_KEPT if "warm" in sources else 0):
         sources["warm"]()
     answers = {name: sources[name]().rows for name in ("parquet", *names)}
     for name in names:

@@ -22,15 +22,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench import data, plot
-from bench.measure import Paired, in_turns, paired, timed
+from bench.measure import SCANS_UNTIL_KEPT, Paired, in_turns, paired, timed
 from bench.parts import Say, ratio
 from bench.report import Aim, Report, Table, seconds, times
 from bench.stores import SCAN, Kind, Options, Query, choose, colour
-from nyala.cfile.first_pass import PASSES
 
 UPDATED = "l_quantity"
 # Then Nyala keeps in memory all that it ever will.
-UNMEASURED = PASSES + 1
+UNMEASURED = SCANS_UNTIL_KEPT + 1
 STATES = {
     "before": "before compaction",
     "before, first": "before compaction, first run",

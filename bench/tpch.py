@@ -30,14 +30,13 @@ import pyarrow.parquet as pq
 import nyala
 from bench import data, encodings, tpch_polars
 from bench.costs import Cost, cost, merged, profile_text
-from bench.measure import folder_bytes
+from bench.measure import SCANS_UNTIL_KEPT, folder_bytes
 from bench.parts import Say, in_own_process, ratio
 from bench.pulls import Pulls, middle
 from bench.questions import Answer, Found, clocked, in_turns
 from bench.report import Aim, Report, Table, megabytes, percent, seconds, times
 from bench.stores import TPCH, choose
 from bench.tpch_queries import KEYS, QUERIES
-from nyala.cfile.first_pass import PASSES
 
 MEMORY_LIMIT = "4GB"
 # Beside TPC-H's own tables: few columns of lineitem, and one that is sorted as the key is but not part of it.
@@ -299,7 +298,7 @@ def _costs(files: str, folder: str, own_tables: bool, texts: dict[str, str]) -> 
         for ask in asks.values():
             ask(QUERIES[6])  # imports
         for what, text in texts.items():
-            for _ in range(PASSES + 1):  # as often as `in_turns` asks before it measures
+            for _ in range(SCANS_UNTIL_KEPT + 1):  # as often as `in_turns` asks before it measures
                 asker.warm(text)
             found[what] = {
                 name: cost(lambda ask=ask, text=text: ask(text), top=1000) for name, ask in asks.items()

@@ -39,8 +39,8 @@ def cli_runner() -> CliRunner:
     return CliRunner(**apart)
 
 
-def no_threads(alone: bool) -> Any:
-    """In the place of `parallel._workers`: all windows of a scan are read one after the other."""
+def no_threads(*_: object) -> Any:
+    """In the place of `parallel._Pool.submit`: all windows of a scan are read one after the other."""
     raise RuntimeError("no thread can be started")
 
 

@@ -17,14 +17,11 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(os.path.dirname(_HERE), "src", "nyala", "cfile", "kernels")
 NAME = "nyala.cfile.kernels.compiled"
 PARTS = (
-    "changes.pxi",
     "codewords.pxi",
     "filters.pxi",
     "picking.pxi",
     "questions.pxi",
-    "reading.pxi",
     "runs.pxi",
-    "sieving.pxi",
     "spreading.pxi",
 )  # what the source includes
 

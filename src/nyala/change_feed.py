@@ -80,7 +80,7 @@ class ChangeFeed(PinnedRows):
             return self._spec.arrow_schema
         return self._spec.arrow_schema.with_metadata({DROPPED_RANGES: json.dumps(self._dropped)})
 
-    def _read(self, table: TableState, *, keeping: bool) -> Iterator[pa.RecordBatch]:
+    def _read(self, table: TableState) -> Iterator[pa.RecordBatch]:
         return diff_scan.run(table, self._spec)
 
     def _again(self) -> str:

@@ -33,9 +33,8 @@ class Explanation:
 
         `blocks_total` and `blocks_skipped` count each block of a column once. `blocks_decoded` and `cache_hits` count
         how often, those of keys and of changes too: a block that is needed twice may be two hits.
-        Totals are of the table; `rows_in_range` are those that partitions and bounds on the key left of them, and
-        `rows_sieved` those that were asked as codewords or frames, without being decoded. Rows of run-length encoded
-        columns are not among them: these are decoded to runs, each of which is asked once.
+        Totals are of the table; `rows_in_range` are those that partitions and bounds on the key left of them.
+        `operations` says how each column was read: see docs/how-to/explain.md.
         """
         counters = self._counters
         return {
@@ -53,15 +52,21 @@ class Explanation:
             "rows_total": self._rows_total,
             "rows_in_range": counters.rows_in_range,
             "rows_skipped": self._rows_total - counters.rows_read,
-            "rows_sieved": counters.sieved_rows,
-            "rows_sieved_left": counters.sieved_rows_left,
             "blocks_total": self._blocks_total,
             "blocks_skipped": self._blocks_total - len(counters.stats.base_blocks),
             "blocks_decoded": counters.stats.blocks_read,
             "bytes_read": counters.stats.bytes_read,
             "cache_hits": counters.stats.cache_hits,
             "deltas_applied": counters.stats.deltas_applied,
+            "operations": self._operations(),
         }
+
+    def _operations(self) -> dict[str, list[str]]:
+        """By operation the columns on which it was used, in the table's order."""
+        names = [column.name for column in self._spec.schema.columns]
+        used = self._counters.stats.operations
+        found = {of: [name for name in names if (of, name) in used] for of in ("filter", "decode", "gather")}
+        return {operation: columns for operation, columns in found.items() if columns}
 
     def __str__(self) -> str:
         facts = self.to_dict()
@@ -88,10 +93,8 @@ class Explanation:
             f"  windows   {facts['windows_total'] - facts['windows_skipped']} of {facts['windows_total']}",
             f"  rows      {rows}",
         ]
-        if facts["rows_sieved"]:
-            lines.append(
-                f"  sieved    {facts['rows_sieved']:,} rows without being decoded, {facts['rows_sieved_left']:,} left"
-            )
+        for operation, columns in facts["operations"].items():
+            lines.append(f"  {operation:<9} {bounded(', '.join(columns))}")
         hits = f"{facts['cache_hits']:,} look-up{'' if facts['cache_hits'] == 1 else 's'}"
         lines += [
             f"  blocks    {facts['blocks_total'] - facts['blocks_skipped']} of {facts['blocks_total']}, "

@@ -91,8 +91,8 @@ class PinnedRows(abc.ABC):
         """The Arrow schema of the result."""
 
     @abc.abstractmethod
-    def _read(self, table: TableState, *, keeping: bool) -> Iterator[pa.RecordBatch]:
-        """The rows, which lie in `table`. keeping: as of `_batches`."""
+    def _read(self, table: TableState) -> Iterator[pa.RecordBatch]:
+        """The rows, which lie in `table`."""
 
     @abc.abstractmethod
     def _again(self) -> str:
@@ -104,7 +104,7 @@ class PinnedRows(abc.ABC):
 
     def to_arrow(self) -> pa.Table:
         """The rows as an Arrow table."""
-        return pa.Table.from_batches(list(self._batches(keeping=True)), schema=self.schema)
+        return pa.Table.from_batches(list(self._batches()), schema=self.schema)
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
         """The rows as a pandas DataFrame; `options` go to `pyarrow.Table.to_pandas`."""
@@ -162,10 +162,9 @@ class PinnedRows(abc.ABC):
         with self._lock:
             self._root = self._table = None
 
-    def _batches(self, *, keeping: bool = False) -> Iterator[pa.RecordBatch]:
-        """keeping: whether the caller keeps them all: see `read_path.run`."""
+    def _batches(self) -> Iterator[pa.RecordBatch]:
         root, table = self._take()
-        for batch in self._read(table, keeping=keeping):
+        for batch in self._read(table):
             # The generator's own frame keeps the root; the touch keeps a slow consumer from being expired.
             self._last_read_s = self._store.env.clock.monotonic_s()
             yield batch
@@ -491,27 +490,25 @@ class Scan(PinnedRows):
         """The rows as record batches, without a reader around them."""
         return self._batches()
 
-    def batches_ahead(
-        self, make: Callable[[pa.RecordBatch], _Made], *, helping: bool = False
-    ) -> Iterator[_Made]:
-        """What `make` makes of each batch, in their order, ready before it is asked for: see `read_path.run_ahead`.
+    def batches_ahead(self, make: Callable[[pa.RecordBatch], _Made]) -> Iterator[_Made]:
+        """What `make` makes of each batch, in their order, by the threads that read.
 
         make: called by several threads at once.
         """
         root, table = self._take()
         counters = self._begin()
         units = read_path.plan(table, self._spec, counters)
-        for made in read_path.run_ahead(units, self._spec, counters, make, helping=helping):
+        for made in read_path.run(units, self._spec, counters, make):
             self._last_read_s = self._store.env.clock.monotonic_s()
             yield made
         del root
 
     # ---------------------------------------------------------------------------------------- inside
 
-    def _read(self, table: TableState, *, keeping: bool) -> Iterator[pa.RecordBatch]:
+    def _read(self, table: TableState) -> Iterator[pa.RecordBatch]:
         counters = self._begin()
         units = read_path.plan(table, self._spec, counters)
-        return read_path.run(units, self._spec, counters, keeping=keeping)
+        return read_path.run(units, self._spec, counters)
 
     def _again(self) -> str:
         return f"scan again, with at={self.timestamp} for the same moment"

@@ -167,10 +167,10 @@ def reads(content: bytes, places: tuple[ColumnPlace, ...] | None) -> dict[Column
 
     def right(key: ColumnKey, expected: pa.Array) -> bool:
         column = reader.column(key)
-        if column is None or column.row_count != ROWS or not column.read(0, ROWS).equals(expected):
+        if column is None or column.row_count != ROWS or not column.decode(0, ROWS).equals(expected):
             return False
         scattered = np.array([ROWS - 1, 0, 5, 64, 5])
-        return column.singles.gather(scattered).equals(expected.take(pa.array(scattered))) and right_footer(
+        return column.gather(scattered).equals(expected.take(pa.array(scattered))) and right_footer(
             column, expected
         )
 
@@ -257,7 +257,7 @@ def test_there_is_a_block_of_every_layout(every: tuple[bytes, tuple[ColumnPlace,
     reader = CFileReader(MemoryFiles({PATH: content}), PATH, None, places)
     for key, (_, _, _, array) in EVERY.items():
         column = reader.column(key)
-        assert column is not None and column.read(0, column.row_count).equals(array)
+        assert column is not None and column.decode(0, column.row_count).equals(array)
 
 
 @pytest.mark.parametrize("by_places", [False, True])
@@ -354,16 +354,16 @@ def whole(reader: CFileReader, key: ColumnKey) -> None:
     column = reader.column(key)
     if column is None or column.row_count > 1 << 22:
         return
-    array = column.read(0, column.row_count)
+    array = column.decode(0, column.row_count)
     # Offsets and sizes of buffers are what keeps the process alive.
     array.validate(full=is_looked_at(column))
     assert len(array) == column.row_count
     if column.row_count:
-        assert len(column.singles.gather(np.array([0, column.row_count - 1, 0]))) == 3
+        assert len(column.gather(np.array([0, column.row_count - 1, 0]))) == 3
         for read in other_forms(column):
             read(0, column.row_count).validate(full=is_looked_at(column))
         for ordinal in {0, column.row_count // 2, column.row_count - 1}:
-            column.singles.value(ordinal)
+            column.value(ordinal)
     if column.has_zones:
         column.column_zone()
         column.zones  # noqa: B018
@@ -451,13 +451,13 @@ def test_every_flip_that_the_crc_does_not_see(
                     array.validate(full=is_looked_at(column))
                     array = rows_of(array)
                     assert len(array) == len(expected) and array.null_count == expected.null_count
-                    column.singles.gather(last)  # so few are picked from the block as it lies
+                    column.gather(last)  # so few are picked from the block as it lies
                     found.add("values")
                 except CorruptionError as error:
                     assert error.path == PATH and error.offset == offset, (place, bit, error)
                     assert str(error).startswith(f"{PATH} at offset {offset}: expected"), (place, bit, error)
                     found.add("damage")
-            tolerated(lambda column=column: column.singles.value(rows - 1))  # type: ignore[misc]
+            tolerated(lambda column=column: column.value(rows - 1))  # type: ignore[misc]
     assert "damage" in found
 
 

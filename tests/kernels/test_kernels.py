@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nyala.cfile.kernels import Fill, Lay, Question
+from nyala.cfile.kernels import Fill
 from nyala.cfile.planes import delta_dtype, pack_planes
 
 # Fewer and more than a kernel's tile, and sizes at which the last byte of a plane is not full.
@@ -181,96 +181,6 @@ def test_in_table(kernels: ModuleType, rows: tuple[int, int, int], bits: int, se
     assert out.tolist() == [int(table[delta]) for delta in deltas[lower:upper]]
 
 
-@given(count=COUNTS, seed=st.integers(0, 1 << 32), data=st.data())
-def test_rows_matching(kernels: ModuleType, count: int, seed: int, data: st.DataObject) -> None:
-    """Of several columns, each in frames that end where they like: a row too few, one too many, or one of the next. Of
-    some rows something else is said than of their frames."""
-    expected = set(range(count))
-    questions: list[Question] = []
-    for column in range(data.draw(st.integers(1, 3))):
-        random = np.random.default_rng([seed, column])
-        rows = np.flatnonzero(random.random(count) < data.draw(st.sampled_from([0.0, 0.02, 0.7])))
-        said = random.integers(0, 2, len(rows)).astype(np.uint8)
-        news = dict(zip(rows.tolist(), said.tolist(), strict=True))
-        changed = (rows.astype(np.int32), said) if news or data.draw(st.booleans()) else None
-        borders = sorted({0, count, *data.draw(st.lists(st.integers(0, count), max_size=2))})
-        for lower, upper in itertools.pairwise(borders):
-            bits = data.draw(st.integers(1, 40))
-            before, behind = data.draw(st.integers(0, 40)), data.draw(st.integers(0, 40))
-            block_rows = before + upper - lower + behind
-            deltas = deltas_of(bits, block_rows, seed + column)
-            table = None
-            if bits <= 8 and data.draw(st.booleans()):
-                table = np.random.default_rng(seed).integers(0, 2, 1 << bits).astype(np.uint8)
-            bound = st.integers(0, (1 << bits) - 1) | st.sampled_from(deltas)
-            least, greatest = sorted((data.draw(bound), data.draw(bound)))
-            place = (packed(deltas, bits, 3), 3, bits, block_rows, before, before + upper - lower)
-            questions.append(Question(*place, least, greatest, table, changed))
-            for row, delta in enumerate(deltas[before : before + upper - lower], lower):
-                if not news.get(row, least <= delta <= greatest if table is None else table[delta]):
-                    expected.discard(row)
-    out = np.full(count + 1, -1, np.int64)
-    found = kernels.rows_matching(questions, count, out)
-    assert out[:found].tolist() == sorted(expected)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 1.0])
-def test_rows_matching_of_many_tiles(kernels: ModuleType, share: float) -> None:
-    """A tile of which nothing is left, one of which all is, and the last that is not whole."""
-    rows = 5 * 2048 + 77
-    deltas = np.random.default_rng(1).integers(0, 1 << 12, rows)
-    deltas[2048:4096] = 4095
-    data = packed(deltas.tolist(), 12, 0)
-    wanted = int(share * 4095)
-    out = np.zeros(rows + 1, np.int64)
-    found = kernels.rows_matching([Question(data, 0, 12, rows, 0, rows, 0, wanted, None)] * 2, rows, out)
-    assert out[:found].tolist() == np.flatnonzero(deltas <= wanted).tolist()
-
-
-@given(
-    count=st.integers(0, 300),
-    few=st.integers(0, 300),
-    width=st.sampled_from([1, 2, 4, 8, 16]),
-    data=st.data(),
-)
-def test_lay(kernels: ModuleType, count: int, few: int, width: int, data: st.DataObject) -> None:
-    """Few rows among many changes, or the other way about; numbers of each width become as wide as those that they are
-    laid over, with their sign."""
-    size = data.draw(st.sampled_from([size for size in (1, 2, 4, 8) if size <= width]))
-    random = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
-    rows, changed = (np.sort(random.choice(1000, n, replace=False)) for n in (count, few))
-    bits = 8 * size - 1
-    numbers = random.integers(-(1 << bits), (1 << bits) - 1, few, f"<i{size}", endpoint=True)
-    before = random.integers(0, 256, width * (count + 1)).astype(np.uint8).tobytes()
-    out = pa.allocate_buffer(len(before))
-    np.frombuffer(out, np.uint8)[:] = np.frombuffer(before, np.uint8)
-    kernels.lay([Lay(rows, changed.astype(np.int32), numbers, out, width)])
-    news = dict(zip(changed.tolist(), numbers.tolist(), strict=True))
-    for place in range(count + 1):
-        part = slice(width * place, width * (place + 1))
-        new = news.get(rows[place]) if place < count else None
-        assert out.to_pybytes()[part] == (
-            before[part] if new is None else new.to_bytes(width, "little", signed=True)
-        )
-
-
-def test_what_lies_elsewhere_is_not_laid(compiled_kernels: ModuleType) -> None:
-    """A kernel that trusts its caller writes into memory of somebody else."""
-    rows, changed, numbers = np.arange(4), np.arange(3, dtype=np.int32), np.arange(3, dtype="<i4")
-    right = Lay(rows, changed, numbers, pa.allocate_buffer(32), 8)
-    wrong: dict[str, dict[str, Any]] = {
-        "expected room for 4 numbers of 16": {"width": 16}, "expected numbers of 1": {"width": 3},
-        "expected a number for each of 3": {"numbers": numbers[:2]}, "expected room": {"rows": np.arange(5)},
-        "expected memory": {"numbers": np.zeros(13, np.uint8)[1:].view("<i4")},
-    }  # fmt: skip
-    for message, fields in wrong.items():
-        with pytest.raises(ValueError, match=message):
-            compiled_kernels.lay([right, right._replace(**fields)])
-    with pytest.raises(BufferError):
-        compiled_kernels.lay([right._replace(out=pa.py_buffer(bytes(32)))])
-    compiled_kernels.lay([])
-
-
 @given(count=COUNTS, bits=BITS, seed=st.integers(0, 1 << 32))
 def test_greatest(kernels: ModuleType, count: int, bits: int, seed: int) -> None:
     """What proves that each delta of a line has a value of the type."""
@@ -369,24 +279,6 @@ def test_no_question_reaches_outside_its_memory(compiled_kernels: ModuleType) ->
         compiled_kernels.in_table(data, 0, 2, 4, 0, 4, table[:3], out)
     with pytest.raises(ValueError, match="expected"):
         compiled_kernels.in_range(data, 0, 2, 4, 0, 4, 2, 1, out)
-    rows = np.zeros(5, np.int64)
-    for place in places:
-        with pytest.raises(ValueError, match="expected"):
-            compiled_kernels.rows_matching([Question(data, *place, 1, 2, None)], 4, rows)
-    whole = Question(data, 0, 2, 4, 0, 4, 1, 2, None)
-    part = whole._replace(upper=2)
-    wrong: list[tuple[list[Question], int]] = [
-        ([], 4), ([part], 4), ([whole, part], 4), ([part, whole], 4), ([whole._replace(lower=4)], 4), ([whole], 5),
-        ([whole._replace(least=3)], 4), ([whole._replace(greatest=1 << 32)], 4), ([whole._replace(table=table[:3])], 4),
-        ([whole._replace(changed=(rows[:1].view(np.int32), table[:1]))], 4),
-        *(([whole._replace(changed=(np.array(of, np.int32), table[:2]))], 4) for of in ([-1, 1], [1, 4], [2, 1])),
-        ([whole._replace(changed=(np.array([2, 2], np.int32), table[:2]))], 4),
-    ]  # fmt: skip
-    for questions, count in wrong:
-        with pytest.raises(ValueError, match="expected"):
-            compiled_kernels.rows_matching(questions, count, rows)
-    with pytest.raises(ValueError, match="room"):
-        compiled_kernels.rows_matching([whole], 4, rows[:4])
     for words, width in ((b"\0" * 3, 1), (b"\0" * 5, 1), (b"\0" * 12, 3), (b"\0" * 4, 4)):
         with pytest.raises(ValueError, match="expected"):
             compiled_kernels.widen(pa.py_buffer(words), width, np.zeros(4, np.int32))

@@ -17,7 +17,7 @@ import nyala
 from nyala.cfile import format, memory
 from nyala.cfile.encoding import rle
 from nyala.delta import mem_store
-from nyala.rowset import disk_rowset, key_runs, mem_rowset, skipping, stored_keys
+from nyala.rowset import key_runs, mem_rowset, skipping, stored_keys
 from nyala.schema import schema
 from nyala.tablet import bootstrap, diff_spec, read_path, window
 from nyala.tablet.diff_spec import SLICE_VERSIONS
@@ -171,7 +171,7 @@ _TINY: Sequence[tuple[ModuleType, str, int]] = (
     (rle, "_PACKED_RUN_ROWS_MIN", 1),
     (format, "COALESCED_READ_BYTES_MAX", 100),
     (schema, "MIN_BLOCK_SIZE_BYTES", 16),
-    (disk_rowset, "_SCAN_ROWS_MIN", 1),
+    (window, "_SCAN_ROWS_MIN", 1),
     (key_runs, "TAIL_KEYS_MAX", 3),
     (mem_rowset, "_SMALL_INSERTS", 2),
     (mem_rowset, "_SMALL_ROWS", 4),
@@ -180,7 +180,6 @@ _TINY: Sequence[tuple[ModuleType, str, int]] = (
     (read_path, "WINDOW_ROWS", 4),
     (read_path, "GAP_ROWS", 1),
     (read_path, "_INLINE_ROWS", 2),
-    (window, "_FEW_ROWS", 1),
     (memory, "WINDOW_ROWS", 4),
     (bootstrap, "GATHER_ROWS", 3),
     (bootstrap, "GATHER_BYTES", 200),

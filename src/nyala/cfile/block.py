@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final
 
 import google_crc32c
 import numpy as np
@@ -32,23 +32,22 @@ from nyala.cfile import format
 from nyala.cfile.compression import compress, decompress
 from nyala.cfile.dense import Places
 from nyala.cfile.encoding import BlockEncoder, EncodedValues, Encoding, encoding_by_code
-from nyala.cfile.encoding.dictionary import CODEWORDS, Dictionary, codeword_dtype
-from nyala.cfile.encoding.frame import Frame, line_fits
+from nyala.cfile.encoding.code_block import CodeBlock
+from nyala.cfile.encoding.column_block import ArrowBlock, ColumnBlock
+from nyala.cfile.encoding.dictionary import CODEWORDS, Dictionary
+from nyala.cfile.encoding.frame import Frame
+from nyala.cfile.encoding.frame_block import FrameBlock
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference
-from nyala.cfile.encoding.plain import Plain
 from nyala.cfile.encoding.rle import RunLength
-from nyala.cfile.physical import FIXED, Physical, slice_bitmap
-from nyala.cfile.planes import planes_size
+from nyala.cfile.physical import Physical, narrowest, slice_bitmap
 from nyala.errors import CorruptionError
 
 __all__ = ["BLOCK_BYTES_MIN", "BlockHeader", "column_validity", "compare_crc", "decode_block", "encode_block"]
-__all__ += ["encode_blocks", "line_of", "read_header"]
+__all__ += ["encode_blocks", "read_header"]
 
 BLOCK_BYTES_MIN: Final = format.BLOCK_HEADER.size + format.CRC.size
 _BITMAP_SIZE_FACTOR: Final = 1.25
 _NOTHING: Final = pa.py_buffer(b"")
-
-Form: TypeAlias = Literal["plain", "codes", "runs", "frames", "packed", "keys"]
 
 
 @dataclass(frozen=True)
@@ -212,14 +211,12 @@ def compare_crc(block: pa.Buffer, path: str, offset: int) -> None:
         )
 
 
-def read_header(block: pa.Buffer, path: str, offset: int, *, is_compared: bool = False) -> BlockHeader:
+def read_header(block: pa.Buffer, path: str, offset: int) -> BlockHeader:
     """The header of a whole block whose CRC and lengths are right, whatever column it belongs to.
 
-    is_compared: whether its CRC was compared when it was read.
     Raises: CorruptionError naming what was expected at which offset.
     """
-    if not is_compared:
-        compare_crc(block, path, offset)
+    compare_crc(block, path, offset)
     header = BlockHeader.unpack(block)
     if header.block_length != block.size:
         raise CorruptionError(
@@ -267,25 +264,17 @@ def decode_block(
     path: str,
     offset: int,
     *,
-    as_: Form = "plain",
-    is_compared: bool = False,
     has_dense: bool | None = None,
-) -> Any:
-    """The Arrow array of a block, which must be the one of these ordinals.
+) -> ColumnBlock:
+    """The block of these ordinals, in the form that its encoding keeps.
 
-    as_: "codes", of a column with a dictionary: as a dictionary array, which refers to `dictionary`; "runs", of a
-         run-length encoded column: as a run-end encoded array; "frames", of a column in frames of reference: as a
-         `Frame`, of one with a dictionary: as the frame of its codewords; "packed",
-         what look-ups keep: of frames without NULLs a `Frame`, of runs without NULLs `Runs`, of a column with a
-         dictionary an array of codewords, of others as "plain"; "keys", of plain keys that are equally long: a NumPy
-         matrix of their bytes, of others as "plain".
-    is_compared: as of `read_header`.
+    form: the column's own; a decimal that has a narrow form decodes to that.
     has_dense: what the column's footer says of values beside NULLs; None: a block says for itself.
 
-    Owns: the array may refer to `block`'s memory; it keeps it alive.
+    Owns: the result may refer to `block`'s memory; it keeps it alive.
     Raises: CorruptionError naming `path` and `offset` for anything that a writer cannot have written.
     """
-    header = read_header(block, path, offset, is_compared=is_compared)
+    header = read_header(block, path, offset)
     if header.first_ordinal != first_ordinal or header.row_count != row_count:
         raise CorruptionError(
             f"expected the block of {row_count} rows from ordinal {first_ordinal}, found {header.row_count} rows "
@@ -293,18 +282,11 @@ def decode_block(
             path,
             offset,
         )
+    narrow = narrowest(form)
     if header.null_count == row_count:
-        if as_ == "frames":
-            return Frame.nulls(form if dictionary is None else CODEWORDS, row_count)
-        if as_ == "runs":
-            return pa.RunEndEncodedArray.from_arrays(
-                pa.array([row_count], pa.int32()), pa.nulls(1, form.arrow)
-            )
-        if as_ == "codes":
-            return pa.DictionaryArray.from_arrays(pa.nulls(row_count, pa.int32()), dictionary)
-        if as_ == "packed" and dictionary is not None:
-            return pa.nulls(row_count, pa.from_numpy_dtype(codeword_dtype(len(dictionary))))
-        return pa.nulls(row_count, form.arrow)
+        if dictionary is not None:
+            return CodeBlock(FrameBlock(Frame.nulls(CODEWORDS, row_count), CODEWORDS, CODEWORDS), dictionary)
+        return ArrowBlock(pa.nulls(row_count, narrow.arrow))
     is_dense = header.placement == format.PLACEMENT_DENSE
     if has_dense is not None and header.null_count and is_dense != has_dense:
         raise CorruptionError(
@@ -318,7 +300,7 @@ def decode_block(
             f"expected an encoding of {form.type}, found number {header.encoding}", path, offset
         )
     try:
-        validity = None
+        validity, places = None, None
         if header.null_count:
             stored = block.slice(format.BLOCK_HEADER.size, header.validity_length)
             validity = decompress(header.validity_compression, stored, (row_count + 7) // 8)
@@ -328,99 +310,32 @@ def decode_block(
                 )
         stored = block.slice(header.values_start, header.values_length)
         data = decompress(header.compression, stored, header.values_size)
-        if validity is not None and is_dense:
-            values = EncodedValues(data, row_count - header.null_count, None, 0, dictionary)
-            return _spread(form, encoding, values, Places(validity, row_count, header.null_count), as_)
         values = EncodedValues(data, row_count, validity, header.null_count, dictionary)
-        if as_ == "codes":
-            return _codewords_in(encoding).codes(values)
-        if as_ == "runs":
-            return _runs_in(encoding).runs(form, values)
-        if as_ == "frames":
-            return _frame(form, encoding, values)
-        if as_ == "keys" and isinstance(encoding, Plain) and (matrix := encoding.matrix(values)) is not None:
-            return matrix
-        if as_ == "packed":
-            if dictionary is not None:
-                return _codewords_in(encoding).codewords(values)
-            if isinstance(encoding, FrameOfReference) and not header.null_count and not form.is_wide:
-                return encoding.frame(form, values)
-            if isinstance(encoding, RunLength) and not header.null_count and form.kind == FIXED:
-                return encoding.packed(form, values)
-        return encoding.decode(form, values)
+        if validity is not None and is_dense:
+            places = Places(validity, row_count, header.null_count)
+            values = EncodedValues(data, row_count - header.null_count, None, 0, dictionary)
+        return _in_its_form(form, narrow, encoding, values, places)
     except ValueError as error:
         raise CorruptionError(str(error), path, offset) from error
 
 
-def _spread(form: Physical, encoding: Encoding, values: EncodedValues, places: Places, as_: Form) -> Any:
-    """`decode_block` of dense values, to their places. Runs come as rows, as short ones do."""
-    if as_ == "frames":
-        return places.frame(_frame(form, encoding, values))
-    if as_ == "codes":
-        return places.array(_codewords_in(encoding).codes(values))
-    if as_ == "runs":
-        return places.array(_runs_in(encoding).decode(form, values))
-    if as_ == "packed" and values.dictionary is not None:
-        return places.array(_codewords_in(encoding).codewords(values))
-    return places.array(encoding.decode(form, values))
-
-
-def _codewords_in(encoding: Encoding) -> Dictionary:
-    if not isinstance(encoding, Dictionary):
-        raise ValueError(f"expected a block of codewords, found one of encoding {encoding.name}")
-    return encoding
-
-
-def _runs_in(encoding: Encoding) -> RunLength:
-    if not isinstance(encoding, RunLength):
-        raise ValueError(f"expected a block of runs, found one of encoding {encoding.name}")
-    return encoding
-
-
-def _frame(form: Physical, encoding: Encoding, values: EncodedValues) -> Frame:
+def _in_its_form(
+    form: Physical, narrow: Physical, encoding: Encoding, values: EncodedValues, places: Places | None
+) -> ColumnBlock:
+    """places: of dense values, the rows that they belong to."""
     if values.dictionary is not None:
-        return _codewords_in(encoding).frame(values)
-    if not isinstance(encoding, FrameOfReference):
-        raise ValueError(f"expected a block of frames, found one of encoding {encoding.name}")
-    return encoding.frame(form, values)
-
-
-def line_of(form: Physical, block: pa.Buffer, first_ordinal: int, row_count: int) -> Frame | None:
-    """The frame of a block of these ordinals, its CRC compared, that is a line without NULLs and not compressed, as
-    most blocks of numbers are. None for any other, and for one that is damaged: `decode_block` says what it is.
-
-    form: of a column that lies in frames.
-    Cost: a third of `decode_block`'s, which goes through what blocks may be one thing after the other.
-    """
-    if block.size < _LINE_BYTES_MIN:
-        return None
-    header = format.BLOCK_HEADER.unpack_from(block)
-    length = header[_VALUES_LENGTH]
-    if header[:_VALIDITY_COMPRESSION] != (
-        first_ordinal, row_count, 0, 0, length, length, FrameOfReference.code, format.COMPRESSION_NONE
-    ):  # fmt: skip
-        return None
-    base, step, unit, layout, bits, _ = format.FOR_HEADER.unpack_from(block, _LINE_START)
-    if (
-        layout != format.FOR_LINE
-        or not unit
-        or bits > 64
-        or length > format.BLOCK_VALUES_BYTES_MAX
-        or length != format.FOR_HEADER.size + planes_size(bits, row_count)
-        or block.size != _aligned(_LINE_START + length + format.CRC.size)
-        or not line_fits(form, base, step, row_count, unit * ((1 << bits) - 1))
-    ):
-        return None
-    data = block.slice(_LINE_START, length)
-    return Frame(form, data, row_count, base, step, unit, bits, format.FOR_HEADER.size)
-
-
-# Of a block without a bitmap: where its values begin, and what such a block of a line has at least.
-_LINE_START: Final = _aligned(format.BLOCK_HEADER.size)
-_LINE_BYTES_MIN: Final = _LINE_START + format.FOR_HEADER.size + format.CRC.size
-_NAMES: Final = [name for name, _, _ in format.BLOCK_HEADER.fields]
-_VALUES_LENGTH: Final = _NAMES.index("values length")
-_VALIDITY_COMPRESSION: Final = _NAMES.index("validity compression")
+        if not isinstance(encoding, Dictionary):
+            raise ValueError(f"expected a block of codewords, found one of encoding {encoding.name}")
+        codes = encoding.frame(values)
+        codes = codes if places is None else places.frame(codes)
+        return CodeBlock(FrameBlock(codes, CODEWORDS, CODEWORDS), values.dictionary)
+    if isinstance(encoding, FrameOfReference) and not form.is_wide:
+        frame = encoding.frame(form, values)
+        return FrameBlock(frame if places is None else places.frame(frame), form, narrow)
+    if isinstance(encoding, RunLength) and places is None:
+        return encoding.block(narrow, values)
+    array = encoding.decode(narrow, values)
+    return ArrowBlock(array if places is None else places.array(array))
 
 
 def _bit_count(bitmap: pa.Buffer, count: int | None = None) -> int:

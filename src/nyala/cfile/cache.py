@@ -18,7 +18,7 @@ path used twice cannot bring back another file's block.
 
 Thread-safety: every method may be called from any thread. Two threads that miss the same block both decode
 it; the second puts its result over the first's, which is equal.
-Scans put in only what is asked for often (`first_pass`); who reads through once says so (`fill_cache=False`).
+The cache also remembers which blocks scans asked for that it does not keep: see `block_source`.
 Source: M. Qureshi et al., "Adaptive insertion policies for high performance caching", 2007 (its bimodal insertion, here
 for blocks that are known to come again only). Kudu has a segmented LRU.
 """
@@ -31,8 +31,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
-from nyala.cfile.first_pass import FirstPass
-
 __all__ = ["BlockCache", "Memo", "new_owner"]
 
 _owners: Final = itertools.count(1)
@@ -43,6 +41,9 @@ _DEAR_SHARE: Final = 7 / 8
 # Names of things that were dropped, which are remembered; and of how many that come again one is taken for young.
 _DROPPED_MAX: Final = 1 << 14
 _YOUNG_EVERY: Final = 8
+
+# Names of blocks that a scan asked for and that are not kept.
+_ASKED_BY_SCANS_MAX: Final = 1 << 16
 
 # A dictionary entry, its key and the Python and C++ sides of an array; so that very many tiny blocks count.
 _ENTRY_OVERHEAD_BYTES: Final = 512
@@ -65,6 +66,7 @@ class BlockCache:
         self._limit_bytes = limit_bytes
         self._dropped: OrderedDict[tuple[int, Any], None] = OrderedDict()  # for want of room
         self._came_again = 0
+        self._asked: OrderedDict[tuple[int, Any], None] = OrderedDict()  # by scans; the first to go first
         self._hits = 0
         self._misses = 0
 
@@ -126,6 +128,17 @@ class BlockCache:
             self._sizes_bytes[dear] += size_bytes
             self._shrink()
 
+    def was_asked(self, owner: int, key: Any) -> bool:
+        """Whether a scan asked for it before."""
+        return (owner, key) in self._asked
+
+    def note_asked(self, owner: int, key: Any) -> None:
+        """A scan asked for it. Only so many names are remembered."""
+        with self._lock:
+            self._asked[owner, key] = None
+            if len(self._asked) > _ASKED_BY_SCANS_MAX:
+                self._asked.popitem(last=False)
+
     def discard(self, owner: int, key: Any) -> None:
         """Forget what was put under the key, if anything was."""
         with self._lock:
@@ -137,8 +150,9 @@ class BlockCache:
             for entries in self._entries:
                 for key in [key for key in entries if key[0] == owner]:
                     self._drop(key)
-            for name in [name for name in self._dropped if name[0] == owner]:
-                del self._dropped[name]
+            for names in (self._dropped, self._asked):
+                for name in [name for name in names if name[0] == owner]:
+                    del names[name]
 
     def resize(self, limit_bytes: int) -> None:
         """Another limit, at once."""
@@ -172,7 +186,7 @@ class BlockCache:
                 assert size_bytes == sum(size for _, size in entries.values())
             assert self.size_bytes <= self._limit_bytes
             assert not self._entries[0].keys() & self._entries[1].keys()
-            assert len(self._dropped) <= _DROPPED_MAX
+            assert len(self._dropped) <= _DROPPED_MAX and len(self._asked) <= _ASKED_BY_SCANS_MAX
             assert not any(entries.keys() & self._dropped.keys() for entries in self._entries)
 
     def _drop(self, key: tuple[int, Any]) -> None:
@@ -212,7 +226,6 @@ class Memo:
         self._cache = cache
         self._owner = new_owner()
         self._asked: dict[tuple[Hashable, Hashable], None] = {}
-        self._first_pass: FirstPass[Any] = FirstPass()
 
     def get(
         self, name: Hashable, state: Hashable, make: Callable[[bool], tuple[_Made, int]], *, dear: bool
@@ -237,23 +250,14 @@ class Memo:
         """The same of a thing that a scan asks for several times, for a part of it each time; never None.
 
         is_last: whether this is the last part. Until then it is kept, and from the second scan on it stays.
-        Threads that ask at once wait for the one that works it out.
+        Threads that ask at once all work it out.
         """
         if self._cache is None:
             return make()[0]
         found = self._kept(name, state)
         if found is None:
-            mine, theirs = self._first_pass.claim([(name, state)])
-            if mine:
-                try:
-                    found, size_bytes = make()
-                    self._cache.put(self._owner, name, (state, found), size_bytes, dear=True)
-                    self._first_pass.land(mine, (name, state), found)
-                except BaseException as error:
-                    self._first_pass.fail(mine, error)
-                    raise
-            else:
-                found = theirs[name, state].result()
+            found, size_bytes = make()
+            self._cache.put(self._owner, name, (state, found), size_bytes, dear=True)
         if is_last and not self._was_asked(name, state):
             self._cache.discard(self._owner, name)
         made: _Made = found

@@ -1,70 +1,61 @@
-"""One column of a column file: its footer, and its values as Arrow arrays, block by block.
+"""One column of a column file: its footer, and the three operations of a scan over its values.
 
-    read, read_codes, read_narrow, read_runs     ordinals [lower, upper) in one of the forms that the blocks have
-    singles                                      scattered ordinals, single ones: `single_values`
-    encoded                                      a range as it lies, which tells what satisfies a constraint
+    decode    ordinals [lower, upper) as an Arrow array
+    filter    which of these satisfy a test of the column; zone maps have left out blocks before (`excluded_blocks`)
+    gather    single ordinals as an Arrow array
                      |
                      v
-    block_source     the blocks, from the cache or the file, decoded to that form
+    block_source     the blocks, from the cache or the file, in the forms that encodings keep
+
+No caller knows which form a block has.
 
 Trust and threads: as `reader`, which makes these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile import format, kernels
-from nyala.cfile.block_source import BlockForm, BlockSource
+from nyala.cfile import format
+from nyala.cfile.block_source import BlockSource
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
 from nyala.cfile.decoded_size import DecodedSize
-from nyala.cfile.encoded_rows import (
-    CodeRows,
-    EncodedRows,
-    FrameRows,
-    admitted_words,
-    one_word,
-)
 from nyala.cfile.encoding import encoding_by_code, picks_single_values
-from nyala.cfile.encoding.dictionary import CODEWORDS
-from nyala.cfile.encoding.frame import Frame, output, value_bounds
-from nyala.cfile.encoding.words import words_of
+from nyala.cfile.encoding.column_block import ColumnBlock, Wanted, gathered
+from nyala.cfile.encoding.words import text_of
 from nyala.cfile.errors import SummaryError
 from nyala.cfile.footer import ColumnFooter
-from nyala.cfile.kernels import Stretch
-from nyala.cfile.memory import WINDOW_ROWS, pool
+from nyala.cfile.memory import pool
 from nyala.cfile.number_set import NumberSet
-from nyala.cfile.physical import BYTES, Physical, narrow_decimal, narrow_physical
-from nyala.cfile.read_stats import ReadStats
-from nyala.cfile.single_values import PART_LOG2, SingleValues
+from nyala.cfile.ordinals import Ordinals
+from nyala.cfile.physical import narrow_decimal, narrowest
+from nyala.cfile.read_stats import Access, ReadStats
 from nyala.cfile.zonemap import Zone, zone_of
 from nyala.errors import CorruptionError
-from nyala.lazy_values import LazyValues, lazy_value
-from nyala.schema.arrow_values import is_sound, rows_of
+from nyala.schema.arrow_values import is_sound
+from nyala.schema.column_test import ColumnTest
 from nyala.schema.constraint import Constraint
+from nyala.schema.plain_arrays import array_of_numbers
 from nyala.schema.types import ColumnType
-from nyala.schema.word_test import Demanded
 
 if TYPE_CHECKING:
     from nyala.cfile.reader import CFileReader
 
 __all__ = ["ColumnReader"]
 
-# Of a block that holds so many times the rows that are asked for, these are copied: the rest of it need not stay. A
-# window that is whole is a quarter of the largest block; one that was cut, as its rows take much, down to an eighth.
-_COPIED_LOG2: Final = 1
-_COPIED_WINDOW_LOG2: Final = 3
-# Answers of `excluded_blocks`, and of `numbers_of`.
-_EXCLUDED_KEPT: Final = 16
+# Answers of `excluded_blocks`, and of `_wanted`.
+_ANSWERS_KEPT: Final = 16
+# So many blocks are held at once, whatever they take.
+_BLOCKS_FEW: Final = 4
 
 
-class ColumnReader(LazyValues):
+class ColumnReader:
     """One column of a file. Made by `CFileReader.column`; lives as long as the file's reader."""
 
     def __init__(self, reader: CFileReader, footer: ColumnFooter, place: ColumnPlace) -> None:
@@ -72,16 +63,13 @@ class ColumnReader(LazyValues):
         self.place = place
         self._column_zone: Zone | None = None
         self._excluded: dict[Constraint, npt.NDArray[np.bool_]] = {}
-        self._numbers: dict[Demanded, NumberSet] = {}
-        self.is_odd = False
-        """Whether `straight` met a block that it does not read."""
+        self._tests: dict[ColumnTest, Wanted] = {}
+        # Keys of many blocks in one array may pass the 2 GiB that 32-bit offsets can address.
         self._arrow = pa.large_binary() if footer.key.role == KEY else footer.form.arrow
-        self._source = BlockSource(reader, footer, place, self._arrow)
-        self._has_narrow = footer.key.role != BLOOM and narrow_decimal(footer.form.type) is not None
-        self._narrow_form = narrow_physical(footer.form.type) if self._has_narrow else footer.form
-        self._block_rows = min(self.rows_per_block, footer.row_count)
-        self._mask = footer.rows_per_block - 1
-        self._is_text = footer.form.kind == BYTES and not footer.dictionary_length and footer.key.role != KEY
+        self._source = BlockSource(reader, footer, place)
+        self.cheap_type = self._cheap_type()
+        """The type in which `decode` and `gather` give values at least cost: a dictionary where the column has one, a
+        narrow decimal where its type has one, else the column's own."""
         self.decoded_size = DecodedSize(self._source, footer)
 
     # -- what the footer says ------------------------------------------------------------------------------
@@ -96,7 +84,7 @@ class ColumnReader(LazyValues):
 
     @property
     def arrow(self) -> pa.DataType:
-        """Arrow's type of what `read`, `gather` and `pick` give."""
+        """Arrow's type of what `decode` and `gather` give."""
         return self._arrow
 
     @property
@@ -199,7 +187,7 @@ class ColumnReader(LazyValues):
         found = self._excluded.get(constraint)
         if found is None:
             assert self._footer.zone_map is not None, "this column has no zone map"
-            if len(self._excluded) >= _EXCLUDED_KEPT:
+            if len(self._excluded) >= _ANSWERS_KEPT:
                 self._excluded = {}
             found = self._excluded[constraint] = self._footer.zone_map.excluded(constraint)
         return found
@@ -208,283 +196,200 @@ class ColumnReader(LazyValues):
         """The value index: the encoded key at each block's first ordinal, None when the column carries none."""
         return self._footer.first_keys
 
-    # -- values --------------------------------------------------------------------------------------------
-
-    def read(
-        self,
-        lower: int,
-        upper: int,
-        *,
-        stats: ReadStats | None = None,
-        fill_cache: bool = True,
-        scanning: bool = False,
-    ) -> pa.Array:
-        """The values of ordinals [lower, upper), in the type's Arrow form (role KEY: large_binary).
-
-        fill_cache: whether blocks decoded for this are kept in the cache.
-        scanning:   of those, only what is asked for often: see `first_pass`.
-        Cost:       decodes the blocks that are touched, whole; one pread for neighbours; a copy only when
-                    several blocks must become one array.
-        Raises:     CorruptionError. ArrowInvalid when text of more than 2 GiB is asked for at once.
-        """
-        assert 0 <= lower <= upper <= self.row_count, (lower, upper, self.row_count)
-        if lower == upper:
-            return pa.nulls(0, self._arrow)
-        if scanning or upper - lower > self._block_rows >> PART_LOG2:
-            return self._joined(self._source.between(lower, upper, stats, fill_cache, "plain", scanning))
-        # Of a look-up, which keeps small blocks and widens what it needs.
-        return self.singles.between(lower, upper, stats, fill_cache)
-
-    def read_keys(self, block: int, stats: ReadStats | None = None) -> npt.NDArray[np.uint8] | pa.Array:
-        """Of a KEY column one block, past the cache: a row of bytes for each key where they are equally long, which
-        costs no call for lengths and offsets; else as `read`. Raises: CorruptionError."""
-        data, offset = self._source.read(block, stats)
-        return self._source.decode(data, block, offset, "keys")
-
     @property
     def has_dictionary(self) -> bool:
-        """Whether the values are codewords into a dictionary of the column: then `read_codes` can be asked."""
+        """Whether `cheap_type` is a dictionary."""
         return self._footer.dictionary_length > 0
 
     @property
     def has_single_values(self) -> bool:
-        """Whether a single value is taken from its block as this lies, and costs the same wherever it is."""
+        """Whether `gather` costs the same for a single value wherever it is, and no more than it."""
         footer = self._footer
         return picks_single_values(footer.encoding, footer.form, footer.null_count)
 
-    def read_codes(
-        self, lower: int, upper: int, *, stats: ReadStats | None = None, scanning: bool = False
-    ) -> pa.DictionaryArray:
-        """The values of ordinals [lower, upper) as one dictionary array: 32-bit indices, the column's dictionary.
+    # -- the three operations ------------------------------------------------------------------------------
 
-        Only of a column that has one. Costs and raises as `read`; no value is copied, only indices.
-        """
-        assert self.has_dictionary and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
-        arrays = self._source.between(lower, upper, stats, True, "codes", scanning)
-        if len(arrays) == 1 and self._is_most(arrays[0]):
-            return arrays[0]
-        indices = pa.concat_arrays([array.indices for array in arrays], memory_pool=pool())
-        return pa.DictionaryArray.from_arrays(indices, arrays[0].dictionary, safe=False)
-
-    @property
-    def has_runs(self) -> bool:
-        """Whether the values are runs: then `read_runs` can be asked."""
-        return self._footer.has_runs
-
-    def read_runs(
-        self, lower: int, upper: int, *, stats: ReadStats | None = None, scanning: bool = False
-    ) -> pa.Array:
-        """The values of ordinals [lower, upper) as one run-end encoded array; two runs in it may have one value.
-
-        Where a block has short runs, the rows of all. Only of a column that `has_runs`. Costs and raises as `read`.
-        """
-        assert self.has_runs and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
-        arrays = self._source.between(lower, upper, stats, True, "runs", scanning)
-        if len({array.type for array in arrays}) > 1:
-            arrays = [rows_of(array) for array in arrays]
-        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays, memory_pool=pool())
-
-    def read_narrow(
-        self,
-        lower: int,
-        upper: int,
-        *,
-        stats: ReadStats | None = None,
-        fill_cache: bool = True,
-        scanning: bool = False,
-    ) -> pa.Array:
-        """`read` of a decimal column whose type has a `narrow_decimal`, as that: no value is widened."""
-        assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
-        return self._joined(self._source.between(lower, upper, stats, fill_cache, "narrow", scanning))
-
-    def _joined(self, arrays: list[pa.Array]) -> pa.Array:
-        """Parts of neighbouring blocks as one array, which does not hold much more memory than its rows take."""
-        if len(arrays) > 1:
-            return pa.concat_arrays(arrays, memory_pool=pool())
-        if self._is_most(arrays[0]):
-            return arrays[0]
-        return pa.concat_arrays(arrays, memory_pool=pool())
-
-    def _is_most(self, array: pa.Array) -> bool:
-        """Whether a part of a block is so much of it that the rest may stay with it."""
-        is_whole = len(array) >= WINDOW_ROWS and not self._is_text
-        return len(array) << (_COPIED_WINDOW_LOG2 if is_whole else _COPIED_LOG2) > self._block_rows
-
-    @property
-    def decodes_in_long_calls(self) -> bool:
-        """Whether most of the time that a block takes is one call of another library: text that is no codewords."""
-        return self._footer.form.kind == BYTES and not self._footer.dictionary_length
-
-    @property
-    def has_frames(self) -> bool:
-        """Whether blocks are frames, none with NULL: then `frames` can be asked."""
-        return self._footer.has_frames
-
-    @property
-    def lies_in_frames(self) -> bool:
-        """The same, and there may be NULLs."""
-        return self._footer.lies_in_frames
-
-    def frames(
-        self, lower: int, upper: int, *, stats: ReadStats | None = None, fill_cache: bool = True
-    ) -> FrameRows:
-        """The ordinals [lower, upper), at least one, as they lie; of a column that `lies_in_frames`.
-
-        For scans: blocks are kept as `read` with `scanning` keeps them. Cost: reads blocks and compares their CRC.
-        """
-        assert self.lies_in_frames and 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
-        scan = (lower, upper) if self._source.is_pass(True, fill_cache) else None
-        frames = self._source.blocks(self.blocks_of(lower, upper), stats, fill_cache, "frames", scan)
-        return self._rows(frames, lower, upper, self._narrow_form)
-
-    def _rows(self, frames: Sequence[Frame], lower: int, upper: int, narrow: Physical) -> FrameRows:
-        first = lower & (self.rows_per_block - 1)
-        return FrameRows(frames, first, upper - lower, narrow, self.numbers_of)
-
-    def encoded(self, lower: int, upper: int, *, stats: ReadStats | None = None) -> EncodedRows | None:
-        """The ordinals [lower, upper), at least one, as they lie; None for a column that has neither frames nor a
-        dictionary. Costs as `frames`, and with a constraint that is new a comparison of its words."""
-        assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
-        if not self.tells:
-            return None
-        scan = (lower, upper) if self._source.is_pass(True, True) else None
-        return self.encoded_of(
-            self._source.blocks(self.blocks_of(lower, upper), stats, True, "frames", scan), lower, upper
-        )
-
-    # -- in steps, for `together` --------------------------------------------------------------------------
-
-    @property
-    def tells(self) -> bool:
-        """Whether there is an `encoded`, which gives single values at a cost of these alone."""
-        return self._footer.lies_in_frames or self.has_code_frames
-
-    def encoded_of(self, frames: Sequence[Frame], lower: int, upper: int) -> EncodedRows:
-        """`encoded`, of a column that tells, of the blocks with these ordinals."""
-        if not self._footer.dictionary_length:
-            return self._rows(frames, lower, upper, self._narrow_form)
-        return CodeRows(self._rows(frames, lower, upper, CODEWORDS), self._source.dictionary(None))
-
-    def fills(self, as_: BlockForm) -> bool:
-        """Whether values in this form are written from frames, or by codewords that are."""
+    def _cheap_type(self) -> pa.DataType:
         if self._footer.dictionary_length:
-            return as_ in ("codes", "plain") and not self._footer.null_count
-        return self._footer.has_frames and (as_ == "plain" or (as_ == "narrow" and self._has_narrow))
+            return pa.dictionary(pa.int32(), self._arrow)
+        if self._footer.key.role == BLOOM:
+            return self._arrow
+        return narrow_decimal(self._footer.form.type) or self._arrow
 
-    def filled_bytes(self, as_: BlockForm, lower: int, upper: int) -> int:
-        """About what the blocks with these ordinals take in a form that this column `fills`."""
-        blocks, shift = self.blocks_of(lower, upper), self._footer.rows_per_block_log2
-        rows = min(blocks.stop << shift, self._footer.row_count) - (blocks.start << shift)
-        if as_ == "plain" and self.has_dictionary:
-            return int(rows * self.row_bytes)
-        return rows * self._filled_form(as_).arrow_width_bytes
-
-    def is_new(self, as_: BlockForm, lower: int, upper: int) -> bool:
-        """Whether a scan that reads these ordinals in this form to the end leaves nothing in the cache."""
-        return self._source.is_new(self.blocks_of(lower, upper), as_)
-
-    def goes_straight(self, lower: int, upper: int) -> bool:
-        """Whether `straight` may read these ordinals in a form that this column `fills`: whole blocks, which no scan
-        before found to be others than most are."""
-        mask = self._mask
-        is_whole = not lower & mask and (not upper & mask or upper == self._footer.row_count)
-        return kernels.CAN_FETCH and is_whole and not self.is_odd
-
-    def stretch(
+    def decode(
         self,
-        as_: BlockForm,
         lower: int,
         upper: int,
-        stats: ReadStats | None,
+        type: pa.DataType | None = None,
         *,
-        rows: int | None = None,
-        held: pa.Buffer | None = None,
-    ) -> tuple[Stretch, pa.DataType]:
-        """What reads whole blocks in a form that this column `fills`, and the type that the values have there, before
-        they are `finished`: of all rows, or of so many; of none, no room for any."""
-        footer, form = self._footer, self._filled_form(as_)
-        if self.has_dictionary:
-            least, greatest = 0, len(self._source.dictionary(stats)) - 1
-        else:
-            least, greatest = self._bounds
-        out, width = (None, 0) if rows == 0 else output(form, upper - lower if rows is None else rows)
-        touched = bytearray(len(self.blocks_of(lower, upper)))
-        stretch = Stretch(
-            footer.block_offsets, footer.block_lengths, footer.rows_per_block_log2, footer.row_count, lower, upper,
-            least, greatest, self.has_dictionary, out, width, touched, held,
-        )  # fmt: skip
-        return stretch, form.arrow
+        access: Access = Access.LOOKUP,
+        stats: ReadStats | None = None,
+    ) -> pa.Array:
+        """The values of ordinals [lower, upper).
 
-    def numbers_of(self, demanded: Demanded) -> NumberSet:
-        """The numbers that lie in blocks of a column that tells where a row has a value that satisfies it: those of a
-        dictionary's words. Cost: with a demand that is new, each word compared."""
-        found = self._numbers.get(demanded)
-        if found is None:
-            if len(self._numbers) >= _EXCLUDED_KEPT:
-                self._numbers = {}
-            if self._footer.dictionary_length:
-                found = NumberSet.of_marked(admitted_words(self._source.dictionary(None), demanded))
-            else:
-                assert isinstance(demanded, Constraint)
-                found = NumberSet.of(demanded)
-            self._numbers[demanded] = found
+        type: `arrow` (None) or `cheap_type`.
+        Cost: decodes the blocks that are touched; one pread for neighbours.
+        Raises: CorruptionError. ArrowInvalid when text of more than 2 GiB is asked for at once.
+        """
+        assert 0 <= lower <= upper <= self.row_count, (lower, upper, self.row_count)
+        wanted = self._arrow if type is None else type
+        if lower == upper:
+            return pa.nulls(0, wanted)
+        cheap = self.cheap_type if self.has_dictionary else wanted
+        parts = [
+            block.decode(begin, end, cheap) for block, begin, end in self._parts(lower, upper, access, stats)
+        ]
+        if len(parts) == 1 and 2 * len(parts[0]) < min(self.rows_per_block, self.row_count):
+            return pa.concat_arrays(
+                [self._joined(parts, wanted)], memory_pool=pool()
+            )  # or the block stays with it
+        return self._joined(parts, wanted)
+
+    def filter(
+        self,
+        test: ColumnTest,
+        lower: int,
+        upper: int,
+        among: npt.NDArray[np.bool_] | None = None,
+        *,
+        access: Access = Access.SCAN,
+        stats: ReadStats | None = None,
+    ) -> npt.NDArray[np.bool_]:
+        """A mask of the ordinals [lower, upper), at least one, that satisfy a test of the column.
+
+        among: the only ones that matter, counted from `lower`; the mask has no other. None: all.
+        Cost: blocks without one that matters are not read; no value is decoded where the encoding can tell without.
+        Raises: CorruptionError.
+        """
+        assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
+        wanted = self._wanted(test)
+        if among is None:
+            masks = [
+                block.filter(wanted, begin, end, None)
+                for block, begin, end in self._parts(lower, upper, access, stats)
+            ]
+            return masks[0] if len(masks) == 1 else np.concatenate(masks)
+        found = np.zeros(upper - lower, np.bool_)
+        log2 = self._footer.rows_per_block_log2
+        for number in self._blocks_of(lower, upper):
+            begin, end = max(number << log2, lower), min((number + 1) << log2, upper)
+            part = among[begin - lower : end - lower]
+            if not part.any():
+                continue
+            (block,) = self._source.blocks((number,), access, stats, lower, upper)
+            first = number << log2
+            mask = block.filter(wanted, begin - first, end - first, part)
+            np.logical_and(mask, part, out=found[begin - lower : end - lower])
         return found
 
-    @lazy_value
-    def _bounds(self) -> tuple[int, int]:
-        return value_bounds(self._footer.form)
+    def gather(
+        self,
+        ordinals: npt.NDArray[np.int64] | Ordinals,
+        type: pa.DataType | None = None,
+        *,
+        access: Access = Access.LOOKUP,
+        stats: ReadStats | None = None,
+    ) -> pa.Array:
+        """The values at these ordinals, in their order; an ordinal may come twice. `type` and errors: as `decode`."""
+        if not isinstance(ordinals, Ordinals):
+            ordinals = Ordinals(ordinals)
+        wanted = self._arrow if type is None else type
+        if not ordinals.count:
+            return pa.nulls(0, wanted)
+        assert ordinals.least >= 0 and ordinals.greatest < self.row_count
+        cut = ordinals.cut(self._footer.rows_per_block_log2)
+        parts: list[pa.Array] = []
+        at_once = self._blocks_at_once(len(cut.blocks))
+        for at in range(0, len(cut.blocks), at_once):
+            few = cut.blocks[at : at + at_once]
+            blocks = self._source.blocks(few, access, stats)
+            rows = [cut.inside[begin:end] for begin, end in cut.pieces[at : at + at_once]]
+            parts += gathered(blocks, rows, self.cheap_type if self.has_dictionary else wanted)
+        joined = self._joined(parts, wanted)
+        if cut.order is None:
+            return joined
+        place = np.empty(len(cut.order), np.int64)
+        place[cut.order] = np.arange(len(cut.order))
+        return joined.take(array_of_numbers(place))
 
-    def filled(self, frames: Sequence[Frame], as_: BlockForm, lower: int, upper: int) -> FrameRows:
-        """The ordinals of these blocks that a column which `fills` this form is to be written from, before they are
-        `finished`."""
-        return self._rows(frames, lower, upper, CODEWORDS if self.has_dictionary else self._narrow_form)
+    def _blocks_at_once(self, count: int) -> int:
+        """How many blocks are held at once while few rows of each are gathered: no more than the cache may hold."""
+        cache = self._source.cache
+        if count <= _BLOCKS_FEW or cache is None:
+            return count
+        row_bytes = 4.0 if self.has_dictionary else self.row_bytes
+        block_bytes = min(self.rows_per_block, self.row_count) * row_bytes
+        return max(_BLOCKS_FEW, int(cache.limit_bytes / max(1.0, block_bytes)))
 
-    def _filled_form(self, as_: BlockForm) -> Physical:
-        return (
-            CODEWORDS if self.has_dictionary else self._narrow_form if as_ == "narrow" else self._footer.form
-        )
+    def value(self, ordinal: int) -> Any:
+        """`gather` of one ordinal, as the Python value that Arrow gives for it.
 
-    def finished(self, filled: pa.Array, as_: BlockForm) -> pa.Array | None:
-        """What was written from frames for this form, in this form: codewords with the column's words, or these alone.
-        None: they are more bytes than the blocks may hold, or an array."""
-        if not self.has_dictionary:
-            return filled
-        words = self._source.dictionary(None)
-        if as_ == "codes":
-            return pa.DictionaryArray.from_arrays(filled, words, safe=False)
-        blocks = (len(filled) >> self._footer.rows_per_block_log2) + 1
-        return words_of(filled, words, blocks * format.BLOCK_VALUES_BYTES_MAX)
+        Raises: CorruptionError, also for what is no value of the type.
+        """
+        assert 0 <= ordinal < self.row_count
+        log2 = self._footer.rows_per_block_log2
+        number = ordinal >> log2
+        block = self._source.kept(number)
+        if block is None:
+            (block,) = self._source.blocks((number,), Access.LOOKUP, None)
+        try:
+            return block.value(ordinal - (number << log2))
+        except CorruptionError as error:
+            offset = int(self._footer.block_offsets[number])
+            raise CorruptionError(error.reason, self._source.path, offset) from error.__cause__
 
-    def word(self, codeword: int, count: int) -> pa.DictionaryArray:
-        """One of the column's words, so many times."""
-        return one_word(self._source.dictionary(None), codeword, count)
+    def _parts(
+        self, lower: int, upper: int, access: Access, stats: ReadStats | None
+    ) -> Iterator[tuple[ColumnBlock, int, int]]:
+        """(block, the rows of it) of these ordinals."""
+        log2, numbers = self._footer.rows_per_block_log2, self._blocks_of(lower, upper)
+        for number, block in zip(
+            numbers, self._source.blocks(numbers, access, stats, lower, upper), strict=True
+        ):
+            first = number << log2
+            yield block, max(lower - first, 0), min(upper - first, block.row_count)
 
-    def stored_bytes(self, lower: int, upper: int) -> int:
-        """Bytes of the file that the blocks with these ordinals are."""
-        blocks = self.blocks_of(lower, upper)
-        return sum(self._footer.block_lengths[blocks.start : blocks.stop].tolist())
+    def _joined(self, parts: list[pa.Array], wanted: pa.DataType) -> pa.Array:
+        """Arrays of blocks as one, in the wanted type where that is the column's own."""
+        if self.has_dictionary:
+            joined = parts[0]
+            if len(parts) > 1:
+                codes = pa.concat_arrays([part.indices for part in parts], memory_pool=pool())
+                joined = pa.DictionaryArray.from_arrays(codes, parts[0].dictionary, safe=False)
+            return joined if pa.types.is_dictionary(wanted) else text_of(joined)
+        parts = [self._in_own_type(part, wanted) for part in parts]
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts, memory_pool=pool())
 
-    def blocks_of(self, lower: int, upper: int) -> range:
+    def _in_own_type(self, array: pa.Array, wanted: pa.DataType) -> pa.Array:
+        if array.type == wanted or wanted != self._arrow:
+            return array
+        if self._footer.key.role == KEY:
+            return array.cast(self._arrow)
+        # A narrow decimal; not by Arrow's cast, which looks at each value's digits, of those under NULLs as well.
+        form = self._footer.form
+        width = form.width_bytes
+        values = array.buffers()[1].slice(array.offset * width, len(array) * width)
+        validity = array.is_valid().buffers()[1] if array.null_count else None
+        return form.fixed_array(values, len(array), validity, array.null_count)
+
+    def _wanted(self, test: ColumnTest) -> Wanted:
+        """The test in terms of the numbers that lie in blocks. Cost: with a new test, each word of a dictionary."""
+        found = self._tests.get(test)
+        if found is None:
+            numbers: NumberSet | None = None
+            if self._footer.dictionary_length:
+                numbers = NumberSet.of_marked(test.mask(self._source.dictionary(None)))
+            elif test.constraint is not None and narrowest(self._footer.form).holds_integers:
+                numbers = NumberSet.of(test.constraint)
+            if len(self._tests) >= _ANSWERS_KEPT:
+                self._tests = {}
+            found = self._tests[test] = Wanted(test, self.cheap_type, numbers)
+        return found
+
+    def _blocks_of(self, lower: int, upper: int) -> range:
         """Those with the ordinals [lower, upper), at least one."""
         shift = self._footer.rows_per_block_log2
         return range(lower >> shift, ((upper - 1) >> shift) + 1)
-
-    @property
-    def source(self) -> BlockSource:
-        """Its blocks."""
-        return self._source
-
-    @property
-    def has_code_frames(self) -> bool:
-        """Whether `encoded` tells of words by their codewords."""
-        return self._footer.dictionary_count > 0
-
-    # -- look-ups ------------------------------------------------------------------------------------------
-
-    @lazy_value
-    def singles(self) -> SingleValues:
-        """Single values: of this column, and for `single_values.pick_all` and `few_between`, of several."""
-        return SingleValues(self._source, self._footer, self._arrow, self.decoded_size)
 
     # -- the whole of it -----------------------------------------------------------------------------------
 
@@ -494,9 +399,10 @@ class ColumnReader(LazyValues):
         if footer.dictionary_length:
             self._source.read_dictionary(None)
         null_count = 0
-        for block in range(self.block_count):
-            data, offset = self._source.read(block)
-            array = self._source.decode(data, block, offset)
+        for number in range(self.block_count):
+            data, offset = self._source.read(number)
+            block = self._source.decode(data, number, offset)
+            array = self._joined([block.decode(0, block.row_count, self.cheap_type)], self._arrow)
             try:
                 array.validate(full=True)
                 if not is_sound(array):
@@ -508,12 +414,14 @@ class ColumnReader(LazyValues):
             null_count += array.null_count
             if footer.zone_map is not None:
                 found = zone_of(footer.form, footer.form.stored_array(array))
-                if found != footer.zone_map.zone(block):
-                    raise SummaryError(f"expected {footer.zone_map.zone(block)}, found {found}", path, offset)
+                if found != footer.zone_map.zone(number):
+                    raise SummaryError(
+                        f"expected {footer.zone_map.zone(number)}, found {found}", path, offset
+                    )
             if (
                 footer.first_keys is not None
                 and self.key.role == KEY
-                and array[0] != footer.first_keys[block]
+                and array[0] != footer.first_keys[number]
             ):
                 raise SummaryError(
                     "expected the footer's first key in the block, found another", path, offset

@@ -210,7 +210,7 @@ class DecodedSize(LazyValues):
         """Of text that is no codewords."""
         if self._footer.encoding != format.ENCODING_PLAIN:
             with contextlib.suppress(CorruptionError):
-                return float(self._decoded(block, "plain").nbytes)
+                return float(self._decoded(block, self._footer.form.arrow).nbytes)
         # Lengths are let go of no sooner than values: they lie in one buffer. Offsets are made besides.
         return self._values_size(block) + _OFFSET_BYTES * self._footer.block_rows(block)
 
@@ -218,7 +218,7 @@ class DecodedSize(LazyValues):
         rows = self._footer.block_rows(block)
         starts = np.arange(0, rows, STEP_ROWS)
         try:
-            codes = self._decoded(block, "codes").indices
+            codes = self._decoded(block, pa.dictionary(pa.int32(), self._footer.form.arrow)).indices
         except CorruptionError:
             return np.diff(np.append(starts, rows)) * (_OFFSET_BYTES + self.word_bytes_max)
         found = np.zeros(rows, np.int64)
@@ -229,8 +229,8 @@ class DecodedSize(LazyValues):
                 found[codes.is_null().to_numpy(zero_copy_only=False)] = 0
         return np.add.reduceat(found + _OFFSET_BYTES, starts)
 
-    def _decoded(self, block: int, form: Any) -> pa.Array:
+    def _decoded(self, block: int, type: pa.DataType) -> pa.Array:
         if self._footer.dictionary_length:
             self._source.dictionary(None)
         data, offset = self._source.read(block)
-        return self._source.decode(data, block, offset, form)
+        return self._source.decode(data, block, offset).decode(0, self._footer.block_rows(block), type)

@@ -94,6 +94,12 @@ class Physical:
         object.__setattr__(self, "is_wide", is_wide)
         object.__setattr__(self, "arrow_width_bytes", 16 if is_narrowed or is_wide else width)
 
+    @property
+    def holds_integers(self) -> bool:
+        """Whether 64 bits hold its values as integers: integers, dates, timestamps, decimals of up to 18 digits."""
+        is_integer = self.type.is_integer or self.type.name in ("date", "timestamp", "decimal")
+        return self.kind == FIXED and is_integer and not self.is_wide
+
     def stored_array(self, array: pa.Array) -> pa.Array:
         """Values of the type's Arrow form in the type that is stored, NULLs kept.
 
@@ -152,6 +158,13 @@ def narrow_decimal(type: ColumnType) -> pa.DataType | None:
 def narrow_physical(type: ColumnType) -> Physical:
     """The stored form of a type that has a `narrow_decimal`, decoded to that."""
     return dataclasses.replace(physical(type), narrow=True)
+
+
+def narrowest(form: Physical) -> Physical:
+    """The form that values are decoded to at least cost: of a decimal the narrow one, where its type has one."""
+    if form.code == format.TYPE_BLOOM or narrow_decimal(form.type) is None:
+        return form
+    return narrow_physical(form.type)
 
 
 @functools.cache

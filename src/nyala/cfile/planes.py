@@ -19,7 +19,6 @@ with vectors as long as the block.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -30,12 +29,9 @@ from nyala.cfile.memory import scratch
 
 __all__ = [
     "delta_dtype",
-    "fetch_planes",
-    "fetch_rows",
     "pack_planes",
     "pick_one",
     "pick_planes",
-    "plane_views",
     "planes_size",
     "unpack_planes",
 ]
@@ -174,104 +170,6 @@ def pick_planes(
         start += size
         shift += plane
     return deltas
-
-
-def plane_views(
-    data: pa.Buffer, start: int, bits: int, count: int
-) -> tuple[tuple[int, int, npt.NDArray[Any]], ...]:
-    """(bits of the plane, how far up they belong, its bytes as numbers of 8 bits or, of planes with more, as many)."""
-    views, shift = [], 0
-    for plane in _PLANES:
-        if not bits & plane:
-            continue
-        size = -(-count * plane // 8)
-        dtype, numbers = (f"<u{plane // 8}", count) if plane >= 8 else ("u1", size)
-        views.append((plane, shift, np.frombuffer(data, dtype, numbers, start)))
-        start += size
-        shift += plane
-    return tuple(views)
-
-
-def fetch_rows(
-    planes: Sequence[tuple[int, int, npt.NDArray[Any]]], bits: int, rows: npt.NDArray[np.int64] | slice
-) -> npt.NDArray[Any]:
-    """The numbers of `bits` bits at some rows of one block, given as its `plane_views`. A slice has both its ends."""
-    dtype = delta_dtype(bits)
-    deltas: npt.NDArray[Any] | None = None
-    for plane, shift, view in planes:
-        if plane >= 8:
-            part = view[rows]
-        else:
-            size = len(view)
-            if isinstance(rows, slice) and rows.start // size != (rows.stop - 1) // size:
-                rows = np.arange(rows.start, rows.stop)
-            if isinstance(rows, slice):
-                place = rows.start // size
-                part = view[rows.start - place * size : rows.stop - place * size] >> np.uint8(place * plane)
-            else:
-                places = rows // size
-                part = view[rows - places * size]
-                part >>= (places * plane).astype(np.uint8)
-            part &= np.uint8((1 << plane) - 1)
-        if shift:
-            part = np.left_shift(part, dtype.type(shift), dtype=dtype)
-        deltas = part.astype(dtype, copy=False) if deltas is None else deltas | part
-    if deltas is None:
-        count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-        return np.zeros(count, np.uint8)
-    return deltas
-
-
-def fetch_planes(
-    blocks: Sequence[Sequence[tuple[int, int, npt.NDArray[Any]]]],
-    rows: Sequence[npt.NDArray[np.int64]],
-    counts: Sequence[int],
-    all_rows: npt.NDArray[np.int64],
-    bits: int,
-) -> npt.NDArray[Any]:
-    """The numbers of `bits` bits at some rows of several blocks, given as their `plane_views`, end to end.
-
-    counts, all_rows: how many `rows` each block has, and those of all.
-    Cost: a block's own calls are one to fetch from each of its planes; bits are put together for all at once.
-    """
-    dtype = delta_dtype(bits)
-    deltas: npt.NDArray[Any] | None = None
-    for number, (plane, shift, _) in enumerate(blocks[0]):
-        views = [planes[number][2] for planes in blocks]
-        if plane >= 8:
-            fetched = [view[of_block] for view, of_block in zip(views, rows, strict=True)]
-            part = fetched[0] if len(fetched) == 1 else np.concatenate(fetched)
-        else:
-            part = _fetched_bits(views, counts, all_rows, plane)
-        if shift:
-            part = np.left_shift(part, dtype.type(shift), dtype=dtype)
-        deltas = part.astype(dtype, copy=False) if deltas is None else deltas | part
-    return np.zeros(len(all_rows), np.uint8) if deltas is None else deltas
-
-
-def _fetched_bits(
-    views: Sequence[npt.NDArray[np.uint8]],
-    counts: Sequence[int],
-    all_rows: npt.NDArray[np.int64],
-    plane: int,
-) -> npt.NDArray[np.uint8]:
-    """Of a plane of less than a byte."""
-    sizes = list(map(len, views))
-    size: Any = sizes[0] if sizes.count(sizes[0]) == len(sizes) else np.repeat(np.array(sizes), counts)
-    place = all_rows // size
-    inside = all_rows - place * size
-    part: npt.NDArray[np.uint8]
-    if len(views) == 1:
-        part = views[0][inside]
-    else:
-        fetched, start = [], 0
-        for view, count in zip(views, counts, strict=True):
-            fetched.append(view[inside[start : start + count]])
-            start += count
-        part = np.concatenate(fetched)
-    part >>= (place * plane).astype(np.uint8)
-    part &= np.uint8((1 << plane) - 1)
-    return part
 
 
 def pick_one(data: pa.Buffer, start: int, bits: int, count: int, row: int) -> int:

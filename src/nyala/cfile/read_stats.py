@@ -1,10 +1,19 @@
-"""What reading column files has cost, for `explain()`."""
+"""How blocks of column files are accessed, and what reading them has cost, for `explain()`."""
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 
-__all__ = ["ReadStats"]
+__all__ = ["Access", "ReadStats"]
+
+
+class Access(enum.Enum):
+    """How a block is accessed, which decides whether the cache keeps it: see `block_source`."""
+
+    LOOKUP = "lookup"
+    SCAN = "scan"
+    ONCE = "once"
 
 
 @dataclass

@@ -12,8 +12,7 @@ values. Which of these are no values of their type is not looked at: see `nyala.
 What decodes is imported when a column is first read: opening a store needs none of it.
 
 Thread-safety: any thread may read, `close` when none does.
-Left out: evaluating predicates (who reads does, on codewords and runs), parallel decoding (callers' threads do
-that; decompression, CRC and preads release the interpreter lock; `together` lets go of it once for many blocks).
+Left out: parallel decoding; callers' threads do that, as decompression, CRC and preads release the interpreter lock.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ from nyala.cfile.errors import (
     unreadable_keys,
 )
 from nyala.cfile.memory import allocate
+from nyala.cfile.read_stats import Access
 from nyala.env.files import Files, MissingFileError, RandomFile
 from nyala.errors import CorruptionError, StorageError
 from nyala.schema.adapter import are_versions
@@ -47,12 +47,9 @@ from nyala.schema.adapter import are_versions
 if TYPE_CHECKING:
     from nyala.cfile.bloom import PagedBloom
     from nyala.cfile.column_reader import ColumnReader
-    from nyala.cfile.kernels import Demand, Stretch
 
 __all__ = ["CFileReader"]
 
-# Larger blocks are read by themselves: nobody writes them of numbers.
-_READ_STRAIGHT_BYTES_MAX: Final = 1 << 24
 _VALUES: Final = (BASE, DELTA_VALUE)  # roles of columns that are columns of the table's schema
 
 
@@ -187,7 +184,7 @@ class CFileReader:
 
         column = self.column(ColumnKey(BLOOM))
         assert column is not None
-        blocks = column.read(lower, upper, fill_cache=False)
+        blocks = column.decode(lower, upper, access=Access.ONCE)
         at, size = blocks.offset * format.BLOOM_BLOCK_BYTES, len(blocks) * format.BLOOM_BLOCK_BYTES
         return Bloom.from_bytes(blocks.buffers()[1].slice(at, size)).words
 
@@ -224,61 +221,6 @@ class CFileReader:
         data = allocate(length)
         self._expect(length, self._opened().read_into(offset, data), offset)
         return data
-
-    def fetch(self, places: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-        """The blocks at these (offset, length), with their CRCs compared.
-
-        Cost: the interpreter's lock is let go of once for all of them, by compiled kernels; what is wrong with one
-        is asked once more, block by block. Raises: CorruptionError for the first that is not whole.
-        """
-        from nyala.cfile.block import compare_crc
-
-        blocks = [allocate(length) for _, length in places]
-        asked = [(offset, block) for (offset, _), block in zip(places, blocks, strict=True)]
-        if not self._fetched(asked):
-            for offset, block in asked:
-                self._expect(block.size, self._opened().read_into(offset, block), offset)
-                compare_crc(block, self.path, offset)
-        return blocks
-
-    def read_values(
-        self, stretches: Sequence[Stretch], rows: npt.NDArray[np.int64] | None = None
-    ) -> list[int]:
-        """Numbers of several columns from their blocks, where they are wanted, of all rows or of some. Returns: which
-        stretches are to be read in another way (see `kernels.read_values`)."""
-        from nyala.cfile import kernels
-
-        with self._opened().descriptor() as descriptor:
-            if descriptor is None:
-                return list(range(len(stretches)))
-            return kernels.read_values(descriptor, stretches, _room(stretches), rows)
-
-    def sieve(
-        self,
-        demands: Sequence[Demand],
-        given: npt.NDArray[np.bool_] | None,
-        mask: npt.NDArray[np.uint8],
-        out: npt.NDArray[np.int64],
-    ) -> int:
-        """Which rows, of those that are given, satisfy all demands. Returns: how many; or -1 - i: demand i is to be
-        asked in another way (see `kernels.sieve`)."""
-        from nyala.cfile import kernels
-
-        with self._opened().descriptor() as descriptor:
-            if descriptor is None:
-                return -1
-            room = _room([of.stretch for of in demands])
-            return kernels.sieve(descriptor, demands, given, mask, out, room)
-
-    def _fetched(self, asked: Sequence[tuple[int, pa.Buffer]]) -> bool:
-        """Whether all blocks were read by one call, and are whole."""
-        from nyala.cfile import kernels
-        from nyala.cfile.block import BLOCK_BYTES_MIN
-
-        if not kernels.CAN_FETCH or any(block.size < BLOCK_BYTES_MIN for _, block in asked):
-            return False
-        with self._opened().descriptor() as descriptor:
-            return descriptor is not None and kernels.fetch(descriptor, asked) < 0
 
     def _opened(self) -> RandomFile:
         file = self._file
@@ -447,9 +389,3 @@ class CFileReader:
                 path=self.path,
             )
         refuse_unknown_flags(incompatible, format.FILE_INCOMPATIBLE_KNOWN, self.path)
-
-
-def _room(stretches: Sequence[Stretch]) -> pa.Buffer:
-    """Memory for any one of their blocks."""
-    sizes = [of.lengths[of.lower >> of.rows_per_block_log2 :].max() for of in stretches if of.held is None]
-    return allocate(min(max(map(int, sizes), default=0), _READ_STRAIGHT_BYTES_MAX))

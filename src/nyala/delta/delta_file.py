@@ -43,7 +43,7 @@ from nyala.cfile.column import (
 )
 from nyala.cfile.memory import windows
 from nyala.cfile.physical import narrow_decimal
-from nyala.cfile.read_stats import ReadStats
+from nyala.cfile.read_stats import Access, ReadStats
 from nyala.cfile.reader import CFileReader
 from nyala.delta.run import (
     LIVENESS,
@@ -251,7 +251,7 @@ class DeltaFile:
         if whole or column_id in self._alive:
             return self.run(column_id, stats)
         return self._read_run(
-            column_id, stats, *self._records_to_read(column_id, lower, upper), scanning=True
+            column_id, stats, *self._records_to_read(column_id, lower, upper), access=Access.SCAN
         )
 
     def newest(
@@ -277,8 +277,8 @@ class DeltaFile:
             counts = [self._column(ColumnKey(DELTA_ROWID, group)).row_count, column.row_count]
             self._check_counts(column_id, counts)
             self._check_times(column_id)
-            scanning = end - begin < counts[0]
-            rowids = self._vector(ColumnKey(DELTA_ROWID, group), stats, begin, end, scanning)
+            access = Access.SCAN if end - begin < counts[0] else Access.ONCE
+            rowids = self._vector(ColumnKey(DELTA_ROWID, group), stats, begin, end, access)
             if begin == end:
                 return None
             if rowids[0] < 0 or (wrong := rowids[1:] < rowids[:-1]).any():
@@ -287,8 +287,7 @@ class DeltaFile:
                     f"record {at} of column {column_id} (rowid {rowids[at]}) is out of the order of redo records (F1)",
                     self.path,
                 )
-            read = column.read if narrow_decimal(column.type) is None else column.read_narrow
-            values = read(begin, end, stats=stats, fill_cache=scanning, scanning=scanning)
+            values = column.decode(begin, end, narrow_decimal(column.type), access=access, stats=stats)
         first, last = np.searchsorted(rowids, (lower, upper)).tolist()
         rowids, values = rowids[first:last], values.slice(first, last - first)
         newest = last_of_row(rowids)
@@ -319,7 +318,7 @@ class DeltaFile:
         known = self._window
         if known is None or known.of != (self._group(column_id), lower, upper):
             known = self._window = self._read_window(column_id, lower, upper)
-        values = column.read(known.begin, known.begin + len(known.rowids), fill_cache=False)
+        values = column.decode(known.begin, known.begin + len(known.rowids), access=Access.ONCE)
         return DeltaRun(self.kind, known.rowids, known.timestamps, values)
 
     def _read_window(self, column_id: int, lower: int, upper: int) -> _Window:
@@ -424,7 +423,7 @@ class DeltaFile:
     def _records_at(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
         """[begin, end) of the records of the rows [lower, upper), and of no others. Cost: their rowids."""
         begin, end = self._records_of(column_id, lower, upper)
-        rowids = self._vector(ColumnKey(DELTA_ROWID, self._group(column_id)), None, begin, end, False)
+        rowids = self._vector(ColumnKey(DELTA_ROWID, self._group(column_id)), None, begin, end, Access.ONCE)
         first, last = np.searchsorted(rowids, (lower, upper)).tolist()
         return begin + first, begin + last
 
@@ -499,11 +498,11 @@ class DeltaFile:
         self._times_checked.add(group)
 
     def _vector(
-        self, key: ColumnKey, stats: ReadStats | None, begin: int, end: int | None, scanning: bool
+        self, key: ColumnKey, stats: ReadStats | None, begin: int, end: int | None, access: Access
     ) -> npt.NDArray[np.int64]:
         column = self._column(key)
         last = column.row_count if end is None else end
-        array = column.read(begin, last, stats=stats, fill_cache=scanning, scanning=scanning)
+        array = column.decode(begin, last, access=access, stats=stats)
         if array.type != pa.int64() or array.null_count:
             raise CorruptionError(f"column {key}: expected int64 without NULL, found {array.type}", self.path)
         # Not `to_numpy`: it imports pandas, which takes a task of Spark's longer than its work.
@@ -518,13 +517,13 @@ class DeltaFile:
         begin: int = 0,
         end: int | None = None,
         *,
-        scanning: bool = False,
+        access: Access = Access.ONCE,
     ) -> DeltaRun:
         """The records [begin, end) of the column; None: to the last.
 
-        scanning: whether blocks that are asked for again are kept. A run that is kept itself needs none of them.
+        access: of a run that is kept itself no block need be kept.
         """
-        run = self._read_records(column_id, stats, begin, end, scanning=scanning)
+        run = self._read_records(column_id, stats, begin, end, access=access)
         wrong = self._disorder(column_id, run, 0)
         if wrong is not None:
             raise wrong
@@ -539,15 +538,15 @@ class DeltaFile:
         begin: int,
         end: int | None,
         *,
-        scanning: bool = False,
+        access: Access = Access.ONCE,
     ) -> DeltaRun:
         """`_read_run`, of which neither order nor bounds were looked at."""
         group = self._group(column_id)
         column = self._column(ColumnKey(DELTA_VALUE, group, column_id))
         self._check_all_counts(column_id)
-        rowids, timestamps = self._moments(column_id, stats, begin, end, scanning=scanning)
+        rowids, timestamps = self._moments(column_id, stats, begin, end, access=access)
         last = column.row_count if end is None else end
-        values = column.read(begin, last, stats=stats, fill_cache=scanning, scanning=scanning)
+        values = column.decode(begin, last, access=access, stats=stats)
         if not len(rowids) == len(timestamps) == len(values):
             raise CorruptionError(
                 f"group {group} has {len(rowids)} rowids, {len(timestamps)} timestamps and {len(values)} values of "
@@ -557,14 +556,20 @@ class DeltaFile:
         return DeltaRun(self.kind, rowids, timestamps, values)
 
     def _moments(
-        self, column_id: int, stats: ReadStats | None, begin: int, end: int | None, *, scanning: bool = False
+        self,
+        column_id: int,
+        stats: ReadStats | None,
+        begin: int,
+        end: int | None,
+        *,
+        access: Access = Access.ONCE,
     ) -> tuple[Rowids, Timestamps]:
         """Rowids and timestamps of the records [begin, end) of the column, as `_read_run`."""
         group = self._group(column_id)
-        rowids = self._vector(ColumnKey(DELTA_ROWID, group), stats, begin, end, scanning)
+        rowids = self._vector(ColumnKey(DELTA_ROWID, group), stats, begin, end, access)
         if self.timestamp_min == self.timestamp_max:  # F4
             return rowids, np.full(len(rowids), self.timestamp_min, np.int64)
-        return rowids, self._vector(ColumnKey(DELTA_TIMESTAMP, group), stats, begin, end, scanning)
+        return rowids, self._vector(ColumnKey(DELTA_TIMESTAMP, group), stats, begin, end, access)
 
     def _disorder(self, column_id: int, run: DeltaRun, begin: int) -> CorruptionError | None:
         """What breaks F1 in the records of the column from `begin` on."""

@@ -30,6 +30,7 @@ import numpy.typing as npt
 from nyala.cfile.column import BASE
 from nyala.cfile.errors import KeysError, SummaryError, SurplusError
 from nyala.cfile.memory import windows
+from nyala.cfile.read_stats import Access
 from nyala.delta.delta_file import DeltaFile, RunBounds
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids, Timestamps, merge_runs
 from nyala.errors import CorruptionError, StorageError
@@ -310,7 +311,7 @@ def _base_liveness(rowset: DiskRowSet, lower: int, upper: int) -> Bools:
     reader = rowset.base_column(LIVENESS)
     if reader is None:
         return np.ones(upper - lower, np.bool_)
-    values: Bools = reader.read(lower, upper, fill_cache=False).to_numpy(zero_copy_only=False)
+    values: Bools = reader.decode(lower, upper, access=Access.ONCE).to_numpy(zero_copy_only=False)
     return values.copy()
 
 

@@ -45,12 +45,12 @@ def image(
         if reader is None:
             base = default_array(column, count, "read")
         else:
-            base = adapt(reader.read(lower, upper), column.type.arrow)
+            base = adapt(reader.decode(lower, upper), column.type.arrow)
         columns[column.id], past = _compacted(rowset, column.id, base, lower, upper, cut, column)
         if past is not None:
             undo[column.id] = past
     reader = rowset.base_column(LIVENESS)
-    base = pa.array(np.ones(count, np.bool_)) if reader is None else reader.read(lower, upper)
+    base = pa.array(np.ones(count, np.bool_)) if reader is None else reader.decode(lower, upper)
     liveness, past = _compacted(rowset, LIVENESS, base, lower, upper, cut, None)
     if past is not None:
         undo[LIVENESS] = past
@@ -73,11 +73,11 @@ def compacted_column(
     count = rowset.row_count
     reader = rowset.base_column(column_id)
     if column is None:
-        base = pa.array(np.ones(count, np.bool_)) if reader is None else reader.read(0, count)
+        base = pa.array(np.ones(count, np.bool_)) if reader is None else reader.decode(0, count)
     elif reader is None:
         base = default_array(column, count, "read")
     else:
-        base = adapt(reader.read(0, count), column.type.arrow)
+        base = adapt(reader.decode(0, count), column.type.arrow)
     redo = _runs_of(rowset.redo, column_id)
     if not redo:
         return base, None

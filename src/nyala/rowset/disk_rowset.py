@@ -1,7 +1,7 @@
 """The DiskRowSet: rows in key order in immutable base files, read as they were and are at a snapshot.
 
     key, key range ──► find, rowid_range ──► rowids     through the key index
-    rowids, window ──► column, gather, picks, row ──►   base column     with what the snapshot applies of UNDO and REDO
+    rowids, window ──► decode, filter, gather, row ──►  base column     with what the snapshot applies of UNDO and REDO
                        liveness                                         laid over it: `changes`, `patches`
 
 What files and stores it is made of, and how its next version is made: `version`.
@@ -17,16 +17,17 @@ Source: Kudu docs/design-docs/tablet.md, "Historical MVCC in DiskRowSets" to "Su
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from nyala.cfile.ordinals import Ordinals
 from nyala.cfile.physical import narrow_decimal
-from nyala.cfile.read_stats import ReadStats
+from nyala.cfile.read_stats import Access, ReadStats
 from nyala.delta import applier
 from nyala.delta.applier import decide, resolve_at
 from nyala.delta.delta_file import LITTLE_TEXT_BYTES, DeltaFile
@@ -47,22 +48,13 @@ from nyala.schema.plain_arrays import booleans_of
 from nyala.schema.schema import ColumnSchema, Schema
 
 if TYPE_CHECKING:
-    from nyala.cfile.encoded_rows import EncodedRows
-    from nyala.cfile.gathering import Ordinals, Pick
-    from nyala.cfile.single_values import SingleValues
     from nyala.cfile.zonemap import Zone
     from nyala.rowset.patches import Patch
+    from nyala.schema.column_test import ColumnTest
 
-__all__ = ["DiskRowSet", "RowSetMeta", "is_scan"]
+__all__ = ["DiskRowSet", "RowSetMeta"]
 
 Bools = npt.NDArray[np.bool_]
-# Half a window of a scan: smaller parts of a rowset are asked for by look-ups, which seldom ask for the same one again.
-_SCAN_ROWS_MIN: Final = 1 << 16
-
-
-def is_scan(row_count: int) -> bool:
-    """Whether who reads so many rows of a rowset does it as scans do: see `cfile.first_pass`."""
-    return row_count >= _SCAN_ROWS_MIN
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +102,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         base = self.base_column(LIVENESS)
         alive: Bools | None = None
         if base is not None:
-            alive = booleans_of(base.read(lower, upper, stats=stats))
+            alive = booleans_of(base.decode(lower, upper, stats=stats))
         rows, values = decide(
             *self.changes.runs(LIVENESS, snapshot, stats, lower, upper), snapshot, lower, upper
         )
@@ -129,7 +121,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         if base is None:
             alive = np.ones(len(rowids), np.bool_)
         else:
-            alive = booleans_of(base.singles.gather(rowids, stats=stats))
+            alive = booleans_of(base.gather(rowids, stats=stats))
         undo, redo = self.changes.runs(LIVENESS, snapshot, stats)
         if not undo and not redo:
             return alive
@@ -162,230 +154,111 @@ class DiskRowSet(RowSetVersion, LazyValues):
             if values is not None:
                 return bool(values[0].as_py())
         base = self.base_column(LIVENESS)
-        return base is None or bool(base.singles.value(rowid))
+        return base is None or bool(base.value(rowid))
 
-    def column(
+    def decode(
         self,
         column: ColumnSchema,
         snapshot: int,
         lower: int,
         upper: int,
         stats: RowSetStats | None = None,
+        type: pa.DataType | None = None,
         *,
-        scanning: bool | None = None,
+        access: Access = Access.LOOKUP,
     ) -> pa.Array:
         """The column's rows [lower, upper) at `snapshot`. Of a row that is not there, any value.
 
-        scanning: whether a scan asks that comes for many rows of the rowset, these among them, and keeps what is asked
-                  for again; None: if these are many (`is_scan`).
-        Cost: the decoded base itself, without a copy, where no store holds a change that the snapshot applies; stores
-              whose timestamps rule that out are not opened. What scans ask for a second time is remembered as it is
-              after all changes, so that the next scan pays for none of them.
+        type: a dictionary of the column's type, or its narrow decimal: the values come so if they lie so, else in the
+              column's own type, as they do with None.
+        Cost: the decoded base, without a copy, where no store holds a change that the snapshot applies; stores whose
+              timestamps rule that out are not opened.
         """
-        return self._at(column, snapshot, lower, upper, stats, None, scanning)
-
-    def _at(
-        self,
-        column: ColumnSchema,
-        snapshot: int,
-        lower: int,
-        upper: int,
-        stats: RowSetStats | None,
-        narrow: pa.DataType | None,
-        scanning: bool | None,
-    ) -> pa.Array:
-        """`column`; of a decimal as `narrow`, if that is given."""
-        scanning = is_scan(upper - lower) if scanning is None else scanning
-        if not self.changes.touch(column.id, snapshot):
-            return self._base(column, lower, upper, stats, narrow, scanning)
-        if scanning:
-            # Named before it is asked about: what a write appends in between is newer than the snapshot, and would be
-            # in the name but not in what is remembered under it.
-            state = self.changes.state(column.id)
-            if self.changes.all_apply(column.id, snapshot):
-                return self._present(column, snapshot, lower, upper, state, stats, narrow)
-        patch = self._patch(column, snapshot, lower, upper, stats, scanning)
+        patch = self._patch(column, snapshot, lower, upper, stats, access)
         if patch is None:
-            return self._base(column, lower, upper, stats, narrow, scanning)
+            return self._base(column, lower, upper, stats, type, access)
         _count(stats, len(patch))
-        return self._patched(column, lower, upper, patch, stats, narrow, scanning)
+        narrow = type if type is not None and type == narrow_decimal(column.type) else None
+        return patch.onto(self._base(column, lower, upper, stats, narrow, access))
 
-    def coded(
+    def filter(
         self,
-        column: ColumnSchema,
+        test: ColumnTest,
         snapshot: int,
         lower: int,
         upper: int,
+        among: Bools | None = None,
         stats: RowSetStats | None = None,
         *,
-        scanning: bool | None = None,
-    ) -> pa.Array:
-        """`column`, as a dictionary array or in runs where the base is so and nothing changed: that costs less."""
-        scanning = is_scan(upper - lower) if scanning is None else scanning
-        reader = self.base_column(column.id)
-        if (
-            reader is None
-            or not (reader.has_dictionary or reader.has_runs)
-            or lower == upper
-            or reader.type != column.type
-            or self.delta_touches(column.id, snapshot)
-        ):
-            return self.column(column, snapshot, lower, upper, stats, scanning=scanning)
-        read = reader.read_codes if reader.has_dictionary else reader.read_runs
-        return read(lower, upper, stats=stats, scanning=scanning)
+        access: Access = Access.SCAN,
+    ) -> Bools:
+        """A mask of the rows [lower, upper), at least one, that satisfy a test of one column at `snapshot`.
 
-    def narrow(
-        self,
-        column: ColumnSchema,
-        snapshot: int,
-        lower: int,
-        upper: int,
-        stats: RowSetStats | None = None,
-        *,
-        scanning: bool | None = None,
-    ) -> pa.Array:
-        """`column` of a decimal with a `narrow_decimal`: as that, if the base has it."""
+        among: the only rows that matter; the mask has no other. None: all.
+        """
+        column = test.column
         reader = self.base_column(column.id)
-        if reader is None or lower == upper or reader.type != column.type:
-            return self.column(column, snapshot, lower, upper, stats, scanning=scanning)
-        return self._at(column, snapshot, lower, upper, stats, narrow_decimal(column.type), scanning)
+        if reader is None:
+            default = test.mask(default_array(column, 1, "read"))
+            mask = np.repeat(default, upper - lower)
+        elif reader.type == column.type:
+            mask = reader.filter(test, lower, upper, among, access=access, stats=stats)
+        else:
+            mask = test.mask(self._base(column, lower, upper, stats, None, access))
+        patch = self._patch(column, snapshot, lower, upper, stats, access)
+        if patch is not None:
+            _count(stats, len(patch))
+            mask[patch.positions] = test.mask(patch.values)
+        return mask if among is None else np.logical_and(mask, among, out=mask)
 
     def gather(
         self,
         column: ColumnSchema,
         snapshot: int,
-        rowids: Rowids,
+        rowids: Rowids | Ordinals,
         stats: RowSetStats | None = None,
+        type: pa.DataType | None = None,
         *,
         within: tuple[int, int] | None = None,
     ) -> pa.Array:
-        """The column at these rows, in their order, at `snapshot`. Of a row that is not there, any value.
+        """The column at these rows, in their order, at `snapshot`. Of a row that is not there, any value. type: as of
+        `decode`.
 
-        within: a window [lower, upper) of a scan, of which these are some rows, ascending: a scan keeps a block only
-                when it is asked for often, and of the changes no more than it needs.
-        Cost: of the base, only the blocks that hold one of the rows are decoded.
+        within: a window [lower, upper) of a scan, some rows of which these are, ascending: a scan keeps a block only
+                when it is asked for often, and reads no more of the changes than it needs.
+        Cost: of the base, only the blocks that hold one of the rows are read.
         """
+        ordinals = rowids if isinstance(rowids, Ordinals) else Ordinals(rowids)
         if within is None:
-            from nyala.cfile.gathering import Ordinals
-
-            return self._gather(column, snapshot, Ordinals(rowids), stats)
+            return self._gather(column, snapshot, ordinals, stats)
         lower, upper = within
-        reader = self.base_column(column.id)
-        if reader is None:
-            base = default_array(column, len(rowids), "read")
-        else:
-            base = _as(reader.singles.gather(rowids, stats=stats, scanning=True), column)
-        patch = self._patch(column, snapshot, lower, upper, stats, True)
-        return base if patch is None else patch.picked(rowids - lower, upper - lower, base)
-
-    def encoded(
-        self, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
-    ) -> EncodedRows | None:
-        """The rows [lower, upper) of the column as they lie, and the changes that `snapshot` applies, which tell what
-        satisfies a constraint without being decoded; None where they can't: other encodings."""
-        reader = self.base_column(column.id)
-        if reader is None or reader.type != column.type:
-            return None
-        patch = self._patch(column, snapshot, lower, upper, stats, True)
-        if patch is not None and not patch.tells:
-            return None
-        encoded = reader.encoded(lower, upper, stats=stats)
-        if encoded is None or patch is None:
-            return encoded
-        from nyala.rowset.patches import PatchedRows
-
+        patch = self._patch(column, snapshot, lower, upper, stats, Access.SCAN)
+        if patch is not None and type != narrow_decimal(column.type):
+            type = None
+        base = self._gathered_base(column, ordinals, stats, type, Access.SCAN)
+        if patch is None:
+            return base
         _count(stats, len(patch))
-        return PatchedRows(encoded, patch, upper - lower)
+        return patch.picked(ordinals.places - lower, upper - lower, base)
 
-    def tells(self, column: ColumnSchema) -> bool:
-        """Whether there is an `encoded`, which gives values at a cost of these alone, and of what has changed."""
-        reader = self.base_column(column.id)
-        return reader is not None and reader.tells
-
-    def rows_between(
-        self,
-        columns: Sequence[ColumnSchema],
-        snapshot: int,
-        lower: int,
-        upper: int,
-        stats: RowSetStats | None = None,
-    ) -> list[pa.Array]:
-        """`column` of several, for a few rows [lower, upper), one at least: single values are taken out of the blocks.
-
-        Cost: where the rows lie is worked out once for all columns; of what nothing has changed, as
-              `few_between`.
-        """
-        from nyala.cfile.gathering import Ordinals, joined_columns
-        from nyala.cfile.single_values import few_between
-
-        plain = self._plain(columns, snapshot)
-        if len(plain) == len(columns):
-            return few_between(plain, lower, upper, stats)
-        ordinals = Ordinals(np.arange(lower, upper), is_range=True)
-        return joined_columns([[pick] for pick in self._picks(columns, snapshot, ordinals, stats)])
-
-    def picks(
+    def rows(
         self,
         columns: Sequence[ColumnSchema],
         snapshot: int,
         rowids: Rowids,
         stats: RowSetStats | None = None,
-    ) -> list[Pick]:
-        """`rows` in a form that those of other rowsets are to be joined with: `cfile.gathering.joined_picks`.
-
-        There is one row at least. Cost: a few calls a column that nothing has changed.
-        """
-        from nyala.cfile.gathering import Ordinals
-
-        return self._picks(columns, snapshot, Ordinals(rowids), stats)
-
-    def _picks(
-        self,
-        columns: Sequence[ColumnSchema],
-        snapshot: int,
-        ordinals: Ordinals,
-        stats: RowSetStats | None,
-    ) -> list[Pick]:
-        from nyala.cfile.single_values import pick_all
-
-        plain = self._plain(columns, snapshot)
-        picked = pick_all(plain, ordinals, stats)
-        if len(plain) == len(columns):
-            return picked
-        of_plain, rest = dict(zip(map(id, plain), picked, strict=True)), []
-        for column in columns:
-            reader = self.base_column(column.id)
-            pick = None if reader is None else of_plain.get(id(reader.singles))
-            rest.append(self._gather(column, snapshot, ordinals, stats) if pick is None else pick)
-        return rest
-
-    def _plain(self, columns: Sequence[ColumnSchema], snapshot: int) -> list[SingleValues]:
-        """The base columns of those to which the snapshot applies no change, and that lie here in their own type."""
-        changes, touched = self.changes, self.changes.touched
-        return [
-            reader.singles
-            for column in columns
-            if (reader := self.base_column(column.id)) is not None
-            and (column.id not in touched or not changes.touch(column.id, snapshot))
-            and reader.arrow == column.type.arrow
-        ]
+    ) -> list[pa.Array]:
+        """`gather` of several columns. Cost: where the rows lie is worked out once for all of them."""
+        ordinals = Ordinals(rowids)
+        return [self.gather(column, snapshot, ordinals, stats) for column in columns]
 
     def row(self, columns: Sequence[ColumnSchema], snapshot: int, rowid: int) -> list[Any]:
         """One row at `snapshot`, as Python values. Raises: CorruptionError, also for what is no value of its type."""
-        from nyala.cfile.single_values import values_at
-
-        plain = self._plain(columns, snapshot)
-        values = values_at(plain, rowid)
-        if len(plain) == len(columns):
-            return values
         changed = self.changes.touched.intersection(column.id for column in columns)
         cells = self.changes.cells(rowid, changed, snapshot) if changed else {}
-        of_plain, found = dict(zip(map(id, plain), values, strict=True)), []
+        found = []
         for column in columns:
-            reader = self.base_column(column.id)
-            if reader is not None and id(reader.singles) in of_plain:
-                found.append(of_plain[id(reader.singles)])
-            elif (cell := cells.get(column.id)) is not None:
+            if (cell := cells.get(column.id)) is not None:
                 found.append(self._python(column, *cell))
             else:
                 found.append(self._value(column, snapshot, rowid))
@@ -393,13 +266,14 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
     def _value(self, column: ColumnSchema, snapshot: int, rowid: int) -> Any:
         """One value of a row of which memory says nothing."""
-        upper = rowid + 1 if self.changes.has_much_text(column.id, snapshot) else None
-        undo, redo = self.changes.runs_of_files(column.id, snapshot, None, rowid, upper)
+        undo: Sequence[DeltaRun] = ()
+        redo: Sequence[DeltaRun] = ()
+        if column.id in self.changes.touched:
+            upper = rowid + 1 if self.changes.has_much_text(column.id, snapshot) else None
+            undo, redo = self.changes.runs_of_files(column.id, snapshot, None, rowid, upper)
         reader = self.base_column(column.id)
         if not undo and not redo and reader is not None and reader.arrow == column.type.arrow:
-            return reader.singles.value(rowid)
-        from nyala.cfile.gathering import Ordinals
-
+            return reader.value(rowid)
         rows = Ordinals(np.array([rowid]))
         return self._python(column, self._laid_over(column, snapshot, rows, None, undo, redo), 0)
 
@@ -417,7 +291,6 @@ class DiskRowSet(RowSetVersion, LazyValues):
         ordinals: Ordinals,
         stats: RowSetStats | None,
     ) -> pa.Array:
-        from nyala.cfile.gathering import Ordinals
 
         changes = self.changes
         if not changes.has_much_text(column.id, snapshot):
@@ -447,11 +320,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         redo: Sequence[DeltaRun],
     ) -> pa.Array:
         """The column at these rows, with what the runs say of them."""
-        reader = self.base_column(column.id)
-        if reader is None:
-            base = default_array(column, ordinals.count, "read")
-        else:
-            base = _as(reader.singles.gather(ordinals, stats=stats), column)
+        base = self._gathered_base(column, ordinals, stats, None, Access.LOOKUP)
         if not undo and not redo:
             return base
         places, values = resolve_at(undo, redo, snapshot, ordinals.places)
@@ -481,36 +350,6 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
     # --- base and changes -------------------------------------------------------------------------
 
-    def _present(
-        self,
-        column: ColumnSchema,
-        snapshot: int,
-        lower: int,
-        upper: int,
-        state: Hashable,
-        stats: RowSetStats | None,
-        narrow: pa.DataType | None,
-    ) -> pa.Array:
-        """The rows [lower, upper) at a snapshot that applies all REDO of `state`; remembered, for scans ask again.
-
-        What is appended since the state was named is newer than the snapshot, so this works on no more than it names.
-        """
-
-        def made(kept: bool) -> tuple[tuple[pa.Array | None, int], int]:
-            patch = self._patch(column, snapshot, lower, upper, stats, True)
-            if patch is None:
-                return (None, 0), 0
-            # What is kept takes the place of the base.
-            array = self._patched(column, lower, upper, patch, stats, narrow, True, fill_cache=not kept)
-            return (array, len(patch)), array.nbytes
-
-        name = ("present", column.id, column.type, narrow, lower, upper)
-        array, count = self.memo.get(name, state, made, dear=False)
-        if array is None:
-            return self._base(column, lower, upper, stats, narrow, True)
-        _count(stats, count)
-        return array
-
     def _patch(
         self,
         column: ColumnSchema,
@@ -518,38 +357,12 @@ class DiskRowSet(RowSetVersion, LazyValues):
         lower: int,
         upper: int,
         stats: RowSetStats | None,
-        scanning: bool,
+        access: Access,
     ) -> Patch | None:
         from nyala.rowset.patches import find_patch
 
-        rows = (lower, upper)
+        rows, scanning = (lower, upper), access is Access.SCAN
         return find_patch(self.changes, column, snapshot, rows, self.row_count, stats, scanning=scanning)
-
-    def _patched(
-        self,
-        column: ColumnSchema,
-        lower: int,
-        upper: int,
-        patch: Patch,
-        stats: RowSetStats | None,
-        narrow: pa.DataType | None,
-        scanning: bool,
-        *,
-        fill_cache: bool = True,
-    ) -> pa.Array:
-        """The rows [lower, upper) with what is changed. Cost: no copy of the base where it is decoded for this."""
-        reader = self.base_column(column.id)
-        if (
-            reader is not None
-            and scanning
-            and patch.is_numbers
-            and reader.has_frames
-            and reader.type == column.type
-        ):
-            rows = reader.frames(lower, upper, stats=stats, fill_cache=fill_cache)
-            return rows.array(narrow=narrow is not None, changed=(patch.positions, patch.numbers))
-        base = self._base(column, lower, upper, stats, narrow, scanning, fill_cache=fill_cache)
-        return patch.onto(base)
 
     def _base(
         self,
@@ -557,18 +370,30 @@ class DiskRowSet(RowSetVersion, LazyValues):
         lower: int,
         upper: int,
         stats: ReadStats | None,
-        narrow: pa.DataType | None,
-        scanning: bool,
-        *,
-        fill_cache: bool = True,
+        type: pa.DataType | None,
+        access: Access,
     ) -> pa.Array:
         reader = self.base_column(column.id)
         if reader is None:
             return default_array(column, upper - lower, "read")
-        if narrow is not None:
-            return reader.read_narrow(lower, upper, stats=stats, fill_cache=fill_cache, scanning=scanning)
-        base = reader.read(lower, upper, stats=stats, fill_cache=fill_cache, scanning=scanning)
-        return _as(base, column)
+        if type is not None and type == reader.cheap_type and reader.type == column.type:
+            return reader.decode(lower, upper, type, access=access, stats=stats)
+        return _as(reader.decode(lower, upper, access=access, stats=stats), column)
+
+    def _gathered_base(
+        self,
+        column: ColumnSchema,
+        ordinals: Ordinals,
+        stats: ReadStats | None,
+        type: pa.DataType | None,
+        access: Access,
+    ) -> pa.Array:
+        reader = self.base_column(column.id)
+        if reader is None:
+            return default_array(column, ordinals.count, "read")
+        if type is not None and type == reader.cheap_type and reader.type == column.type:
+            return reader.gather(ordinals, type, access=access, stats=stats)
+        return _as(reader.gather(ordinals, access=access, stats=stats), column)
 
     def check(self) -> None:
         """Read everything and compare. Raises: CorruptionError or StorageError for files, AssertionError for our own

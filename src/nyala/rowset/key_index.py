@@ -23,7 +23,7 @@ from nyala.cfile.cache import BlockCache, new_owner
 from nyala.cfile.column import BASE, KEY, ColumnKey
 from nyala.cfile.errors import KeysError, SummaryError, unreadable_bloom, unreadable_keys
 from nyala.cfile.memory import windows
-from nyala.cfile.read_stats import ReadStats
+from nyala.cfile.read_stats import Access, ReadStats
 from nyala.cfile.reader import CFileReader
 from nyala.delta.run import Rowids
 from nyala.errors import CorruptionError
@@ -134,10 +134,10 @@ class KeyIndex(LazyValues):
         return self._stored.sample(count)
 
     def read(
-        self, lower: int, upper: int, stats: ReadStats | None = None, *, fill_cache: bool = True
+        self, lower: int, upper: int, stats: ReadStats | None = None, *, access: Access = Access.LOOKUP
     ) -> EncodedKeys:
         """The keys of the rows [lower, upper), ascending."""
-        return self._stored.read(lower, upper, stats, fill_cache=fill_cache)
+        return self._stored.read(lower, upper, stats, access=access)
 
     def gather(self, rowids: Rowids, stats: ReadStats | None = None) -> EncodedKeys:
         """The keys of these rows, in their order."""
@@ -275,7 +275,7 @@ class KeyIndex(LazyValues):
         """(the first row, keys) of all rows, past the cache. Raises: as `check`."""
         for lower, upper in windows(self._row_count, self.row_bytes):
             try:
-                keys = self._stored.read(lower, upper, fill_cache=False)
+                keys = self._stored.read(lower, upper, access=Access.ONCE)
             except CorruptionError as error:
                 if not self.has_all_encoded:
                     raise

@@ -41,6 +41,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from nyala.cfile.ordinals import Ordinals
+from nyala.cfile.read_stats import Access
 from nyala.delta.applier import decide, patch, resolve_at
 from nyala.delta.batch import SharedBatch
 from nyala.delta.compaction import insertion_undo, join_undo, redo_to_undo
@@ -55,6 +57,7 @@ from nyala.rowset.meta import NO_ROWID
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.adapter import adapt
 from nyala.schema.arrow_values import adapted_at
+from nyala.schema.column_test import ColumnTest
 from nyala.schema.convert import default_array
 from nyala.schema.plain_arrays import booleans_of
 from nyala.schema.schema import ColumnSchema, Schema
@@ -443,16 +446,20 @@ class MemRowSet:
             times[at] = of_chunk[inside] if isinstance(of_chunk, np.ndarray) else of_chunk
         return times
 
-    def column(
+    def decode(
         self,
         column: ColumnSchema,
         snapshot: int,
         lower: int,
         upper: int,
         stats: RowSetStats | None = None,
+        type: pa.DataType | None = None,
+        *,
+        access: Access = Access.LOOKUP,
     ) -> pa.Array:
         """The column's rows [lower, upper) at `snapshot`. Of a row that is not there, any value.
 
+        type, access: without effect: values in memory lie in the column's own type.
         Cost: no copy when the rows are in one chunk and have no changes.
         """
         base = self._base(column, lower, upper)
@@ -462,11 +469,37 @@ class MemRowSet:
         _count(stats, len(rows))
         return patch(base, rows - lower, _as(values, column))
 
+    def filter(
+        self,
+        test: ColumnTest,
+        snapshot: int,
+        lower: int,
+        upper: int,
+        among: Bools | None = None,
+        stats: RowSetStats | None = None,
+        *,
+        access: Access = Access.SCAN,
+    ) -> Bools:
+        """A mask of the rows [lower, upper) that satisfy a test of one column, and are `among` those that matter."""
+        mask = test.mask(self.decode(test.column, snapshot, lower, upper, stats))
+        return mask if among is None else np.logical_and(mask, among, out=mask)
+
     def gather(
-        self, column: ColumnSchema, snapshot: int, rowids: Rowids, stats: RowSetStats | None = None
+        self,
+        column: ColumnSchema,
+        snapshot: int,
+        rowids: Rowids | Ordinals,
+        stats: RowSetStats | None = None,
+        type: pa.DataType | None = None,
+        *,
+        within: tuple[int, int] | None = None,
     ) -> pa.Array:
-        """The column at these rows, in their order, at `snapshot`. Of a row that is not there, any value."""
-        return self.rows((column,), snapshot, rowids, stats)[0]
+        """The column at these rows, in their order, at `snapshot`. Of a row that is not there, any value.
+
+        type, within: without effect.
+        """
+        places = rowids.places if isinstance(rowids, Ordinals) else rowids
+        return self.rows((column,), snapshot, places, stats)[0]
 
     def rows(
         self,

@@ -5,8 +5,8 @@
               v
     patch                    positions, values    each row once, 4 bytes and a value (of a decimal the narrow one)
               │
-              ├── laid over       values are written into the memory that the base is decoded to: no copy of the base
-              ├── asked           predicates are asked of the base as it lies in its blocks, and of the patch (rule Z1)
+              ├── laid over       the decoded base of a window
+              ├── filtered        a test is asked of the base, and of the patch's values at their positions
               └── picked from     of few rows, the base's where they lie, the patch's by search
 
 A stretch is as long as memory allows, so that a file of which one block holds the changes of many windows is read once
@@ -24,61 +24,44 @@ Departure: what they come to is one patch, which scans share.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.encoded_rows import EncodedRows, FrameRows, Jobs, admitted_words, picked
-from nyala.cfile.encoding.words import text_of
-from nyala.cfile.kernels import Answers, Lay, Question
-from nyala.cfile.number_set import NumberSet
 from nyala.cfile.physical import narrow_decimal, physical
 from nyala.cfile.read_stats import ReadStats
 from nyala.delta.applier import decide, overlay, patch
 from nyala.delta.run import take
-from nyala.lazy_values import LazyValues, lazy_value
 from nyala.rowset.changes import Changes
 from nyala.schema.adapter import adapt
-from nyala.schema.arrow_values import fixed_values, is_narrow
-from nyala.schema.constraint import Constraint
+from nyala.schema.arrow_values import fixed_values
 from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import ColumnType
-from nyala.schema.word_test import Demanded
 
-__all__ = ["Patch", "PatchedRows", "find_patch"]
+__all__ = ["Patch", "find_patch"]
 
-Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
-# Demands of which a patch remembers what satisfies them; a scan has one for a column.
-_ASKED_KEPT: Final = 2
-# Distinct texts of a patch, or of a window of it, that are compared, once for each demand.
-_WORDS_COMPARED_MAX: Final = 1 << 10
 # Rows that are fewer than this part of the window are searched among the positions; else they are marked in it.
 _SEARCHED_SHARE: Final = 1 / 64
 
 
 @dataclass(frozen=True, eq=False)
-class Patch(LazyValues):
+class Patch:
     """Rows of a range that have another value than the base, counted from its first row (P1)."""
 
     type: ColumnType
     positions: npt.NDArray[np.int32]
     values: pa.Array  # of the type; of a decimal that has a `narrow_decimal` as that
-    whole: tuple[Patch, int] | None = None
-    """The patch that this was cut from, and where in it this begins."""
-    _matching: dict[Demanded, Bools] = field(default_factory=dict)
-    """What was asked last, and which of the values satisfy it."""
 
     def __len__(self) -> int:
         return len(self.positions)
 
     @property
     def nbytes(self) -> int:
-        """With what it remembers."""
-        return int(self.positions.nbytes) + int(self.values.nbytes) + _ASKED_KEPT * len(self)
+        return int(self.positions.nbytes) + int(self.values.nbytes)
 
     def window(self, lower: int, upper: int) -> Patch:
         """The part of the rows [lower, upper), counted from `lower`."""
@@ -86,20 +69,7 @@ class Patch(LazyValues):
         positions = self.positions[begin:end]
         if lower:
             positions = positions - np.int32(lower)
-        return Patch(self.type, positions, self.values.slice(begin, end - begin), (self, begin))
-
-    @property
-    def is_numbers(self) -> bool:
-        """Whether the values are integers to us (dates, timestamps, decimals of 64 bits), none of them NULL."""
-        type = self.type
-        is_integer = type.is_integer or type.name in ("date", "timestamp") or is_narrow(type)
-        return is_integer and not self.values.null_count
-
-    @property
-    def numbers(self) -> npt.NDArray[Any]:
-        """The values as integers, where numbers may lie (values may lie in bytes of others); of a patch that
-        `is_numbers`."""
-        return np.require(fixed_values(self.values, self.type), requirements="A")
+        return Patch(self.type, positions, self.values.slice(begin, end - begin))
 
     def onto(self, base: pa.Array) -> pa.Array:
         """The rows of the range with what is changed; `base`, in the column's type or narrow, stays as it is."""
@@ -124,55 +94,6 @@ class Patch(LazyValues):
             return base
         return patch(base, places, _in(take(self.values, found), self.type, base.type))
 
-    def over(self, rows: Rows, base: pa.Array) -> Lay:
-        """What makes `base`, which has the values of these ascending rows in memory of its own, none of them NULL, have
-        what is changed; of a patch that `is_numbers`."""
-        data = base.buffers()[1]
-        return Lay(rows, self.positions, self.numbers, data, base.type.bit_width // 8)
-
-    @lazy_value
-    def tells(self) -> bool:
-        """Whether `matches` can be asked."""
-        if self.is_numbers:
-            return True
-        is_bytes = not self.values.null_count and self.type.is_variable
-        return is_bytes and (len(self) <= _WORDS_COMPARED_MAX or len(self._words[1]) <= _WORDS_COMPARED_MAX)
-
-    @property
-    def _words(self) -> tuple[npt.NDArray[np.int32], pa.Array]:
-        """(which of the distinct values each is, these)."""
-        encoded = self.values.dictionary_encode()
-        return encoded.indices.to_numpy(), encoded.dictionary
-
-    def answers(self, demanded: Demanded) -> Answers:
-        """`matches` of each position, for kernels."""
-        return self.positions, self.matches(demanded).view(np.uint8)
-
-    def matches(self, demanded: Demanded) -> Bools:
-        """Which of the values satisfy what is demanded. Not to be changed.
-
-        Cost: where this was cut from another that tells, that one is asked, once for all that are cut from it.
-        """
-        if self.whole is not None and self.whole[0].tells:
-            whole, begin = self.whole
-            return whole.matches(demanded)[begin : begin + len(self)]
-        found = self._matching.get(demanded)
-        if found is None:
-            if len(self._matching) >= _ASKED_KEPT:
-                self._matching.clear()
-            found = self._matching[demanded] = self._asked(demanded)
-        return found
-
-    def _asked(self, demanded: Demanded) -> Bools:
-        if demanded.empty or demanded.null == "only":
-            return np.zeros(len(self), np.bool_)
-        if self.is_numbers:
-            assert isinstance(demanded, Constraint)
-            return NumberSet.of(demanded).has(self.numbers.astype(np.int64, copy=False))
-        which, words = self._words
-        found: Bools = admitted_words(words, demanded)[which]
-        return found
-
 
 def _in(values: pa.Array, type: ColumnType, wanted: pa.DataType) -> pa.Array:
     """Values of a patch in the type itself, or narrow."""
@@ -188,37 +109,6 @@ def _in(values: pa.Array, type: ColumnType, wanted: pa.DataType) -> pa.Array:
 def _validity(values: pa.Array) -> pa.Buffer | None:
     """The bits of a slice, from its first value on."""
     return values.is_valid().buffers()[1] if values.null_count else None
-
-
-@dataclass(frozen=True, eq=False)
-class PatchedRows:
-    """Rows as they lie, and what has changed of them: see `EncodedRows`. The patch `tells`."""
-
-    base: EncodedRows
-    patch: Patch
-    count: int
-
-    def matches(self, demanded: Demanded) -> Bools:
-        mask = self.base.matches(demanded)
-        mask[self.patch.positions] = self.patch.matches(demanded)
-        return mask
-
-    def questions(self, demanded: Demanded, changed: Answers | None = None) -> list[Question] | None:
-        assert changed is None, "all that has changed is in one patch"
-        return self.base.questions(demanded, self.patch.answers(demanded))
-
-    def picking(
-        self, rows: Rows, jobs: Jobs, *, narrow: bool = False, satisfying: Demanded | None = None
-    ) -> pa.Array:
-        # Of a row that has changed the base may be any value.
-        if isinstance(self.base, FrameRows) and self.base.valid is None and self.patch.is_numbers:
-            array = self.base.picking(rows, jobs, narrow=narrow)
-            jobs.lays.append(self.patch.over(rows, array))
-            return array
-        base = picked(self.base, rows, narrow=narrow, satisfying=satisfying)
-        if pa.types.is_dictionary(base.type):
-            base = text_of(base)
-        return self.patch.picked(rows, self.count, base)
 
 
 def find_patch(

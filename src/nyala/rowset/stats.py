@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nyala.cfile.read_stats import ReadStats
 
@@ -14,6 +14,11 @@ class RowSetStats(ReadStats):
     """Counts of the column files, and of changes laid over what they hold. For one thread at a time."""
 
     deltas_applied: int = 0  # cells that UNDO or REDO gave
+    operations: set[tuple[str, str]] = field(default_factory=set)
+    """Which operation was used on which column."""
+
+    def note(self, operation: str, column: str) -> None:
+        self.operations.add((operation, column))
 
     def add(self, more: RowSetStats) -> None:
         self.bytes_read += more.bytes_read
@@ -22,3 +27,4 @@ class RowSetStats(ReadStats):
         self.reads += more.reads
         self.base_blocks |= more.base_blocks
         self.deltas_applied += more.deltas_applied
+        self.operations |= more.operations

@@ -34,12 +34,10 @@ from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import KEY
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.errors import SummaryError, unreadable_keys
-from nyala.cfile.gathering import Ordinals, joined_columns
-from nyala.cfile.read_stats import ReadStats
-from nyala.cfile.single_values import pick_all
+from nyala.cfile.ordinals import Ordinals
+from nyala.cfile.read_stats import Access, ReadStats
 from nyala.delta.run import Rowids
 from nyala.errors import CorruptionError
-from nyala.keys.arrow_memory import large_binary_array
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.short_keys import ShortKeys
@@ -120,16 +118,16 @@ class DenseKeys(LazyValues):
         return max(self.column.row_bytes, 0.0 if first is None else first.nbytes / max(1, len(first)))
 
     def read(
-        self, lower: int, upper: int, stats: ReadStats | None = None, *, fill_cache: bool = True
+        self, lower: int, upper: int, stats: ReadStats | None = None, *, access: Access = Access.LOOKUP
     ) -> EncodedKeys:
-        return self._encoded(self.column.read(lower, upper, stats=stats, fill_cache=fill_cache))
+        return self._encoded(self.column.decode(lower, upper, stats=stats, access=access))
 
     def gather(self, ordinals: Rowids, stats: ReadStats | None = None) -> EncodedKeys:
-        return self._encoded(self.column.singles.gather(ordinals, stats=stats))
+        return self._encoded(self.column.gather(ordinals, stats=stats))
 
     def read_all(self, stats: ReadStats | None) -> SearchedKeys:
         """All keys, past the cache."""
-        return self._searched(self.column.read(0, len(self), stats=stats, fill_cache=False))
+        return self._searched(self.column.decode(0, len(self), stats=stats, access=Access.ONCE))
 
     def pieces(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Pieces:
         """Of each key, which ascend, the block that may hold it; -1 for one below all. Reads nothing."""
@@ -195,19 +193,9 @@ class DenseKeys(LazyValues):
         return found
 
     def _searched_block(self, block: int, stats: ReadStats | None) -> SearchedKeys:
-        if not self.is_encoded:
-            first = block * self.column.rows_per_block
-            upper = min(first + self.column.rows_per_block, len(self))
-            return self._searched(self.column.read(first, upper, stats=stats, fill_cache=False))
-        keys = self.column.read_keys(block, stats)
-        if isinstance(keys, np.ndarray):
-            short = ShortKeys.from_matrix(keys, self._codec.width)
-            if short is not None:
-                return short
-            keys = large_binary_array(
-                np.arange(0, keys.size + 1, keys.shape[1], dtype=np.int64), keys.reshape(-1)
-            )
-        return self._searched(keys)
+        first = block * self.column.rows_per_block
+        upper = min(first + self.column.rows_per_block, len(self))
+        return self._searched(self.column.decode(first, upper, stats=stats, access=Access.ONCE))
 
     def _searched(self, array: pa.Array) -> SearchedKeys:
         short = ShortKeys.from_binary(array, self._codec.width) if self.is_encoded else None
@@ -235,7 +223,6 @@ class SparseKeys:
         self._owner = owner
         self._samples = samples
         self._columns = columns
-        self._singles = [column.singles for column in columns]
         self._codec = codec
         self._row_count = columns[0].row_count
         self._log2 = samples.column.key.group
@@ -266,14 +253,14 @@ class SparseKeys:
         return max(sum(column.row_bytes for column in self._columns), self._samples.row_bytes)
 
     def read(
-        self, lower: int, upper: int, stats: ReadStats | None = None, *, fill_cache: bool = True
+        self, lower: int, upper: int, stats: ReadStats | None = None, *, access: Access = Access.LOOKUP
     ) -> EncodedKeys:
-        arrays = [column.read(lower, upper, stats=stats, fill_cache=fill_cache) for column in self._columns]
+        arrays = [column.decode(lower, upper, stats=stats, access=access) for column in self._columns]
         return self._codec.encode(arrays)
 
     def _read(self, lower: int, upper: int, stats: ReadStats | None) -> EncodedKeys:
         """`read` of many, as scans do: blocks stay in the cache when they are asked for often."""
-        arrays = [column.read(lower, upper, stats=stats, scanning=True) for column in self._columns]
+        arrays = [column.decode(lower, upper, stats=stats, access=Access.SCAN) for column in self._columns]
         return self._codec.encode(arrays)
 
     def gather(self, rowids: Rowids, stats: ReadStats | None = None) -> EncodedKeys:
@@ -281,7 +268,9 @@ class SparseKeys:
 
     def read_all(self, stats: ReadStats | None) -> SearchedKeys:
         """All keys, past the cache."""
-        arrays = [column.read(0, self._row_count, stats=stats, fill_cache=False) for column in self._columns]
+        arrays = [
+            column.decode(0, self._row_count, stats=stats, access=Access.ONCE) for column in self._columns
+        ]
         return _searched(self._codec.encode(arrays))
 
     def pieces(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Pieces:
@@ -383,7 +372,7 @@ class SparseKeys:
         sample = -(-lower >> self._log2)  # the first of these rows
         taken = keys.take(np.arange((sample << self._log2) - lower, len(keys), 1 << self._log2))
         try:
-            samples = self._samples.read(sample, sample + len(taken), fill_cache=False)
+            samples = self._samples.read(sample, sample + len(taken), access=Access.ONCE)
         except CorruptionError as error:
             raise unreadable_keys(error) from error
         same = samples.equal_to(taken)
@@ -402,14 +391,13 @@ class SparseKeys:
             return known
         lower = stretch << self._log2
         upper = min(lower + (1 << self._log2), self._row_count)
-        found = _searched(self._gather(Ordinals(np.arange(lower, upper), is_range=True), stats))
+        found = _searched(self._gather(Ordinals(np.arange(lower, upper)), stats))
         if self._cache is not None:
             self._cache.put(self._owner, name, found, found.nbytes)
         return found
 
     def _gather(self, rows: Ordinals, stats: ReadStats | None) -> EncodedKeys:
-        picks = pick_all(self._singles, rows, stats)
-        return self._codec.encode(joined_columns([[pick] for pick in picks]))
+        return self._codec.encode([column.gather(rows, stats=stats) for column in self._columns])
 
 
 def _pieces_of(pieces: Pieces) -> list[tuple[int, int, int]]:

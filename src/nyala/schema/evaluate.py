@@ -65,6 +65,7 @@ __all__ = [
     "BoundOr",
     "BoundRows",
     "compare_arrays",
+    "has_arrow",
     "mask_among",
 ]
 
@@ -568,3 +569,9 @@ def mask_among(part: Bound, arrays: Arrays, n: int, among: Mask) -> Mask:
         mask[indices] = part.mask(few, left)
         return mask
     return among & part.mask(arrays, n)
+
+
+def has_arrow(bound: Bound) -> bool:
+    """Whether a part of it is a pyarrow expression."""
+    parts: tuple[Bound, ...] = getattr(bound, "parts", ())
+    return isinstance(bound, BoundArrow) or any(has_arrow(part) for part in parts)

@@ -7,7 +7,7 @@
         |
         |- .evaluate(arrays, n)      which rows are TRUE (evaluate.py, like.py, values.py)
         |- .constraints()            what partitions, rowsets and blocks are skipped by (constraint.py)
-        |- .word_tests               what else is told of text by the words of its dictionary (word_test.py)
+        |- .column_tests, .rest      what scans filter single columns by, and what is left (column_test.py)
         '- str(), .to_json()         how it goes to another process (nodes.py, nodes_json.py)
 
 Invariants
@@ -29,14 +29,14 @@ from nyala.errors import InvalidArgumentError
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema import binding, nodes
 from nyala.schema.arrow_values import Mask
+from nyala.schema.column_test import ColumnTest, is_its_constraint, split_by_column
 from nyala.schema.constraint import EMPTY, Constraint
-from nyala.schema.evaluate import Arrays, Bound, BoundAnd, BoundArrow, BoundConstant
+from nyala.schema.evaluate import Arrays, Bound, BoundAnd, BoundConstant, has_arrow
 from nyala.schema.literals import quote
 from nyala.schema.nodes import Expr, Literal, Node, col
 from nyala.schema.nodes_json import from_json, to_json
 from nyala.schema.parser import Parameters, expr, parse_predicate
 from nyala.schema.schema import Schema
-from nyala.schema.word_test import WordTest, is_its_constraint, is_of_words, word_tests
 
 __all__ = ["BoundPredicate", "Constraint", "bind", "col", "expr", "from_json", "parse_where", "to_json"]
 
@@ -82,7 +82,8 @@ class BoundPredicate(LazyValues):
         self.tree = binding.bind_condition(tree, schema)
         self._bound: Bound = binding.lower(self.tree, schema)
         self.columns: frozenset[str] = self._bound.columns
-        self._types = tuple((name, schema.by_name(name).type) for name in sorted(self.columns))
+        self._columns = tuple(schema.by_name(name) for name in sorted(self.columns))
+        self._types = tuple((column.name, column.type) for column in self._columns)
 
     def evaluate(self, arrays: Arrays, n: int) -> Mask:
         """Which of the n rows are TRUE: a fresh bool array.
@@ -113,16 +114,19 @@ class BoundPredicate(LazyValues):
         single columns, all of which hold."""
         return all(map(is_its_constraint, self._terms))
 
-    @lazy_value
-    def word_tests(self) -> Mapping[str, WordTest]:
-        """Of columns of text what constraints do not say."""
-        return word_tests(self._terms)
+    @property
+    def column_tests(self) -> tuple[ColumnTest, ...]:
+        """What it demands of each column alone, the cheapest first."""
+        return self._split[0]
+
+    @property
+    def rest(self) -> Bound | None:
+        """What it demands beyond `column_tests`: of several columns together, or with functions that may fail."""
+        return self._split[1]
 
     @lazy_value
-    def is_told(self) -> bool:
-        """Whether a row is selected exactly when each column satisfies its word test, or if it has none its
-        constraint."""
-        return all(is_its_constraint(term) or is_of_words(term) for term in self._terms)
+    def _split(self) -> tuple[tuple[ColumnTest, ...], Bound | None]:
+        return split_by_column(self._terms, self._constraints, self._columns)
 
     @property
     def _terms(self) -> tuple[Bound, ...]:
@@ -157,7 +161,7 @@ class BoundPredicate(LazyValues):
     @property
     def has_arrow_expression(self) -> bool:
         """Whether a part of it is a pyarrow expression, which prunes nothing and cannot travel as text."""
-        return _has_arrow(self._bound)
+        return has_arrow(self._bound)
 
     def to_json(self) -> str:
         """One line of JSON, read back by `from_json`. Raises: InvalidArgumentError for a pyarrow expression."""
@@ -192,8 +196,3 @@ def _compared_with_null(node: Node) -> Iterator[str]:
     if isinstance(node, nodes.And | nodes.Or | nodes.Not):
         for part in nodes.parts_of(node):
             yield from _compared_with_null(part)
-
-
-def _has_arrow(bound: Bound) -> bool:
-    parts: tuple[Bound, ...] = getattr(bound, "parts", ())
-    return isinstance(bound, BoundArrow) or any(_has_arrow(part) for part in parts)

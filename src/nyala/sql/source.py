@@ -278,8 +278,7 @@ class ScanSource:
                 self.asked.append(scan)
         schema = pa.schema([self.schema.field(name) for name in scan.schema.names])
         make = _as_it_is if schema == scan.schema else TextViews(schema)
-        # Where little is left of what is decoded, DuckDB does little with it, and would wait for one thread.
-        batches = map(make, scan.batches()) if predicate is None else scan.batches_ahead(make, helping=True)
+        batches = scan.batches_ahead(make)
         return pa.RecordBatchReader.from_batches(schema, self._noted(batches, stream))
 
     def _noted(self, batches: Iterator[pa.RecordBatch], stream: _Stream) -> Iterator[pa.RecordBatch]:

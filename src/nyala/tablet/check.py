@@ -32,6 +32,7 @@ from nyala.catalog.store import Catalog
 from nyala.catalog.store_lock import StoreLock
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.memory import windows
+from nyala.cfile.read_stats import Access
 from nyala.delta.run import MAX_TIMESTAMP, Rowids
 from nyala.env import MAY_NOT_WRITE, Env, MissingFileError
 from nyala.env.interrupts import Uninterrupted
@@ -458,10 +459,13 @@ class _Check:
                 return False
         for lower, upper in windows(rowset.row_count, rowset.keys.row_bytes):
             arrays = [
-                rowset.column(column, MAX_TIMESTAMP, lower, upper, scanning=True) for column in key_columns
+                rowset.decode(column, MAX_TIMESTAMP, lower, upper, access=Access.SCAN)
+                for column in key_columns
             ]
             if rowset.keys.has_all_encoded:  # of others `KeyIndex.check` has compared what there is
-                equal = table.codec.encode(arrays).equal_to(rowset.keys.read(lower, upper, fill_cache=False))
+                equal = table.codec.encode(arrays).equal_to(
+                    rowset.keys.read(lower, upper, access=Access.ONCE)
+                )
                 if not equal.all():
                     row = lower + int(np.argmin(equal))
                     error = CorruptionError(
@@ -576,7 +580,7 @@ def _rows_of(store: AnyRowSet, keys: EncodedKeys, following: bytes | None) -> It
         return
     begin, end = store.rowid_range(KeyRange(keys.at(0), following))
     for lower, upper in windows(end - begin, store.keys.row_bytes):
-        found = store.keys.read(begin + lower, begin + upper, fill_cache=False).find(keys)
+        found = store.keys.read(begin + lower, begin + upper, access=Access.ONCE).find(keys)
         yield np.where(found >= 0, found + (begin + lower), found)
 
 
@@ -588,7 +592,7 @@ def _pieces(store: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, bytes | Non
         return
     for lower, upper in windows(store.row_count, store.keys.row_bytes):
         following = store.keys.read(upper, upper + 1).at(0) if upper < store.row_count else None
-        yield store.keys.read(lower, upper, fill_cache=False), np.arange(lower, upper), following
+        yield store.keys.read(lower, upper, access=Access.ONCE), np.arange(lower, upper), following
 
 
 def _both_alive(left: Lives, right: Lives, lefts: Rowids, rights: Rowids, history_start: int) -> int | None:

@@ -16,8 +16,9 @@ from nyala.schema.schema import ColumnSchema
 from nyala.tablet.diff_spec import Bools, DiffSpec
 from nyala.tablet.key_merge import KeyedRows
 from nyala.tablet.root import AnyRowSet, TableState
-from nyala.tablet.window import GATHER_SHARE
 
+# Below this share of the rows they are gathered one by one.
+_GATHER_SHARE: Final = 1 / 32
 INSERT, UPDATE, DELETE, NOTHING = range(4)
 CHANGE_WORDS: Final = ("insert", "update", "delete")
 
@@ -26,9 +27,9 @@ def values_of(
     rowset: AnyRowSet, column: ColumnSchema, snapshot: int, rowids: Rowids, lower: int, upper: int
 ) -> pa.Array:
     """The column at rows of [lower, upper), one by one or of the window as a whole, whichever is less work."""
-    if len(rowids) < (upper - lower) * GATHER_SHARE:
+    if len(rowids) < (upper - lower) * _GATHER_SHARE:
         return rowset.gather(column, snapshot, rowids)
-    whole = rowset.column(column, snapshot, lower, upper)
+    whole = rowset.decode(column, snapshot, lower, upper)
     return whole if len(rowids) == upper - lower else whole.take(pa.array(rowids - lower))
 
 

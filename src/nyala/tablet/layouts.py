@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nyala.cfile.column import BASE
+from nyala.cfile.read_stats import Access
 from nyala.cfile.reader import CFileReader
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
 from nyala.rowset.disk_rowset import DiskRowSet
@@ -181,7 +182,7 @@ def decoded_row_bytes(rowset: DiskRowSet, schema: Schema) -> tuple[float, float]
                 reader = rowset.base_column(column.id)
             if reader is not None:
                 rows = min(reader.rows_per_block, reader.row_count)
-                text = reader.read(0, rows, fill_cache=False).nbytes / rows
+                text = reader.decode(0, rows, access=Access.ONCE).nbytes / rows
                 whole, most = whole + text, max(most, text)
         known = _row_bytes[rowset.reader] = whole, most
     return known

@@ -5,7 +5,7 @@
 
 Each statement over a table brings tokens of the same rowsets to the same few processes. What takes as long as a small
 part of the scan itself need not be done for each: the text made into entries, footers read and decoded, deltas made
-into patches. And blocks that are asked for often (`first_pass`) stay decoded, within CACHE_BYTES.
+into patches. And blocks that are asked for often (`cfile.block_source`) stay, within CACHE_BYTES.
 
 Invariants
     T1  A rowset is given again only while each of its files is the very file that was there when it was opened: another

@@ -2,12 +2,12 @@
 
     plan       tablets that the predicate leaves (partition pruning), in them the rowsets whose keys can match, in them
                the rowids between the key bounds                                             nothing is read yet
-    window     `WINDOW_ROWS` rows of one rowset, aligned so that whole blocks are decoded once:
-                 without the rows that zone maps and deltas exclude (rule Z1); read as `window` says
+    window     `WINDOW_ROWS` rows of one rowset, aligned so that whole blocks are decoded once, fewer where the columns
+               are wide (`scan_memory`); without the rows that zone maps and deltas exclude (rule Z1); read as `window`
+               says
                a list of whole keys, few beside the rows, is looked up instead
-    batch      windows are worked on by several threads where decoding lets go of the interpreter's lock for long
-               (`decodes_in_long_calls`), of few windows in pieces of one size, and given out in order; merged by key
-               only when that is asked for
+    batch      a pool of threads reads windows ahead, and they are given out in order (`parallel`); merged by key only
+               when that is asked for
 
 Invariants
     Z1  Rows are skipped by a predicate only if the base's zone map and every delta of that column that the snapshot
@@ -28,7 +28,6 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from nyala.cfile.gathering import Pick, joined_columns
 from nyala.cfile.physical import narrow_decimal
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.partition.pruning import prune
@@ -42,27 +41,10 @@ from nyala.schema.types import MAX_CELL_BYTES
 from nyala.tablet.history import check_dropped
 from nyala.tablet.key_merge import KeyedRows, aligned_heads, merged_batches
 from nyala.tablet.locate import tablet_slices
-from nyala.tablet.parallel import ahead_max, in_parallel
+from nyala.tablet.parallel import AHEAD_MAX, in_parallel
 from nyala.tablet.root import AnyRowSet, TableState
-from nyala.tablet.scan_memory import (
-    Fitting,
-    decodes_in_long_calls,
-    fit_together,
-    most_at_once,
-    share_bytes,
-    windows_that_fit,
-)
-from nyala.tablet.window import (
-    ScanCounters,
-    ScanSpec,
-    ScanUnit,
-    count_window,
-    evened,
-    growing,
-    in_twos,
-    in_type,
-    read_window,
-)
+from nyala.tablet.scan_memory import Fitting, fit_together, most_at_once, share_bytes, windows_that_fit
+from nyala.tablet.window import ScanCounters, ScanSpec, ScanUnit, count_window, in_type, read_window
 
 __all__ = ["GAP_ROWS", "WINDOW_ROWS", "ScanCounters", "ScanSpec", "ScanUnit"]
 __all__ += [
@@ -80,10 +62,8 @@ __all__ += [
     "read_window",
     "rows_without_columns",
     "run",
-    "run_ahead",
     "types_asked",
     "windows",
-    "windows_ahead",
 ]
 
 # Rows decoded and filtered at a time: blocks of all columns nest in it, and C time outweighs Python time.
@@ -92,23 +72,9 @@ WINDOW_ROWS: Final = 1 << 17
 GAP_ROWS: Final = WINDOW_ROWS // 32
 # A scan of so few rows is over before another thread has begun with them.
 _INLINE_ROWS: Final = GAP_ROWS
-# Pieces that are ready or being read when a reader who does much with each asks for the next, and how many windows one
-# of them has at the most: short calls would have the threads wait for one another.
-_READY_PIECES: Final = 5
-_PIECE_WINDOWS: Final = 8
-# What is left of such a piece is about so much: more would come back from memory, not from a cache.
-_PIECE_BYTES: Final = 16 << 20
 # A list of more keys than this is not looked up, nor one in a table with fewer rows than 32 for each key.
 LISTED_MAX: Final = 1 << 13
 _ROWS_PER_LISTED: Final = 32
-# Windows that are where who asks decodes too.
-_READY_WINDOWS_HELPED: Final = 2
-# Where windows are no more than there are processors: the least part of one that is worth another thread, and parts of
-# which pieces are made.
-_EVEN_LEAST: Final = 4
-_EVEN_PARTS: Final = 8
-# Rows of so many bytes that are kept are decoded by several threads (decision 0040).
-_KEPT_ROW_BYTES_MIN: Final = 16
 
 
 def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bool = False) -> list[ScanUnit]:
@@ -291,51 +257,27 @@ def types_asked(asked: pa.Schema, columns: Sequence[ColumnSchema]) -> dict[str, 
 _Out = TypeVar("_Out")
 
 
-def windows_ahead(units: Sequence[ScanUnit], spec: ScanSpec, most: int | None = None) -> int:
-    """How many windows may be decoded before their turn: about as much as the block cache may hold, and so a quarter of
-    `memory_limit`, however many processors there are. most: None for two for each processor."""
-    return windows_that_fit(units, spec, WINDOW_ROWS, most or ahead_max())
-
-
 def run(
-    units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters, *, keeping: bool = False
-) -> Iterator[pa.RecordBatch]:
+    units: Sequence[ScanUnit],
+    spec: ScanSpec,
+    counters: ScanCounters,
+    make: Callable[[pa.RecordBatch], Any] | None = None,
+) -> Iterator[Any]:
     """The rows of the scan as record batches; in key order if the spec says so.
 
-    keeping: whether the caller keeps them all, and does nothing else meanwhile. Then most of the time is the system's,
-             which clears memory that nobody had yet; other threads do that as well.
+    make: gives what is yielded in the place of each batch; threads that read call it, several at once.
 
     Without order a batch has at most `WINDOW_ROWS` rows; of a merge it has at most the share of memory, besides what is
     in memory only.
     """
     # Rows without columns are all alike: there is nothing to bring into order, and nothing to merge them by.
+    if spec.limit is None and not (spec.order_by_key and spec.columns):
+        return _unordered(units, spec, counters, make or _as_it_is)
     ordered = spec.order_by_key and spec.columns
-    if ordered:
-        batches = _ordered(units, spec, counters)
-    else:
-        batches = _unordered(units, spec, counters, _as_it_is, keeping=keeping)
-    return batches if spec.limit is None else _limited(batches, spec.limit)
-
-
-def run_ahead(
-    units: Sequence[ScanUnit],
-    spec: ScanSpec,
-    counters: ScanCounters,
-    make: Callable[[pa.RecordBatch], _Out],
-    *,
-    helping: bool = False,
-) -> Iterator[_Out]:
-    """What `make` makes of each batch of `run`, in their order, made by the threads that read: for a reader who works
-    with other threads on one batch, and shall find the next ready.
-
-    helping: the thread that asks decodes too, while what it asks for is not ready: see `in_parallel`.
-
-    A scan with a limit or an order is read and made by the thread that asks.
-    """
-    if spec.limit is not None or spec.order_by_key:
-        return map(make, run(units, spec, counters))
-    ahead = _READY_WINDOWS_HELPED if helping else _READY_PIECES * _PIECE_WINDOWS
-    return _unordered(units, spec, counters, make, ahead=ahead, helping=helping)
+    batches = _ordered(units, spec, counters) if ordered else _unordered(units, spec, counters, _as_it_is)
+    if spec.limit is not None:
+        batches = _limited(batches, spec.limit)
+    return batches if make is None else map(make, batches)
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
@@ -355,10 +297,6 @@ def _unordered(
     spec: ScanSpec,
     counters: ScanCounters,
     make: Callable[[pa.RecordBatch], _Out],
-    ahead: int | None = None,
-    *,
-    helping: bool = False,
-    keeping: bool = False,
 ) -> Iterator[_Out]:
     def work(item: tuple[ScanUnit, int, int]) -> _Out | None:
         unit, lower, upper = item
@@ -379,9 +317,8 @@ def _unordered(
             on_disk = []
     picked = [_picked_range(on_disk, spec, counters)] if on_disk else []
     first = (make(batch) for batch in picked if batch is not None)
-    each = _each_piece(units, spec, counters, work, spec.columns, ahead, helping=helping, keeping=keeping)
-    others = (made for made in each if made is not None)
-    return itertools.chain(first, others)
+    each = _each_piece(units, spec, counters, work, spec.columns)
+    return itertools.chain(first, (made for made in each if made is not None))
 
 
 def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -404,61 +341,19 @@ def _each_piece(
     counters: ScanCounters,
     work: Callable[[tuple[ScanUnit, int, int]], _Out],
     columns: Collection[ColumnSchema],
-    ahead: int | None = None,
-    *,
-    helping: bool = False,
-    keeping: bool = False,
 ) -> Iterator[_Out]:
-    """`work`, which decodes these columns and the predicate's, on all pieces in their order, by several threads where
-    that is faster.
-
-    ahead:   so many of them are begun before they are asked for, if there is memory for them, whatever they decode.
-    helping: as of `run_ahead`.
-    keeping: as of `run`.
-    """
-    are_few, room = _are_few(units) or _is_little(spec), 1
-    fills_much = keeping and spec.predicate is None and _row_bytes(spec) >= _KEPT_ROW_BYTES_MIN
-    is_long = not are_few and (fills_much or decodes_in_long_calls(units, spec))
-    if is_long or not (are_few or ahead is None):
-        room = windows_ahead(units, spec, None if is_long or ahead is None else 2 * ahead)
+    """`work`, which decodes these columns and the predicate's, on all pieces in their order; by several threads, as
+    many windows ahead as fit the share of memory."""
+    if _are_few(units) or _is_little(spec):
+        return map(work, _all_pieces(units, spec, counters, columns, share_bytes(units)))
+    # Of a limited number of rows the first window may have enough.
+    most = AHEAD_MAX if spec.limit is None else 1
+    ahead = windows_that_fit(units, spec, WINDOW_ROWS, most)
     # Those of another rowset than the largest may take twice as much, before they are cut.
     share = share_bytes(units)
-    items = _all_pieces(units, spec, counters, columns, min(share, 2 * share // room))
-    if is_long:
-        even = _even_rows(units)
-        items = items if even is None else evened(items, WINDOW_ROWS, even)
-        # Who has windows made ahead of himself has others that work on them, and who keeps them has nothing else to
-        # do: he helps.
-        # What is made of text may be a call of the reader's own threads, for which ours waits: then another decodes.
-        makes = ahead is not None and not helping
-        return in_parallel(items, work, room, helping=ahead is not None or keeping, alone=makes)
-    if are_few or ahead is None:
-        return map(work, items)
-    if not helping:
-        # Two pieces at once, if there is room for them; the last of a rowset may be a quarter larger.
-        fit = max(1, min(_PIECE_WINDOWS, room * 2 // 5))
-        ahead = max(1, min(ahead // _PIECE_WINDOWS, room * 4 // (5 * fit)))
-        window_bytes = max(1, _row_bytes(spec)) * WINDOW_ROWS
-
-        def most() -> int:
-            return max(1, min(fit, int(_PIECE_BYTES / (window_bytes * max(counters.share_left, 1 / 64)))))
-
-        return in_parallel(growing(items, WINDOW_ROWS, most), work, ahead, alone=True)
-    if spec.predicate is not None and room > 1:
-        items, room = in_twos(items, WINDOW_ROWS, counters), room // 2
-    return in_parallel(items, work, min(ahead, room), helping=True)
-
-
-def _even_rows(units: Sequence[ScanUnit]) -> int | None:
-    """Rows of a piece, where there are no more windows than processors: then one would wait for another's window, or
-    have none. None: pieces are windows."""
-    rows = [unit.upper - unit.lower for unit in units]
-    processors = ahead_max() // 2
-    least, part = max(1, WINDOW_ROWS // _EVEN_LEAST), max(1, WINDOW_ROWS // _EVEN_PARTS)
-    if sum(rows) < 2 * least or sum(-(-count // WINDOW_ROWS) for count in rows) > processors:
-        return None
-    even = max(least, -(-sum(rows) // (processors * part)) * part)
-    return even if even < WINDOW_ROWS else None
+    return in_parallel(
+        _all_pieces(units, spec, counters, columns, min(share, 2 * share // ahead)), work, ahead
+    )
 
 
 def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> pa.RecordBatch | None:
@@ -468,7 +363,7 @@ def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCount
     rowset; what comes from several rowsets is joined once a column.
     """
     stats = RowSetStats()
-    found: list[list[Pick]] = []
+    found: list[list[pa.Array]] = []
     count = 0
     try:
         for unit in units:
@@ -476,19 +371,15 @@ def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCount
             assert isinstance(rowset, DiskRowSet)
             counters.came_to((upper - 1) // WINDOW_ROWS + 1 - lower // WINDOW_ROWS, upper - lower)
             alive = rowset.liveness(spec.snapshot, lower, upper, stats)
-            if alive is None:
-                found.append(rowset.rows_between(spec.columns, spec.snapshot, lower, upper, stats))
-                count += upper - lower
-                continue
-            rowids = np.flatnonzero(alive) + lower
+            rowids = np.arange(lower, upper) if alive is None else np.flatnonzero(alive) + lower
             if len(rowids):
-                found.append(rowset.picks(spec.columns, spec.snapshot, rowids, stats))
+                found.append(rowset.rows(spec.columns, spec.snapshot, rowids, stats))
                 count += len(rowids)
     finally:
         counters.add(stats)
     if not found:
         return None
-    return _batch(joined_columns(list(zip(*found, strict=True))), spec, count)
+    return _batch(_end_to_end(found), spec, count)
 
 
 def _are_looked_up(units: Sequence[ScanUnit], spec: ScanSpec) -> bool:
@@ -531,7 +422,7 @@ def _rows_of_keys(
 ) -> pa.RecordBatch | None:
     """The rows with these keys; None: there are none. Raises: ArrowInvalid for more text than an array holds."""
     keys.prepare_search()
-    found: list[Sequence[Pick]] = []
+    found: list[list[pa.Array]] = []
     count = 0
     stats = RowSetStats()
     for unit in units:
@@ -542,13 +433,12 @@ def _rows_of_keys(
             counters.came_to(len(np.unique(rowids // WINDOW_ROWS)), len(rowids))
             rowids = rowids[rowset.gather_liveness(spec.snapshot, rowids)]
         if len(rowids):
-            read = rowset.picks if isinstance(rowset, DiskRowSet) else rowset.rows
-            found.append(read(spec.columns, spec.snapshot, rowids, stats))
+            found.append(rowset.rows(spec.columns, spec.snapshot, rowids, stats))
             count += len(rowids)
     counters.add(stats)
     if not found:
         return None
-    arrays = joined_columns(list(zip(*found, strict=True)))
+    arrays = _end_to_end(found)
     return _batch([in_type(a, c, spec) for a, c in zip(arrays, spec.columns, strict=True)], spec, count)
 
 
@@ -561,6 +451,13 @@ def _all_pieces(
 ) -> Iterator[tuple[ScanUnit, int, int]]:
     each = ((unit, pieces(unit, spec, counters, columns, limit)) for unit in units)
     return ((unit, lower, upper) for unit, found in each for lower, upper in found)
+
+
+def _end_to_end(parts: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
+    """The columns of several parts, joined. Raises: ArrowInvalid for more text than an array holds."""
+    if len(parts) == 1:
+        return list(parts[0])
+    return [pa.concat_arrays(column) for column in zip(*parts, strict=True)]
 
 
 def _batch(arrays: Sequence[pa.Array], spec: ScanSpec, count: int) -> pa.RecordBatch:
@@ -708,7 +605,7 @@ def _get_values(
 ) -> tuple[np.ndarray, list[pa.Array]]:
     """`get_many` of columns outside the key."""
     places: list[np.ndarray] = []
-    pieces: list[Sequence[Pick]] = []
+    pieces: list[list[pa.Array]] = []
     keys.prepare_search()
     ordinals, offsets = tablet_slices(tablets)
     for ordinal, begin, end in zip(
@@ -734,11 +631,10 @@ def _get_values(
                 if not len(hit):
                     continue
             places.append(begin + lower + hit)
-            read = rowset.picks if isinstance(rowset, DiskRowSet) else rowset.rows
-            pieces.append(read(columns, snapshot, rowids))
+            pieces.append(rowset.rows(columns, snapshot, rowids))
     if not places:
         return np.empty(0, np.int64), [pa.nulls(0, column.type.arrow) for column in columns]
-    arrays = joined_columns(list(zip(*pieces, strict=True)))
+    arrays = _end_to_end(pieces)
     if not columns:
         return np.sort(np.concatenate(places)), []
     if len(places) == 1:

@@ -245,7 +245,7 @@ def _image(table: TableState, rowset: DiskRowSet, schema: Schema) -> RowSetImage
     try:
         rowset.keys.check()
     except KeysError:
-        arrays = [rowset.column(column, MAX_TIMESTAMP, 0, count) for column in table.schema.key_columns]
+        arrays = [rowset.decode(column, MAX_TIMESTAMP, 0, count) for column in table.schema.key_columns]
         keys = table.codec.encode(arrays)
         bounds = keys.at(0), keys.at(count - 1)
         if not keys.is_strictly_ascending() or bounds != (rowset.meta.key_min, rowset.meta.key_max):

@@ -40,7 +40,6 @@ from nyala.tablet.window import ScanCounters, ScanSpec, ScanUnit
 
 __all__ = [
     "Fitting",
-    "decodes_in_long_calls",
     "fit_together",
     "most_at_once",
     "share_bytes",
@@ -228,19 +227,3 @@ def most_at_once(units: Sequence[ScanUnit]) -> int:
             ended += 1
         most = max(most, begun - ended)
     return max(most, 1)
-
-
-def decodes_in_long_calls(units: Sequence[ScanUnit], spec: ScanSpec) -> bool:
-    """Whether threads that decode beside one another gain by it: calls that let go of the interpreter's lock are long,
-    as those for text are.
-
-    Numbers and codewords are decoded by calls of 20 to 300 µs, with as much Python between them. A thread that lets go
-    of the lock for so short a time has it again before another was woken to take it; what takes turns so is slower than
-    one thread by itself.
-    """
-    disk = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
-    if not disk:
-        return True
-    largest = max(disk, key=lambda rowset: rowset.row_count)
-    readers = (largest.base_column(column.id) for column in _columns(spec, spec.columns))
-    return any(reader is not None and reader.decodes_in_long_calls for reader in readers)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import decimal
 import functools
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
-from nyala.cfile.kernels import Demand, Stretch
-from nyala.cfile.reader import CFileReader
 from nyala.errors import StorageError
 from nyala.schema.types import ColumnType, parse_type
 
@@ -96,39 +91,8 @@ class _Opened:
         view[: len(data)] = data
         return len(data)
 
-    def descriptor(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
     def close(self) -> None:
         pass
-
-
-def count_fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many blocks each call asked for that reads several."""
-    calls: list[int] = []
-    fetch, read_values, sieve = CFileReader.fetch, CFileReader.read_values, CFileReader.sieve
-
-    def counted(self: CFileReader, places: Any) -> list[pa.Buffer]:
-        calls.append(len(places))
-        return fetch(self, places)
-
-    def counted_values(self: CFileReader, stretches: Sequence[Stretch], rows: Any = None) -> list[int]:
-        declined = read_values(self, stretches, rows)
-        done = [of for place, of in enumerate(stretches) if place not in declined]
-        if done:
-            calls.append(sum(sum(of.touched) for of in done))
-        return declined
-
-    def counted_sieve(self: CFileReader, demands: Sequence[Demand], *rest: Any) -> int:
-        found = sieve(self, demands, *rest)
-        if found >= 0:
-            calls.append(sum(sum(of.stretch.touched) for of in demands))
-        return found
-
-    monkeypatch.setattr(CFileReader, "fetch", counted)
-    monkeypatch.setattr(CFileReader, "read_values", counted_values)
-    monkeypatch.setattr(CFileReader, "sieve", counted_sieve)
-    return calls
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.cfile.memory import MemoryFiles
 
 from nyala.cfile import format
-from nyala.cfile.block import BlockHeader, column_validity, decode_block, encode_block, line_of
+from nyala.cfile.block import BlockHeader, column_validity, decode_block, encode_block
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec
 from nyala.cfile.encoding import choose_encoding
@@ -29,7 +29,9 @@ def block_of(array: pa.Array, compression: int = format.COMPRESSION_NONE) -> byt
 
 
 def decoded(block: bytes, row_count: int) -> pa.Array:
-    return decode_block(FORM, pa.py_buffer(block), 0, row_count, None, "f", 64)
+    return decode_block(FORM, pa.py_buffer(block), 0, row_count, None, "f", 64).decode(
+        0, row_count, FORM.arrow
+    )
 
 
 def test_only_what_says_something_is_stored() -> None:
@@ -102,65 +104,11 @@ def test_check_looks_at_the_file_and_not_at_the_cache() -> None:
             writer.finish()
         reader = CFileReader(files, path, BlockCache(1 << 20))
         column = reader.column(key)
-        assert column is not None and column.read(0, len(array)).equals(array)
+        assert column is not None and column.decode(0, len(array)).equals(array)
         reader.check()
         content = bytearray(files.content[path])
         content[70] ^= 1  # in the first block: values, or the dictionary
         files.content[path] = bytes(content)
-        assert column.read(0, len(array)).equals(array)
+        assert column.decode(0, len(array)).equals(array)
         with pytest.raises(CorruptionError, match="at offset 48"):
             reader.check()
-
-
-def lines(values: list[int | None], compression: int = format.COMPRESSION_NONE) -> bytes:
-    array = pa.array(values, pa.int32())
-    encoding, encoder, _ = choose_encoding("for", FORM, array)
-    return b"".join(encode_block(encoding, encoder, compression, column_validity(array), len(array)))
-
-
-SCATTERED = [7 * (row * row % 91) + 1000 for row in range(200)]
-_FOR_FIELDS = {name: (start, size) for name, start, size in format.FOR_HEADER.fields}
-
-
-def test_a_plain_line_is_parsed_in_one_look() -> None:
-    """The short way gives other rows than the long one, of which every proof is tested."""
-    block = pa.py_buffer(lines(SCATTERED))
-    long = decode_block(FORM, block, 0, 200, None, "f", 64, as_="frames", is_compared=True)
-    short = line_of(FORM, block, 0, 200)
-    assert short is not None
-    for name in ("form", "row_count", "base", "step", "unit", "bits", "start", "null_count"):
-        assert getattr(short, name) == getattr(long, name), name
-    assert short.data.equals(long.data) and short.validity is None
-
-
-@pytest.mark.parametrize(
-    ("block", "rows"),
-    {
-        "NULLs": (lines([*SCATTERED[:199], None]), 200),
-        "compressed": (lines([5, 7] * 5000, format.COMPRESSION_ZSTD), 10_000),
-        "plain": (block_of(pa.array(SCATTERED, pa.int32())), 200),
-        "of other rows": (lines(SCATTERED), 199),
-        "shorter than any": (lines(SCATTERED)[:40], 200),
-        "cut": (lines(SCATTERED)[:-16], 200),
-        "longer": (lines(SCATTERED) + bytes(16), 200),
-    }.values(),
-)
-def test_every_other_block_goes_the_long_way(block: bytes, rows: int) -> None:
-    assert line_of(FORM, pa.py_buffer(block), 0, rows) is None
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("unit", 0), ("layout", format.FOR_WIDE), ("layout", 9), ("bits", 65), ("bits", 1), ("base", 1 << 31),
-        ("step", 1 << 40),
-    ],
-)  # fmt: skip
-def test_what_no_writer_wrote_is_no_line(field: str, value: int) -> None:
-    """A forged block would be read beyond its end, or have values that are none of the type."""
-    block = bytearray(lines(SCATTERED))
-    start, size = _FOR_FIELDS[field]
-    start += format.BLOCK_HEADER.size
-    block[start : start + size] = value.to_bytes(size, "little")
-    assert line_of(FORM, pa.py_buffer(bytes(block)), 0, 200) is None
-    assert line_of(FORM, pa.py_buffer(lines(SCATTERED)), 200, 200) is None, "of other ordinals"

@@ -13,7 +13,7 @@ from tests.unit.cfile.memory import MemoryFiles
 from nyala.cfile import cache as cache_module
 from nyala.cfile.cache import _ENTRY_OVERHEAD_BYTES, BlockCache, Memo, new_owner
 from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec
-from nyala.cfile.read_stats import ReadStats
+from nyala.cfile.read_stats import Access, ReadStats
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
 from nyala.schema.types import parse_type
@@ -121,13 +121,13 @@ def test_a_path_used_again_does_not_bring_back_old_blocks(files: MemoryFiles) ->
     cache = BlockCache(1 << 20)
     reader = reader_of(files, "f", pa.array([1, 2]), cache)
     column = reader.column(COLUMN)
-    assert column is not None and column.read(0, 2).to_pylist() == [1, 2]
+    assert column is not None and column.decode(0, 2).to_pylist() == [1, 2]
     assert cache.size_bytes > 0
     reader.close()
     assert (len(cache), cache.size_bytes) == (0, 0)
     files.unlink("f")
     column = reader_of(files, "f", pa.array([3, 4]), cache).column(COLUMN)
-    assert column is not None and column.read(0, 2).to_pylist() == [3, 4]
+    assert column is not None and column.decode(0, 2).to_pylist() == [3, 4]
 
 
 def test_cached_blocks_own_their_memory(files: MemoryFiles) -> None:
@@ -138,14 +138,14 @@ def test_cached_blocks_own_their_memory(files: MemoryFiles) -> None:
     assert column is not None and column.block_count == 16
     read_buffer, kept = reader.read_buffer, []
     reader.read_buffer = lambda *where: kept.append(read_buffer(*where)) or kept[-1]  # type: ignore
-    column.read(0, 1000)
+    column.decode(0, 1000)
     (data,) = kept
     for block in range(16):
-        array = cache.get(reader._owner, (column.place.offset, "plain", block))
-        (values,) = (buffer for buffer in array.buffers() if buffer)  # type: ignore
+        array = cache.get(reader._owner, (column.place.offset, block))
+        (values,) = (buffer for buffer in array.array.buffers() if buffer)  # type: ignore
         assert not data.address <= values.address < data.address + data.size, "cut out of one read"
     stats = ReadStats()
-    assert column.read(0, 1000, stats=stats).to_pylist() == list(range(1000))
+    assert column.decode(0, 1000, stats=stats).to_pylist() == list(range(1000))
     assert stats == ReadStats(cache_hits=16)
 
 
@@ -154,7 +154,7 @@ def test_reading_past_the_cache(files: MemoryFiles) -> None:
     cache = BlockCache(1 << 20)
     column = reader_of(files, "f", pa.array(range(1000)), cache).column(COLUMN)
     assert column is not None
-    column.read(0, 1000, fill_cache=False)
+    column.decode(0, 1000, access=Access.ONCE)
     assert len(cache) == 0
 
 
@@ -168,7 +168,7 @@ def test_many_threads(files: MemoryFiles) -> None:
     def read(seed: int) -> None:
         for step in range(200):
             lower = (seed * 131 + step * 37) % 1900
-            if column.read(lower, lower + 100).to_pylist() != list(range(lower, lower + 100)):
+            if column.decode(lower, lower + 100).to_pylist() != list(range(lower, lower + 100)):
                 wrong.append(lower)
 
     threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]

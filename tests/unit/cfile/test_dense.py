@@ -8,7 +8,6 @@ import io
 
 import google_crc32c
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,18 +19,15 @@ from tests.unit.cfile.test_roundtrip import COLUMN, written
 
 from nyala.cfile import format
 from nyala.cfile.block import BlockHeader, decode_block, encode_blocks, read_header
-from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import ColumnWriteSpec
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.dump import dump
-from nyala.cfile.encoded_rows import FrameRows, picked
 from nyala.cfile.encoding import choose_encoding, encoding_by_code
 from nyala.cfile.physical import physical
+from nyala.cfile.read_stats import Access
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
 from nyala.errors import CorruptionError, StorageError
-from nyala.schema.arrow_values import rows_of
-from nyala.schema.constraint import NULL_ONLY, Constraint
 from nyala.schema.types import parse_type
 
 INT32 = physical(parse_type("int32"))
@@ -71,7 +67,7 @@ def test_a_fifth_of_nulls_makes_a_column_dense(type: str, null_count: int, is_de
     (header,) = headers(files, column)
     assert header.placement == (format.PLACEMENT_DENSE if is_dense else format.PLACEMENT_HOLES)
     assert column.footer.has_dense == is_dense
-    assert same(column.read(0, 100), array)
+    assert same(column.decode(0, 100), array)
 
 
 def test_a_block_without_nulls_and_one_of_nulls_have_nothing_to_place() -> None:
@@ -81,7 +77,7 @@ def test_a_block_without_nulls_and_one_of_nulls_have_nothing_to_place() -> None:
     column = written(files := MemoryFiles(), array, "int32", "plain", "none", block_size_bytes=512)
     found = [(of.null_count, of.placement, of.values_length) for of in headers(files, column)]
     assert found == [(0, 0, 512), (128, 0, 0), (128, 0, 0), (55, 1, 36)]
-    assert column.read(0, len(array)).equals(array)
+    assert column.decode(0, len(array)).equals(array)
     text = "\n".join(dump(files, *files.content))
     assert "rows [384, 448), NULLs 55, dense, plain" in text and text.count("dense") == 1
 
@@ -91,7 +87,7 @@ def test_runs_have_holes() -> None:
     values = pa.array(np.repeat(np.arange(40), 100), mask=np.arange(4000) % 3 > 0)
     column = written(files := MemoryFiles(), values, "int64", "rle")
     assert [of.placement for of in headers(files, column)] == [format.PLACEMENT_HOLES]
-    assert not column.footer.has_dense and column.read(0, 4000).equals(values)
+    assert not column.footer.has_dense and column.decode(0, 4000).equals(values)
 
 
 @pytest.mark.parametrize(("type", "encoding"), ALLOWED)
@@ -107,74 +103,11 @@ def test_whatever_is_read_of_a_sparse_column_is_as_it_was(
     lower = data.draw(st.integers(0, count - 1))
     upper = data.draw(st.integers(lower + 1, count))
     expected = array.slice(lower, upper - lower)
-    read = [column.read(lower, upper), column.read(lower, upper, scanning=True)]
-    if column.has_dictionary:
-        read.append(column.read_codes(lower, upper).dictionary_decode())
-    if column.has_runs:
-        read.append(rows_of(column.read_runs(lower, upper)))
-    for one in read:
+    for one in [column.decode(lower, upper), column.decode(lower, upper, access=Access.SCAN)]:
         one.validate(full=True)
         assert same(one, expected)
-    if type in ("decimal(9,2)", "decimal(18,0)"):
-        assert column.read_narrow(lower, upper).cast(array.type).equals(expected)
     rows = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=9)), np.int64)
-    assert same(column.singles.gather(rows), array.take(pa.array(rows)))
-
-
-FRAMES = {
-    "a line": np.random.default_rng(1).integers(-500, 5000, 400),
-    "a unit": np.random.default_rng(1).integers(0, 9, 400) * 1_000_000,
-    "a slope": np.arange(400) * 1000 + np.random.default_rng(2).integers(0, 4, 400),
-    "numbers with gaps": np.cumsum(np.random.default_rng(1).integers(1, 30, 400)) * 7,
-    "far apart": np.array([-(2**63), 2**63 - 1] * 200),
-    "one value": np.full(400, 17),
-}
-
-
-@pytest.mark.parametrize("name", FRAMES)
-@pytest.mark.parametrize(("rows", "size"), [(533, None), (4000, None), (1024, 4096)])
-def test_rows_are_asked_of_sparse_frames_as_of_others(name: str, rows: int, size: int | None) -> None:
-    """A filter on a column that is mostly NULL would find other rows, or none."""
-    values = FRAMES[name]
-    array = sparse(pa.array(values), rows)
-    column = written(files := MemoryFiles(), array, "int64", "for", block_size_bytes=size)
-    assert {of.placement for of in headers(files, column)} == {format.PLACEMENT_DENSE}
-    assert_answers(column.frames(0, rows), array, values)
-    # Blocks that a scan does not read to their end stay in the cache, in memory of their own.
-    cached = written(MemoryFiles(), array, "int64", "for", block_size_bytes=size, cache=BlockCache(1 << 20))
-    for _ in range(2):
-        assert_answers(cached.frames(1, rows - 1), array.slice(1, rows - 2), values)
-
-
-def assert_answers(frames: FrameRows, array: pa.Array, values: npt.NDArray[np.int64]) -> None:
-    ends = np.sort(values)[[0, 100, 300, 399]].tolist()
-    for constraint in (
-        Constraint.one_of([ends[1]]),
-        Constraint.one_of(values[::7].tolist()),
-        Constraint.between(parse_type("int64"), ends[1], ends[2]),
-        Constraint.between(parse_type("int64"), None, ends[0]),
-        Constraint(null="none"),
-        NULL_ONLY,
-    ):
-        expected = [constraint.admits(value) for value in array.to_pylist()]
-        assert frames.matches(constraint).tolist() == expected
-        kept = np.flatnonzero(expected)
-        if len(kept):
-            assert picked(frames, kept).equals(array.take(pa.array(kept)))
-
-
-def test_rows_are_asked_of_sparse_codewords_as_of_others() -> None:
-    words = pa.array(["red", "green", "blue", ""]).take(
-        pa.array(np.random.default_rng(1).integers(0, 4, 500))
-    )
-    array = sparse(words, 3000)
-    column = written(MemoryFiles(), array, "string", "dictionary")
-    assert column.footer.dictionary_count == 4
-    encoded = column.encoded(0, 3000)
-    assert encoded is not None
-    above = Constraint.between(parse_type("string"), "c", None)
-    for constraint in (Constraint.one_of(["green", ""]), above, NULL_ONLY):
-        assert encoded.matches(constraint).tolist() == [constraint.admits(word) for word in array.to_pylist()]
+    assert same(column.gather(rows), array.take(pa.array(rows)))
 
 
 def test_a_sparse_column_takes_the_encoding_of_its_values() -> None:
@@ -234,7 +167,7 @@ def block_of(array: pa.Array, *, dense: bool) -> bytes:
 
 
 def decoded(block: bytes, rows: int) -> pa.Array:
-    return decode_block(INT32, pa.py_buffer(block), 0, rows, None, "f", 64)
+    return decode_block(INT32, pa.py_buffer(block), 0, rows, None, "f", 64).decode(0, rows, pa.int32())
 
 
 SOME = pa.array([1, None, 3, None, None, 6, 7], pa.int32())
@@ -280,7 +213,7 @@ def test_a_block_and_its_column_say_the_same_of_placement(type: str) -> None:
     with pytest.raises(
         CorruptionError, match="expected placement 1 beside NULLs, as the column's footer says"
     ):
-        found.read(0, len(array), scanning=True)
+        found.decode(0, len(array), access=Access.SCAN)
 
 
 @pytest.mark.parametrize("type", ["decimal(9,2)", "decimal(18,0)"])
@@ -301,8 +234,8 @@ def test_a_decimal_of_too_many_digits_is_the_same_with_and_without_nulls(type: s
     found = CFileReader(files, path).column(COLUMN)
     assert found is not None
     rows = np.array([0, 1, 4])
-    assert found.singles.gather(rows).is_null().to_pylist() == [False, True, False]
-    assert found.singles.gather(rows).equals(found.read(0, 5, scanning=True).take(pa.array(rows)))
+    assert found.gather(rows).is_null().to_pylist() == [False, True, False]
+    assert found.gather(rows).equals(found.decode(0, 5, access=Access.SCAN).take(pa.array(rows)))
 
 
 def test_a_bitmap_of_other_rows_is_refused() -> None:
@@ -336,14 +269,8 @@ def test_dense_blocks_of_any_encoding_are_read(encoding: int, ones: list[bool]) 
     validity = array.is_valid().buffers()[1]
     (parts,) = encode_blocks(known, encoder, format.COMPRESSION_NONE, validity, len(ones), 20, dense=True)
     block = pa.py_buffer(b"".join(parts))
-    assert decode_block(INT32, block, 0, len(ones), None, "f", 0).equals(array)
-    if encoding == format.ENCODING_RLE:
-        assert decode_block(INT32, block, 0, len(ones), None, "f", 0, as_="runs").equals(array)
-    else:
-        with pytest.raises(
-            CorruptionError, match="expected a block of runs, found one of encoding bitshuffle"
-        ):
-            decode_block(INT32, block, 0, len(ones), None, "f", 0, as_="runs")
+    found = decode_block(INT32, block, 0, len(ones), None, "f", 0)
+    assert found.decode(0, len(ones), pa.int32()).equals(array)
 
 
 def test_bitmaps_of_few_values_are_small() -> None:
@@ -354,6 +281,6 @@ def test_bitmaps_of_few_values_are_small() -> None:
         writer.append_column(ColumnWriteSpec(COLUMN, parse_type("int64"), "for"), array)
         writer.finish()
     column = CFileReader(files, "f").column(COLUMN)
-    assert column is not None and column.read(0, rows).equals(array)
+    assert column is not None and column.decode(0, rows).equals(array)
     (header,) = headers(files, column)
     assert header.validity_compression == format.COMPRESSION_ZSTD and header.validity_length * 8 < 0.35 * rows

@@ -41,7 +41,7 @@ def test_places_make_the_directory_needless(files: MemoryFiles, places: tuple[Co
     assert files.reads == [(places[1].offset, places[1].length)]
     column_of(reader, 11)
     assert len(files.reads) == 1
-    assert column.read(5, 7).to_pylist() == [55, 66]
+    assert column.decode(5, 7).to_pylist() == [55, 66]
     assert files.opens == 1
     assert reader.columns() == tuple(place.key for place in places)
 
@@ -60,11 +60,11 @@ def test_neighbouring_blocks_are_one_read(files: MemoryFiles, places: tuple[Colu
     """A scan would make a system call for every block."""
     column = column_of(CFileReader(files, "f", places=places), 10)
     stats = ReadStats()
-    column.read(0, 2000, stats=stats)
+    column.decode(0, 2000, stats=stats)
     assert (stats.reads, stats.blocks_read, stats.cache_hits) == (1, 16, 0)
     assert stats.bytes_read == 16 * (32 + 16) + 16_000
     stats = ReadStats()
-    column.singles.gather(np.array([0, 130, 1999, 131, 0]), stats=stats)
+    column.gather(np.array([0, 130, 1999, 131, 0]), stats=stats)
     assert (stats.reads, stats.blocks_read) == (2, 3), "the first two are neighbours, the last is not"
 
 
@@ -75,7 +75,7 @@ def test_reads_are_not_without_bounds(
     monkeypatch.setattr("nyala.cfile.format.COALESCED_READ_BYTES_MAX", 3 * 1072)
     column = column_of(CFileReader(files, "f", places=places), 10)
     stats = ReadStats()
-    assert column.read(0, 2000, stats=stats).to_pylist() == list(range(0, 20_000, 10))
+    assert column.decode(0, 2000, stats=stats).to_pylist() == list(range(0, 20_000, 10))
     assert (stats.reads, stats.blocks_read) == (6, 16)
 
 
@@ -137,7 +137,7 @@ def test_a_block_of_another_place_is_damage(files: MemoryFiles, places: tuple[Co
     length = second - first
     files.content["f"] = content[:second] + content[first:second] + content[second + length :]
     with pytest.raises(CorruptionError, match="expected the block of 128 rows from ordinal 128"):
-        column.read(128, 256)
+        column.decode(128, 256)
 
 
 def test_what_is_no_column_file(files: MemoryFiles) -> None:
@@ -181,7 +181,7 @@ def test_check_finds_what_reading_does_not(files: MemoryFiles, places: tuple[Col
 def test_a_closed_reader_lets_go(files: MemoryFiles, places: tuple[ColumnPlace, ...]) -> None:
     """Files of dropped rowsets would stay open."""
     with CFileReader(files, "f", places=places) as reader:
-        column_of(reader, 10).read(0, 1)
+        column_of(reader, 10).decode(0, 1)
         assert reader._file is not None
     assert reader._file is None
     reader.close()
@@ -204,10 +204,10 @@ def test_look_ups_keep_blocks_in_the_form_that_takes_least_room(
     cache = BlockCache(1 << 30)
     column = column_of(CFileReader(files, "f", cache), 7)
     rows = np.array([49_000, 3, 3])
-    assert column.singles.gather(rows).equals(values.take(pa.array(rows)))
-    assert column.read(100, 130).equals(values.slice(100, 30))
+    assert column.gather(rows).equals(values.take(pa.array(rows)))
+    assert column.decode(100, 130).equals(values.slice(100, 30))
     assert cache.size_bytes < 50_000 * bytes_per_row + 2000
     stats = ReadStats()
-    column.singles.gather(rows, stats=stats)
-    column.read(100, 130, stats=stats)
+    column.gather(rows, stats=stats)
+    column.decode(100, 130, stats=stats)
     assert (stats.cache_hits, stats.reads) == (2, 0)

@@ -16,6 +16,7 @@ from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import BASE, DELTA_VALUE, KEY, ColumnKey, ColumnWriteSpec
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.memory import pool
+from nyala.cfile.read_stats import Access
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
 from nyala.schema.types import parse_type
@@ -51,7 +52,7 @@ def test_every_type_in_every_encoding(files: MemoryFiles, type: str, encoding: s
     for compression, null_share in itertools.product(("default", "none", "zlib"), (0.0, 0.3, 1.0)):
         array = make_values(type, 1000, null_share=null_share)
         column = written(files, array, type, encoding, compression, block_size_bytes=2048)
-        read = column.read(0, 1000)
+        read = column.decode(0, 1000)
         assert read.type == parse_type(type).arrow
         assert same(read, array)
         assert (column.row_count, column.null_count) == (1000, array.null_count)
@@ -62,7 +63,7 @@ def test_every_compression(files: MemoryFiles, compression: str) -> None:
     """A table whose columns were given a compression could not be read, or would not be smaller."""
     array = pa.array(["the same words again and again"] * 2000)
     column = written(files, array, "string", "plain", compression)
-    assert column.read(0, 2000).equals(array)
+    assert column.decode(0, 2000).equals(array)
     assert (column.size_bytes < 30_000) == (compression != "none")
 
 
@@ -70,7 +71,7 @@ def test_values_that_do_not_shrink_are_stored_as_they_are(files: MemoryFiles) ->
     """Random bytes would be decompressed at every read for nothing."""
     noise = pa.array([np.random.default_rng(0).bytes(1000) for _ in range(50)], pa.binary())
     column = written(files, noise, "binary", "plain", "zstd")
-    assert column.read(0, 50).equals(noise)
+    assert column.decode(0, 50).equals(noise)
     assert column.size_bytes < 50_000 + 400
 
 
@@ -97,7 +98,7 @@ def test_any_part_of_any_column(column_of: tuple[str, pa.Array, str, str, int], 
     for _ in range(3):
         lower = data.draw(st.integers(0, len(array)))
         upper = data.draw(st.integers(lower, len(array)))
-        part = column.read(lower, upper, fill_cache=data.draw(st.booleans()))
+        part = column.decode(lower, upper, access=data.draw(st.sampled_from(Access)))
         part.validate(full=True)
         assert same(part, array.slice(lower, upper - lower))
         if len(array):
@@ -105,7 +106,7 @@ def test_any_part_of_any_column(column_of: tuple[str, pa.Array, str, str, int], 
             if data.draw(st.booleans()):
                 ordinals.sort()
             rows = np.array(ordinals, np.int64)
-            assert same(column.singles.gather(rows), array.take(pa.array(rows)))
+            assert same(column.gather(rows), array.take(pa.array(rows)))
     if cache is not None:
         cache.check()
 
@@ -119,8 +120,8 @@ def test_chunked_large_and_dictionary_values(files: MemoryFiles) -> None:
         expected.cast(pa.large_string()),
         expected.dictionary_encode(),
     ):
-        assert written(files, form, "string").read(0, 4).equals(expected)
-    assert len(written(files, pa.chunked_array([], pa.string()), "string").read(0, 0)) == 0
+        assert written(files, form, "string").decode(0, 4).equals(expected)
+    assert len(written(files, pa.chunked_array([], pa.string()), "string").decode(0, 0)) == 0
 
 
 def test_keys_come_back_with_64_bit_offsets(files: MemoryFiles) -> None:
@@ -131,9 +132,9 @@ def test_keys_come_back_with_64_bit_offsets(files: MemoryFiles) -> None:
         writer.finish()
     column = CFileReader(files, "keys").column(ColumnKey(KEY))
     assert column is not None
-    assert column.read(0, 3).equals(keys)
-    assert column.singles.gather(np.array([2, 0])).equals(keys.take(pa.array([2, 0])))
-    assert column.read(1, 1).type == pa.large_binary()
+    assert column.decode(0, 3).equals(keys)
+    assert column.gather(np.array([2, 0])).equals(keys.take(pa.array([2, 0])))
+    assert column.decode(1, 1).type == pa.large_binary()
 
 
 def test_many_columns_of_different_lengths_in_one_file(files: MemoryFiles) -> None:
@@ -150,7 +151,7 @@ def test_many_columns_of_different_lengths_in_one_file(files: MemoryFiles) -> No
     assert reader.columns() == tuple(arrays)
     for key, count in arrays.items():
         column = reader.column(key)
-        assert column is not None and column.read(0, count).to_pylist() == list(range(count))
+        assert column is not None and column.decode(0, count).to_pylist() == list(range(count))
     assert reader.column(ColumnKey(BASE, 0, 10)) is None
     reader.check()
 
@@ -180,7 +181,7 @@ def test_plain_values_are_not_copied(files: MemoryFiles) -> None:
     assert column.block_count == 4
     pools = [pa.default_memory_pool(), pool()]
     before = [each.bytes_allocated() for each in pools]
-    block = column.read(column.rows_per_block, 2 * column.rows_per_block)
+    block = column.decode(column.rows_per_block, 2 * column.rows_per_block)
     taken = sum(each.bytes_allocated() for each in pools) - sum(before)
     read = int(column.footer.block_lengths[1])
     assert read <= taken < read + 64, "the memory that the block was read into, which Arrow rounds up"
@@ -194,7 +195,7 @@ def test_sorted_dictionary(files: MemoryFiles) -> None:
     array = pa.array(["b", "é", "a", "b", None] * 1000)
     column = written(files, array, "string")
     assert column.encoding == "dictionary"
-    column.read(0, 1)
-    dictionary = column.source.dictionary(None)
+    column.decode(0, 1)
+    dictionary = column.decode(0, 1, column.cheap_type).dictionary
     assert dictionary is not None and dictionary.to_pylist() == ["a", "b", "é"]
-    assert pc.all(pc.equal(column.read(0, len(array)), array)).as_py()
+    assert pc.all(pc.equal(column.decode(0, len(array)), array)).as_py()

@@ -151,12 +151,12 @@ def test_a_scan_of_one_column_does_not_open_the_changes_of_another(tmp_path):
     run = build_run("redo", np.array([3]), 200, pa.array(["changed"]))
     disk = disk.with_flushed_deltas([redo(tmp_path, disk, "1.redo", {t.id: run}, {t.id: t.type})], 200)
     (tmp_path / "1.redo").write_bytes(b"")
-    assert disk.column(v, MAX_TIMESTAMP, 0, 4).to_pylist() == [0, 1, 2, 3]
-    assert disk.column(t, 199, 0, 4).to_pylist()[3] == "text 6", (
+    assert disk.decode(v, MAX_TIMESTAMP, 0, 4).to_pylist() == [0, 1, 2, 3]
+    assert disk.decode(t, 199, 0, 4).to_pylist()[3] == "text 6", (
         "nor when the snapshot is older than the change"
     )
     with pytest.raises(CorruptionError, match="1.redo"):
-        disk.column(t, 200, 0, 4)
+        disk.decode(t, 200, 0, 4)
 
 
 def test_a_column_added_later_reads_its_default_and_its_changes(tmp_path):
@@ -164,10 +164,10 @@ def test_a_column_added_later_reads_its_default_and_its_changes(tmp_path):
     schema, _, disk = rowset(tmp_path, count=4)
     added = dataclasses.replace(schema.by_name("v"), id=schema.next_column_id, name="added", read_default=7)
     assert disk.zone(added.id) is None
-    assert disk.column(added, MAX_TIMESTAMP, 1, 3).to_pylist() == [7, 7]
+    assert disk.decode(added, MAX_TIMESTAMP, 1, 3).to_pylist() == [7, 7]
     disk.deltas.append(np.array([2]), 200, {added.id: pa.array([9], pa.int32())})
-    assert disk.column(added, MAX_TIMESTAMP, 1, 3).to_pylist() == [7, 9]
-    assert disk.column(added, 199, 1, 3).to_pylist() == [7, 7]
+    assert disk.decode(added, MAX_TIMESTAMP, 1, 3).to_pylist() == [7, 9]
+    assert disk.decode(added, 199, 1, 3).to_pylist() == [7, 7]
     assert disk.gather(added, 200, np.array([2, 0])).to_pylist() == [9, 7]
     eight, seven = Constraint.one_of([8]), Constraint.one_of([7])
     assert excluded(disk, added, eight, 199, 0, 4)
@@ -273,7 +273,7 @@ def test_z1_a_skipped_window_holds_no_row_that_matches_at_the_snapshot(
                 file = redo(folder, disk, f"{step}.redo", frozen.frozen[0].runs(), {v.id: v.type})
                 disk = frozen.with_flushed_deltas([file], 200 + step)
         for snapshot in (80, INSERTED, 201, 203, MAX_TIMESTAMP):
-            values = disk.column(v, snapshot, 0, 512).to_pylist()
+            values = disk.decode(v, snapshot, 0, 512).to_pylist()
             for lower in range(0, 512, 8 * window):
                 inside = values[lower : lower + 8 * window]
                 if excluded(disk, v, constraint, snapshot, lower, lower + len(inside)):

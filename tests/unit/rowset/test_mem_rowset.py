@@ -50,7 +50,7 @@ def test_r1_rowids_are_the_order_of_arrival():
     assert rows.insert(keys(1, 3), shared, 1, 2, 5) == 0
     assert rows.insert(keys(0, 2), batch([0, 2]), 0, 2, 6) == 2
     assert rows.find(keys(0, 1, 2, 3, 4)).tolist() == [2, 0, 3, 1, -1]
-    assert rows.column(VAL, MAX_TIMESTAMP, 0, 4).to_pylist() == [10, 30, 0, 20]
+    assert rows.decode(VAL, MAX_TIMESTAMP, 0, 4).to_pylist() == [10, 30, 0, 20]
     assert rows.gather(TEXT, MAX_TIMESTAMP, np.array([3, 0, 3])).to_pylist() == ["t2", "t1", "t2"]
     assert rows.order().tolist() == [2, 0, 3, 1]
     assert rows.keys_of(rows.order()).is_strictly_ascending()
@@ -74,7 +74,7 @@ def test_batches_of_different_schemas_are_joined_column_by_column() -> None:
             assert shared.batch is not None
             shared = dataclasses.replace(shared, batch=shared.batch.select([2, 0, 1]))
         rows.insert(keys(number), shared, 0, 1, number + 1)
-    assert rows.column(VAL, MAX_TIMESTAMP, 0, 70).to_pylist() == list(range(0, 700, 10))
+    assert rows.decode(VAL, MAX_TIMESTAMP, 0, 70).to_pylist() == list(range(0, 700, 10))
 
 
 def test_timestamps_may_be_one_for_each_row():
@@ -98,7 +98,7 @@ def test_rows_between_key_bounds(lower, upper, expected):
     rows = memory((1, [5]), (2, [1, 7]), (3, [3]))
     bounds = [None if bound is None else keys(bound).at(0) for bound in (lower, upper)]
     chosen = rows.rowids_in(KeyRange(*bounds))
-    values = rows.column(K, MAX_TIMESTAMP, 0, 4).to_numpy()
+    values = rows.decode(K, MAX_TIMESTAMP, 0, 4).to_numpy()
     assert set(values[chosen].tolist()) == expected
 
 
@@ -144,7 +144,7 @@ def test_r4_readers_see_whole_inserts_while_a_writer_goes_on():
             snapshot = published[0]
             count = rows.row_count
             alive = rows.liveness(snapshot, 0, count)
-            found = rows.column(VAL, snapshot, 0, count).to_numpy()
+            found = rows.decode(VAL, snapshot, 0, count).to_numpy()
             found = found if alive is None else found[alive]
             if len(found) != 20 * snapshot or not (found == snapshot).all():
                 wrong.append((snapshot, found))

@@ -65,7 +65,7 @@ def numbers(value: int) -> pa.Array:
 
 
 def column(found: DiskRowSet, column_id: int) -> set[object]:
-    return set(found.column(SCHEMA.by_id(column_id), MAX_TIMESTAMP, 0, COUNT).to_pylist())
+    return set(found.decode(SCHEMA.by_id(column_id), MAX_TIMESTAMP, 0, COUNT).to_pylist())
 
 
 def test_the_newest_file_that_has_a_column_has_it(tmp_path: Path) -> None:

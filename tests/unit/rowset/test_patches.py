@@ -12,21 +12,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from tests.support import no_threads, open_database
+from tests.support import open_database
 
 import nyala
-from nyala.cfile.encoded_rows import FrameRows
-from nyala.cfile.encoding.frame import Frame
-from nyala.cfile.first_pass import PASSES
 from nyala.delta.delta_file import DeltaFile
 from nyala.rowset import changes, disk_rowset
-from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.rowset.patches import Patch
-from nyala.schema.types import parse_type
-from nyala.tablet import parallel, read_path
+from nyala.tablet import read_path
 
 ROWS = 6000
 WINDOW = 1024
@@ -165,20 +158,6 @@ def test_a_moment_before_the_changes_is_read_as_it_was(tmp_path: Path) -> None:
                 )
 
 
-def test_what_is_remembered_goes_with_the_next_change(tmp_path: Path) -> None:
-    """A patch, or a column laid over with it, would outlive the flush that made it old."""
-    with open_database(tmp_path / "s") as db:
-        table = db.create_table("t", {"k": "int64", "n": nyala.column("int32", encoding="for")}, "k")
-        table.insert({"k": range(ROWS), "n": range(ROWS)})
-        table.flush()
-        for value in (-1, -2, -3):
-            table.update({"k": range(0, ROWS, 3), "n": [value] * (ROWS // 3)})
-            table.flush()
-            for _ in range(3):
-                assert table.count(f"n = {value}") == ROWS // 3
-                assert table.scan(["n"]).to_arrow().column("n").to_pylist().count(value) == ROWS // 3
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[nyala.Database]:
     with open_database(tmp_path / "s") as db:
@@ -212,98 +191,3 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[DeltaFile]:
 
     monkeypatch.setattr(DeltaFile, "newest", noted)
     return read
-
-
-def test_changes_are_read_and_laid_over_one_another_once_for_all_windows_and_columns_of_a_scan(
-    files_only: nyala.Table, readings: list[DeltaFile]
-) -> None:
-    """Each file's one block holds changes of six windows, which two threads read at once, first for the predicate and
-    then for the values: it would be decoded twelve times."""
-    for scans, expected in enumerate((2, 4, 4, 4), 1):
-        found = files_only.scan(
-            ["n", "text"], where="n < 0 AND n > -12"
-        ).to_arrow()  # text is read by threads
-        assert found.num_rows == ROWS // 15
-        assert len(readings) == expected, f"after {scans} scans"
-
-
-def test_a_scan_without_predicate_finds_the_column_as_it_is_from_the_third_time_on(
-    files_only: nyala.Table, readings: list[DeltaFile], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Base and changes would be decoded, and laid over one another, for each scan."""
-    decoded: list[None] = []
-    original = Frame.rows_into
-
-    def noted(self: Frame, *arguments: Any) -> Any:
-        decoded.append(None)
-        return original(self, *arguments)
-
-    sums = []
-    for _ in range(2):
-        sums.append(sum(files_only.scan(["n"]).to_arrow().column("n").to_pylist()))
-    monkeypatch.setattr(Frame, "rows_into", noted)
-    before = len(readings)
-    sums.append(sum(files_only.scan(["n"]).to_arrow().column("n").to_pylist()))
-    assert len(set(sums)) == 1 and (len(readings), decoded) == (before, [])
-
-
-def test_a_predicate_on_a_changed_column_decodes_no_value_of_other_rows(
-    files_only: nyala.Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One change of a column would cost the decoding of all of it."""
-    for _ in range(2):  # after the second the patch is kept
-        files_only.scan(["n"], where="n = -15").to_arrow()
-    monkeypatch.setattr(Frame, "array", lambda *_: pytest.fail("a block was decoded whole"))
-    monkeypatch.setattr(FrameRows, "array", lambda *_, **__: pytest.fail("a window was decoded whole"))
-    monkeypatch.setattr(DiskRowSet, "column", lambda *_, **__: pytest.fail("a window was read whole"))
-    monkeypatch.setattr(DiskRowSet, "coded", lambda *_, **__: pytest.fail("a window was read whole"))
-    rows = files_only.scan(["k", "n"], where="n = 7 AND m = 7").to_arrow().column("k").to_pylist()
-    assert rows == [k for k in range(ROWS) if k % 1000 == 7 and k % 9 == 7 and k % 10 and k % 15]
-
-
-def test_what_satisfies_a_demand_is_worked_out_once_for_all_windows(
-    files_only: nyala.Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each window would compare its part of the changes anew, and each scan."""
-    worked: list[int] = []
-    original = Patch._asked
-
-    def noted(self: Patch, demanded: Any) -> Any:
-        worked.append(len(self))
-        return original(self, demanded)
-
-    monkeypatch.setattr(Patch, "_asked", noted)
-    monkeypatch.setattr(changes, "_STRETCH_ROWS_MIN", ROWS)
-    monkeypatch.setattr(parallel, "_workers", no_threads)  # which may both be first
-    for _ in range(4):
-        assert files_only.count("n < 0 AND m < 9") == ROWS // 10 + ROWS // 30
-    assert len(worked) == 2, "the first scan's patch goes, the second's stays"
-
-
-def test_the_first_scan_leaves_nothing_in_the_cache_not_even_of_the_last_few_rows(
-    store: nyala.Database, files_only: nyala.Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is read once would push out what look-ups need, and lie in memory that nobody had touched before.
-
-    6,000 rows are five windows and a piece of one; a scan was taken for a look-up at the piece.
-    """
-    monkeypatch.setattr(parallel, "_workers", no_threads)  # windows in their order
-    cache = store._writer().cache
-    assert ROWS % WINDOW
-    before = cache.size_bytes  # what the updates looked up
-    for column in ("m", "n"):
-        files_only.scan([column]).to_arrow()
-        assert cache.size_bytes == before, column
-    for _ in range(PASSES):
-        for column in ("m", "n"):
-            files_only.scan([column]).to_arrow()
-    assert cache.size_bytes > before + 2 * 4 * ROWS
-
-
-def test_numbers_of_a_patch_lie_where_numbers_may_lie() -> None:
-    """Kernels take them as they are; what a token or somebody else's buffer has may lie anywhere."""
-    wanted = [125, -700, 1]
-    data = pa.py_buffer(b"x" + np.array(wanted).tobytes()).slice(1)
-    values = pa.Array.from_buffers(pa.int64(), 3, [None, data])
-    numbers = Patch(parse_type("int64"), np.arange(3, dtype=np.int32), values).numbers
-    assert numbers.flags.aligned and numbers.tolist() == wanted

@@ -275,7 +275,7 @@ class MiniTablet:
             for lower in range(0, rowset.row_count, window):
                 upper = min(lower + window, rowset.row_count)
                 alive = rowset.liveness(snapshot, lower, upper)
-                table = [rowset.column(c, snapshot, lower, upper).to_pylist() for c in self.schema.columns]
+                table = [rowset.decode(c, snapshot, lower, upper).to_pylist() for c in self.schema.columns]
                 for index, row in enumerate(zip(*table, strict=True)):
                     if alive is None or alive[index]:
                         key = row[: self.schema.key_count]
@@ -304,7 +304,7 @@ class MiniTablet:
         rows: dict[Row, Row] = {}
         for rowset in self.rowsets():
             keys = [
-                rowset.column(c, snapshot, 0, rowset.row_count).to_pylist() for c in self.schema.key_columns
+                rowset.decode(c, snapshot, 0, rowset.row_count).to_pylist() for c in self.schema.key_columns
             ]
             for rowid, key in enumerate(zip(*keys, strict=True)):
                 if rowset.is_live(snapshot, rowid):

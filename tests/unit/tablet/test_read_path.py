@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,15 +20,14 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support import open_database, pieces_read
+from tests.support import open_database
 
 import nyala
-from nyala.cfile.first_pass import PASSES
 from nyala.cfile.memory import pool
 from nyala.database import Database
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.scan import make_spec
-from nyala.tablet import parallel, read_path, window
+from nyala.tablet import parallel, read_path
 from nyala.tablet.parallel import in_parallel
 from nyala.tablet.read_path import (
     ScanCounters,
@@ -39,7 +37,6 @@ from nyala.tablet.read_path import (
     get_many,
     pieces,
     plan,
-    read_window,
     run,
     windows,
 )
@@ -333,52 +330,13 @@ def test_without_order_a_batch_is_a_window_at_most(world: World, tiny: Callable[
     assert max(sizes) <= 7 and sum(sizes) == len(world.at(now)) and len(sizes) > 10
 
 
-def test_few_selected_rows_are_gathered_and_many_are_read_whole(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A predicate that finds one row must not decode all other columns; the rows are the same either way."""
-    now = world.states[-1][0]
-    everything = make_spec(world.table, now, ("s", "n"), None, None, False)
-    unit = max(
-        (u for u in plan(world.table, everything, ScanCounters()) if isinstance(u.rowset, DiskRowSet)),
-        key=lambda u: u.upper - u.lower,
-    )
-    _, (texts, numbers) = read_window(
-        unit, everything, unit.lower, unit.upper, everything.columns, ScanCounters()
-    )
-    where = f"s = '{texts[3].as_py()}' AND n = {numbers[3].as_py()} OR a = 100"
-    spec = make_spec(world.table, now, ("t", "f"), where, None, False)
-    results = []
-    for share in (0.0, 1.1):
-        calls: list[str] = []
-        for method in ("gather", "column", "encoded"):
-            real = getattr(DiskRowSet, method)
-
-            def noted(
-                self: Any, column: Any, *rest: Any, method: str = method, real: Any = real, calls: list[str] = calls,
-                **options: Any,
-            ) -> Any:  # fmt: skip
-                calls.append(method + " " + column.name)
-                return real(self, column, *rest, **options)
-
-            monkeypatch.setattr(DiskRowSet, method, noted)
-        monkeypatch.setattr(window, "GATHER_SHARE", share)
-        selected, arrays = read_window(unit, spec, unit.lower, unit.upper, spec.columns, ScanCounters())
-        monkeypatch.undo()
-        results.append(([] if selected is None else selected.tolist(), [a.to_pylist() for a in arrays]))
-        others = {call for call in calls if call.split()[1] in ("t", "f")}
-        # Words are picked out of their blocks as they lie there.
-        assert others == ({"encoded t", "gather f"} if share else {"encoded t", "column f"})
-    assert results[0] == results[1] and len(results[0][0]) == 1
-
-
 def test_columns_of_rows_that_are_not_selected_are_not_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a predicate finds nothing in a window, no other column is decoded."""
     spec = make_spec(world.table, world.states[-1][0], ("t",), "a = 77 OR f = 77", None, False)
     read: list[str] = []
-    for method in ("gather", "column"):
+    for method in ("gather", "decode"):
         real = getattr(DiskRowSet, method)
 
         def noted(self: Any, column: Any, *rest: Any, real: Any = real, **options: Any) -> Any:
@@ -569,7 +527,7 @@ def test_blocks_are_counted_for_the_columns_that_are_asked_for(world: World) -> 
 def test_results_come_in_order_and_a_few_ahead() -> None:
     """A scan of a large table keeps only some windows in memory, whatever the consumer does."""
     begun: list[int] = []
-    ahead = 2 * (parallel.os.cpu_count() or 1)  # type: ignore[attr-defined]
+    ahead = parallel.AHEAD_MAX
     lock = threading.Lock()
 
     def work(item: int) -> int:
@@ -585,31 +543,11 @@ def test_results_come_in_order_and_a_few_ahead() -> None:
     assert len(begun) <= 100 + ahead
 
 
-class AtOnce:
-    """In the place of the threads: whatever may be in memory before its turn is. `called` has one for each that was
-    to come."""
-
-    def __init__(self) -> None:
-        self.called: list[None] = []
-
-    def submit(self, run: Callable[[], None]) -> None:
-        self.called.append(None)
-        run()
-
-
-def starts(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """One for each time that another thread is to come."""
-    threads = AtOnce()
-    monkeypatch.setattr(parallel, "_workers", lambda alone: threads)
-    return threads.called
-
-
 def test_a_scan_of_more_than_memory_limit_holds_a_part_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wide windows, two ahead for each processor, would be all of the table, however slowly it is read."""
-    starts(monkeypatch)
-    monkeypatch.setattr(parallel.os, "cpu_count", lambda: 8)  # type: ignore[attr-defined]
+    monkeypatch.setattr(read_path, "AHEAD_MAX", 16)
     monkeypatch.setattr(read_path, "WINDOW_ROWS", 1 << 15)
     windows, rows, limit_bytes = 12, 12 << 15, 16_000_000
     with open_database(tmp_path / "s", memory_limit_bytes=limit_bytes) as db:
@@ -624,7 +562,7 @@ def test_a_scan_of_more_than_memory_limit_holds_a_part_of_it(
         total_bytes = rows * (8 + 95 + 4)
         assert total_bytes > 2 * limit_bytes
         pools = [pool(), *([pa.default_memory_pool()] if pool() != pa.default_memory_pool() else [])]
-        for _ in range(PASSES + 1):  # the last time blocks go to the cache, which has a quarter of the limit
+        for _ in range(3):  # the last time blocks go to the cache, which has a quarter of the limit
             gc.collect()
             before = sum(each.bytes_allocated() for each in pools)
             most = seen = count = 0
@@ -651,232 +589,8 @@ def test_any_number_of_windows(count: int) -> None:
     assert count != 1 or threads == {threading.get_ident()}
 
 
-@pytest.mark.parametrize(
-    ("columns", "where", "threads"),
-    [
-        (["n", "word"], None, False),
-        (["n"], "word = 'w3'", False),
-        (["text"], None, True),
-        (["n"], "shuffled > 5", False),
-        (["n", "text"], "n < 9", True),
-    ],
-)
-def test_threads_decode_only_what_is_decoded_in_long_calls(
-    columns: list[str], where: str | None, threads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Numbers and codewords are decoded in calls so short that two threads wait for the interpreter's lock most of the
-    time: they would take longer than one."""
-    begun = starts(monkeypatch)
-    monkeypatch.setattr(read_path, "WINDOW_ROWS", 1000)
-    rows = 20_000
-    with open_database(tmp_path / "s") as db:
-        schema = {
-            "k": "int64",
-            "n": nyala.column("int32", encoding="for"),
-            "shuffled": nyala.column("int32", encoding="bitshuffle"),
-            "word": nyala.column("string", encoding="dictionary"),
-            "text": nyala.column("string", encoding="plain"),
-        }
-        table = db.create_table("t", schema, "k")
-        table.insert(
-            [{"k": k, "n": k, "shuffled": k, "word": f"w{k % 5}", "text": f"t{k}"} for k in range(rows)]
-        )
-        table.flush()
-        assert table.scan(columns, where=where).to_arrow().num_rows
-        assert bool(begun) == threads
-        begun.clear()
-        assert table.count(where) == (rows if where is None else table.scan(where=where).to_arrow().num_rows)
-
-
-@pytest.mark.parametrize(
-    ("columns", "where", "threads"),
-    [(["k", "n", "m"], None, True), (["n", "m"], None, False), (["k", "n", "m"], "n > 5", False)],
-)
-def test_threads_fill_memory_for_who_keeps_it_all(
-    columns: list[str], where: str | None, threads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Most of `to_arrow` is the system's clearing of pages, by one thread; a stream is given the same memory again, and
-    rows of a few bytes are decoded before a thread has begun."""
-    begun = starts(monkeypatch)
-    monkeypatch.setattr(read_path, "WINDOW_ROWS", 1000)
-    rows = 20_000
-    with open_database(tmp_path / "s") as db:
-        table = db.create_table("t", {"k": "int64", "n": "int32", "m": "int32"}, "k")
-        table.insert({"k": np.arange(rows), "n": np.arange(rows), "m": np.arange(rows)})
-        table.flush()
-        found = table.scan(columns, where=where).to_arrow()
-        wanted = np.arange(rows) if where is None else np.arange(6, rows)
-        assert all(column.to_pylist() == wanted.tolist() for column in found.columns)
-        assert bool(begun) == threads
-        begun.clear()
-        assert table.scan(columns, where=where).to_reader().read_all().equals(found) and not begun
-
-
-@pytest.mark.parametrize("rows", [7_000, 8_192, 12_000, 16_000, 20_000])
-def test_few_windows_are_read_in_pieces_of_one_size(
-    rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Text of a window and a half would be read by one thread, and by another for half of the time."""
-    monkeypatch.setattr(read_path, "WINDOW_ROWS", 8_192)
-    monkeypatch.setattr(read_path, "ahead_max", lambda: 4)
-    read = pieces_read(monkeypatch)
-    with open_database(tmp_path / "s") as db:
-        schema = {"k": "int64", "text": nyala.column("string", encoding="plain")}
-        table = db.create_table("t", schema, "k")
-        table.insert({"k": np.arange(rows), "text": [f"text {n}" for n in range(rows)]})
-        table.flush()
-        table.delete(where="k = 5000")
-        found = table.scan().to_arrow()
-        assert found["k"].to_pylist() == [n for n in range(rows) if n != 5000]
-        assert found["text"].to_pylist() == [f"text {n}" for n in range(rows) if n != 5000]
-        even = sorted(read)
-        assert sum(even) == rows
-        if rows <= 2 * 8_192:
-            assert len(even) == 2 and even[1] - even[0] < 2_048
-        else:
-            assert even == [rows - 2 * 8_192, 8_192, 8_192]
-        assert table.scan(where="k BETWEEN 6000 AND 6500").to_arrow()["k"].to_pylist() == [*range(6000, 6501)]
-        assert table.scan(limit=10).to_arrow()["k"].to_pylist() == [*range(10)]
-
-
-def test_what_no_thread_has_begun_the_consumer_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who reads a scan would wait until a busy machine wakes a thread for it."""
-
-    class Asleep:
-        def submit(self, run: Callable[[], None]) -> None:
-            """It is never woken."""
-
-    monkeypatch.setattr(parallel, "_workers", lambda alone: Asleep())
-    for how in ({}, {"helping": True}, {"alone": True}):
-        for ahead in (1, 3, None):
-            assert list(in_parallel(range(10), lambda item: -item, ahead, **how)) == [-n for n in range(10)]
-
-
-class Together:
-    """Threads of which each has begun with something, or found nothing to do, when who called it goes on."""
-
-    def __init__(self) -> None:
-        self.begun = threading.Event()
-        self.threads: list[threading.Thread] = []
-
-    def submit(self, run: Callable[[], None]) -> None:
-        self.begun.clear()
-        self.threads.append(threading.Thread(target=run, daemon=True))
-        self.threads[-1].start()
-        while self.threads[-1].is_alive() and not self.begun.wait(0.01):
-            pass
-
-
-def test_a_consumer_that_helps_does_what_is_wanted_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two threads one would wait for the other all the time. Results and errors still come in their order."""
-    threads, others, here = Together(), threading.Event(), threading.get_ident()
-    done: dict[int, int] = {}
-
-    def work(item: int) -> int:
-        if threading.get_ident() != here:
-            threads.begun.set()
-        if item == 1:
-            assert others.wait(30), "who waits for the second does the others"
-        done[item] = threading.get_ident()
-        if item == 4:
-            others.set()
-        if item == 3:
-            raise nyala.CorruptionError("a block is damaged")
-        return -item
-
-    monkeypatch.setattr(parallel, "_worker_count", lambda alone: 1)
-    monkeypatch.setattr(parallel, "_workers", lambda alone: threads)
-    found = []
-    with pytest.raises(nyala.CorruptionError, match="damaged"):
-        for result in in_parallel(range(10), work, 4, helping=True):
-            found.append(result)
-    assert found == [0, -1, -2]
-    assert done[1] != here and {done[item] for item in (0, 2, 3, 4)} == {here}
-    threads.threads[0].join(30)
-
-
-@pytest.mark.parametrize("helping", [False, True])
-def test_who_decodes_with_the_threads_is_one_of_them(monkeypatch: pytest.MonkeyPatch, helping: bool) -> None:
-    """More that decode at once than there are processors would take turns, and each have what all need in its cache."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 3)
-    monkeypatch.setattr(parallel, "_pools", {})
-    changed = threading.Condition()
-    at_work = most = 0
-
-    def work(item: int) -> int:
-        nonlocal at_work, most
-        with changed:
-            at_work += 1
-            most = max(most, at_work)
-            changed.notify_all()
-            changed.wait_for(lambda: most >= 3, timeout=30)
-            changed.wait_for(lambda: most > 3, timeout=0.1)  # for one who should not be
-            at_work -= 1
-        return -item
-
-    assert list(in_parallel(range(6), work, helping=helping)) == [-item for item in range(6)]
-    parallel._pools.pop(False).shutdown()
-    assert most == 3
-
-
-def test_a_thread_goes_on_with_a_scan_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To be woken for each window costs as long as half of it. When all places are taken it is there for others; when
-    one is free again it is called again."""
-    threads = Together()
-    done: dict[int, int] = {}
-    full = threading.Semaphore(0)
-
-    def work(item: int) -> int:
-        threads.begun.set()
-        done[item] = threading.get_ident()
-        full.release()
-        return -item
-
-    monkeypatch.setattr(parallel, "_worker_count", lambda alone: 1)
-    monkeypatch.setattr(parallel, "_workers", lambda alone: threads)
-    results = in_parallel(range(10), work, 4)
-    assert next(results) == 0
-    for _ in range(4):
-        assert full.acquire(timeout=30)
-    threads.threads[0].join(30)
-    assert sorted(done) == [0, 1, 2, 3], "what the consumer has is one of the four"
-    assert len({done[item] for item in (1, 2, 3)}) == 1 and done[1] != done[0]
-    assert next(results) == -1
-    threads.threads[-1].join(30)
-    assert len(threads.threads) == 2 and sorted(done) == [0, 1, 2, 3, 4]
-    assert list(results) == [-n for n in range(2, 10)]
-
-
-def test_nothing_is_begun_for_who_stopped_asking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if the collector ends the scan in a thread that is about to take the next window of it."""
-    threads, has_first = Together(), threading.Event()
-    begun: list[int] = []
-
-    def items() -> Iterator[int]:
-        for item in range(100):
-            if item == 5:
-                assert has_first.wait(30)
-                results.close()
-            yield item
-
-    def work(item: int) -> int:
-        begun.append(item)
-        threads.begun.set()
-        return item
-
-    monkeypatch.setattr(parallel, "_workers", lambda alone: threads)
-    results: Any = in_parallel(items(), work, 50)
-    assert next(results) == 0
-    has_first.set()
-    for thread in threads.threads:
-        thread.join(30)
-        assert not thread.is_alive(), "it waits for itself"
-    assert max(begun) <= 5
-
-
-@pytest.mark.parametrize("how", [{}, {"helping": True}, {"alone": True}])
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
-def test_an_error_between_windows_reaches_the_consumer(count: int, how: dict[str, bool]) -> None:
+def test_an_error_between_windows_reaches_the_consumer(count: int) -> None:
     """A footer that is read when the scan comes to it may be damaged, too: in its turn, after what came before it."""
 
     def items() -> Iterator[int]:
@@ -886,7 +600,7 @@ def test_an_error_between_windows_reaches_the_consumer(count: int, how: dict[str
     for _ in range(20):
         found = []
         with pytest.raises(nyala.CorruptionError, match="damaged"):
-            for result in in_parallel(items(), lambda item: item, **how):
+            for result in in_parallel(items(), lambda item: item):
                 found.append(result)
         assert found == list(range(count))
 
@@ -909,11 +623,10 @@ def test_an_error_in_a_window_reaches_the_consumer() -> None:
 def test_a_scan_goes_on_where_no_thread_can_be_had(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the interpreter shuts down, or the system has no more threads, the reading thread works alone."""
 
-    class None_:
-        def submit(self, *_: object) -> None:
-            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+    def refused(self: Any, *_: object) -> None:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
-    monkeypatch.setattr(parallel, "_workers", lambda alone: None_())
+    monkeypatch.setattr(parallel._Pool, "submit", refused)
     now = world.states[-1][0]
     assert collect(world, make_spec(world.table, now, ("s",), None, None, False)).num_rows == len(
         world.at(now)

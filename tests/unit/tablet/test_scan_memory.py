@@ -142,24 +142,6 @@ def test_what_is_explained_counts_whole_windows(db: nyala.Database) -> None:
     assert told["windows_skipped"] == 0 < told["windows_total"]
 
 
-def test_polars_is_given_windows_that_fit(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    pl = pytest.importorskip("polars")
-    made: list[int] = []
-    run_ahead = read_path.run_ahead
-
-    def noting(units, spec, counters, make, **named):  # type: ignore[no-untyped-def]
-        def noted(batch: pa.RecordBatch) -> object:
-            made.append(batch.nbytes)
-            return make(batch)
-
-        return run_ahead(units, spec, counters, noted, **named)
-
-    monkeypatch.setattr(read_path, "run_ahead", noting)
-    found = db["thin"].scan().to_polars_lazy().select(pl.col("s").str.len_bytes().sum()).collect()
-    assert found.item() == sum(400 + len(str(i)) for i in range(ROWS))
-    assert made and max(made) <= SHARE
-
-
 def test_duckdb_is_given_windows_that_fit(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("duckdb")
     given: list[int] = []
@@ -181,9 +163,7 @@ def test_narrow_rows_keep_their_windows_and_no_block_is_looked_at_for_it(
 ) -> None:
     asked: list[object] = []
     monkeypatch.setattr(DecodedSize, "steps", lambda *asking: asked.append(asking))
-    monkeypatch.setattr(
-        read_path, "ahead_max", lambda: 2
-    )  # of one processor: it does not matter who reads how much
+    monkeypatch.setattr(read_path, "AHEAD_MAX", 2)
     with nyala.connect(store, read_only=True) as db:
         rows = [batch.num_rows for batch in db["numbers"].scan().to_reader()]
     assert rows == [131_072, 140_000 - 131_072]

@@ -34,7 +34,6 @@ from tests.unit.tablet.ways import (
 )
 
 import nyala
-from nyala.cfile.first_pass import PASSES
 
 STEPS = st.lists(st.one_of(CHANGE, CHANGE, DELETE, FLUSH, MAJOR, ADD), min_size=1, max_size=8)
 
@@ -68,7 +67,7 @@ def test_the_same_rows_whatever_a_rowset_consists_of(steps: list[Step], data: st
                 if not asked or holds(test(found) for _, test in asked)
             ]
             with nyala.connect(path, read_only=True) as db:
-                for _ in range(data.draw(st.sampled_from([1, 1, PASSES + 1]))):
+                for _ in range(data.draw(st.sampled_from([1, 1, 3]))):
                     scan = db["t"].scan(names, where, at=at, order_by_key=True)
                     assert scan.to_arrow().to_pylist() == wanted
                     assert scan.compacted().to_arrow().to_pylist() == wanted

@@ -17,7 +17,7 @@ import pytest
 from tests.support import folder_in_memory, open_database
 
 import nyala
-from nyala.cfile import decoded_size, gathering
+from nyala.cfile import decoded_size
 from nyala.database import Database
 from nyala.errors import StorageError
 from nyala.rowset import image, mem_rowset
@@ -221,7 +221,7 @@ def test_an_answer_of_more_text_than_an_array_holds_comes_in_chunks(
     keys = [*range(150, -5, -1), 7, 7, *range(199, 150, -1)]
     expected = table.get_many({"k": keys}, columns=columns)
     assert expected.num_rows == len(keys) - 4
-    monkeypatch.setattr(gathering, "_TEXT_BYTES_MAX", 3000)
+    monkeypatch.setattr(pa, "concat_arrays", _refusing(pa.concat_arrays, 3000))
     found = table.get_many({"k": keys}, columns=columns)
     assert found.equals(expected) and found.num_rows == expected.num_rows
     if columns is None or "s" in columns:
@@ -236,10 +236,11 @@ def test_a_list_of_keys_with_more_text_than_an_array_holds_comes_in_pieces(
     """Cells may be larger than the default limit: pieces that do not fit one array are halved."""
     table = db.create_table("t", {"k": "int64", "s": "string"}, "k")
     values = texts("noise", 2000, 100)
-    table.insert({"k": range(2000), "s": values})
-    table.flush()
-    monkeypatch.setattr(gathering, "_TEXT_BYTES_MAX", 700)
-    keys = list(range(0, 2000, 40))
+    for part in range(2):
+        table.insert({"k": range(part, 2000, 2), "s": values[part::2]})
+        table.flush()
+    monkeypatch.setattr(pa, "concat_arrays", _refusing(pa.concat_arrays, 800))
+    keys = list(range(0, 2000, 39))
     found = table.scan(where=nyala.col("k").isin(keys)).to_arrow().sort_by("k")
     assert found["k"].to_pylist() == keys and found["s"].to_pylist() == [values[key] for key in keys]
     assert (
@@ -252,7 +253,7 @@ def test_a_single_row_is_not_asked_for_for_ever(db: Database, monkeypatch: pytes
     for part in range(2):
         table.insert({"k": [part], "s": [texts("noise", 1, 100)[0]]})
         table.flush()
-    monkeypatch.setattr(gathering, "_TEXT_BYTES_MAX", 50)
+    monkeypatch.setattr(pa, "concat_arrays", _refusing(pa.concat_arrays, 50))
     assert table.get_many({"k": [0, 1, 2]}).num_rows == 2
 
 

@@ -7,17 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from tests.support import open_database
 
 import nyala
-from nyala.rowset import disk_rowset
-from nyala.schema.predicate import BoundPredicate, bind
-from nyala.schema.schema import build_schema
-from nyala.schema.word_test import WordTest
-from nyala.tablet import read_path
+from nyala.tablet import read_path, window
 
 ROWS = 12_000
 WINDOW = 4096
@@ -62,21 +57,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows are small, and so is what is read as scans read."""
     monkeypatch.setattr(read_path, "WINDOW_ROWS", WINDOW)
-    monkeypatch.setattr(disk_rowset, "_SCAN_ROWS_MIN", 2048)
-
-
-@pytest.fixture
-def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of each time that a predicate was asked of values, how many rows."""
-    found: list[int] = []
-    original = BoundPredicate.evaluate
-
-    def noted(self: BoundPredicate, arrays: Any, n: int) -> npt.NDArray[np.bool_]:
-        found.append(n)
-        return original(self, arrays, n)
-
-    monkeypatch.setattr(BoundPredicate, "evaluate", noted)
-    return found
+    monkeypatch.setattr(window, "_SCAN_ROWS_MIN", 2048)
 
 
 def scanned(table: nyala.Table, where: str) -> list[dict[str, Any]]:
@@ -119,7 +100,7 @@ NOT_TOLD = {
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("where", [*TOLD, *NOT_TOLD])
-def test_the_same_rows(where: str, path: Path, evaluated: list[int]) -> None:
+def test_the_same_rows(where: str, path: Path) -> None:
     """As blocks are read, of blocks that are kept, and of values."""
     holds = (TOLD | NOT_TOLD)[where]
     expected = [r for r in all_rows() if holds(r)]
@@ -127,36 +108,9 @@ def test_the_same_rows(where: str, path: Path, evaluated: list[int]) -> None:
         for _ in range(4):
             assert scanned(db["t"], where) == expected
             assert db["t"].count(where) == len(expected)
-    assert not evaluated if where in TOLD else evaluated
 
 
-@pytest.mark.usefixtures("small")
-def test_a_word_is_asked_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pattern would be compared for each row, in each window."""
-    asked: list[int] = []
-    original = WordTest.admitted
-
-    def noted(self: WordTest, words: pa.Array) -> npt.NDArray[np.bool_]:
-        asked.append(len(words))
-        return original(self, words)
-
-    monkeypatch.setattr(WordTest, "admitted", noted)
-    with nyala.connect(path, read_only=True) as db:
-        scan = db["t"].scan(["n"], where="mode NOT LIKE '%AIR'")
-        assert scan.to_arrow().num_rows == sum("AIR" not in row(k)["mode"] for k in range(ROWS))
-    assert asked == [len(MODES)]
-
-
-def test_of_few_rows_no_dictionary_is_asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have as many words as the table has rows."""
-    monkeypatch.setattr(WordTest, "admitted", lambda *_: pytest.fail("all words were asked"))
-    with nyala.connect(path, read_only=True) as db:
-        where = "k >= 500 AND k < 600 AND mode NOT LIKE '%AIR' AND mode > 'G'"
-        expected = [row(k) for k in range(500, 600) if "AIR" not in row(k)["mode"] and row(k)["mode"] > "G"]
-        assert scanned(db["t"], where) == expected
-
-
-def test_many_words_are_asked_too(tmp_path: Path, evaluated: list[int]) -> None:
+def test_many_words_are_asked_too(tmp_path: Path) -> None:
     """Rows asked for a list of most of 70,000 words would cost more than to compare each row's word; marks do not."""
     count = 300_000
     numbers = np.random.default_rng(49).permutation(count) % 70_000
@@ -179,7 +133,6 @@ def test_many_words_are_asked_too(tmp_path: Path, evaluated: list[int]) -> None:
             for _ in range(4):
                 found = db["t"].scan(["k"], where=where).to_arrow()["k"].to_numpy()
                 assert np.array_equal(np.sort(found), np.flatnonzero(holds)), where
-    assert not evaluated
 
 
 def test_changes_are_asked_too(tmp_path: Path) -> None:
@@ -203,43 +156,3 @@ def test_changes_are_asked_too(tmp_path: Path) -> None:
                 assert old == [one for one in expected.values() if holds(one)], where
             table.flush()
         before.close()
-
-
-@pytest.mark.parametrize(
-    ("where", "tested", "is_told"),
-    [
-        ("mode <> 'a' AND n > 3", {"mode"}, True),
-        ("mode = 'a' AND kind IN (X'00') AND n > 3", set(), True),
-        ("mode > 'a' AND mode NOT IN ('c') AND kind = X'00'", {"mode"}, True),
-        ("mode LIKE 'a%' OR mode > 'x'", {"mode"}, True),
-        ("mode LIKE 'a%' OR n > 3", set(), False),
-        ("mode LIKE 'a%' OR kind2 = 'x'", set(), False),
-        ("mode <> 'a' AND mode IS NOT NULL", {"mode"}, False),
-        ("mode <> 'a' OR mode IS NULL", set(), False),
-        ("mode <> kind2 AND kind2 <> 'a'", {"kind2"}, False),
-        ("n <> 3", set(), False),
-        ("x <> 3.0 AND mode <> 'a'", {"mode"}, False),
-        ("NOT (mode = 'a' OR mode LIKE '%b')", {"mode"}, True),
-    ],
-)
-def test_what_is_told_by_words(where: str, tested: set[str], is_told: bool) -> None:
-    """What they do not say would not be asked of the rows that they leave."""
-    types: dict[str, Any] = {"n": "int32", "mode": nyala.column("string", nullable=True), "kind": "binary"}
-    schema = build_schema({"k": "int64", **types, "kind2": "string", "x": "double"}, ["k"])
-    predicate = bind(where, schema)
-    assert predicate is not None
-    assert set(predicate.word_tests) == tested and predicate.is_told == is_told
-
-
-def test_words_are_asked_all_that_is_said_of_them() -> None:
-    """A range beside a pattern would be left out, as who asks words asks nothing else of their column."""
-    predicate = bind(
-        "mode > 'b' AND mode NOT LIKE '%z' AND mode <> 'cc'",
-        build_schema({"k": "int64", "mode": "string"}, ["k"]),
-    )
-    assert predicate is not None
-    words = pa.array(["a", "b", "c", "cc", "cz", "é", "éz", ""])
-    assert predicate.word_tests["mode"].admitted(words).tolist() == [
-        False, False, True, False, False, True, False, False,
-    ]  # fmt: skip
-    assert predicate.word_tests["mode"].admitted(words[:0]).tolist() == []

@@ -18,8 +18,8 @@ from unittest import mock
 from hypothesis import strategies as st
 
 import nyala
-from nyala.rowset import changes, disk_rowset
-from nyala.tablet import read_path
+from nyala.rowset import changes
+from nyala.tablet import read_path, window
 from nyala.tablet.compaction import compact, run_here
 from nyala.tablet.compaction_plans import MajorPlan, MergePlan, MinorPlan, Plan
 from nyala.tablet.root import TabletState
@@ -94,7 +94,7 @@ def small_windows(rows: int = WINDOW) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for module, name, value in (
             (read_path, "WINDOW_ROWS", rows), (read_path, "_INLINE_ROWS", 0),
-            (disk_rowset, "_SCAN_ROWS_MIN", rows // 2), (changes, "_STRETCH_ROWS_MIN", rows),
+            (window, "_SCAN_ROWS_MIN", rows // 2), (changes, "_STRETCH_ROWS_MIN", rows),
         ):  # fmt: skip
             stack.enter_context(mock.patch.object(module, name, value))
         yield

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
-from nyala.cfile.memory import allocate, took
+from nyala.cfile.memory import allocate
 from nyala.cfile.physical import FIXED, Physical, fill_holes
 
 __all__ = ["Bitshuffle", "shuffle_bits", "unshuffle_bits"]
@@ -84,7 +84,6 @@ def unshuffle_bits(frame: pa.Buffer, count: int, width_bytes: int) -> pa.Buffer:
         raise ValueError(
             f"expected bit-shuffled data, found bytes that Blosc cannot read ({error})"
         ) from error
-    took(size)
     return values
 
 

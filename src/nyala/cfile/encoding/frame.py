@@ -3,8 +3,7 @@
     array       all values; rows_into: some of them, into the caller's memory
     matches     which rows have a number of a set, by comparing deltas: the set is brought to the deltas, not the deltas
                 to values (for dates a number of 16 bits a row is compared, for discounts one of 8)
-    pick        the values of a few rows, from their bits
-    words       the same as plain numbers, to be joined with those of other blocks
+    picked_into the values of a few rows, from their bits
     number      of one row
 
     FOR-fits    base, base + step · (rows - 1) and either plus unit · the greatest delta are values of the type
@@ -15,10 +14,8 @@ Immutable; any thread may use it.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,21 +23,14 @@ import pyarrow as pa
 
 from nyala.cfile import format, kernels
 from nyala.cfile.encoding.base import EncodedValues
-from nyala.cfile.kernels import Fill, Question
+from nyala.cfile.kernels import Fill
 from nyala.cfile.memory import allocate, scratch
 from nyala.cfile.number_set import NumberSet
 from nyala.cfile.physical import Physical
-from nyala.cfile.planes import (
-    fetch_planes,
-    fetch_rows,
-    plane_views,
-    planes_size,
-)
-from nyala.lazy_values import LazyValues, lazy_value
+from nyala.cfile.planes import planes_size
 
-__all__ = ["Frame", "Rows", "joined_words", "line_fits", "output", "value_bounds"]
+__all__ = ["Frame", "line_fits", "output", "value_bounds"]
 
-Rows: TypeAlias = "npt.NDArray[np.int64] | slice"  # a slice has both its ends
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 # Numbers that are no range are looked up in a table of all deltas, if these have so many bits at most: as codewords do.
 _LOOKED_UP_BITS_MAX: Final = 18
@@ -64,7 +54,7 @@ def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -
 
 
 @dataclass(frozen=True, eq=False)
-class Frame(LazyValues):
+class Frame:
     """A line: base, step, unit, and a delta for each row."""
 
     form: Physical
@@ -140,16 +130,12 @@ class Frame(LazyValues):
             None, lower, upper, out, at, width, True,
         )  # fmt: skip
 
-    def picked_into(self, out: pa.Buffer, at: int, width: int, rows: Rows, first: int = 0) -> Fill:
-        """`rows_into` of some rows, in their order; an array of them counts the frame's first as `first`."""
-        lower, upper, places = 0, 0, None
-        if isinstance(rows, slice):
-            lower, upper = rows.start, rows.stop
-        else:
-            places = np.ascontiguousarray(rows, np.int64)
+    def picked_into(self, out: pa.Buffer, at: int, width: int, rows: npt.NDArray[np.int64]) -> Fill:
+        """`rows_into` of some rows, in their order."""
+        places = np.ascontiguousarray(rows, np.int64)
         return Fill(
             self.data, self.start, self.bits, self.row_count, self.base, self.step, self.unit,
-            places, lower, upper, out, at, width, True, first,
+            places, 0, 0, out, at, width, True,
         )  # fmt: skip
 
     def matches(self, numbers: NumberSet, lower: int, upper: int) -> npt.NDArray[np.bool_]:
@@ -165,22 +151,6 @@ class Frame(LazyValues):
         if wanted == (0, (1 << self.bits) - 1):
             return np.ones(count, np.bool_)
         return self._in_range(*wanted, lower, upper)
-
-    def question(self, numbers: NumberSet, lower: int, upper: int) -> Question | None:
-        """`matches`, asked of several columns at once (`kernels.rows_matching`); None: it cannot be."""
-        if self.null_count:
-            return None
-        wanted = self._wanted(numbers)
-        if wanted is None or (isinstance(wanted, tuple) and not wanted):
-            return None
-        least, greatest, table = 0, 0, None
-        if isinstance(wanted, np.ndarray):
-            table = wanted.view(np.uint8)
-        else:
-            least, greatest = wanted
-        return Question(
-            self.data, self.start, self.bits, self.row_count, lower, upper, least, greatest, table
-        )
 
     def _wanted(self, numbers: NumberSet) -> tuple[int, int] | tuple[()] | npt.NDArray[np.bool_] | None:
         """The deltas of these numbers: a range, nothing, or of each delta whether it is one; None where deltas do not
@@ -213,36 +183,11 @@ class Frame(LazyValues):
         kernels.in_table(*place, table.view(np.uint8), out)
         return out.view(np.bool_)
 
-    def pick(self, rows: npt.NDArray[np.int64]) -> pa.Array:
-        """The values of these rows, none of them NULL, in their order."""
-        out, width = output(self.form, len(rows))
-        kernels.fill([self.picked_into(out, 0, width, rows)])
-        return pa.Array.from_buffers(self.form.arrow, len(rows), [None, out], 0)
-
-    def words(self, rows: Rows) -> npt.NDArray[Any]:
-        """The values of these rows, none of them NULL, as the numbers that are stored."""
-        dtype = self.form.dtype
-        assert dtype is not None
-        deltas = fetch_rows(self.planes, self.bits, rows)
-        values = deltas.astype(np.int64)
-        if self.unit != 1:
-            values = self._scaled(deltas)
-        values += self.base
-        if self.step:
-            places = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-            values += places * np.int64(self.step)
-        return values.astype(dtype, copy=False)
-
     def number(self, row: int) -> int:
         """The value of one row as the number that is stored. In Python, as NumPy's calls for one number cost more."""
         assert 0 <= row < self.row_count
         delta = kernels.delta_at(self.data, self.start, self.bits, self.row_count, row)
         return self.base + self.step * row + self.unit * delta
-
-    @lazy_value
-    def planes(self) -> tuple[tuple[int, int, npt.NDArray[Any]], ...]:
-        """The planes that the deltas lie in: see `plane_views`."""
-        return plane_views(self.data, self.start, self.bits, self.row_count)
 
     # -- inside --------------------------------------------------------------------------------------------
 
@@ -253,11 +198,6 @@ class Frame(LazyValues):
 
     def _greatest(self) -> int:
         return kernels.greatest(self.data, self.start, self.bits, self.row_count)
-
-    def _scaled(self, deltas: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        scaled: npt.NDArray[np.int64]
-        scaled = np.multiply(deltas, np.uint64(self.unit), dtype=np.uint64).view(np.int64)
-        return scaled
 
     def _check_line(self) -> None:
         if self.unit == 0:
@@ -270,60 +210,6 @@ class Frame(LazyValues):
                     f"expected values of {self.form.type}, found a line from {self.base} with step {self.step} "
                     f"and deltas up to {delta_max}"
                 )
-
-
-def joined_words(frames: Sequence[Frame], rows: Sequence[Rows]) -> npt.NDArray[Any]:
-    """`Frame.words` of several frames of one type, end to end.
-
-    Cost: a call or two for each frame's planes, which fetch the bytes; all else once for all frames of as many bits.
-    """
-    if len(frames) == 1:
-        return frames[0].words(rows[0])
-    places = [np.arange(of.start, of.stop) if isinstance(of, slice) else of for of in rows]
-    groups: dict[int, list[int]] = {}
-    for index, frame in enumerate(frames):
-        groups.setdefault(frame.bits, []).append(index)
-    if len(groups) == 1:
-        return _joined_alike(frames, places)
-    borders = list(itertools.accumulate(map(len, places), initial=0))
-    joined = np.empty(borders[-1], frames[0].form.dtype)
-    for members in groups.values():
-        values = _joined_alike([frames[index] for index in members], [places[index] for index in members])
-        start = 0
-        for index in members:
-            lower, upper = borders[index], borders[index + 1]
-            joined[lower:upper] = values[start : start + upper - lower]
-            start += upper - lower
-    return joined
-
-
-def _joined_alike(frames: Sequence[Frame], rows: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[Any]:
-    """`joined_words` of frames of as many bits each."""
-    first = frames[0]
-    all_rows = _end_to_end(rows)
-    counts = list(map(len, rows))
-    deltas = fetch_planes([frame.planes for frame in frames], rows, counts, all_rows, first.bits)
-    # FOR-fits: what is added up is a value of the type, and parts of the sum that wrap around do so twice.
-    values = deltas.astype(np.int64)
-    units = [frame.unit for frame in frames]
-    if any(unit != 1 for unit in units):
-        values *= _of_each(units, counts, np.uint64).view(np.int64)
-    values += _of_each([frame.base for frame in frames], counts, np.int64)
-    steps = [frame.step for frame in frames]
-    if any(steps):
-        values += all_rows * _of_each(steps, counts, np.int64)
-    return values.astype(first.form.dtype, copy=False)
-
-
-def _of_each(numbers: Sequence[int], counts: Sequence[int], dtype: Any) -> npt.NDArray[Any]:
-    """A frame's number for each of its rows; one for all of them where they agree."""
-    if numbers.count(numbers[0]) == len(numbers):
-        return np.array(numbers[:1], dtype)
-    return np.repeat(np.array(numbers, dtype), counts)
-
-
-def _end_to_end(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def output(form: Physical, rows: int) -> tuple[pa.Buffer, int]:

@@ -6,8 +6,7 @@
 Lengths are as narrow as the longest allows. They are at least 1 and make exactly the block's rows: one sum proves a
 decoder's output before memory for it is asked. A NULL continues the run before it.
 
-`runs` gives a block as it lies there, for predicates that are asked once per run; `packed` for single values, whose
-run is found by a search among the ends of runs.
+`block` keeps the runs: a filter tests each once, and a single row is found by a search among the ends.
 
 Source: Kudu schema design, "Run Length Encoding".
 """
@@ -23,10 +22,12 @@ import pyarrow as pa
 
 from nyala.cfile import format, kernels
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
+from nyala.cfile.encoding.column_block import ArrowBlock, ColumnBlock
+from nyala.cfile.encoding.run_block import RunBlock
 from nyala.cfile.memory import scratch
 from nyala.cfile.physical import BITS, Physical, fill_forward, fill_holes
 
-__all__ = ["RunLength", "Runs"]
+__all__ = ["RunLength"]
 
 _TYPES: Final = frozenset(
     (
@@ -34,7 +35,6 @@ _TYPES: Final = frozenset(
         *(format.TYPE_DATE, format.TYPE_TIMESTAMP),
     )
 )
-_RUN_ROWS_MIN: Final = 16  # on average; measured: up to 4 or 8, a run is dearer than its rows in the cache
 _END_BYTES: Final = 8  # of a run's end, in memory
 _LENGTH_DTYPES: Final[dict[int, np.dtype[Any]]] = {
     width: np.dtype(f"<u{width}") for width in format.RLE_LENGTH_WIDTHS
@@ -59,36 +59,6 @@ class _RunLengthEncoder:
         of_values = b"" if is_bool else values[starts].tobytes()
         header = format.RLE_HEADER.pack(len(starts), width, int(values[0]) if is_bool else 0, bytes(2))
         return pa.py_buffer(b"".join((header, of_values, of_lengths)))
-
-
-class Runs:
-    """A block of fixed width without NULLs, as look-ups keep it: a value for each run, and where the runs end."""
-
-    __slots__ = ("ends", "form", "values")
-
-    null_count: Final = 0
-
-    def __init__(self, form: Physical, values: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> None:
-        self.form: Final = form
-        self.values: Final = values
-        self.ends: Final = ends
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.values.nbytes + self.ends.nbytes)
-
-    def number(self, row: int) -> int:
-        """The value of one row as the number that is stored."""
-        return int(self.values[self.ends.searchsorted(row, side="right")])
-
-    def words(self, rows: npt.NDArray[np.int64] | slice) -> npt.NDArray[Any]:
-        """The values of these rows as the numbers that are stored."""
-        places = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-        words: npt.NDArray[Any] = self.values[self.ends.searchsorted(places, side="right")]
-        return words
-
-    def pick(self, rows: npt.NDArray[np.int64]) -> pa.Array:
-        return self.form.fixed_array(pa.py_buffer(self.words(rows)), len(rows), None, 0)
 
 
 class RunLength:
@@ -119,33 +89,13 @@ class RunLength:
             kernels.repeat(pa.py_buffer(values), values.itemsize, ends, pa.py_buffer(repeated))
         return form.fixed_array(pa.py_buffer(repeated), rows, block.validity, block.null_count)
 
-    def runs(self, form: Physical, block: EncodedValues) -> pa.Array:
-        """The runs of a block, as Arrow has them: a value or NULL each, and where it ends. Owns its memory.
-
-        Where runs are short, the rows: spreading what was found of each run costs more than to look at its few rows.
-        Raises: as `decode`.
-        """
-        int64_ends, values = _runs(form, block)
-        ends, missing = int64_ends.astype(np.int32), None
-        if block.null_count and len(ends) * _RUN_ROWS_MIN <= block.row_count:
-            ends, of_runs, missing = _cut_at_nulls(ends, block)
-            values = values[of_runs]
-        if len(ends) * _RUN_ROWS_MIN > block.row_count:
-            return self.decode(form, block)
-        if form.kind == BITS:
-            return pa.RunEndEncodedArray.from_arrays(ends, pa.array(values.astype(np.bool_), mask=missing))
-        validity = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
-        null_count = 0 if missing is None else int(missing.sum())
-        each = form.fixed_array(pa.py_buffer(values.tobytes()), len(values), validity, null_count)
-        return pa.RunEndEncodedArray.from_arrays(ends, each)
-
-    def packed(self, form: Physical, block: EncodedValues) -> Runs | pa.Array:
-        """`runs` of a block without NULLs, for single values; the rows where these take no more memory. Raises: as
-        `decode`."""
-        ends, values = _runs(form, block)
-        if len(ends) * (values.itemsize + _END_BYTES) >= block.row_count * values.itemsize:
-            return self.decode(form, block)
-        return Runs(form, values.copy(), ends)
+    def block(self, form: Physical, values: EncodedValues) -> ColumnBlock:
+        """A block as it lies; where runs are short, the rows: these take no more memory. Raises: as `decode`."""
+        ends, of_runs = _runs(form, values)
+        row_bytes = 1 if form.kind == BITS else of_runs.itemsize
+        if len(ends) * (row_bytes + _END_BYTES) >= values.row_count * row_bytes:
+            return ArrowBlock(self.decode(form, values))
+        return RunBlock(form, of_runs.copy(), ends, values.validity, values.null_count)
 
 
 def _runs(form: Physical, block: EncodedValues) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
@@ -181,17 +131,6 @@ def _runs(form: Physical, block: EncodedValues) -> tuple[npt.NDArray[np.int64], 
             f"{shortest}"
         )
     return ends, values
-
-
-def _cut_at_nulls(
-    ends: npt.NDArray[np.int32], block: EncodedValues
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-    """Runs that end here, cut where NULLs begin and end: (where the pieces end, of which run each is, whether NULL)."""
-    assert block.validity is not None
-    bits = np.unpackbits(np.frombuffer(block.validity, np.uint8), count=block.row_count, bitorder="little")
-    borders = np.flatnonzero(bits[1:] != bits[:-1]) + 1
-    pieces = np.union1d(ends, borders.astype(np.int32))
-    return pieces, ends.searchsorted(pieces), bits[pieces - 1] == 0
 
 
 def _bits(values: npt.NDArray[Any], ends: npt.NDArray[np.int64], rows: int) -> pa.Buffer:

@@ -34,7 +34,7 @@ cdef extern from *:
     bint _checked "NYALA_CHECKED"
     bint _has_avx2 "NYALA_HAS_AVX2"
 
-REVISION = 22
+REVISION = 23
 CHECKED = bool(_checked)
 HAS_AVX2 = bool(_has_avx2)
 
@@ -420,11 +420,8 @@ cdef int _plan(object asked, Job* job, Views views) except -1:
 
 
 include "picking.pxi"
-include "changes.pxi"
 include "questions.pxi"
 include "codewords.pxi"
 include "spreading.pxi"
-include "reading.pxi"
-include "sieving.pxi"
 include "runs.pxi"
 include "filters.pxi"

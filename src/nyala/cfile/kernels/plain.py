@@ -7,7 +7,7 @@ is a call of NumPy for each plane and each step, over vectors as long as the blo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,27 +19,22 @@ from nyala.cfile.planes import pick_one, pick_planes, unpack_planes
 __all__ = [
     "CHECKED",
     "REVISION",
-    "Answers",
     "Fill",
-    "Lay",
-    "Question",
     "delta_at",
     "fill",
     "greatest",
     "in_range",
     "in_table",
-    "lay",
     "lay_words",
     "places",
     "put_in",
     "repeat",
-    "rows_matching",
 ]
 __all__ += ["spread", "spread_ends", "views", "widen", "word_ends"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
-REVISION: Final = 22
+REVISION: Final = 23
 CHECKED: Final = False
 
 
@@ -61,39 +56,6 @@ class Fill(NamedTuple):
     width: int  # of a number in `out`, in bytes: 1, 2, 4, 8, or 16 for decimal128
     is_signed: bool  # whether one may be below zero, which numbers of 16 bytes are told
     first: int = 0  # what `rows` says of the frame's first row
-
-
-Answers: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]
-"""Rows, which ascend, that have another value than their block, and of each 1 if it is wanted, or 0. They are counted
-from the first of all rows that are asked about."""
-
-
-class Question(NamedTuple):
-    """Which of the rows [lower, upper) of a frame, at least one, have a delta in [least, greatest], or for which
-    `table[delta]` is 1."""
-
-    data: pa.Buffer
-    start: int  # of the planes in `data`
-    bits: int
-    block_rows: int  # of the frame
-    lower: int
-    upper: int
-    least: int
-    greatest: int
-    table: (
-        npt.NDArray[np.uint8] | None
-    )  # of 1 and 0; then the bounds say nothing, and there are at most 32 bits
-    changed: Answers | None = None  # of the column: of rows in this frame this is said instead
-
-
-class Lay(NamedTuple):
-    """Numbers of rows that have another value than their block, and where those lie that were picked from blocks."""
-
-    rows: npt.NDArray[np.int64]  # that were picked; they ascend, as do
-    changed: npt.NDArray[np.int32]  # the rows that have another value, picked or not
-    numbers: npt.NDArray[Any]  # of these: integers with a sign, of 1, 2, 4 or 8 bytes
-    out: pa.Buffer  # Arrow's memory, of the numbers of `rows`
-    width: int  # of a number there, as of `Fill`
 
 
 def fill(jobs: Sequence[Fill]) -> None:
@@ -136,64 +98,6 @@ def places(mask: npt.NDArray[np.uint8], out: npt.NDArray[np.int64]) -> int:
     found = np.flatnonzero(mask)
     out[: len(found)] = found
     return len(found)
-
-
-def rows_matching(questions: Sequence[Question], count: int, out: npt.NDArray[np.int64]) -> int:
-    """Which of the rows [0, count) are wanted by all columns: their numbers, which ascend, into `out`, which has room
-    for one more than there are rows.
-
-    questions: of each column those that cover all the rows, of frames that lie one behind the other; then the next
-               column's.
-    Returns: how many there are. Raises: ValueError for a delta that is not in its table.
-    Cost: a tile of rows at a time; of one of which nothing is left the other columns are not looked at.
-    """
-    mask: npt.NDArray[np.bool_] | None = None
-    answers: list[npt.NDArray[np.uint8]] = []
-    covered = 0
-    for asked in questions:
-        data, start, bits, block_rows, lower, upper, least, most, table, changed = asked
-        found = scratch(np.uint8, upper - lower)
-        if table is None:
-            in_range(data, start, bits, block_rows, lower, upper, least, most, found)
-        else:
-            in_table(data, start, bits, block_rows, lower, upper, table, found)
-        if changed is not None:
-            _lay_answers(changed, covered, found)
-        answers.append(found)
-        covered += upper - lower
-        if covered == count:
-            column = np.concatenate(answers).view(np.bool_)
-            mask = column if mask is None else mask & column
-            answers, covered = [], 0
-    if mask is None or covered:
-        raise ValueError(f"expected questions about {count} rows, found some about {covered}")
-    rows = np.flatnonzero(mask)
-    out[: len(rows)] = rows
-    return len(rows)
-
-
-def _lay_answers(changed: Answers, first: int, found: npt.NDArray[np.uint8]) -> None:
-    rows, said = changed
-    begin, end = np.searchsorted(rows, (first, first + len(found)))
-    found[rows[begin:end] - first] = said[begin:end]
-
-
-def lay(lays: Sequence[Lay]) -> None:
-    """Put the numbers of changed rows where others of these rows were picked.
-
-    Cost: the compiled one goes over both lists of rows, past many at once in steps that double; this one looks up each
-    row that was picked.
-    """
-    for rows, changed, numbers, out, width in lays:
-        places = np.searchsorted(changed, rows)
-        places[places == len(changed)] = 0
-        at = np.flatnonzero(changed[places] == rows) if len(changed) else np.empty(0, np.int64)
-        news = numbers[places[at]].astype(np.int64)
-        if width == 16:
-            wide = np.frombuffer(out, "<i8", 2 * len(rows)).reshape(-1, 2)
-            wide[at, 0], wide[at, 1] = news, -(news < 0).astype(np.int64)
-        else:
-            np.frombuffer(out, f"<i{width}", len(rows))[at] = news
 
 
 def greatest(data: pa.Buffer, start: int, bits: int, count: int) -> int:

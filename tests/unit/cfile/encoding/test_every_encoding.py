@@ -74,10 +74,10 @@ def test_empty_columns_and_blocks_of_null(type: str, encoding: str) -> None:
         nulls = pa.nulls(count, parse_type(type).arrow)
         column = written(MemoryFiles(), nulls, type, encoding)
         assert column.encoding == encoding and column.null_count == count
-        assert column.read(0, count).equals(nulls)
+        assert column.decode(0, count).equals(nulls)
     sparse = pa.concat_arrays([nulls, make_values(type, 1000, null_share=0.5), nulls])
     column = written(MemoryFiles(), sparse, type, encoding, block_size_bytes=512)
-    assert same(column.read(0, 3000), sparse)
+    assert same(column.decode(0, 3000), sparse)
 
 
 @pytest.mark.parametrize(("type", "encoding"), ALLOWED)
@@ -193,7 +193,7 @@ def test_nonsense_behind_a_right_crc_names_file_and_offset(type: str, encoding: 
         broken = CFileReader(files, "f").column(COLUMN)
         assert broken is not None
         try:
-            broken.read(0, 100).validate()
+            broken.decode(0, 100).validate()
         except CorruptionError as error:
             assert f"f at offset {offset}: expected" in str(error)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cfile.encoding.values import blocks, encoded, form_of, int64
 
-from nyala.cfile.encoded_rows import rows_matching
 from nyala.cfile.encoding.frame import Frame
+from nyala.cfile.encoding.frame_block import FrameBlock
 from nyala.cfile.number_set import NOTHING, NumberSet
 from nyala.cfile.planes import pack_planes, pick_planes
 from nyala.schema.constraint import ANY, EMPTY, Constraint
@@ -33,11 +34,10 @@ def check_matches(frame: Frame, values: list[int], constraint: Constraint) -> No
     assert frame.matches(numbers, 0, len(values)).tolist() == expected, str(constraint)
     half = len(values) // 2
     assert frame.matches(numbers, half, len(values)).tolist() == expected[half:], str(constraint)
-    for lower in {0, half} - {len(values)}:
-        asked = frame.question(numbers, lower, len(values))
-        if asked is not None:
-            rows = rows_matching([asked, asked], len(values) - lower)
-            assert rows.tolist() == np.flatnonzero(expected[lower:]).tolist(), str(constraint)
+
+
+def gathered(frame: Frame, rows: npt.NDArray[np.int64]) -> pa.Array:
+    return FrameBlock(frame, frame.form, frame.form).gather(rows, frame.form.arrow)
 
 
 @pytest.mark.parametrize("type", TYPES)
@@ -48,7 +48,7 @@ def test_frames_answer_as_their_values_do(type: str, data: st.DataObject) -> Non
     values, column = canonical(type, array), parse_type(type)
     frame = frame_of(type, array)
     rows = data.draw(st.lists(st.integers(0, len(array) - 1), max_size=20))
-    picked = frame.pick(np.array(rows, np.int64))
+    picked = gathered(frame, np.array(rows, np.int64))
     picked.validate(full=True)
     assert picked.equals(array.take(pa.array(rows, pa.int64())))
     near = st.sampled_from(values).flatmap(lambda value: st.integers(value - 3, value + 3))
@@ -86,7 +86,7 @@ def test_every_layout_answers(values: list[int], layout: str) -> None:
             check_matches(frame, values, constraint)
     assert frame.matches(NOTHING, 0, len(values)).tolist() == [False] * len(values), layout
     rows = np.array([len(values) - 1, 0, 1])
-    assert frame.pick(rows).to_pylist() == [values[row] for row in rows.tolist()]
+    assert gathered(frame, rows).to_pylist() == [values[row] for row in rows.tolist()]
 
 
 @pytest.mark.parametrize("values", [[1 << 60, 5, -(1 << 60)] * 100, [3, 9, 4]])
@@ -97,7 +97,7 @@ def test_a_frame_with_bytes_of_its_own_says_the_same(values: list[int]) -> None:
     around = pa.py_buffer(b"#" * 16 + data.to_pybytes())
     frame = Frame.parse(form_of("int64"), around.slice(16), len(values))
     own = frame.owning()
-    assert own.pick(np.arange(len(values))).equals(array)
+    assert gathered(own, np.arange(len(values))).equals(array)
     assert not around.address <= own.data.address < around.address + around.size
     assert own.nbytes >= data.size
 

@@ -1,0 +1,170 @@
+"""A block of a column in memory, in the form that its encoding keeps, and the three operations of a scan over it.
+
+    decode    rows [lower, upper) as an Arrow array
+    filter    which of these rows satisfy a test; without decoding them where the form allows it
+    gather    single rows as an Arrow array
+
+    form          of                             keeps                         filters
+    ArrowBlock    any encoding                   the decoded array             its values
+    FrameBlock    frame of reference             packed differences            packed differences
+    CodeBlock     dictionary                     packed codewords              packed codewords
+    RunBlock      run length                     a value and an end per run    a value per run
+
+An encoding without a form of its own inherits `ArrowBlock`: it decodes once, and the operations work on the array. The
+cache keeps blocks in these forms, so a block costs about what it costs in the file.
+
+Immutable; any thread may use a block.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nyala.cfile import kernels
+from nyala.cfile.memory import pool, scratch
+from nyala.cfile.number_set import NumberSet
+from nyala.schema.arrow_values import python_at
+from nyala.schema.column_test import ColumnTest
+from nyala.schema.plain_arrays import array_of_numbers
+
+__all__ = ["ArrowBlock", "ColumnBlock", "Rows", "Wanted", "bits_of", "gathered", "rows_in", "with_nulls"]
+
+Bools = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.int64]
+# Where fewer rows are left, a costly test looks at these alone.
+_FEW_SHARE: Final = 1 / 8
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """A test of one column of one file.
+
+    numbers: what the test admits among the numbers that lie in blocks: values of a frame of reference, codewords of a
+             dictionary. None: only values tell.
+    """
+
+    test: ColumnTest
+    type: pa.DataType
+    """The column's `cheap_type`."""
+    numbers: NumberSet | None
+
+
+class ColumnBlock(abc.ABC):
+    """See the module. An encoding of its own form implements `decode`, and overrides what it can do at less cost."""
+
+    row_count: int
+    null_count: int
+
+    @property
+    @abc.abstractmethod
+    def nbytes(self) -> int:
+        """What it keeps in memory, without a dictionary, which the column shares."""
+
+    @abc.abstractmethod
+    def decode(self, lower: int, upper: int, type: pa.DataType) -> pa.Array:
+        """The rows [lower, upper): as `type` where the form has that at no more cost, else in the block's own type."""
+
+    @abc.abstractmethod
+    def owning(self) -> ColumnBlock:
+        """The same without references into memory that it was read to."""
+
+    def filter(self, wanted: Wanted, lower: int, upper: int, among: Bools | None) -> Bools:
+        """A fresh mask of the rows [lower, upper) that satisfy a test.
+
+        among: the rows that matter, counted from `lower`; of others the answer may be anything. None: all.
+        """
+        array, test = self.decode(lower, upper, wanted.type), wanted.test
+        if among is None or not test.is_costly:
+            return test.mask(array)
+        rows = rows_in(among)
+        if len(rows) > len(array) * _FEW_SHARE:
+            return test.mask(array)
+        mask = np.zeros(len(array), np.bool_)
+        mask[rows] = test.mask(array.take(array_of_numbers(rows)))
+        return mask
+
+    def gather(self, rows: Rows, type: pa.DataType) -> pa.Array:
+        """These rows, in their order; types as of `decode`."""
+        array = self.decode(0, self.row_count, type)
+        return pc.take(array, array_of_numbers(rows), boundscheck=False, memory_pool=pool())
+
+    @classmethod
+    def gather_all(
+        cls, blocks: Sequence[ColumnBlock], rows: Sequence[Rows], type: pa.DataType
+    ) -> list[pa.Array]:
+        """`gather` of several blocks of this class, in one array or in more."""
+        return [block.gather(of, type) for block, of in zip(blocks, rows, strict=True)]
+
+    def value(self, row: int) -> Any:
+        """One row as the Python value that Arrow gives for it. Raises: CorruptionError for what is no value."""
+        return python_at(self.decode(row, row + 1, _ANY), 0)
+
+
+_ANY: Final = pa.null()
+
+
+class ArrowBlock(ColumnBlock):
+    """A decoded array: of a decimal that is stored in 4 or 8 bytes the narrow one."""
+
+    __slots__ = ("array", "null_count", "row_count")
+
+    def __init__(self, array: pa.Array) -> None:
+        self.array: Final = array
+        self.row_count = len(array)
+        self.null_count = array.null_count
+
+    @property
+    def nbytes(self) -> int:
+        return sum(buffer.size for buffer in self.array.buffers() if buffer is not None)
+
+    def decode(self, lower: int, upper: int, type: pa.DataType) -> pa.Array:
+        return self.array.slice(lower, upper - lower)
+
+    def owning(self) -> ArrowBlock:
+        buffers: list[Any] = [
+            None if buffer is None else pa.py_buffer(buffer.to_pybytes()) for buffer in self.array.buffers()
+        ]
+        array = self.array
+        return ArrowBlock(
+            pa.Array.from_buffers(array.type, len(array), buffers, array.null_count, array.offset)
+        )
+
+
+def gathered(blocks: Sequence[ColumnBlock], rows: Sequence[Rows], type: pa.DataType) -> list[pa.Array]:
+    """`ColumnBlock.gather` of several blocks of one column, in one array or in more."""
+    kind = blocks[0].__class__
+    if all(block.__class__ is kind for block in blocks):
+        return kind.gather_all(blocks, rows, type)
+    return [block.gather(of, type) for block, of in zip(blocks, rows, strict=True)]
+
+
+def rows_in(mask: Bools) -> Rows:
+    """The numbers of the rows that a contiguous mask has; ascending.
+
+    Cost: as `np.flatnonzero`, but in memory that is used again: it would have that of eight bytes a row cleared.
+    """
+    out = scratch(np.int64, len(mask) + 1)
+    return out[: kernels.places(mask.view(np.uint8), out)]
+
+
+def with_nulls(mask: Bools, valid: Bools | None, admits_null: bool) -> Bools:
+    """`mask`, which says something of rows that have a value, with what NULLs are to the test."""
+    if valid is None:
+        return mask
+    return mask & valid if not admits_null else mask | ~valid
+
+
+def bits_of(bitmap: pa.Buffer, lower: int, upper: int) -> Bools:
+    """The bits [lower, upper) of a bitmap, a byte each."""
+    skipped = lower & ~7
+    some = np.frombuffer(bitmap, np.uint8)[skipped >> 3 : (upper + 7) >> 3]
+    bits = np.unpackbits(some, count=upper - skipped, bitorder="little")
+    return bits[lower - skipped :].view(np.bool_)
