@@ -18,8 +18,8 @@ from tests.support import open_database
 
 import nyala
 from nyala.delta.delta_file import DeltaFile
-from nyala.rowset import changes, disk_rowset
-from nyala.tablet import read_path
+from nyala.rowset import changes
+from nyala.tablet import read_path, window
 
 ROWS = 6000
 WINDOW = 1024
@@ -75,7 +75,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rowsets of some thousand rows are read in several windows by scans that keep what is asked for again."""
     monkeypatch.setattr(read_path, "WINDOW_ROWS", WINDOW)
     monkeypatch.setattr(read_path, "_INLINE_ROWS", 0)
-    monkeypatch.setattr(disk_rowset, "_SCAN_ROWS_MIN", 2048)
+    monkeypatch.setattr(window, "_SCAN_ROWS_MIN", 2048)
     monkeypatch.setattr(changes, "_STRETCH_ROWS_MIN", WINDOW)
 
 

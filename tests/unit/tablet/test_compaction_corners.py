@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from tests.support import folder_in_memory, key_value_table, open_database, rows
 
 from nyala.errors import CorruptionError
-from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet import maintenance
 from nyala.tablet.compaction import compact, run_here
 from nyala.tablet.compaction_plans import DECODED_PER_TARGET, MergePlan
@@ -27,39 +25,6 @@ ROWS = 1 << 17  # two windows of a scan, which remembers columns of whole window
 def folder() -> Iterator[Path]:
     with folder_in_memory() as folder:
         yield folder
-
-
-def test_a_write_between_two_readers_steps_is_not_hidden_by_what_they_remember(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Readers found that their snapshot is the present; then a row changes; then they remember what they have read."""
-    with open_database(folder) as db:
-        table = key_value_table(db)
-        table.insert({"k": range(ROWS), "v": [0] * ROWS})
-        table.flush()
-        table.update({"k": [5], "v": [1]})
-        found, changed, work_on = threading.Barrier(3, timeout=30), threading.Barrier(3, timeout=30), [True]
-        present = DiskRowSet._present
-
-        def late(self: DiskRowSet, column: Any, snapshot: int, lower: int, *others: Any) -> Any:
-            if work_on[0] and not lower:
-                found.wait()
-                changed.wait()
-            return present(self, column, snapshot, lower, *others)
-
-        monkeypatch.setattr(DiskRowSet, "_present", late)
-        readers = [threading.Thread(target=lambda: table.scan(["v"]).to_arrow()) for _ in range(2)]
-        for reader in readers:
-            reader.start()
-        found.wait()
-        work_on[0] = False
-        table.update({"k": [7], "v": [9]})
-        changed.wait()
-        for reader in readers:
-            reader.join()
-        for _ in range(3):
-            values = table.scan(["v"]).to_arrow().column("v")
-            assert (values[5].as_py(), values[7].as_py()) == (1, 9)
 
 
 def test_a_rowset_of_expired_rows_whose_last_deletes_are_in_memory_goes(folder: Path) -> None:
