@@ -167,7 +167,7 @@ def words(tmp_path: Path) -> Iterator[Any]:
     with open_database(tmp_path / "w") as db:
         columns = {
             "k": "int64",
-            "few": "string",
+            "few": nyala.column("string", encoding="dictionary"),
             "many": "string",
             "raw": nyala.column("binary", encoding="dictionary"),
         }

@@ -35,14 +35,11 @@ from nyala.cfile.block import read_header
 from nyala.cfile.column import BASE, BLOOM, KEY, ColumnKey, ColumnPlace, ColumnWriteSpec
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.dump import dump
-from nyala.cfile.encoded_rows import picked
-from nyala.cfile.physical import narrow_decimal
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
 from nyala.cli.cells import json_columns
 from nyala.env import SYSTEM
 from nyala.errors import CorruptionError, StorageError
-from nyala.schema.arrow_values import rows_of
 from nyala.schema.types import parse_type
 
 PATH = "store/data/rowset.cfile"
@@ -360,8 +357,8 @@ def whole(reader: CFileReader, key: ColumnKey) -> None:
     assert len(array) == column.row_count
     if column.row_count:
         assert len(column.gather(np.array([0, column.row_count - 1, 0]))) == 3
-        for read in other_forms(column):
-            read(0, column.row_count).validate(full=is_looked_at(column))
+        cheap = column.decode(0, column.row_count, column.cheap_type)
+        cheap.validate(full=is_looked_at(column))
         for ordinal in {0, column.row_count // 2, column.row_count - 1}:
             column.value(ordinal)
     if column.has_zones:
@@ -392,26 +389,6 @@ def exercise(content: bytes, places: tuple[ColumnPlace, ...] | None, keys: list[
     tolerated(lambda: reader.check())
     tolerated(lambda: list(dump(files, PATH)))
     tolerated(lambda: list(dump(files, PATH, bytes=True)))
-
-
-def as_they_lie(column: ColumnReader, lower: int, upper: int) -> pa.Array:
-    rows = column.encoded(lower, upper)
-    assert rows is not None
-    return picked(rows, np.arange(upper - lower))
-
-
-def other_forms(column: ColumnReader) -> list[Callable[[int, int], pa.Array]]:
-    """The other ways in which this column's values can be had."""
-    forms: list[Callable[[int, int], pa.Array]] = []
-    if column.has_dictionary:
-        forms.append(column.read_codes)
-    if column.has_runs:
-        forms.append(column.read_runs)
-    if column.key.role == BASE and narrow_decimal(column.type) is not None:
-        forms.append(column.read_narrow)
-    if column.lies_in_frames or column.has_code_frames:
-        forms.append(lambda lower, upper: as_they_lie(column, lower, upper))
-    return forms
 
 
 @pytest.mark.parametrize("key", EVERY, ids=lambda key: " ".join([*EVERY[key][:3], str(key.column_id)]))
@@ -445,11 +422,10 @@ def test_every_flip_that_the_crc_does_not_see(
             damaged[offset + body : offset + length] = format.CRC.pack(crc)
             column = CFileReader(MemoryFiles({PATH: bytes(damaged)}), PATH, None, places).column(key)
             assert column is not None
-            for read in (column.read, *other_forms(column)):
+            for type in (column.arrow, column.cheap_type):
                 try:
-                    array = read(lower, rows)
+                    array = column.decode(lower, rows, type)
                     array.validate(full=is_looked_at(column))
-                    array = rows_of(array)
                     assert len(array) == len(expected) and array.null_count == expected.null_count
                     column.gather(last)  # so few are picked from the block as it lies
                     found.add("values")

@@ -15,7 +15,6 @@ from unittest import mock
 
 import nyala
 from nyala.cfile import format, memory
-from nyala.cfile.encoding import rle
 from nyala.delta import mem_store
 from nyala.rowset import key_runs, mem_rowset, skipping, stored_keys
 from nyala.schema import schema
@@ -167,8 +166,6 @@ _TINY: Sequence[tuple[ModuleType, str, int]] = (
     (format, "SPARSE_TEXT_KEY_ROWS_LOG2", 2),
     (format, "SPARSE_WIDE_KEY_ROWS_LOG2", 3),
     (format, "DICTIONARY_BYTES_MAX", 40),
-    (rle, "_PACKED_RUNS_MIN", 2),
-    (rle, "_PACKED_RUN_ROWS_MIN", 1),
     (format, "COALESCED_READ_BYTES_MAX", 100),
     (schema, "MIN_BLOCK_SIZE_BYTES", 16),
     (window, "_SCAN_ROWS_MIN", 1),

@@ -35,7 +35,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -57,10 +57,12 @@ from nyala.rowset.meta import NO_ROWID
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.adapter import adapt
 from nyala.schema.arrow_values import adapted_at
-from nyala.schema.column_test import ColumnTest
 from nyala.schema.convert import default_array
 from nyala.schema.plain_arrays import booleans_of
 from nyala.schema.schema import ColumnSchema, Schema
+
+if TYPE_CHECKING:
+    from nyala.schema.column_test import ColumnTest
 
 __all__ = ["MemRowSet", "RowSetImage", "SharedBatch"]
 
