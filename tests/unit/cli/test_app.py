@@ -66,10 +66,9 @@ def test_version(run: Run) -> None:
     assert run("--json", "--version").json == run("--version", "--json").json == expected
 
 
-@pytest.mark.parametrize("line", ["--version", "table list x"])
-def test_a_setting_that_is_none_is_told_by_every_command(line: str) -> None:
+def test_a_setting_that_is_none_is_an_error_with_a_sentence() -> None:
     """What is wrong is the environment: a traceback of imports would have it look like a broken installation."""
-    code = f"import sys; from nyala.cli import main; sys.argv = ['nyala', *{line.split()!r}]; main()"
+    code = "import sys; from nyala.cli import main; sys.argv = ['nyala', '--version']; main()"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
         env={**ENVIRONMENT, "NYALA_KERNELS": "fast"},
