@@ -30,7 +30,9 @@ def lines_of(source: str) -> int:
 def main() -> None:
     for folder in sys.argv[1:] or ["src", "tests"]:
         files = sorted(Path(folder).rglob("*.py"))
-        print(f"{folder:<24} {sum(lines_of(file.read_text()) for file in files):>7,} lines, {len(files)} files")
+        print(
+            f"{folder:<24} {sum(lines_of(file.read_text()) for file in files):>7,} lines, {len(files)} files"
+        )
 
 
 if __name__ == "__main__":
