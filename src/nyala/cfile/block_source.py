@@ -206,7 +206,7 @@ class BlockSource:
         return runs
 
     def decode(self, data: pa.Buffer, number: int, offset: int) -> ColumnBlock:
-        """A block of which these are the bytes. Raises: CorruptionError."""
+        """The block with these bytes. Raises: CorruptionError."""
         footer = self._footer
         words = self.dictionary(None) if footer.dictionary_length else None
         first = number << footer.rows_per_block_log2

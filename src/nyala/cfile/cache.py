@@ -42,7 +42,7 @@ _DEAR_SHARE: Final = 7 / 8
 _DROPPED_MAX: Final = 1 << 14
 _YOUNG_EVERY: Final = 8
 
-# Names of blocks that a scan asked for and that are not kept.
+# Names of blocks that a scan read.
 _ASKED_BY_SCANS_MAX: Final = 1 << 16
 
 # A dictionary entry, its key and the Python and C++ sides of an array; so that very many tiny blocks count.
@@ -129,11 +129,11 @@ class BlockCache:
             self._shrink()
 
     def was_asked(self, owner: int, key: Any) -> bool:
-        """Whether a scan asked for it before."""
+        """Whether a scan read this block before."""
         return (owner, key) in self._asked
 
     def note_asked(self, owner: int, key: Any) -> None:
-        """A scan asked for it. Only so many names are remembered."""
+        """Remember that a scan read this block. The oldest of 65,536 names goes first."""
         with self._lock:
             self._asked[owner, key] = None
             if len(self._asked) > _ASKED_BY_SCANS_MAX:

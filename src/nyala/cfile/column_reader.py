@@ -229,7 +229,7 @@ class ColumnReader:
 
         type: `arrow` (None) or `cheap_type`.
         Cost: decodes the blocks that are touched; one pread for neighbours.
-        Raises: CorruptionError. ArrowInvalid when text of more than 2 GiB is asked for at once.
+        Raises: CorruptionError. ArrowInvalid for more than 2 GiB of text at once.
         """
         assert 0 <= lower <= upper <= self.row_count, (lower, upper, self.row_count)
         wanted = self._arrow if type is None else type

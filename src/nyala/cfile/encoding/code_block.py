@@ -1,4 +1,4 @@
-"""A block of a dictionary as the cache keeps it: packed codewords, which filters compare as they lie."""
+"""A block of a dictionary as the cache keeps it: packed codewords, which filters compare without unpacking words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A block in a frame of reference as the cache keeps it: packed differences, which filters compare as they lie."""
+"""A block in a frame of reference as the cache keeps it: packed differences, which filters compare undecoded."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     fixed width   header, one value per run, run lengths
 
 Lengths are as narrow as the longest allows. They are at least 1 and make exactly the block's rows: one sum proves a
-decoder's output before memory for it is asked. A NULL continues the run before it.
+decoder's output before its memory is allocated. A NULL continues the run before it.
 
 `block` keeps the runs: a filter tests each once, and a single row is found by a search among the ends.
 
