@@ -8,9 +8,9 @@
     nyala wal dump FOLDER                  what is in the log
 
     app       the root command: options of all commands, errors and exit codes
-    demo, tables, transfer, care, fs, insides  the commands
+    demo, tables, load, export, care, fs, insides  the commands
     stores    opening a store, finding a table in it
-    sources   Parquet and CSV files, read and written in bounded memory
+    files     Parquet, CSV and JSON files, read in bounded memory
     output, cells, progress                tables, JSON, values as text, bars, Ctrl-C
     words                                  the library's advice in the command line's words
     version                                what `--version` says, also without click

@@ -23,10 +23,11 @@ from nyala.cli.alter import alter
 from nyala.cli.base import Failure, Group, settings, shared_options
 from nyala.cli.care import compact, drop, vacuum
 from nyala.cli.demo import demo
+from nyala.cli.export import export
 from nyala.cli.fs import fs
 from nyala.cli.insides import cfile, tablet, wal
+from nyala.cli.load import load
 from nyala.cli.tables import table
-from nyala.cli.transfer import export, load
 from nyala.cli.words import cli_words
 
 __all__ = ["app"]

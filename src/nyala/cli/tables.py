@@ -38,7 +38,15 @@ if TYPE_CHECKING:
     from nyala.database import Database
     from nyala.table import Table
 
-__all__ = ["folder_argument", "names", "scan_options", "table", "table_argument"]
+__all__ = [
+    "delimiter_option",
+    "folder_argument",
+    "format_option",
+    "names",
+    "scan_options",
+    "table",
+    "table_argument",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -111,6 +119,28 @@ def scan_options(function: F) -> F:
     ):
         function = option(function)
     return function
+
+
+def _delimiter(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    if text in ("\\t", "tab"):
+        return "\t"
+    if text is not None and len(text.encode()) != 1:
+        raise click.UsageError(f"--delimiter takes one character, not {text!r}")
+    return text
+
+
+format_option = click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["parquet", "csv", "json"]),
+    help="The format of FILE; default: by its name.",
+)
+delimiter_option = click.option(
+    "--delimiter",
+    metavar="SIGN",
+    callback=_delimiter,
+    help="Between the fields of a CSV. Default: load takes the usual sign that the header has most often.",
+)
 
 
 @table.command("list")

@@ -12,8 +12,8 @@ import pytest
 
 from nyala.cli import app as app_module
 from nyala.cli import demo as demo_module
+from nyala.cli import files, load
 from nyala.cli import fs as fs_module
-from nyala.cli import sources, transfer
 from nyala.cli.app import app
 from nyala.cli.base import shared_options
 
@@ -81,16 +81,12 @@ def test_the_sizes_of_a_load() -> None:
     """Who splits a file by what the page says of batches gets others, or waits for a flush that never comes."""
     said = section("`nyala table load FOLDER TABLE FILE|FOLDER...`")
     for words in (
-        f"{sources._BATCH_ROWS:,} rows of a Parquet file",
-        f"{sources._BATCH_BYTES >> 20} MB; of a CSV it is {sources._CSV_BLOCK_BYTES >> 20} MB of text",
-        f"if that is more than {transfer._FLUSH_BYTES >> 20} MB",
+        f"{files._BATCH_ROWS:,} rows, or fewer that take {files._BATCH_BYTES >> 20} MB",
+        f"if that is more than {load._FLUSH_BYTES >> 20} MB",
     ):
         assert words in " ".join(said.split()), words
-    said = " ".join((transfer.load.help or "").split())
-    assert (
-        f"{sources._BATCH_ROWS:,} rows of Parquet or JSON, or {sources._CSV_BLOCK_BYTES >> 20} MB of a CSV"
-        in said
-    )
+    said = " ".join((load.load.help or "").split())
+    assert f"{files._BATCH_ROWS:,} rows, or fewer that take {files._BATCH_BYTES >> 20} MB" in said
 
 
 def keys_of(document: Any) -> set[str]:

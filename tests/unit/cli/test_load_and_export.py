@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nyala
-from nyala.cli import sources, transfer
-from nyala.cli.sources import CsvDialect, open_sink, read_batches
+from nyala.cli import files as cli_files
+from nyala.cli import load
+from nyala.cli.export import write_file
+from nyala.cli.files import CsvDialect, DataFile, read_parts
 from nyala.schema.types import parse_type
-from nyala.tablet import flush_run
 
 from .conftest import ALL_TYPES, Example, Run, csv, rows
 
 # -- there and back ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["t.parquet", "t.csv", "t.tsv", "t.csv.gz", "t.csv.zst", "t.csv.bz2"])
+@pytest.mark.parametrize("name", ["t.parquet", "t.csv", "t.tsv", "t.csv.gz", "t.csv.zst"])
 def test_what_export_wrote_load_reads_back(run: Run, example: Example, tmp_path: Path, name: str) -> None:
     """A backup, or a move to another store, changes values on the way."""
     file = tmp_path / name
@@ -70,9 +70,9 @@ def test_any_csv_comes_back(
     batch = pa.RecordBatch.from_pylist([dict(zip(CELLS, row, strict=True)) for row in found], schema=schema)
     path = str(tmp_path_factory.mktemp("csv") / "x.csv")
     dialect = CsvDialect(sign)
-    with open_sink(path, "csv", schema, dialect) as sink:
-        sink.write_batch(batch)
-    back = pa.Table.from_batches([part.batch for part in read_batches(path, "csv", dialect, types, None)])
+    write_file(path, "csv", sign, schema, iter([batch]))
+    file = DataFile(path, path, "csv")
+    back = pa.Table.from_batches([part.batch for part in read_parts(file, dialect, types)])
     texts = back.column("t").to_pylist()
     times = pa.array(
         [None if text is None else dt.datetime.fromisoformat(text) for text in texts], schema.field("t").type
@@ -107,10 +107,7 @@ def test_an_export_is_one_moment(run: Run, example: Example, tmp_path: Path) -> 
 def test_export_to_stdout(run: Run, example: Example) -> None:
     """A pipe gets more, or less, than the CSV."""
     ran = run("table", "export", example.path, "metrics", "-", "--order", "--limit", 1, "--delimiter", ";")
-    assert (
-        ran.stdout == '"host";"time";"value";"unit"\n"a";2026-01-01 00:00:00.000000Z;;"%"\n'
-        and ran.stderr == ""
-    )
+    assert ran.stdout == "host;time;value;unit\na;2026-01-01 00:00:00+00;;%\n" and ran.stderr == ""
     run("table", "export", example.path, "metrics", "-", "--json", code=2)
 
 
@@ -121,7 +118,7 @@ def test_export_does_not_overwrite(run: Run, example: Example, tmp_path: Path) -
     assert "--overwrite" in run("table", "export", example.path, "metrics", file, code=1).stderr
     assert file.read_text() == "mine"
     run("table", "export", example.path, "metrics", file, "--overwrite")
-    assert file.read_text().startswith('"host"')
+    assert file.read_text().startswith("host")
     assert "--format" in run("table", "export", example.path, "metrics", tmp_path / "x.dat", code=2).stderr
 
 
@@ -137,18 +134,6 @@ def test_a_failed_export_leaves_nothing(run: Run, example: Example, tmp_path: Pa
     ran = run("table", "export", example.path, "metrics", file, "--overwrite", code=1)
     assert "No space left on device" in ran.stderr
     assert file.read_text() == "mine" and sorted(os.listdir(tmp_path)) == ["store", "x.parquet"]
-
-
-def test_a_time_that_csv_cannot_say(run: Run, tmp_path: Path) -> None:
-    """A time beyond the year 9999 is exported with a wrong year."""
-    with nyala.connect(tmp_path / "s") as db:
-        table = db.create_table("t", {"k": "int64", "t": "timestamp"}, "k")
-        table.insert(pa.table({"k": [1], "t": pa.array([2**62], pa.timestamp("us", tz="UTC"))}))
-    assert (
-        "outside the years" in run("table", "export", tmp_path / "s", "t", tmp_path / "x.csv", code=1).stderr
-    )
-    run("table", "export", tmp_path / "s", "t", tmp_path / "x.parquet")
-    assert sorted(os.listdir(tmp_path)) == ["s", "x.parquet"]
 
 
 # -- load into a table that is there -------------------------------------------------------------------------
@@ -202,7 +187,7 @@ def test_a_key_twice_in_a_file_names_both_rows(
     run: Run, numbers: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """The key is not in the table, so "taken" sends the reader to look in the wrong place."""
-    monkeypatch.setattr(sources, "_BATCH_ROWS", 3)
+    monkeypatch.setattr(cli_files, "_BATCH_ROWS", 3)
     file = tmp_path / "x.parquet"
     pq.write_table(pa.table({"k": [10, 11, 12, 13, 14, 13], "v": [1] * 6}), file)
     ran = run("table", "load", numbers, "t", file, "--operation", "insert", code=1)
@@ -217,7 +202,7 @@ def test_a_key_twice_in_a_file_names_both_rows(
 
 def test_collected_rows_are_named(run: Run, numbers: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """Of a long file with bad rows it is not known which they are, counted over batches and files."""
-    monkeypatch.setattr(sources, "_BATCH_ROWS", 4)
+    monkeypatch.setattr(cli_files, "_BATCH_ROWS", 4)
     files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     pq.write_table(pa.table({"k": list(range(10, 20)), "v": [1] * 5 + [1000] + [1] * 4}), files[0])
     pq.write_table(pa.table({"k": [20, 21, 22], "v": [1, 1, -129]}), files[1])
@@ -233,38 +218,19 @@ def test_collected_rows_are_named(run: Run, numbers: Path, tmp_path: Path, monke
     assert "failed, out-of-range: 2 rows" in ran.stderr and "a.parquet, row 6 (k = 15): " in ran.stderr
 
 
-def test_a_pipe_is_not_read_ahead(tmp_path: Path) -> None:
-    """Ctrl-C would wait for a line that never comes."""
-    pipe, end = os.pipe()
-    os.write(end, b"k\n1\n")
-    os.close(end)
-    threads = set()
-
-    class Types(dict[str, Any]):
-        def get(self, name: str, default: Any = None) -> Any:
-            threads.add(threading.current_thread())
-            return super().get(name, default)
-
-    for path in (f"/dev/fd/{pipe}", str(csv(tmp_path, "k\n1\n"))):
-        threads.clear()
-        assert len(list(read_batches(path, "csv", CsvDialect(), Types(k=parse_type("int64")), None))) == 1
-        assert (threads == {threading.current_thread()}) is path.startswith("/dev")
-    os.close(pipe)
-
-
 def test_decimals_and_binary_of_a_csv(run: Run, tmp_path: Path) -> None:
     """A decimal goes through a float and loses its last digit; bad hex is loaded as something."""
     with nyala.connect(tmp_path / "s") as db:
         db.create_table("t", {"k": "int64", "d": "decimal(38,2)", "b": "binary"}, "k")
-    file = csv(tmp_path, "k,d,b\n1,123456789012345678901234567890123456.78,0x00FF\n2,0.005,\n3,1e2,\n")
+    file = csv(tmp_path, "k,d,b\n1,123456789012345678901234567890123456.78,0x00FF\n2,0.005,\n3,100.000,\n")
     said = run("table", "load", tmp_path / "s", "t", file, "--errors", "collect", "--json").json
-    assert [(error["row"], error["code"]) for error in said["errors"]] == [(2, "out-of-range")]
+    assert [(error["row"], error["code"]) for error in said["errors"]] == [(2, "unreadable")]
     found = run("table", "scan", tmp_path / "s", "--order", "--json").json["rows"]
     assert found[0] == {"k": 1, "d": "123456789012345678901234567890123456.78", "b": "00ff"}
     assert found[1] == {"k": 3, "d": "100.00", "b": None}
     for text, complaint in (
         ("k,d\n1,x\n", "column 'd': "),
-        ("k,b\n1,0\n", "column 'b': '0' is no binary; binary is written in hex, such as 00ff"),
+        ("k,b\n1,0\n", "column 'b': '0' is not binary: write hex such as 00ff"),
     ):
         assert complaint in run("table", "load", tmp_path / "s", "t", csv(tmp_path, text), code=1).stderr
 
@@ -279,18 +245,14 @@ def test_null_in_a_csv(run: Run, numbers: Path, tmp_path: Path) -> None:
 
 
 def test_stdin(run: Run, numbers: Path) -> None:
-    """The end of a pipe cannot be loaded."""
-    assert run("table", "load", numbers, "t", "-", "--json", stdin="k;v\n50;5\n", code=1).stderr
-    assert (
-        run("table", "load", numbers, "t", "-", "--delimiter", ";", "--json", stdin="k;v\n50;5\n").json[
-            "inserted"
-        ]
-        == 1
-    )
+    """A pipe is read as a CSV by default, as another format with --format, and can make a table."""
+    assert run("table", "load", numbers, "t", "-", "--json", stdin="k;v\n50;5\n").json["inserted"] == 1
     assert rows(numbers, "t")[-1] == {"k": 50, "v": 5, "s": None}
+    run("table", "load", numbers, "t", "-", "--format", "json", stdin='{"k": 51, "v": 6}\n')
+    assert rows(numbers, "t")[-1] == {"k": 51, "v": 6, "s": None}
+    run("table", "load", numbers, "new", "-", "--create", "--key", "k", stdin="k,v\n1,2\n")
+    assert rows(numbers, "new") == [{"k": 1, "v": 2}]
     run("table", "load", numbers, "t", "-", "-", stdin="", code=2)
-    run("table", "load", numbers, "t", "-", "--format", "parquet", stdin="", code=2)
-    run("table", "load", numbers, "t", "-", "--create", "--key", "k", stdin="", code=2)
 
 
 def test_columns_that_are_not_there(run: Run, numbers: Path, tmp_path: Path) -> None:
@@ -298,7 +260,8 @@ def test_columns_that_are_not_there(run: Run, numbers: Path, tmp_path: Path) -> 
     file = csv(tmp_path, "k,w\n1,2\n")
     assert "a column 'w' that the table has not" in run("table", "load", numbers, "t", file, code=1).stderr
     assert (
-        f"{file}: Column 'x'" in run("table", "load", numbers, "t", file, "--columns", "k,x", code=1).stderr
+        f"{file} has no column 'x'"
+        in run("table", "load", numbers, "t", file, "--columns", "k,x", code=1).stderr
     )
     parquet = tmp_path / "x.parquet"
     pq.write_table(pa.table({"k": [1], "w": [2]}), parquet)
@@ -314,7 +277,7 @@ def test_what_is_no_parquet_file(run: Run, numbers: Path, tmp_path: Path, data: 
     file = tmp_path / "x.parquet"
     file.write_bytes(data)
     ran = run("table", "load", numbers, "t", file, code=1)
-    assert ran.stderr == f"Error: {file}: this is no Parquet file, or it was cut off\n"
+    assert ran.stderr == f"Error: {file}: not a Parquet file, or it was cut off\n"
 
 
 def test_a_file_without_rows(run: Run, numbers: Path, tmp_path: Path) -> None:
@@ -330,10 +293,10 @@ def test_ctrl_c_ends_a_load_between_batches(
     run: Run, numbers: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """Ctrl-C during a load leaves a batch half told, or a store that has to be mended."""
-    monkeypatch.setattr(sources, "_BATCH_ROWS", 4)
+    monkeypatch.setattr(cli_files, "_BATCH_ROWS", 4)
     file = tmp_path / "a.parquet"
     pq.write_table(pa.table({"k": list(range(10, 30))}), file)
-    write, calls = transfer._write, []
+    write, calls = load._write, []
 
     def interrupted(*args: Any) -> Any:
         calls.append(1)
@@ -341,7 +304,7 @@ def test_ctrl_c_ends_a_load_between_batches(
             os.kill(os.getpid(), signal.SIGINT)
         return write(*args)
 
-    monkeypatch.setattr(transfer, "_write", interrupted)
+    monkeypatch.setattr(load, "_write", interrupted)
     before = signal.getsignal(signal.SIGINT)
     ran = run("table", "load", numbers, "t", file, code=130)
     assert ran.stderr == "8 rows are loaded and stay; the rest is not.\nStopped.\n"
@@ -355,8 +318,8 @@ def test_ctrl_c_ends_a_load_between_batches(
 @pytest.fixture
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of 20 batches that is more than what may stay in memory; the last row does not fit into `v`."""
-    monkeypatch.setattr(sources, "_BATCH_ROWS", 1000)
-    monkeypatch.setattr(transfer, "_FLUSH_BYTES", 100_000)
+    monkeypatch.setattr(cli_files, "_BATCH_ROWS", 1000)
+    monkeypatch.setattr(load, "_FLUSH_BYTES", 100_000)
     file = tmp_path / "large.parquet"
     pq.write_table(pa.table({"k": range(10, 20_010), "v": [1] * 19_999 + [1000]}), file)
     return file
@@ -385,7 +348,7 @@ def test_ctrl_c_ends_the_flush(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(flush_run, "write_pieces", interrupted)
+        patch.setattr(nyala.Database, "flush", interrupted)
         words = ("--errors", "raise" if late else "collect")
         ran = run("table", "load", numbers, "t", large, *words, code=1 if late else 130)
     if late:
@@ -435,7 +398,7 @@ def test_create(run: Run, tmp_path: Path) -> None:
         (["--create", "--key", "k", "--range", "k"], "write it as column=value,value"),
         (["--create", "--key", "k", "--range", "k=1,x"], "'x' is no int64"),
         (["--create", "--key", "k", "--type", "k"], "write it as column=type"),
-        (["--delimiter", "||"], "takes one sign"),
+        (["--delimiter", "||"], "takes one character"),
     ],
 )
 def test_words_that_make_no_table(run: Run, tmp_path: Path, words: list[str], complaint: str) -> None:
@@ -463,26 +426,24 @@ def test_a_table_that_cannot_be(run: Run, tmp_path: Path, words: list[str], comp
     assert complaint in ran.stderr and sorted(os.listdir(tmp_path)) == ["x.csv"]
 
 
-@pytest.mark.parametrize(("sign", "said"), [(";", ";"), ("\t", "tab"), ("|", "|")])
-def test_a_csv_with_another_sign_between_its_fields(run: Run, tmp_path: Path, sign: str, said: str) -> None:
-    """What Excel writes in half of Europe is one column with a long name; the answer is one option away."""
+@pytest.mark.parametrize("sign", [";", "\t", "|", ","])
+def test_the_delimiter_is_found_in_the_header(run: Run, tmp_path: Path, sign: str) -> None:
+    """Excel writes semicolons in half of Europe: the file must not become one column with a long name."""
     file = csv(tmp_path, sign.join("kv") + "\n" + sign.join("12") + "\n")
-    words = ("table", "load", tmp_path / "s", "t", file, "--create", "--key", "k")
-    ran = run(*words, code=1)
-    assert f"--delimiter '{said}' would read 2 columns" in ran.stderr and not (tmp_path / "s").exists()
-    assert run(*words, "--delimiter", said, "--json").json["inserted"] == 1
-    ran = run("table", "load", tmp_path / "s", "t", file, code=1)
-    assert f"--delimiter '{said}'" in ran.stderr
-    ran = run(
-        "table", "load", tmp_path / "one", "t", csv(tmp_path, "k\n1\n"), "--create", "--key", "k", "--json"
-    )
-    assert ran.json["inserted"] == 1  # one column that is nothing but one
+    run("table", "load", tmp_path / "s", "t", file, "--create", "--key", "k")
     pipe, end = os.pipe()
-    os.write(end, b"k,v\n3,4\n")
+    os.write(end, f"k{sign}v\n3{sign}4\n".encode())
     os.close(end)
-    ran = run("table", "load", tmp_path / "s", "t", f"/dev/fd/{pipe}", "--format", "csv", "--json")
-    assert ran.json["inserted"] == 1  # a pipe is read once, and its header stays in it
+    run("table", "load", tmp_path / "s", "t", f"/dev/fd/{pipe}", "--format", "csv")
     os.close(pipe)
+    assert rows(tmp_path / "s", "t") == [{"k": 1, "v": 2}, {"k": 3, "v": 4}]
+
+
+def test_a_given_delimiter_wins(run: Run, tmp_path: Path) -> None:
+    """The header has more commas than semicolons, and its one column name contains them."""
+    file = csv(tmp_path, "k;a,b,c\n1;x\n")
+    run("table", "load", tmp_path / "s", "t", file, "--create", "--key", "k", "--delimiter", ";")
+    assert rows(tmp_path / "s", "t") == [{"k": 1, "a,b,c": "x"}]
 
 
 def test_create_twice(run: Run, numbers: Path, tmp_path: Path) -> None:
@@ -515,32 +476,6 @@ def test_a_new_store_that_got_nothing_is_gone(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     run("table", "load", tmp_path / "a" / "s", *words, code=1)
     assert os.listdir(tmp_path / "a") == [], "what was there before stays"
-
-
-@pytest.mark.parametrize(
-    ("cells", "hinted"),
-    [
-        (["1,5", "12", "-1.234,25", ""], True),
-        (["1 234,5", "0,1"], True),
-        (["1,234", "56,789"], False),  # thousands, as likely
-        (["1,234,567", "0,1"], False),
-        (["1,5", "n/a"], False),
-        (["5, rue X", "1,5"], False),
-        (["", ""], False),
-    ],
-)
-def test_numbers_with_a_decimal_comma_are_pointed_out(
-    run: Run, tmp_path: Path, cells: list[str], hinted: bool
-) -> None:
-    """A column of prices is text, and nobody says why."""
-    text = "k;amount\n" + "".join(f"{row};{cell}\n" for row, cell in enumerate(cells))
-    words = ("t", csv(tmp_path, text), "--create", "--key", "k", "--delimiter", ";")
-    said = run("table", "load", tmp_path / "s", *words).stderr.splitlines()
-    hint = (
-        "amount looks like numbers with a decimal comma, and is text: numbers have a decimal point, as 1234.5"
-    )
-    assert "amount string" in said[0] and (hint in said) is hinted
-    assert hint not in run("table", "load", tmp_path / "u", *words, "--type", "amount=string").stderr
 
 
 def test_new_table_from_parquet(run: Run, tmp_path: Path) -> None:
@@ -623,7 +558,7 @@ def test_json_makes_a_table(run: Run, tmp_path: Path) -> None:
     file.write_text('{"id": 5}\n{"id": ')
     assert f"{file}: " in run("table", "load", tmp_path / "s", "t", file, code=1).stderr
     file.write_text('{"id": "five"}\n')
-    assert "'five' is no int64" in run("table", "load", tmp_path / "s", "t", file, code=1).stderr
+    assert "'five' is not int64" in run("table", "load", tmp_path / "s", "t", file, code=1).stderr
 
 
 def test_a_folder_of_files(run: Run, tmp_path: Path) -> None:
@@ -642,7 +577,7 @@ def test_a_folder_of_files(run: Run, tmp_path: Path) -> None:
     assert rows(tmp_path / "s", "t") == [{"k": 1, "v": 1}, {"k": 2, "v": 2}]
     (tmp_path / "none").mkdir()
     assert (
-        "holds no Parquet, CSV or JSON file"
+        "has no Parquet, CSV or JSON file"
         in run("table", "load", tmp_path / "s", "t", tmp_path / "none", code=2).stderr
     )
 

@@ -1,0 +1,218 @@
+"""`nyala table export`: writes rows of one snapshot to a Parquet, CSV or JSON file.
+
+pyarrow writes Parquet. DuckDB's COPY writes CSV and JSON: binary as hex, and in JSON NaN and infinities as text. The
+file is written under the name FILE.<pid>.partial, synced and renamed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nyala.cli.base import Command, Failure, settings
+from nyala.cli.files import STDIO, Format, compression_of, duckdb_session, format_of, sql_name, sql_text
+from nyala.cli.output import duration, echo_json, moment
+from nyala.cli.progress import Bar
+from nyala.cli.stores import find_table, reader, tell_why_empty, utf8_files
+from nyala.cli.tables import delimiter_option, folder_argument, format_option, scan_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["export", "write_file"]
+
+
+@click.command(cls=Command)
+@folder_argument
+@click.argument("table")
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), callback=utf8_files)
+@scan_options
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it is there.")
+@format_option
+@delimiter_option
+def export(
+    folder: str,
+    table: str,
+    file: str,
+    columns: list[str] | None,
+    where: str | None,
+    at: Any,
+    limit: int | None,
+    order: bool,
+    overwrite: bool,
+    format_: str | None,
+    delimiter: str | None,
+) -> None:
+    """Write rows of a table to a Parquet, CSV or JSON file (a row per line); `-` is stdout, CSV or --format json.
+
+    One snapshot, in bounded memory. FILE is there when all of it is written, and not before.
+    """
+    format = format_of(file, format_)
+    if file == STDIO and settings().json:
+        raise click.UsageError("--json and FILE `-` both want stdout")
+    if file != STDIO and os.path.exists(file) and not overwrite:
+        raise Failure(f"{file} is there already: --overwrite replaces it", "FileExists")
+    within = os.path.dirname(os.path.abspath(file))
+    if file != STDIO and not os.path.isdir(within):
+        raise Failure(
+            f"there is no folder {within} to write {os.path.basename(file)} in: make it first", "NoFolder"
+        )
+    began_s = time.monotonic()
+    with reader(folder) as database:
+        rows = find_table(database, table).scan(
+            columns=columns, where=where, at=at, limit=limit, order_by_key=order
+        )
+        count = 0
+        with Bar(f"exporting {table}", None, quiet=settings().json or file == STDIO) as bar:
+
+            def batches() -> Iterator[pa.RecordBatch]:
+                nonlocal count
+                for batch in rows.to_reader():
+                    yield batch
+                    count += batch.num_rows
+                    bar.update(count, f"{count:,} rows")
+
+            write_file(file, format, delimiter, rows.schema, batches())
+        seconds = time.monotonic() - began_s
+        if not count and not settings().json:
+            tell_why_empty(rows)
+        if settings().json:
+            echo_json(
+                {
+                    "store": database.path,
+                    "table": table,
+                    "file": file,
+                    "format": format,
+                    "rows": count,
+                    "bytes": os.path.getsize(file),
+                    **moment(rows.timestamp),
+                    "seconds": round(seconds, 3),
+                }
+            )
+        elif file != STDIO:
+            when = moment(rows.timestamp)
+            click.echo(
+                f"{file}: {count:,} rows in {duration(seconds)}, as of {when['time']} "
+                f"(timestamp {when['timestamp']})"
+            )
+
+
+def write_file(
+    file: str, format: Format, delimiter: str | None, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+) -> None:
+    """Write the batches to a file that appears only when it is complete; `-` is stdout."""
+    if file == STDIO:
+        if format == "parquet":
+            _write_parquet(sys.stdout.buffer, schema, batches)
+        else:
+            with _path_of_stdout() as path:
+                _copy(path, file, format, delimiter, schema, batches)
+        return
+    unfinished = f"{file}.{os.getpid()}.partial"
+    try:
+        with open(unfinished, "xb") as written:
+            if format == "parquet":
+                _write_parquet(written, schema, batches)
+            else:
+                _copy(unfinished, file, format, delimiter, schema, batches)
+            os.fsync(written.fileno())
+        os.replace(unfinished, file)
+    except BaseException:
+        if os.path.exists(unfinished):
+            os.unlink(unfinished)
+        raise
+
+
+def _write_parquet(file: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(file, schema) as parquet:
+        for batch in batches:
+            parquet.write_batch(batch)
+
+
+def _copy(
+    path: str,
+    name: str,
+    format: Format,
+    delimiter: str | None,
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+) -> None:
+    """Write CSV or JSON by DuckDB. An error of the scan is raised as it is."""
+    import duckdb
+    import pyarrow as pa
+
+    failed: list[BaseException] = []
+
+    def guarded() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    options = [f"FORMAT {format}", f"COMPRESSION {compression_of(name) or 'none'}", "USE_TMP_FILE false"]
+    if format == "csv":
+        sign = delimiter or ("\t" if ".tsv" in name.lower() else ",")
+        options += ["HEADER true", f"DELIMITER {sql_text(sign)}"]
+    columns = ", ".join(f"{_value(field, format)} AS {sql_name(field.name)}" for field in schema)
+    with duckdb_session() as connection:
+        connection.register("rows", pa.RecordBatchReader.from_batches(schema, guarded()))
+        try:
+            connection.execute(
+                f"COPY (SELECT {columns} FROM rows) TO {sql_text(path)} ({', '.join(options)})"
+            )
+        except duckdb.Error as error:
+            raise (failed[0] if failed else Failure(f"{name}: {error}", "FileError")) from error
+
+
+def _value(field: pa.Field, format: Format) -> str:
+    """Return the SQL of what the file holds for a value."""
+    import pyarrow as pa
+
+    name = sql_name(field.name)
+    if pa.types.is_binary(field.type):
+        return f"lower(hex({name}))"
+    if format == "json" and pa.types.is_floating(field.type):
+        return f"CASE WHEN isfinite({name}) THEN to_json({name}) ELSE to_json({name}::VARCHAR) END"
+    return name
+
+
+@contextmanager
+def _path_of_stdout() -> Iterator[str]:
+    """Yield a path whose bytes a thread writes to stdout.
+
+    DuckDB would open /dev/stdout anew, and so truncate a file to which a shell appends.
+    """
+    import shutil
+    import threading
+
+    read_end, write_end = os.pipe()
+    failed: list[OSError] = []
+
+    def pump() -> None:
+        try:
+            with open(read_end, "rb") as source:
+                shutil.copyfileobj(source, sys.stdout.buffer)
+        except OSError as error:  # nobody reads stdout any more
+            failed.append(error)
+
+    thread = threading.Thread(target=pump, name="nyala-stdout")
+    thread.start()
+    try:
+        yield f"/dev/fd/{write_end}"
+    except Failure:
+        if not failed:
+            raise
+    finally:
+        os.close(write_end)
+        thread.join()
+    if failed:
+        raise failed[0]

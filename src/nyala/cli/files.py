@@ -1,0 +1,612 @@
+"""Reads Parquet, CSV and JSON files as Arrow batches in bounded memory.
+
+pyarrow reads Parquet. DuckDB reads CSV and JSON as text, and one SELECT converts each cell to its column's type. A cell
+that does not convert makes its row a `BadRow`, and so does a CSV line that DuckDB rejects. The table checks the rest:
+ranges, lengths, dates and times.
+
+CSV: the first line names the columns; UTF-8; an empty field is NULL and "" is the empty text.
+JSON: a row per line, or one array of rows; nested values are read as JSON text.
+
+Stdin and pipes are copied to a temporary file first, because a CSV is read twice: DuckDB first lists the lines that it
+rejects, so that each later row has its right number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+
+import click
+
+from nyala.cli.base import Failure
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from nyala.schema.types import ColumnType
+
+__all__ = [
+    "BAD_ROWS_MAX",
+    "BadRow",
+    "CsvDialect",
+    "DataFile",
+    "Format",
+    "Part",
+    "compression_of",
+    "duckdb_session",
+    "find_files",
+    "format_of",
+    "infer_schema",
+    "lines_of",
+    "read_parts",
+    "sql_name",
+    "sql_text",
+]
+
+Format = Literal["parquet", "csv", "json"]
+STDIO: Final = "-"
+
+# A batch is one commit: large enough that its sync costs little, small enough that several fit into memory.
+_BATCH_ROWS: Final = 100_000
+_BATCH_BYTES: Final = 32 << 20
+_READ_ROWS: Final = 8192
+_LINE_MAX_BYTES: Final = 16 << 20
+_INFERENCE_ROWS: Final = 200_000
+# Bad rows that a part describes; the others are only counted.
+BAD_ROWS_MAX: Final = 100
+_CELL_SHOWN_MAX: Final = 40
+_LINE_SHOWN_MAX: Final = 80
+_SUFFIXES: Final[Mapping[str, Format]] = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".txt": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+}
+_COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
+
+
+@dataclass(frozen=True)
+class CsvDialect:
+    """How a CSV is written. delimiter: None means "find out"; nulls: words for NULL besides the empty field."""
+
+    delimiter: str | None = None
+    nulls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file to read. name: as the user gave it; path: where its bytes are, a temporary file for a pipe."""
+
+    name: str
+    path: str
+    format: Format
+
+
+class BadRow(NamedTuple):
+    """A row that cannot be read. row: its number in the file, from 1, without the header.
+
+    column, cell: the first cell that does not convert; for a rejected CSV line None and the line.
+    key: the cells of the key columns, empty for a rejected line.
+    """
+
+    row: int
+    column: str | None
+    cell: str
+    message: str
+    key: Mapping[str, Any]
+
+
+class Part(NamedTuple):
+    """A batch of rows, their numbers in the file, and the bad rows among them.
+
+    done: the fraction of the file that is read, None if unknown; bad: the first `BAD_ROWS_MAX` of `bad_count` bad rows.
+    """
+
+    batch: pa.RecordBatch
+    numbers: npt.NDArray[np.int64]
+    done: float | None
+    bad: Sequence[BadRow] = ()
+    bad_count: int = 0
+
+
+def format_of(path: str, given: str | None) -> Format:
+    """Return the format: `given`, or the one of the file's suffix; stdin and stdout are CSV.
+
+    Raises click.UsageError if the suffix is unknown.
+    """
+    if given is not None:
+        return cast(Format, given)
+    if path == STDIO:
+        return "csv"
+    found = _SUFFIXES.get(_suffix(path))
+    if found is None:
+        raise click.UsageError(f"unknown file type {path!r}: add --format parquet, csv or json")
+    return found
+
+
+def compression_of(path: str) -> str | None:
+    """Return "gzip" or "zstd" by the last suffix, else None."""
+    return _COMPRESSIONS.get(os.path.splitext(path.lower())[1])
+
+
+def _suffix(path: str) -> str:
+    stem, suffix = os.path.splitext(path.lower())
+    return os.path.splitext(stem)[1] if suffix in _COMPRESSIONS else suffix
+
+
+@contextmanager
+def find_files(paths: Sequence[str], given: str | None) -> Iterator[list[DataFile]]:
+    """Yield the files, and those in folders by name, like Spark and DuckDB; pipes are copied to temporary files.
+
+    In folders, names that begin with `.` or `_` are skipped, and without a format `given` also unknown suffixes.
+    Raises click.UsageError for a folder without data files.
+    """
+    found: list[str] = []
+    for path in paths:
+        if os.path.isdir(path):
+            found += _files_in(path, given)
+        else:
+            found.append(path)
+    with ExitStack() as stack:
+        yield [
+            DataFile(path, stack.enter_context(_regular_file(path)), format_of(path, given)) for path in found
+        ]
+
+
+def _files_in(path: str, given: str | None) -> list[str]:
+    found = []
+    for folder, folders, names in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+        found += [
+            os.path.join(folder, name)
+            for name in sorted(names)
+            if not name.startswith((".", "_")) and (given is not None or _suffix(name) in _SUFFIXES)
+        ]
+    if not found:
+        raise click.UsageError(f"the folder {path!r} has no Parquet, CSV or JSON file")
+    return found
+
+
+@contextmanager
+def _regular_file(path: str) -> Iterator[str]:
+    """Yield the path, or that of a temporary copy if it is stdin or a pipe."""
+    import shutil
+    import sys
+    import tempfile
+
+    if os.path.isfile(path):
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(prefix="nyala-") as copy:
+        if path == STDIO:
+            shutil.copyfileobj(sys.stdin.buffer, copy)
+        else:
+            with open(path, "rb") as pipe:
+                shutil.copyfileobj(pipe, copy)
+        copy.flush()
+        yield copy.name
+
+
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+def read_parts(
+    file: DataFile,
+    dialect: CsvDialect,
+    types: Mapping[str, ColumnType],
+    columns: Sequence[str] | None = None,
+    key: Sequence[str] = (),
+) -> Iterator[Part]:
+    """Yield the file's rows in order. types: the table's columns; other columns of a CSV or JSON file stay text.
+
+    Raises Failure with the file's name if it cannot be read.
+    """
+    if file.format == "parquet":
+        yield from _read_parquet(file, columns)
+    else:
+        yield from _read_text(file, dialect, types, columns, key)
+
+
+def _read_parquet(file: DataFile, columns: Sequence[str] | None) -> Iterator[Part]:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        # With a buffer and without pre-buffering, pages are read as they are needed, not whole row groups.
+        with pq.ParquetFile(file.path, buffer_size=1 << 20, pre_buffer=False) as parquet:
+            meta = parquet.metadata
+            wanted = _projection(file, columns, parquet.schema_arrow.names)
+            nbytes = sum(meta.row_group(group).total_byte_size for group in range(meta.num_row_groups))
+            fitting = _BATCH_BYTES * meta.num_rows // nbytes if nbytes else _BATCH_ROWS
+            done = 0
+            for batch in parquet.iter_batches(max(1, min(_BATCH_ROWS, fitting)), columns=wanted):
+                numbers = np.arange(done + 1, done + batch.num_rows + 1)
+                done += batch.num_rows
+                yield Part(batch, numbers, done / meta.num_rows)
+    except pa.ArrowInvalid as error:
+        raise _unreadable(file, error) from error
+
+
+def _read_text(
+    file: DataFile,
+    dialect: CsvDialect,
+    types: Mapping[str, ColumnType],
+    columns: Sequence[str] | None,
+    key: Sequence[str],
+) -> Iterator[Part]:
+    import numpy as np
+
+    with _reading(file) as connection:
+        total, rejected = None, np.empty(0, np.int64)
+        if file.format == "csv":
+            header, delimiter = _header(file, dialect)
+            texts = ", ".join(f"{sql_text(name)}: 'VARCHAR'" for name in header)
+            options = _csv_options(file, delimiter, dialect.nulls)
+            source = f"read_csv({options}, auto_detect = false, columns = {{{texts}}}"
+            total, rejected, bad = _rejected_lines(
+                connection, file, dialect, f"{source}, store_rejects = true)"
+            )
+            source += ", ignore_errors = true)"
+            if bad:
+                yield Part(_no_rows(), rejected[:0], None, bad, len(rejected))
+        else:
+            header = list(_json_schema(connection, file).names)
+            texts = ", ".join(f"{sql_text(name)}: 'VARCHAR'" for name in header)
+            source = f"read_json({_json_options(file)}, columns = {{{texts}}})"
+        names = _projection(file, columns, header)
+        for batch in _joined(connection.sql(_select(source, names, types)).to_arrow_reader(_READ_ROWS)):
+            numbers = batch.column(0).to_numpy()
+            # A line has as many rejected ones before it as have at most this many rows before them.
+            numbers = numbers + np.searchsorted(rejected - np.arange(len(rejected)), numbers, "right")
+            yield _part(batch, numbers, None if total is None else numbers[-1] / total, names, types, key)
+
+
+def _part(
+    batch: pa.RecordBatch,
+    numbers: npt.NDArray[np.int64],
+    done: float | None,
+    names: Sequence[str],
+    types: Mapping[str, ColumnType],
+    key: Sequence[str],
+) -> Part:
+    """Split a batch of `_select` into rows and bad rows."""
+    import numpy as np
+    import pyarrow as pa
+
+    from nyala import compute as pc
+
+    errors = batch.column(batch.num_columns - 1)
+    rows = pa.RecordBatch.from_arrays(batch.columns[1:-1], names=list(names))
+    if errors.null_count == len(errors):
+        return Part(rows, numbers, done)
+    good = pc.is_null(errors)
+    places = np.flatnonzero(~good.to_numpy(zero_copy_only=False))
+    bad = [_bad_row(rows, int(place), int(numbers[place]), errors[place].as_py(), types, key)
+           for place in places[:BAD_ROWS_MAX]]  # fmt: skip
+    numbers = numbers[good.to_numpy(zero_copy_only=False)]
+    return Part(rows.filter(good), numbers, done, bad, len(places))
+
+
+def _bad_row(
+    rows: pa.RecordBatch,
+    place: int,
+    number: int,
+    error: Mapping[str, str],
+    types: Mapping[str, ColumnType],
+    key: Sequence[str],
+) -> BadRow:
+    from nyala.cli.cells import json_columns
+
+    column, cell = error["column"], error["cell"]
+    found = [name for name in key if name in rows.schema.names]
+    values = [values[0] for values in json_columns(rows.select(found).slice(place, 1))]
+    type = types[column]
+    message = (
+        f"column {column!r}: {_short(cell, _CELL_SHOWN_MAX)!r} is not {type}: write "
+        f"{_WRITTEN.get(type.name, 'a whole number')}, or name a word that means NULL with --null"
+    )
+    return BadRow(number, column, cell, message, {**dict(zip(found, values, strict=True)),
+                                                  **({column: cell} if column in found else {})})  # fmt: skip
+
+
+def _select(source: str, names: Sequence[str], types: Mapping[str, ColumnType]) -> str:
+    """Return the SELECT of the row number, the converted columns, and the first cell that does not convert."""
+    texts, values, errors = [], [], []
+    for place, name in enumerate(names):
+        texts.append(f"{sql_name(name)} AS t{place}")
+        value = _converted(f"t{place}", types[name]) if name in types else f"t{place}"
+        values.append(f"{value} AS v{place}")
+        error = f"{{'column': {sql_text(name)}, 'cell': t{place}}}"
+        errors.append(f"WHEN t{place} IS NOT NULL AND v{place} IS NULL THEN {error}")
+    columns = ", ".join(f"v{place}" for place in range(len(names)))
+    return (
+        f"SELECT row_number() OVER (), {columns}, CASE {' '.join(errors)} END "
+        f"FROM (SELECT *, {', '.join(values)} FROM (SELECT {', '.join(texts)} FROM {source}))"
+    )
+
+
+# How a value of a type is written.
+_WRITTEN: Final = {
+    "bool": "true or false",
+    "binary": "hex such as 00ff",
+    "float": "a number such as 1234.5",
+    "double": "a number such as 1234.5",
+    "decimal": "a number such as 1234.5 that fits",
+}
+
+
+def _converted(text: str, type: ColumnType) -> str:
+    """Return SQL for the value that the text means, NULL if it means none. Text, dates and times stay text.
+
+    DuckDB rounds '1.5' to a whole number and cuts the digits of decimals: the patterns keep such cells out.
+    """
+    if type.is_integer:
+        return _if_matches(text, r"\s*[+-]?[0-9]+\s*", f"TRY_CAST({text} AS BIGINT)")
+    if type.name == "decimal":
+        digits = rf"\s*[+-]?[0-9]*(\.[0-9]{{0,{type.scale}}}0*)?\s*"
+        return _if_matches(text, digits, f"TRY_CAST({text} AS DECIMAL({type.precision}, {type.scale}))")
+    if type.name == "binary":
+        digits = f"regexp_replace({text}, '^0x', '')"
+        return _if_matches(text, "(0x)?([0-9a-fA-F]{2})*", f"unhex({digits})")
+    return f"TRY_CAST({text} AS {type.name})" if type.name in ("bool", "float", "double") else text
+
+
+def _if_matches(text: str, pattern: str, value: str) -> str:
+    return f"CASE WHEN regexp_full_match({text}, '{pattern}') THEN {value} END"
+
+
+def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join batches until they have `_BATCH_ROWS` rows or `_BATCH_BYTES`."""
+    import pyarrow as pa
+
+    held: list[pa.RecordBatch] = []
+    rows = nbytes = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        nbytes += batch.nbytes
+        if rows + _READ_ROWS > _BATCH_ROWS or nbytes >= _BATCH_BYTES:
+            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+            held, rows, nbytes = [], 0, 0
+    if rows:
+        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+
+
+def _no_rows() -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays([], names=[])
+
+
+def _short(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+# -- CSV and JSON by DuckDB --------------------------------------------------------------------------------
+
+_RECODE: Final = "a file from Windows is converted by iconv -f WINDOWS-1252 -t UTF-8 FILE > OTHER"
+
+
+def sql_text(text: str) -> str:
+    """Return a SQL literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def sql_name(name: str) -> str:
+    """Return a SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def duckdb_session() -> Any:
+    """Return a DuckDB connection in memory: times in UTC, and one thread, so that rows keep their order."""
+    from nyala.scan import need
+
+    connection = need("duckdb", "sql").connect()
+    connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false; SET threads = 1")
+    return connection
+
+
+@contextmanager
+def _reading(file: DataFile) -> Iterator[Any]:
+    """Yield a DuckDB connection; its errors become Failure with the file's name."""
+    connection = duckdb_session()
+    import duckdb
+
+    with connection:
+        try:
+            yield connection
+        except duckdb.Error as error:
+            raise _unreadable(file, error) from error
+
+
+def _unreadable(file: DataFile, error: Exception) -> Failure:
+    """Return the error without the reader's own advice, such as names of options that only DuckDB has."""
+    if "Error when sniffing" in str(error):
+        advice = "check --delimiter, and look for a double quote that is never closed"
+        return Failure(
+            f"{file.name}: its rows do not have the columns of its first line; {advice}", "FileError"
+        )
+    if "Parquet magic bytes not found" in str(error) or "Parquet file size is" in str(error):
+        return Failure(f"{file.name}: not a Parquet file, or it was cut off", "FileError")
+    text = str(error).partition("Possible ")[0].removeprefix("Invalid Input Error: ")
+    lines = [_short(line.strip(), _LINE_SHOWN_MAX * 2) for line in text.splitlines() if line.strip()]
+    return Failure(f"{file.name}: {'; '.join(lines[:4]).rstrip('. ')}", "FileError")
+
+
+def _projection(file: DataFile, columns: Sequence[str] | None, names: Sequence[str]) -> list[str]:
+    """Return the columns to read. Raises ColumnNotFoundError for one that the file does not have."""
+    from nyala.errors import ColumnNotFoundError
+    from nyala.schema.schema import find_name
+
+    for name in columns or ():
+        if name not in names:
+            raise ColumnNotFoundError(f"{file.name} has no column {name!r}" + find_name(name, names))
+    return list(names if columns is None else columns)
+
+
+def _lines(file: DataFile) -> Any:
+    """Open a CSV as text, unpacked."""
+    import io
+
+    import pyarrow as pa
+
+    packed = pa.input_stream(file.path, compression=compression_of(file.name))
+    return io.TextIOWrapper(packed, "utf-8-sig", errors="replace", newline="")
+
+
+def _header(file: DataFile, dialect: CsvDialect) -> tuple[list[str], str]:
+    """Return the names in the first line, and the delimiter.
+
+    The delimiter, unless given, is the one of `,`, tab, `;` and `|` that the first line has most often.
+    """
+    import csv
+    from itertools import chain
+
+    from nyala.schema.convert import said_of_a_name_given_twice
+
+    with _lines(file) as lines:
+        first = lines.readline(_LINE_MAX_BYTES)
+        delimiter = dialect.delimiter or max(",\t;|", key=first.count)
+        names = next(csv.reader(chain([first], lines), delimiter=delimiter), [])
+    if "\ufffd" in first:
+        raise Failure(f"{file.name}: the first line is not UTF-8 text; {_RECODE}", "FileError")
+    if not names:
+        raise Failure(f"{file.name}: the file is empty; its first line must name the columns", "FileError")
+    if len(set(names)) < len(names):
+        raise Failure(f"{file.name}: {said_of_a_name_given_twice(names)}", "FileError")
+    return names, delimiter
+
+
+def _csv_options(file: DataFile, delimiter: str, nulls: Sequence[str]) -> str:
+    words = ", ".join(map(sql_text, ("", *nulls)))
+    return (
+        f"{sql_text(file.path)}, header = true, delim = {sql_text(delimiter)}, quote = '\"', escape = '\"', "
+        f"comment = '', nullstr = [{words}], allow_quoted_nulls = false, {_compression(file)}, "
+        f"max_line_size = {_LINE_MAX_BYTES}, buffer_size = {2 * _LINE_MAX_BYTES}"
+    )
+
+
+def _compression(file: DataFile) -> str:
+    return f"compression = {sql_text(compression_of(file.name) or 'none')}"
+
+
+def _rejected_lines(
+    connection: Any, file: DataFile, dialect: CsvDialect, source: str
+) -> tuple[int, npt.NDArray[np.int64], list[BadRow]]:
+    """Read a CSV once. Returns its number of rows, the numbers of those that DuckDB rejects, the first of them."""
+    import numpy as np
+
+    # Counts of all columns: DuckDB rejects text that is not UTF-8 only in columns that a query reads.
+    good = connection.execute(f"SELECT count(*), count(COLUMNS(*)) FROM {source}").fetchall()[0][0]
+    found = connection.execute(
+        "SELECT line - 1, any_value(csv_line), any_value(error_message), any_value(error_type)::VARCHAR "
+        "FROM reject_errors GROUP BY 1 ORDER BY 1"
+    ).fetchall()
+    rows = _row_numbers(file, dialect, [record for record, *_ in found])
+    bad = []
+    for row, (_, line, message, kind) in zip(rows[:BAD_ROWS_MAX], found, strict=False):
+        line = line.strip("\r\n")
+        advice = f"; {_RECODE}" if kind == "INVALID ENCODING" else ""
+        message = f"{message.rstrip('. ')}: {_short(line, _LINE_SHOWN_MAX)!r}{advice}"
+        bad.append(BadRow(row, None, line, message, {}))
+    return good + len(rows), np.array(rows, np.int64), bad
+
+
+def _row_numbers(file: DataFile, dialect: CsvDialect, records: Sequence[int]) -> list[int]:
+    """Return the row numbers of records of a CSV; DuckDB's numbers of records count empty lines, row numbers do not."""
+    numbers = {record: record for record in records}
+    for record, (row, _) in enumerate(_records(file, dialect) if records else ()):
+        if record in numbers:
+            numbers[record] = row
+        if record == records[-1]:
+            break
+    return list(numbers.values())
+
+
+def lines_of(file: DataFile, dialect: CsvDialect, rows: Sequence[int]) -> dict[int, int]:
+    """Return the line in which each of these rows of a CSV begins, the header in line 1."""
+    found: dict[int, int] = {}
+    for row, line in _records(file, dialect):
+        if row in rows:
+            found.setdefault(row, line)
+        if row > max(rows, default=0):
+            break
+    return found
+
+
+def _records(file: DataFile, dialect: CsvDialect) -> Iterator[tuple[int, int]]:
+    """Yield the row number and the first line of each record, read by Python's csv module; 0 and 1 for the header.
+
+    An empty line has the row number of the row before it, unless the file has one column only.
+    """
+    import csv
+
+    names, delimiter = _header(file, dialect)
+    csv.field_size_limit(_LINE_MAX_BYTES)
+    with _lines(file) as lines, contextlib.suppress(csv.Error):
+        reader = csv.reader(lines, delimiter=delimiter)
+        row, line = -1, 1
+        for fields in reader:
+            row += bool(fields) or len(names) == 1
+            yield row, line
+            line = reader.line_num + 1
+
+
+def _json_options(file: DataFile) -> str:
+    return f"{sql_text(file.path)}, maximum_object_size = {1 << 28}, {_compression(file)}"
+
+
+def _json_schema(connection: Any, file: DataFile) -> pa.Schema:
+    """Return the file's members with the types that DuckDB finds in all of its rows."""
+    found = connection.sql(f"SELECT * FROM read_json({_json_options(file)}, sample_size = -1) LIMIT 0")
+    return found.to_arrow_table().schema
+
+
+def infer_schema(file: DataFile, dialect: CsvDialect, columns: Sequence[str] | None) -> pa.Schema:
+    """Return the columns for a new table: a Parquet file's own, or the types that DuckDB finds.
+
+    Of a CSV DuckDB looks at the first 200,000 rows. Types that a table does not have become text.
+    Raises Failure if the file cannot be read.
+    """
+    import pyarrow as pa
+
+    from nyala.errors import SchemaError
+    from nyala.schema.types import parse_type
+
+    if file.format == "parquet":
+        import pyarrow.parquet as pq
+
+        try:
+            schema = pq.read_schema(file.path)
+        except pa.ArrowInvalid as error:
+            raise _unreadable(file, error) from error
+        return pa.schema(
+            [schema.field(name).remove_metadata() for name in _projection(file, columns, schema.names)]
+        )
+    with _reading(file) as connection:
+        if file.format == "json":
+            schema = _json_schema(connection, file)
+        else:
+            options = _csv_options(file, _header(file, dialect)[1], dialect.nulls)
+            source = f"read_csv({options}, ignore_errors = true, strict_mode = false, sample_size = {_INFERENCE_ROWS})"
+            schema = connection.sql(f"SELECT * FROM {source} LIMIT 0").to_arrow_table().schema
+    fields = []
+    for name in _projection(file, columns, schema.names):
+        type = schema.field(name).type
+        try:
+            parse_type(type)
+        except SchemaError:
+            type = pa.string()
+        fields.append(pa.field(name, type))
+    return pa.schema(fields)
