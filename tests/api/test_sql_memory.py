@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -62,9 +61,6 @@ def test_a_sort_spills_and_is_right(tight: nyala.Database) -> None:
     assert found.column("s").cast(pa.int64()).equals(found.column("v"))
 
 
-@pytest.mark.skipif(
-    duckdb.__version__.startswith("1.4."), reason="DuckDB 1.4 needs more memory for this join"
-)
 def test_groups_and_joins_that_spill_are_right(tight: nyala.Database) -> None:
     groups = "SELECT s || repeat('x', 150) AS g, count(*) AS n, sum(v) AS v FROM t GROUP BY g"
     assert tight.sql(f"SELECT count(*), sum(n), sum(v) FROM ({groups})").fetchall() == [

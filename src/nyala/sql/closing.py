@@ -4,11 +4,10 @@
                           because the collector came      left, for the next cursor that is made, or for the end of the
                                                           connection
 
-Who closes a cursor waits for the threads that work on its statement. The collector works in any thread, at any
-allocation: also in one that reads rows for that very statement, or that holds what those threads wait for, as a block
-that it is decoding. It would wait for itself (DuckDB 1.4), or is refused (2.0), and what the statement reads stayed
-open for ever. So under the collector nothing is closed, and no stream of a cursor ends. A cursor that is left keeps
-what its statement reads.
+A thread that closes a cursor waits for the threads that work on its statement. The collector works in any thread, at
+any allocation: also in one that reads rows for that very statement, or that holds what those threads wait for, such as
+a block that it is decoding. DuckDB refuses to close there, and what the statement reads stayed open for ever. So under
+the collector nothing is closed, and no stream of a cursor ends. A cursor that is left keeps what its statement reads.
 
 Cost: a call for each of Python's collections, from the first statement on.
 Source: Python, `gc.callbacks`; decision 0014.

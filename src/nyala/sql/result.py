@@ -373,10 +373,8 @@ class _Run:
         return before + question.statement + after if before or after or not is_whole else question.parsed
 
     def _open_reader(self, statement: Any) -> Any:
-        if hasattr(self.session.cursor, "to_arrow_reader"):  # DuckDB >= 2: only a relation streams
-            named = {"params": self._parameters[0]} if self._parameters else {}
-            return self.session.cursor.sql(statement, **named).to_arrow_reader(_BATCH_ROWS)
-        return self.session.cursor.execute(statement, *self._parameters).fetch_record_batch(_BATCH_ROWS)
+        named = {"params": self._parameters[0]} if self._parameters else {}
+        return self.session.cursor.sql(statement, **named).to_arrow_reader(_BATCH_ROWS)
 
     @property
     def _parameters(self) -> tuple[Any, ...]:

@@ -1,20 +1,16 @@
 """A scan as a table of DuckDB: the columns and predicates that a query needs are pushed into the scan.
 
-    DuckDB >= 2     hands over a tree of nodes for each predicate and asks whether we take it (`duckdb._sources`)
-    DuckDB 1.4, 1.5 knows only pyarrow datasets, and hands over a pyarrow expression that must be applied
-                    |
-                    v
+    DuckDB hands over a tree of nodes for each predicate and asks whether the source takes it (`duckdb._sources`)
+        |
+        v
     ScanSource.reader(columns, predicate)      Scan.narrowed(columns, predicate) as a stream of record batches
 
-What is taken is applied exactly: our comparisons mean what DuckDB's mean (NULL matches nothing, NaN equals NaN and is
-greater than all else, text compares by bytes). What is not understood is left to DuckDB. Of a pyarrow expression it
-can't be left: DuckDB 1.x trusts its source. One that is not understood is evaluated by Arrow, and prunes nothing.
+A predicate that the source takes is applied exactly: Nyala's comparisons mean what DuckDB's mean (NULL matches nothing,
+NaN equals NaN and is greater than all other values, text compares by bytes). DuckDB applies the others itself.
 
 Invariants
     Q1  A predicate is taken only when it binds to the table's schema, and never over a scan with a limit (which
         would filter after the limit what must be filtered before it).
-    Q2  An expression that is read from its text is built again from what was read, and taken only if Arrow says
-        that both are equal.
 
 Predicates that DuckDB makes while it runs (from joins, top-N) it does not offer to Python sources. For joins of tables
 in one statement of ours `sql.partners` says which values one source hands over matter to another.
@@ -27,15 +23,14 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import decimal
+import functools
 import math
-import re
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from nyala import compute as pc
 from nyala.errors import Error, InvalidArgumentError
 from nyala.schema import nodes
 from nyala.schema.literals import normalise
@@ -150,11 +145,8 @@ class ScanSource:
         Raises: InvalidArgumentError for columns whose names differ only in case.
         """
         check_told_apart(scan.name, scan.schema.names)
-        if _source_2() is None:
-            self.scan, self.schema = scan, scan.schema
-        else:
-            self.scan = scan.compacted(columns)
-            self.schema = _with_views(self.scan)
+        self.scan = scan.compacted(columns)
+        self.schema = _with_views(self.scan)
         self.planning = planning or Planning()
         self.asked: list[Scan] = []
         # Set before rows are asked for: in which columns others have partners, and who has them (`sql.partners`).
@@ -352,60 +344,56 @@ def duckdb_of(con: Any) -> Any:
 
 
 def duckdb_table(source: ScanSource) -> Any:
-    """What `con.register(name, …)` and `con.from_arrow(…)` of the installed DuckDB take.
+    """Return what `con.register(name, …)` and `con.from_arrow(…)` take.
 
     Its attribute `source` may be exchanged for another source with equal `planned_by`, while no statement reads.
     """
-    make = _source_2()
-    return _source_1()(source) if make is None else make(source)
+    return _source_class()(source)
 
 
-# ------------------------------------------------------------------------------------------------ DuckDB >= 2
+@functools.cache
+def _source_class() -> Callable[[ScanSource], Any]:
+    """Return the class of sources, made at its first use. Its base is private to DuckDB: a test watches it."""
+    try:
+        from duckdb._sources import ArrowScanSource
+    except ImportError as error:
+        from duckdb import __version__
 
+        raise ImportError(
+            f"this needs DuckDB 2.0 or later, and {__version__} is installed: pip install 'nyala[sql]'"
+        ) from error
 
-_made: dict[str, Callable[[ScanSource], Any]] = {}
+    class NyalaScanSource(ArrowScanSource):
+        schema_is_stable = True
 
+        def __init__(self, source: ScanSource) -> None:
+            super().__init__(None)
+            self.source = source
 
-def _source_2() -> Callable[[ScanSource], Any] | None:
-    """The class for DuckDB >= 2; None for an older one. Its module is private to DuckDB: a test holds us to it."""
-    if "2" not in _made:
-        try:
-            from duckdb._sources import ArrowScanSource
-        except ImportError:
-            return None
+        def rows(self) -> int | None:
+            rows: int = self.source.rows()
+            return rows
 
-        class NyalaScanSource(ArrowScanSource):
-            schema_is_stable = True
+        def __arrow_c_schema__(self) -> Any:
+            return self.source.schema.__arrow_c_schema__()
 
-            def __init__(self, source: ScanSource) -> None:
-                super().__init__(None)
-                self.source = source
+        def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+            return self.source.reader(None, None).__arrow_c_stream__(requested_schema)
 
-            def rows(self) -> int | None:
-                rows: int = self.source.rows()
-                return rows
+        def accepts(self, predicate: Any) -> bool:
+            found = predicate_of_node(predicate)
+            taken: bool = found is not None and self.source.offered(found)
+            return taken
 
-            def __arrow_c_schema__(self) -> Any:
-                return self.source.schema.__arrow_c_schema__()
+        def stream(self, columns: Sequence[int] | None, filters: Sequence[Any]) -> tuple[Any, bool]:
+            names = self.source.schema.names
+            wanted = None if columns is None else [names[index] for index in columns]
+            terms = [predicate_of_node(node) for node in filters]
+            assert None not in terms, "a filter that was not accepted"
+            reader = self.source.reader(wanted, nodes.all_of(terms) if terms else None)  # type: ignore[arg-type]
+            return reader.__arrow_c_stream__(), columns is not None
 
-            def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-                return self.source.reader(None, None).__arrow_c_stream__(requested_schema)
-
-            def accepts(self, predicate: Any) -> bool:
-                found = predicate_of_node(predicate)
-                taken: bool = found is not None and self.source.offered(found)
-                return taken
-
-            def stream(self, columns: Sequence[int] | None, filters: Sequence[Any]) -> tuple[Any, bool]:
-                names = self.source.schema.names
-                wanted = None if columns is None else [names[index] for index in columns]
-                terms = [predicate_of_node(node) for node in filters]
-                assert None not in terms, "a filter that was not accepted"
-                reader = self.source.reader(wanted, nodes.all_of(terms) if terms else None)  # type: ignore[arg-type]
-                return reader.__arrow_c_stream__(), columns is not None
-
-        _made["2"] = NyalaScanSource
-    return _made["2"]
+    return NyalaScanSource
 
 
 def predicate_of_node(node: Any) -> Node | None:
@@ -488,177 +476,3 @@ def _literal_of(node: Any) -> tuple[bool, Any]:
         node.type, int
     )
     return type(value) is wanted, value
-
-
-# ------------------------------------------------------------------------------------------------ DuckDB 1.x
-
-
-def _source_1() -> Callable[[ScanSource], Any]:
-    """The class for DuckDB 1.x: a pyarrow dataset in name only, of which DuckDB uses `schema` and `scanner`.
-
-    It lives inside DuckDB's connection: most other methods of a pyarrow dataset need a C++ object that is not there.
-    """
-    if "1" not in _made:
-        import pyarrow.dataset as ds
-
-        class NyalaDataset(ds.Dataset):  # type: ignore[misc]
-            def __init__(self, source: ScanSource) -> None:
-                self.source = source
-
-            @property
-            def schema(self) -> pa.Schema:
-                return self.source.schema
-
-            def scanner(
-                self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **_: Any
-            ) -> _Scanner:
-                return _Scanner(self.source, columns, filter)
-
-        _made["1"] = NyalaDataset
-    return _made["1"]
-
-
-class _Scanner:
-    """What DuckDB 1.x asks for a reader."""
-
-    def __init__(
-        self, source: ScanSource, columns: Sequence[str] | None, expression: pc.Expression | None
-    ) -> None:
-        self._source, self._columns, self._expression = source, columns, expression
-
-    @property
-    def projected_schema(self) -> pa.Schema:
-        schema = self._source.schema
-        return schema if self._columns is None else pa.schema([schema.field(name) for name in self._columns])
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        if self._expression is None:
-            return self._source.reader(self._columns, None)
-        found = predicate_of_expression(self._expression, self._source.schema)
-        if self._source.takes(found):
-            return self._source.reader(self._columns, found)
-        return self._filtered(self._expression)
-
-    def _filtered(self, expression: pc.Expression) -> pa.RecordBatchReader:
-        """The expression applied by Arrow, batch by batch, to all columns; then those that are wanted."""
-        schema = self.projected_schema
-        everything = self._source.reader(None, None)
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            for batch in everything:
-                rows = pa.Table.from_batches([batch]).filter(expression)
-                yield from rows.select(schema.names).to_batches()
-
-        return pa.RecordBatchReader.from_batches(schema, batches())
-
-
-_COMPARISON: Final = re.compile(r"(==|!=|<=|>=|<|>) ")
-_IS_NAN: Final = re.compile(r"is_nan\((.*?)\)|invert\(is_nan\((.*?)\)\)", re.DOTALL)
-_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
-
-
-def predicate_of_expression(expression: pc.Expression, schema: pa.Schema) -> Node | None:
-    """A pyarrow expression of comparisons under AND and OR as a predicate of ours; None for another (Q2)."""
-    for widened in (True, False):
-        reader = _ExpressionReader(schema, widened)
-        try:
-            predicate, rebuilt, rest = reader.read(str(expression))
-        except (ValueError, ArithmeticError, RecursionError, pa.ArrowException):
-            return None
-        if not rest and rebuilt.equals(expression):
-            return predicate
-    return None
-
-
-class _ExpressionReader:
-    """Reads what `str` makes of an expression, and builds both meanings of it: (ours, Arrow's, the text after it).
-
-    widened: constants of integers and floats are int64 and double, as DuckDB 1.x makes them, not the column's type.
-    Every method raises ValueError for text that it does not understand.
-    """
-
-    def __init__(self, schema: pa.Schema, widened: bool) -> None:
-        self._schema, self._widened = schema, widened
-        # A column may be called like the beginning of another.
-        self._names = sorted(schema.names, key=len, reverse=True)
-
-    def read(self, text: str) -> tuple[Node, pc.Expression, str]:
-        for word, value in (("true", True), ("false", False)):
-            if text.startswith(word):
-                return nodes.Literal(value), pc.scalar(value), text[len(word) :]
-        if (test := _IS_NAN.match(text)) is not None:
-            name, negated = test[1] or test[2], test[2] is not None
-            if name not in self._names:
-                raise ValueError("no column of that name")
-            again = pc.is_nan(pc.field(name))
-            op, again = ("<>", pc.invert(again)) if negated else ("=", again)
-            return nodes.compare(name, op, normalise(float("nan"))), again, text[test.end() :]
-        if not text.startswith("("):
-            raise ValueError("not a comparison")
-        compared = self._comparison(text[1:])
-        return self._joined(text[1:]) if compared is None else compared
-
-    def _joined(self, text: str) -> tuple[Node, pc.Expression, str]:
-        left, left_again, text = self.read(text)
-        for word, ours in ((" and ", nodes.all_of), (" or ", nodes.any_of)):
-            if text.startswith(word):
-                right, right_again, text = self.read(text[len(word) :])
-                again = left_again & right_again if word == " and " else left_again | right_again
-                return ours((left, right)), again, _after_bracket(text)
-        raise ValueError("neither AND nor OR")
-
-    def _comparison(self, text: str) -> tuple[Node, pc.Expression, str] | None:
-        for name in self._names:
-            if not text.startswith(name + " "):
-                continue
-            operator = _COMPARISON.match(text, len(name) + 1)
-            if operator is None:
-                continue
-            kind = self._schema.field(name).type
-            value, rest = _read_value(text[operator.end() :], kind)
-            if self._widened and pa.types.is_integer(kind):
-                kind = pa.int64()
-            elif self._widened and pa.types.is_floating(kind):
-                kind = pa.float64()
-            field, scalar = pc.field(name), pa.scalar(value, kind)
-            op, again = {
-                "==": ("=", field == scalar), "!=": ("<>", field != scalar), "<": ("<", field < scalar),
-                "<=": ("<=", field <= scalar), ">": (">", field > scalar), ">=": (">=", field >= scalar),
-            }[operator[1]]  # fmt: skip
-            return nodes.compare(name, op, normalise(value)), again, _after_bracket(rest)
-        return None
-
-
-def _after_bracket(text: str) -> str:
-    if not text.startswith(")"):
-        raise ValueError("no closing bracket")
-    return text[1:]
-
-
-def _read_value(text: str, kind: pa.DataType) -> tuple[Any, str]:
-    """A constant as Arrow writes it, and the text after it. Raises: ValueError."""
-    if pa.types.is_string(kind):
-        match = re.match(r'"((?:[^"\\]|\\.)*)"', text, re.DOTALL)
-        if match is None:
-            raise ValueError("not a text")
-        escaped = re.compile(r"\\(.)", re.DOTALL)
-        if not all(found[1] in _ESCAPES for found in escaped.finditer(match[1])):
-            raise ValueError("an escape that Arrow is not known to write")
-        return escaped.sub(lambda found: _ESCAPES[found[1]], match[1]), text[match.end() :]
-    end = text.index(")")
-    word, rest = text[:end], text[end:]
-    if pa.types.is_boolean(kind) and word in ("true", "false"):
-        return word == "true", rest
-    if pa.types.is_binary(kind):
-        return bytes.fromhex(word.strip('"')), rest
-    if pa.types.is_integer(kind):
-        return int(word), rest
-    if pa.types.is_floating(kind):
-        return float(word), rest
-    if pa.types.is_decimal(kind):
-        return decimal.Decimal(word), rest
-    if pa.types.is_date32(kind):
-        return dt.date.fromisoformat(word), rest
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return dt.datetime.fromisoformat(word), rest
-    raise ValueError("a constant of another type")
