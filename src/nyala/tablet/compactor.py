@@ -37,7 +37,7 @@ from nyala.tablet.maintenance import COMPACTION_TICK_S
 from nyala.tablet.reservations import Reservation
 from nyala.tablet.root import TableState, TabletState
 from nyala.tablet.worker_protocol import placed
-from nyala.tablet.workers import JobCancelled, WorkerPool
+from nyala.tablet.workers import JobCancelled, NoWorkerError, Worker
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
@@ -98,7 +98,7 @@ class Compactor:
         self._layouts = Layouts()
         self._planned: dict[int, _Planned] = {}
         self._put_off: dict[int, tuple[float, float]] = {}  # tablet: (until, for how long)
-        self._pool: WorkerPool | None = None
+        self._pool: Worker | None = None
         self._pool_lock = threading.Lock()
         self._stopped = threading.Event()
         self.counters = CompactionCounters()
@@ -250,23 +250,29 @@ class Compactor:
                 return compaction_run.run(store.env, job, progress)
             kind, arguments = compaction_run.encode_job(job)
             started_s = clock.monotonic_s()
-            answer = self._workers().run(
-                kind,
-                placed(arguments, store.env.files, store.root_path),
-                lambda: reservation.revoked.is_set() or self._stopped.is_set(),
-                lambda fields: progress(fields["done"], fields["total"]),
-            )
+            try:
+                answer = self._workers().run(
+                    kind,
+                    placed(arguments, store.env.files, store.root_path),
+                    lambda: reservation.revoked.is_set() or self._stopped.is_set(),
+                    lambda fields: progress(fields["done"], fields["total"]),
+                )
+            except NoWorkerError as error:
+                logger.warning(
+                    "a compaction runs in this process, and queries may be slower meanwhile: %s", error
+                )
+                return compaction_run.run(store.env, job, progress)
             logger.debug("%s in a worker took %.2f s", kind, clock.monotonic_s() - started_s)
             return compaction_run.decode_output(answer)
 
         return run
 
-    def _workers(self) -> WorkerPool:
+    def _workers(self) -> Worker:
         with self._pool_lock:
             if self._stopped.is_set():
                 raise JobCancelled("the store is closing")
             if self._pool is None:
-                self._pool = WorkerPool()
+                self._pool = Worker()
             return self._pool
 
     def stop(self) -> None:

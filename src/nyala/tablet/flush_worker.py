@@ -22,7 +22,7 @@ from nyala.env.files import Files
 from nyala.errors import Error, StorageError
 from nyala.tablet.flush_run import Piece, Written, decode_written, spill, write_pieces
 from nyala.tablet.worker_protocol import placed
-from nyala.tablet.workers import JobCancelled, JobFailedError, WorkerPool
+from nyala.tablet.workers import JobCancelled, JobFailedError, Worker
 
 logger = logging.getLogger("nyala.flush")
 
@@ -36,7 +36,7 @@ class FlushWorker:
     def __init__(self, env: Env) -> None:
         self._env = env
         self._lock = threading.Lock()
-        self._pool: WorkerPool | None = None
+        self._pool: Worker | None = None
         self._stopped = False
         self.jobs = 0
         """Flushes that a worker process has written, since the store was opened."""
@@ -62,12 +62,12 @@ class FlushWorker:
                 files.unlink(os.path.join(root_path, left), missing_ok=True)
         return write_pieces(files, root_path, pieces)
 
-    def _workers(self) -> WorkerPool:
+    def _workers(self) -> Worker:
         with self._lock:
             if self._stopped:
                 raise JobCancelled("the store is closing")
             if self._pool is None:
-                self._pool = WorkerPool()
+                self._pool = Worker()
             return self._pool
 
     def stop(self) -> None:

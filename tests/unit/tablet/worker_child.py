@@ -6,9 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
-import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from nyala import errors
@@ -45,20 +43,6 @@ def wait_for_file(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
     return {"pid": os.getpid()}
 
 
-def linger(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Leave a thread behind that waits for the file, reports once more, and makes the file `lingered` beside it."""
-    go = Path(arguments["path"])
-
-    def later() -> None:
-        while not go.exists():
-            time.sleep(0.01)
-        report({"pid": 0})
-        go.with_name("lingered").touch()
-
-    threading.Thread(target=later, daemon=True).start()
-    return {}
-
-
 def noise(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
     """By every way on which something may come out of a process."""
     print("printed")
@@ -85,18 +69,9 @@ def fail(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
     }[arguments["how"]]
 
 
-def die(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
-    print("my last words", file=sys.stderr, end="", flush=True)
-    os._exit(7)
-
-
-def no_json(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
-    return {"value": b"bytes"}
-
-
 def load(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
     return {"value": __import__(arguments["module"]).VALUE, "cwd": os.getcwd(), "nice": os.nice(0)}
 
 
-JOBS = (echo, steps, hold, wait_for_file, linger, noise, flood, fail, die, no_json, load)
+JOBS = (echo, steps, hold, wait_for_file, noise, flood, fail, load)
 main({**HANDLERS, **{job.__name__: job for job in JOBS}})
