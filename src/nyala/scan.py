@@ -44,7 +44,6 @@ from nyala.tablet.history import check_dropped
 from nyala.tablet.read_path import ScanCounters, ScanSpec
 from nyala.tablet.root import Root, TableState
 from nyala.tablet.token import Token
-from nyala.tablet.value_bounds import value_bounds
 
 if TYPE_CHECKING:
     import duckdb
@@ -324,13 +323,6 @@ class Scan(PinnedRows):
         """At most so many rows are looked at, as bounds on the key and zone maps of rowsets say; reads no row."""
         root, table = self._take()
         found = token.planned_rows(table, self._spec)
-        del root
-        return found
-
-    def _value_bounds(self) -> dict[str, tuple[int, int]]:
-        """See `value_bounds`."""
-        root, table = self._take()
-        found = value_bounds(table, self._spec)
         del root
         return found
 

@@ -53,14 +53,6 @@ with contextlib.suppress(Exception):
                 self._made = NyalaDataSource(self.options)
             return self._made
 
-        def __setstate__(self, state: dict[str, Any]) -> None:
-            # Spark unpickles it in a worker that is to read or write with it: see `nyala.spark.prompt`.
-            from nyala.spark.prompt import hold_nothing_back
-
-            hold_nothing_back()
-            for name, value in state.items():
-                setattr(self, name, value)
-
         def schema(self) -> StructType:
             return self._source().schema()
 

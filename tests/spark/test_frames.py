@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import nyala
-from nyala.spark import frames, unrolled
+from nyala.spark import frames, internals
 from nyala.spark.types import spark_schema
 
 ROWS = {
@@ -48,7 +48,7 @@ def table(store: Path) -> Iterator[nyala.Table]:
 def test_rows_and_schema_are_the_same_in_the_plan_and_by_tasks(
     spark: SparkSession, table: nyala.Table, monkeypatch: pytest.MonkeyPatch, zone: str
 ) -> None:
-    """Also in a session of another time zone, and where rows do not travel as arrays (F3)."""
+    """Also in a session of another time zone, and without Spark's private classes."""
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
@@ -57,10 +57,10 @@ def test_rows_and_schema_are_the_same_in_the_plan_and_by_tasks(
         monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
         made["tasks"] = table.scan().to_spark(spark)
         assert "posexplode" in made["tasks"]._jdf.queryExecution().toString()
-        assert "makedecimal" in made["tasks"]._jdf.queryExecution().toString().lower()
-        monkeypatch.setattr(unrolled, "ARRAYS_MAX", 0)
-        made["tasks, row by row"] = table.scan().to_spark(spark)
-        assert "posexplode" not in made["tasks, row by row"]._jdf.queryExecution().toString()
+        spark.conf.set(internals.SETTING, "false")
+        made["tasks, without internals"] = table.scan().to_spark(spark)
+        spark.conf.unset(internals.SETTING)
+        assert "posexplode" not in made["tasks, without internals"]._jdf.queryExecution().toString()
         wanted = table.scan().to_arrow().sort_by("k")
         assert wanted.to_pylist() == [
             {name: values[row] for name, values in ROWS.items()} for row in range(3)
@@ -75,64 +75,6 @@ def test_rows_and_schema_are_the_same_in_the_plan_and_by_tasks(
             assert (bare.columns, bare.count()) == ([], 2)
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
-
-
-def test_names_that_spark_holds_for_equal_come_by_tasks(
-    spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of `d` and `D` neither can be named, so decimals travel in arrays as they are."""
-    monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
-    with nyala.connect(store) as db:
-        made = db.create_table("t", {"k": "int64", "d": "decimal(9,2)", "D": "decimal(15,2)"}, ["k"])
-        made.insert({"k": [1, 2], "d": [Decimal("-1.25"), None], "D": [None, Decimal("7.50")]})
-        found = made.scan().to_spark(spark)
-        plan = found._jdf.queryExecution().toString().lower()
-        assert "posexplode" in plan and "makedecimal" not in plan
-        assert sorted(tuple(row) for row in found.collect()) == [
-            (1, Decimal("-1.25"), None),
-            (2, None, Decimal("7.50")),
-        ]
-
-
-def test_whole_numbers_travel_in_as_few_bytes_as_they_need(
-    spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """F4: types and values are the table's own, at the edges too, and when an update goes beyond what a file has."""
-    monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
-    widths: list[dict[str, int]] = []
-    real = frames.carried_in
-
-    def spied(schema, bounds):
-        widths.append(real(schema, bounds))
-        return widths[-1]
-
-    monkeypatch.setattr(frames, "carried_in", spied)
-    edges = {"b": 2**7, "s": 2**15, "i": 2**31, "l": 2**63}
-    with nyala.connect(store) as db:
-        types = dict.fromkeys(("k", *edges), "int64") | {"n": "int32", "d": "decimal(9,2)"}
-        table = db.create_table("t", types, "k")
-        rows = {name: [-edge, edge - 1, None] for name, edge in edges.items()}
-        before = table.insert(
-            {"k": [1, 2, 3], **rows, "n": [200, -1, 3], "d": [Decimal("1.27"), Decimal("-1.28"), None]}
-        ).timestamp
-        table.flush()
-        table.update({"k": [3], "b": [128], "d": [Decimal("9999999.99")]})
-        for at, wanted in (
-            (before, {"k": 1, "b": 1, "s": 2, "i": 4, "n": 2, "d": 1}),
-            (None, {"k": 1, "b": 2, "s": 2, "i": 4, "n": 2, "d": 4}),
-        ):
-            scan = table.scan(at=at)
-            df = scan.to_spark(spark)
-            assert widths.pop() == wanted
-            assert df.schema == spark_schema(table.schema)
-            assert df.toArrow().sort_by("k").to_pylist() == scan.to_arrow().sort_by("k").to_pylist()
-            assert df.where("b < 0 AND d > 1").count() == 1
-        for name in ("b", "d", "n"):  # alone, it is what is unrolled
-            df = table.scan([name]).to_spark(spark)
-            assert df.schema == spark_schema(table.scan([name]).schema)
-            assert sorted(map(repr, df.collect())) == sorted(
-                map(repr, spark.createDataFrame(table.scan([name]).to_arrow()).collect())
-            )
 
 
 def test_rows_in_the_plan_need_no_lease_and_large_ones_go_to_tasks(
@@ -191,7 +133,7 @@ def test_any_columns_can_travel_as_arrays(
 def test_spark_takes_a_scan_for_what_its_rows_would_be_in_files(
     spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F6: three tenths of the rows in memory, text as long as it is; numbers that travel in a byte count as others do.
+    """F4: three tenths of the rows in memory, text as long as it is.
 
     Else a join sends a table of long texts to all executors, or shuffles one that Parquet's reader would send.
     """
@@ -218,52 +160,10 @@ def test_spark_takes_a_scan_for_what_its_rows_would_be_in_files(
             (["k", "wide"], 8 + 16 + 16),
         ):  # fmt: skip
             found = size_bytes(made.scan(columns).to_spark(spark))
-            assert found == pytest.approx(rows * row_bytes * 0.3, rel=0.05), columns
+            assert found == pytest.approx(rows * row_bytes * 0.3, rel=0.25), columns
         # Of text that is in memory alone nobody knows how long it is.
         made.update({"k": [1], "one": [2]})
-        assert size_bytes(made.scan(["one"]).to_spark(spark)) == pytest.approx(rows * 16 * 0.3, rel=0.05)
-
-
-def test_of_a_column_that_is_only_filtered_by_no_size_stays(
-    spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """TPC-H's Q9 and Q20 at SF 10 shuffled the keys of `part` that have a word in their name, where Parquet's go to all
-    executors: Spark took the names for 20 bytes each when it dropped them, and what was more stayed with the keys."""
-    monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
-    rows = 10_000
-    with nyala.connect(store) as db:
-        for name in ("t", "large"):
-            db.create_table(name, {"k": "int64", "day": "date", "s": "string"}, ["k"]).insert(
-                {"k": range(rows), "day": [dt.date(2026, 1, 1)] * rows, "s": ["x" * 400] * rows}
-            )
-            db[name].flush()
-        keys_bytes, whole_bytes = rows * 16 * 0.3, rows * (8 + 24 + 400) * 0.3
-        for passing, staying in ((("s",), ["k", "day"]), (("day", "s"), ["k"]), (("k", "day", "s"), None)):
-            frame = frames.leased_frame(spark, db["t"].scan(), passing=passing).whole()
-            wanted = whole_bytes if staying is None else rows * (8 + 8 * len(staying)) * 0.3
-            left = frame if staying is None else frame.select(*staying)
-            # The place that each row of arrays is unrolled by counts as four bytes of what is left, and more of little.
-            assert size_bytes(left) == pytest.approx(wanted, rel=0.25), passing
-        monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", rows - 1)
-        text = "SELECT {} FROM large l JOIN t ON l.k = t.k WHERE t.s LIKE '%y%' AND l.day > t.day"
-        limit = spark.conf.get("spark.sql.autoBroadcastJoinThreshold")
-        spark.conf.set("spark.sql.autoBroadcastJoinThreshold", int(keys_bytes * 2))
-        try:
-            for asked, join in (("max(l.s)", "BroadcastHashJoin"), ("max(l.s), max(t.s)", "SortMergeJoin")):
-                plan = nyala.spark.sql(spark, text.format(asked), store=store)._jdf.queryExecution()
-                assert join in plan.executedPlan().toString(), asked
-        finally:
-            spark.conf.set("spark.sql.autoBroadcastJoinThreshold", limit)
-
-
-def test_sparks_sizes_of_types_are_as_we_have_them(spark: SparkSession) -> None:
-    """By them a size is told for what is left of a row: with others it would be another."""
-    for name in ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp",
-                 "decimal(18,2)", "decimal(19,2)", "string", "binary"):  # fmt: skip
-        type = spark.range(0).selectExpr(f"CAST(NULL AS {name}) AS c").schema[0].dataType
-        assert unrolled._default_of(type) == spark._jsparkSession.parseDataType(type.json()).defaultSize(), (
-            name
-        )
+        assert size_bytes(made.scan(["one"]).to_spark(spark)) == pytest.approx(rows * 16 * 0.3, rel=0.25)
 
 
 def size_bytes(frame: DataFrame) -> int:

@@ -29,8 +29,8 @@ from nyala.errors import (
     InvalidArgumentError,
     SchemaError,
 )
+from nyala.schema.limits import Limits
 from nyala.spark import backup_jobs, frames, progress, small
-from nyala.spark.digits import as_digits
 
 load_module = importlib.import_module("nyala.spark.load")  # `nyala.spark.load` is the function
 
@@ -239,10 +239,10 @@ def test_keys_that_are_collated(spark: SparkSession, db: nyala.Database) -> None
 
 
 @pytest.mark.parametrize("where", ["on executors", "here"])
-def test_decimals_travel_as_their_digits(
+def test_decimals_and_columns_of_any_name(
     spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Of up to 18 digits, whichever way the rows go, in columns of any name; longer ones as they are."""
+    """Both ways load short and long decimals, and columns whose names need quotes."""
     if where == "here":
         monkeypatch.undo()
         monkeypatch.setattr(handover, "loading", None)
@@ -254,7 +254,6 @@ def test_decimals_travel_as_their_digits(
         "CAST(c AS decimal(20,1)) AS c",
         "d",
     )
-    assert [kind for _, kind in as_digits(df).dtypes] == ["bigint", "bigint", "decimal(20,1)", "bigint"]
     types = {"k": "decimal(3,1)", "b `c`.d": "decimal(18,2)", "c": "decimal(20,1)", "d": "int64"}
     table = db.create_table("t", types, ["k"], [nyala.hash_partition("k", buckets=2)])
     assert nyala.spark.load(df, table).inserted == 2
@@ -271,6 +270,15 @@ def test_a_row_without_a_range_is_a_row_error(spark: SparkSession, db: nyala.Dat
     )
     result = nyala.spark.load(ids(spark, 0, 10, 1), table, errors="collect")
     assert (result.inserted, result.errors["code"].to_pylist()) == (8, ["no-partition"] * 2)
+
+
+def test_tasks_keep_to_the_limits_of_the_database(spark: SparkSession, store: Path) -> None:
+    with nyala.connect(store, maintenance=False, limits=Limits(max_cell_bytes=100)) as db:
+        table = db.create_table("t", {"k": "int64", "s": "string"}, "k")
+        rows = spark.range(99, 102, 1, 1).selectExpr("id AS k", "repeat('x', int(id)) AS s")
+        done = nyala.spark.load(rows, table, errors="collect")
+        assert (done.inserted, done.errors["k"].to_pylist()) == (2, [101])
+        assert "100" in done.errors["message"][0].as_py()
 
 
 def test_compact(spark: SparkSession, db: nyala.Database) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import warnings
@@ -23,8 +22,6 @@ import nyala.spark
 from nyala.spark import cluster, session
 from nyala.spark.cluster import problems
 from nyala.spark.frames import LOCAL_MAX_ROWS
-from nyala.spark.prompt import worker_stream
-from nyala.spark.reader import in_task
 
 
 def test_the_format_is_known_by_itself_and_by_a_call(spark: SparkSession, store: Path) -> None:
@@ -184,19 +181,6 @@ def test_workers_are_forked_from_a_process_without_threads_and_without_nyala(spa
         loaded = Path(f"/proc/{daemon.pid}/maps").read_text()
         daemon.stdin.close()
     assert (len(threads), "libarrow" in loaded) == (1, False)
-
-
-def test_a_task_finds_its_connection_and_holds_nothing_back(spark: SparkSession) -> None:
-    """In this version of PySpark too its functions have the name by which `nyala.spark.prompt` finds it."""
-
-    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        connection = socket.socket(fileno=worker_stream().fileno())
-        prompt = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-        connection.detach()
-        for _ in batches:
-            yield pa.RecordBatch.from_pydict({"prompt": [prompt]})
-
-    assert spark.range(0, 1, 1, 1).mapInArrow(in_task(look), "prompt boolean").collect() == [(True,)]
 
 
 def test_a_forked_copy_scans_with_threads_of_its_own(store: Path) -> None:

@@ -15,7 +15,7 @@ from tests.sampled import one_of
 
 import nyala
 import nyala.spark
-from nyala.spark import jvm, plans, session
+from nyala.spark import frames, internals, session
 from nyala.spark.frames import leased_frame
 
 
@@ -282,8 +282,8 @@ def of_views() -> dict[str, tuple[list[tuple[object, ...]], str]]:
     return {}
 
 
-@pytest.mark.parametrize("way", ["rows", pytest.param("arrays", marks=pytest.mark.long), "public"])
-def test_a_statement_is_the_same_as_a_plan_and_as_a_text(
+@pytest.mark.parametrize("way", ["in the plan", "by tasks", "without internals"])
+def test_each_way_gives_the_answer_of_spark(
     spark: SparkSession,
     db: nyala.Database,
     monkeypatch: pytest.MonkeyPatch,
@@ -291,10 +291,9 @@ def test_a_statement_is_the_same_as_a_plan_and_as_a_text(
     request: pytest.FixtureRequest,
     way: str,
 ) -> None:
-    """P1, P2: in a version of Spark that is not known the public way is taken, to the same answers and errors."""
-    monkeypatch.setattr(plans, "ROWS_AS_ROWS", 0 if way == "arrays" else 256)
-    if way == "public":
-        monkeypatch.setattr(jvm, "KNOWN_IN", ())
+    """Answers, schemas and errors are those of Spark over views of the same rows."""
+    monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", 20_000 if way == "in the plan" else -1)
+    spark.conf.set(internals.SETTING, str(way != "without internals").lower())
     for name in ("t", "u"):
         spark.createDataFrame(db[name].to_arrow()).createOrReplaceTempView(name)
     for text in one_of(4, STATEMENTS, request):
@@ -306,13 +305,14 @@ def test_a_statement_is_the_same_as_a_plan_and_as_a_text(
         assert answer(ours) == expected, text
         assert ours.schema.simpleString() == schema, text
         read = ours._jdf.queryExecution().optimizedPlan().toString()
-        assert ("posexplode" in read) == (way == "arrays" and "LocalRelation" in read), read
+        assert ("explode(" in read) == (way == "by tasks"), read
         # A frame is read in more than one place of a plan.
         assert answer(ours.union(ours).distinct()) == sorted(set(expected)), text
     with pytest.raises(nyala.ColumnNotFoundError, match="nosuch"):
         nyala.spark.sql(spark, "SELECT nosuch FROM t", store=db.path)
     with pytest.raises(AnalysisException, match="UNRESOLVED_ROUTINE"):
         nyala.spark.sql(spark, "SELECT nosuch(k) FROM t", store=db.path)
+    spark.conf.unset(internals.SETTING)
     for name in ("t", "u"):
         spark.catalog.dropTempView(name)
 
@@ -353,8 +353,8 @@ def test_what_cannot_be_told_of_a_statement_spark_is_left_to(
     request: pytest.FixtureRequest,
     ansi: str,
 ) -> None:
-    """Q7: where columns of ours would be missing all are read, once more; answers and refusals are Spark's."""
-    monkeypatch.setattr(plans, "ROWS_AS_ROWS", 0)
+    """Q6: where columns of ours would be missing all are read, once more; answers and refusals are Spark's."""
+    monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
     for name in ("t", "u"):
         spark.createDataFrame(db[name].to_arrow()).createOrReplaceTempView(name)
 
@@ -379,14 +379,9 @@ def test_what_cannot_be_told_of_a_statement_spark_is_left_to(
             spark.catalog.dropTempView(name)
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_rows_in_the_plan_are_added_up_without_an_exchange(
-    spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch, known: bool
-) -> None:
+def test_rows_in_the_plan_are_added_up_without_an_exchange(spark: SparkSession, db: nyala.Database) -> None:
     """Many stand in one partition. Few stay as they are: Spark answers for those without a job, if nothing is added."""
-    if not known:
-        monkeypatch.setattr(jvm, "KNOWN_IN", ())
-    more = plans.ROWS_AS_ROWS + 1
+    more = frames.ANSWERED_WITHOUT_A_JOB + 1
     db["t"].upsert({"k": range(1, more + 1), "v": range(more), "w": ["x"] * more})
     for text, rows, way in (
         ("SELECT sum(v) FROM t", [(more * (more - 1) // 2,)], "Coalesce"),
@@ -500,78 +495,6 @@ def test_what_spark_says_of_a_constant_reaches_the_scan(
                 spark.conf.set(name, value)
 
 
-def test_many_rows_stand_in_the_plan_as_one_row_of_arrays(
-    spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every kind of column, alone and together, read in full and in part; and as rows where Spark takes no arrays."""
-    monkeypatch.setattr(plans, "ROWS_AS_ROWS", 2)
-    types = {
-        "k": "int64", "short": "decimal(9,2)", "long": "decimal(38,3)", "at": "timestamp", "day": "date", "i": "int8",
-        "text": "string", "raw": "binary", "flag": "bool", "x": "double", "p": "int32", "a `b`.c": "string",
-    }  # fmt: skip
-    utc = dt.UTC
-    rows = {
-        "k": [1, 2, 3],
-        "short": [decimal.Decimal("-9999999.99"), None, decimal.Decimal("0.01")],
-        "long": [None, decimal.Decimal("12345678901234567890123456789012345.678"), decimal.Decimal("-0.001")],
-        "at": [dt.datetime(1969, 12, 31, 23, 59, 59, 7, utc), None, dt.datetime(2026, 7, 1, 12, tzinfo=utc)],
-        "day": [dt.date(1900, 1, 1), None, dt.date(2026, 7, 1)],
-        "i": [-128, 127, None],
-        "text": ["ü", None, ""],
-        "raw": [b"\x00\xff", None, b""],
-        "flag": [True, None, False],
-        "x": [1.5, None, float("inf")],
-        "p": [7, 8, None],
-        "a `b`.c": ["as they are", "quoted", None],
-    }  # fmt: skip
-    with nyala.connect(store) as opened:
-        made = opened.create_table("t", types, "k")
-        made.insert(rows)
-        wanted = made.scan().to_spark(spark)  # a DataFrame of its own holds them as rows
-        assert "posexplode" not in wanted._jdf.queryExecution().toString()
-
-        def asked(text: str):
-            return nyala.spark.sql(spark, text, store=store)
-
-        def shown(df) -> list[str]:
-            return sorted(map(repr, df.collect()))
-
-        whole = asked("SELECT * FROM t")
-        plan = whole._jdf.queryExecution().executedPlan().toString()
-        assert "posexplode" in plan and "Coalesce 1" in plan
-        assert whole.schema == wanted.schema and shown(whole) == shown(wanted)
-        assert whole.toArrow().sort_by("k").to_pylist() == made.to_arrow().sort_by("k").to_pylist()
-        for name in types:
-            quoted = "`" + name.replace("`", "``") + "`"
-            one = asked(f"SELECT {quoted} FROM t")
-            assert "posexplode" in one._jdf.queryExecution().toString()
-            assert one.schema == wanted.select(quoted).schema and shown(one) == shown(wanted.select(quoted))
-        kept = asked("SELECT k, p, text FROM t").cache()
-        assert shown(kept.select("p")) == shown(wanted.select("p"))
-        assert "InMemoryTableScan" in kept.select("k")._jdf.queryExecution().executedPlan().toString()
-        kept.unpersist()
-        joined = (
-            "SELECT /*+ BROADCAST(a) */ a.p, b.text FROM t a JOIN t b ON a.k = b.k + 1 ORDER BY a.k LIMIT 5"
-        )
-        assert [tuple(row) for row in asked(joined).collect()] == [(8, "ü"), (None, None)]
-        view = asked("SELECT k, p FROM t WHERE k < 9")
-        again = view.join(view.select("k", view.p.alias("q")), "k").where("p = q")
-        assert sorted(again.select("k").collect()) == [(1,), (2,)]
-        assert asked("SELECT count(*) FROM t").collect() == [(3,)]
-        for setting, value in (
-            ("spark.sql.ansi.enabled", "false"),
-            ("spark.sql.codegen.wholeStage", "false"),
-        ):
-            before = spark.conf.get(setting)
-            spark.conf.set(setting, value)
-            try:
-                other = asked("SELECT * FROM t")
-                assert "posexplode" not in other._jdf.queryExecution().toString()
-                assert other.schema == wanted.schema and shown(other) == shown(wanted)
-            finally:
-                spark.conf.set(setting, before)
-
-
 def test_a_table_that_stands_twice_is_read_at_one_moment(
     spark: SparkSession, db: nyala.Database, catalogued: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -592,29 +515,3 @@ def test_a_table_that_stands_twice_is_read_at_one_moment(
     at = f"{catalogued} WITH (`at`='{db.now()}')"
     said = text.replace(f"{catalogued} a", f"{at} a").replace(f"{catalogued} b", f"{at} b")
     assert answer(spark.sql(said)) == [(0,)]
-
-
-def test_a_statement_leaves_names_and_cached_frames_alone(spark: SparkSession, db: nyala.Database) -> None:
-    """No view comes and goes for it: what is cached of an earlier answer over the same rows stays cached."""
-    names = {table.name for table in spark.catalog.listTables()}
-    kept = nyala.spark.sql(spark, "SELECT k, v FROM t", store=db.path).cache()
-    assert len(kept.collect()) == 3
-    assert len(nyala.spark.sql(spark, "SELECT k, v FROM t", store=db.path).collect()) == 3
-    assert kept.storageLevel.useMemory
-    assert "InMemoryTableScan" in kept._jdf.queryExecution().executedPlan().toString()
-    assert "InMemoryTableScan" in kept.select("k")._jdf.queryExecution().executedPlan().toString()
-    assert {table.name for table in spark.catalog.listTables()} == names
-    kept.unpersist()
-
-
-def test_names_that_spark_holds_for_equal_stand_in_the_plan_as_rows(
-    spark: SparkSession, db: nyala.Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Out of arrays columns come by their names, and `a` and `A` are one name to Spark."""
-    monkeypatch.setattr(plans, "ROWS_AS_ROWS", 0)
-    db.create_table("twins", {"k": "int64", "a": "int64", "A": "int64"}, ["k"]).insert(
-        {"k": [1], "a": [2], "A": [3]}
-    )
-    assert [tuple(row) for row in nyala.spark.sql(spark, "SELECT * FROM twins", store=db.path).collect()] == [
-        (1, 2, 3)
-    ]

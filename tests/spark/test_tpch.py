@@ -18,7 +18,7 @@ import nyala.spark
 from bench import spark_tpch
 from bench.questions import same
 from bench.tpch_queries import KEYS, QUERIES
-from nyala.spark import frames, plans
+from nyala.spark import frames
 
 # In the gate: EXISTS with NOT EXISTS, an outer join, and IN within IN.
 FEW = (13, 20, 21)
@@ -51,20 +51,17 @@ def test_a_query_answers_over_nyala_as_over_parquet(
     assert same([tuple(row) for row in found], expected)
 
 
-@pytest.mark.parametrize("way", ["tasks", "plan"])
 @pytest.mark.parametrize(
     "number", [pytest.param(q, marks=() if q in FEW else pytest.mark.long) for q in QUERIES]
 )
 def test_no_row_takes_its_arrays_along(
-    spark: SparkSession, store: str, monkeypatch: pytest.MonkeyPatch, number: int, way: str
+    spark: SparkSession, store: str, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """F5: values leave their arrays before joins and aggregates, or each row would be sent with thousands of others.
+    """F3: values leave their arrays before joins and aggregates, or each row would be sent with thousands of others.
 
     Spark draws what makes columns of columns above a semi join, where nothing holds it.
     """
-    if way == "tasks":
-        monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
-    monkeypatch.setattr(plans, "ROWS_AS_ROWS", 0)
+    monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
     plan = nyala.spark.sql(spark, QUERIES[number], store=store)._jdf.queryExecution().optimizedPlan()
     assert "Generate" in plan.toString()
     for above, below in edges(plan):

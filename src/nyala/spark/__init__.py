@@ -3,25 +3,23 @@
     spark.read.format("nyala").option("path", "store").option("table", "flights").load()
     df.write.format("nyala").option("path", "store").option("table", "flights").mode("append").save()
 
-    options.py   what may be said in `.option(...)`, checked
-    types.py     Spark's types and ours, and Arrow batches in exactly the schema that Spark expects
-    source.py    the data source: Spark's way in
+    options.py   the options of `.option(...)`, checked
+    types.py     Spark's types and Nyala's, and Arrow batches in exactly the schema that Spark expects
+    source.py    the data source: what Spark calls
     reader.py    planning on the driver (one snapshot, scan tokens), reading on the executors
     changes.py   the change feed, as a stream or as one batch
     writer.py    staging on the executors, one commit on the driver
     sink.py      the same for the micro-batches of a stream, each exactly once
     session.py   `register(spark)`, `write(df, ...)`, `sql(...)`, for the driver's program
     frames.py    `scan.to_spark(spark)`: a scan as a DataFrame, read here or by tasks
+    internals/   everything that uses Spark's private classes, with a setting that switches it off
     statements.py  which columns and rows a SELECT needs of each table in it: needs.py looks for them, terms.py says
                  what a term means, syntax.py brings sqlglot
     unknown_names.py  what Spark says of a name that it does not know, in one sentence
     load.py      `load` and `upsert`: executors write rowset and delta files (routing.py: who gets which row)
-    jvm.py       Spark's own classes, and in which versions they are known
-    digits.py    decimals as their digits, from Spark's rows into Arrow
     compact.py   `compact`: compactions as tasks
     backup.py    backups: plans, files, metadata; backup_jobs.py: `backup` and `restore`
     progress.py  how far a long job is
-    prompt.py    bytes between a worker and its JVM that the kernel does not hold back
     errors.py    an error of a worker as one of ours; `plain_errors`
     words.py     the library's sentences in the words of `.option(...)`
 

@@ -240,7 +240,7 @@ def _copy(spark: SparkSession, scan: Scan, table: Table, lease_s: float, *, is_s
         return
     found = leased_frame(spark, scan, lease_s, shared=False)
     try:
-        load(found.whole(), table, lease=lease_s)
+        load(found.frame, table, lease=lease_s)
     finally:
         if found.lease is not None:  # or the files of a table that goes now would stay for an hour
             found.lease.give_back()

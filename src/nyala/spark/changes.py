@@ -63,7 +63,6 @@ from nyala.mvcc.timestamp import TIMESTAMP_ZERO
 from nyala.scan import read_token
 from nyala.spark.errors import named, naming, place_of
 from nyala.spark.options import ChangeOptions
-from nyala.spark.prompt import Promptly
 from nyala.spark.reader import (
     PARTITIONS_PER_CORE,
     HeldLease,
@@ -284,7 +283,7 @@ def _read_item(item: bytes, inserted_at: int | None) -> Iterator[pa.RecordBatch]
 # ------------------------------------------------------------------------------------------------ one batch
 
 
-class NyalaChangeReader(Promptly, DataSourceReader):
+class NyalaChangeReader(DataSourceReader):
     """`spark.read`, changes=true: what changed between two moments."""
 
     def __init__(self, options: ChangeOptions, schema: StructType, cores: int | None = None) -> None:
@@ -347,7 +346,7 @@ def next_end(
     return max(end, start)
 
 
-class NyalaChangeStream(Promptly, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream`. One planner worker keeps one of these for the life of a query; `read` runs elsewhere."""
 
     def __init__(self, options: ChangeOptions, schema: StructType, cores: int | None = None) -> None:

@@ -28,23 +28,20 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from nyala import compute as pc
 from nyala import handover
 from nyala.env import SYSTEM, process_mark
 from nyala.errors import Error, InvalidArgumentError, WriteError, write_error
 from nyala.spark.arguments import check_frame, check_table
-from nyala.spark.batches import batch_rows, bounded_by_rows, cut_cells, runs_python, task_memory_bytes
 from nyala.spark.cluster import cores_of
-from nyala.spark.digits import as_digits, short_decimals, with_points
 from nyala.spark.errors import named, naming, plain_errors
 from nyala.spark.ipc import from_ipc, to_ipc
 from nyala.spark.options import LEASE_DEFAULT_S, lease_seconds
@@ -52,7 +49,8 @@ from nyala.spark.progress import renewing, watching
 from nyala.spark.reader import HeldLease, in_task
 from nyala.spark.routing import key_columns, single_hash, tablet_number
 from nyala.spark.small import PLACE_BITS, small_rows
-from nyala.spark.words import without_places, without_sizes
+from nyala.spark.types import arrow_schema
+from nyala.spark.words import without_places
 from nyala.spark.writer import check_no_feed, failure_text, failures_text, unique_columns
 from nyala.tablet import layout
 from nyala.tablet.leased_files import kept_by_lease
@@ -143,7 +141,7 @@ def _run_job(
     df: DataFrame, table: Table, call: str, operation: str, errors: Errors, tasks: int | None, lease_s: float
 ) -> WriteResult:
     path, name, columns = table._database.path, table.name, df.columns
-    given = to_arrow_schema(df.schema, timezone="UTC")
+    given = arrow_schema(df.schema)
     if tasks is None and not table._database.read_only:
         state = table._database._store.root.table(name)
         check_no_feed(state.schema, name, columns, _FEED_ADVICE)
@@ -164,11 +162,9 @@ def _run_job(
         try:
             held = HeldLease(path, lease_name, lease_s)
             told = _tell_tasks(plan, folder)
-            what = f"{operation} into {name}"
-            rows = _batch_rows(df, plan)
-            frame = _by_tablet(df, plan, tasks, are_cut=rows is not None)
-            with watching(df.sparkSession, what), plain_errors(), bounded_by_rows(df.sparkSession, rows):
-                task = _writer(told, operation, held, frame.columns, short_decimals(given))
+            frame = _by_tablet(df, plan, tasks)
+            with watching(df.sparkSession, f"{operation} into {name}"), plain_errors():
+                task = _writer(told, operation, held, frame.columns)
                 answers = _plainly_named(frame).mapInArrow(task, _ANSWER).collect()
             staged = [
                 StagedTablet.from_json(json.loads(bytes(row.staged)))
@@ -226,7 +222,7 @@ def _write_here(rows: pa.Table, table: Table, operation: str, errors: Errors) ->
 
 
 def _of_a_frame(errors: pa.Table) -> pa.Table:
-    return without_sizes(without_places(errors))
+    return without_places(errors)
 
 
 def _refused(name: str, problems: pa.Table) -> WriteError:
@@ -258,24 +254,10 @@ def _row_text(number: int | None) -> str:
     return f"partition {number >> PLACE_BITS}, row {number & ((1 << PLACE_BITS) - 1)}"
 
 
-def _batch_rows(df: DataFrame, plan: LoadPlan) -> int | None:
-    """How many rows a task's batches may have, whatever their bytes; None: as Spark has it."""
-    if any(column.type.is_variable for column in plan.schema.key_columns) or runs_python(df):
-        return None
-    return batch_rows(df.schema, plan.limits.max_cell_bytes, task_memory_bytes(df.sparkSession))
-
-
-def _by_tablet(df: DataFrame, plan: LoadPlan, tasks: int | None, *, are_cut: bool = False) -> DataFrame:
-    """The rows with their tablet and their number, in partitions of whole tablets, sorted by tablet and key.
-
-    are_cut: cells that are too long for the table, to what is too long still.
-    """
+def _by_tablet(df: DataFrame, plan: LoadPlan, tasks: int | None) -> DataFrame:
+    """The rows with their tablet and their number, in partitions of whole tablets, sorted by tablet and key."""
     keys = key_columns(df, plan)
-    more = {TABLET: tablet_number(plan, keys), ROW: F.monotonically_increasing_id()}
-    if are_cut:
-        more |= cut_cells(df, plan.schema, plan.limits.max_cell_bytes)
-    # The digits here, where Spark makes each row anew anyhow; what it hashes and sorts by stays what it is.
-    frame = as_digits(df, more, leave=keys)
+    frame = df.withColumns({TABLET: tablet_number(plan, keys), ROW: F.monotonically_increasing_id()})
     count = len(plan.tablets)
     wanted = max(1, min(count, tasks or TASKS_PER_CORE * cores_of(df.sparkSession)))
     single = single_hash(plan)
@@ -340,13 +322,8 @@ def _tell_tasks(plan: LoadPlan, folder: str) -> _Told:
     return _Told(bare, f"{layout.STAGING_NAME}/{os.path.basename(folder)}", path, tuple(places))
 
 
-def _writer(
-    told: _Told, operation: str, lease: HeldLease, names: Sequence[str], decimals: Mapping[str, pa.DataType]
-) -> Any:
-    """The function that runs in the tasks.
-
-    names: of the columns, in their order. decimals: those that may come as their digits.
-    """
+def _writer(told: _Told, operation: str, lease: HeldLease, names: Sequence[str]) -> Any:
+    """The function that runs in the tasks. names: of the columns, in their order."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -357,7 +334,7 @@ def _writer(
         def kept(rows: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
             for _, batch in rows:
                 keep()
-                yield with_points(batch, decimals)
+                yield batch
 
         for ordinal, rows in itertools.groupby(_slices(batches, names), key=lambda piece: piece[0]):
             plan = told.plan if ordinal < 0 else told.of(ordinal)

@@ -3,7 +3,7 @@
     found     the tree, with a key in the place of each table of ours      SELECT a.v FROM nyala_0 AS a WHERE a.k > 5
     needs     by key                                                       columns k, v; where k > 5; met [31, 38)
 
-Keeps Q1, Q2, Q5 and Q6 of `statements`. Whatever cannot be told is left out, and then all columns are read and Spark
+Keeps Q1, Q2 and Q5 of `statements`. Whatever cannot be told is left out, and then all columns are read and Spark
 alone filters: never wrong, only slow.
 """
 
@@ -45,7 +45,6 @@ class Need:
     where: Predicate | None = None
     met: tuple[tuple[int, int], ...] = ()
     open: tuple[OpenTerm, ...] = ()
-    passing: tuple[str, ...] = ()
 
 
 def needs_of(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str, Need]:
@@ -112,12 +111,7 @@ def _need_of(
     opened: list[OpenTerm] = []
     met = []
     done: set[int] = set()  # columns in terms that are met
-    passing: set[int] = set()  # in terms over this table alone
     for node, of_where in _filters(scope, alias):
-        if node.find(exp.Query) is None:
-            of_term = list(node.find_all(exp.Column))
-            if all(column.table == alias for column in of_term):
-                passing.update(map(id, of_term))
         term = translate(node, alias, schema)
         if term is None:
             for part in implied_parts(node, alias, schema):
@@ -132,18 +126,15 @@ def _need_of(
             met.append(place)
             done.update(map(id, node.find_all(exp.Column)))
     names = _names(column for column in named if id(column) not in done)
-    staying = _names(column for column in named if id(column) not in passing)
     if _has_star(scope) and not _only_asks_whether(scope):
         # Of a UNION's branches the columns are told apart by their places.
         if of_star is None or scope.expression.find_ancestor(exp.SetOperation) is not None:
             return None
-        names, staying = names | of_star, staying | of_star
+        names = names | of_star
     columns = tuple(name for name in schema.names if name.lower() in names)
     if len(columns) != len(names):
         return None
-    where = all_of(terms) if terms else None
-    only_filtered = tuple(name for name in columns if name.lower() not in staying)
-    return Need(columns, where, tuple(met), tuple(opened), only_filtered)
+    return Need(columns, all_of(terms) if terms else None, tuple(met), tuple(opened))
 
 
 def _has_a_plus_of_its_own(text: str, columns: Collection[str]) -> bool:

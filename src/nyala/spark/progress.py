@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["renewing", "watching"]
 
 EVERY_S: Final = 2.0
+# The property of a thread that says to which job group its jobs belong (`SparkContext.setJobGroup`).
+_GROUP: Final = "spark.jobGroup.id"
 
 
 @contextlib.contextmanager
@@ -53,17 +55,19 @@ class _Lines:
 @contextlib.contextmanager
 def _watching_classic(spark: SparkSession, lines: _Lines) -> Iterator[None]:
     context: Any = spark.sparkContext
-    # A tag, not a job group: it leaves alone what the user may have set, and concurrent jobs of other threads.
-    tag = f"nyala-{SYSTEM.randomness.token_hex(6)}"
     status = context.statusTracker()
-    context.addJobTag(tag)
+    # The program's own group stays, because it may cancel its jobs by it.
+    given = context.getLocalProperty(_GROUP)
+    group = given or f"nyala-{SYSTEM.randomness.token_hex(6)}"
+    earlier = set(status.getJobIdsForGroup(group))
+    context.setLocalProperty(_GROUP, group)
 
     def look() -> None:
         while not SYSTEM.clock.wait(stopped, EVERY_S):
             with contextlib.suppress(Exception):  # the session may be stopping
                 done = running = total = 0
-                for job in context._jsc.sc().statusTracker().getJobIdsForTag(tag):
-                    info = status.getJobInfo(int(job))
+                for job in set(status.getJobIdsForGroup(group)) - earlier:
+                    info = status.getJobInfo(job)
                     for stage_id in info.stageIds if info is not None else ():
                         stage = status.getStageInfo(stage_id)
                         if stage is not None:
@@ -81,7 +85,7 @@ def _watching_classic(spark: SparkSession, lines: _Lines) -> Iterator[None]:
         stopped.set()
         watcher.join()
         with contextlib.suppress(Exception):
-            context.removeJobTag(tag)
+            context.setLocalProperty(_GROUP, given)
 
 
 @contextlib.contextmanager

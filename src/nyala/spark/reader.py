@@ -38,7 +38,6 @@ from nyala.env import SYSTEM, mark_of_ancestor
 from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, InvalidArgumentError, SchemaError
 from nyala.spark.errors import named, naming, place_of
 from nyala.spark.options import ReadOptions
-from nyala.spark.prompt import Promptly, hold_nothing_back
 from nyala.spark.types import arrow_schema, check_schema, conform
 from nyala.spark.words import errors_in_options
 from nyala.tablet.leased_files import kept_by_lease
@@ -70,7 +69,6 @@ __all__ = [
     "read_tokens",
     "table_key",
     "table_schema",
-    "token_batches",
 ]
 
 PARTITIONS_PER_CORE: Final = 2
@@ -199,7 +197,7 @@ def _place_group(path: str, lease: str, group: Sequence[bytes], inline_max_bytes
     return placed
 
 
-class NyalaReader(Promptly, DataSourceReader):
+class NyalaReader(DataSourceReader):
     """Lives in a planner worker, and as a pickled copy in every task. No `pushFilters`: see the package."""
 
     def __init__(
@@ -276,11 +274,6 @@ def read_tokens(
     tokens: Sequence[PlacedToken], lease: HeldLease, schema: pa.Schema, table: str
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the tokens, in exactly `schema`. In a task, on an executor."""
-    return (conform(batch, schema) for batch in token_batches(tokens, lease, table))
-
-
-def token_batches(tokens: Sequence[PlacedToken], lease: HeldLease, table: str) -> Iterator[pa.RecordBatch]:
-    """The rows of the tokens, as the scan that made them gives them. In a task, on an executor."""
     begin_task()
     keep = lease.keeper()
     with named(f"table {table!r}"):
@@ -289,7 +282,7 @@ def token_batches(tokens: Sequence[PlacedToken], lease: HeldLease, table: str) -
             token = load_placed(placed)
             try:
                 for batch in read_token(token, opened=_opened):
-                    yield batch
+                    yield conform(batch, schema)
                     keep()
             except Error as error:
                 naming(error, place_of(table, tablet_of(token)))
@@ -361,13 +354,12 @@ _modules_frozen = 0
 
 
 def begin_task() -> None:
-    """What each task of Python's does first: it costs less then, and its input comes at once (`prompt`).
+    """Make each task of Python's cost less; every task calls it first.
 
     PySpark's workers collect garbage after every task; walking pandas, pyarrow and pyspark each time takes 20 ms, which
     is more than a small task does. So what this worker has imported is taken out of the collector's sight: at its
     first task, and again when more was imported since, as pyarrow does with pandas when it meets a list.
     """
-    hold_nothing_back()
     global _modules_frozen
     if len(sys.modules) > _modules_frozen:
         gc.collect()

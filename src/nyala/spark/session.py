@@ -17,16 +17,16 @@ from nyala.errors import Error, InvalidArgumentError, StorageError, WriteError
 from nyala.schema.nodes import Node as Predicate
 from nyala.schema.nodes import all_of
 from nyala.schema.parser import parse_predicate
+from nyala.spark import internals
 from nyala.spark.arguments import check_frame, folder_of
 from nyala.spark.cluster import check_workers, cores_of, is_classic, tell
 from nyala.spark.constants import valued
 from nyala.spark.errors import named, plain_errors
 from nyala.spark.frames import leased_frame
 from nyala.spark.options import LEASE_DEFAULT_S, ReadOptions, lease_seconds, wants_changes
-from nyala.spark.plans import ScanFrame, answer
 from nyala.spark.progress import watching
 from nyala.spark.source import NyalaDataSource
-from nyala.spark.statements import TableUse, find_uses, keep_whole, whole_uses
+from nyala.spark.statements import TableUse, find_uses, keep_whole, whole_uses, with_placeholders
 from nyala.spark.types import check_unaltered, identity_of
 from nyala.spark.unknown_names import telling_names
 from nyala.spark.warm import reading, task_frame
@@ -188,10 +188,10 @@ def sql(
         names = '"' in text and spark.conf.get("spark.sql.ansi.doubleQuotedIdentifiers") == "true"
         uses = find_uses(text, schema_of, double_quoted_names=names)
 
-        def frames_of(uses: Sequence[TableUse], arrays: bool) -> list[ScanFrame]:
-            frames: list[ScanFrame] = []
+        def frames_of(uses: Sequence[TableUse], arrays: bool) -> dict[str, Any]:
+            frames: dict[str, DataFrame] = {}
             values = iter(valued(spark, [term for use in uses for term in use.open]))
-            for use in uses:
+            for number, use in enumerate(uses):
                 found = table_of(use.name)
                 assert found is not None
                 table, rows = found
@@ -200,25 +200,27 @@ def sql(
                 said = [next(values) for _ in use.open]
                 terms = [term for term in (rows, use.where, *said) if term is not None]
                 scan = table.scan(list(columns), all_of(terms) if terms else None)
-                make = functools.partial(
-                    leased_frame, spark, scan, lease_s, passing=use.passing, arrays=arrays
-                )
-                asked = (columns, repr(terms), lease_s, use.passing, arrays)
-                frames.append(task_frame(spark, scan, asked, make))
+                make = functools.partial(leased_frame, spark, scan, lease_s, arrays=arrays)
+                found_frame = task_frame(spark, scan, (columns, repr(terms), lease_s, arrays), make)
+                frames[f"nyala_{number}"] = found_frame.frame
             return frames
 
-        frames = frames_of(uses, True)
+        def answer(uses: Sequence[TableUse], arrays: bool) -> DataFrame:
+            if not uses:
+                return spark.sql(text)  # it may have braces
+            return spark.sql(with_placeholders(text, uses), **frames_of(uses, arrays))
+
         there = (name for use in uses for name in (schema_of(use.name) or pa.schema([])).names)
         with telling_names(folder or None, lambda: snapshot_of(folder, at).list_tables(), there) as held:
             try:
-                return answer(spark, text, uses, frames)
+                return answer(uses, internals.available(spark))
             except AnalysisException as error:
                 if not uses or not _may_be_of_ours(error):
                     raise
-                # Of a statement that is not told rightly Spark misses columns, or stumbles over arrays (Q7).
+                # Of a statement that is not told rightly Spark misses columns, or stumbles over arrays (Q6).
                 held.clear()
                 whole = whole_uses(uses, schema_of)
-                answered = answer(spark, text, whole, frames_of(whole, False))
+                answered = answer(whole, False)
                 keep_whole(text, whole)
                 return answered
 

@@ -38,7 +38,6 @@ from nyala.env import mark_of_ancestor
 from nyala.errors import Error, InvalidArgumentError, StorageError
 from nyala.spark.errors import named
 from nyala.spark.options import WriteOptions
-from nyala.spark.prompt import Promptly
 from nyala.spark.reader import JVM
 from nyala.spark.words import errors_in_options
 from nyala.spark.writer import plan_rows, refused, stage_rows, tell, unique_columns
@@ -65,7 +64,7 @@ class StagedBatch(WriterCommitMessage):
     name: str
 
 
-class NyalaStreamWriter(Promptly, DataSourceStreamArrowWriter):
+class NyalaStreamWriter(DataSourceStreamArrowWriter):
     """Made anew for each planning and each commit (T-b)."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool = False) -> None:

@@ -15,18 +15,16 @@ Invariants
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType
 
 from nyala import compute as pc
-from nyala.spark.cluster import is_classic
-from nyala.spark.digits import as_digits, short_decimals, with_points
+from nyala.spark.internals import looks_small
 from nyala.spark.progress import watching
+from nyala.spark.types import arrow_schema
 from nyala.tablet.staged_files import ROW
 
 if TYPE_CHECKING:
@@ -39,11 +37,6 @@ SMALL_BYTES: Final = 16 << 20
 ROWS_MAX: Final = 1 << 19
 # Spark's `monotonically_increasing_id`: a row's partition, and below these bits its place there.
 PLACE_BITS: Final = 33
-# Of an optimised plan: what reads something of a known size, and what gives no more rows than it gets.
-_SIZED: Final = re.compile(
-    r"[\s:+|-]*(Relation|LocalRelation|Range|OneRowRelation|Project|Filter|Aggregate|Sort|Distinct|Deduplicate"
-    r"|GlobalLimit|LocalLimit|Offset|Union|Repartition|RepartitionByExpression|RebalancePartitions)\b"
-)
 
 
 def small_rows(df: DataFrame, what: str) -> pa.Table | None:
@@ -51,35 +44,16 @@ def small_rows(df: DataFrame, what: str) -> pa.Table | None:
 
     None: it is not small, or nobody knows. what: for who watches the job.
     """
-    if not is_classic(df.sparkSession):
-        return None
     place = F.col(ROW).bitwiseAND((1 << PLACE_BITS) - 1)
-    exact = to_arrow_schema(
-        StructType([*df.schema.fields, StructField(ROW, LongType(), False)]), timezone="UTC"
-    )
+    exact = arrow_schema(StructType([*df.schema.fields, StructField(ROW, LongType(), False)]))
     # One row more of a partition than is allowed: then it was not small.
-    bounded = as_digits(df, {ROW: F.monotonically_increasing_id()}).where(place <= ROWS_MAX)
+    bounded = df.withColumn(ROW, F.monotonically_increasing_id()).where(place <= ROWS_MAX)
     # The plan that is looked at is the one that runs: Spark makes it once.
-    if not _looks_small(bounded):
+    if not looks_small(bounded, SMALL_BYTES):
         return None
     with watching(df.sparkSession, what):
-        collected = bounded.toArrow()
-    decimals = short_decimals(exact)
-    batches = [with_points(batch, decimals) for batch in collected.to_batches()]
-    rows = pa.Table.from_batches(batches).cast(exact) if batches else exact.empty_table()
+        rows = bounded.toArrow().cast(exact)
     places = pc.bit_wise_and(rows.column(ROW), (1 << PLACE_BITS) - 1)
     if len(rows) and pc.max(places).as_py() >= ROWS_MAX:
         return None
     return rows
-
-
-def _looks_small(df: DataFrame) -> bool:
-    try:
-        plan: Any = df._jdf.queryExecution().optimizedPlan()
-        if int(plan.stats().sizeInBytes()) > SMALL_BYTES:
-            return False
-        return all(_SIZED.match(line) for line in plan.toString().splitlines())
-    except (
-        Exception
-    ):  # what is wrong with the frame its job will say; what moved in Spark, nobody has to know
-        return False

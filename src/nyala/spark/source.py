@@ -19,7 +19,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 from nyala.errors import InvalidArgumentError
 from nyala.spark.changes import NyalaChangeReader, NyalaChangeStream, change_schema
 from nyala.spark.options import ChangeOptions, ReadOptions, WriteOptions, plain_names, wants_changes
-from nyala.spark.prompt import Promptly
 from nyala.spark.reader import NyalaReader, table_key, table_schema
 from nyala.spark.sink import NyalaStreamWriter
 from nyala.spark.types import check_unaltered, identity_of, is_as_read, spark_schema
@@ -40,7 +39,7 @@ _KEPT: Final = (
 _KEPT_FOR_WRITES: Final = ("path", "table")
 
 
-class NyalaDataSource(Promptly, DataSource):
+class NyalaDataSource(DataSource):
     """`format("nyala")`. Options: see `ReadOptions`, `ChangeOptions` and `WriteOptions`.
 
     S1  All reads of one DataFrame see one snapshot: the moment of `load()`, or the option `at`. A table of Spark's

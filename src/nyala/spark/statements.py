@@ -10,7 +10,7 @@
 
     syntax      sqlglot itself
     terms       what a term means as a predicate of ours (Q3)
-    needs       columns, predicate and met terms of each use (Q1, Q2, Q5, Q6)
+    needs       columns, predicate and met terms of each use (Q1, Q2, Q5)
     here        where the uses stand in the text, and the text that Spark runs
 
 The user's text is Spark's to run, changed only where a table's name stands, and where a term of WHERE stands that all
@@ -33,9 +33,7 @@ Invariants
         alone, has the very meaning that was given to the scan, and stands between words that part terms; floating point
         stays Spark's, whose NaN is above all numbers. A text or a date with a sign before it is no literal: Spark makes
         a number of it, or refuses it.
-    Q6  What is said of a column that is only filtered by changes no answer: Spark drops it behind its filter, below
-        every join, and is told a size of the scan that is right there.
-    Q7  What is told here of a statement is at most too little for Spark, which then refuses it: who gets such an error
+    Q6  What is told here of a statement is at most too little for Spark, which then refuses it: who gets such an error
         asks again with all columns and every term (`whole_uses`), and what Spark says then is the statement's.
 
 Source: shared contract, "Spark"; the Spark data source study, 1.2 and 1.3.
@@ -62,7 +60,6 @@ __all__ = [
     "find_uses",
     "keep_whole",
     "whole_uses",
-    "with_names",
     "with_placeholders",
 ]
 
@@ -80,7 +77,6 @@ class TableUse:
     columns:    those that the statement needs, in the table's order. where: None, or a predicate (Q2, Q3).
     met:        where terms stand that every row of that predicate meets, each [begin, end) in the text (Q5).
     open:       terms that go into the scan when Spark has said their values.
-    passing:    those of the columns that only terms over this table alone name (Q6).
     """
 
     name: tuple[str, ...]
@@ -91,7 +87,6 @@ class TableUse:
     where: Predicate | None
     met: tuple[tuple[int, int], ...] = ()
     open: tuple[OpenTerm, ...] = ()
-    passing: tuple[str, ...] = ()
 
 
 def find_uses(
@@ -193,40 +188,25 @@ def _look_for_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema |
     for key, (_, name, schema) in found.items():
         begin, end, alias = places[key]
         needed = needs.get(key, Need(tuple(schema.names)))
-        uses.append(
-            TableUse(
-                name, begin, end, alias, needed.columns, needed.where, needed.met, needed.open, needed.passing
-            )
-        )
+        uses.append(TableUse(name, begin, end, alias, needed.columns, needed.where, needed.met, needed.open))
     return sorted(uses, key=lambda use: use.begin)
 
 
 def with_placeholders(text: str, uses: Sequence[TableUse]) -> str:
     """The statement with `{nyala_0}`, `{nyala_1}`, … where the uses stand, for the arguments of `spark.sql`."""
-    names = [f"{{nyala_{number}}}" for number in range(len(uses))]
-    return _replaced(text, uses, names, _braces)
-
-
-def with_names(text: str, uses: Sequence[TableUse], names: Sequence[str]) -> str:
-    """The statement with these names, or subqueries, where the uses stand."""
-    return _replaced(text, uses, names, str)
-
-
-def _replaced(text: str, uses: Sequence[TableUse], names: Sequence[str], rest: Callable[[str], str]) -> str:
-    """The text with what the uses say of it changed, and the rest through `rest`."""
     changes = []
-    for use, name in zip(uses, names, strict=True):
+    for number, use in enumerate(uses):
         quoted = "" if use.alias is None else " AS `" + use.alias.replace("`", "``") + "`"
-        changes.append((use.begin, use.end, name + quoted))
+        changes.append((use.begin, use.end, f"{{nyala_{number}}}" + _braces(quoted)))
         # `k IN (1)AND` is two words.
         changes += [
             (begin, end, "TRUE " if text[end : end + 1].isalnum() else "TRUE") for begin, end in use.met
         ]
     parts, at = [], 0
     for begin, end, words in sorted(changes):
-        parts += [rest(text[at:begin]), words]
+        parts += [_braces(text[at:begin]), words]
         at = end
-    return "".join(parts) + rest(text[at:])
+    return "".join(parts) + _braces(text[at:])
 
 
 def _braces(text: str) -> str:

@@ -186,18 +186,9 @@ def _widens(own: pa.DataType, asked: pa.DataType) -> bool:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The same columns under exactly `schema`; costs nothing where the types are equal already.
-
-    A narrow decimal under an integer type gives its digits as they are stored, without the point.
-    """
+    """The same columns under exactly `schema`; costs nothing where the types are equal already."""
     columns = [batch.column(field.name) for field in schema]
     return pa.RecordBatch.from_arrays(
-        [c if c.type == f.type else _cast(c, f.type) for c, f in zip(columns, schema, strict=True)],
+        [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, schema, strict=True)],
         schema=schema,
     )
-
-
-def _cast(column: pa.Array, type: pa.DataType) -> pa.Array:
-    if pa.types.is_int64(type) and pa.types.is_decimal(column.type):
-        return column.view(pa.int32() if column.type.bit_width == 32 else type).cast(type)
-    return column.cast(type)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from nyala.database import Database
     from nyala.scan import Scan
-    from nyala.spark.plans import ScanFrame
+    from nyala.spark.frames import LeasedFrame
 
 __all__ = ["IDLE_S", "close_readers", "reading", "task_frame"]
 
@@ -43,7 +43,7 @@ FRAMES_MAX: Final = 16
 
 _lock = threading.Lock()
 _readers: dict[str, _Reader] = {}
-_frames: OrderedDict[Any, ScanFrame] = OrderedDict()
+_frames: OrderedDict[Any, LeasedFrame] = OrderedDict()
 
 
 @dataclass
@@ -138,7 +138,9 @@ def close_readers() -> None:
                 reader.database.close()
 
 
-def task_frame(spark: SparkSession, scan: Scan, asked: Hashable, make: Callable[[], ScanFrame]) -> ScanFrame:
+def task_frame(
+    spark: SparkSession, scan: Scan, asked: Hashable, make: Callable[[], LeasedFrame]
+) -> LeasedFrame:
     """The frame of that scan, made by `make` at the first time, or again when its lease is over (M3).
 
     asked: what the scan has of the table, columns and predicate, and for how long its lease is.

@@ -16,7 +16,7 @@ import pyarrow as pa
 from nyala import compute as pc
 from nyala.errors import Error
 
-__all__ = ["errors_in_options", "in_options", "rows_in_options", "without_places", "without_sizes"]
+__all__ = ["errors_in_options", "in_options", "rows_in_options", "without_places"]
 
 # Of rows that fail: many thousands may have one message.
 _ROW_RULES: Final = (
@@ -27,7 +27,6 @@ _ROW_RULES: Final = (
 )
 # Places in what one task, or the commit, had before it: of the rows of a DataFrame they say nothing.
 _PLACES: Final = r"(the key stands twice in this batch), in rows [0-9]+ and [0-9]+"
-_SIZES: Final = "value of [0-9]+ bytes is too large"
 _RULES: Final = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
@@ -66,12 +65,6 @@ def rows_in_options(errors: pa.Table) -> pa.Table:
 def without_places(errors: pa.Table) -> pa.Table:
     """Failing rows whose messages name no other rows by places that their owner does not know."""
     messages = pc.replace_substring_regex(errors.column("message"), _PLACES, r"\1")
-    return errors.set_column(errors.schema.get_field_index("message"), "message", messages)
-
-
-def without_sizes(errors: pa.Table) -> pa.Table:
-    """Failing rows whose messages do not say how long a cell was that was cut on its way."""
-    messages = pc.replace_substring_regex(errors.column("message"), _SIZES, "value is too large")
     return errors.set_column(errors.schema.get_field_index("message"), "message", messages)
 
 

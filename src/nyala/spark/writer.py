@@ -39,7 +39,6 @@ from nyala.handover import CHANGES
 from nyala.schema.schema import NO_DEFAULT
 from nyala.spark.errors import named, naming
 from nyala.spark.options import WriteOptions
-from nyala.spark.prompt import Promptly
 from nyala.spark.reader import JVM, begin_task
 from nyala.spark.types import arrow_schema
 from nyala.spark.words import errors_in_options, in_options, rows_in_options
@@ -82,7 +81,7 @@ class StagedFile(WriterCommitMessage):
     row_count: int
 
 
-class NyalaWriter(Promptly, DataSourceArrowWriter):
+class NyalaWriter(DataSourceArrowWriter):
     """Made in a planner worker at planning; a pickled copy writes in each task, another one commits."""
 
     def __init__(

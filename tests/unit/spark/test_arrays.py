@@ -10,9 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from nyala.errors import CorruptionError
-from nyala.spark import arrays
-from nyala.spark.arrays import as_arrays, as_row
+from nyala.spark.internals import arrays, as_arrays
 
 ROWS = 300
 COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -68,14 +66,14 @@ def text_at(image: bytes, offset: int) -> bytes:
     return image[place : place + length]
 
 
-def read_back(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[dict[str, list[Any]], list[int]]:
+def read_back(batch: pa.RecordBatch) -> tuple[dict[str, list[Any]], list[int]]:
     """Values by column, and how many rows each array has."""
-    found: dict[str, list[Any]] = {name: [] for name in schema.names}
+    found: dict[str, list[Any]] = {name: [] for name in batch.schema.names}
     sizes: list[int] = []
-    for made in as_arrays(batch, schema):
-        assert made.schema == pa.schema([(name, pa.binary()) for name in schema.names])
+    for made in as_arrays(batch):
+        assert made.schema == pa.schema([(name, pa.binary()) for name in batch.schema.names])
         for row in made.to_pylist():
-            read = {field.name: values_of(row[field.name], field.type) for field in schema}
+            read = {field.name: values_of(row[field.name], field.type) for field in batch.schema}
             (size,) = {len(values) for values in read.values()}  # a row has as much of each column
             sizes.append(size)
             for name, values in read.items():
@@ -100,95 +98,20 @@ def test_spark_reads_what_arrow_has(nulls: bool, array_rows: int, monkeypatch: p
     """All types, in whole arrays and a rest, with values and bits that do not begin at their buffer's begin."""
     monkeypatch.setattr(arrays, "ARRAY_ROWS", array_rows)
     batch = every_kind(nulls)
-    found, sizes = read_back(batch, batch.schema)
+    found, sizes = read_back(batch)
     assert found == batch.to_pydict()
     assert sizes[:-1] == [array_rows] * (ROWS // array_rows) and sizes[-1] == ROWS % array_rows
-
-
-def test_narrow_decimals_are_the_numbers_that_spark_holds() -> None:
-    values = [Decimal("1.50"), None, Decimal("-9.99")]
-    schema = pa.schema([("d", pa.decimal128(9, 2))])
-    for type in (pa.decimal32(9, 2), pa.decimal64(9, 2)):
-        batch = pa.RecordBatch.from_pydict({"d": pa.array(values, type)})
-        assert read_back(batch, schema)[0] == {"d": values}
-
-
-def test_decimals_of_another_scale_become_those_of_the_schema() -> None:
-    """Spark reads their numbers without their types: 1.5 of scale 1 would be read as 0.15."""
-    values = [Decimal("1.50"), None, Decimal("-9.90")]
-    batch = pa.RecordBatch.from_pydict({"d": pa.array(values, pa.decimal128(9, 1))})
-    assert read_back(batch, pa.schema([("d", pa.decimal128(9, 2))]))[0] == {"d": values}
-
-
-@pytest.mark.parametrize("share", [0, 1000])
-def test_a_dictionary_gives_its_values(share: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each array has the dictionary once, or, where that would be too much, its own values."""
-    monkeypatch.setattr(arrays, "_DICTIONARY_SHARE", share)
-    monkeypatch.setattr(arrays, "ARRAY_ROWS", 64)
-    words = pa.array(["unused", "one", "", "three"]).slice(1)
-    codes = pa.array([row % 3 if row % 7 else None for row in range(150)], pa.int32())
-    batch = pa.RecordBatch.from_arrays([pa.DictionaryArray.from_arrays(codes, words).slice(9)], ["t"])
-    wanted = [["one", "", "three"][row % 3] if row % 7 else None for row in range(9, 150)]
-    assert read_back(batch, pa.schema([("t", pa.string())]))[0] == {"t": wanted}
-    without = pa.DictionaryArray.from_arrays(pa.array([None, None], pa.int32()), pa.array([], pa.string()))
-    nothing = pa.RecordBatch.from_arrays([without], ["t"])
-    assert read_back(nothing, pa.schema([("t", pa.string())]))[0] == {"t": [None, None]}
 
 
 def test_arrays_of_long_texts_have_fewer_rows() -> None:
     """No array and no batch grows with what a table's cells hold."""
     batch = pa.RecordBatch.from_pydict({"t": ["x" * 50_000] * 500, "n": list(range(500))})
-    found, sizes = read_back(batch, batch.schema)
+    found, sizes = read_back(batch)
     assert found == batch.to_pydict()
     assert sizes == [64] * 7 + [52]
-    assert all(made.nbytes < 8 << 20 for made in as_arrays(batch, batch.schema))
+    assert all(made.nbytes < 8 << 20 for made in as_arrays(batch))
 
 
 def test_no_rows_are_no_arrays() -> None:
     batch = every_kind(nulls=False, rows=0)
-    assert list(as_arrays(batch, batch.schema)) == []
-
-
-@pytest.mark.parametrize("nulls", [False, True])
-@pytest.mark.parametrize("times", [1, 6])
-def test_all_rows_are_one_row_of_spark(nulls: bool, times: int) -> None:
-    """By the rules of UnsafeRow: NULL bits of its columns, then where each array stands and how long it is. With more
-    than 64 columns there is more than one word of bits."""
-    batch = every_kind(nulls, rows=arrays.ARRAY_ROWS + 1)
-    names = [f"{name} {number}" for number in range(times) for name in batch.schema.names]
-    table = pa.Table.from_arrays(batch.columns * times, names=names)
-    assert len(names) == len(COLUMNS) * times
-    table = pa.concat_tables([table.slice(0, 100), table.slice(100)])  # chunks, as a scan gives them
-    image = as_row(table, table.schema)
-    words = -(-len(names) // 64)
-    assert image[: 8 * words] == bytes(8 * words)
-    for number, field in enumerate(table.schema):
-        array = text_at(image, 8 * (words + number))
-        assert struct.unpack_from("<q", image, 8 * (words + number))[0] >> 32 & 7 == 0
-        assert values_of(array, field.type) == table.column(number).to_pylist()
-
-
-@pytest.mark.parametrize("width, limit", [(1, 127), (2, 32767), (4, 2**31 - 1)])
-def test_whole_numbers_are_carried_in_fewer_bytes(width: int, limit: int) -> None:
-    """Each is what it was; what stands under a NULL does not matter, and a value that does not fit is an error (A3)."""
-    carrier = pa.from_numpy_dtype(f"i{width}")
-    for type, unit in ((pa.int64(), 1), (pa.decimal128(18, 2), Decimal("0.01"))):
-        values = [0, None, -limit - 1, limit, 5] * 200
-        given = pa.array([None if v is None else v * unit for v in values], type)
-        batch = pa.record_batch([given.slice(3)], ["c"])
-        images = [
-            v for made in as_arrays(batch, batch.schema, {"c": width}) for v in made.column(0).to_pylist()
-        ]
-        assert [v for image in images for v in values_of(image, carrier)] == values[3:]
-        for beyond, found in ((limit + 1, f"0 to {limit + 1}"), (-limit - 2, f"{-limit - 2} to 0")):
-            far = pa.record_batch([pa.array([0, beyond * unit], type)], ["c"])
-            with pytest.raises(CorruptionError, match=f"between {-limit - 1} and {limit}, found {found}"):
-                list(as_arrays(far, far.schema, {"c": width}))
-    hidden = pa.Array.from_buffers(
-        pa.int64(), 2, [pa.py_buffer(b"\1"), pa.py_buffer(struct.pack("<2q", 5, 2**62))]
-    )
-    batch = pa.record_batch([hidden], ["c"])
-    (image,) = (
-        v for made in as_arrays(batch, batch.schema, {"c": width}) for v in made.column(0).to_pylist()
-    )
-    assert values_of(image, carrier) == [5, None]
+    assert list(as_arrays(batch)) == []

@@ -1,0 +1,195 @@
+"""Plans made of Spark's own classes: rows out of arrays, and the size that Spark's optimizer estimates.
+
+    binary columns of a frame's tasks   ──►  the same rows, declared as arrays c0, c1, … (LogicalRDD)
+                                        ──►  posexplode(c0), and c1[p], c2[p] … at the place p
+                                        ──►  Expand, which keeps the arrays below every join
+
+py4j asks the JVM for each part of a name that is written as `jvm.org.apache.spark.…`, so classes are named in full.
+
+Source: the class files of Spark 4.2.1 and 4.3.0; docs/decisions/0027, 0065, 0066.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import pyspark
+from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JError
+from pyspark.sql.dataframe import DataFrame as SparkDataFrame
+from pyspark.sql.types import ArrayType, BinaryType, DecimalType, StringType, StructField, StructType
+
+from nyala.spark.cluster import is_classic
+from nyala.spark.internals.arrays import LONG_DIGITS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = [
+    "CLASSES",
+    "KNOWN_IN",
+    "SETTING",
+    "arrays_wanted",
+    "available",
+    "looks_small",
+    "rows_of_arrays",
+]
+
+SETTING: Final = "spark.nyala.internals.enabled"
+KNOWN_IN: Final = ("4.2", "4.3")
+# py4j raises one of these for a class, a method or a parameter that does not exist.
+_UNKNOWN: Final = (Py4JError, TypeError)
+_SQL: Final = "org.apache.spark.sql"
+CLASSES: Final = MappingProxyType(
+    {
+        "Dataset": f"{_SQL}.classic.Dataset",
+        "DataTypeUtils": f"{_SQL}.catalyst.types.DataTypeUtils",
+        "Expand": f"{_SQL}.catalyst.plans.logical.Expand",
+        "LogicalRDD": f"{_SQL}.execution.LogicalRDD",
+        "Option": "scala.Option",
+        "PythonUtils": "org.apache.spark.api.python.PythonUtils",
+    }
+)
+# The JVM does not compile Spark's generated code for more columns than this.
+ARRAYS_MAX: Final = 40
+# Sizes of a row of Spark's: its header, each field, and the default for the bytes of a text.
+_ROW_BYTES: Final = 8
+_FIELD_BYTES: Final = 8
+_TEXT_BYTES: Final = 20  # StringType.defaultSize
+# Spark takes the size of Parquet files on disk as the size of their rows, and users set its limit for broadcasts by
+# that: the tables of TPC-H have 0.17 to 0.38 of the size of their rows in memory. A broadcast of too large a table
+# costs more than a missed one.
+_FILES_SHARE: Final = 0.3
+# Nodes of an optimized plan that read data of a known size, or give no more rows than they get.
+_SIZED: Final = re.compile(
+    r"[\s:+|-]*(Relation|LocalRelation|Range|OneRowRelation|Project|Filter|Aggregate|Sort|Distinct|Deduplicate"
+    r"|GlobalLimit|LocalLimit|Offset|Union|Repartition|RepartitionByExpression|RebalancePartitions)\b"
+)
+
+
+def available(spark: SparkSession) -> bool:
+    """Whether Nyala may use Spark's private classes in this session (J1)."""
+    version = ".".join(pyspark.__version__.split(".")[:2])
+    return is_classic(spark) and version in KNOWN_IN and spark.conf.get(SETTING, "true") == "true"
+
+
+def looks_small(df: DataFrame, max_bytes: int) -> bool:
+    """Whether Spark's optimizer says that the result has at most `max_bytes`, from sizes that it knows."""
+    if not available(df.sparkSession):
+        return False
+    try:
+        plan: Any = df._jdf.queryExecution().optimizedPlan()
+        if int(plan.stats().sizeInBytes()) > max_bytes:
+            return False
+        return all(_SIZED.match(line) for line in plan.toString().splitlines())
+    except Exception:  # if the frame is wrong, its job will say so
+        return False
+
+
+def arrays_wanted(spark: SparkSession, schema: StructType) -> bool:
+    """Whether rows of this schema can travel as arrays.
+
+    Without generated code each row would carry its arrays along; without ANSI mode Spark takes an element of an array
+    as nullable, and the schema would be another.
+    """
+    if not available(spark) or sys.byteorder != "little" or not 0 < len(schema.fields) <= ARRAYS_MAX:
+        return False
+    return all(
+        spark.conf.get(name) == "true" for name in ("spark.sql.codegen.wholeStage", "spark.sql.ansi.enabled")
+    )
+
+
+def rows_of_arrays(
+    frame: DataFrame, schema: StructType, rows: int, text_bytes: Mapping[str, float]
+) -> DataFrame | None:
+    """The rows of `schema` that `as_arrays` put into the binary columns of `frame`; None: Spark has other classes.
+
+    rows:       about the number of rows, and
+    text_bytes: the mean length of the values of text and binary columns, if known: for the size that Spark estimates.
+                By it Spark decides which side of a join it broadcasts.
+    """
+    try:
+        return _kept_below(
+            _unrolled(_declared(frame, schema, _size_in_files(schema, rows, text_bytes)), schema)
+        )
+    except _UNKNOWN:
+        return None
+
+
+def _class(spark: SparkSession, name: str) -> Any:
+    gateway: Any = spark.sparkContext._gateway
+    return JavaClass(CLASSES[name], gateway._gateway_client)
+
+
+def _frame(spark: SparkSession, plan: Any) -> DataFrame:
+    session: Any = spark._jsparkSession
+    return SparkDataFrame(_class(spark, "Dataset").ofRows(session, plan), spark)
+
+
+def _declared(frame: DataFrame, schema: StructType, size_bytes: int) -> DataFrame:
+    """The rows of `frame` with its binary columns declared as arrays c0, c1, …, and with an estimate of their size."""
+    spark = frame.sparkSession
+    session: Any = spark._jsparkSession
+    arrays = StructType(
+        [
+            StructField(f"c{number}", ArrayType(field.dataType, field.nullable), False)
+            for number, field in enumerate(schema.fields)
+        ]
+    )
+    declared = session.parseDataType(arrays.json())
+    made = session.internalCreateDataFrame(frame._jdf.queryExecution().toRdd(), declared, False).logicalPlan()
+    # py4j cannot pass on an estimate, but it can pass that of a range of numbers with this size.
+    estimate = session.range(max(1, size_bytes // 8)).queryExecution().optimizedPlan().stats()
+    option = _class(spark, "Option")
+    none = option.empty()
+    more = () if pyspark.__version__.startswith("4.2") else (False,)  # a parameter that came with 4.3
+    plan = _class(spark, "LogicalRDD")(
+        made.output(), made.rdd(), made.outputPartitioning(), made.outputOrdering(), False, none, session,
+        option.apply(estimate), none, *more,
+    )  # fmt: skip
+    return _frame(spark, plan)
+
+
+def _size_in_files(schema: StructType, rows: int, text_bytes: Mapping[str, float]) -> int:
+    """About the size of the rows if they were in Parquet files."""
+    row_bytes = float(_ROW_BYTES)
+    for field in schema.fields:
+        row_bytes += _FIELD_BYTES
+        if isinstance(field.dataType, StringType | BinaryType):
+            row_bytes += text_bytes.get(field.name, _TEXT_BYTES)
+        elif isinstance(field.dataType, DecimalType) and field.dataType.precision > LONG_DIGITS:
+            row_bytes += 16
+    return round(rows * row_bytes * _FILES_SHARE)
+
+
+def _unrolled(arrays: DataFrame, schema: StructType) -> DataFrame:
+    """One row for each place of the arrays."""
+    names = ["`" + field.name.replace("`", "``") + "`" for field in schema.fields]
+    if len(names) == 1:
+        return arrays.selectExpr(f"explode(c0) AS {names[0]}")
+    # Spark looks at each value of the column that it explodes, so it is not text if there is another one.
+    first = next(
+        (n for n, f in enumerate(schema.fields) if not isinstance(f.dataType, StringType | BinaryType)), 0
+    )
+    values = (f"{'v' if n == first else f'c{n}[p]'} AS {name}" for n, name in enumerate(names))
+    exploded = arrays.selectExpr("*", f"posexplode(c{first}) AS (p, v)")
+    # One expression: Python makes several calls into the JVM for each.
+    return exploded.selectExpr(f"struct({', '.join(values)}) AS row").select("row.*")
+
+
+def _kept_below(rows: DataFrame) -> DataFrame:
+    """The same rows; their values leave the arrays below every join.
+
+    Spark moves expressions above a semi or anti join (EXISTS, IN), so that it evaluates them for fewer rows. Then each
+    row would take its whole arrays through the join. Spark moves nothing above an Expand, which gives each row once for
+    each list of expressions: here once.
+    """
+    spark: Any = rows.sparkSession
+    plan = rows._jdf.queryExecution().analyzed()
+    attributes = _class(spark, "DataTypeUtils").toAttributes(rows._jdf.schema())
+    lists = _class(spark, "PythonUtils").toSeq([plan.output()])
+    return _frame(spark, _class(spark, "Expand")(lists, attributes, plan))
