@@ -135,7 +135,7 @@ def cost(action: Callable[[], Any], top: int = 10) -> Cost:
 @contextmanager
 def _new_scan_threads() -> Iterator[None]:
     """Threads that decode windows are kept by the process; those of the action are its own, and end with it."""
-    from nyala.tablet import parallel
+    from nyala.tablet.scan import parallel
 
     kept = parallel._pool
     made = parallel._pool = parallel._Pool()  # type: ignore[misc]

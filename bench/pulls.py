@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from bench.costs import seen
 from bench.syncs import Span, covered_s
-from nyala.scan import Scan
+from nyala.api.scan import Scan
 
 
 class Split(NamedTuple):

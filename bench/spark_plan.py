@@ -33,12 +33,12 @@ import pyarrow as pa
 import nyala
 from bench import machine, report
 from bench.report import Aim, Report, Table, times
-from nyala import handover
 from nyala.env import SYSTEM
-from nyala.tablet.load_commit import LoadCommit
-from nyala.tablet.load_job import StagedTablet
-from nyala.tablet.load_write import ROW, write_tablet
-from nyala.tablet.staged_files import routing_plan
+from nyala.handover import commits as handover
+from nyala.tablet.jobs.load_commit import LoadCommit
+from nyala.tablet.jobs.load_job import StagedTablet
+from nyala.tablet.jobs.load_write import ROW, write_tablet
+from nyala.tablet.jobs.staged_files import routing_plan
 
 PART = "spark_plan"
 TABLETS = (1, 10, 100, 1000)

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 import nyala
-from nyala import handover
 from nyala.env import SYSTEM
-from nyala.tablet import layout
-from nyala.tablet.load_commit import LoadCommit
-from nyala.tablet.load_job import LoadPlan, StagedTablet
-from nyala.tablet.load_write import ROW, write_tablet
+from nyala.handover import commits as handover
+from nyala.tablet.jobs.load_commit import LoadCommit
+from nyala.tablet.jobs.load_job import LoadPlan, StagedTablet
+from nyala.tablet.jobs.load_write import ROW, write_tablet
+from nyala.tablet.state import store_folder as layout
 
 Meanwhile = Callable[[], None]
 

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.env import Env, Files, SystemClock, SystemRandomness, system_files
 from nyala.env.clock import Clock
-from nyala.tablet import read_path
-from nyala.tablet.bootstrap import Replayer
+from nyala.tablet.recovery.bootstrap import Replayer
+from nyala.tablet.scan import read_path
 from nyala.tablet.store import Store, StoreOptions
 
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nyala.alter import Alteration
-    from nyala.batch import Batch
-    from nyala.change_feed import ChangeFeed
-    from nyala.database import Database, Snapshot, check, connect
+    from nyala.api.alter import Alteration
+    from nyala.api.batch import Batch
+    from nyala.api.change_feed import ChangeFeed
+    from nyala.api.database import Database, Snapshot, check, connect
+    from nyala.api.scan import Scan
+    from nyala.api.table import Table, TableView
     from nyala.errors import (
         ColumnNotFoundError,
         CorruptionError,
@@ -39,13 +41,11 @@ if TYPE_CHECKING:
     from nyala.mvcc.timestamp import to_datetime
     from nyala.partition.levels import hash_partition, range_partition
     from nyala.partition.ranges import RangeBound
-    from nyala.scan import Scan
     from nyala.schema.limits import Limits
-    from nyala.schema.predicate import col, expr
+    from nyala.schema.predicates.predicate import col, expr
     from nyala.schema.schema import column
-    from nyala.table import Table, TableView
     from nyala.tablet.check import CheckReport, Problem
-    from nyala.tablet.result import WriteResult
+    from nyala.tablet.state.result import WriteResult
 
 __version__ = "0.1.0"
 
@@ -93,13 +93,13 @@ __all__ = [
 # Where each name is loaded from when it is first used: `nyala --help` needs no pyarrow, and a script pays for what it
 # uses. A test holds this, `__all__` and the imports above to one another.
 _HOMES = {
-    "Alteration": "nyala.alter",
-    "Batch": "nyala.batch",
-    "ChangeFeed": "nyala.change_feed",
+    "Alteration": "nyala.api.alter",
+    "Batch": "nyala.api.batch",
+    "ChangeFeed": "nyala.api.change_feed",
     "CheckReport": "nyala.tablet.check",
     "ColumnNotFoundError": "nyala.errors",
     "CorruptionError": "nyala.errors",
-    "Database": "nyala.database",
+    "Database": "nyala.api.database",
     "DuplicateKeyError": "nyala.errors",
     "Error": "nyala.errors",
     "HistoryExpiredError": "nyala.errors",
@@ -111,22 +111,22 @@ _HOMES = {
     "NoPartitionError": "nyala.errors",
     "RangeBound": "nyala.partition.ranges",
     "ReadOnlyError": "nyala.errors",
-    "Scan": "nyala.scan",
+    "Scan": "nyala.api.scan",
     "SchemaError": "nyala.errors",
-    "Snapshot": "nyala.database",
+    "Snapshot": "nyala.api.database",
     "StorageError": "nyala.errors",
-    "Table": "nyala.table",
+    "Table": "nyala.api.table",
     "TableExistsError": "nyala.errors",
     "TableNotFoundError": "nyala.errors",
-    "TableView": "nyala.table",
+    "TableView": "nyala.api.table",
     "WriteError": "nyala.errors",
     "Problem": "nyala.tablet.check",
-    "WriteResult": "nyala.tablet.result",
-    "check": "nyala.database",
-    "col": "nyala.schema.predicate",
+    "WriteResult": "nyala.tablet.state.result",
+    "check": "nyala.api.database",
+    "col": "nyala.schema.predicates.predicate",
     "column": "nyala.schema.schema",
-    "connect": "nyala.database",
-    "expr": "nyala.schema.predicate",
+    "connect": "nyala.api.database",
+    "expr": "nyala.schema.predicates.predicate",
     "hash_partition": "nyala.partition.levels",
     "range_partition": "nyala.partition.levels",
     "to_datetime": "nyala.mvcc.timestamp",

@@ -1,4 +1,4 @@
-"""The main of a worker process, which `nyala.tablet.workers` starts.
+"""The main of a worker process, which `nyala.tablet.workers.pool` starts.
 
     fd 0      the socket to the parent; replaced at once, so that a handler that reads stdin finds its end
     fd 1, 2   one pipe to the parent's log, so that printed text never mixes with messages
@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from nyala.tablet.worker_protocol import Handler, Report, check_placed, encode, encode_error, version
+from nyala.tablet.workers.protocol import Handler, Report, check_placed, encode, encode_error, version
 
 if TYPE_CHECKING:
     from nyala.env import Env
@@ -47,21 +47,21 @@ def _ping(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
 
 def _compaction(kind: str) -> Handler:
     def handle(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
-        from nyala.tablet import compaction_run
+        from nyala.tablet.compaction import file_jobs
 
         with _in_store(arguments) as env:
-            output = compaction_run.run(
+            output = file_jobs.run(
                 env,
-                compaction_run.decode_job(kind, arguments),
+                file_jobs.decode_job(kind, arguments),
                 lambda done, total: report({"done": done, "total": total}),
             )
-        return compaction_run.encode_output(output)
+        return file_jobs.encode_output(output)
 
     return handle
 
 
 def _flush_pieces(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
-    from nyala.tablet.flush_run import run_spilled
+    from nyala.tablet.flush.file_jobs import run_spilled
 
     with _in_store(arguments) as env:
         return run_spilled(env.files, arguments)

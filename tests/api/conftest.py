@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nyala.database import Database
+from nyala.api.database import Database
 from tests.support import open_database
 
 

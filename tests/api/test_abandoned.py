@@ -1,6 +1,6 @@
 """A Database that nothing names any more: what a function left open, or a notebook's cell that was run again.
 
-Nobody can call its `close()`, so the next `connect` of the same process does it (rules O1 to O3 of nyala.open_store).
+Nobody can call its `close()`, so the next `connect` of the same process does it (rules O1 to O3 of `open_store`).
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.delta.run import LIVENESS
-from nyala.tablet.care import compact_deltas
-from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_plans import MajorPlan
+from nyala.tablet.compaction.lifecycle import compact, run_here
+from nyala.tablet.compaction.plans import MajorPlan
+from nyala.tablet.manual_maintenance import compact_deltas
 from tests.support import open_database
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import nyala
+from nyala.api.database import Database
+from nyala.api.table import Table
 from nyala.cfile.column_reader import ColumnReader
-from nyala.database import Database
 from nyala.delta.run import LIVENESS
-from nyala.table import Table
 from nyala.testing.clock import ManualClock
 from tests.support import open_database, rows
 

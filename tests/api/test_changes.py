@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.errors import (
     ColumnNotFoundError,
     HistoryExpiredError,
@@ -25,7 +25,7 @@ from nyala.errors import (
     StorageError,
     TableNotFoundError,
 )
-from nyala.tablet import restore as restoring
+from nyala.tablet.write import restore as restoring
 from nyala.testing.clock import ManualClock
 from tests.support import key_value_table, open_database, rows
 

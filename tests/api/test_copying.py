@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.errors import HistoryExpiredError
 from nyala.partition.levels import build_partitions
-from nyala.tablet.copying import repartition
+from nyala.tablet.write.copying import repartition
 from tests.support import open_database, rows
 
 HASH = nyala.hash_partition("k", buckets=3)

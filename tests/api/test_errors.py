@@ -21,8 +21,8 @@ import pyarrow as pa
 import pytest
 
 import nyala
+from nyala.api.database import Database
 from nyala.catalog.format import FORMAT_VERSION
-from nyala.database import Database
 from nyala.env import system_files
 from nyala.testing.faulty_files import FaultyFiles
 from tests.support import key_value_table, open_database, rows

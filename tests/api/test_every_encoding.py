@@ -25,8 +25,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nyala
+from nyala.api.database import Database
 from nyala.cfile import format
-from nyala.database import Database
 from nyala.schema.schema import COMPRESSIONS, allowed_encodings
 from nyala.schema.types import MAX_CELL_BYTES, parse_type
 from nyala.sql.source import ScanSource

@@ -16,7 +16,7 @@ import pytest
 import nyala
 from nyala.schema.schema import allowed_encodings
 from nyala.schema.types import parse_type
-from nyala.tablet.read_path import WINDOW_ROWS
+from nyala.tablet.scan.read_path import WINDOW_ROWS
 from tests.support import folder_in_memory, open_database
 
 ROWS = 300_000

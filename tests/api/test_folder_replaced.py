@@ -17,7 +17,7 @@ import pytest
 import nyala
 from nyala import _worker
 from nyala.env import SYSTEM
-from nyala.tablet.worker_protocol import placed
+from nyala.tablet.workers.protocol import placed
 
 GONE = "was moved, removed or replaced since it was opened; nothing was written"
 
@@ -190,7 +190,7 @@ def test_a_worker_process_writes_into_no_other_folder(tmp_path: Path) -> None:
 
 
 def test_a_job_makes_no_lease_where_a_store_was(tmp_path: Path) -> None:
-    from nyala.handover import remote_lease
+    from nyala.handover.commits import remote_lease
 
     filled(tmp_path / "s").close()
     moved(tmp_path / "s")

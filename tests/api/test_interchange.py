@@ -18,7 +18,7 @@ import pytest
 from pyarrow import dataset
 
 import nyala
-from nyala.scan import read_token
+from nyala.api.scan import read_token
 from tests.support import open_database, rows
 
 EXPECTED = [(1, "a", 1.5), (2, "b", None), (3, "a", 3.5)]

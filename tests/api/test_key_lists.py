@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import nyala
-from nyala.scan import read_token
-from nyala.tablet import read_path
+from nyala.api.scan import read_token
+from nyala.tablet.scan import read_path
 
 DAY = dt.date(1970, 1, 1)
 KEYS: dict[str, Any] = {

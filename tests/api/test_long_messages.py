@@ -79,7 +79,7 @@ CALLS: list[tuple[str, Callable[[Any], Any], tuple[str, ...]]] = [
     ("path", lambda db: nyala.connect("/" + "/".join(["d" * 100] * 3000)), ()),
     ("no store", lambda db: nyala.connect("/nowhere/" + "/".join(["d" * 100] * 30), read_only=True), ()),
     ("check", lambda db: nyala.check("/" + "/".join(["d" * 100] * 3000)), ()),
-    ("token", lambda db: list(nyala.scan.read_token(NAME.encode())), ("token",)),
+    ("token", lambda db: list(nyala.api.scan.read_token(NAME.encode())), ("token",)),
 ]  # fmt: skip
 
 

@@ -20,9 +20,10 @@ from polars.exceptions import PolarsError
 from polars.testing import assert_frame_equal
 
 import nyala
-from nyala import engines, polars_trees
-from nyala.tablet import read_path
-from nyala.text_views import VIEW_TYPES, TextViews
+from nyala.interop import polars_expressions as polars_trees
+from nyala.interop import polars_frames as engines
+from nyala.interop.text_views import VIEW_TYPES, TextViews
+from nyala.tablet.scan import read_path
 from tests.support import open_database
 
 PL_VERSION, PA_VERSION = (int(module.__version__.partition(".")[0]) for module in (pl, pa))

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import nyala
-from nyala.database import Database
-from nyala.table import Table
+from nyala.api.database import Database
+from nyala.api.table import Table
 from tests.support import open_database
 
 YEARS = [("2014-01-01", "2015-01-01"), ("2015-01-01", "2016-01-01"), ("2016-01-01", "2017-01-01")]

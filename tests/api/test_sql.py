@@ -24,7 +24,7 @@ from nyala.cfile.format import HEAD
 from nyala.sql import result as result_module
 from nyala.sql import source as source_module
 from nyala.sql.closing import LeftCursors
-from nyala.tablet import read_path
+from nyala.tablet.scan import read_path
 from tests.support import open_database
 
 ROWS = 300_000

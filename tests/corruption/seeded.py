@@ -13,13 +13,13 @@ import pyarrow as pa
 from tests.support import open_database
 
 import nyala
+from nyala.api.database import Database
 from nyala.catalog.model import CatalogChange, CatalogState
 from nyala.catalog.store import Catalog
-from nyala.database import Database
 from nyala.env import SYSTEM
-from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_plans import MajorPlan
-from nyala.tablet.layout import catalog_path
+from nyala.tablet.compaction.lifecycle import compact, run_here
+from nyala.tablet.compaction.plans import MajorPlan
+from nyala.tablet.state.store_folder import catalog_path
 
 TABLES = ("t", "u")
 Contents = dict[str, dict[int, pa.Table]]

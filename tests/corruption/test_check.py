@@ -29,8 +29,9 @@ from nyala.delta.delta_file import write_delta_file
 from nyala.delta.run import LIVENESS, DeltaRun
 from nyala.env import SYSTEM
 from nyala.rowset import writer as rowset_writer
-from nyala.tablet import bootstrap, check
-from nyala.tablet.opening import delta_entry
+from nyala.tablet import check
+from nyala.tablet.recovery import bootstrap
+from nyala.tablet.state.opening import delta_entry
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,11 @@ from tests.corruption.seeded import copy_store
 from tests.support import open_database, rows
 
 import nyala
-from nyala import handover
 from nyala.env import SYSTEM
 from nyala.errors import CorruptionError
-from nyala.tablet.care import compact_deltas
-from nyala.tablet.staged_files import read_staged, write_staged
+from nyala.handover import commits as handover
+from nyala.tablet.jobs.staged_files import read_staged, write_staged
+from nyala.tablet.manual_maintenance import compact_deltas
 
 WIDE = [f"c{number}" for number in range(20)]
 

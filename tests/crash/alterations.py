@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from tests.crash.workload import Step
 
 

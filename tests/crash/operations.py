@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
+from nyala.api.table import Table
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.table import Table
-from nyala.tablet.care import compact_deltas
-from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_plans import MajorPlan, MergePlan, MinorPlan, Plan
-from nyala.tablet.root import TabletState
+from nyala.tablet.compaction.lifecycle import compact, run_here
+from nyala.tablet.compaction.plans import MajorPlan, MergePlan, MinorPlan, Plan
+from nyala.tablet.manual_maintenance import compact_deltas
+from nyala.tablet.state.root import TabletState
 
 Operation = Callable[[Database, random.Random], object]
 # So small that a batch of 40 rows is written as files and committed by the catalogue (W6).

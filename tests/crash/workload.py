@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import nyala
-from nyala.database import Database
-from nyala.tablet.care import compact_deltas
-from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_plans import MajorPlan, MergePlan, Plan
+from nyala.api.database import Database
+from nyala.tablet.compaction.lifecycle import compact, run_here
+from nyala.tablet.compaction.plans import MajorPlan, MergePlan, Plan
+from nyala.tablet.manual_maintenance import compact_deltas
 from tests.support import folder_in_memory, open_database
 
 Step = Callable[[Database], object]

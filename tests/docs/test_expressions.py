@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from nyala.schema.functions import FUNCTIONS
+from nyala.schema.expressions.functions import FUNCTIONS
 
 PAGE = Path(__file__).parent.parent.parent / "docs/how-to/expressions.md"
 

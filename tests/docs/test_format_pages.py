@@ -21,13 +21,15 @@ import pyarrow as pa
 import pytest
 
 import nyala
-from nyala import handover
+from nyala.api.scan import make_spec, read_token
 from nyala.catalog import format as catalog_format
 from nyala.env import Env, PosixFiles
 from nyala.errors import CorruptionError
-from nyala.scan import make_spec, read_token
-from nyala.tablet import layout, staged_files, staging, token
-from nyala.tablet.care import compact_deltas
+from nyala.handover import commits as handover
+from nyala.tablet.jobs import staged_files, staging
+from nyala.tablet.manual_maintenance import compact_deltas
+from nyala.tablet.scan import token
+from nyala.tablet.state import store_folder as layout
 from nyala.testing import ManualClock, SeededRandomness
 from nyala.wal.format import POSITION_FILE, segment_name
 from tests.support import key_value_table, open_database

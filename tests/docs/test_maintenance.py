@@ -10,13 +10,14 @@ import pytest
 
 import nyala
 from nyala import _worker
-from nyala.database import Database
-from nyala.delta.compaction_policy import FILES_MIN
+from nyala.api.database import Database
+from nyala.delta.redo_selection import FILES_MIN
 from nyala.env.reserve import PIECE_BYTES, PIECES_MAX, PIECES_MIN
 from nyala.rowset.meta import TARGET_BYTES
-from nyala.tablet import compaction, compactor, maintenance, store
-from nyala.tablet import compaction_plans as plans
-from nyala.tablet import compaction_policy as policy
+from nyala.tablet import maintenance, store
+from nyala.tablet.compaction import background as compactor
+from nyala.tablet.compaction import lifecycle as compaction
+from nyala.tablet.compaction import plans, policy
 from tests.support import open_database
 
 from .test_settings import rows, section

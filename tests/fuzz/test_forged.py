@@ -29,19 +29,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import nyala
-from nyala import handover
+from nyala.api.database import Database
+from nyala.api.scan import read_token
 from nyala.catalog.format import SHAPES, SUM_MODULUS, SUMS, Row, TableShape
 from nyala.catalog.model import CatalogState
-from nyala.database import Database
 from nyala.errors import CorruptionError, Error
-from nyala.scan import read_token
-from nyala.tablet import change_token
-from nyala.tablet.change_token import make_change_tokens, read_change_token
-from nyala.tablet.diff_spec import DiffSpec
-from nyala.tablet.load_commit import LoadCommit
-from nyala.tablet.load_job import LoadPlan
-from nyala.tablet.prepare import OPERATION_NAMES
-from nyala.tablet.staged_files import ROW, TABLET
+from nyala.handover import commits as handover
+from nyala.tablet.changes import change_token
+from nyala.tablet.changes.change_token import make_change_tokens, read_change_token
+from nyala.tablet.changes.spec import ChangeSpec
+from nyala.tablet.jobs.load_commit import LoadCommit
+from nyala.tablet.jobs.load_job import LoadPlan
+from nyala.tablet.jobs.staged_files import ROW, TABLET
+from nyala.tablet.write.prepare import OPERATION_NAMES
 from nyala.wal.record import LogRecord, SettledGroup
 from tests.corruption.seeded import Origin, contents, copy_store, make_origin, same, tamper
 from tests.fuzz.test_fuzz import only_errors_of_ours, reseal
@@ -397,7 +397,7 @@ def test_any_change_token_under_a_right_checksum(db: Database, seed: int) -> Non
     store = db._writer()
     state = store.root.table("t")
     flushed_until = min(rowset.meta.deltas_durable for rowset in state.tablets[0].rowsets)
-    spec = DiffSpec(state.schema.columns, 1, 0, flushed_until, chance.choice(["all", "net"]))
+    spec = ChangeSpec(state.schema.columns, 1, 0, flushed_until, chance.choice(["all", "net"]))
     token = chance.choice(make_change_tokens(store.root_path, state, spec))
     head = change_token._HEAD.size
     meta = json.loads(token[head:])
@@ -412,7 +412,7 @@ def test_a_change_token_without_the_keys_columns_is_refused(db: Database) -> Non
     store = db._writer()
     state = store.root.table("t")
     flushed_until = min(rowset.meta.deltas_durable for rowset in state.tablets[0].rowsets)
-    spec = DiffSpec(state.schema.columns, 1, 0, flushed_until)
+    spec = ChangeSpec(state.schema.columns, 1, 0, flushed_until)
     token = make_change_tokens(store.root_path, state, spec)[0]
     head = change_token._HEAD.size
     for columns in ([], {}, ["v"], ["v", "k"]):

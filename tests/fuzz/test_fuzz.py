@@ -23,13 +23,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nyala
-from nyala.catalog import handover_channel
-from nyala.database import Database
+from nyala.api.database import Database
+from nyala.api.scan import read_token
 from nyala.errors import Error
-from nyala.scan import read_token
-from nyala.tablet import change_token
-from nyala.tablet.change_token import make_change_tokens, read_change_token, rows_token
-from nyala.tablet.diff_spec import DiffSpec
+from nyala.handover import channel as handover_channel
+from nyala.tablet.changes import change_token
+from nyala.tablet.changes.change_token import make_change_tokens, read_change_token, rows_token
+from nyala.tablet.changes.spec import ChangeSpec
 from nyala.wal.record import LogRecord, SettledGroup, decode_record, encode_record
 from tests.figures import counted
 from tests.support import folder_in_memory, open_database
@@ -257,7 +257,7 @@ def test_any_change_token_gives_rows_or_an_error_of_ours(db: Database, changes: 
     store = db._writer()
     state = store.root.table("t")
     flushed_until = min(rowset.meta.deltas_durable for rowset in state.tablets[0].rowsets)
-    spec = DiffSpec(state.schema.columns, 1, 0, flushed_until, "all")
+    spec = ChangeSpec(state.schema.columns, 1, 0, flushed_until, "all")
     token = chance.choice(make_change_tokens(store.root_path, state, spec))
     head = change_token._HEAD.size
     meta = json.loads(token[head:])

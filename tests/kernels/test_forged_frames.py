@@ -23,7 +23,7 @@ from nyala.cfile.encoding.frame_block import FrameBlock
 from nyala.cfile.number_set import NumberSet
 from nyala.cfile.physical import narrowest
 from nyala.cfile.planes import delta_dtype, pack_planes
-from nyala.schema.constraint import Constraint
+from nyala.schema.predicates.constraint import Constraint
 
 TYPES = ("int8", "int32", "int64", "date", "decimal(9,2)", "decimal(18,0)")
 TILE = 2048  # rows that a kernel unpacks at once

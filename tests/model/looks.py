@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nyala.api.scan import read_token
 from nyala.errors import HistoryExpiredError, TableNotFoundError
 from nyala.mvcc.timestamp import from_physical
-from nyala.scan import read_token
 from tests.model.values import Predicate, columns_of, holds, literals, nameable, plain, same, text
 from tests.model.versions import NOW, Key, Row, Table
 
 if TYPE_CHECKING:
-    from nyala.database import Database
+    from nyala.api.database import Database
     from nyala.testing.clock import ManualClock
     from tests.model.session import Pin
     from tests.model.shapes import Shape

@@ -27,17 +27,17 @@ from pathlib import Path
 from typing import Any
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.delta.run import LIVENESS
 from nyala.env import Env, system_files
 from nyala.errors import Error, HistoryExpiredError, NoPartitionError, WriteError
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.tablet.care import compact_deltas
-from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
-from nyala.tablet.flush import flush, flush_deltas
-from nyala.tablet.reader_store import ReaderStore
-from nyala.tablet.root import TableState, TabletState
+from nyala.tablet.compaction.lifecycle import compact, run_here
+from nyala.tablet.compaction.plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
+from nyala.tablet.flush.lifecycle import flush, flush_deltas
+from nyala.tablet.manual_maintenance import compact_deltas
+from nyala.tablet.recovery.reader_store import ReaderStore
+from nyala.tablet.state.root import TableState, TabletState
 from nyala.tablet.store import Store, StoreOptions
 from nyala.testing.clock import ManualClock, SeededRandomness
 from nyala.testing.faulty_files import SimulatedCrash

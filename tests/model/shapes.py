@@ -16,10 +16,13 @@ from unittest import mock
 import nyala
 from nyala.cfile import format, memory
 from nyala.delta import mem_store
-from nyala.rowset import key_runs, mem_rowset, skipping, stored_keys
+from nyala.rowset import mem_rowset, skipping
+from nyala.rowset.key_lookup import key_runs, stored_keys
 from nyala.schema import schema
-from nyala.tablet import bootstrap, diff_spec, read_path, window
-from nyala.tablet.diff_spec import SLICE_VERSIONS
+from nyala.tablet.changes import spec
+from nyala.tablet.changes.spec import SLICE_VERSIONS
+from nyala.tablet.recovery import bootstrap
+from nyala.tablet.scan import read_path, window
 from nyala.wal.format import SEGMENT_SIZE_BYTES
 from nyala.wal.writer import LogWriter
 from tests.model.versions import Column, Key, Range, Table
@@ -198,10 +201,10 @@ def tiny(yes: bool = True) -> Iterator[None]:
             assert LogWriter.__init__.__kwdefaults__["segment_size_bytes"] == SEGMENT_SIZE_BYTES
             sizes = {"segment_size_bytes": 2000}
             stack.enter_context(mock.patch.dict(LogWriter.__init__.__kwdefaults__, sizes))
-            usual = diff_spec.DiffSpec.__init__.__defaults__
+            usual = spec.ChangeSpec.__init__.__defaults__
             assert usual is not None and usual[-2:] == (1 << 17, SLICE_VERSIONS)
             stack.enter_context(
-                mock.patch.object(diff_spec.DiffSpec.__init__, "__defaults__", (*usual[:-2], 4, 3))
+                mock.patch.object(spec.ChangeSpec.__init__, "__defaults__", (*usual[:-2], 4, 3))
             )
         yield
 

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.env import Env as Outside
 from nyala.env import SystemClock, SystemRandomness, system_files
 from nyala.env.reserve import PIECE_BYTES, PIECES_MIN
-from nyala.tablet.reader_store import ReaderStore
+from nyala.tablet.recovery.reader_store import ReaderStore
 from nyala.testing import SmallDisk
 from nyala.testing.small_disk import Why
 from tests.support import folder_in_memory, open_database, rows

@@ -21,14 +21,14 @@ import pyarrow as pa
 import pytest
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.delta.run import LIVENESS
 from nyala.env import AppendFile, PosixFiles, system_files
 from nyala.errors import CorruptionError, InvalidArgumentError, StorageError
 from nyala.mvcc.timestamp import LOGICAL_MAX, from_physical
-from nyala.tablet import layout
-from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_plans import MajorPlan, MergePlan
+from nyala.tablet.compaction.lifecycle import compact, run_here
+from nyala.tablet.compaction.plans import MajorPlan, MergePlan
+from nyala.tablet.state import store_folder as layout
 from nyala.testing.clock import ManualClock
 from nyala.testing.faulty_files import FaultyFiles
 from nyala.testing.recording_files import RecordingFiles
@@ -594,7 +594,7 @@ def test_p1_p2_a_reader_process_keeps_its_files_and_sees_what_comes(tmp_path: Pa
     )
     assert child.stdin is not None and child.stdout is not None
     assert child.stdout.readline() == "ready\n"
-    from nyala.tablet.care import compact_deltas
+    from nyala.tablet.manual_maintenance import compact_deltas
 
     assert compact_deltas(db._writer()) == 1
     table.insert({"k": [2], "v": [2]})
@@ -617,7 +617,7 @@ def test_p1_p2_a_reader_process_keeps_its_files_and_sees_what_comes(tmp_path: Pa
 
 def test_p3_only_orphans_are_deleted_at_open(tmp_path: Path) -> None:
     """Files that nothing names go; named ones, and staged files of a job whose time is not over, stay."""
-    from nyala.handover import new_staging
+    from nyala.handover.commits import new_staging
 
     db = open_database(tmp_path / "s")
     table = key_value_table(db)

@@ -21,7 +21,7 @@ import nyala.wal
 from tests.scripts.interpreter import Interpreter
 
 # Modules that the store, and pyarrow, import at first use.
-MODULES = ["nyala.table", "pandas"] + [
+MODULES = ["nyala.api.table", "pandas"] + [
     module.name
     for package in (nyala.tablet, nyala.rowset, nyala.delta, nyala.cfile, nyala.catalog, nyala.wal)
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".")

@@ -60,16 +60,16 @@ from typing import Any
 import numpy as np
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.delta.run import LIVENESS
 from nyala.env import Env, system_files
 from nyala.errors import Error, WriteError
 from nyala.mvcc.timestamp import LOGICAL_MAX, from_physical
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.schema import Schema
-from nyala.tablet.care import compact_deltas
-from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_plans import (
+from nyala.tablet.compaction.background import Compactor
+from nyala.tablet.compaction.lifecycle import compact, run_here
+from nyala.tablet.compaction.plans import (
     ExpirePlan,
     MajorPlan,
     MergePlan,
@@ -77,8 +77,8 @@ from nyala.tablet.compaction_plans import (
     Plan,
     RowSetLayout,
 )
-from nyala.tablet.compaction_policy import PolicyOptions, best_plan
-from nyala.tablet.compactor import Compactor
+from nyala.tablet.compaction.policy import PolicyOptions, best_plan
+from nyala.tablet.manual_maintenance import compact_deltas
 from nyala.tablet.store import Store, StoreOptions
 from nyala.testing.clock import ManualClock, SeededRandomness
 

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 import nyala
 import nyala.spark
-from nyala import handover
 from nyala.errors import CorruptionError, DuplicateKeyError, HistoryExpiredError, KeyNotFoundError
+from nyala.handover import commits as handover
 from nyala.spark import backup_jobs, small
 from nyala.spark.backup import Backup, RestoreStep
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import nyala
 import nyala.spark
-from nyala import handover
+from nyala.handover import commits as handover
 from nyala.spark import frames, internals
 from nyala.spark.internals import plans
 

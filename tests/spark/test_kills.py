@@ -39,35 +39,35 @@ from nyala.spark.backup import begin_backup, finish_backup, plan_backup, write_i
 HERE = Path(__file__).parent
 
 COMMIT = [
-    "nyala.tablet.write_path:commit:before",
+    "nyala.tablet.write.write_path:commit:before",
     "nyala.wal.writer:LogWriter.append:after",
     "nyala.tablet.store:Store.finish:after",
 ]
 INSTALL = ["nyala.tablet.store:Store.transact:before", "nyala.tablet.store:Store.transact:after"]
-STAGED = ["nyala.handover:new_staging:after", "nyala.tablet.staged_files:write_routed:before"]
-HANDED_OVER = ["nyala.handover:commit_staged:before", "nyala.handover:commit_staged:after"]
+STAGED = ["nyala.handover.commits:new_staging:after", "nyala.tablet.jobs.staged_files:write_routed:before"]
+HANDED_OVER = ["nyala.handover.commits:commit_staged:before", "nyala.handover.commits:commit_staged:after"]
 SOURCE = "nyala.spark.changes:NyalaChangeStream"
 STEPS = {
     "write": [
         *STAGED,
-        "nyala.tablet.staged_files:write_routed:after",
+        "nyala.tablet.jobs.staged_files:write_routed:after",
         *HANDED_OVER,
         *COMMIT,
-        "nyala.handover:discard_staging:after",
+        "nyala.handover.commits:discard_staging:after",
     ],
-    "open write": [*HANDED_OVER, *COMMIT, "nyala.handover:discard_staging:after"],
+    "open write": [*HANDED_OVER, *COMMIT, "nyala.handover.commits:discard_staging:after"],
     "stream": [
         *STAGED,
-        "nyala.tablet.staged_files:write_routed:after",
+        "nyala.tablet.jobs.staged_files:write_routed:after",
         *HANDED_OVER,
         *COMMIT,
-        "nyala.handover:discard_staging:before",
-        "nyala.handover:discard_staging:after",
+        "nyala.handover.commits:discard_staging:before",
+        "nyala.handover.commits:discard_staging:after",
     ],
     "open stream": [f"{step}:2" for step in (*HANDED_OVER, *COMMIT)],
     "large stream": [
-        "nyala.tablet.direct_commit:commit_directly:before:2",
-        "nyala.tablet.direct_commit:_write_piece:after:2",
+        "nyala.tablet.write.direct_commit:commit_directly:before:2",
+        "nyala.tablet.write.direct_commit:_write_piece:after:2",
         *(f"{step}:2" for step in (*INSTALL, *HANDED_OVER)),
     ],
     # Micro-batches: 100 rows that are in files, 50, 3 and 2 that are in memory. Mostly the second one is met.
@@ -82,12 +82,12 @@ STEPS = {
         f"{SOURCE}.partitions:after:2",
         "nyala.spark.changes:read_changes:before:3",
         *(f"{step}:2" for step in STAGED),
-        "nyala.tablet.staged_files:write_routed:after:2",
+        "nyala.tablet.jobs.staged_files:write_routed:after:2",
         *HANDED_OVER,
         *(f"{step}:2" for step in (*HANDED_OVER, *COMMIT)),
-        "nyala.handover:commit_staged:after:4",
-        "nyala.handover:discard_staging:before:2",
-        "nyala.handover:discard_staging:after:2",
+        "nyala.handover.commits:commit_staged:after:4",
+        "nyala.handover.commits:discard_staging:before:2",
+        "nyala.handover.commits:discard_staging:after:2",
         f"{SOURCE}.commit:before",
         f"{SOURCE}.commit:after",
         f"{SOURCE}.commit:after:3",
@@ -95,7 +95,7 @@ STEPS = {
     ],
     "open flow": [f"{step}:2" for step in HANDED_OVER],
     "large flow": [
-        "nyala.tablet.direct_commit:commit_directly:before:2",
+        "nyala.tablet.write.direct_commit:commit_directly:before:2",
         *(f"{step}:2" for step in (*INSTALL, *HANDED_OVER)),
     ],
     # The first micro-batch is the table as it stands; the others are what the program wrote then.
@@ -104,31 +104,31 @@ STEPS = {
         *HANDED_OVER,
         f"{SOURCE}.partitions:after:2",
         *(f"{step}:2" for step in HANDED_OVER),
-        "nyala.handover:commit_staged:after:3",
+        "nyala.handover.commits:commit_staged:after:3",
     ],
     "large mirror": [
-        "nyala.handover:commit_staged:after",
-        "nyala.tablet.direct_commit:_write_deltas:after:2",
+        "nyala.handover.commits:commit_staged:after",
+        "nyala.tablet.write.direct_commit:_write_deltas:after:2",
         *(f"{step}:3" for step in HANDED_OVER),
     ],
     "load": [
-        "nyala.handover:remote_lease:after",
-        "nyala.tablet.load_job:begin_load:after",
-        "nyala.handover:new_staging:after",
-        "nyala.tablet.load_write:write_tablet:before",
-        "nyala.tablet.load_write:write_tablet:after",
-        "nyala.handover:commit_load_files:before",
-        "nyala.tablet.load_commit:_moved_file:after",
+        "nyala.handover.commits:remote_lease:after",
+        "nyala.tablet.jobs.load_job:begin_load:after",
+        "nyala.handover.commits:new_staging:after",
+        "nyala.tablet.jobs.load_write:write_tablet:before",
+        "nyala.tablet.jobs.load_write:write_tablet:after",
+        "nyala.handover.commits:commit_load_files:before",
+        "nyala.tablet.jobs.load_commit:_moved_file:after",
         *INSTALL,
-        "nyala.handover:commit_load_files:after",
-        "nyala.handover:discard_staging:after",
+        "nyala.handover.commits:commit_load_files:after",
+        "nyala.handover.commits:discard_staging:after",
     ],
     "upsert": [
-        "nyala.tablet.load_job:begin_load:after",
-        "nyala.tablet.load_write:write_tablet:after",
-        "nyala.tablet.load_commit:_moved_file:after",
+        "nyala.tablet.jobs.load_job:begin_load:after",
+        "nyala.tablet.jobs.load_write:write_tablet:after",
+        "nyala.tablet.jobs.load_commit:_moved_file:after",
         *INSTALL,
-        "nyala.handover:commit_load_files:after",
+        "nyala.handover.commits:commit_load_files:after",
     ],
     "backup": [
         "nyala.spark.backup:begin_backup:after",
@@ -140,30 +140,30 @@ STEPS = {
         "nyala.spark.backup:finish_backup:after",
     ],
     "restore": [
-        "nyala.tablet.unfinished:unfinished_name:after",
+        "nyala.tablet.state.unfinished:unfinished_name:after",
         "nyala.spark.backup:read_part:before",
-        "nyala.tablet.load_write:write_tablet:after",
+        "nyala.tablet.jobs.load_write:write_tablet:after",
         *INSTALL,
-        "nyala.handover:commit_load_files:after",
+        "nyala.handover.commits:commit_load_files:after",
         *HANDED_OVER,
-        "nyala.database:Database.rename_table:before",
-        "nyala.database:Database.rename_table:after",
-        "nyala.database:Database.drop_table:before",
+        "nyala.api.database:Database.rename_table:before",
+        "nyala.api.database:Database.rename_table:after",
+        "nyala.api.database:Database.drop_table:before",
     ],
     "small restore": [
         *(f"{step}:{number}" for number in (1, 2) for step in COMMIT),
-        "nyala.database:Database.rename_table:before",
-        "nyala.database:Database.drop_table:before",
+        "nyala.api.database:Database.rename_table:before",
+        "nyala.api.database:Database.drop_table:before",
     ],
     "compact": [
-        "nyala.tablet.compaction_run:run:before",
-        "nyala.tablet.compaction_run:run:after",
+        "nyala.tablet.compaction.file_jobs:run:before",
+        "nyala.tablet.compaction.file_jobs:run:after",
         *INSTALL,
     ],
 }
 # One job that writes rows and one that rewrites files. The others, streams too, run by night.
 IN_THE_GATE = {
-    ("load", "nyala.tablet.load_commit:_moved_file:after"),
+    ("load", "nyala.tablet.jobs.load_commit:_moved_file:after"),
     ("compact", "nyala.tablet.store:Store.transact:before"),
 }
 CASES = [

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 import nyala
 import nyala.spark
-from nyala import handover
 from nyala.catalog.leases import Lease, living_leases
 from nyala.env import SYSTEM
+from nyala.handover import commits as handover
 from nyala.spark import backup_jobs, frames, small
 
 load_module = importlib.import_module("nyala.spark.load")  # `nyala.spark.load` is the function

@@ -20,7 +20,6 @@ from pyspark.sql import functions as F
 
 import nyala
 import nyala.spark
-from nyala import handover
 from nyala.errors import (
     ColumnNotFoundError,
     CorruptionError,
@@ -29,6 +28,7 @@ from nyala.errors import (
     InvalidArgumentError,
     SchemaError,
 )
+from nyala.handover import commits as handover
 from nyala.schema.limits import Limits
 from nyala.spark import backup_jobs, frames, progress, small
 

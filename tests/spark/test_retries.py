@@ -17,8 +17,8 @@ HOOK = """
 import importlib.abc, importlib.util, os, sys
 
 FAILING = {
-    "nyala.tablet.load_write": "write_tablet",
-    "nyala.tablet.compaction_run": "run",
+    "nyala.tablet.jobs.load_write": "write_tablet",
+    "nyala.tablet.compaction.file_jobs": "run",
     "nyala.spark.backup": "write_item",
 }
 
@@ -81,15 +81,15 @@ with nyala.connect("store", maintenance=False) as db:
     pathlib.Path("job").write_text("load")
     assert nyala.spark.load(frame(0, 1000, "id"), table, tasks=2).inserted == 1000
     rows.update({k: k for k in range(1000)})
-    after("load", "nyala.tablet.load_write")
+    after("load", "nyala.tablet.jobs.load_write")
     pathlib.Path("job").write_text("upsert")
     done = nyala.spark.upsert(frame(500, 1500, "-id"), table, tasks=2)
     assert (done.inserted, done.updated) == (500, 500)
     rows.update({k: -k for k in range(500, 1500)})
-    after("upsert", "nyala.tablet.load_write")
+    after("upsert", "nyala.tablet.jobs.load_write")
     pathlib.Path("job").write_text("compact")
     assert nyala.spark.compact(spark, table)["compactions"] >= 1
-    after("compact", "nyala.tablet.compaction_run")
+    after("compact", "nyala.tablet.compaction.file_jobs")
     pathlib.Path("job").write_text("backup")
     made = nyala.spark.backup(spark, table, "backups")
     assert made["rows"] == 1500

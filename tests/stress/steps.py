@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import nyala
-from nyala.database import Database
-from nyala.tablet.care import compact_deltas
+from nyala.api.database import Database
+from nyala.tablet.manual_maintenance import compact_deltas
 from tests.support import open_database, rows
 
 DIRECT_COMMIT_BYTES = 2_000

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.env import system_files
 from nyala.errors import Error, StorageError
 from nyala.testing.faulty_files import FaultKind, FaultyFiles

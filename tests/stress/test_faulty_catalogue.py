@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.env import Reserve, system_files
 from nyala.errors import StorageError
 from tests.figures import counted

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import nyala
 from nyala.env import Env, PosixFiles, SystemClock, SystemRandomness
-from nyala.tablet.reader_store import ReaderStore
+from nyala.tablet.recovery.reader_store import ReaderStore
 from tests.support import key_value_table, open_database, rows
 
 
@@ -38,7 +38,7 @@ def test_a_reader_that_opens_during_a_flush_sees_what_was_published_before(tmp_p
         before = db.now()
         reader = ReaderStore.open(env, str(tmp_path / "s"), 16 << 20)
         assert reader.version == db.stats()["version"] - 1, "the flush came between"
-        with nyala.database.Database(reader) as follower:
+        with nyala.api.database.Database(reader) as follower:
             assert follower.now() >= before
             assert rows(follower["t"]) == rows(table)
 
@@ -55,7 +55,9 @@ def test_a_reader_that_reloads_during_a_flush_never_goes_back(tmp_path: Path) ->
                 db.flush()
 
             env = Env(CallingFiles(number, write_and_flush), SystemClock(), SystemRandomness())
-            with nyala.database.Database(ReaderStore.open(env, str(tmp_path / "s"), 16 << 20)) as follower:
+            with nyala.api.database.Database(
+                ReaderStore.open(env, str(tmp_path / "s"), 16 << 20)
+            ) as follower:
                 newest = 0
                 for step in range(4):
                     seen = follower.now()

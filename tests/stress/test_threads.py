@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import nyala
-from nyala.database import Database
-from nyala.scan import read_token
+from nyala.api.database import Database
+from nyala.api.scan import read_token
 from tests.figures import counted
 from tests.support import key_value_table, open_database
 

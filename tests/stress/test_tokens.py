@@ -13,7 +13,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 
 import nyala
-from nyala.scan import Scan, read_token
+from nyala.api.scan import Scan, read_token
 from tests.support import open_database
 
 SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None

@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.env import system_files
 from nyala.errors import StorageError
 from nyala.testing.faulty_files import UnreadableFiles

@@ -14,7 +14,6 @@ import pytest
 from tests.support import key_value_table, open_database, rows
 
 import nyala
-from nyala.catalog.handover_channel import send
 from nyala.env import SYSTEM, Env, SystemRandomness, system_files
 from nyala.errors import (
     CorruptionError,
@@ -26,15 +25,16 @@ from nyala.errors import (
     StorageError,
     TableNotFoundError,
 )
-from nyala.handover import (
+from nyala.handover.channel import send
+from nyala.handover.commits import (
     commit_staged,
     discard_staging,
     new_staging,
     remote_lease,
     renew_lease,
 )
-from nyala.tablet.prepare import OPERATION_NAMES
-from nyala.tablet.staged_files import read_staged, write_staged
+from nyala.tablet.jobs.staged_files import read_staged, write_staged
+from nyala.tablet.write.prepare import OPERATION_NAMES
 from nyala.testing.clock import ManualClock
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64()})
@@ -63,7 +63,7 @@ def stage(
 CHILD = """
 import json, sys
 from nyala.errors import WriteError
-from nyala.handover import commit_staged
+from nyala.handover.commits import commit_staged
 for line in sys.stdin:
     path, job = json.loads(line)
     try:

@@ -14,11 +14,11 @@ import pytest
 from tests.loads import a_job, content, open_with_table
 
 import nyala
-from nyala import handover
-from nyala.catalog.handover_channel import WriterEndedError
 from nyala.env import SYSTEM
 from nyala.errors import DuplicateKeyError, LockedError, StorageError
-from nyala.tablet.staged_files import write_staged
+from nyala.handover import commits as handover
+from nyala.handover.channel import WriterEndedError
+from nyala.tablet.jobs.staged_files import write_staged
 from nyala.tablet.store import Store
 
 # Holds the lock until one of its functions is called for the first time (`before`), or has been (`after`): then it is
@@ -95,7 +95,7 @@ def rows_of(path: Path) -> dict[int, Any]:
 @pytest.mark.parametrize(
     "step",
     [
-        "nyala.tablet.write_path:commit:before",
+        "nyala.tablet.write.write_path:commit:before",
         "nyala.wal.writer:LogWriter.append:after",
         "nyala.tablet.store:Store.finish:after",
     ],
@@ -114,8 +114,8 @@ def test_rows_that_are_written_by_the_log(path: Path, step: str) -> None:
 @pytest.mark.parametrize(
     "step",
     [
-        "nyala.tablet.load_commit:check_staged:before",
-        "nyala.tablet.load_commit:_moved_file:after",
+        "nyala.tablet.jobs.load_commit:check_staged:before",
+        "nyala.tablet.jobs.load_commit:_moved_file:after",
         "nyala.tablet.store:Store.transact:before",
         "nyala.tablet.store:Store.transact:after",
     ],
@@ -142,7 +142,7 @@ def test_what_the_second_one_refuses_is_refused(path: Path) -> None:
     with nyala.connect(path, maintenance=False) as db:
         db["t"].insert({"k": [3], "v": [3]})
     with (
-        holder(str(path), "nyala.tablet.write_path:settle_requests:before"),
+        holder(str(path), "nyala.tablet.write.write_path:settle_requests:before"),
         pytest.raises(DuplicateKeyError, match="1 of 2 rows failed and nothing was written"),
     ):
         handover.commit_staged(str(path), staged(path))
@@ -151,11 +151,11 @@ def test_what_the_second_one_refuses_is_refused(path: Path) -> None:
 
 def test_the_beginning_and_the_end_of_a_load_are_asked_for_again(path: Path) -> None:
     """A driver whose store's holder ended goes on without it."""
-    with holder(str(path), "nyala.tablet.load_job:begin_load:after"):
+    with holder(str(path), "nyala.tablet.jobs.load_job:begin_load:after"):
         loading = handover.loading(str(path), "t", 60, reserve=True)
         plan, _ = loading.__enter__()
     assert plan.table == "t"
-    with holder(str(path), "nyala.tablet.job_reservations:JobReservations.release:after"):
+    with holder(str(path), "nyala.tablet.jobs.held_rowsets:JobReservations.release:after"):
         loading.__exit__(None, None, None)
 
 

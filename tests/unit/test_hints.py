@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support import key_value_table, open_database
 
-from nyala import hints
+from nyala.presentation import unknown_methods as hints
 
 
 @pytest.fixture

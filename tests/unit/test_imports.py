@@ -96,8 +96,8 @@ def test_opening_a_store_imports_nothing_that_only_reads_and_queries_need(tmp_pa
         table.insert([{"k": 2, "v": "b"}])
     later = (
         "pyarrow.compute", "pandas", "nyala.cfile.column_reader", "nyala.cfile.kernels", "nyala.cfile.writer",
-        "nyala.partition.levels", "nyala.schema.evaluate", "nyala.schema.parser", "nyala.sql",
-        "nyala.tablet.compaction_plans", "nyala.tablet.read_path",
+        "nyala.partition.levels", "nyala.schema.expressions.evaluate", "nyala.schema.expressions.parser", "nyala.sql",
+        "nyala.tablet.compaction.plans", "nyala.tablet.scan.read_path",
     )  # fmt: skip
     code = f"""
         import sys, nyala

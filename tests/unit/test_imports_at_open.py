@@ -57,27 +57,32 @@ def test_a_store_with_files_changes_and_a_log(tmp_path: Path) -> None:
 
 # Modules whose imports bring most of the code that neither opening nor a first scan needs.
 OF_OTHER_WORK = (
-    "nyala.alter",
-    "nyala.batch",
-    "nyala.change_feed",
-    "nyala.handover",
+    "nyala.api.alter",
+    "nyala.api.batch",
+    "nyala.api.change_feed",
+    "nyala.handover.commits",
     "nyala.sql",
     "nyala.tablet.alter",
-    "nyala.tablet.care",
+    "nyala.tablet.manual_maintenance",
     "nyala.tablet.check",
-    "nyala.tablet.compaction",
-    "nyala.tablet.compactor",
-    "nyala.tablet.diff_scan",
-    "nyala.tablet.diff_versions",
-    "nyala.tablet.direct_commit",
-    "nyala.tablet.flush",
-    "nyala.tablet.flush_worker",
+    "nyala.tablet.compaction.lifecycle",
+    "nyala.tablet.compaction.background",
+    "nyala.tablet.changes.feed",
+    "nyala.tablet.changes.versions",
+    "nyala.tablet.write.direct_commit",
+    "nyala.tablet.flush.lifecycle",
+    "nyala.tablet.flush.in_worker",
     "nyala.tablet.repair",
-    "nyala.tablet.restore",
-    "nyala.tablet.workers",
+    "nyala.tablet.write.restore",
+    "nyala.tablet.workers.pool",
     "nyala.testing",
 )
-OF_READING = ("nyala.scan", "nyala.table", "nyala.tablet.read_path", "nyala.schema.predicate")
+OF_READING = (
+    "nyala.api.scan",
+    "nyala.api.table",
+    "nyala.tablet.scan.read_path",
+    "nyala.schema.predicates.predicate",
+)
 
 
 def test_opening_and_a_first_scan_load_no_code_of_other_work(tmp_path: Path) -> None:

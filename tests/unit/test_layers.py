@@ -1,4 +1,4 @@
-"""Imports point only downwards in the list of layers."""
+"""Imports point only downwards in the list of layers, and no two modules need each other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grimp
+
 ROOT = Path(__file__).parents[2]
+# To be divided.
+LARGE = {"src/nyala/spark": 35, "src/nyala/cfile": 22, "src/nyala/cli": 18}
 
 
 def test_imports_point_downwards() -> None:
@@ -16,3 +20,19 @@ def test_imports_point_downwards() -> None:
         [sys.executable, "-c", code, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """A module that is imported brings in only modules that do not need it, also by imports inside functions."""
+    graph = grimp.build_graph("nyala", exclude_type_checking_imports=True, cache_dir=None)
+    left = {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
+    while free := {module for module, imported in left.items() if not imported & left.keys()}:
+        left = {module: imported for module, imported in left.items() if module not in free}
+    assert not left, f"in circles, or above one: {sorted(left)}"
+
+
+def test_folders_are_small() -> None:
+    """A folder has at most 15 modules, besides `__init__.py`."""
+    folders = {path.parent for path in (ROOT / "src").rglob("*.py")}
+    counts = {str(folder.relative_to(ROOT)): len(list(folder.glob("[!_]*.py"))) for folder in folders}
+    assert {name: count for name, count in counts.items() if count > 15} == LARGE

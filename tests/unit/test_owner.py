@@ -14,7 +14,7 @@ from tests.support import key_value_table, open_database
 
 from nyala.catalog.leases import create_lease, living_leases, open_remote_lease
 from nyala.env import SYSTEM, is_gone, mark_of_ancestor, process_mark
-from nyala.tablet.staging import is_over, make_staging, remove_expired_staging
+from nyala.tablet.jobs.staging import is_over, make_staging, remove_expired_staging
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="marks are Linux'")
 

@@ -12,8 +12,8 @@ import pytest
 from tests.support import key_value_table, open_database
 
 import nyala
-from nyala import progress
 from nyala.env import SYSTEM
+from nyala.presentation import progress
 
 
 def reader(first: int, batches: int = 3) -> pa.RecordBatchReader:

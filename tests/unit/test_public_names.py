@@ -18,9 +18,9 @@ import pytest
 from tests.support import key_value_table, open_database
 
 import nyala
-from nyala.database import parse_size
+from nyala.api.database import parse_size
 from nyala.errors import InvalidArgumentError, StorageError
-from nyala.tablet.history import parse_history
+from nyala.tablet.state.history import parse_history
 
 ROOT = Path(__file__).parent.parent.parent
 

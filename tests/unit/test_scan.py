@@ -11,7 +11,7 @@ import pytest
 from tests.support import key_value_table, open_database
 
 import nyala
-from nyala.previews import preview
+from nyala.presentation.previews import preview
 
 
 def test_a_preview_shows_times_whole(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ purpose}, is for others: for their message, and to tell a writer from a passing 
 lock is given back, empty.
 
 flock belongs to the open file, not to the process: a second lock in one process is refused too. A second `connect`
-therefore shares the store that is open (`nyala.open_store`).
+therefore shares the store that is open (`nyala.api.open_store`).
 Source: design §1 (5) and §3, "One process holds the writer's lock".
 """
 

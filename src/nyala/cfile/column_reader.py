@@ -39,9 +39,9 @@ from nyala.cfile.read_stats import Access, ReadStats
 from nyala.cfile.zonemap import Zone, zone_of
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import is_sound
-from nyala.schema.column_test import ColumnTest
-from nyala.schema.constraint import Constraint
 from nyala.schema.plain_arrays import array_of_numbers
+from nyala.schema.predicates.column_test import ColumnTest
+from nyala.schema.predicates.constraint import Constraint
 from nyala.schema.types import ColumnType
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from nyala.schema.constraint import Constraint
+from nyala.schema.predicates.constraint import Constraint
 
 __all__ = ["NOTHING", "NumberSet"]
 

@@ -27,7 +27,7 @@ import pyarrow as pa
 from nyala import compute as pc
 from nyala.cfile import format
 from nyala.cfile.physical import BYTES, FIXED, Physical
-from nyala.schema.constraint import Constraint
+from nyala.schema.predicates.constraint import Constraint
 
 __all__ = ["Zone", "ZoneMap", "zone_of"]
 

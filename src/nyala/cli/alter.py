@@ -21,10 +21,10 @@ from nyala.cli.stores import block_size_text, describe_columns, find_table, part
 from nyala.cli.tables import folder_argument
 
 if TYPE_CHECKING:
-    from nyala.alter import Alteration
+    from nyala.api.alter import Alteration
     from nyala.schema.schema import ColumnSchema, Schema
     from nyala.schema.types import ColumnType
-    from nyala.tablet.root import TableState
+    from nyala.tablet.state.root import TableState
 
 __all__ = ["alter"]
 

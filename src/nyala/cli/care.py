@@ -21,7 +21,7 @@ from nyala.cli.tables import folder_argument, table_argument
 from nyala.cli.words import cli_words
 
 if TYPE_CHECKING:
-    from nyala.database import Database
+    from nyala.api.database import Database
 
 __all__ = ["compact", "drop", "vacuum"]
 
@@ -31,8 +31,8 @@ __all__ = ["compact", "drop", "vacuum"]
 @table_argument
 def compact(folder: str, table: str | None) -> None:
     """Flush and compact one table, or all, until rowsets do not overlap and no REDO is left."""
-    from nyala.tablet.care import compact_table
-    from nyala.tablet.compaction import run_here
+    from nyala.tablet.compaction.lifecycle import run_here
+    from nyala.tablet.manual_maintenance import compact_table
 
     began_s = time.monotonic()
     done: list[dict[str, Any]] = []
@@ -94,8 +94,8 @@ def drop(folder: str, table: str, yes: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Change nothing, and say about how much there is.")
 def vacuum(folder: str, table: str | None, dry_run: bool) -> None:
     """Give back the disk that only history out of reach, dead rows and forgotten files take."""
-    from nyala.tablet.care import vacuum_table
-    from nyala.tablet.compaction import run_here
+    from nyala.tablet.compaction.lifecycle import run_here
+    from nyala.tablet.manual_maintenance import vacuum_table
 
     began_s = time.monotonic()
     done: list[dict[str, Any]] = []

@@ -30,8 +30,8 @@ from nyala.cli.stores import no_file
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from nyala.database import Database
-    from nyala.table import Table
+    from nyala.api.database import Database
+    from nyala.api.table import Table
 
 __all__ = ["demo"]
 
@@ -293,7 +293,7 @@ def demo(folder: str) -> None:
 
     FOLDER is nyala-demo if not given; it is new, empty, or an earlier demo's.
     """
-    from nyala.database import connect
+    from nyala.api.database import connect
 
     screen = Screen(settings().json)
     began_s = time.monotonic()

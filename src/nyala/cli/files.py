@@ -410,7 +410,7 @@ def sql_name(name: str) -> str:
 
 def duckdb_session() -> Any:
     """Return a DuckDB connection in memory: times in UTC, and one thread, so that rows keep their order."""
-    from nyala.scan import need
+    from nyala.optional import need
 
     connection = need("duckdb", "sql").connect()
     connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false; SET threads = 1")
@@ -473,7 +473,7 @@ def _header(file: DataFile, dialect: CsvDialect) -> tuple[list[str], str]:
     import csv
     from itertools import chain
 
-    from nyala.schema.convert import said_of_a_name_given_twice
+    from nyala.schema.conversion.convert import said_of_a_name_given_twice
 
     with _lines(file) as lines:
         first = lines.readline(_LINE_MAX_BYTES)

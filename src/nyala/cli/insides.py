@@ -113,7 +113,7 @@ def dump_wal(folder: str, show_bytes: bool) -> None:
     """
     from nyala.env import SYSTEM
     from nyala.errors import StorageError
-    from nyala.tablet.layout import wal_path
+    from nyala.tablet.state.store_folder import wal_path
     from nyala.wal.dump import dump
     from nyala.wal.reader import segment_numbers
 

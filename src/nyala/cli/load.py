@@ -42,9 +42,9 @@ from nyala.cli.words import cli_words
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from nyala.database import Database
-    from nyala.table import Table
-    from nyala.tablet.result import WriteResult
+    from nyala.api.database import Database
+    from nyala.api.table import Table
+    from nyala.tablet.state.result import WriteResult
 
 __all__ = ["load"]
 

@@ -20,11 +20,11 @@ from nyala.cli.base import program
 from nyala.cli.words import cli_words
 
 if TYPE_CHECKING:
-    from nyala.database import Database
-    from nyala.scan import Scan
+    from nyala.api.database import Database
+    from nyala.api.scan import Scan
+    from nyala.api.table import Table
     from nyala.schema.schema import ColumnSchema
-    from nyala.table import Table
-    from nyala.tablet.root import TableState
+    from nyala.tablet.state.root import TableState
 
 __all__ = [
     "block_size_text",
@@ -43,7 +43,7 @@ __all__ = [
 @contextmanager
 def reader(folder: str) -> Iterator[Database]:
     """The store, read-only: beside a writer, if there is one (L3)."""
-    from nyala.database import connect
+    from nyala.api.database import connect
 
     _require_store(folder)
     with connect(folder, read_only=True) as database:
@@ -56,7 +56,7 @@ def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> It
 
     A store that was made here, and has no table when the block fails, is gone again.
     """
-    from nyala.database import connect
+    from nyala.api.database import connect
 
     made = _missing_folders(folder) if create else []
     if not create:
@@ -86,9 +86,9 @@ def _remove_new_store(made: Sequence[str]) -> None:
     Another process may have come to the store meanwhile. A writer has, or had, its lock, and what it made is looked
     for under the lock; a reader has a lease.
     """
+    from nyala.api.database import connect
     from nyala.catalog.format import LEASES_NAME
     from nyala.catalog.store_lock import StoreLock
-    from nyala.database import connect
     from nyala.env import SYSTEM
     from nyala.errors import Error
 
@@ -116,7 +116,7 @@ def utf8_files(context: click.Context, parameter: click.Parameter, files: Any) -
 def no_file(context: click.Context, parameter: click.Parameter, folder: str) -> str:
     """FOLDER, as it is. Raises: StorageError when it is a file, InvalidArgumentError for a URL or no UTF-8."""
     from nyala.env.paths import utf8_path
-    from nyala.tablet.layout import check_folder_path
+    from nyala.tablet.state.store_folder import check_folder_path
 
     utf8_path(folder)
     check_folder_path(folder)
@@ -131,7 +131,7 @@ def _require_store(folder: str) -> None:
     from nyala.catalog.store import find_store
     from nyala.env import SYSTEM
     from nyala.errors import StorageError
-    from nyala.tablet.layout import DATA_NAME, WAL_NAME, catalog_path
+    from nyala.tablet.state.store_folder import DATA_NAME, WAL_NAME, catalog_path
 
     if not SYSTEM.files.exists(catalog_path(folder)):
         there = "" if os.path.isdir(folder) else " (there is no such folder)"

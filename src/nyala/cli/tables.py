@@ -35,8 +35,8 @@ from nyala.cli.stores import (
 from nyala.cli.words import cli_words
 
 if TYPE_CHECKING:
-    from nyala.database import Database
-    from nyala.table import Table
+    from nyala.api.database import Database
+    from nyala.api.table import Table
 
 __all__ = [
     "delimiter_option",
@@ -190,7 +190,7 @@ def list_tables(folder: str) -> None:
 @table_argument
 def describe(folder: str, table: str | None) -> None:
     """One table: columns, key, partition, history, size."""
-    from nyala.tablet.history import describe_history
+    from nyala.tablet.state.history import describe_history
 
     with reader(folder) as database:
         found = find_table(database, table)

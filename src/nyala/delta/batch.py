@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from nyala.delta.run import Rowids, Timestamps, take
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.schema.long_column import Column, LongColumn
+from nyala.schema.conversion.long_column import Column, LongColumn
 
 __all__ = ["DeltaBatch", "SharedBatch", "held_bytes"]
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.schema.constraint import Constraint
+from nyala.schema.predicates.constraint import Constraint
 from nyala.schema.schema import Schema
 from nyala.schema.types import ColumnType
 

@@ -29,7 +29,7 @@ from nyala.keys.codec import KeyCodec
 from nyala.keys.key_range import Clamped, KeyRange, clamp, range_of_clamped
 from nyala.partition.hashing import bucket_of, buckets_of
 from nyala.partition.model import HashLevel, Partition, PartitionSchema
-from nyala.schema.constraint import Constraint
+from nyala.schema.predicates.constraint import Constraint
 from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["prune"]

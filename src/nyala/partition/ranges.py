@@ -22,8 +22,8 @@ from typing import Any
 
 from nyala.errors import InvalidArgumentError, SchemaError
 from nyala.keys.codec import KeyCodec
-from nyala.schema.array_cast import shorten
-from nyala.schema.cast import cast_value
+from nyala.schema.conversion.array_cast import shorten
+from nyala.schema.conversion.cast import cast_value
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import ColumnType, to_canonical

@@ -43,14 +43,14 @@ from nyala.rowset.stats import RowSetStats
 from nyala.rowset.version import RowSetVersion
 from nyala.schema.adapter import adapt
 from nyala.schema.arrow_values import adapted_at
-from nyala.schema.convert import default_array
+from nyala.schema.conversion.convert import default_array
 from nyala.schema.plain_arrays import booleans_of
 from nyala.schema.schema import ColumnSchema, Schema
 
 if TYPE_CHECKING:
     from nyala.cfile.zonemap import Zone
     from nyala.rowset.patches import Patch
-    from nyala.schema.column_test import ColumnTest
+    from nyala.schema.predicates.column_test import ColumnTest
 
 __all__ = ["DiskRowSet", "RowSetMeta"]
 
@@ -333,7 +333,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
     def image(self, schema: Schema, lower: int, upper: int, cut: int = 0) -> RowSetImage:
         """The rows [lower, upper) as their files have them: see `compacting.image`."""
-        from nyala.rowset import compacting
+        from nyala.rowset.compaction import inputs as compacting
 
         return compacting.image(self, schema, lower, upper, cut)
 

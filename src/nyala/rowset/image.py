@@ -15,7 +15,7 @@ from nyala.cfile.physical import binary_offsets, is_large
 from nyala.delta.run import LIVENESS, DeltaRun, Rowids, take, without_history
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.meta import NO_ROWID
-from nyala.schema.long_column import Column, LongColumn
+from nyala.schema.conversion.long_column import Column, LongColumn
 from nyala.schema.plain_arrays import booleans_of
 
 __all__ = ["RowSetImage", "most_text", "one_array", "whole_column"]

@@ -52,17 +52,17 @@ from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
 from nyala.rowset.image import RowSetImage, whole_column
-from nyala.rowset.key_runs import KeyRuns, SharedKeys
+from nyala.rowset.key_lookup.key_runs import KeyRuns, SharedKeys
 from nyala.rowset.meta import NO_ROWID
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.adapter import adapt
 from nyala.schema.arrow_values import adapted_at
-from nyala.schema.convert import default_array
+from nyala.schema.conversion.convert import default_array
 from nyala.schema.plain_arrays import booleans_of
 from nyala.schema.schema import ColumnSchema, Schema
 
 if TYPE_CHECKING:
-    from nyala.schema.column_test import ColumnTest
+    from nyala.schema.predicates.column_test import ColumnTest
 
 __all__ = ["MemRowSet", "RowSetImage", "SharedBatch"]
 

@@ -9,10 +9,7 @@ from typing import Final, NewType
 from nyala.cfile.column import ColumnKey, ColumnPlace
 from nyala.lazy_values import LazyValues, lazy_value
 
-__all__ = ["NO_ROWID", "TARGET_BYTES", "RowSetId", "RowSetMeta"]
-
-TARGET_BYTES: Final = 32 << 20
-"""The size of a rowset that a flush or a merge writes: Kudu's budgeted_compaction_target_rowset_size."""
+__all__ = ["NO_ROWID", "RowSetId", "RowSetMeta"]
 
 RowSetId = NewType("RowSetId", int)
 

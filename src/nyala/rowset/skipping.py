@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from nyala.cfile.read_stats import ReadStats
 from nyala.cfile.zonemap import Zone
-from nyala.schema.constraint import Constraint
+from nyala.schema.predicates.constraint import Constraint
 from nyala.schema.schema import NO_DEFAULT, ColumnSchema
 from nyala.schema.types import to_canonical
 

@@ -41,10 +41,10 @@ from nyala.env.files import Files
 from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
 from nyala.rowset.changes import Changes
-from nyala.rowset.key_index import KeyIndex
+from nyala.rowset.key_lookup.key_index import KeyIndex
 from nyala.rowset.meta import RowSetMeta
 from nyala.rowset.part import Part
-from nyala.schema.convert import default_array
+from nyala.schema.conversion.convert import default_array
 from nyala.schema.schema import ColumnSchema, Schema
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError, SchemaError
-from nyala.schema.cast import cast_value
+from nyala.schema.conversion.cast import cast_value
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import (
     NO_DEFAULT,

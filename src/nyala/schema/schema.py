@@ -38,11 +38,11 @@ import pyarrow as pa
 
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError, SchemaError
 from nyala.lazy_values import LazyValues, lazy_value
-from nyala.schema.cast import cast_value
+from nyala.schema.conversion.cast import cast_value
 from nyala.schema.equality import compared_as_tuples
 from nyala.schema.limits import DEFAULT_LIMITS, LARGEST, Limits
-from nyala.schema.near import nearest
 from nyala.schema.sizes import size_in_bytes, whole_number
+from nyala.schema.suggestion import nearest
 from nyala.schema.types import ColumnType, parse_type
 
 __all__ = [
@@ -227,7 +227,7 @@ class Schema(LazyValues):
     key_names: tuple[str, ...] = field(init=False, repr=False, compare=False)
     key_ids: tuple[int, ...] = field(init=False, repr=False, compare=False)
     ready_plans: list[Any] = field(init=False, repr=False, compare=False, default_factory=list)
-    """What `nyala.schema.ready` knows of data that came for this schema."""
+    """What `nyala.schema.conversion.ready` knows of data that came for this schema."""
     _by_name: Mapping[str, ColumnSchema] = field(init=False, repr=False, compare=False)
     _by_id: Mapping[int, ColumnSchema] = field(init=False, repr=False, compare=False)
 

@@ -345,7 +345,7 @@ def to_canonical(type: ColumnType, value: Any) -> Any:
     """A Python value of the column's own kind, as in defaults and scan results, in the form that is compared.
 
     A naive datetime is in UTC. An int given for a date, timestamp or decimal is canonical already.
-    Takes only values that fit; use `nyala.schema.cast.cast_value` first for what a user wrote.
+    Takes only values that fit; use `nyala.schema.conversion.cast.cast_value` first for what a user wrote.
     """
     if value is None:
         return None

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from nyala.database import Database
+from nyala.api.database import Database
+from nyala.api.table import Table
 from nyala.env.paths import utf8_path
 from nyala.errors import InvalidArgumentError
-from nyala.table import Table
-from nyala.tablet.layout import check_folder_path
+from nyala.tablet.state.store_folder import check_folder_path
 
 __all__ = ["check_database", "check_frame", "check_table", "folder_of"]
 

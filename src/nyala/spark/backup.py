@@ -44,24 +44,29 @@ import google_crc32c
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nyala.api.scan import read_token
 from nyala.env import SYSTEM, is_gone, process_mark
 from nyala.env.paths import utf8_path
 from nyala.errors import CorruptionError, HistoryExpiredError, InvalidArgumentError, StorageError
 from nyala.mvcc.timestamp import parse_at, to_datetime
 from nyala.partition.model import Partition, PartitionSchema
-from nyala.scan import read_token
-from nyala.schema.convert import default_array
+from nyala.schema.conversion.convert import default_array
 from nyala.schema.schema import Schema
-from nyala.tablet.change_token import changes_in_memory, make_change_tokens, read_change_token, rows_token
-from nyala.tablet.diff_spec import CHANGE_TYPE, COMMIT_TIMESTAMP
-from nyala.tablet.layout import check_folder_path
-from nyala.tablet.load_job import partition_from_json, partition_to_json
-from nyala.tablet.token import MAGIC as TOKEN_MAGIC
-from nyala.tablet.token import tablet_of
+from nyala.tablet.changes.change_token import (
+    changes_in_memory,
+    make_change_tokens,
+    read_change_token,
+    rows_token,
+)
+from nyala.tablet.changes.spec import CHANGE_TYPE, COMMIT_TIMESTAMP
+from nyala.tablet.jobs.load_job import partition_from_json, partition_to_json
+from nyala.tablet.scan.token import MAGIC as TOKEN_MAGIC
+from nyala.tablet.scan.token import tablet_of
+from nyala.tablet.state.store_folder import check_folder_path
 
 if TYPE_CHECKING:
-    from nyala.table import Table
-    from nyala.tablet.root import Root
+    from nyala.api.table import Table
+    from nyala.tablet.state.root import Root
 
 __all__ = [
     "Backup",

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from nyala import compute as pc
-from nyala import handover
 from nyala.env import SYSTEM, process_mark
 from nyala.env.paths import utf8_path
 from nyala.errors import Error, InvalidArgumentError, StorageError, TableExistsError, WriteError
+from nyala.handover import commits as handover
 from nyala.spark import small
 from nyala.spark.arguments import check_database, check_table
 from nyala.spark.backup import (
@@ -49,17 +49,17 @@ from nyala.spark.progress import renewing, watching
 from nyala.spark.reader import in_task, load_placed, place
 from nyala.spark.session import write
 from nyala.spark.types import arrow_schema, conform, spark_schema
-from nyala.tablet.diff_spec import CHANGE_TYPE
-from nyala.tablet.staged_files import StagedRows
-from nyala.tablet.staged_rows import apply_changes
-from nyala.tablet.unfinished import unfinished_name
+from nyala.tablet.changes.spec import CHANGE_TYPE
+from nyala.tablet.jobs.staged_files import StagedRows
+from nyala.tablet.jobs.staged_rows import apply_changes
+from nyala.tablet.state.unfinished import unfinished_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from nyala.database import Database
-    from nyala.scan import Scan
-    from nyala.table import Table
+    from nyala.api.database import Database
+    from nyala.api.scan import Scan
+    from nyala.api.table import Table
 
 __all__ = ["backup", "restore"]
 

@@ -56,11 +56,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 import nyala
+from nyala.api.scan import read_token
 from nyala.catalog.leases import open_remote_lease
 from nyala.env import SYSTEM
 from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, InvalidArgumentError, SchemaError
 from nyala.mvcc.timestamp import TIMESTAMP_ZERO
-from nyala.scan import read_token
 from nyala.spark.errors import named, naming, place_of
 from nyala.spark.options import ChangeOptions
 from nyala.spark.reader import (
@@ -77,19 +77,24 @@ from nyala.spark.reader import (
 )
 from nyala.spark.types import arrow_schema, check_schema, conform
 from nyala.spark.words import errors_in_options
-from nyala.tablet import change_token, diff_records
-from nyala.tablet.change_token import changes_in_memory, make_change_tokens, read_change_token, rows_token
-from nyala.tablet.diff_spec import CHANGE_TYPE, COMMIT_TIMESTAMP
-from nyala.tablet.read_path import ScanSpec
-from nyala.tablet.token import make_tokens, planned_rows, tablet_of
+from nyala.tablet.changes import change_token, records
+from nyala.tablet.changes.change_token import (
+    changes_in_memory,
+    make_change_tokens,
+    read_change_token,
+    rows_token,
+)
+from nyala.tablet.changes.spec import CHANGE_TYPE, COMMIT_TIMESTAMP
+from nyala.tablet.scan.read_path import ScanSpec
+from nyala.tablet.scan.token import make_tokens, planned_rows, tablet_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from nyala.change_feed import ChangeFeed
-    from nyala.database import Database
-    from nyala.table import SchemaOf, Table
-    from nyala.tablet.root import TableState
+    from nyala.api.change_feed import ChangeFeed
+    from nyala.api.database import Database
+    from nyala.api.table import SchemaOf, Table
+    from nyala.tablet.state.root import TableState
 
 __all__ = [
     "NyalaChangeReader",
@@ -406,7 +411,7 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         root, table = feed._take()
         _check_table(table, start)
         with named(f"table {self._options.table!r}"):
-            moments, counts = diff_records.change_counts(table, feed._spec)
+            moments, counts = records.change_counts(table, feed._spec)
         oldest = min(
             (stamp for tablet in table.tablets if (stamp := tablet.memory_timestamp_min()) is not None),
             default=None,

@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from nyala.schema.nodes import Node as Predicate
-from nyala.schema.nodes import compare
+from nyala.schema.expressions.nodes import Node as Predicate
+from nyala.schema.expressions.nodes import compare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -29,7 +29,7 @@ __all__ = ["named", "naming", "ours", "place_of", "plain_errors"]
 
 _SENTENCE: Final = re.compile(r"nyala\.errors\.(\w+): ([^\n]*)")
 _LONGEST: Final = 4000
-# A file of a tablet, as `nyala.tablet.layout` has them.
+# A file of a tablet, as `nyala.tablet.state.store_folder` has them.
 _FILE: Final = re.compile(r"\bdata/(\d+)/[\w.\-]+")
 _TABLET: Final = re.compile(r"\btablet \d")
 _TABLE: Final = re.compile(r"table (?:'[^']*'|\"[^\"]*\")")

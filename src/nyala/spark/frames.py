@@ -53,7 +53,7 @@ from nyala.spark.types import arrow_schema, conform, spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from nyala.scan import Scan
+    from nyala.api.scan import Scan
 
 __all__ = ["LeasedFrame", "leased_frame", "scan_to_spark", "tasks_wanted"]
 

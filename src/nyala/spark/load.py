@@ -37,9 +37,9 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F
 
 from nyala import compute as pc
-from nyala import handover
 from nyala.env import SYSTEM, process_mark
 from nyala.errors import Error, InvalidArgumentError, WriteError, write_error
+from nyala.handover import commits as handover
 from nyala.spark.arguments import check_frame, check_table
 from nyala.spark.cluster import cores_of
 from nyala.spark.errors import named, naming, plain_errors
@@ -52,19 +52,19 @@ from nyala.spark.small import PLACE_BITS, small_rows
 from nyala.spark.types import arrow_schema
 from nyala.spark.words import without_places
 from nyala.spark.writer import check_no_feed, failure_text, failures_text, unique_columns
-from nyala.tablet import layout
-from nyala.tablet.leased_files import kept_by_lease
-from nyala.tablet.load_commit import LoadCommit
-from nyala.tablet.load_job import LoadPlan, StagedTablet
-from nyala.tablet.load_write import check_columns, check_columns_of, write_tablet
-from nyala.tablet.result import WriteResult
-from nyala.tablet.staged_files import ROW, TABLET, check_names, with_tablets
+from nyala.tablet.jobs.load_commit import LoadCommit
+from nyala.tablet.jobs.load_job import LoadPlan, StagedTablet
+from nyala.tablet.jobs.load_write import check_columns, check_columns_of, write_tablet
+from nyala.tablet.jobs.staged_files import ROW, TABLET, check_names, with_tablets
+from nyala.tablet.state import store_folder as layout
+from nyala.tablet.state.leased_files import kept_by_lease
+from nyala.tablet.state.result import WriteResult
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from nyala.table import Table
-    from nyala.tablet.root import TableState
+    from nyala.api.table import Table
+    from nyala.tablet.state.root import TableState
 
 __all__ = ["load", "upsert"]
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from nyala.schema.nodes import Node as Predicate
-from nyala.schema.nodes import all_of, names_in
+from nyala.schema.expressions.nodes import Node as Predicate
+from nyala.schema.expressions.nodes import all_of, names_in
 from nyala.spark.constants import OpenTerm
 from nyala.spark.syntax import Node, scopes_of, sqlglot
 from nyala.spark.terms import implied_parts, translate

@@ -19,8 +19,8 @@ from typing import Any, Final, Literal
 
 from nyala.env.paths import utf8_path
 from nyala.errors import InvalidArgumentError
-from nyala.tablet.layout import check_folder_path
-from nyala.tablet.prepare import OPERATION_NAMES
+from nyala.tablet.state.store_folder import check_folder_path
+from nyala.tablet.write.prepare import OPERATION_NAMES
 
 __all__ = [
     "LEASE_DEFAULT_S",

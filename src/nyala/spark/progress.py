@@ -15,10 +15,10 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from nyala import handover
 from nyala.env import SYSTEM
 from nyala.errors import Error
-from nyala.progress import shower
+from nyala.handover import commits as handover
+from nyala.presentation.progress import shower
 from nyala.spark.cluster import is_classic
 
 if TYPE_CHECKING:

@@ -32,23 +32,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 import nyala
-from nyala import handover
 from nyala.catalog.leases import open_remote_lease
 from nyala.env import SYSTEM, mark_of_ancestor
 from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, InvalidArgumentError, SchemaError
+from nyala.handover import commits as handover
 from nyala.spark.errors import named, naming, place_of
 from nyala.spark.options import ReadOptions
 from nyala.spark.types import arrow_schema, check_schema, conform
 from nyala.spark.words import errors_in_options
-from nyala.tablet.leased_files import kept_by_lease
-from nyala.tablet.open_rowsets import OpenRowSets
-from nyala.tablet.token import Token, read_token, tablet_of
+from nyala.tablet.scan.open_rowsets import OpenRowSets
+from nyala.tablet.scan.token import Token, read_token, tablet_of
+from nyala.tablet.state.leased_files import kept_by_lease
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from nyala.table import Table
+    from nyala.api.table import Table
 
 __all__ = [
     "CELLS_PER_TASK",

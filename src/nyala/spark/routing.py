@@ -24,7 +24,7 @@ from nyala.errors import InvalidArgumentError, SchemaError
 from nyala.keys.codec import KeyCodec
 from nyala.partition.hashing import DEFAULT_SEED
 from nyala.schema.schema import ColumnSchema
-from nyala.tablet.load_job import LoadPlan
+from nyala.tablet.jobs.load_job import LoadPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 
-from nyala import handover
 from nyala.env import SYSTEM, process_mark
 from nyala.errors import Error, InvalidArgumentError, StorageError, WriteError
-from nyala.schema.nodes import Node as Predicate
-from nyala.schema.nodes import all_of
-from nyala.schema.parser import parse_predicate
+from nyala.handover import commits as handover
+from nyala.schema.expressions.nodes import Node as Predicate
+from nyala.schema.expressions.nodes import all_of
+from nyala.schema.expressions.parser import parse_predicate
 from nyala.spark import internals
 from nyala.spark.arguments import check_frame, folder_of
 from nyala.spark.cluster import check_workers, cores_of, is_classic, tell
@@ -30,15 +30,15 @@ from nyala.spark.statements import TableUse, find_uses, keep_whole, whole_uses, 
 from nyala.spark.types import check_unaltered, identity_of
 from nyala.spark.unknown_names import telling_names
 from nyala.spark.warm import reading, task_frame
-from nyala.tablet.result import WriteResult
+from nyala.tablet.state.result import WriteResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from nyala.database import Database, Snapshot
-    from nyala.table import TableView
+    from nyala.api.database import Database, Snapshot
+    from nyala.api.table import TableView
 
 __all__ = ["register", "sql", "write"]
 

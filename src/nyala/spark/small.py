@@ -25,7 +25,7 @@ from nyala import compute as pc
 from nyala.spark.internals import looks_small
 from nyala.spark.progress import watching
 from nyala.spark.types import arrow_schema
-from nyala.tablet.staged_files import ROW
+from nyala.tablet.jobs.staged_files import ROW
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -50,7 +50,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError
-from nyala.schema.nodes import Node as Predicate
+from nyala.schema.expressions.nodes import Node as Predicate
 from nyala.spark.constants import OpenTerm
 from nyala.spark.needs import Need, needs_of
 from nyala.spark.syntax import Node, scopes_of, sqlglot

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from nyala.schema.nodes import Column, InList, IsNull, all_of, any_of, compare, negate
-from nyala.schema.nodes import Node as Predicate
+from nyala.schema.expressions.nodes import Column, InList, IsNull, all_of, any_of, compare, negate
+from nyala.schema.expressions.nodes import Node as Predicate
 from nyala.spark.constants import OpenTerm, can_be_open, constant_of
 from nyala.spark.syntax import Node, sqlglot
 

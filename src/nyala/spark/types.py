@@ -41,7 +41,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from nyala.change_feed import DROPPED_RANGES
+from nyala.api.change_feed import DROPPED_RANGES
 from nyala.errors import ColumnNotFoundError, SchemaError
 from nyala.schema.alteration import widens
 from nyala.schema.types import parse_type

@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Any, Final
 import nyala
 from nyala.env import SYSTEM
 from nyala.errors import HistoryExpiredError
-from nyala.tablet.reader_store import ReaderStore
+from nyala.tablet.recovery.reader_store import ReaderStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from nyala.database import Database
-    from nyala.scan import Scan
+    from nyala.api.database import Database
+    from nyala.api.scan import Scan
     from nyala.spark.frames import LeasedFrame
 
 __all__ = ["IDLE_S", "close_readers", "reading", "task_frame"]

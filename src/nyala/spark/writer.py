@@ -32,26 +32,26 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from nyala import handover
 from nyala.env import SYSTEM, mark_of_ancestor
 from nyala.errors import Error, InvalidArgumentError, SchemaError, WriteError
-from nyala.handover import CHANGES
+from nyala.handover import commits as handover
+from nyala.handover.commits import CHANGES
 from nyala.schema.schema import NO_DEFAULT
 from nyala.spark.errors import named, naming
 from nyala.spark.options import WriteOptions
 from nyala.spark.reader import JVM, begin_task
 from nyala.spark.types import arrow_schema
 from nyala.spark.words import errors_in_options, in_options, rows_in_options
-from nyala.tablet.diff_spec import CHANGE_TYPE, COMMIT_TIMESTAMP
-from nyala.tablet.load_job import LoadPlan
-from nyala.tablet.load_write import check_columns
-from nyala.tablet.staged_files import check_names, routing_plan, with_tablets, write_routed
+from nyala.tablet.changes.spec import CHANGE_TYPE, COMMIT_TIMESTAMP
+from nyala.tablet.jobs.load_job import LoadPlan
+from nyala.tablet.jobs.load_write import check_columns
+from nyala.tablet.jobs.staged_files import check_names, routing_plan, with_tablets, write_routed
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from nyala.schema.schema import Schema
-    from nyala.tablet.root import TableState
+    from nyala.tablet.state.root import TableState
 
 __all__ = [
     "NyalaWriter",

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyarrow as pa
 
 from nyala.errors import Error, bounded
-from nyala.explanation import Explanation
-from nyala.hints import no_attribute
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.mvcc.timestamp import to_datetime
-from nyala.previews import ROWS_COUNTED, preview, row_count_text, told
-from nyala.scan import Scan
+from nyala.optional import need
+from nyala.presentation.explanation import Explanation
+from nyala.presentation.previews import ROWS_COUNTED, preview, row_count_text, told
+from nyala.presentation.unknown_methods import no_attribute
 from nyala.schema.arrow_values import telling_damage
 from nyala.sql.connection import Session
 from nyala.sql.errors import our_error
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-    from nyala.database import Snapshot
+    from nyala.api.database import Snapshot
+    from nyala.api.scan import Scan
     from nyala.sql.connection import Connection
 
 _HEAD_ROWS = 10
@@ -199,8 +200,6 @@ class Result(LazyValues):
 
     def to_polars(self) -> pl.DataFrame:
         """The rows as a polars DataFrame."""
-        from nyala.scan import need
-
         polars: Any = need("polars", "polars")
         frame: pl.DataFrame = polars.from_arrow(self.to_arrow())
         return frame

@@ -32,16 +32,17 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from nyala.errors import Error, InvalidArgumentError
-from nyala.schema import nodes
-from nyala.schema.literals import normalise
-from nyala.schema.nodes import Node
-from nyala.schema.value_lists import plain
+from nyala.interop.text_views import VIEW_TYPES, TextViews
+from nyala.optional import need
+from nyala.schema.expressions import nodes
+from nyala.schema.expressions.literals import normalise
+from nyala.schema.expressions.nodes import Node
+from nyala.schema.expressions.value_lists import plain
 from nyala.sql.connection import without_lost_filters
-from nyala.text_views import VIEW_TYPES, TextViews
 
 if TYPE_CHECKING:
-    from nyala.scan import Scan
-    from nyala.tablet.estimate import Estimate
+    from nyala.api.scan import Scan
+    from nyala.tablet.scan.estimate import Estimate
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 # A predicate is taken of a table with so many rows, if at most this share of them matches, or has to be read.
@@ -331,8 +332,6 @@ def duckdb_of(con: Any) -> Any:
 
     Raises: InvalidArgumentError for what is no connection; ImportError without DuckDB.
     """
-    from nyala.scan import need
-
     module = need("duckdb", "sql")
     if con is not None and not hasattr(con, "from_arrow"):
         raise InvalidArgumentError(

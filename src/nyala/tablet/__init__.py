@@ -1,16 +1,17 @@
-"""One write, one scan, flush, delta compaction, maintenance and bootstrap of the tablets of a database.
+"""The tablets of a database: writes, scans, flushes, compactions, recovery, and the open store that owns them.
 
-root.py              the immutable state of the whole database: tables, tablets, rowsets
-settle.py            what a batch comes to, key by key: pure, under the commit lock
-write_path.py        the life of a write: check, lock, timestamp, log, apply, sync, publish
-direct_commit.py     batches too large for the log: files first, one catalogue transaction (W6)
-read_path.py         the life of a scan: prune, skip, decode, patch, filter
-flush.py             memory to files
-delta_compaction.py  many REDO files to few
-bootstrap.py         the log back into memory (R1)
-maintenance.py       when to do which of these; the background thread
-workers.py           processes for heavy work; worker_protocol.py is their language, `nyala._worker` their main
-store.py             the open store of the writer: owns the parts, delegates everything
-publisher.py         what it tells reader processes (P1); idempotency.py: keys that commit a batch once
-reader_store.py      the same for a process that only reads (P1)
+    store               the open store of the writer process: it owns the parts and delegates everything
+    maintenance         the two background threads; manual_maintenance: the same work when a user calls it
+    group_sync          the thread that syncs the log for `durability="group"`
+    alter               changes of a table's columns, ranges and options
+    check, repair       is a store what it should be? what can be mended without a loss?
+    jobs/               loads and staged batches of other processes
+    compaction/ flush/  files to fewer files; memory to files
+    recovery/           the log back into memory
+    write/ scan/        the life of a write and of a scan
+    changes/            the change feed
+    workers/            processes for heavy work
+    state/              the immutable root and what all of them share
+
+Imports point downwards in this list (`pyproject.toml`, contract "tablet").
 """

@@ -39,8 +39,8 @@ from nyala.partition.ranges import RangeBound
 from nyala.schema import alteration
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import ColumnSpec, Schema, check_comment, check_table_name
-from nyala.tablet.flush import Phase, freeze_memory, no_phase
-from nyala.tablet.root import Root, TableState, TabletState
+from nyala.tablet.flush.lifecycle import Phase, freeze_memory, no_phase
+from nyala.tablet.state.root import Root, TableState, TabletState
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store

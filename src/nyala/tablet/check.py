@@ -43,11 +43,12 @@ from nyala.rowset.checking import Lives, findings, lives_of
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.arrow_values import python_at
-from nyala.tablet import layout, staging
-from nyala.tablet.bootstrap import Replayer, ReplayReport
-from nyala.tablet.opening import open_root, unnamed_in_data
-from nyala.tablet.reader_store import ReaderStore
-from nyala.tablet.root import AnyRowSet, Root, TableState, TabletState
+from nyala.tablet.jobs import staging
+from nyala.tablet.recovery.bootstrap import Replayer, ReplayReport
+from nyala.tablet.recovery.reader_store import ReaderStore
+from nyala.tablet.state import store_folder as layout
+from nyala.tablet.state.opening import open_root, unnamed_in_data
+from nyala.tablet.state.root import AnyRowSet, Root, TableState, TabletState
 from nyala.tablet.store import Store
 from nyala.wal.format import refuse_another_store, segment_number
 from nyala.wal.position import PositionRecord

@@ -4,7 +4,7 @@
       memory or log over  flush the tablets that hold most, or all that the log is kept for
       old data in memory  flush it after `FLUSH_AGE_S`, if it is `FLUSH_AGE_MIN_BYTES` or more
       garbage             unlink what nobody can see any more (P2); scans that nobody reads give back theirs
-    nyala-compaction   when files came or went, and every second: see `compactor`
+    nyala-compaction   when files came or went, and every second: see `compaction.background`
 
 A flush gives back memory that writers wait for, so it never waits for a compaction.
 Source: design §3 "The life of a write", `seeds/tablet.txt`; Kudu facts §5.6.
@@ -23,11 +23,11 @@ from nyala.delta.run import MAX_TIMESTAMP
 from nyala.env.interrupts import Uninterrupted
 from nyala.errors import Error
 from nyala.mvcc.timestamp import physical_us
-from nyala.tablet.staging import remove_expired_staging
+from nyala.tablet.jobs.staging import remove_expired_staging
 
 if TYPE_CHECKING:
-    from nyala.tablet.compactor import Compactor
-    from nyala.tablet.flush_worker import FlushWorker
+    from nyala.tablet.compaction.background import Compactor
+    from nyala.tablet.flush.in_worker import FlushWorker
     from nyala.tablet.store import Store
 
 logger = logging.getLogger("nyala.maintenance")
@@ -162,7 +162,7 @@ class Maintenance:
         """Chooses and carries out compactions."""
         with self._making:
             if self._compactor is None:
-                from nyala.tablet.compactor import Compactor
+                from nyala.tablet.compaction.background import Compactor
 
                 store = self._store()
                 assert store is not None, "whoever compacts has the store"
@@ -176,7 +176,7 @@ class Maintenance:
         """Writes the files of flushes in the background."""
         with self._making:
             if self._flush_worker is None:
-                from nyala.tablet.flush_worker import FlushWorker
+                from nyala.tablet.flush.in_worker import FlushWorker
 
                 self._flush_worker = FlushWorker(self._env)
                 if self._stop.is_set():
@@ -290,7 +290,7 @@ class Maintenance:
         try:
             chosen = choose_flush(pressure_of(store))
             if chosen:
-                from nyala.tablet.flush import flush
+                from nyala.tablet.flush.lifecycle import flush
 
                 self.counters.running = f"flush of {len(chosen)} tablets"
                 report = flush(store, chosen, write=self.flush_worker.write)
@@ -302,7 +302,7 @@ class Maintenance:
                 with Uninterrupted(), store.commit_lock:
                     revoked = store.reservations.revoke_held()
                 if revoked:
-                    from nyala.tablet.flush import flush
+                    from nyala.tablet.flush.lifecycle import flush
 
                     flush(store, write=self.flush_worker.write)
         finally:

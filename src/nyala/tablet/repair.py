@@ -42,15 +42,15 @@ from nyala.cfile.errors import KeysError, SummaryError
 from nyala.delta.run import MAX_TIMESTAMP
 from nyala.env import Env
 from nyala.errors import CorruptionError, Error
-from nyala.rowset import compacting
+from nyala.rowset.compaction import inputs as compacting
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.writer import write_rowset
 from nyala.schema.schema import Schema
-from nyala.tablet import layout
 from nyala.tablet.check import CheckReport, Problem, ProblemKind, Progress, check_alone, no_progress
-from nyala.tablet.opening import delta_entry, open_root
-from nyala.tablet.root import TableState
+from nyala.tablet.state import store_folder as layout
+from nyala.tablet.state.opening import delta_entry, open_root
+from nyala.tablet.state.root import TableState
 from nyala.tablet.store import Store, StoreOptions
 
 logger = logging.getLogger("nyala.repair")

@@ -56,23 +56,23 @@ from nyala.mvcc.watermarks import Watermarks
 from nyala.partition.model import Partition, PartitionSchema
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
-from nyala.rowset.meta import TARGET_BYTES
 from nyala.rowset.part import Part
+from nyala.rowset.size import TARGET_BYTES
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import Schema
-from nyala.tablet import layout
-from nyala.tablet.bootstrap import Replayer, ReplayReport
-from nyala.tablet.history import oldest_readable
-from nyala.tablet.idempotency import keys_to_forget
-from nyala.tablet.job_reservations import JobReservations
-from nyala.tablet.locks import OwnedLock
-from nyala.tablet.opening import delta_entry, open_root, open_rowset, remove_orphans
-from nyala.tablet.publisher import Publisher
-from nyala.tablet.reservations import Reservations
-from nyala.tablet.result import Ticket
-from nyala.tablet.root import Root, TableState, TabletState
-from nyala.tablet.staging import remove_expired_staging
-from nyala.tablet.unfinished import abandoned
+from nyala.tablet.jobs.held_rowsets import JobReservations
+from nyala.tablet.jobs.staging import remove_expired_staging
+from nyala.tablet.recovery.bootstrap import Replayer, ReplayReport
+from nyala.tablet.recovery.publisher import Publisher
+from nyala.tablet.state import store_folder as layout
+from nyala.tablet.state.history import oldest_readable
+from nyala.tablet.state.idempotency import keys_to_forget
+from nyala.tablet.state.locks import OwnedLock
+from nyala.tablet.state.opening import delta_entry, open_root, open_rowset, remove_orphans
+from nyala.tablet.state.reservations import Reservations
+from nyala.tablet.state.result import Ticket
+from nyala.tablet.state.root import Root, TableState, TabletState
+from nyala.tablet.state.unfinished import abandoned
 from nyala.wal.format import refuse_another_store
 from nyala.wal.position import PositionRecord, read_position
 from nyala.wal.reader import Recovery, recover
@@ -280,7 +280,7 @@ class Store:
         """Flush, if the replay up to `timestamp` has brought too much into memory; the root to go on with."""
         if self._root.memory_bytes() <= self.options.memory_limit_bytes // 2:
             return self._root
-        from nyala.tablet.flush import flush
+        from nyala.tablet.flush.lifecycle import flush
 
         self._note_keys(report)
         self._replayed_to = timestamp

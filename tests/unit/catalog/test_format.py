@@ -11,8 +11,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from nyala.catalog import format, handover_channel, leases
+from nyala.catalog import format, leases
 from nyala.catalog.format import SHAPES, TableShape, serialise
+from nyala.handover import channel as handover_channel
 
 DOCS = Path(__file__).parents[3] / "docs" / "format"
 CATALOG_PAGE = (DOCS / "catalog.md").read_text()

@@ -24,9 +24,9 @@ import pytest
 from hypothesis import given, settings
 
 from nyala import errors
-from nyala.catalog import handover_channel
-from nyala.catalog.handover_channel import MAGIC, ChannelServer, NoWriter, send
 from nyala.env import SYSTEM, MissingFileError
+from nyala.handover import channel as handover_channel
+from nyala.handover.channel import MAGIC, ChannelServer, NoWriter, send
 
 Serve = Callable[[handover_channel.Handler], ChannelServer]
 
@@ -195,7 +195,7 @@ def test_nobody_listens(tmp_path: Path) -> None:
 
 SERVER_THAT_DIES = """
 import os, signal, sys
-from nyala.catalog.handover_channel import ChannelServer
+from nyala.handover.channel import ChannelServer
 from nyala.env import SYSTEM
 def handler(request, attachments):
     if request.get("die"):

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import nyala
-from nyala import handover
 from nyala.env import SYSTEM, MissingFileError
-from nyala.tablet.leased_files import kept_by_lease
+from nyala.handover import commits as handover
+from nyala.tablet.state.leased_files import kept_by_lease
 
 
 def test_a_missing_folder_is_told_apart_from_a_lease_that_is_over(tmp_path: Path) -> None:

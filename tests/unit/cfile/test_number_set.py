@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nyala.cfile.number_set import NOTHING, NumberSet
-from nyala.schema.constraint import ANY, EMPTY, NULL_ONLY, Constraint
+from nyala.schema.predicates.constraint import ANY, EMPTY, NULL_ONLY, Constraint
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 NEAR = st.integers(-20, 20) | st.sampled_from([INT64_MIN, INT64_MIN + 3, INT64_MAX - 3, INT64_MAX])

@@ -13,8 +13,8 @@ from tests.unit.cfile.test_roundtrip import written
 
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.read_stats import Access
-from nyala.schema.column_test import ColumnTest
-from nyala.schema.predicate import bind
+from nyala.schema.predicates.column_test import ColumnTest
+from nyala.schema.predicates.predicate import bind
 from nyala.schema.schema import build_schema
 
 CONDITIONS = {

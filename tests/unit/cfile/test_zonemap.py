@@ -14,7 +14,7 @@ from tests.unit.cfile.memory import TYPE_SPECS, make_values
 
 from nyala.cfile.physical import physical
 from nyala.cfile.zonemap import Zone, ZoneMap, cut_lower, cut_upper, zone_of
-from nyala.schema.constraint import NULL_ONLY, Constraint
+from nyala.schema.predicates.constraint import NULL_ONLY, Constraint
 from nyala.schema.types import parse_type, to_canonical
 
 

@@ -15,7 +15,7 @@ import nyala
 from nyala.catalog.store_lock import StoreLock
 from nyala.cli import care
 from nyala.env import SYSTEM
-from nyala.tablet import compaction
+from nyala.tablet.compaction import lifecycle as compaction
 
 from .conftest import Run
 

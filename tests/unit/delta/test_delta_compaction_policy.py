@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nyala.delta.compaction_policy import FILES_MIN, choose_redo_files
+from nyala.delta.redo_selection import FILES_MIN, choose_redo_files
 
 
 def simulate(flushes: list[int], files_min: int) -> tuple[list[int], int]:

@@ -22,8 +22,8 @@ LAYERS = sorted(
 EXEMPT = {
     # A socket is no file that must survive: its address only has to be short enough, for which a link in the
     # temporary folder is made.
-    ("catalog/handover_channel.py", "tempfile"),
-    ("catalog/handover_channel.py", "os.symlink"),
+    ("handover/channel.py", "tempfile"),
+    ("handover/channel.py", "os.symlink"),
     # Files that are worth nothing after a power cut: what an SQL query spills.
     ("sql/connection.py", "tempfile"),
     # Which program a user's command would start.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nyala.keys.codec import KeyCodec
 from nyala.keys.key_range import KeyRange, is_key_range, key_range_of, successor
-from nyala.schema.constraint import ANY, EMPTY, NULL_ONLY, Constraint
+from nyala.schema.predicates.constraint import ANY, EMPTY, NULL_ONLY, Constraint
 from nyala.schema.schema import Schema, build_schema
 from nyala.schema.types import ColumnType, parse_type
 

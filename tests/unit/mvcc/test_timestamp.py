@@ -23,7 +23,7 @@ from nyala.mvcc.timestamp import (
     physical_us,
     to_datetime,
 )
-from nyala.tablet.result import WriteResult
+from nyala.tablet.state.result import WriteResult
 
 SECOND = 1_000_000
 NEW_YEAR_US = 1_767_225_600 * SECOND  # 2026-01-01T00:00:00Z

@@ -16,7 +16,7 @@ from nyala.partition.model import Partition, PartitionSchema
 from nyala.partition.pruning import prune
 from nyala.partition.ranges import RangeBound
 from nyala.partition.router import Router
-from nyala.schema.constraint import ANY, EMPTY, NULL_ONLY, Constraint
+from nyala.schema.predicates.constraint import ANY, EMPTY, NULL_ONLY, Constraint
 from nyala.schema.schema import Schema, build_schema
 from nyala.schema.types import ColumnType, from_canonical, parse_type
 

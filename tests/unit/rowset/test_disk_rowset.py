@@ -25,7 +25,7 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.skipping import rows_left
 from nyala.rowset.writer import WrittenRowSet, write_rowset
-from nyala.schema.constraint import Constraint
+from nyala.schema.predicates.constraint import Constraint
 from nyala.schema.schema import ColumnSchema, Schema, build_schema, column
 
 FILES = PosixFiles()

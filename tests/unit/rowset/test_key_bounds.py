@@ -20,8 +20,8 @@ from nyala.cfile.zonemap import Zone, ZoneMap
 from nyala.errors import DuplicateKeyError
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.rowset.key_bounds import KeyBounds
-from nyala.rowset.key_index import KeyIndex
+from nyala.rowset.key_lookup.key_bounds import KeyBounds
+from nyala.rowset.key_lookup.key_index import KeyIndex
 from nyala.schema.schema import column
 from nyala.schema.types import parse_type
 

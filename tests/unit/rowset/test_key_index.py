@@ -11,8 +11,8 @@ from nyala.cfile.cache import BlockCache
 from nyala.cfile.reader import CFileReader
 from nyala.env import PosixFiles
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.rowset.key_index import KeyIndex
-from nyala.rowset.stored_keys import SparseKeys
+from nyala.rowset.key_lookup.key_index import KeyIndex
+from nyala.rowset.key_lookup.stored_keys import SparseKeys
 from nyala.schema.schema import column
 
 COUNT = 60_000

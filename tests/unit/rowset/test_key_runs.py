@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
-from nyala.rowset import key_runs
-from nyala.rowset.key_runs import KeyRuns, SharedKeys
+from nyala.rowset.key_lookup import key_runs
+from nyala.rowset.key_lookup.key_runs import KeyRuns, SharedKeys
 from nyala.schema.types import ColumnType
 
 CODECS = {

@@ -15,8 +15,8 @@ from tests.unit.delta.applied import applied
 from nyala.delta.run import LIVENESS, DeltaRun, build_run
 from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
+from nyala.rowset.compaction.merging import merge_images
 from nyala.rowset.image import RowSetImage
-from nyala.rowset.merging import merge_images
 from nyala.schema.schema import Schema, build_schema
 
 Values = tuple[int | None, str | None]

@@ -21,7 +21,7 @@ from nyala.rowset.image import RowSetImage
 from nyala.rowset.part import Part
 from nyala.rowset.skipping import rows_left
 from nyala.rowset.writer import column_spec, write_rowset
-from nyala.schema.constraint import Constraint
+from nyala.schema.predicates.constraint import Constraint
 from nyala.schema.schema import build_schema
 
 FILES = PosixFiles()

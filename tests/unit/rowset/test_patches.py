@@ -19,7 +19,7 @@ from tests.support import open_database
 import nyala
 from nyala.delta.delta_file import DeltaFile
 from nyala.rowset import changes
-from nyala.tablet import read_path, window
+from nyala.tablet.scan import read_path, window
 
 ROWS = 6000
 WINDOW = 1024

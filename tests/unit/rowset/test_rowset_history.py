@@ -27,10 +27,10 @@ from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, Rowids, merge_runs
 from nyala.env import PosixFiles
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.rowset.compacting import compacted_column
+from nyala.rowset.compaction.inputs import compacted_column
+from nyala.rowset.compaction.merging import merge_images
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
-from nyala.rowset.merging import merge_images
 from nyala.rowset.part import Part
 from nyala.rowset.rowset_tree import RowSetTree
 from nyala.rowset.writer import column_spec, write_rowset

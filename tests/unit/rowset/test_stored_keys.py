@@ -27,8 +27,8 @@ from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
 from nyala.rowset import writer as rowset_writer
-from nyala.rowset.key_index import KeyIndex
-from nyala.rowset.stored_keys import DenseKeys, SparseKeys
+from nyala.rowset.key_lookup.key_index import KeyIndex
+from nyala.rowset.key_lookup.stored_keys import DenseKeys, SparseKeys
 from nyala.rowset.writer import column_spec, encoded_keys
 from nyala.schema.schema import build_schema, column
 

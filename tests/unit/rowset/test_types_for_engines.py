@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 import pytest
 from tests.support import open_database
 
-from nyala.database import Database
-from nyala.scan import Scan
-from nyala.tablet.read_path import narrower_types
+from nyala.api.database import Database
+from nyala.api.scan import Scan
+from nyala.tablet.scan.read_path import narrower_types
 
 COUNT = 200_000
 

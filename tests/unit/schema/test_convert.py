@@ -33,8 +33,8 @@ from nyala.errors import (
     InvalidArgumentError,
     SchemaError,
 )
-from nyala.schema.cast import OutOfRangeError, cast_value
-from nyala.schema.convert import Converted, convert
+from nyala.schema.conversion.cast import OutOfRangeError, cast_value
+from nyala.schema.conversion.convert import Converted, convert
 from nyala.schema.schema import Schema, build_schema, column
 from nyala.schema.types import parse_type, to_canonical
 

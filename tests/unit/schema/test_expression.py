@@ -22,8 +22,8 @@ from nyala.errors import (
     InvalidArgumentError,
     SchemaError,
 )
-from nyala.schema.expression import Expression, parse_assignment
-from nyala.schema.predicate import expr
+from nyala.schema.predicates.assignment import Expression, parse_assignment
+from nyala.schema.predicates.predicate import expr
 from nyala.schema.schema import build_schema, column
 
 D = decimal.Decimal

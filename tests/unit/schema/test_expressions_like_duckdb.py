@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nyala.errors import InvalidArgumentError
-from nyala.schema.binding import bind_node, build
-from nyala.schema.parser import parse
-from nyala.schema.predicate import BoundPredicate, bind
+from nyala.schema.expressions.parser import parse
+from nyala.schema.predicates.binding import bind_node, build
+from nyala.schema.predicates.predicate import BoundPredicate, bind
 from nyala.schema.schema import build_schema
 from nyala.schema.types import to_canonical
 

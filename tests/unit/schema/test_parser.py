@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tests.support import calls_of
 
 from nyala.errors import InvalidArgumentError
-from nyala.schema.nodes import (
+from nyala.schema.expressions.nodes import (
     Or,
     compare,
 )
-from nyala.schema.parser import parse_predicate
-from nyala.schema.tokens import DEPTH_MAX, TEXT_LENGTH_MAX
+from nyala.schema.expressions.parser import parse_predicate
+from nyala.schema.expressions.tokens import DEPTH_MAX, TEXT_LENGTH_MAX
 
 A, B, C = (compare(name, "=", 1) for name in "abc")
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pytest
 
 from nyala.errors import ColumnNotFoundError, InvalidArgumentError, SchemaError
-from nyala.schema.nodes import (
+from nyala.schema.expressions.nodes import (
     And,
     Column,
     InList,
@@ -33,10 +33,10 @@ from nyala.schema.nodes import (
     Or,
     compare,
 )
-from nyala.schema.parser import parse_predicate
-from nyala.schema.predicate import BoundPredicate, bind, col, from_json, to_json
+from nyala.schema.expressions.parser import parse_predicate
+from nyala.schema.expressions.tokens import DEPTH_MAX
+from nyala.schema.predicates.predicate import BoundPredicate, bind, col, from_json, to_json
 from nyala.schema.schema import build_schema
-from nyala.schema.tokens import DEPTH_MAX
 
 D = decimal.Decimal
 UTC = dt.UTC

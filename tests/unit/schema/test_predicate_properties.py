@@ -20,7 +20,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nyala.schema.nodes import (
+from nyala.schema.expressions.nodes import (
     And,
     Column,
     Compare,
@@ -34,8 +34,8 @@ from nyala.schema.nodes import (
     compare,
     names_in,
 )
-from nyala.schema.parser import parse_predicate
-from nyala.schema.predicate import BoundPredicate, bind, col, from_json
+from nyala.schema.expressions.parser import parse_predicate
+from nyala.schema.predicates.predicate import BoundPredicate, bind, col, from_json
 from nyala.schema.schema import Schema, build_schema
 from nyala.schema.types import to_canonical
 

@@ -18,7 +18,7 @@ from nyala.errors import (
     WriteError,
     write_error,
 )
-from nyala.schema.row_errors import RowErrors
+from nyala.schema.conversion.row_errors import RowErrors
 
 
 def test_no_errors() -> None:

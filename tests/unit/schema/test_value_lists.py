@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from nyala.errors import Error, InvalidArgumentError
-from nyala.schema.nodes import Column, InList, Node, any_of, col
-from nyala.schema.predicate import BoundPredicate, bind
+from nyala.schema.expressions.nodes import Column, InList, Node, any_of, col
+from nyala.schema.predicates.predicate import BoundPredicate, bind
 from nyala.schema.schema import Schema, build_schema
 
 DAY = dt.date(2020, 2, 28)

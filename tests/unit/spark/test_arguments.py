@@ -30,7 +30,7 @@ MISTAKES: list[tuple[Callable[[Any, Any], object], str]] = [
     (lambda db, table: nyala.spark.backup(None, "t", "folder"), "nyala.spark.backup takes a Table"),
     (lambda db, table: nyala.spark.restore(None, "folder", "t", into="new"), "takes an open Database, not 'new'"),
     (lambda db, table: nyala.spark.restore(None, "folder", 5), "takes a Table of an open Database, not 5"),
-    (lambda db, table: nyala.spark.write(Frame(), table, "t"), "a store's folder, not a nyala.table.Table"),
+    (lambda db, table: nyala.spark.write(Frame(), table, "t"), "a store's folder, not a nyala.api.table.Table"),
     (lambda db, table: nyala.spark.write(Frame(), "s", table), "takes the table's name"),
     (lambda db, table: nyala.spark.sql(None, "SELECT 1", store=5), "takes the path of a store's folder, not 5"),
     (lambda db, table: nyala.spark.sql("SELECT 1", None), "takes the Spark session and the text of a SELECT"),

@@ -30,9 +30,9 @@ from nyala.spark.backup import (
     read_part,
     write_item,
 )
-from nyala.tablet.diff_spec import CHANGE_TYPE
-from nyala.tablet.staged_files import StagedRows
-from nyala.tablet.staged_rows import apply_changes
+from nyala.tablet.changes.spec import CHANGE_TYPE
+from nyala.tablet.jobs.staged_files import StagedRows
+from nyala.tablet.jobs.staged_rows import apply_changes
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from nyala.spark.options import ChangeOptions
 from nyala.spark.reader import FilePart, load_placed
 from nyala.spark.source import NyalaDataSource
 from nyala.spark.types import spark_schema
-from nyala.tablet import change_token
+from nyala.tablet.changes import change_token
 
 Row = tuple[object, ...]
 Offset = dict[str, Any]

@@ -18,7 +18,7 @@ from nyala.errors import (
     TableNotFoundError,
 )
 from nyala.spark.errors import named, naming, ours
-from nyala.tablet import compaction_run
+from nyala.tablet.compaction import file_jobs
 
 FILE = "/srv/data/9/store/data/3/14.base"
 
@@ -100,7 +100,7 @@ def test_a_compactions_file_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch
     def run(*_: object) -> None:
         raise MissingFileError("cannot open data/3/1.base: No such file", path="/s/data/3/1.base")
 
-    monkeypatch.setattr(compaction_run, "run", run)
+    monkeypatch.setattr(file_jobs, "run", run)
     with pytest.raises(StorageError, match=r"gone \(/s/data/3/1.base\).*compact again") as raised:
         sys.modules["nyala.spark.compact"]._run(None)  # type: ignore[arg-type]
     assert not isinstance(raised.value, MissingFileError)

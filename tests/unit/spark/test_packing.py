@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from tests.support import open_database
 
 import nyala
-from nyala import handover
+from nyala.api.scan import read_token
 from nyala.catalog.leases import living_leases, open_remote_lease
 from nyala.env import SYSTEM, Env, SystemRandomness, system_files
 from nyala.errors import HistoryExpiredError
-from nyala.scan import read_token
+from nyala.handover import commits as handover
 from nyala.spark import reader
 from nyala.spark.changes import change_schema, plan_changes, read_changes
 from nyala.spark.options import ChangeOptions, ReadOptions
 from nyala.spark.reader import FilePart, load_placed, pack, place
 from nyala.spark.types import arrow_schema, spark_schema
-from nyala.tablet import read_path
-from nyala.tablet.token import Token
+from nyala.tablet.scan import read_path
+from nyala.tablet.scan.token import Token
 from nyala.testing.clock import ManualClock
 
 

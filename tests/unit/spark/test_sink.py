@@ -16,8 +16,8 @@ from nyala.errors import DuplicateKeyError, InvalidArgumentError, TableNotFoundE
 from nyala.spark import sink as sink_module
 from nyala.spark.sink import NyalaStreamWriter, StagedBatch
 from nyala.spark.source import NyalaDataSource
-from nyala.tablet.idempotency import KEY_RETENTION_US, keys_to_forget, stream_key
-from nyala.tablet.prepare import OPERATION_NAMES
+from nyala.tablet.state.idempotency import KEY_RETENTION_US, keys_to_forget, stream_key
+from nyala.tablet.write.prepare import OPERATION_NAMES
 
 SCHEMA = StructType([StructField("k", LongType()), StructField("v", StringType())])
 Task = Callable[..., StagedBatch]

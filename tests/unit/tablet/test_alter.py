@@ -15,18 +15,18 @@ import pytest
 from tests.support import folder_in_memory, open_database, rows
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.env import SYSTEM, Files, system_files
 from nyala.partition.ranges import RangeBound
 from nyala.schema.schema import column
 from nyala.tablet import alter as steps
-from nyala.tablet import compaction_run
 from nyala.tablet.alter import alter
-from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_plans import MergePlan
-from nyala.tablet.flush import flush
-from nyala.tablet.flush_run import Written, decode_written, run_spilled, spill
-from nyala.tablet.reader_store import ReaderStore
+from nyala.tablet.compaction import file_jobs
+from nyala.tablet.compaction.lifecycle import compact, run_here
+from nyala.tablet.compaction.plans import MergePlan
+from nyala.tablet.flush.file_jobs import Written, decode_written, run_spilled, spill
+from nyala.tablet.flush.lifecycle import flush
+from nyala.tablet.recovery.reader_store import ReaderStore
 from nyala.testing.recording_files import RecordingFiles
 
 
@@ -273,13 +273,13 @@ def test_flushes_and_merges_in_another_process_write_the_same(path: Path) -> Non
         return decode_written(json.loads(json.dumps(run_spilled(files, job))))
 
     def in_a_worker(job: Any, reservation: Any) -> Any:
-        kind, arguments = compaction_run.encode_job(job)
-        made = compaction_run.run(
+        kind, arguments = file_jobs.encode_job(job)
+        made = file_jobs.run(
             SYSTEM,
-            compaction_run.decode_job(kind, json.loads(json.dumps(arguments))),
+            file_jobs.decode_job(kind, json.loads(json.dumps(arguments))),
             lambda done, total: None,
         )
-        return compaction_run.decode_output(json.loads(json.dumps(compaction_run.encode_output(made))))
+        return file_jobs.decode_output(json.loads(json.dumps(file_jobs.encode_output(made))))
 
     expected, old = [(1, 1, 1), (2, 2, 7), (3, 2**40, 7)], [(1, 1, "a"), (2, 2, "b")]
     flush(store, write=over_there)
@@ -410,7 +410,10 @@ def test_tokens_of_before_and_after(path: Path) -> None:
 
         def read(tokens: list[bytes]) -> list[dict[str, Any]]:
             return [
-                row for data in tokens for batch in nyala.scan.read_token(data) for row in batch.to_pylist()
+                row
+                for data in tokens
+                for batch in nyala.api.scan.read_token(data)
+                for row in batch.to_pylist()
             ]
 
         assert read(before) == [{"k": 1, "v": 2, "gone": "a"}]

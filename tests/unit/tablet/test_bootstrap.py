@@ -23,13 +23,13 @@ from hypothesis import strategies as st
 from tests.support import open_database
 
 import nyala
+from nyala.api.database import Database
 from nyala.cfile.cache import BlockCache
-from nyala.database import Database
-from nyala.tablet import bootstrap
-from nyala.tablet.bootstrap import Replayer, ReplayReport
-from nyala.tablet.opening import open_root
-from nyala.tablet.read_path import ScanCounters, ScanSpec, plan, run
-from nyala.tablet.root import Root
+from nyala.tablet.recovery import bootstrap
+from nyala.tablet.recovery.bootstrap import Replayer, ReplayReport
+from nyala.tablet.scan.read_path import ScanCounters, ScanSpec, plan, run
+from nyala.tablet.state.opening import open_root
+from nyala.tablet.state.root import Root
 from nyala.wal.record import LogRecord, SettledGroup
 
 SHARED_MEMORY = "/dev/shm"
@@ -262,7 +262,7 @@ def home_of(world: World, table: Any, key: int) -> int:
 
 def test_idempotency_keys_come_back(world: World) -> None:
     """A job that asks again after a crash is told that its batch was committed, also when it changed nothing."""
-    from nyala.tablet.write_path import Request, write
+    from nyala.tablet.write.write_path import Request, write
 
     table = world.table()
     store = world.db._writer()

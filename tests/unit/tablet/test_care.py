@@ -15,14 +15,14 @@ import pytest
 from tests.support import folder_in_memory, open_database, rows
 
 import nyala
-from nyala import handover
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.env import system_files
 from nyala.errors import StorageError, TableNotFoundError
-from nyala.tablet import care
-from nyala.tablet.care import compact_table, vacuum_table
-from nyala.tablet.compaction import run_here
-from nyala.tablet.workers import JobCancelled
+from nyala.handover import commits as handover
+from nyala.tablet import manual_maintenance as care
+from nyala.tablet.compaction.lifecycle import run_here
+from nyala.tablet.manual_maintenance import compact_table, vacuum_table
+from nyala.tablet.workers.pool import JobCancelled
 from nyala.testing.clock import ManualClock
 from nyala.testing.faulty_files import FaultyFiles
 

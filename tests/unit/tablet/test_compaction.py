@@ -24,16 +24,16 @@ import pytest
 from tests.support import folder_in_memory, open_database, rows
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.delta.run import LIVENESS
 from nyala.env import PosixFiles, RandomFile, system_files
 from nyala.errors import CorruptionError, StorageError
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.tablet import compaction_run
-from nyala.tablet.compaction import CompactionReport, compact, run_here
-from nyala.tablet.compaction_plans import MajorPlan, MergePlan, MinorPlan, Plan
-from nyala.tablet.flush import flush
-from nyala.tablet.workers import JobCancelled
+from nyala.tablet.compaction import file_jobs
+from nyala.tablet.compaction.lifecycle import CompactionReport, compact, run_here
+from nyala.tablet.compaction.plans import MajorPlan, MergePlan, MinorPlan, Plan
+from nyala.tablet.flush.lifecycle import flush
+from nyala.tablet.workers.pool import JobCancelled
 from nyala.testing.faulty_files import FaultyFiles
 
 Act = Callable[[], None]
@@ -750,7 +750,7 @@ def test_c4_whichever_write_fails_nothing_changes_and_no_file_stays(
 
             def tidy(job: Any, reservation: Any) -> Any:
                 try:
-                    return compaction_run.run(db._writer().env, job)
+                    return file_jobs.run(db._writer().env, job)
                 except StorageError:
                     assert data_files(db.path) == before, "also who runs the job elsewhere leaves nothing"
                     raise
@@ -864,12 +864,12 @@ def test_jobs_and_outputs_go_to_a_worker_and_back_as_json(db: Database, work: st
 
     def elsewhere(store: Any) -> Any:
         def run(job: Any, reservation: Any) -> Any:
-            kind, fields = compaction_run.encode_job(job)
+            kind, fields = file_jobs.encode_job(job)
             kinds.append(kind)
-            there = compaction_run.decode_job(kind, json.loads(json.dumps(fields)))
+            there = file_jobs.decode_job(kind, json.loads(json.dumps(fields)))
             assert there == job
-            answer = compaction_run.encode_output(compaction_run.run(store.env, there))
-            return compaction_run.decode_output(json.loads(json.dumps(answer)))
+            answer = file_jobs.encode_output(file_jobs.run(store.env, there))
+            return file_jobs.decode_output(json.loads(json.dumps(answer)))
 
         return run
 

@@ -10,11 +10,12 @@ import pytest
 from tests.support import folder_in_memory, key_value_table, open_database, rows
 
 from nyala.errors import CorruptionError
+from nyala.rowset.size import DECODED_PER_TARGET
 from nyala.tablet import maintenance
-from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_plans import DECODED_PER_TARGET, MergePlan
-from nyala.tablet.compactor import PUT_OFF_S
-from nyala.tablet.layouts import Layouts
+from nyala.tablet.compaction.background import PUT_OFF_S
+from nyala.tablet.compaction.lifecycle import compact, run_here
+from nyala.tablet.compaction.measurement import Layouts
+from nyala.tablet.compaction.plans import MergePlan
 from nyala.tablet.maintenance import choose_flush, pressure_of
 from nyala.testing.clock import ManualClock, SeededRandomness
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nyala.delta.run import LIVENESS
-from nyala.tablet.compaction_plans import (
+from nyala.tablet.compaction.plans import (
     OPEN_BYTES,
     ExpirePlan,
     MajorPlan,
@@ -22,7 +22,7 @@ from nyala.tablet.compaction_plans import (
     MinorPlan,
     RowSetLayout,
 )
-from nyala.tablet.compaction_policy import (
+from nyala.tablet.compaction.policy import (
     EXPIRED_FILES_MIN,
     UNDO_FILES_MIN,
     PolicyOptions,
@@ -32,7 +32,7 @@ from nyala.tablet.compaction_policy import (
     choose_minor,
     plan_full,
 )
-from nyala.tablet.merge_policy import BUDGET_UNITS, SUPPORT_ADJUST, KeySpace, choose_merge
+from nyala.tablet.compaction.rowset_selection import BUDGET_UNITS, SUPPORT_ADJUST, KeySpace, choose_merge
 
 MB = 1 << 20
 

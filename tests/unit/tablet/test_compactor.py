@@ -14,13 +14,14 @@ import pytest
 from tests.support import folder_in_memory, key_value_table, open_database, rows
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.env import system_files
 from nyala.errors import StorageError
 from nyala.mvcc.timestamp import from_physical
-from nyala.tablet import compaction, compactor
-from nyala.tablet.compaction_plans import MajorPlan, MergePlan
-from nyala.tablet.compactor import PUT_OFF_S, Compactor, is_quiet
+from nyala.tablet.compaction import background as compactor
+from nyala.tablet.compaction import lifecycle as compaction
+from nyala.tablet.compaction.background import PUT_OFF_S, Compactor, is_quiet
+from nyala.tablet.compaction.plans import MajorPlan, MergePlan
 from nyala.testing.clock import ManualClock
 from nyala.testing.faulty_files import FaultyFiles
 
@@ -222,7 +223,7 @@ def test_status_shows_the_work_that_is_going_on(
     """Which table, since when, and how far it has come."""
     overlapping(db)
     seen = []
-    real = compactor.compaction_run.run
+    real = compactor.file_jobs.run
 
     def watched(env: Any, job: Any, progress: Any) -> Any:
         seen.append(db.maintenance.status()["compaction"])
@@ -231,7 +232,7 @@ def test_status_shows_the_work_that_is_going_on(
         seen.append(db.maintenance.status()["compaction"])
         return output
 
-    monkeypatch.setattr(compactor.compaction_run, "run", watched)
+    monkeypatch.setattr(compactor.file_jobs, "run", watched)
     assert db.maintenance.compactor.run_once(db._writer())
     assert seen[0] == {
         "operation": "merging compaction", "table": "t", "tablet": 1, "seconds": 0.0, "rows_done": 0, "rows_total": 0,
@@ -270,7 +271,7 @@ def test_large_work_is_done_in_a_worker_process(
     def never(*_: Any) -> None:
         raise AssertionError("not in this process")
 
-    monkeypatch.setattr(compaction.compaction_run, "run", never)
+    monkeypatch.setattr(compaction.file_jobs, "run", never)
     made, store = real_store.maintenance.compactor, real_store._writer()
     late = []
 
@@ -305,7 +306,7 @@ def test_a_worker_is_ended_with_its_reservation_or_its_store(
     before = sorted(path.name for path in Path(real_store.path, "data").rglob("*.*"))
     ids = tuple(rowset.id for rowset in rowsets(real_store))
     state = store.root.table("t")
-    encode = compactor.compaction_run.encode_job
+    encode = compactor.file_jobs.encode_job
     begun = threading.Event()
 
     def slow(job: Any) -> tuple[str, dict[str, Any]]:
@@ -318,7 +319,7 @@ def test_a_worker_is_ended_with_its_reservation_or_its_store(
         begun.set()
         return kind, fields
 
-    monkeypatch.setattr(compactor.compaction_run, "encode_job", slow)
+    monkeypatch.setattr(compactor.file_jobs, "encode_job", slow)
     ended: list[Any] = []
 
     def work() -> None:

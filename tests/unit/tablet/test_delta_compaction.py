@@ -10,11 +10,11 @@ import pytest
 from tests.support import key_value_table, open_database, rows
 
 import nyala
-from nyala.database import Database
-from nyala.delta.compaction_policy import FILES_MIN
+from nyala.api.database import Database
+from nyala.delta.redo_selection import FILES_MIN
 from nyala.env import system_files
 from nyala.errors import StorageError
-from nyala.tablet.care import compact_deltas
+from nyala.tablet.manual_maintenance import compact_deltas
 from nyala.testing.faulty_files import FaultyFiles
 
 

@@ -25,11 +25,11 @@ from tests.sampled import is_night
 from tests.support import open_database
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.errors import InvalidArgumentError
-from nyala.tablet.care import compact_deltas, compact_table
-from nyala.tablet.diff_scan import run
-from nyala.tablet.diff_spec import make_diff_spec
+from nyala.tablet.changes.feed import change_batches
+from nyala.tablet.changes.spec import make_change_spec
+from nyala.tablet.manual_maintenance import compact_deltas, compact_table
 
 Row = dict[str, Any]
 Change = tuple[Any, ...]  # key, values, type, timestamp
@@ -49,8 +49,8 @@ def changes(
 ) -> list[Change]:
     """What the feed says, as tuples; net by key. `small`: windows and slices of a few rows."""
     root, state, lower, upper = table._interval(since, until)
-    spec = dataclasses.replace(make_diff_spec(state, lower, upper, versions, state.schema.columns), **small)
-    found = pa.Table.from_batches(run(state, spec), schema=spec.arrow_schema)
+    spec = dataclasses.replace(make_change_spec(state, lower, upper, versions, state.schema.columns), **small)
+    found = pa.Table.from_batches(change_batches(state, spec), schema=spec.arrow_schema)
     found.validate(full=True)
     assert not any(found.column(f.name).null_count for f in spec.arrow_schema if not f.nullable)
     del root

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests.support import key_value_table, open_database, rows
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.env import system_files
 from nyala.errors import StorageError
-from nyala.tablet.write_path import Request, write
+from nyala.tablet.write.write_path import Request, write
 from nyala.testing.faulty_files import FaultyFiles
 
 SHARED_MEMORY = "/dev/shm"

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import folder_in_memory, key_value_table, open_database, rows
 
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.delta.run import DeltaRun, build_run, without_history
 from nyala.errors import HistoryExpiredError, StorageError
 from nyala.tablet import maintenance, store
-from nyala.tablet.care import compact_deltas
 from nyala.tablet.maintenance import GIVES_WAY_S
+from nyala.tablet.manual_maintenance import compact_deltas
 from nyala.tablet.store import LOG_FULL_SHARE, LOG_FULL_SHARE_MERGING
 from nyala.testing.clock import ManualClock
 
@@ -209,7 +209,7 @@ def test_a_write_that_no_flush_makes_room_for_says_so(folder: Path, monkeypatch:
     def broken(*_: object, **__: object) -> None:
         raise StorageError("no space left")
 
-    monkeypatch.setattr("nyala.tablet.flush.flush", broken)
+    monkeypatch.setattr("nyala.tablet.flush.lifecycle.flush", broken)
     monkeypatch.setattr(store, "WAIT_FOR_ROOM_S", 0.05)
     with open_database(folder / "s", maintenance=True, log_limit_bytes=1000) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, primary_key="k")

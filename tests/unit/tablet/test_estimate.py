@@ -10,9 +10,9 @@ import pytest
 from tests.support import open_database
 
 import nyala
-from nyala.schema.parser import parse_predicate
-from nyala.tablet import estimate as estimate_module
-from nyala.tablet import read_path
+from nyala.schema.expressions.parser import parse_predicate
+from nyala.tablet.scan import estimate as estimate_module
+from nyala.tablet.scan import read_path
 
 ROWS = 20_000
 

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from tests.support import key_value_table, open_database, rows
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.env import system_files
 from nyala.errors import StorageError
-from nyala.tablet import flush as flush_module
-from nyala.tablet.flush import FlushReport, flush
+from nyala.tablet.flush import lifecycle as flush_module
+from nyala.tablet.flush.lifecycle import FlushReport, flush
 from nyala.testing.faulty_files import FaultyFiles
 
 SHARED_MEMORY = "/dev/shm"

@@ -16,15 +16,15 @@ import pytest
 from tests.support import open_database
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.env import SystemRandomness
 from nyala.env.files import Files
 from nyala.errors import StorageError
-from nyala.tablet import flush_worker
-from nyala.tablet.flush import flush
-from nyala.tablet.flush_run import Piece, Written, decode_written, run_spilled, spill, write_pieces
-from nyala.tablet.flush_worker import FlushWorker
-from nyala.tablet.workers import JobCancelled
+from nyala.tablet.flush import in_worker as flush_worker
+from nyala.tablet.flush.file_jobs import Piece, Written, decode_written, run_spilled, spill, write_pieces
+from nyala.tablet.flush.in_worker import FlushWorker
+from nyala.tablet.flush.lifecycle import flush
+from nyala.tablet.workers.pool import JobCancelled
 
 
 @pytest.fixture

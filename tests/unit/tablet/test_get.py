@@ -12,7 +12,7 @@ import pytest
 from tests.support import open_database
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.partition.levels import hash_partition
 
 COLUMNS = {

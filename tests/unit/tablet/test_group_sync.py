@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support import key_value_table, open_database, rows
 
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.env import PosixFiles, system_files
 from nyala.errors import StorageError
 from nyala.tablet.group_sync import POLL_S

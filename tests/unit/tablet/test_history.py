@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from tests.support import folder_in_memory, open_database, rows
 
+from nyala.api.database import Database
 from nyala.catalog.model import TableEntry
-from nyala.database import Database
 from nyala.delta.run import LIVENESS
 from nyala.errors import HistoryExpiredError, InvalidArgumentError, TableNotFoundError
 from nyala.mvcc.hybrid_clock import HybridClock
 from nyala.mvcc.timestamp import LOGICAL_MAX, from_physical, physical_us
-from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_plans import ExpirePlan, MajorPlan
+from nyala.tablet.compaction.lifecycle import compact, run_here
+from nyala.tablet.compaction.plans import ExpirePlan, MajorPlan
 from nyala.testing.clock import ManualClock
 
 START_US = 1_767_225_600_000_000

@@ -10,7 +10,7 @@ from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.schema.types import parse_type
-from nyala.tablet.key_merge import aligned_heads, merged_batches
+from nyala.tablet.scan.key_merge import aligned_heads, merged_batches
 
 
 @pytest.mark.parametrize("most_bytes", [1, 100, 1_000, 1 << 30])

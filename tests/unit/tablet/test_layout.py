@@ -10,7 +10,7 @@ from tests.support import key_value_table, open_database
 
 from nyala.env import SYSTEM
 from nyala.errors import StorageError
-from nyala.tablet import layout
+from nyala.tablet.state import store_folder as layout
 
 
 def test_a_store_is_laid_out_as_documented(tmp_path: Path) -> None:

@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 from tests.support import folder_in_memory, open_database
 
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.delta.run import MAX_TIMESTAMP
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_plans import MajorPlan, MergePlan
-from nyala.tablet.layouts import Layouts, all_expired, dead_rows_of, expired_rows, has_dead_rows
+from nyala.tablet.compaction.lifecycle import compact, run_here
+from nyala.tablet.compaction.measurement import (
+    Layouts,
+    all_expired,
+    dead_rows_of,
+    expired_rows,
+    has_dead_rows,
+)
+from nyala.tablet.compaction.plans import MajorPlan, MergePlan
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ import pytest
 from tests.loads import a_job, begin_request, content, open_with_table, run, stage
 
 import nyala
-from nyala import handover
 from nyala.env import SYSTEM
 from nyala.errors import (
     DuplicateKeyError,
@@ -27,12 +26,13 @@ from nyala.errors import (
     StorageError,
     TableNotFoundError,
 )
+from nyala.handover import commits as handover
 from nyala.schema.schema import build_schema
-from nyala.tablet import layout
-from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_plans import MergePlan
-from nyala.tablet.load_commit import LoadCommit
-from nyala.tablet.load_write import ROW, chunks, write_tablet
+from nyala.tablet.compaction.lifecycle import compact, run_here
+from nyala.tablet.compaction.plans import MergePlan
+from nyala.tablet.jobs.load_commit import LoadCommit
+from nyala.tablet.jobs.load_write import ROW, chunks, write_tablet
+from nyala.tablet.state import store_folder as layout
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_a_rowset_that_was_merged_away_all_the_same(db: nyala.Database) -> None:
 
 def test_reserved_rowsets_are_not_merged(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the job's lease lives, no compaction takes its rowsets; afterwards they are free again."""
-    from nyala.tablet import care
+    from nyala.tablet import manual_maintenance as care
 
     monkeypatch.setattr(care, "WAIT_S", 0.0)
     for begin in (0, 1):

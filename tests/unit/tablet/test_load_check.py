@@ -12,9 +12,9 @@ import pytest
 from tests.loads import a_job, content, open_with_table
 
 import nyala
-from nyala import handover
 from nyala.errors import CorruptionError, InvalidArgumentError
-from nyala.tablet.entries import RowSetFiles
+from nyala.handover import commits as handover
+from nyala.tablet.state.entries import RowSetFiles
 
 Change = Callable[[dict[str, Any]], object]
 

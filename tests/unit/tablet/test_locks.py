@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from nyala.tablet.locks import OwnedLock
+from nyala.tablet.state.locks import OwnedLock
 
 
 def in_thread(work: object) -> None:

@@ -19,10 +19,10 @@ import pytest
 from tests.support import folder_in_memory, open_database
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.errors import WriteError
-from nyala.schema import long_column
-from nyala.tablet import compaction_plans
+from nyala.rowset import size as rowset_size
+from nyala.schema.conversion import long_column
 from nyala.testing.clock import SeededRandomness
 
 SLICE = 500
@@ -65,7 +65,7 @@ FORMS: dict[str, Callable[[list[Any]], Any]] = {
 @pytest.fixture(autouse=True)
 def small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "long" not in request.keywords:
-        monkeypatch.setattr(compaction_plans, "TEXT_TARGET_BYTES", 4 * SLICE)
+        monkeypatch.setattr(rowset_size, "TEXT_TARGET_BYTES", 4 * SLICE)
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from tests.sampled import one_of
 from tests.support import folder_in_memory, open_database, rows
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.env import SYSTEM, system_files
-from nyala.tablet import bootstrap
-from nyala.tablet.reader_store import ReaderStore
+from nyala.tablet.recovery import bootstrap
+from nyala.tablet.recovery.reader_store import ReaderStore
 from nyala.testing.faulty_files import FaultyFiles, SimulatedCrash
 from nyala.testing.recording_files import RecordingFiles
 

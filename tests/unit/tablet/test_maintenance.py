@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import key_value_table, open_database, rows
 
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.errors import HistoryExpiredError, StorageError
 from nyala.mvcc.timestamp import from_physical
 from nyala.tablet import maintenance
@@ -162,7 +162,7 @@ def test_garbage_goes_also_when_a_flush_fails(db: Database, monkeypatch: pytest.
         raise StorageError("no space left")
 
     monkeypatch.setattr(maintenance, "choose_flush", lambda _: {1})
-    monkeypatch.setattr("nyala.tablet.flush.flush", full)
+    monkeypatch.setattr("nyala.tablet.flush.lifecycle.flush", full)
     with pytest.raises(StorageError, match="no space"):
         once(db)
     assert not db._writer().state.garbage

@@ -14,9 +14,9 @@ from tests.support import key_value_table, open_database
 import nyala
 from nyala.env import SYSTEM, Env, RandomFile
 from nyala.errors import HistoryExpiredError
-from nyala.tablet import open_rowsets
-from nyala.tablet.open_rowsets import OpenRowSets
-from nyala.tablet.token import read_token
+from nyala.tablet.scan import open_rowsets
+from nyala.tablet.scan.open_rowsets import OpenRowSets
+from nyala.tablet.scan.token import read_token
 from nyala.testing import ManualClock
 from nyala.testing.file_wrapper import FileWrapper
 

@@ -23,13 +23,13 @@ from hypothesis import strategies as st
 from tests.support import open_database
 
 import nyala
+from nyala.api.database import Database
+from nyala.api.scan import make_spec
 from nyala.cfile.memory import pool
-from nyala.database import Database
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.scan import make_spec
-from nyala.tablet import parallel, read_path
-from nyala.tablet.parallel import in_parallel
-from nyala.tablet.read_path import (
+from nyala.tablet.scan import parallel, read_path
+from nyala.tablet.scan.parallel import in_parallel
+from nyala.tablet.scan.read_path import (
     ScanCounters,
     ScanSpec,
     ScanUnit,
@@ -40,7 +40,7 @@ from nyala.tablet.read_path import (
     run,
     windows,
 )
-from nyala.tablet.root import TableState
+from nyala.tablet.state.root import TableState
 
 Row = dict[str, Any]
 NAMES = ("s", "n", "a", "f", "t")

@@ -18,11 +18,11 @@ import pytest
 from tests.support import key_value_table, open_database, rows
 
 import nyala
+from nyala.api.database import Database
 from nyala.catalog.store import Catalog
-from nyala.database import Database
 from nyala.env import SYSTEM, Env, SystemRandomness, system_files
 from nyala.errors import HistoryExpiredError, ReadOnlyError, StorageError
-from nyala.tablet.reader_store import ReaderStore
+from nyala.tablet.recovery.reader_store import ReaderStore
 from nyala.testing.clock import ManualClock
 from nyala.wal.reader import LogReader
 

@@ -7,7 +7,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nyala.tablet.reservations import Reservations
+from nyala.tablet.state.reservations import Reservations
 
 
 def test_v2_who_was_revoked_stays_so_and_takes_nothing_from_the_next() -> None:

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import open_database
 
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.keys.codec import KeyCodec
 from nyala.rowset.image import RowSetImage
+from nyala.rowset.size import DECODED_PER_TARGET
 from nyala.schema.schema import Schema, build_schema
-from nyala.tablet.compaction_plans import DECODED_PER_TARGET
-from nyala.tablet.rolling import disk_bytes, piece_count, roll
+from nyala.tablet.flush.rolling import disk_bytes, piece_count, roll
 
 TARGET = 240_000
 COUNT = 120_000

@@ -15,8 +15,8 @@ import nyala
 from nyala.cfile import memory
 from nyala.cfile.block_source import BlockSource
 from nyala.cfile.decoded_size import DecodedSize
-from nyala.tablet import read_path, scan_memory
-from nyala.tablet.window import ScanCounters, ScanSpec
+from nyala.tablet.scan import read_path, scan_memory
+from nyala.tablet.scan.window import ScanCounters, ScanSpec
 
 LIMIT = 16_000_000
 SHARE = LIMIT // 4

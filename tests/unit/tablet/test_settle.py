@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.support import open_database
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.errors import (
     ALREADY_PRESENT,
     MISSING_COLUMN,
@@ -31,10 +31,10 @@ from nyala.errors import (
 )
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
-from nyala.tablet.locate import ABSENT, locate
-from nyala.tablet.prepare import prepare
-from nyala.tablet.root import TableState
-from nyala.tablet.settle import Effect, Settlement, settle
+from nyala.tablet.state.locate import ABSENT, locate
+from nyala.tablet.state.root import TableState
+from nyala.tablet.write.prepare import prepare
+from nyala.tablet.write.settle import Effect, Settlement, settle
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]

@@ -12,12 +12,12 @@ import pytest
 from tests.support import open_database
 
 import nyala
-from nyala import handover
 from nyala.env import SYSTEM
 from nyala.errors import TableNotFoundError
-from nyala.tablet import staged_files
-from nyala.tablet.prepare import homes_of
-from nyala.tablet.staged_files import ROW, TABLET, read_staged, routing_plan, write_routed
+from nyala.handover import commits as handover
+from nyala.tablet.jobs import staged_files
+from nyala.tablet.jobs.staged_files import ROW, TABLET, read_staged, routing_plan, write_routed
+from nyala.tablet.write.prepare import homes_of
 
 PARTITIONS = [nyala.hash_partition("s", buckets=3), nyala.range_partition("k", bounds=[(0, 50), (50, 80)])]
 COLUMNS = {"k": "int64", "s": "string", "v": "int64"}

@@ -12,7 +12,7 @@ from tests.support import key_value_table, open_database
 from nyala.catalog.leases import create_lease
 from nyala.env import Env, system_files
 from nyala.errors import InvalidArgumentError, StorageError
-from nyala.tablet.staging import make_staging, plain_name, remove_expired_staging, staging_folder
+from nyala.tablet.jobs.staging import make_staging, plain_name, remove_expired_staging, staging_folder
 from nyala.testing.clock import ManualClock, SeededRandomness
 
 

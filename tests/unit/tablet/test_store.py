@@ -15,11 +15,11 @@ import nyala
 from nyala.catalog.model import CatalogChange, CommittedKey
 from nyala.env import PosixFiles
 from nyala.errors import CorruptionError, StorageError
-from nyala.tablet import layout
 from nyala.tablet import store as store_module
-from nyala.tablet.result import WriteResult
-from nyala.tablet.root import Root
-from nyala.tablet.write_path import Request, committed_before, write
+from nyala.tablet.state import store_folder as layout
+from nyala.tablet.state.result import WriteResult
+from nyala.tablet.state.root import Root
+from nyala.tablet.write.write_path import Request, committed_before, write
 from nyala.testing.clock import ManualClock
 from nyala.wal.position import read_position
 
@@ -58,7 +58,7 @@ def test_files_that_a_transaction_named_stay_when_something_fails_behind_it(
         table.insert({"k": list(range(10, 500)), "v": [0] * 490})
     else:
         db.flush()
-        from nyala.tablet.care import compact_deltas
+        from nyala.tablet.manual_maintenance import compact_deltas
 
         assert compact_deltas(db._writer()) == 1
     assert "reader processes" in caplog.text

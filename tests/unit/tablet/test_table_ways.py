@@ -42,7 +42,7 @@ from tests.unit.tablet.ways import (
 )
 
 import nyala
-from nyala.scan import read_token
+from nyala.api.scan import read_token
 
 WINDOW = 256
 STEPS = st.lists(

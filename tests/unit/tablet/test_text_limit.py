@@ -17,15 +17,15 @@ import pytest
 from tests.support import folder_in_memory, open_database
 
 import nyala
+from nyala.api.database import Database
 from nyala.cfile import decoded_size
-from nyala.database import Database
 from nyala.errors import StorageError
 from nyala.rowset import image, mem_rowset
+from nyala.rowset import size as rowset_size
 from nyala.schema import arrow_values
-from nyala.tablet import compaction_plans
-from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_plans import MajorPlan, MergePlan, MinorPlan
-from nyala.tablet.text_limit import text_bytes
+from nyala.tablet.compaction.lifecycle import compact, run_here
+from nyala.tablet.compaction.plans import MajorPlan, MergePlan, MinorPlan
+from nyala.tablet.compaction.text_limit import text_bytes
 from nyala.testing.clock import SeededRandomness
 
 LIMIT = 1_000_000
@@ -43,7 +43,7 @@ def small_offsets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     if "long" in request.keywords:
         return
     monkeypatch.setattr(pa, "concat_arrays", _refusing(pa.concat_arrays, 4 * LIMIT))
-    monkeypatch.setattr(compaction_plans, "TEXT_TARGET_BYTES", LIMIT)
+    monkeypatch.setattr(rowset_size, "TEXT_TARGET_BYTES", LIMIT)
     monkeypatch.setattr(decoded_size, "_TEXT_BYTES_SMALL", 0)
 
 
@@ -190,7 +190,7 @@ def test_too_long_a_past_of_one_key_is_an_error_that_says_so(db: Database) -> No
         table.update({"k": [1], "s": [str(number) * 60_000]})
         table.flush()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(compaction_plans, "TEXT_TARGET_BYTES", 100_000)
+        patched.setattr(rowset_size, "TEXT_TARGET_BYTES", 100_000)
         patched.setattr(pa, "concat_arrays", _refusing(pa.concat_arrays, 400_000))
         with pytest.raises(StorageError, match="one key has more than 2 GiB of past values"):
             table.compact()
@@ -268,7 +268,7 @@ def test_two_gibibytes_of_one_column(tmp_path: Path) -> None:
             table.insert({"k": keys, "s": pa.array([words[key % 2] for key in keys])})
             table.flush()
         table.compact()
-        assert max(text_of_rowsets(db)) <= compaction_plans.TEXT_TARGET_BYTES * 1.6
+        assert max(text_of_rowsets(db)) <= rowset_size.TEXT_TARGET_BYTES * 1.6
         found = table.get_many({"k": range(34_000)})
         assert found.num_rows == 34_000 and found.column("s").num_chunks == 2
         for key in np.linspace(0, 33_999, 9).astype(int).tolist():

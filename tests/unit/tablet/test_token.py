@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from tests.support import key_value_table, open_database
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
+from nyala.api.scan import Scan, read_token
 from nyala.errors import ColumnNotFoundError, CorruptionError, HistoryExpiredError, InvalidArgumentError
-from nyala.scan import Scan, read_token
-from nyala.tablet import token as tokens_module
-from nyala.tablet.change_token import make_change_tokens, read_change_token
-from nyala.tablet.open_rowsets import OpenRowSets
-from nyala.tablet.token import MAGIC, VERSION
+from nyala.tablet.changes.change_token import make_change_tokens, read_change_token
+from nyala.tablet.scan import token as tokens_module
+from nyala.tablet.scan.open_rowsets import OpenRowSets
+from nyala.tablet.scan.token import MAGIC, VERSION
 
 NAMES = ("s", "n", "a", "t")
 WHERES = (

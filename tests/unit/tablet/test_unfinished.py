@@ -10,8 +10,8 @@ import pytest
 from tests.support import open_database
 
 from nyala.env import SYSTEM, process_mark
-from nyala.tablet import unfinished
-from nyala.tablet.unfinished import abandoned, unfinished_name
+from nyala.tablet.state import unfinished
+from nyala.tablet.state.unfinished import abandoned, unfinished_name
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="marks are Linux'")
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support import key_value_table, open_database, rows
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.errors import (
     ColumnNotFoundError,
     InvalidArgumentError,

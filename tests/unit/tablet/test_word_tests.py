@@ -12,7 +12,7 @@ import pytest
 from tests.support import open_database
 
 import nyala
-from nyala.tablet import read_path, window
+from nyala.tablet.scan import read_path, window
 
 ROWS = 12_000
 WINDOW = 4096

@@ -12,11 +12,11 @@ import pytest
 from tests.support import key_value_table, open_database, rows
 
 import nyala
-from nyala.database import Database
+from nyala.api.database import Database
 from nyala.env import AppendFile, PosixFiles
 from nyala.errors import StorageError
-from nyala.tablet import write_path
-from nyala.tablet.write_path import Request, committed_before, write
+from nyala.tablet.write import write_path
+from nyala.tablet.write.write_path import Request, committed_before, write
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 import nyala
 from nyala.rowset import changes
-from nyala.tablet import read_path, window
-from nyala.tablet.compaction import compact, run_here
-from nyala.tablet.compaction_plans import MajorPlan, MergePlan, MinorPlan, Plan
-from nyala.tablet.root import TabletState
+from nyala.tablet.compaction.lifecycle import compact, run_here
+from nyala.tablet.compaction.plans import MajorPlan, MergePlan, MinorPlan, Plan
+from nyala.tablet.scan import read_path, window
+from nyala.tablet.state.root import TabletState
 
 ROWS = 3000
 WINDOW = 1024

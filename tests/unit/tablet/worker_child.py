@@ -12,7 +12,7 @@ from typing import Any
 from nyala import errors
 from nyala._worker import HANDLERS, main
 from nyala.env.files import MissingFileError
-from nyala.tablet.worker_protocol import Report
+from nyala.tablet.workers.protocol import Report
 
 
 def echo(arguments: dict[str, Any], report: Report) -> dict[str, Any]:

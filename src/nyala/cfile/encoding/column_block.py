@@ -32,8 +32,8 @@ from nyala.cfile import kernels
 from nyala.cfile.memory import pool, scratch
 from nyala.cfile.number_set import NumberSet
 from nyala.schema.arrow_values import python_at
-from nyala.schema.column_test import ColumnTest
 from nyala.schema.plain_arrays import array_of_numbers
+from nyala.schema.predicates.column_test import ColumnTest
 
 __all__ = ["ArrowBlock", "ColumnBlock", "Rows", "Wanted", "bits_of", "gathered", "rows_in", "with_nulls"]
 

@@ -14,7 +14,7 @@ from nyala.cfile.encoding.frame import Frame
 from nyala.cfile.encoding.frame_block import FrameBlock
 from nyala.cfile.number_set import NOTHING, NumberSet
 from nyala.cfile.planes import pack_planes, pick_planes
-from nyala.schema.constraint import ANY, EMPTY, Constraint
+from nyala.schema.predicates.constraint import ANY, EMPTY, Constraint
 from nyala.schema.types import parse_type
 
 TYPES = ("int8", "int16", "int32", "int64", "date", "timestamp", "decimal(5,2)", "decimal(15,2)")

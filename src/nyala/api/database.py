@@ -1,0 +1,653 @@
+"""A store, opened: `nyala.connect(folder)`.
+
+    db = nyala.connect("store")                     this process is its writer
+    db = nyala.connect("store", read_only=True)     any number of processes, while a writer works
+
+Source: shared contract, "Open".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import numbers
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import pyarrow as pa
+
+from nyala.api.open_store import Handle, OpenStore, open_for_writing
+from nyala.env import SYSTEM
+from nyala.env.paths import utf8_path
+from nyala.errors import (
+    InvalidArgumentError,
+    ReadOnlyError,
+    SchemaError,
+    StorageError,
+    TableExistsError,
+    TableNotFoundError,
+    bounded,
+)
+from nyala.mvcc.ahead import AheadOfClock
+from nyala.mvcc.timestamp import (
+    TIMESTAMP_ZERO,
+    from_physical,
+    is_time_of_day,
+    naive_note,
+    parse_at,
+    to_datetime,
+)
+from nyala.optional import need
+from nyala.presentation.unknown_methods import no_attribute, not_pickled
+from nyala.schema.limits import DEFAULT_LIMITS, Limits
+from nyala.schema.schema import build_schema, check_comment, check_table_name
+from nyala.schema.sizes import SIZE_MAX_BYTES, size_in_bytes, whole_number
+from nyala.tablet.state.history import check_created, check_readable, parse_history
+from nyala.tablet.state.root import Root, TableState
+from nyala.tablet.state.store_folder import catalog_path, check_folder_path
+from nyala.tablet.store import DURABILITIES, Store, StoreOptions
+from nyala.wal.writer import Durability
+
+# What only some calls need is imported by them: a program that opens a store shall not wait for it.
+if TYPE_CHECKING:
+    from nyala.api.batch import Batch
+    from nyala.api.change_feed import ChangeFeed
+    from nyala.api.scan import Scan
+    from nyala.api.table import Table, TableView
+    from nyala.partition.levels import HashSpec, RangeSpec
+    from nyala.sql.connection import Connection
+    from nyala.sql.result import Result
+    from nyala.tablet.changes.spec import ChangeSpec
+    from nyala.tablet.check import CheckReport
+    from nyala.tablet.compaction.lifecycle import Runner
+    from nyala.tablet.maintenance import Maintenance
+    from nyala.tablet.recovery.reader_store import ReaderStore
+
+_MEMORY_MIN_BYTES: Final = 16_000_000
+_ROWSET_MIN_BYTES: Final = 1_000_000
+
+
+def connect(
+    path: str | bytes | os.PathLike[str],
+    *,
+    read_only: bool = False,
+    durability: Durability = "commit",
+    memory_limit: int | str = "1GB",
+    rowset_size: int | str = "32MB",
+    maintenance: bool = True,
+    lock_timeout: float = 0,
+    not_before: int | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Database:
+    """Open the store in the folder `path`; without `read_only` it is made when missing, and this process is
+    its writer.
+
+    Again in the same process, with the same settings: a `Database` that shares the store which is open. The store is
+    closed with the last of them.
+
+    durability:   "commit": a write is synced before its call returns. "group": it returns at once and is synced
+                  within 100 ms. "os": synced at flush and close. In all three a batch is there wholly or not at
+                  all.
+    memory_limit: bytes, or text such as "4GB": bounds what waits in memory to be flushed, the block cache and what a
+                  scan decodes ahead (a quarter of it each), and what DuckDB takes for `sql` (all of it besides).
+    rowset_size:  bytes of columns that a rowset is to have on disk.
+    maintenance:  flush, compact and collect in the background.
+    lock_timeout: seconds to wait for another writer to end.
+    not_before:   a timestamp (`db.now()` of another process) that must be visible here; waits for it up to 10
+                  seconds.
+    limits:       `nyala.Limits(max_columns=…)`: other limits than the specification's for what is made and written from
+                  now on.
+    Raises:       LockedError, StorageError, CorruptionError, InvalidArgumentError.
+    """
+    if durability not in DURABILITIES:
+        raise InvalidArgumentError(f"durability takes one of {', '.join(DURABILITIES)}, not {durability!r}")
+    folder = _folder(path)
+    for name, flag in (("read_only", read_only), ("maintenance", maintenance)):
+        if not isinstance(flag, bool):
+            raise InvalidArgumentError(f"{name} takes True or False, not {flag!r}")
+    if not isinstance(limits, Limits):
+        raise InvalidArgumentError(f"limits takes nyala.Limits(max_columns=…), not {limits!r}")
+    patience_s = _seconds("lock_timeout", lock_timeout)
+    limit = parse_size("memory_limit", memory_limit, _MEMORY_MIN_BYTES)
+    target = parse_size("rowset_size", rowset_size, _ROWSET_MIN_BYTES)
+    awaited = None if not_before is None else parse_at(not_before, name="not_before")
+    if read_only:
+        from nyala.tablet.recovery.reader_store import ReaderStore
+
+        database = Database(ReaderStore.open(SYSTEM, folder, limit))
+    else:
+        _refuse_inside_a_store(folder)
+        options = StoreOptions(
+            durability=durability,
+            memory_limit_bytes=limit,
+            maintenance=maintenance,
+            rowset_target_bytes=target,
+            lock_timeout_s=patience_s,
+            limits=limits,
+        )
+        database = Database(open_for_writing(SYSTEM, folder, options))
+    if awaited is not None:
+        try:
+            database._wait_for(awaited)
+        except BaseException:
+            database.close()  # nobody else could: the lock would be held to the end of the process
+            raise
+    return database
+
+
+def _folder(path: object) -> str:
+    """The absolute path of a store's folder. Raises: InvalidArgumentError for what is none."""
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise InvalidArgumentError(
+            f"a store is a folder: give its path as text or a pathlib.Path, not {path!r}"
+        )
+    text = os.fsdecode(path)
+    if not text or "\0" in text:
+        raise InvalidArgumentError(f"{text!r} is no path of a folder")
+    check_folder_path(text)
+    if text == ":memory:":
+        raise InvalidArgumentError(
+            "a store is a folder, and ':memory:' is none: for one that goes with the program, "
+            "nyala.connect(tempfile.mkdtemp())"
+        )
+    return utf8_path(os.path.expanduser(text))
+
+
+def _seconds(name: str, given: Any) -> float:
+    """Raises: InvalidArgumentError for what is no number of seconds, 0 or more; infinity is one."""
+    seconds = -1.0
+    if not isinstance(given, bool) and isinstance(given, numbers.Real):
+        with contextlib.suppress(OverflowError):
+            seconds = float(given)
+    if not seconds >= 0:
+        raise InvalidArgumentError(f"{name} takes a number of seconds, 0 or more, not {given!r}")
+    return seconds
+
+
+def _key_names(primary_key: Any) -> list[str]:
+    """Raises: InvalidArgumentError for what is no list of names."""
+    if not isinstance(primary_key, Iterable) or isinstance(primary_key, bytes):
+        raise InvalidArgumentError(
+            f"primary_key takes the names of the key's columns, in the key's order, not {primary_key!r}: every table "
+            'has a key, for instance primary_key=["id"]'
+        )
+    return list(primary_key)
+
+
+def check(path: str | bytes | os.PathLike[str], *, repair: bool = False) -> CheckReport:
+    """Read every byte of the store in the folder `path` and hold every rule against it: see `CheckReport`.
+
+    What is found is told, not raised, so a store that cannot be opened can be checked. Beside a writer, what a reader
+    would see is checked.
+    repair: then do what can be done without a loss, and say what was done in `repairs`: remove files that nothing
+            names, write bloom filters, zone maps, indexes and bounds anew from whole rows, cut off the log's torn end.
+    Raises: StorageError: there is no store; LockedError: to repair, nobody may have it open for writing.
+    """
+    from nyala.tablet.check import check_folder
+    from nyala.tablet.repair import repair_folder
+
+    folder = _folder(path)
+    return repair_folder(SYSTEM, folder) if repair else check_folder(SYSTEM, folder)
+
+
+class Database:
+    """An open store. Use it as a context manager, or call `close()`. Thread-safe.
+
+    One that nothing names any more is closed when this process connects to its store again (open_store, O1).
+    """
+
+    def __init__(self, store: Store | ReaderStore | Handle) -> None:
+        if isinstance(store, str | os.PathLike):
+            raise InvalidArgumentError(
+                f"a store is opened by nyala.connect({os.fspath(store)!r}), not by Database"
+            )
+        self._handle = store if isinstance(store, Handle) else OpenStore(store).handle()
+        self._open = self._handle.opened
+        self._store = self._open.store
+        self._ahead = AheadOfClock()
+        self._ahead.note(self._store.view()[1], self._store.env.clock.now_us())
+
+    # ---------------------------------------------------------------------------------------- tables
+
+    def create_table(
+        self,
+        name: str,
+        schema: pa.Schema | Mapping[str, Any],
+        primary_key: str | Sequence[str],
+        partition_by: Sequence[HashSpec | RangeSpec] | HashSpec | RangeSpec | None = (),
+        *,
+        comment: str = "",
+        history: dt.timedelta | str | float | None = None,
+        exist_ok: bool = False,
+    ) -> Table:
+        """Make a table and return it.
+
+        schema:       a pyarrow.Schema, or a dict of column name to type ("int64", "decimal(15,2)", a pyarrow type,
+                      or `nyala.column(…)`).
+        primary_key:  the key's columns, in the key's order.
+        partition_by: `nyala.hash_partition(…)` and at most one `nyala.range_partition(…)`; none: one tablet.
+        history:      how far back the table can be read: a timedelta, "7d", "1h", seconds, "forever"; None: 7 days.
+        exist_ok:     an existing table with the same columns, types and key is returned as it is.
+        Raises:       TableExistsError, SchemaError, InvalidArgumentError.
+        """
+        from nyala.partition.levels import build_partitions, specs_of
+
+        store = self._writer()
+        check_table_name(name, store.options.limits)
+        check_comment(comment, f"table {name!r}: ", store.options.limits)
+        key = [primary_key] if isinstance(primary_key, str) else _key_names(primary_key)
+        built = build_schema(schema, key, store.options.limits)
+        specs = [] if partition_by is None else specs_of(partition_by)
+        partition_schema, partitions = build_partitions(specs, built, store.options.limits)
+        history_us = parse_history(history)
+        try:
+            store.create_table(
+                name, built, partition_schema, partitions, comment=comment, history_us=history_us
+            )
+        except TableExistsError:
+            if not exist_ok:
+                raise
+            there = store.root.table(name).schema
+            same = [(c.name, c.type, c.nullable) for c in there.columns] == [
+                (c.name, c.type, c.nullable) for c in built.columns
+            ]
+            if not same or there.key_count != built.key_count:
+                raise SchemaError(
+                    f"table {name!r} exists with other columns: it has {_columns(there)}, asked was {_columns(built)}"
+                ) from None
+        return self._table(name)
+
+    def table(self, name: str) -> Table:
+        """Raises: TableNotFoundError."""
+        self._root().table(name)
+        return self._table(name)
+
+    def __getitem__(self, name: str) -> Table:
+        return self.table(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._root().by_name
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.list_tables())
+
+    def list_tables(self) -> list[str]:
+        """Names of the tables, sorted."""
+        return sorted(self._root().by_name)
+
+    def rename_table(self, old: str, new: str) -> None:
+        """Raises: TableNotFoundError, TableExistsError, InvalidArgumentError."""
+        from nyala.tablet.alter import alter, rename_table
+
+        store = self._writer()
+        alter(store, store.root.table(old).id, [rename_table(new)])
+
+    def copy_table(
+        self,
+        name: str,
+        new_name: str,
+        partition_by: Sequence[HashSpec | RangeSpec] | HashSpec | RangeSpec | None = None,
+        at: Any = None,
+    ) -> Table:
+        """Make a table `new_name` with the rows and columns that the table `name` has at a moment (None: now).
+
+        partition_by: as in `create_table`; None: cut as the table is now. History is not copied: the new table's begins
+                      with it. Others read and write meanwhile.
+        Raises:       TableNotFoundError, TableExistsError, HistoryExpiredError, InvalidArgumentError; NoPartitionError
+                      when a row has no place in the partitions.
+        """
+        from nyala.tablet.write.copying import copy_table
+
+        store = self._writer()
+        store.check_writable()
+        check_table_name(new_name, store.options.limits)
+        root, source, snapshot = self.table(name)._view(at)
+        if partition_by is None:
+            partition_schema, partitions = source.entry.partition_schema, source.partitions
+        else:
+            from nyala.partition.levels import build_partitions
+
+            partition_schema, partitions = build_partitions(partition_by, source.schema, store.options.limits)
+        copy_table(store, root, source, snapshot, new_name, partition_schema, partitions)
+        return self._table(new_name)
+
+    def drop_table(self, name: str, missing_ok: bool = False) -> None:
+        """Drop the table with its rows and its past; files go as soon as nobody reads them. Raises:
+        TableNotFoundError."""
+        try:
+            self._writer().drop_table(name)
+        except TableNotFoundError:
+            if not missing_ok:
+                raise
+
+    # ---------------------------------------------------------------------------------------- read, write
+
+    def batch(self) -> Batch:
+        """Several operations, tables too, under one timestamp, all or nothing: see `Batch`."""
+        from nyala.api.batch import Batch
+
+        self._writer()
+        return Batch(self)
+
+    def snapshot(self, at: Any = None) -> Snapshot:
+        """One moment over all tables, pinned until closed: a context manager with `s["orders"]` and
+        `s.timestamp`."""
+        root, timestamp, published = self._view_at(at)
+        return Snapshot(self, root, timestamp, published, naive_note(at))
+
+    def sql(
+        self, text: str, parameters: Sequence[Any] | dict[str, Any] | None = None, *, at: Any = None
+    ) -> Result:
+        """The answer of DuckDB to a SELECT over the tables, all at one moment: see `Result`.
+
+        parameters: values for `?` in the text, or a dict for `$name`.
+        at:         the moment, as of `snapshot`; None: now.
+        Raises:     as `snapshot`; TableNotFoundError, ColumnNotFoundError; InvalidArgumentError for what does not
+                    parse or does not only read, and for values that DuckDB cannot calculate with; ImportError without
+                    DuckDB.
+        """
+        return self.snapshot(at).sql(text, parameters)
+
+    def now(self) -> int:
+        """The published timestamp: what a scan without `at` reads. A token for `connect(not_before=…)`."""
+        return self._opened().view()[1]
+
+    # ---------------------------------------------------------------------------------------- care
+
+    @property
+    def path(self) -> str:
+        """The store's folder."""
+        return self._store.root_path
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this process only reads the store."""
+        return self._store.read_only
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """`status()`, `pause()` and `resume()` of the background work. Raises: ReadOnlyError for a reader."""
+        self._opened()
+        maintenance = self._open.maintenance
+        if maintenance is None:
+            self._writer()
+        assert maintenance is not None
+        return maintenance
+
+    def flush(self) -> None:
+        """Write what all tables have in memory to files."""
+        from nyala.tablet.flush.lifecycle import flush
+
+        flush(self._writer())
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of the store as a whole."""
+        return {"tables": len(self._root().tables), "timestamp": self.now(), **self._opened().stats()}
+
+    def check(self) -> CheckReport:
+        """Read every byte that this moment needs, and hold every rule against it: see `CheckReport`.
+
+        What is found is told, not raised. Files that nothing names can only be told from those just being written while
+        nobody has the store open: `nyala.check(path)` looks for them too.
+        Raises: StorageError when the store is closed.
+        """
+        from nyala.tablet.check import check_open
+
+        return check_open(self._opened())
+
+    def close(self) -> None:
+        """Sync, and give back the lock or the lease, and every file. May be called twice. Every later call raises
+        StorageError, also calls of the tables, scans and feeds of this Database.
+
+        A store that `connect` opened several times in this process is closed with the last of its Databases.
+        """
+        self._handle.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute(self, name)
+
+        def __reduce__(self) -> NoReturn:
+            raise not_pickled(self)
+
+    def __repr__(self) -> str:
+        if self._handle.closed:
+            return f"Database {self.path} (closed)"
+        tables = ", ".join(self.list_tables()) or "no tables"
+        mode = ", read only" if self.read_only else ""
+        return bounded(f"Database {self.path}{mode}: {tables}")
+
+    # ---------------------------------------------------------------------------------------- inside
+
+    def _opened(self) -> Store | ReaderStore:
+        """The store. Raises: StorageError when this Database is closed."""
+        self._handle.check_open()
+        return self._store
+
+    def _root(self) -> Root:
+        return self._opened().view()[0]
+
+    def _table(self, name: str) -> Table:
+        from nyala.api.table import Table
+
+        return Table(self, name)
+
+    def _connection(self) -> Connection:
+        """DuckDB for statements, made at the first."""
+        need("duckdb", "sql")
+        from nyala.sql.connection import Connection
+
+        with self._open.sql_lock:
+            if self._open.sql is None:
+                self._open.sql = Connection(self._store.memory_limit_bytes)
+            return self._open.sql
+
+    def _writer(self) -> Store:
+        store = self._opened()
+        if not isinstance(store, Store):
+            raise ReadOnlyError(
+                f"the store {store.root_path!r} was opened with read_only=True: connect() without it to write"
+            )
+        return store
+
+    def _view_at(self, at: Any, name: str = "at") -> tuple[Root, int, int]:
+        """(root, snapshot, published) for a scan at `at` (T2). Whether a table's history reaches back is not looked at.
+
+        name: of the argument, for errors; "since" is a lower bound, and "to" must be exact (`AheadOfClock`).
+        Raises: InvalidArgumentError for a moment later than the clock, and for what `parse_at` refuses.
+        """
+        root, published = self._opened().view()
+        self._ahead.note(published, self._store.env.clock.now_us())
+        if at is None:
+            return root, published, published
+        timestamp = parse_at(at, published, name)
+        now_us = self._store.env.clock.now_us()
+        if timestamp > max(from_physical(now_us + 1), published):
+            raise InvalidArgumentError(
+                f"{name}={to_datetime(timestamp).isoformat()} lies in the future: it is "
+                f"{to_datetime(from_physical(now_us)).isoformat()} now, and what is not yet written cannot be read"
+                f"{naive_note(at, from_physical(now_us))}"
+            )
+        if is_time_of_day(at) and name != "since":
+            if name == "to" and self._ahead.covers(timestamp):
+                raise InvalidArgumentError(
+                    f"to={to_datetime(timestamp).isoformat()} is not exact: this store was written while the clock was "
+                    f"ahead, and its newest timestamps are of {to_datetime(published).isoformat()}. Give a timestamp: "
+                    "result.timestamp of a write, or what db.now() said"
+                )
+            timestamp = self._ahead.resolve(timestamp)
+        return root, max(min(timestamp, published), TIMESTAMP_ZERO), published
+
+    def _runner(self, told: Callable[[int, int], None] = lambda done, total: None) -> Runner:
+        """Who carries out compactions that are asked for: the background's worker processes, for what is large.
+
+        told: called with the rows that are done of one, and all of it.
+        """
+        from nyala.tablet.compaction.lifecycle import run_here
+
+        store, maintenance = self._writer(), self._open.maintenance
+        return (
+            run_here(store, told) if maintenance is None else maintenance.compactor.runner(store, told=told)
+        )
+
+    def _make_scan(
+        self,
+        root: Root,
+        table: TableState,
+        snapshot: int,
+        columns: Sequence[str] | pa.Schema | None,
+        where: Any,
+        limit: int | None,
+        order_by_key: bool,
+    ) -> Scan:
+        from nyala.api.scan import Scan, make_spec
+
+        scan = Scan(
+            self._handle, root, table, make_spec(table, snapshot, columns, where, limit, order_by_key)
+        )
+        self._handle.scans.watch(scan)
+        return scan
+
+    def _make_change_feed(self, root: Root, table: TableState, spec: ChangeSpec) -> ChangeFeed:
+        from nyala.api.change_feed import ChangeFeed
+
+        feed = ChangeFeed(self._handle, root, table, spec)
+        self._handle.scans.watch(feed)
+        return feed
+
+    def _wait_for(self, timestamp: int) -> None:
+        clock = self._store.env.clock
+        deadline_s = clock.monotonic_s() + 10
+        while self.now() < timestamp:
+            if clock.monotonic_s() > deadline_s:
+                raise InvalidArgumentError(
+                    f"not_before={timestamp} ({to_datetime(timestamp).isoformat()}) did not become visible in "
+                    f"{self.path!r} within 10 s; the newest visible write is of {to_datetime(self.now()).isoformat()}"
+                )
+            clock.sleep_s(0.01)
+
+
+class Snapshot:
+    """One moment over all tables. Its files stay until it is closed or collected.
+
+    What a table's history reached back to when the snapshot was taken, it reaches back to as long as it is open.
+    """
+
+    def __init__(
+        self, database: Database, root: Root, timestamp: int, published: int, note: str = ""
+    ) -> None:
+        """note: what to add where its moment cannot be read."""
+        self._database = database
+        self._note = note
+        self._root: Root | None = root
+        self._published = published
+        self._taken_us = database._store.env.clock.now_us()
+        self.timestamp = timestamp
+
+    def _pinned(self) -> Root:
+        if self._root is None:
+            raise InvalidArgumentError("this snapshot is closed: take another with db.snapshot()")
+        return self._root
+
+    def table(self, name: str) -> TableView:
+        """The table as of this moment, read-only. Raises: TableNotFoundError, HistoryExpiredError."""
+        root = self._pinned()
+        entry = root.table(name).entry
+        check_readable(entry, self.timestamp, self._published, self._taken_us, self._note)
+        check_created(entry, self.timestamp, self._published, self._note)
+        from nyala.api.table import TableView
+
+        return TableView(self._database, name, root, self.timestamp)
+
+    def __getitem__(self, name: str) -> TableView:
+        return self.table(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.list_tables()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.list_tables())
+
+    def sql(self, text: str, parameters: Sequence[Any] | dict[str, Any] | None = None) -> Result:
+        """The answer of DuckDB to a SELECT over the tables as of this moment: see `Database.sql`.
+
+        Raises: as `Database.sql`, and HistoryExpiredError.
+        """
+        self._pinned()
+        connection = self._database._connection()
+        from nyala.sql.result import run
+
+        return run(connection, self, text, parameters)
+
+    def list_tables(self) -> list[str]:
+        """Names of the tables that existed at this moment and still exist, sorted."""
+        created = ((table.name, table.entry.created) for table in self._pinned().tables.values())
+        return sorted(name for name, moment in created if self.timestamp >= min(moment, self._published))
+
+    def close(self) -> None:
+        """Let go of the files. May be called twice."""
+        self._root = None
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    if not TYPE_CHECKING:
+
+        def __reduce__(self) -> NoReturn:
+            raise not_pickled(self)
+
+    def __repr__(self) -> str:
+        return f"Snapshot of {self._database.path} at {to_datetime(self.timestamp).isoformat()}"
+
+
+# ------------------------------------------------------------------------------------------------ arguments
+
+
+def _refuse_inside_a_store(folder: str) -> None:
+    """A new store may not lie in the folder of another, which removes there what it does not know (P3).
+
+    Raises: StorageError.
+    """
+    if SYSTEM.files.exists(catalog_path(folder)):
+        return
+    parent = os.path.realpath(folder)
+    while (above := os.path.dirname(parent)) != parent:
+        parent = above
+        if SYSTEM.files.exists(catalog_path(parent)):
+            raise StorageError(
+                f"{folder!r} lies inside the folder of another store, {parent!r}, which is that store's own: "
+                "connect to that one, or name a folder outside of it",
+                path=folder,
+            )
+
+
+def parse_size(argument: str, given: float | str, least: int) -> int:
+    """Bytes. Raises: InvalidArgumentError for less than `least`, or what is no size."""
+    if isinstance(given, float) and given.is_integer():
+        given = int(given)  # 64e6
+    size = size_in_bytes(given) if isinstance(given, str) else whole_number(given)
+    if size is None or size > SIZE_MAX_BYTES:
+        raise InvalidArgumentError(f"{argument}={given!r} is no size: write it like '512MB' or '4GB'")
+    if size < least:
+        raise InvalidArgumentError(f"{argument}={given!r}: give at least {least // 10**6} MB")
+    return size
+
+
+def _columns(schema: Any) -> str:
+    return ", ".join(f"{column.name} {column.type}" for column in schema.columns)

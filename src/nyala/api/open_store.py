@@ -1,0 +1,334 @@
+"""What works for an open store beside the callers' threads, and who in this process uses it.
+
+    Database ─┐                          ┌─ store: catalogue, log, memory
+    Database ─┼─ a Handle each ─► OpenStore ─ background work, hand-over socket, group sync, DuckDB connection
+    Scan ─────┘                          └─ closed with the last handle
+
+`connect` gives every caller in one process that opens the same folder for writing a `Handle` of one `OpenStore`. The
+folder is known by its inode, so two spellings of a path, or a symbolic link, lead to one store.
+
+Neither the store nor its threads know the `Database`, so a `Database` is collected like any object when the last
+variable that names it goes. Nothing is closed then: a collector runs at any line of any thread, also of one that holds
+the store's locks. Instead the next `connect` to the same folder finds that nobody can use the open store any more, and
+closes it first.
+
+O1  What an abandoned Database left open is closed in a call of `connect`, never by the collector.
+O2  While a scan, a feed, a table or a snapshot of it can still be read, it is not abandoned: they hold the handle.
+O3  A forked child has no part in what its parent has open.
+O4  A handle that was closed refuses every call, also while another handle of the same store works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import threading
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Final
+
+from nyala.catalog.store_lock import StoreLock
+from nyala.env import Env
+from nyala.env.interrupts import Uninterrupted
+from nyala.errors import Error, InvalidArgumentError, LockedError, StorageError
+from nyala.handover.server import HandoverServer
+from nyala.tablet.group_sync import GroupSync
+from nyala.tablet.maintenance import Maintenance
+from nyala.tablet.state import store_folder as layout
+from nyala.tablet.store import Store, StoreOptions
+
+if TYPE_CHECKING:
+    from nyala.api.scan import PinnedRows
+    from nyala.sql.connection import Connection
+    from nyala.tablet.recovery.reader_store import ReaderStore
+
+__all__ = ["Handle", "OpenScans", "OpenStore", "open_for_writing"]
+
+logger = logging.getLogger("nyala.store")
+
+_SCANS_CHECKED_EVERY_S: Final = 60.0
+# The threads of a store whose close was cut short end within a second.
+_LEFT_OPEN_S: Final = 2.0
+
+
+class OpenScans:
+    """The scans and feeds of one Database that somebody holds, so that what nobody reads gives its files back.
+    Thread-safe."""
+
+    def __init__(self, store: Store | ReaderStore) -> None:
+        self._clock = store.env.clock
+        self._scans: weakref.WeakSet[PinnedRows] = weakref.WeakSet()
+        self._lock = threading.Lock()  # a set cannot be walked through while another thread adds to it
+        self._checked_s = self._clock.monotonic_s()
+
+    def watch(self, rows: PinnedRows) -> None:
+        """See to it that the files come back when nobody reads the rows."""
+        with self._lock:
+            self._scans.add(rows)
+        # A reader process, and a writer without maintenance, have no thread that would do it.
+        if self._clock.monotonic_s() - self._checked_s > _SCANS_CHECKED_EVERY_S:
+            self.expire()
+
+    def held(self) -> list[PinnedRows]:
+        """Those that somebody holds."""
+        with self._lock:
+            return list(self._scans)
+
+    def expire(self) -> None:
+        """Take the files from those that were not read for long."""
+        self._checked_s = self._clock.monotonic_s()
+        for scan in self.held():
+            scan.expire_if_unread()
+
+
+class Handle:
+    """One Database's part in an open store: whether it was closed, and its scans and feeds, which hold it."""
+
+    def __init__(self, opened: OpenStore) -> None:
+        self.opened = opened
+        self.env = opened.store.env
+        self.root_path = opened.store.root_path
+        self.scans = OpenScans(opened.store)
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether this handle, or the whole store, was closed."""
+        return self._closed or self.opened.store.closed
+
+    def check_open(self) -> None:
+        """Raises: StorageError when this handle or the store was closed, or in a forked child (O3, O4)."""
+        if self._closed:
+            raise StorageError(f"this Database of the store {self.root_path!r} is closed: connect() again")
+        self.opened.store.check_open()
+
+    def close(self) -> None:
+        """Sync, and close the store if this is its last handle. May be called twice."""
+        opened = self.opened
+        if opened.pid != os.getpid():
+            self._closed = True
+            return
+        with Uninterrupted(), opened.place.lock:
+            if self._closed:
+                return
+            self._closed = True
+            for scan in self.scans.held():
+                scan.give_back()
+            opened.handles.discard(self)
+            if opened.handles.held():
+                gc.collect()  # others may be in rings of objects that nothing names
+            if not opened.handles.held():
+                opened.close()
+            elif not opened.store.closed:
+                opened.sync()
+
+
+class Handles:
+    """The handles of one store that somebody holds. Thread-safe; does not know the store, so that its threads may."""
+
+    def __init__(self) -> None:
+        self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def add(self, handle: Handle) -> None:
+        with self._lock:
+            self._handles.add(handle)
+
+    def discard(self, handle: Handle) -> None:
+        with self._lock:
+            self._handles.discard(handle)
+
+    def held(self) -> list[Handle]:
+        with self._lock:
+            return list(self._handles)
+
+    def expire_scans(self) -> None:
+        """Take the files from scans that were not read for long."""
+        for handle in self.held():
+            handle.scans.expire()
+
+
+class OpenStore:
+    """A store and all that works for it. The threads begin with the object, and end with `close()`."""
+
+    def __init__(self, store: Store | ReaderStore, place: _Place | None = None) -> None:
+        """place: where others of this process find it; None: nobody shall."""
+        self.store = store
+        self.place = place or _Place()
+        self.handles = Handles()
+        self.maintenance: Maintenance | None = None
+        self.server: HandoverServer | None = None
+        self.group_sync: GroupSync | None = None
+        self.sql: Connection | None = None
+        self.sql_lock = threading.Lock()
+        self.pid = os.getpid()
+        self._batches: set[int] = set()  # threads that are inside `with db.batch()`
+        if isinstance(store, Store):
+            if store.options.durability == "group":
+                self.group_sync = GroupSync(store)
+                self.group_sync.start()
+            self.maintenance = Maintenance(store, self.handles.expire_scans)
+            if store.options.maintenance:
+                self.maintenance.start()
+            server = HandoverServer(store)
+            try:
+                server.start()
+                self.server = server
+            except StorageError as error:
+                # A file system without sockets: other processes' commits wait for the lock instead.
+                logger.warning(
+                    "commits of other processes must wait until this one closes the store: %s", error
+                )
+
+    def handle(self) -> Handle:
+        """One more handle."""
+        made = Handle(self)
+        self.handles.add(made)
+        return made
+
+    def enter_batch(self) -> None:
+        """Note that this thread is inside `with db.batch()`. Raises: InvalidArgumentError if it is already."""
+        self.refuse_in_batch("db.batch()", "b.insert(…) of the first batch")
+        self._batches.add(threading.get_ident())
+
+    def leave_batch(self) -> None:
+        """Note that this thread has left its `with db.batch()`."""
+        self._batches.discard(threading.get_ident())
+
+    def refuse_in_batch(self, call: str, instead: str) -> None:
+        """Check that this thread may write outside a batch. Raises: InvalidArgumentError inside `with db.batch()`."""
+        if threading.get_ident() in self._batches:
+            raise InvalidArgumentError(
+                f"{call} inside `with db.batch() as b` would be committed at once, and not with the batch: use "
+                f"{instead}"
+            )
+
+    def sync(self) -> None:
+        """Make durable what was written. Raises: StorageError."""
+        if isinstance(self.store, Store):
+            self.store.log_sync_all()
+
+    def close(self) -> None:
+        """Sync, and give back the lock or the lease. May be called twice."""
+        self.place.opened = None
+        # Each is ended, whatever the others say; the last to go is the lock.
+        with contextlib.ExitStack() as parts:
+            parts.callback(self.store.close)
+            if self.sql is not None:
+                parts.callback(self.sql.close)
+            if self.group_sync is not None:
+                parts.callback(self.group_sync.stop)
+            if self.server is not None:
+                parts.callback(self.server.stop)
+            if self.maintenance is not None:
+                parts.callback(self.maintenance.stop)
+
+
+# ------------------------------------------------------------------------------------------------ sharing
+
+
+class _Place:
+    """A folder, and the store that this process has open for writing there."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # a handler of signals may close a store in the thread that opens it
+        self.opened: OpenStore | None = None
+
+
+# By the folder's inode, which no other folder gets while the store is open. Never emptied: a place is small.
+_places: Final[dict[tuple[int, int], _Place]] = {}
+
+
+def _forget_in_child() -> None:
+    _places.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def open_for_writing(env: Env, folder: str, options: StoreOptions) -> Handle:
+    """A handle of the store in `folder`: of the one that this process has open there already, or else of a new one.
+
+    A store that nobody can use any more is closed first (O1), with a ResourceWarning. One that takes no more writes, as
+    an earlier one failed or its folder was moved, is closed and opened again.
+    Raises: as `Store.open`; InvalidArgumentError when it is open with other options.
+    """
+    layout.prepare_folder(env, folder)
+    place = _places.setdefault(env.files.inode(folder), _Place())
+    with Uninterrupted(), place.lock:
+        opened = place.opened
+        if opened is not None and not opened.store.closed:
+            different = _difference(opened.store, options)
+            if different is not None:
+                gc.collect()  # it may be named by nothing but a ring of objects that the collector has not come to
+            if not opened.handles.held():
+                opened.close()
+                _warn_of_abandoned(folder)
+            elif not _takes_writes(opened.store):
+                opened.close()
+            elif different is not None:
+                raise InvalidArgumentError(
+                    f"the store {folder!r} is open in this process with {different}: connect with the same settings to "
+                    "share it, or close() that Database first"
+                )
+            else:
+                return opened.handle()
+        opened = place.opened = OpenStore(_open_alone(env, folder, options), place)
+        return opened.handle()
+
+
+def _open_alone(env: Env, folder: str, options: StoreOptions) -> Store:
+    """Open the store, which this process does not have open. Raises: as `Store.open`.
+
+    An opening or a close may have been cut short by an exception that another thread raised in it. What it left has the
+    lock until its objects are collected.
+    """
+    deadline_s = env.clock.monotonic_s() + _LEFT_OPEN_S
+    while True:
+        try:
+            return Store.open(env, folder, options)
+        except LockedError:
+            holder = StoreLock(env, folder).holder()
+            if holder is None or holder.pid != os.getpid() or env.clock.monotonic_s() > deadline_s:
+                raise
+        gc.collect()
+        env.clock.sleep_s(0.05)
+
+
+def _takes_writes(store: Store | ReaderStore) -> bool:
+    try:
+        store.check_writable()
+    except Error:
+        return False
+    return True
+
+
+_SETTINGS: Final = {
+    "durability": "durability",
+    "memory_limit": "memory_limit_bytes",
+    "rowset_size": "rowset_target_bytes",
+    "maintenance": "maintenance",
+    "limits": "limits",
+}
+"""Arguments of `connect` to the options that they become."""
+
+
+def _difference(store: Store | ReaderStore, options: StoreOptions) -> str | None:
+    """The first setting in which an open store differs from `options`, as a part of a sentence."""
+    assert isinstance(store, Store)
+    for argument, name in _SETTINGS.items():
+        has, wanted = getattr(store.options, name), getattr(options, name)
+        if has != wanted:
+            return f"{argument}={has!r}, not {wanted!r}"
+    return None
+
+
+def _warn_of_abandoned(folder: str) -> None:
+    warnings.warn(
+        f"the store {folder!r} was open in a Database that nothing names any more; it is closed now: use `with "
+        "nyala.connect(…) as db`, or db.close()",
+        ResourceWarning,
+        stacklevel=4,
+    )

@@ -1,0 +1,451 @@
+"""Scans as frames and lazy sources of polars (of DuckDB: `nyala.sql.source`).
+
+polars asks a source for columns, a predicate and a number of rows, and trusts the source to have applied the predicate.
+The columns narrow our scan, and so does what is understood of the predicate: comparisons with constants and of two
+columns, lists, how a text begins or ends, IS NULL, between, AND and OR. Of its conjuncts those that mean the same here
+as in polars are applied by our scan alone; the others by polars itself, batch by batch, so they mean what they mean in
+polars.
+
+    windows ──► decoded, text as views, the rest of the predicate    by the threads that read, ahead of polars
+                frames in order, as large as asked  ──► polars       by the one thread that polars pulls with
+
+Invariants
+    E1  What narrows the scan holds for every row that polars' predicate holds for. It may hold for more rows, so a
+        conjunct can be left out, and a bound be taken as inclusive.
+    E2  A conjunct that polars does not apply any more holds for the same rows here, NULL, NaN and both zeros included,
+        and did narrow the scan.
+
+polars hands over "dynamic" predicates too, a hint from a top-N above, which it cannot apply itself when asked to: such
+a conjunct is left out.
+
+Text goes to polars as Arrow views, which polars takes as they are: see `text_views`.
+Source: ecosystem notes, interchange; polars' `register_io_source`; on dynamic predicates, DuckDB's
+polars_io.py.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+import operator
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial, reduce
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.errors import Error
+from nyala.interop.polars_expressions import tree_of
+from nyala.interop.text_views import VIEW_TYPES, TextViews
+from nyala.schema.expressions import nodes
+from nyala.schema.expressions.literals import normalise
+from nyala.schema.expressions.nodes import Node
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from nyala.api.scan import Scan
+
+
+def polars_frame(scan: Scan) -> pl.DataFrame:
+    """All rows, a chunk for each window; decimals of up to 18 digits are handed over as they lie."""
+    import polars
+
+    narrow = scan._with_narrow_decimals()
+    as_text = TextViews.of_all_text(narrow.schema)
+    batches = list(narrow.with_dictionaries().batches_ahead(as_text))
+    # Without rows polars 1.33 has no type for narrow decimals.
+    table = pa.Table.from_batches(batches, as_text.schema) if batches else scan.schema.empty_table()
+    frame: Any = polars.from_arrow(table)
+    return frame  # type: ignore[no-any-return]
+
+
+def polars_lazy(scan: Scan) -> pl.LazyFrame:
+    """A LazyFrame that reads `scan` when collected, as often as asked, always at the scan's moment."""
+    from polars.io.plugins import register_io_source
+
+    lazy: pl.LazyFrame = register_io_source(
+        partial(frames, scan), schema=_polars_schema(scan.schema), is_pure=True
+    )
+    return lazy
+
+
+@lru_cache(maxsize=256)
+def _polars_schema(schema: pa.Schema) -> pl.Schema:
+    """The types that polars gives these columns. Cost: 0.2 ms for 16 columns, the first time."""
+    import polars
+
+    empty: Any = polars.from_arrow(schema.empty_table())
+    found: pl.Schema = empty.schema
+    return found
+
+
+def frames(
+    scan: Scan,
+    with_columns: list[str] | None,
+    predicate: pl.Expr | None,
+    n_rows: int | None,
+    batch_size: int | None,
+) -> Iterator[pl.DataFrame]:
+    """What polars asks a source for: these columns of the rows that match, of the first `n_rows` if it says so.
+
+    n_rows: comes before the predicate, as polars means it: with both, `head(n).filter(…)` was asked, and `filter(…)`
+    before a `head` has no `n_rows`.
+    batch_size: rows that polars would like a frame to have. A batch with less than twice as many is handed over whole,
+    a larger one in equal parts, one for each of polars' threads at the most: each frame more costs 50 to 100 µs.
+    """
+    import polars
+
+    wanted = scan.schema.names if with_columns is None else with_columns
+    asked = _split(predicate, scan.schema)
+    rest = asked.rest if n_rows is None else asked.whole
+    narrowed = _narrowed(scan, wanted, rest, asked.where if n_rows is None else None)
+    if narrowed is None:
+        rest = asked.whole
+        narrowed = _narrowed(scan, wanted, rest, None)
+        assert narrowed is not None
+    text = TextViews.of_all_text(narrowed.schema)
+    make = partial(_frame, rest, wanted)
+    if n_rows is not None:
+        make = partial(_frame, None, narrowed.schema.names)
+    narrowed = narrowed.with_dictionaries()
+    left = n_rows
+    few = left is not None and left <= _FEW_ROWS
+    parts_max = polars.thread_pool_size()
+    found: Iterator[pl.DataFrame]
+    if few:
+        found = (make(text(batch)) for batch in narrowed.batches())
+    elif _pulls_in_its_pool():
+        found = map(make, narrowed.batches_ahead(text))
+    else:
+        found = narrowed.batches_ahead(lambda batch: make(text(batch)))
+    for frame in found:
+        if left is not None:
+            frame = frame.head(left)
+            left -= frame.height
+            frame = _matching(frame, rest, wanted)
+        parts = 1 if batch_size is None else min(frame.height // max(1, batch_size), parts_max)
+        yield from [frame] if parts <= 1 else frame.iter_slices(-(-frame.height // parts))
+        if left == 0:
+            return
+
+
+@lru_cache(maxsize=1)
+def _pulls_in_its_pool() -> bool:
+    """Whether polars pulls a source by the threads that filters wait for: before 2.0.
+
+    Two sources of one query may then hold all of them, each waiting for a thread of ours, and that for one of theirs.
+    So no thread of ours has polars compute.
+    """
+    import polars
+
+    return int(polars.__version__.split(".")[0]) < 2
+
+
+# Of a query for so few rows nothing is read before it is asked for: a window may have them all.
+_FEW_ROWS: Final = 1 << 17
+
+
+def _narrowed(scan: Scan, wanted: Sequence[str], rest: pl.Expr | None, where: Node | None) -> Scan | None:
+    """The scan of these columns and of those that `rest` names, narrowed by `where`; None: it cannot be."""
+    columns = list(dict.fromkeys([*wanted, *([] if rest is None else rest.meta.root_names())]))
+    if where is None:
+        return scan.narrowed(columns)
+    if scan.limited:
+        return None
+    try:
+        return scan.narrowed(columns, where)
+    except Error:
+        return None  # a constant that the column cannot have: polars knows what that means
+
+
+# ------------------------------------------------------------------------------------------------ frames
+
+
+def _frame(rest: pl.Expr | None, wanted: Sequence[str], batch: pa.RecordBatch) -> pl.DataFrame:
+    """`wanted` columns of those rows of a batch that match."""
+    import polars
+
+    # Taken by C's structures a batch stays as it lies. What is given to `from_arrow` polars' own threads, which are at
+    # work, make columns of: that costs two changes of threads, and a wait. Of rows without columns it takes the number
+    # from a table only.
+    frame = polars.DataFrame(batch if batch.num_columns else pa.Table.from_batches([batch]))
+    return _matching(frame, rest, wanted)
+
+
+def _matching(frame: pl.DataFrame, rest: pl.Expr | None, wanted: Sequence[str]) -> pl.DataFrame:
+    if rest is not None:
+        frame = frame.filter(rest)
+    return frame if frame.columns == wanted else frame[wanted]
+
+
+# ------------------------------------------------------------------------------------------------ predicates
+
+_OPERATORS: Final = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
+_TURNED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_CLOSED: Final = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}
+_EXACT_IN_DOUBLE: Final = 2**53
+# polars computes with decimals of so many digits.
+_DECIMAL_DIGITS: Final = 38
+# A decimal is a double times 1 ± this at most, whichever way it was divided by its power of ten.
+_DOUBLE_ERROR: Final = decimal.Decimal(2) ** -48
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A predicate of polars."""
+
+    whole: pl.Expr | None = None  # without dynamic conjuncts
+    rest: pl.Expr | None = None  # what polars has to apply if `where` narrows the scan (E2)
+    where: Node | None = None  # what narrows the scan (E1)
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """One of ours that holds wherever polars' holds (E1); None for none."""
+
+    predicate: Node | None = None
+    same: bool = False  # whether it holds for no other row (E2)
+
+
+_UNKNOWN: Final = _Meaning()
+
+
+def _split(predicate: pl.Expr | None, schema: pa.Schema) -> _Asked:
+    import polars
+
+    if predicate is None:
+        return _Asked()
+    try:
+        tree = tree_of(predicate)
+    except (polars.exceptions.PolarsError, ValueError, struct.error, RecursionError):
+        return _Asked(predicate, predicate)  # polars cannot serialise it, such as a Python function
+    conjuncts = list(_conjuncts(predicate, tree))
+    static = [one for one in conjuncts if not _is_dynamic(one.tree)]
+    whole = predicate if len(static) == len(conjuncts) else _joined(static)
+    meanings = [_meaning(one.tree, schema) for one in static]
+    parts = [meaning.predicate for meaning in meanings if meaning.predicate is not None]
+    if not parts:
+        return _Asked(whole, whole)
+    others = [one for one, meaning in zip(static, meanings, strict=True) if not meaning.same]
+    rest = whole if len(others) == len(static) else _joined(others)
+    return _Asked(whole, rest, nodes.all_of(parts))
+
+
+class _Conjunct(NamedTuple):
+    """expression: polars' own, which `tree` is of."""
+
+    expression: pl.Expr
+    tree: Any
+
+
+def _conjuncts(predicate: pl.Expr, tree: Any) -> Iterator[_Conjunct]:
+    """The parts of a chain of AND, left to right, without recursion. tree: the predicate's."""
+    pending = [_Conjunct(predicate, tree)]
+    while pending:
+        one = pending.pop()
+        match one.tree:
+            case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
+                operands = one.expression.meta.pop()
+                first, second = reversed(operands) if _pops_backwards() else operands
+                pending += (_Conjunct(second, right), _Conjunct(first, left))
+            case _:
+                yield one
+
+
+@cache
+def _pops_backwards() -> bool:
+    """Whether this polars gives the right operand of an expression before the left one."""
+    import polars
+
+    return (polars.col("left") & polars.col("right")).meta.pop()[0].meta.output_name() == "right"
+
+
+def _joined(conjuncts: Sequence[_Conjunct]) -> pl.Expr | None:
+    return reduce(operator.and_, (one.expression for one in conjuncts)) if conjuncts else None
+
+
+def _is_dynamic(tree: Any) -> bool:
+    match tree:
+        case {"Display": {"fmt_str": str(text)}}:
+            return text.startswith("dynamic_pred")
+    return False
+
+
+def _meaning(tree: Any, schema: pa.Schema) -> _Meaning:
+    try:
+        return _understood(tree, schema)
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+        pa.ArrowException,
+    ):
+        return _UNKNOWN  # the form of the tree is polars' own and changes
+
+
+def _understood(tree: Any, schema: pa.Schema) -> _Meaning:
+    match tree:
+        case {"Column": str(name)} if pa.types.is_boolean(schema.field(name).type):
+            return _Meaning(nodes.Column(name), True)
+        case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
+            both = _understood(left, schema), _understood(right, schema)
+            parts = [part.predicate for part in both if part.predicate is not None]
+            return _Meaning(nodes.all_of(parts), all(part.same for part in both)) if parts else _UNKNOWN
+        case {"BinaryExpr": {"left": left, "op": "Or" | "LogicalOr", "right": right}}:
+            one, other = _understood(left, schema), _understood(right, schema)
+            if one.predicate is None or other.predicate is None:
+                return _UNKNOWN
+            return _Meaning(nodes.any_of((one.predicate, other.predicate)), one.same and other.same)
+        case {"BinaryExpr": {"left": {"Literal": literal}, "op": str(op), "right": column}}:
+            return _compare(column, _TURNED.get(_OPERATORS.get(op, "")), literal, schema)
+        case {"BinaryExpr": {"left": column, "op": str(op), "right": {"Literal": literal}}}:
+            return _compare(column, _OPERATORS.get(op), literal, schema)
+        case {"BinaryExpr": {"left": {"Column": str(left)}, "op": str(op), "right": {"Column": str(right)}}}:
+            return _compare_columns(left, _OPERATORS.get(op), right, schema)
+        case {"Function": {"input": [column, {"Literal": literal}], "function": {"StringExpr": test}}}:
+            return _like(_name(column, schema), test, literal, schema)
+        case {"Function": {"input": [column, *values], "function": {"Boolean": test}}}:
+            return _tested(column, values, test, schema)
+    return _UNKNOWN
+
+
+def _tested(column: Any, values: Sequence[Any], test: Any, schema: pa.Schema) -> _Meaning:
+    match test, values:
+        case "IsNull" | "IsNotNull", []:
+            return _Meaning(
+                nodes.IsNull(nodes.Column(_name(column, schema)), negated=test == "IsNotNull"), True
+            )
+        case "Not", []:
+            part = _understood(column, schema)
+            if part.predicate is None or not part.same:
+                return _UNKNOWN  # of what holds for more rows the contrary holds for fewer
+            return _Meaning(nodes.Not(part.predicate), True)
+        case {"IsBetween": {"closed": str(closed)}}, [{"Literal": lower}, {"Literal": upper}]:
+            ops = _CLOSED[closed]
+            bounds = [_compare(column, op, v, schema) for op, v in zip(ops, (lower, upper), strict=True)]
+            parts = [bound.predicate for bound in bounds if bound.predicate is not None]
+            return _Meaning(nodes.all_of(parts), all(bound.same for bound in bounds)) if parts else _UNKNOWN
+        case {"IsIn": {"nulls_equal": False}}, [{"Alias": [literal, _]} | ({"Literal": _} as literal)]:
+            return _in_list(_name(column, schema), literal["Literal"], schema)
+    return _UNKNOWN
+
+
+def _compare_columns(left: str, op: str | None, right: str, schema: pa.Schema) -> _Meaning:
+    """Two columns of one type, in which every value is equal to itself."""
+    kind = schema.field(left).type
+    plain = pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_decimal(kind)
+    if op is None or kind != schema.field(right).type or not (plain or pa.types.is_string(kind)):
+        return _UNKNOWN
+    return _Meaning(nodes.compare(left, op, nodes.Column(right)), True)
+
+
+def _like(name: str, test: Any, literal: Any, schema: pa.Schema) -> _Meaning:
+    """A text that begins or ends with another."""
+    ((form, value),) = literal["Scalar"].items() if "Scalar" in literal else literal.items()
+    if form not in ("String", "StringOwned") or not pa.types.is_string(schema.field(name).type):
+        return _UNKNOWN
+    text = "".join("\\" + char if char in "%_\\" else char for char in value)
+    pattern = {"StartsWith": text + "%", "EndsWith": "%" + text}.get(test if isinstance(test, str) else "")
+    return (
+        _UNKNOWN if pattern is None else _Meaning(nodes.Like(nodes.Column(name), pattern, escape="\\"), True)
+    )
+
+
+def _name(column: Any, schema: pa.Schema) -> str:
+    """Raises: KeyError for what is no column."""
+    name = str(column["Column"])
+    schema.field(name)
+    return name
+
+
+def _in_list(name: str, literal: Any, schema: pa.Schema) -> _Meaning:
+    """Of lists in the column's own type, and of integers; NULL in the list makes no row match.
+
+    polars writes the list as Arrow's stream of one column. Its own way back from there takes threads that are at work
+    already: some 0.4 ms in a query, where this takes 0.01.
+    """
+    kind = schema.field(name).type
+    stream = literal["Series"] if "Series" in literal else literal["Scalar"]["List"]
+    (listed,) = pa.ipc.open_stream(stream).read_all().columns
+    if pa.types.is_large_list(listed.type) and len(listed) == 1:  # a Series that holds one list
+        listed = pc.list_flatten(listed)
+    if pa.types.is_decimal(kind):
+        same = pa.types.is_decimal(listed.type) and listed.type.scale == kind.scale
+    elif pa.types.is_signed_integer(kind):
+        same = pa.types.is_signed_integer(listed.type)
+    else:
+        plain = pa.types.is_floating(kind) or pa.types.is_temporal(kind) or kind in VIEW_TYPES
+        same = plain and listed.type == VIEW_TYPES.get(kind, kind)
+    values = listed.drop_null()
+    return _Meaning(nodes.col(name).isin(values), True) if same and len(values) else _UNKNOWN
+
+
+def _compare(column: Any, op: str | None, literal: Any, schema: pa.Schema) -> _Meaning:
+    """A comparison in which polars and we are sure to mean the same; or of a decimal as a double, about the same."""
+    ((form, value),) = literal.items()
+    if form in ("Dyn", "Scalar"):
+        ((form, value),) = value.items()
+    if op is None or value is None:
+        return _UNKNOWN
+    match column:
+        case {"Cast": {"expr": {"Column": str(name)}, "dtype": {"Literal": "Float64"}}}:
+            rounded = form in ("Float", "Float64") and pa.types.is_decimal(schema.field(name).type)
+            return _as_double(name, op, float(value)) if rounded else _UNKNOWN
+    name = _name(column, schema)
+    kind = schema.field(name).type
+    if form.startswith(("Int", "UInt")):
+        value = _whole(value)
+        exact = pa.types.is_integer(kind) or (pa.types.is_floating(kind) and abs(value) <= _EXACT_IN_DOUBLE)
+        if pa.types.is_float32(kind):
+            exact = exact and int(np.float32(value)) == value
+    elif form in ("Float", "Float32", "Float64"):
+        value = float(value)
+        # A narrower column is compared after rounding, the constant's or the column's.
+        exact = pa.types.is_float64(kind) or (pa.types.is_float32(kind) and float(np.float32(value)) == value)
+    elif form == "Decimal":
+        unscaled, _, scale = value
+        # Both are brought to one scale; where that has no room polars has its own answer.
+        exact = (
+            pa.types.is_decimal(kind)
+            and kind.precision - kind.scale + max(scale, kind.scale) <= _DECIMAL_DIGITS
+            and len(str(abs(_whole(unscaled)))) - scale + max(scale, kind.scale) <= _DECIMAL_DIGITS
+        )
+        value = decimal.Decimal(_whole(unscaled)).scaleb(-scale, decimal.Context(prec=_DECIMAL_DIGITS + 1))
+    elif form in ("String", "StringOwned"):
+        exact = pa.types.is_string(kind)
+    elif form == "Boolean":
+        exact = pa.types.is_boolean(kind)
+    elif form == "Date":
+        value, exact = dt.date(1970, 1, 1) + dt.timedelta(days=value), pa.types.is_date32(kind)
+    elif form == "Datetime":
+        count, unit, zone = value
+        exact = pa.types.is_timestamp(kind) and unit == "Microseconds" and zone is not None
+        value = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=count)
+    else:
+        exact = False
+    return _Meaning(nodes.compare(name, op, normalise(value)), True) if exact else _UNKNOWN
+
+
+def _whole(number: int | bytes) -> int:
+    """An integer of a tree."""
+    return int.from_bytes(number, "big", signed=True) if isinstance(number, bytes) else number
+
+
+def _as_double(name: str, op: str, value: float) -> _Meaning:
+    """A decimal column compared as doubles, rounded twice at most: its own value lies near the constant or beyond."""
+    if not math.isfinite(value) or op == "<>":
+        return _UNKNOWN
+    exact = decimal.Decimal(value)
+    room = abs(exact) * _DOUBLE_ERROR
+    bounds = [nodes.compare(name, ">=", normalise(exact - room))] if op in (">", ">=", "=") else []
+    bounds += [nodes.compare(name, "<=", normalise(exact + room))] if op in ("<", "<=", "=") else []
+    return _Meaning(nodes.all_of(bounds))

@@ -1,0 +1,106 @@
+"""What a scan read and what it could skip, as text and as figures: docs/how-to/explain.md has all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nyala.errors import bounded
+from nyala.mvcc.timestamp import to_datetime
+from nyala.tablet.scan import read_path
+from nyala.tablet.scan.read_path import ScanCounters, ScanSpec
+from nyala.tablet.state.root import TableState
+
+__all__ = ["Explanation"]
+
+
+class Explanation:
+    """What a scan read and what it could skip. `str()` for people, `to_dict()` for programs."""
+
+    def __init__(self, table: TableState, spec: ScanSpec, counters: ScanCounters | None) -> None:
+        """counters: of a run over `table`, which may still go on; None: there was none."""
+        self._table = table.name
+        self._spec = spec
+        self._has_run = counters is not None
+        self._counters = ScanCounters() if counters is None else counters
+        # What would be read if nothing could be skipped, whatever partitions and keys say.
+        self._blocks_total = read_path.block_count(table, spec)
+        held = [rowset.row_count for tablet in table.tablets for rowset in tablet.all_rowsets()]
+        self._rows_total = sum(held)
+        self._windows_total = sum(-(-rows // read_path.WINDOW_ROWS) for rows in held)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures; blocks are those that this scan decoded or found in the cache, bytes those that it read.
+
+        `blocks_total` and `blocks_skipped` count each block of a column once. `blocks_decoded` and `cache_hits` count
+        how often, those of keys and of changes too: a block that is needed twice may be two hits.
+        Totals are of the table; `rows_in_range` are those that partitions and bounds on the key left of them.
+        `operations` says how each column was read: see docs/how-to/explain.md.
+        """
+        counters = self._counters
+        return {
+            "table": self._table,
+            "timestamp": self._spec.snapshot,
+            "columns": [column.name for column in self._spec.columns],
+            "where": None if self._spec.predicate is None else str(self._spec.predicate),
+            "prunes": self._spec.predicate is not None and self._spec.predicate.prunes,
+            "tablets_total": counters.tablets_total,
+            "tablets_read": counters.tablets_read,
+            "rowsets_total": counters.rowsets_total,
+            "rowsets_read": counters.rowsets_read,
+            "windows_total": self._windows_total,
+            "windows_skipped": self._windows_total - counters.windows_read,
+            "rows_total": self._rows_total,
+            "rows_in_range": counters.rows_in_range,
+            "rows_skipped": self._rows_total - counters.rows_read,
+            "blocks_total": self._blocks_total,
+            "blocks_skipped": self._blocks_total - len(counters.stats.base_blocks),
+            "blocks_decoded": counters.stats.blocks_read,
+            "bytes_read": counters.stats.bytes_read,
+            "cache_hits": counters.stats.cache_hits,
+            "deltas_applied": counters.stats.deltas_applied,
+            "operations": self._operations(),
+        }
+
+    def _operations(self) -> dict[str, list[str]]:
+        """By operation the columns on which it was used, in the table's order."""
+        names = [column.name for column in self._spec.schema.columns]
+        used = self._counters.stats.operations
+        found = {of: [name for name in names if (of, name) in used] for of in ("filter", "decode", "gather")}
+        return {operation: columns for operation, columns in found.items() if columns}
+
+    def __str__(self) -> str:
+        facts = self.to_dict()
+        lines = [
+            f"scan of {facts['table']} at {to_datetime(facts['timestamp']).isoformat()}",
+            f"  columns   {bounded(', '.join(facts['columns'])) or '(none)'}",
+        ]
+        if facts["where"] is not None:
+            lines.append(f"  where     {bounded(facts['where'])}")
+            if not facts["prunes"]:
+                lines.append(
+                    "            (a pyarrow expression, or OR over several columns: it prunes nothing)"
+                )
+            if self._spec.predicate is not None and self._spec.predicate.null_note:
+                lines.append(f"            ({bounded(self._spec.predicate.null_note)})")
+        if not self._has_run:
+            return "\n".join([*lines, "  nothing was read yet: no rows were asked for"])
+        rows = f"{facts['rows_total'] - facts['rows_skipped']:,} of {facts['rows_total']:,}"
+        if facts["rows_in_range"] < facts["rows_total"]:
+            rows += f", {facts['rows_in_range']:,} left by partitions and bounds on the key"
+        lines += [
+            f"  tablets   {facts['tablets_read']} of {facts['tablets_total']}",
+            f"  rowsets   {facts['rowsets_read']} of {facts['rowsets_total']}",
+            f"  windows   {facts['windows_total'] - facts['windows_skipped']} of {facts['windows_total']}",
+            f"  rows      {rows}",
+        ]
+        for operation, columns in facts["operations"].items():
+            lines.append(f"  {operation:<9} {bounded(', '.join(columns))}")
+        hits = f"{facts['cache_hits']:,} look-up{'' if facts['cache_hits'] == 1 else 's'}"
+        lines += [
+            f"  blocks    {facts['blocks_total'] - facts['blocks_skipped']} of {facts['blocks_total']}, "
+            f"{facts['bytes_read']:,} bytes read, {hits} found in the cache",
+            f"  deltas    {facts['deltas_applied']} applied",
+        ]
+        return "\n".join(lines)
+
+    __repr__ = __str__

@@ -1,0 +1,1 @@
+"""From keys to rowids: in memory by sorted runs, in a base file by bounds, bloom filter and key index."""

@@ -1,0 +1,714 @@
+"""Arrow data of any type as an array of a column's type: what may be cast, and which rows cannot be.
+
+    from ⟍ to     bool   int   float   decimal   date    timestamp   text    binary
+    bool           =
+    int                  fits  exact   fits      days    µs
+    float                      exact
+    decimal              whole         fits
+    date                                         fits    midnight
+    timestamp                                    whole   whole µs
+    text                                         ISO     ISO         = cut   UTF-8
+    binary                                                           UTF-8   =
+
+An empty field has nothing in common and is a SchemaError for the whole batch. In the others a value either
+keeps its meaning exactly or its row fails: `fits` the range, `exact` in binary floating point (NaN stays NaN),
+`whole` without a fraction (of a number, a day, a microsecond), `ISO` 2014-01-31 or 2014-01-31T12:30:00.5+01:00.
+An int is a date's days since 1970-01-01. It is no timestamp, because its unit is not known. A time without a zone is
+in UTC; DuckDB's `infinity` fails. Text is cut at the length of a varchar; `convert` does not cut keys. A cell
+above 64 KiB fails.
+
+Every kind of Arrow array is first made plain: dictionary, run-end-encoded, large, view and extension arrays,
+decimals of 32, 64 and 256 bits, halves.
+
+Invariants
+    C1  The result has the canonical type and the length of the input; it is null where the input is, and in
+        the rows that failed. No other value differs from its input.
+    C2  A row fails at most once here.
+    C3  The usual case (nothing fails) costs a fixed number of Arrow and NumPy calls. Which rows fail is only
+        looked for when the checked cast says that some do.
+The result may share memory with the input: `nyala.schema.conversion.convert` sees to ownership.
+Left out: Python values (`nyala.schema.conversion.cast`), NULL in NOT NULL columns (`nyala.schema.conversion.convert`).
+Source: the public contract, "Values".
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.errors import INVALID_UTF8, OUT_OF_RANGE, VALUE_TOO_LARGE, InvalidArgumentError, SchemaError
+from nyala.schema.types import (
+    DATE_MAX_DAYS,
+    DATE_MIN_DAYS,
+    EXACT_DECIMALS,
+    MAX_CELL_BYTES,
+    PERIOD,
+    PERIOD_ADVICE,
+    UUID_ADVICE,
+    ColumnType,
+)
+
+__all__ = [
+    "Failure",
+    "are_dates",
+    "are_finite_times",
+    "cast_array",
+    "copy_array",
+    "copy_arrays",
+    "longest_bytes",
+    "one_array",
+    "range_text",
+    "refuse_otherwise_meant",
+    "shorten",
+    "utf8_array",
+]
+
+Rows = npt.NDArray[np.int64]
+Cast = tuple[pa.Array, "list[Failure]"]
+
+_NAIVE_US: Final = pa.timestamp("us")
+_UTC_US: Final = pa.timestamp("us", tz="UTC")
+_TICKS_PER_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_INT64_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Rows of one column that cannot be what the column holds, for one reason, and a sentence for each."""
+
+    rows: Rows
+    code: str
+    messages: Sequence[str]
+
+
+def cast_array(array: pa.Array, type: ColumnType, max_cell_bytes: int = MAX_CELL_BYTES) -> Cast:
+    """`array` as the canonical Arrow type of `type`, and the rows that failed (C1–C3).
+
+    max_cell_bytes: of text and binary values; larger ones fail.
+
+    Raises: SchemaError when the two have nothing in common, InvalidArgumentError for more than 2 GiB of text.
+    """
+    if array.type.equals(type.arrow):
+        rule = _CHECKS.get(type.name)
+        if rule is None:
+            return array, []
+    else:
+        refuse_otherwise_meant(array.type, type)
+        array = _plain(array)
+        if pa.types.is_null(array.type):
+            return pa.nulls(len(array), type.arrow), []
+        rule = _RULES.get((_kind(array.type), _target(type)))
+        if rule is None:
+            raise SchemaError(_nothing_in_common(array.type, type))
+    result, failures = rule(array, type)
+    if type.is_variable:
+        result, more = _check_cells(result, max_cell_bytes)
+        failures = failures + more
+    return result, failures
+
+
+def one_array(data: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The chunks as one array. Raises: InvalidArgumentError when they hold more than 2 GiB of text."""
+    if isinstance(data, pa.Array):
+        return data
+    if data.num_chunks == 1:
+        return data.chunk(0)
+    if data.num_chunks == 0:
+        return pa.array([], data.type)
+    chunks = data.chunks
+    if _is_encoded(data.type):
+        # Each chunk may have a dictionary of its own, and all of them together be too many for its index type.
+        chunks = [_plain(chunk) for chunk in chunks]
+    return _within_2_gib(lambda: pa.concat_arrays(chunks))
+
+
+def copy_array(array: pa.Array) -> pa.Array:
+    """An equal array that shares no memory with `array`: offset 0, buffers as short as its rows. One Arrow call."""
+    # Concatenation copies whenever there are two pieces, though one be empty, and cuts slices to size.
+    return pa.concat_arrays([array.slice(0, 0), array])
+
+
+def copy_arrays(arrays: Sequence[pa.Array]) -> list[pa.Array]:
+    """`copy_array` of arrays of one length. Cost: of many, a third of as many copies one by one."""
+    if len(arrays) < 2:
+        return [copy_array(array) for array in arrays]
+    whole = pa.RecordBatch.from_arrays(arrays, names=[""] * len(arrays))
+    copies: list[pa.Array] = pa.concat_batches([whole.slice(0, 0), whole]).columns
+    return copies
+
+
+def range_text(type: ColumnType) -> str:
+    """The type with its limits, for messages: "int8 (-128..127)"."""
+    if type.name == "date":
+        return "date (0001-01-01..9999-12-31)"
+    if type.name == "decimal":
+        assert type.value_max is not None and type.scale is not None
+        limit = Decimal(type.value_max).scaleb(-type.scale, EXACT_DECIMALS)
+        return f"{type} (-{limit:f}..{limit:f})"
+    if type.value_min is not None:
+        return f"{type} ({type.value_min}..{type.value_max})"
+    return str(type)
+
+
+def shorten(text: str, limit: int = 60) -> str:
+    """`text` for a message: whole, or its beginning and an ellipsis."""
+    return text if len(text) <= limit else text[:limit] + "…"
+
+
+# --- making plain -----------------------------------------------------------------------------------
+
+
+def _is_encoded(type: pa.DataType) -> bool:
+    return bool(pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type))
+
+
+def refuse_otherwise_meant(given: pa.DataType, type: ColumnType) -> None:
+    """Raises: SchemaError for an extension type whose storage is not what its values mean to a column of this type."""
+    name = getattr(given, "extension_name", None)
+    if name == PERIOD:
+        raise SchemaError(f"given {given}, wanted {type}; {PERIOD_ADVICE}")
+    if name == "arrow.uuid" and type.is_text:
+        raise SchemaError(f"given {given}, wanted {type}; {UUID_ADVICE}")
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """The same values in the plainest type that has a rule here. Takes no look at the values."""
+    types = pa.types
+    type = array.type
+    if isinstance(type, pa.BaseExtensionType):
+        return _plain(array.storage)
+    if types.is_dictionary(type):
+        values = _plain(array.dictionary)
+        return _within_2_gib(lambda: values.take(array.indices))
+    if types.is_run_end_encoded(type):
+        ordinals = np.arange(array.offset, array.offset + len(array))
+        runs = np.searchsorted(array.run_ends.to_numpy(), ordinals, side="right")
+        values = _plain(array.values)
+        return _within_2_gib(lambda: values.take(pa.array(runs)))
+    plain = _PLAIN_OF.get(type)
+    if plain is None and types.is_fixed_size_binary(type) and not types.is_decimal(type):
+        plain = pa.binary()
+    if plain is None and types.is_decimal(type) and type.bit_width < 128:
+        plain = pa.decimal128(type.precision, type.scale)
+    if plain is None and types.is_decimal(type) and type.scale < 0:
+        if type.precision - type.scale > 76:
+            raise SchemaError(f"given {type}, which has more than 76 digits; cast it to fewer first")
+        plain = pa.decimal256(type.precision - type.scale, 0)
+    return array if plain is None else _within_2_gib(lambda: pc.cast(array, plain))
+
+
+_PLAIN_OF: Final = {
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.float16(): pa.float32(),
+}
+
+
+def _within_2_gib(make: Callable[[], pa.Array]) -> pa.Array:
+    try:
+        made = make()
+    except pa.ArrowInvalid as error:
+        message = f"one column of the batch holds more than 2 GiB; write the batch in parts ({error})"
+        raise InvalidArgumentError(message) from None
+    return made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
+
+
+# --- the table of rules -----------------------------------------------------------------------------
+
+
+def _kind(type: pa.DataType) -> str:
+    types = pa.types
+    if types.is_boolean(type):
+        return "bool"
+    if types.is_integer(type):
+        return "int"
+    if types.is_floating(type):
+        return "float"
+    if types.is_decimal(type):
+        return "decimal"
+    if types.is_date(type):
+        return "date"
+    if types.is_timestamp(type):
+        return "timestamp"
+    if types.is_string(type):
+        return "text"
+    if types.is_binary(type):
+        return "binary"
+    return str(type)
+
+
+def _target(type: ColumnType) -> str:
+    if type.is_integer:
+        return "int"
+    if type.is_floating:
+        return "float"
+    if type.is_text:
+        return "text"
+    return type.name
+
+
+def _nothing_in_common(source: pa.DataType, type: ColumnType) -> str:
+    kind, target = _kind(source), _target(type)
+    if kind == "float" and target in ("int", "decimal"):
+        how = (
+            'of whole numbers with NULL among them pandas makes float64: astype("Int64") says what they are; round and '
+            "cast others first"
+            if target == "int"
+            else f"round it and cast it to {type} first, for a double has no digits of a fraction that are exact"
+        )
+    elif kind == "text":
+        call = {"int": "int(…)", "float": "float(…)", "decimal": "decimal.Decimal(…)"}.get(target)
+        how = f"cast it to {type} first, which parses it" + (f"; a value in Python by {call}" if call else "")
+    elif kind == "int" and target == "timestamp":
+        how = (
+            "whole numbers have no unit, so say what they count: pyarrow.array(values, pyarrow.timestamp('s')), with "
+            "'s', 'ms', 'us' or 'ns'; in pandas pd.to_datetime(values, unit='s'), in polars "
+            "pl.from_epoch(values, 's'), a single value datetime.fromtimestamp(value, UTC)"
+        )
+    elif kind in ("int", "decimal", "timestamp", "date", "bool", "float", "binary"):
+        how = f"cast it to {type} first"
+    else:
+        how = "Nyala has no such type; take a column out of it, or leave it out"
+    return f"given {source}, wanted {type}; {how}"
+
+
+# --- failing rows -----------------------------------------------------------------------------------
+
+
+def _fail(array: pa.Array, bad: pa.Array | npt.NDArray[np.bool_], why: str, code: str = OUT_OF_RANGE) -> Cast:
+    """`array` with its `bad` rows made null, and their Failure; `why` follows the value in each message."""
+    if not isinstance(bad, np.ndarray):
+        bad = _mask(bad)
+    rows = np.flatnonzero(bad)
+    if len(rows) == 0:
+        return array, []
+    messages = [f"{value} {why}" for value in _shown(array, rows)]
+    return pc.if_else(pa.array(bad), pa.scalar(None, array.type), array), [Failure(rows, code, messages)]
+
+
+def _mask(bad: pa.Array) -> npt.NDArray[np.bool_]:
+    """True where `bad` is true; null is false."""
+    return np.asarray(pc.fill_null(bad, False).to_numpy(zero_copy_only=False))
+
+
+def _shown(array: pa.Array, rows: Rows) -> Iterable[str]:
+    """The values of these rows as a person writes them."""
+    values = array.take(pa.array(rows))
+    if pa.types.is_string(values.type):
+        # As bytes, since text that failed may be no text.
+        raw = values.view(pa.binary()).to_pylist()
+        return [repr(shorten(value[:240].decode(errors="replace"))) for value in raw]
+    if pa.types.is_binary(values.type):
+        return [repr(value[:60]) + ("…" if len(value) > 60 else "") for value in values.to_pylist()]
+    if pa.types.is_timestamp(values.type) or pa.types.is_date(values.type):
+        texts: list[str] = values.cast(pa.string()).to_pylist()
+        return texts
+    if pa.types.is_decimal(values.type):
+        return [f"{value.normalize(EXACT_DECIMALS):f}" for value in values.to_pylist()]
+    return [str(value) for value in values.to_pylist()]
+
+
+def _then(first: Cast, rule: Callable[[pa.Array, ColumnType], Cast], type: ColumnType) -> Cast:
+    """Two casts, one after the other; the rows that the first blanked are null to the second (C2)."""
+    array, failures = first
+    result, more = rule(array, type)
+    return result, failures + more
+
+
+def _null_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
+    return None if array.null_count == 0 else array.is_null().to_numpy(zero_copy_only=False)
+
+
+def _int_values(array: pa.Array) -> npt.NDArray[Any]:
+    """The values of an integer array, 0 where it is null."""
+    if array.null_count:
+        array = pc.fill_null(array, 0)
+    return np.asarray(array.to_numpy(zero_copy_only=False))
+
+
+def _same(array: pa.Array, type: ColumnType) -> Cast:
+    return pc.cast(array, type.arrow), []
+
+
+# --- numbers ----------------------------------------------------------------------------------------
+
+
+def _outside(array: pa.Array, lower: int, upper: int) -> pa.Array:
+    """Which integers are not in lower..upper, both inclusive; bounds beyond the array's own type are no bounds."""
+    bits = array.type.bit_width
+    if pa.types.is_unsigned_integer(array.type):
+        source_min, source_max = 0, 2**bits - 1
+    else:
+        source_min, source_max = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    tests = []
+    if lower > source_min:
+        tests.append(pc.less(array, pa.scalar(min(lower, source_max), array.type)))
+    if upper < source_max:
+        tests.append(pc.greater(array, pa.scalar(max(upper, source_min), array.type)))
+    return functools.reduce(pc.or_, tests) if tests else pa.array(np.zeros(len(array), bool))
+
+
+def _int_to_int(array: pa.Array, type: ColumnType) -> Cast:
+    try:
+        return pc.cast(array, type.arrow), []
+    except pa.ArrowInvalid:
+        assert type.value_min is not None and type.value_max is not None
+        outside = _outside(array, type.value_min, type.value_max)
+        fitting, failures = _fail(array, outside, f"does not fit {range_text(type)}")
+        return pc.cast(fitting, type.arrow), failures
+
+
+def _int_to_float(array: pa.Array, type: ColumnType) -> Cast:
+    try:
+        # Arrow lets pass what lies within ±2^24 or ±2^53, where every integer is exact …
+        return pc.cast(array, type.arrow), []
+    except pa.ArrowInvalid:
+        # … but beyond, some are: those that come back unchanged.
+        values = _int_values(array)
+        floats = values.astype(type.arrow.to_pandas_dtype()).astype(np.float64)
+        # 2^63 (2^64 unsigned) is a float that rounding up may give, and no integer of that type.
+        returns = floats < float(np.iinfo(values.dtype).max)
+        exact = returns & (np.where(returns, floats, 0).astype(values.dtype) == values)
+        fitting, failures = _fail(array, ~exact, f"is not exactly a {type}")
+        return pc.cast(fitting, type.arrow, safe=False), failures
+
+
+def _float_to_float(array: pa.Array, type: ColumnType) -> Cast:
+    if array.type.bit_width <= type.arrow.bit_width:
+        return pc.cast(array, type.arrow), []
+    values = array.to_numpy(zero_copy_only=False)  # null becomes NaN, which never fails
+    with np.errstate(over="ignore", invalid="ignore"):
+        bad = (values.astype(np.float32) != values) & (values == values)
+    if not bad.any():
+        return pc.cast(array, type.arrow), []
+    fitting, failures = _fail(
+        array, bad, f"is not exactly a {type}; cast it to float32 first, or make the column double"
+    )
+    return pc.cast(fitting, type.arrow), failures
+
+
+def _int_to_decimal(array: pa.Array, type: ColumnType) -> Cast:
+    assert type.precision is not None and type.scale is not None
+    limit = 10 ** (type.precision - type.scale) - 1
+    fitting, failures = _fail(array, _outside(array, -limit, limit), f"does not fit {range_text(type)}")
+    return pc.cast(pc.cast(fitting, pa.decimal128(20, 0)), type.arrow), failures
+
+
+def _decimal_to_decimal(array: pa.Array, type: ColumnType) -> Cast:
+    assert type.precision is not None and type.scale is not None
+    source = array.type
+    if source.scale < type.scale and source.precision - source.scale > type.precision - type.scale:
+        # Arrow multiplies without looking: 340.2824 as decimal(36,36) wraps around 128 bits to a small number.
+        fitting, failures = _decimals_within(array, type.precision - type.scale, type.scale, range_text(type))
+        return pc.cast(fitting, type.arrow), failures
+    try:
+        # Of the same type, but made elsewhere: nothing in Arrow keeps its digits within the precision.
+        array.validate(full=True)
+        return (array if array.type.equals(type.arrow) else pc.cast(array, type.arrow)), []
+    except pa.ArrowInvalid:
+        fitting, failures = _decimals_within(array, type.precision - type.scale, type.scale, range_text(type))
+        return pc.cast(fitting, type.arrow), failures
+
+
+def _decimal_to_int(array: pa.Array, type: ColumnType) -> Cast:
+    try:
+        array.validate(full=True)
+        return pc.cast(array, type.arrow), []
+    except pa.ArrowInvalid:
+        whole, failures = _decimals_within(array, 19, 0, range_text(type))
+        wide = pc.cast(whole, pa.decimal128(19, 0))
+        assert type.value_min is not None and type.value_max is not None
+        lower, upper = (pa.scalar(Decimal(bound), wide.type) for bound in (type.value_min, type.value_max))
+        outside = pc.or_(pc.less(wide, lower), pc.greater(wide, upper))
+        fitting, more = _fail(wide, outside, f"does not fit {range_text(type)}")
+        return pc.cast(fitting, type.arrow), failures + more
+
+
+def _decimals_within(array: pa.Array, digits: int, scale: int, wanted: str) -> Cast:
+    """Fail the values that have more than `digits` before the point, then those with more than `scale` after it."""
+    failures: list[Failure] = []
+    source = array.type
+    # Digits that the array's own type promises but does not keep fail as well: they have no meaning.
+    digits = min(digits, source.precision - source.scale)
+    limit = _unscaled(source, 10 ** (digits + source.scale) - 1)
+    array, failures = _fail(array, pc.greater(pc.abs(array), limit), f"does not fit {wanted}")
+    if source.scale > scale:
+        if source.scale - scale >= source.precision:
+            fraction = pc.not_equal(
+                array, _unscaled(source, 0)
+            )  # all its digits; Arrow will not round them away
+        else:
+            fraction = pc.not_equal(pc.round(array, ndigits=scale, round_mode="towards_zero"), array)
+        array, more = _fail(array, fraction, f"has more than {scale} digits after the point")
+        failures += more
+    return array, failures
+
+
+def _unscaled(type: pa.DataType, unscaled: int) -> pa.Scalar:
+    return pa.scalar(Decimal(unscaled).scaleb(-type.scale, EXACT_DECIMALS), type)
+
+
+# So few numbers are looked at by Python.
+_FEW: Final = 16
+
+
+# --- dates and times --------------------------------------------------------------------------------
+
+
+def are_dates(array: pa.Array) -> bool:
+    """Whether the days of a date32 array are all of years that a date has."""
+    if len(array) <= _FEW:  # NumPy's least of one number takes fifty times as long as Python's
+        for value in array:
+            day = value.value
+            if day is not None and not DATE_MIN_DAYS <= day <= DATE_MAX_DAYS:
+                return False
+        return True
+    days = array.view(pa.int32())
+    if array.null_count:
+        days = days.drop_null()
+    values = days.to_numpy()
+    return not len(values) or bool(values.min() >= DATE_MIN_DAYS and values.max() <= DATE_MAX_DAYS)
+
+
+def _date_to_date(array: pa.Array, type: ColumnType) -> Cast:
+    if pa.types.is_date64(array.type):
+        return _timestamp_to_date(array.view(pa.int64()).view(pa.timestamp("ms")), type)
+    if are_dates(array):
+        return array, []
+    assert type.value_min is not None and type.value_max is not None
+    outside = _outside(array.view(pa.int32()), type.value_min, type.value_max)
+    return _fail(array, outside, f"does not fit {range_text(type)}")
+
+
+def _int_to_date(array: pa.Array, type: ColumnType) -> Cast:
+    assert type.value_min is not None and type.value_max is not None
+    outside = _outside(array, type.value_min, type.value_max)
+    fitting, failures = _fail(array, outside, f"days since 1970-01-01 do not fit {range_text(type)}")
+    return pc.cast(fitting, pa.int32()).view(pa.date32()), failures
+
+
+def _timestamp_to_date(array: pa.Array, type: ColumnType) -> Cast:
+    array = _without_zone(array)
+    ticks = _int_values(array.view(pa.int64()))
+    days, rest = np.divmod(ticks, _TICKS_PER_DAY[array.type.unit])
+    array, failures = _fail(array, rest != 0, "is not midnight in UTC, and so no date")
+    assert type.value_min is not None and type.value_max is not None
+    outside = (days < type.value_min) | (days > type.value_max)
+    array, more = _fail(array, outside & (rest == 0), f"does not fit {range_text(type)}")
+    days = np.where(outside, 0, days).astype(np.int32)
+    return pa.array(days, mask=_null_mask(array)).view(pa.date32()), failures + more
+
+
+def _timestamp_to_timestamp(array: pa.Array, type: ColumnType) -> Cast:
+    naive = _without_zone(array)
+    unit = naive.type.unit
+    try:
+        return _finite_times(pc.cast(naive, _NAIVE_US).view(_UTC_US))
+    except pa.ArrowInvalid:
+        ticks = naive.view(pa.int64())
+        if unit == "ns":
+            bad: Any = _int_values(ticks) % 1000 != 0
+            why = "is not a whole number of microseconds; round it first"
+        else:
+            limit = _INT64_MAX // {"s": 1_000_000, "ms": 1_000}[unit]
+            bad, why = _outside(ticks, -limit, limit), "is beyond 64 bits of microseconds"
+        fitting, failures = _fail(naive, bad, why)
+        return pc.cast(fitting, _NAIVE_US).view(_UTC_US), failures
+
+
+def are_finite_times(array: pa.Array) -> bool:
+    """Whether no value of a timestamp array is DuckDB's `infinity` or `-infinity`, the ends of 64 bits."""
+    ticks = array.view(pa.int64())
+    if len(array) <= _FEW:  # as in `are_dates`
+        return all(value is None or abs(value) != _INT64_MAX for value in ticks.to_pylist())
+    ends = pc.min_max(ticks)
+    return bool(ends["min"].as_py() != -_INT64_MAX and ends["max"].as_py() != _INT64_MAX)
+
+
+def _finite_times(array: pa.Array) -> Cast:
+    """Fail DuckDB's `infinity` and `-infinity`: only DuckDB would read these numbers as more than a time far away."""
+    if are_finite_times(array):
+        return array, []
+    ticks = _int_values(array.view(pa.int64()))
+    ups = ticks == _INT64_MAX
+    endless = ups | (ticks == -_INT64_MAX)
+    rows = np.flatnonzero(endless)
+    messages = [
+        f"{'' if up else '-'}infinity is not supported as a timestamp; give NULL, or a time far away"
+        for up in ups[rows].tolist()
+    ]
+    kept = pc.if_else(pa.array(endless), pa.scalar(None, array.type), array)
+    return kept, [Failure(rows, OUT_OF_RANGE, messages)]
+
+
+def _without_zone(array: pa.Array) -> pa.Array:
+    """The same moments in UTC, without a zone."""
+    if array.type.tz is None:
+        return array
+    # Arrow counts from 1970 in UTC whatever the zone, so its name goes and the numbers stay; also of a zone that
+    # this machine does not know.
+    return array.view(pa.int64()).view(pa.timestamp(array.type.unit))
+
+
+def _date_to_timestamp(array: pa.Array, type: ColumnType) -> Cast:
+    if pa.types.is_date64(array.type):
+        return _timestamp_to_timestamp(array.view(pa.int64()).view(pa.timestamp("ms")), type)
+    try:
+        return pc.cast(array, _NAIVE_US).view(_UTC_US), []
+    except pa.ArrowInvalid:
+        limit = _INT64_MAX // _TICKS_PER_DAY["us"]
+        outside = _outside(array.view(pa.int32()), -limit, limit)
+        fitting, failures = _fail(array, outside, "is beyond 64 bits of microseconds")
+        return pc.cast(fitting, _NAIVE_US).view(_UTC_US), failures
+
+
+# What `pc.cast` reads, no more: it refuses 30 February and 25 o'clock itself, but not row by row.
+_CLOCK: Final = r"[ T](?:[01]\d|2[0-3])(?::[0-5]\d(?::[0-5]\d(?:\.\d{1,6}0*)?)?)?"
+_ZONE: Final = r"(?:Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)"
+_DAY: Final = (
+    r"(?:\d{4}-(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|\d{4}-(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
+    r"|\d{4}-02-(?:0[1-9]|1\d|2[0-8])"
+    r"|(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
+)
+_ISO_TIME: Final = rf"^{_DAY}(?:{_CLOCK}{_ZONE}?)?$"
+_ZONED: Final = rf"^.{{10}}{_CLOCK}{_ZONE}$"
+_LONG_FRACTION: Final = r"(\.\d{6})0+"
+
+
+def _text_to_timestamp(array: pa.Array, type: ColumnType) -> Cast:
+    # Most batches are written alike, so each of the two ways of writing is tried on the whole batch first.
+    for written in (_NAIVE_US, _UTC_US):
+        try:
+            return pc.cast(array, written).view(_UTC_US), []
+        except pa.ArrowInvalid:
+            continue
+    array, failures = utf8_array(array)
+    bad = pc.invert(pc.match_substring_regex(array, _ISO_TIME))
+    array, more = _fail(array, bad, "is no ISO date or time such as 2014-01-31 or 2014-01-31T12:30:00.5Z")
+    array = pc.replace_substring_regex(array, _LONG_FRACTION, r"\1")
+    zoned = pc.match_substring_regex(array, _ZONED)
+    zone = pc.if_else(zoned, "", pc.if_else(pc.equal(pc.binary_length(array), 10), "T00Z", "Z"))
+    return pc.cast(pc.binary_join_element_wise(array, zone, ""), _UTC_US), failures + more
+
+
+def _text_to_date(array: pa.Array, type: ColumnType) -> Cast:
+    try:
+        dates = pc.cast(array, pa.date32())
+    except pa.ArrowInvalid:
+        return _then(_text_to_timestamp(array, type), _timestamp_to_date, type)
+    return _date_to_date(dates, type)  # the year 0000 is read, and is none
+
+
+# --- text and binary --------------------------------------------------------------------------------
+
+
+def _text_to_text(array: pa.Array, type: ColumnType) -> Cast:
+    return _then(utf8_array(array), _cut, type)
+
+
+def _binary_to_text(array: pa.Array, type: ColumnType) -> Cast:
+    return _then(utf8_array(array), _cut, type)
+
+
+def utf8_array(array: pa.Array) -> Cast:
+    """A string or binary array as a string array; rows that are not UTF-8 fail."""
+    try:
+        if pa.types.is_binary(array.type):
+            return pc.cast(array, pa.string()), []
+        array.validate(full=True)
+        return array, []
+    except pa.ArrowInvalid:
+        raw = array.view(pa.binary()) if pa.types.is_string(array.type) else array
+        bad = np.zeros(len(raw), bool)
+        bad[list(_invalid_utf8_rows(raw, 0))] = True
+        valid, failures = _fail(raw, bad, "is not valid UTF-8", INVALID_UTF8)
+        return pc.cast(valid, pa.string()), failures
+
+
+def _invalid_utf8_rows(array: pa.Array, first: int) -> Iterable[int]:
+    """Rows that are not UTF-8, by halving: Arrow says whether a slice is valid, not where it is not."""
+    try:
+        pc.cast(array, pa.string())
+    except pa.ArrowInvalid:
+        half = len(array) // 2
+        if half == 0:
+            yield first
+        else:
+            yield from _invalid_utf8_rows(array.slice(0, half), first)
+            yield from _invalid_utf8_rows(array.slice(half), first + half)
+
+
+def _cut(array: pa.Array, type: ColumnType) -> Cast:
+    """Cut a varchar at its length."""
+    if type.length is not None and longest_bytes(array, type.length) > type.length:
+        array = pc.utf8_slice_codeunits(array, 0, type.length)
+    return array, []
+
+
+def _to_binary(array: pa.Array, type: ColumnType) -> Cast:
+    return pc.cast(array, pa.binary()), []
+
+
+def _check_cells(array: pa.Array, limit: int) -> Cast:
+    if longest_bytes(array, limit) <= limit:
+        return array, []
+    sizes = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
+    bad = sizes > limit
+    result, _ = _fail(array, bad, "", VALUE_TOO_LARGE)
+    rows = np.flatnonzero(bad)
+    messages = [
+        f"value of {size} bytes is too large, a cell holds at most {limit} (max_cell_bytes)"
+        for size in sizes[rows]
+    ]
+    return result, [Failure(rows, VALUE_TOO_LARGE, messages)]
+
+
+def longest_bytes(array: pa.Array, enough: int) -> int:
+    """The bytes of the longest value, or, when that is cheaper and at most `enough`, of all values together."""
+    offsets = array.buffers()[1]
+    if offsets is None or len(array) == 0:
+        return 0
+    ends = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4)
+    total = int(ends[-1]) - int(ends[0])
+    return total if total <= enough else int(np.diff(ends).max())
+
+
+_RULES: Final[dict[tuple[str, str], Callable[[pa.Array, ColumnType], Cast]]] = {
+    ("bool", "bool"): _same,
+    ("int", "int"): _int_to_int,
+    ("int", "float"): _int_to_float,
+    ("int", "decimal"): _int_to_decimal,
+    ("int", "date"): _int_to_date,
+    ("float", "float"): _float_to_float,
+    ("decimal", "int"): _decimal_to_int,
+    ("decimal", "decimal"): _decimal_to_decimal,
+    ("date", "date"): _date_to_date,
+    ("date", "timestamp"): _date_to_timestamp,
+    ("timestamp", "date"): _timestamp_to_date,
+    ("timestamp", "timestamp"): _timestamp_to_timestamp,
+    ("text", "date"): _text_to_date,
+    ("text", "timestamp"): _text_to_timestamp,
+    ("text", "text"): _text_to_text,
+    ("text", "binary"): _to_binary,
+    ("binary", "text"): _binary_to_text,
+    ("binary", "binary"): _to_binary,
+}
+# What has the canonical type already, and is still to be looked at: by the type's name.
+_CHECKS: Final[dict[str, Callable[[pa.Array, ColumnType], Cast]]] = {
+    "decimal": _decimal_to_decimal,
+    "date": _date_to_date,
+    "timestamp": _timestamp_to_timestamp,
+    "string": _text_to_text,
+    "varchar": _text_to_text,
+    "binary": _to_binary,
+}

@@ -1,0 +1,641 @@
+"""A user's data as the columns of a table: the first step of every write, and of looking up keys.
+
+    read_input   whatever a user calls data        -> columns by name, as they came
+    convert      those, and the table's schema     -> canonical arrays, and the rows that failed
+
+Data is a dict of columns, a list of dicts, a pyarrow Table or RecordBatch, a pandas DataFrame, or anything with
+`__arrow_c_stream__` or `__arrow_c_array__` (polars, DuckDB relations, ADBC readers). A list of Python values
+takes the column's type as its guide, so that Decimals, dates and large ints keep what they mean.
+
+Invariants
+    V1  Each converted column is one array of the canonical type. It has `row_count` rows, and (with `copy`)
+        offset 0 and memory of its own: the user may change his arrays afterwards. A column with more text than
+        `limits.max_slice_bytes` is a `LongColumn`, which always uses the user's memory (`borrowed`).
+    V2  In a row that failed, the failing column is null, be the column nullable or not: the caller leaves failed
+        rows out before it looks at values.
+    V3  What concerns the whole batch is raised at once (types with nothing in common, unknown columns); what
+        concerns rows is in `errors`, each row with its first failing column in the schema's order.
+    V4  Columns that are not in the data are not in the result. Whether they may be absent is the write's matter.
+Left out: streams (`pyarrow.RecordBatchReader` is cut into batches by the caller), the limit of a whole key.
+Source: the public contract, "Write" and "Values"; the limits of cells from Kudu schema design.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.errors import NULL, ColumnNotFoundError, InvalidArgumentError, SchemaError
+from nyala.schema.arrow_values import repeated
+from nyala.schema.conversion.array_cast import (
+    Cast,
+    Failure,
+    cast_array,
+    copy_array,
+    copy_arrays,
+    longest_bytes,
+    one_array,
+    shorten,
+)
+from nyala.schema.conversion.cast import cast_datetime64, cast_list
+from nyala.schema.conversion.long_column import TEXT_IDS, Column, LongColumn, long_column, slice_bounds
+from nyala.schema.conversion.ready import ReadyData, take_ready
+from nyala.schema.conversion.row_errors import RowErrors
+from nyala.schema.limits import DEFAULT_LIMITS, Limits
+from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema, find_name
+from nyala.schema.types import ColumnType
+
+__all__ = [
+    "Converted",
+    "InputColumns",
+    "LongKeys",
+    "convert",
+    "copy_array",
+    "default_array",
+    "default_column",
+    "read_input",
+]
+__all__ += ["said_of_a_name_given_twice"]
+
+
+_ARROW: Final = (pa.Array, pa.ChunkedArray)
+# Of fewer rows the bytes are not even counted.
+_BORROWED_ROWS_MIN: Final = 1 << 14
+# Fewer rows are converted sooner than threads are started.
+_PARALLEL_ROWS_MIN: Final = 1 << 17
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class InputColumns:
+    """A user's data, taken apart but not looked at: `columns` in his order, `row_count` values in each.
+
+    A column is a pa.Array, a pa.ChunkedArray, a numpy.ndarray or a sequence of Python values.
+    index_names: those of a pandas DataFrame's index, which is not among the columns; None for an unnamed level.
+    left_out:    columns that some rows of a list of dicts give and others do not, each with the first that does not.
+    """
+
+    columns: Mapping[str, Any]
+    row_count: int
+    index_names: tuple[Any, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Columns by name in the schema's order (V1, V2), and the rows that failed."""
+
+    columns: dict[str, Column]
+    row_count: int
+    errors: RowErrors
+    ready: ReadyData | None = None
+    """The same columns, if they came with the table's types (`nyala.schema.conversion.ready`)."""
+    borrowed: bool = False
+    """Whether columns lie in the user's memory though copies were asked for: long ones, and see `convert`,
+    `borrow_above_bytes`."""
+    too_long: LongKeys | None = None
+    """Rows whose key is longer than its varchar; they have no other error."""
+
+
+@dataclass(frozen=True)
+class LongKeys:
+    """Rows with a key that is longer than its varchar column allows, and a message for each.
+
+    A key is never cut: two different keys would become one row. Such a key cannot be stored, and finds nothing.
+    """
+
+    rows: npt.NDArray[np.int64]
+    messages: list[str]
+
+
+def convert(
+    data: Any,
+    schema: Schema,
+    *,
+    columns: Literal["all", "key"] = "all",
+    operation: str = "insert",
+    copy: bool = True,
+    borrow_above_bytes: int | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Converted:
+    """Bring `data` to the types of `schema`.
+
+    columns:   "key" for data that holds key columns only, as for a look-up; `operation="delete"` means that too.
+    operation: the word for messages: insert, upsert, update, delete, get.
+    copy:      False lets columns share the user's memory (and start at an offset), for a caller that copies
+               anyway or is done before the user goes on.
+    borrow_above_bytes: data of more bytes are left where they lie: they are most probably written to files before
+               the user goes on, and copying a gigabyte costs as long as encoding it. Whoever keeps them copies then.
+    Raises:    ColumnNotFoundError for a column that the table has not; SchemaError for types with nothing in
+               common, names given twice, and value columns in a delete; InvalidArgumentError for no data at all,
+               and for a DataFrame's index that has a name and is no column of it.
+    Cost:      Arrow and NumPy calls per column, never per row. An int64 column that needs nothing: one copy.
+    """
+    key_only = columns == "key" or operation == "delete"
+    ready = take_ready(data, schema, limits.max_cell_bytes) if copy else None
+    if ready is not None and not (key_only and not schema.is_key(ready.names[-1])):
+        return Converted(
+            dict(zip(ready.names, ready.arrays, strict=True)), ready.row_count, RowErrors(), ready
+        )
+    given = data if isinstance(data, InputColumns) else read_input(data)
+    _check_index(given, schema, operation, key_only)
+    _check_names(given.columns, schema, operation, key_only)
+    if given.left_out:
+        _check_left_out(given.left_out, schema, operation)
+    errors = RowErrors()
+    too_long: dict[int, str] = {}
+    converted: dict[str, Any] = {}
+    shared: list[str] = []  # what lies in the user's memory
+    borrowed = False
+    wanted = [column for column in schema.columns if column.name in given.columns]
+
+    def converted_one(column: ColumnSchema) -> tuple[Column, bool, RowErrors]:
+        found, raw = RowErrors(), given.columns[column.name]
+        return *_convert_column(raw, column, found, limits, cut=not schema.is_key(column.name)), found
+
+    for column, (array, shares, found) in zip(
+        wanted, _each(converted_one, wanted, given.row_count), strict=True
+    ):
+        errors.extend(found)
+        converted[column.name] = array
+        if schema.is_key(column.name) and column.type.length is not None:
+            too_long = _too_long(array, column) | too_long
+        if isinstance(array, LongColumn):
+            borrowed = True
+        elif shares:
+            shared.append(column.name)
+    if copy and shared and borrow_above_bytes is not None and given.row_count >= _BORROWED_ROWS_MIN:
+        lent = [name for name in shared if converted[name].offset == 0]
+        if lent and sum(array.nbytes for array in converted.values()) > borrow_above_bytes:
+            borrowed = True
+            shared = [name for name in shared if name not in lent]
+    if copy and shared:
+        converted.update(zip(shared, copy_arrays([converted[name] for name in shared]), strict=True))
+    for row in errors.rows.tolist() if too_long else ():
+        too_long.pop(row, None)
+    long = LongKeys(np.array(list(too_long), np.int64), list(too_long.values())) if too_long else None
+    return Converted(converted, given.row_count, errors, borrowed=borrowed, too_long=long)
+
+
+def _too_long(whole: Column, column: ColumnSchema) -> dict[int, str]:
+    """A message for each row whose key has more characters than its varchar column."""
+    length = column.type.length
+    assert length is not None
+    found: dict[int, str] = {}
+    first = 0
+    for array in (part.array() for part in whole.parts()) if isinstance(whole, LongColumn) else (whole,):
+        if longest_bytes(array, length) > length:
+            sizes = pc.fill_null(pc.utf8_length(array), 0).to_numpy(zero_copy_only=False)
+            for row in np.flatnonzero(sizes > length).tolist():
+                shown = shorten(repr(array[row].as_py()))
+                found[first + row] = (
+                    f"key column {column.name!r} is {column.type}, and {shown} has {sizes[row]} characters"
+                )
+        first += len(array)
+    return found
+
+
+def _each(
+    convert_one: Callable[[ColumnSchema], _Result], columns: Sequence[ColumnSchema], row_count: int
+) -> Iterator[_Result]:
+    """`convert_one` of each column, in order. Of many rows, each core converts a column at a time: Arrow releases
+    the interpreter's lock.
+    """
+    workers = min(len(columns), os.cpu_count() or 1)
+    if row_count < _PARALLEL_ROWS_MIN or workers < 2:
+        yield from map(convert_one, columns)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="nyala-convert") as pool:
+        try:
+            found = pool.map(convert_one, columns)
+        except RuntimeError:  # no thread can be started
+            found = map(convert_one, columns)
+        yield from found
+
+
+def _check_names(names: Mapping[str, Any], schema: Schema, operation: str, key_only: bool) -> None:
+    for name in names:
+        if name not in schema:
+            hint = find_name(name, schema.names)
+            raise ColumnNotFoundError(
+                f"{operation}: the data has a column {name!r} that the table has not{hint}"
+            )
+    if key_only:
+        extra = [name for name in names if not schema.is_key(name)]
+        if extra:
+            if operation == "get":
+                raise SchemaError(
+                    f"get takes the key columns only ({', '.join(schema.key_names)}), and {extra[0]!r} is none of "
+                    f'them: scan(where="{extra[0]} = …") finds rows by other columns'
+                )
+            raise SchemaError(
+                f"{operation} takes the key columns only ({', '.join(schema.key_names)}); leave out {extra[0]!r}"
+                + (f" and {len(extra) - 1} more" if len(extra) > 1 else "")
+            )
+
+
+def _check_left_out(left_out: Mapping[str, int], schema: Schema, operation: str) -> None:
+    """A new row without a column has NULL there. What would become of the value that a row has is for its owner to
+    say, and so it is where the table has a default: then NULL would be neither."""
+    for name, row in left_out.items():
+        column = schema.by_name(name)
+        if schema.is_key(name):
+            continue  # told with the row, as any NULL in a key
+        if operation in ("upsert", "update"):
+            raise InvalidArgumentError(
+                f"{operation}: row {row} of the list leaves out column {name!r}, and others give it; whether the row's "
+                "value is to stay cannot be told from that: write the rows with the same columns together, in a call "
+                "each (with db.batch() they are one commit), or give None for NULL"
+            )
+        if operation == "insert" and column.write_default is not NO_DEFAULT:
+            raise InvalidArgumentError(
+                f"insert: row {row} of the list leaves out column {name!r}, and others give it; its default is taken "
+                "where all rows of a call leave it out: give it in every row, or insert the two kinds of rows apart"
+            )
+
+
+def _check_index(given: InputColumns, schema: Schema, operation: str, key_only: bool) -> None:
+    """A DataFrame's index is not written; but whoever gave it a name thinks that it is a column. Where the frame has a
+    column of that name besides, nothing is lost."""
+    lost = [name for name in given.index_names if name is not None and name not in given.columns]
+    for name in schema.key_names if key_only else schema.names:
+        if name in lost:
+            what = "key column" if schema.is_key(name) else "column"
+            raise InvalidArgumentError(
+                f"{what} {name!r} is the DataFrame's index, and an index is not data: give df.reset_index()"
+            )
+    if lost:
+        hint = "" if lost[0] in schema else find_name(lost[0], schema.names)
+        kind = "key column" if key_only else "column"
+        raise InvalidArgumentError(
+            f"{operation}: the DataFrame's index {lost[0]!r} is no {kind} of the table, and an index is not data: "
+            f"leave it out with df.reset_index(drop=True){hint}"
+        )
+
+
+def _convert_column(
+    raw: Any, column: ColumnSchema, errors: RowErrors, limits: Limits, *, cut: bool
+) -> tuple[Column, bool]:
+    """The column, and whether it may share the user's memory. cut: cut text at the length of a varchar."""
+    where = f"column {column.name!r}: "
+    wanted = column.type if cut else column.type.uncut
+    memory: list[tuple[int, int]] = []
+    whole = False
+    max_cell_bytes = limits.max_cell_bytes
+    long: LongColumn | None = None
+    array: Any
+    try:
+        if isinstance(raw, np.ndarray) and raw.dtype.kind in "SU" and raw.nbytes > limits.max_slice_bytes:
+            raw = _text_of_numpy(raw, limits)
+        if isinstance(raw, _ARROW) and raw.type.id in TEXT_IDS:
+            is_array = isinstance(raw, pa.Array) and raw.type == column.type.arrow
+            long = None if is_array else long_column(raw, wanted, limits)
+        elif isinstance(raw, list | tuple) and column.type.is_variable:
+            long, failures = _long_list(raw, wanted, limits)
+        if long is not None:
+            if isinstance(raw, _ARROW) and column.type.is_variable:
+                array, failures = long, long.failures()
+            elif isinstance(raw, _ARROW):
+                array, failures = long.converted()
+                long = None
+            else:
+                array = long
+        elif isinstance(raw, _ARROW):
+            source = one_array(raw)
+            array, failures = cast_array(source, wanted, max_cell_bytes)
+            # Several chunks were copied into one array just now.
+            if isinstance(raw, pa.Array) or raw.num_chunks < 2:
+                whole = array is source
+                memory = [] if whole else _memory_of(source)
+        elif isinstance(raw, np.ndarray):
+            array, failures = _cast_numpy(raw, wanted, memory, max_cell_bytes)
+        else:
+            array, failures = cast_list(raw, wanted, max_cell_bytes)
+    except SchemaError as error:
+        raise SchemaError(f"{where}{error}") from None
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{where}{error}") from None
+    for failure in failures:
+        errors.add(failure.rows, failure.code, [where + message for message in failure.messages])
+    if not column.nullable and (long is not None or array.null_count):
+        # The rows that failed are null too, but have their error already (E1).
+        nulls = long.null_rows() if long is not None else _null_rows(array)
+        if len(nulls):
+            errors.add(nulls, NULL, f"{where}NULL, but the column is NOT NULL; give a value")
+    return array, long is not None or whole or _shares(array, memory)
+
+
+def _null_rows(array: pa.Array) -> npt.NDArray[np.int64]:
+    return np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
+
+
+def _text_of_numpy(values: npt.NDArray[Any], limits: Limits) -> pa.ChunkedArray:
+    """NumPy's text of one width, slice by slice."""
+    sizes = np.broadcast_to(np.int64(values.dtype.itemsize), len(values))
+    mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
+    plain = np.asarray(values)
+    chunks = [
+        pa.array(plain[lower:upper], mask=None if mask is None else mask[lower:upper])
+        for lower, upper in slice_bounds(sizes, limits.max_slice_bytes)
+    ]
+    return pa.chunked_array(chunks)
+
+
+def _long_list(
+    values: Sequence[Any], type: ColumnType, limits: Limits
+) -> tuple[LongColumn | None, list[Failure]]:
+    """Python values with more text than is converted at once, and the rows that failed; (None, []): there is less.
+
+    Cost: a look at each length.
+    """
+    if not _has_much_text(values, limits):
+        return None, []
+    sizes = np.fromiter(map(_length_of, values), np.int64, len(values))
+    arrays: list[pa.Array] = []
+    failures: list[Failure] = []
+    for lower, upper in slice_bounds(sizes, limits.max_slice_bytes):
+        array, failed = cast_list(values[lower:upper], type, limits.max_cell_bytes)
+        arrays.append(array)
+        failures += [Failure(one.rows + lower, one.code, one.messages) for one in failed]
+    return LongColumn(arrays, type, limits), failures
+
+
+def _has_much_text(values: Sequence[Any], limits: Limits) -> bool:
+    try:
+        return sum(map(len, filter(None, values))) > limits.max_slice_bytes
+    except TypeError:  # of a value without a length, beside text
+        return sum(map(_length_of, values)) > limits.max_slice_bytes
+
+
+def _length_of(value: Any) -> int:
+    return len(value) if isinstance(value, str | bytes | bytearray) else 0
+
+
+def _memory_of(array: pa.Array) -> list[tuple[int, int]]:
+    return [
+        (buffer.address, buffer.address + buffer.size) for buffer in array.buffers() if buffer is not None
+    ]
+
+
+def _shares(array: pa.Array, memory: list[tuple[int, int]]) -> bool:
+    """Whether a buffer of `array` lies in `memory`. Asked of the result, because many casts copy and some do not."""
+    return array.offset != 0 or any(
+        buffer is not None and any(start <= buffer.address < end for start, end in memory)
+        for buffer in array.buffers()
+    )
+
+
+def _cast_numpy(
+    values: npt.NDArray[Any], wanted: ColumnType, memory: list[tuple[int, int]], max_cell_bytes: int
+) -> Cast:
+    """A one-dimensional NumPy array; a masked array's masked values are NULL. Adds the memory that may be shared."""
+    if values.dtype == object:
+        return cast_list(values.tolist(), wanted, max_cell_bytes)
+    mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
+    values = np.asarray(values)
+    if not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
+    failures: list[Failure] = []
+    try:
+        if values.dtype.kind == "M":
+            array, failures = cast_datetime64(values)
+        else:
+            array = one_array(pa.array(values))
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError):
+        raise SchemaError(f"given {values.dtype}, wanted {wanted}; Nyala has no such type") from None
+    if mask is not None and mask.any():
+        array = pc.if_else(pa.array(mask), pa.scalar(None, array.type), array)
+    memory += _memory_of(array)
+    result, more = cast_array(array, wanted, max_cell_bytes)
+    return result, failures + more
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+def read_input(data: Any) -> InputColumns:
+    """Take a user's data apart into columns. Looks at no value of it.
+
+    Raises: InvalidArgumentError for anything that is no data or has columns of different lengths, SchemaError
+    for a name given twice.
+    """
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return _from_table(data)
+    if isinstance(data, Mapping):
+        return _from_columns(data)
+    if isinstance(data, list | tuple):
+        return _from_rows(data)
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(data, pandas.DataFrame):
+        return _from_pandas(data)
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        _refuse_objects(data)
+        try:
+            return _from_table(pa.table(data))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+            raise InvalidArgumentError(
+                f"{_class_name(data)} is no table of columns in Arrow's eyes ({error}); "
+                "give one row per record, for instance a pyarrow.Table"
+            ) from error
+    if isinstance(data, str | os.PathLike):
+        raise InvalidArgumentError(_path_text(os.fsdecode(data)))
+    if type(data).__name__ == "LazyFrame":
+        raise InvalidArgumentError(
+            f"{_class_name(data)} is a plan whose rows are not computed yet: collect() it first"
+        )
+    if isinstance(data, Iterator):
+        raise InvalidArgumentError(
+            f"{_class_name(data)} is looped over once, and is no data that can be read again: give list(rows), or in "
+            "batches a pyarrow.RecordBatchReader"
+        )
+    raise InvalidArgumentError(
+        f"{_class_name(data)} is no data that Nyala can read; give a dict of columns, a list of dicts, a pyarrow "
+        "Table or RecordBatch, a pandas or polars DataFrame, or anything with __arrow_c_stream__"
+    )
+
+
+def _path_text(path: str) -> str:
+    """What to write instead of a path."""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in (".json", ".jsonl", ".ndjson"):
+        return (
+            f"{path[:200]!r} is text, and data is rows: if it is a file's path, give "
+            f"pyarrow.json.read_json({path[:200]!r}) (a row per line), or pandas.read_json"
+        )
+    read = {".csv": "pyarrow.csv.read_csv", ".feather": "pyarrow.feather.read_table"}.get(
+        suffix, "pyarrow.parquet.read_table"
+    )
+    return (
+        f"{path[:200]!r} is text, and data is rows: if it is a file's path, give {read}({path[:200]!r}), or load it "
+        f"from the shell, nyala table load STORE TABLE {path[:200]}"
+    )
+
+
+def _class_name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+
+
+def _refuse_objects(data: Any, name: str = "") -> None:
+    """Raises: SchemaError for polars' columns of Python objects: Arrow gets the addresses at which they lie.
+
+    data: a frame, or a column called `name`.
+    """
+    polars = sys.modules.get("polars")
+    if polars is None:
+        return
+    columns: Mapping[str, Any] = {}
+    if isinstance(data, polars.DataFrame):
+        columns = data.schema
+    elif isinstance(data, polars.Series):
+        columns = {name: data.dtype}
+    for column, type in columns.items():
+        if type == polars.Object:
+            raise SchemaError(
+                f"column {column!r}: given polars' Object, which has Python objects and no values; give them in a type "
+                "of polars', or as a list"
+            )
+
+
+def _from_table(table: Any) -> InputColumns:
+    names = table.schema.names
+    columns = dict(zip(names, table.columns, strict=True))
+    if len(columns) < len(names):
+        raise SchemaError(said_of_a_name_given_twice(names))
+    return InputColumns(columns, table.num_rows)
+
+
+def said_of_a_name_given_twice(names: Sequence[Any]) -> str:
+    """What is said where one of these is there twice."""
+    name = next(name for name in names if list(names).count(name) > 1)
+    return f"column {name!r} stands twice in the data; leave one out or rename it"
+
+
+def _from_pandas(frame: Any) -> InputColumns:
+    if not frame.columns.is_unique:
+        raise SchemaError(said_of_a_name_given_twice(list(frame.columns)))
+    strange = [name for name in frame.columns if not isinstance(name, str)]
+    if strange:
+        raise InvalidArgumentError(f"the DataFrame's column {strange[0]!r} has no text for a name; rename it")
+    # Column by column rather than by `__arrow_c_stream__`, which would bring the index along.
+    columns = {name: _from_series(frame[name]) for name in frame.columns}
+    return InputColumns(columns, len(frame), tuple(frame.index.names))
+
+
+def _from_series(series: Any) -> Any:
+    """A pandas column as Arrow sees it, with NaN as NULL, which is how pandas means it.
+
+    A column without a value has no type that its owner chose: pandas makes it float64 or object as it comes.
+    """
+    try:
+        array = pa.Array.from_pandas(series)
+        return pa.nulls(len(array)) if array.null_count == len(array) else array
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        # Objects of several kinds, or ints beyond 64 bits: as Python values, which the column's type guides.
+        missing = series.isna()
+        return [None if null else value for value, null in zip(series.tolist(), missing, strict=True)]
+
+
+def _from_rows(rows: Sequence[Any]) -> InputColumns:
+    """A list of dicts. What a row leaves out is NULL in it, and `left_out` tells of it."""
+    if not all(issubclass(cls, Mapping) for cls in set(map(type, rows))):
+        place = next(place for place, row in enumerate(rows) if not isinstance(row, Mapping))
+        raise InvalidArgumentError(
+            f"data is a list, and its item {place} is a {_class_name(rows[place])}; a list must hold one dict "
+            "per row, for instance [{'id': 1}, {'id': 2}]"
+        )
+    names = dict.fromkeys(itertools.chain.from_iterable(rows))
+    _check_text(names)
+    columns = {name: list(map(operator.methodcaller("get", name), rows)) for name in names}
+    left_out: dict[str, int] = {}
+    if set(map(len, rows)) - {len(names)}:
+        for name in names:
+            without = next((place for place, row in enumerate(rows) if name not in row), None)
+            if without is not None:
+                left_out[name] = without
+    return InputColumns(columns, len(rows), left_out=left_out)
+
+
+def _from_columns(data: Mapping[Any, Any]) -> InputColumns:
+    _check_text(data)
+    columns = {name: _read_column(name, values) for name, values in data.items()}
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f"{name!r} {length}" for name, length in itertools.islice(lengths.items(), 8))
+        raise InvalidArgumentError(
+            f"the columns have different lengths ({shown}); give each one value per row"
+        )
+    return InputColumns(columns, next(iter(lengths.values()), 0))
+
+
+def _check_text(names: Mapping[Any, Any]) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidArgumentError(f"column name {name!r} is not text; use the table's column names")
+
+
+def _read_column(name: str, values: Any) -> Any:
+    """One column of a dict, as one of the forms of InputColumns."""
+    if isinstance(values, pa.Array | pa.ChunkedArray | list | tuple | range):
+        return values
+    if isinstance(values, np.ndarray):
+        if values.ndim == 1:
+            return values
+        raise InvalidArgumentError(
+            f"column {name!r}: an array of {values.ndim} dimensions; give one of 1 dimension"
+        )
+    pandas = sys.modules.get("pandas")
+    read: Callable[[Any], Any] | None = None
+    if pandas is not None and isinstance(values, pandas.Series | pandas.Index):
+        return _from_series(values)
+    if hasattr(values, "__arrow_c_stream__"):
+        _refuse_objects(values, name)
+        read = pa.chunked_array
+    elif hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_array__"):
+        read = pa.array
+    elif isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray | memoryview):
+        return list(values)
+    if read is None:
+        raise InvalidArgumentError(
+            f"column {name!r}: {_class_name(values)} is no column; give a list, a NumPy or an Arrow array "
+            "(for one row: a list of one value, or the row as a dict in a list)"
+        )
+    try:
+        return read(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        raise SchemaError(f"column {name!r}: its values are of no Arrow type: {error}") from error
+
+
+# --- defaults ---------------------------------------------------------------------------------------
+
+
+def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] = "write") -> pa.Array:
+    """`n` times the column's default: "write" for an insert that leaves it out, "read" for files older than it.
+
+    Without a default it is NULL, which an insert into a NOT NULL column must not be asked for
+    (`ColumnSchema.required`). Read, such a column was dropped before those rows came: nobody sees its NULL.
+    """
+    default = column.write_default if which == "write" else column.read_default
+    if default is NO_DEFAULT or default is None:
+        assert column.nullable or which == "read", f"column {column.name!r} is NOT NULL and has no default"
+        return pa.nulls(n, column.type.arrow)
+    return repeated(pa.scalar(default, column.type.arrow), n)
+
+
+def default_column(column: ColumnSchema, n: int, limits: Limits) -> Column:
+    """`default_array` for an insert of any number of rows."""
+    one = default_array(column, 1)
+    if not column.type.is_variable or one.nbytes * n <= limits.max_slice_bytes:
+        return default_array(column, n)
+    return LongColumn([one], column.type, limits, np.zeros(n, np.int64))

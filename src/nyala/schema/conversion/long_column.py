@@ -1,0 +1,447 @@
+"""A column of a batch with more text than is converted at once: the user's arrays, and which of their rows.
+
+    given      chunks of strings, views, a dictionary …, of any size        nothing is copied
+    checked    |----|----|----|----|  slices of `max_slice_bytes`           each converted, checked and freed
+    written    rows [a, b) of one new file: `slice(a, b - a).array()`       converted again by the writer
+
+An Arrow array of strings addresses 2 GiB, because its offsets have 32 bits. pyarrow raises an error above that, or
+reads past the end of memory (`cast` of views, `repeat`, `run_end_decode`). So no call here sees more than a slice.
+
+A dictionary or run-end-encoded array is its words, and for each row the place of its word. So a row number addresses a
+value of one of the sources: those of rows that are taken, sliced or joined are computed without a look at the text.
+
+Invariants
+    LC1 `array()` of a slice equals the slice of what `cast_array` would make of the whole column.
+    LC2 Memory: the sources are the user's. Besides, 4 bytes for each of their values, and 8 for each row that was
+        taken.
+    LC3 Immutable; any thread may read.
+Who keeps rows when the user's call is over copies them (`PreparedOperation.borrowed`).
+Source: Apache Arrow columnar format, "Variable-size Binary Layout" and "Variable-size Binary View Layout".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala.errors import VALUE_TOO_LARGE
+from nyala.schema.conversion.array_cast import Failure, cast_array, refuse_otherwise_meant
+from nyala.schema.limits import Limits
+from nyala.schema.types import ColumnType
+
+__all__ = ["TEXT_IDS", "Column", "LongColumn", "joined", "long_column", "row_slices", "slice_bounds"]
+
+Rows: TypeAlias = npt.NDArray[np.int64]
+
+# A value of more bytes is refused without being converted.
+_CELL_BYTES_MAX: Final = 1 << 30
+_SIZE_MAX: Final = (1 << 32) - 1
+_VIEW: Final = np.dtype("V16")
+_NOWHERE: Final = -1
+
+# pyarrow has no name for it.
+_EXTENSION: Final = 31
+_VIEWS: Final = (pa.lib.Type_STRING_VIEW, pa.lib.Type_BINARY_VIEW)
+_OFFSETS: Final[Mapping[int, str]] = {
+    pa.lib.Type_STRING: "<i4",
+    pa.lib.Type_BINARY: "<i4",
+    pa.lib.Type_LARGE_STRING: "<i8",
+    pa.lib.Type_LARGE_BINARY: "<i8",
+}
+TEXT_IDS: Final = {
+    *_VIEWS,
+    *_OFFSETS,
+    pa.lib.Type_FIXED_SIZE_BINARY,
+    pa.lib.Type_DICTIONARY,
+    pa.lib.Type_RUN_END_ENCODED,
+    _EXTENSION,
+}
+
+
+class LongColumn:
+    """A column of type `type`. Has what the write path needs of an Arrow array: `len`, `nbytes`, `take`, `slice`."""
+
+    __slots__ = ("_begin", "_length", "_limits", "_rows", "_sizes", "_sources", "_starts", "type")
+
+    def __init__(
+        self, sources: Sequence[pa.Array], type: ColumnType, limits: Limits, rows: Rows | None = None
+    ) -> None:
+        """sources: of any types that have a rule for `type`, but dictionaries and runs. rows: places in all of them,
+        one behind the other; -1: NULL; None: all of them."""
+        self.type: Final = type
+        self._sources: Final = tuple(sources)
+        self._limits: Final = limits
+        self._starts: Final = np.cumsum([0, *map(len, sources)])
+        self._sizes: Final = np.concatenate([np.empty(0, np.uint32), *map(_sizes, sources)])
+        self._rows: Rows | None = rows
+        self._begin: int = 0
+        self._length: int = int(self._starts[-1]) if rows is None else len(rows)
+
+    def _with(self, rows: Rows | None, begin: int, length: int) -> LongColumn:
+        made = object.__new__(LongColumn)
+        for name in ("type", "_sources", "_limits", "_starts", "_sizes"):
+            object.__setattr__(made, name, getattr(self, name))
+        made._rows, made._begin, made._length = rows, begin, length
+        return made
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the column as one array would have them."""
+        return self.text_bytes(0, self._length) + 4 * self._length
+
+    def text_bytes(self, lower: int, upper: int) -> int:
+        """Bytes of text in the rows [lower, upper), about."""
+        return int(self._sizes_of(lower, upper).sum(dtype=np.int64))
+
+    def _sizes_of(self, lower: int, upper: int) -> npt.NDArray[np.uint32]:
+        if self._rows is None:
+            return self._sizes[self._begin + lower : self._begin + upper]
+        rows = self._rows[lower:upper]
+        sizes = self._sizes.take(rows, mode="clip") if len(self._sizes) else np.zeros(len(rows), np.uint32)
+        return np.where(rows < 0, np.uint32(0), sizes)
+
+    def take(self, indices: Any) -> LongColumn:
+        """The rows at `indices`, integers without NULL. No text is read."""
+        places = np.asarray(indices, np.int64)
+        rows = places + self._begin if self._rows is None else self._rows[places]
+        return self._with(rows, 0, len(rows))
+
+    def slice(self, offset: int, length: int | None = None) -> LongColumn:
+        length = self._length - offset if length is None else min(length, self._length - offset)
+        if self._rows is None:
+            return self._with(None, self._begin + offset, length)
+        return self._with(self._rows[offset : offset + length], 0, length)
+
+    def parts(self) -> Iterator[LongColumn]:
+        """The rows in slices of at most `max_slice_bytes` of text, or of one row."""
+        for lower, upper in slice_bounds(self._sizes_of(0, self._length), self._limits.max_slice_bytes):
+            yield self.slice(lower, upper - lower)
+
+    def array(self) -> pa.Array:
+        """The rows as one array in the type's Arrow form; NULL where a value cannot be one. They must have less than
+        2 GiB of text."""
+        if self._rows is None:
+            end = self._begin + self._length
+            parts = [
+                self._cast(source, lower, upper) for source, lower, upper in self._within(self._begin, end)
+            ]
+            return _one(parts, self.type)
+        wanted, back = np.unique(self._rows, return_inverse=True)
+        has_null = bool(len(wanted)) and wanted[0] < 0
+        wanted = wanted[int(has_null) :]
+        parts = [
+            self._cast(_taken(self._sources[number], wanted[lower:upper] - self._starts[number]))
+            for number, lower, upper in _runs(np.searchsorted(wanted, self._starts))
+        ]
+        values = _one(parts, self.type)
+        if has_null:
+            return values.take(pa.array(back - 1, mask=back == 0))
+        return values if len(back) == len(wanted) and _ascends(self._rows) else values.take(pa.array(back))
+
+    def converted(self) -> tuple[pa.Array, list[Failure]]:
+        """All rows of a column whose type is no text, and those that failed. Of a column as it was given."""
+        values: list[pa.Array] = []
+        failures = list(self._failures(values))
+        array = _one(values, self.type)
+        if self._rows is not None:
+            array = array.take(pa.array(self._rows, mask=self._rows < 0))
+        return array, self._of_rows(failures)
+
+    def failures(self) -> list[Failure]:
+        """The rows that cannot be what the column holds. Of a column as it was given. Cost: all of it is converted."""
+        return self._of_rows(list(self._failures(None)))
+
+    def null_rows(self) -> Rows:
+        """The rows that were given as NULL."""
+        if not any(source.null_count for source in self._sources):
+            return np.empty(0, np.int64) if self._rows is None else np.flatnonzero(self._rows < 0)
+        null = np.concatenate([source.is_null().to_numpy(zero_copy_only=False) for source in self._sources])
+        if self._rows is None:
+            return np.flatnonzero(null[self._begin : self._begin + self._length])
+        return np.flatnonzero((self._rows < 0) | null.take(self._rows, mode="clip"))
+
+    def _failures(self, values: list[pa.Array] | None) -> Iterator[Failure]:
+        """Of the sources' values, by their places; the values as they are converted are added to `values`."""
+        for number, source in enumerate(self._sources):
+            start, end = self._starts[number], self._starts[number + 1]
+            sizes = self._sizes[start:end]
+            for lower, upper in slice_bounds(sizes, self._limits.max_slice_bytes):
+                if self.type.is_variable and sizes[lower] > _CELL_BYTES_MAX:
+                    yield Failure(
+                        np.array([start + lower]), VALUE_TOO_LARGE, [self._too_large(source, lower)]
+                    )
+                    continue
+                array, failures = self._converted(source, lower, upper)
+                if values is not None:
+                    values.append(array)
+                for failure in failures:
+                    yield Failure(failure.rows + (start + lower), failure.code, failure.messages)
+
+    def _of_rows(self, failures: list[Failure]) -> list[Failure]:
+        rows = self._rows
+        if rows is None or not failures:
+            return failures
+        found: list[Failure] = []
+        for failure in failures:
+            place = np.full(len(self._sizes), _NOWHERE)
+            place[failure.rows] = np.arange(len(failure.rows))
+            hit = np.where(rows < 0, _NOWHERE, place.take(rows, mode="clip"))
+            at = np.flatnonzero(hit >= 0)
+            if len(at):
+                found.append(Failure(at, failure.code, [failure.messages[word] for word in hit[at].tolist()]))
+        return found
+
+    def _too_large(self, source: pa.Array, row: int) -> str:
+        return (
+            f"value of {_exact_size(source, row)} bytes is too large, a cell holds at most "
+            f"{self._limits.max_cell_bytes} (max_cell_bytes)"
+        )
+
+    def _within(self, begin: int, end: int) -> Iterator[tuple[pa.Array, int, int]]:
+        for number, source in enumerate(self._sources):
+            start = int(self._starts[number])
+            lower, upper = max(begin - start, 0), min(end - start, len(source))
+            if lower < upper:
+                yield source, lower, upper
+
+    def _converted(self, source: pa.Array, lower: int, upper: int) -> tuple[pa.Array, list[Failure]]:
+        piece = _based(source.slice(lower, upper - lower))
+        return cast_array(piece, self.type, self._limits.max_cell_bytes)
+
+    def _cast(self, source: pa.Array, lower: int = 0, upper: int | None = None) -> pa.Array:
+        return self._converted(source, lower, len(source) if upper is None else upper)[0]
+
+
+Column: TypeAlias = pa.Array | LongColumn
+"""A column of a batch on its way through a write: in the type's Arrow form, or with more text than is converted at
+once."""
+
+
+def long_column(data: pa.Array | pa.ChunkedArray, type: ColumnType, limits: Limits) -> LongColumn | None:
+    """The data as a long column; None: it has little text.
+
+    Raises: SchemaError for an extension type that means something else.
+    Cost: of text with offsets a look at two of them, of views and words a look at each length.
+    """
+    if data.type.id not in TEXT_IDS:
+        return None
+    refuse_otherwise_meant(data.type, type)
+    chunks = data.chunks if isinstance(data, pa.ChunkedArray) else [data]
+    if sum(map(_text_bytes, chunks)) <= limits.max_slice_bytes:
+        return None
+    made = _taken_apart(chunks, type, limits)
+    # The longest word of a dictionary may be in no row.
+    return made if made.text_bytes(0, len(made)) > limits.max_slice_bytes else None
+
+
+def joined(columns: Sequence[Column], type: ColumnType, limits: Limits) -> LongColumn:
+    """Columns one behind the other, in the type's Arrow form or long ones."""
+    sources: list[pa.Array] = []
+    rows: list[Rows] = []
+    start = 0
+    for column in columns:
+        if isinstance(column, LongColumn):
+            own = column._rows
+            own = np.arange(column._begin, column._begin + len(column)) if own is None else own
+            rows.append(np.where(own < 0, own, own + start))
+            sources += column._sources
+            start += int(column._starts[-1])
+        else:
+            rows.append(np.arange(start, start + len(column)))
+            sources.append(column)
+            start += len(column)
+    return LongColumn(sources, type, limits, np.concatenate(rows))
+
+
+def row_slices(columns: Mapping[str, Column], count: int) -> Iterator[tuple[int, int, dict[str, pa.Array]]]:
+    """Columns of `count` rows as arrays: (lower, upper, the rows [lower, upper)); all at once if none is long."""
+    long = {name: column for name, column in columns.items() if isinstance(column, LongColumn)}
+    if not long:
+        yield 0, count, dict(columns)
+        return
+    sizes = np.zeros(count, np.int64)
+    for column in long.values():
+        sizes += column._sizes_of(0, count)
+    limit = next(iter(long.values()))._limits.max_slice_bytes
+    for lower, upper in slice_bounds(sizes, limit):
+        part = {name: column.slice(lower, upper - lower) for name, column in columns.items()}
+        arrays = {
+            name: piece.array() if isinstance(piece, LongColumn) else piece for name, piece in part.items()
+        }
+        yield lower, upper, arrays
+
+
+def slice_bounds(sizes: npt.NDArray[Any], limit: int) -> Iterator[tuple[int, int]]:
+    """[lower, upper) of neighbours whose sizes are at most `limit` in all, or of one; no row: one empty slice."""
+    ends = np.cumsum(sizes, dtype=np.int64)
+    lower = reached = 0
+    while True:
+        upper = max(int(np.searchsorted(ends, reached + limit, side="right")), lower + 1)
+        upper = min(upper, len(ends))
+        yield lower, upper
+        if upper == len(ends):
+            return
+        lower, reached = upper, int(ends[upper - 1])
+
+
+# --- sources ----------------------------------------------------------------------------------------
+
+
+def _text_bytes(array: pa.Array) -> int:
+    """At most so much text, of all rows."""
+    id = array.type.id
+    if id in _OFFSETS:
+        ends = _offsets(array)
+        return int(ends[-1]) - int(ends[0]) if len(ends) else 0
+    if id in _VIEWS:
+        return int(_sizes(array).sum(dtype=np.int64))
+    if id == pa.lib.Type_FIXED_SIZE_BINARY:
+        return int(array.type.byte_width * len(array))
+    if id == _EXTENSION:
+        return _text_bytes(array.storage)
+    if id in (pa.lib.Type_DICTIONARY, pa.lib.Type_RUN_END_ENCODED):
+        words = array.dictionary if id == pa.lib.Type_DICTIONARY else array.values
+        if isinstance(words, pa.ExtensionArray):
+            words = words.storage
+        if words.type.id not in TEXT_IDS or not len(words):
+            return 0
+        longest = _sizes(words).max() if words.type.id in (*_OFFSETS, *_VIEWS) else _text_bytes(words)
+        return int(longest) * len(array)
+    return 0
+
+
+def _taken_apart(chunks: Sequence[pa.Array], type: ColumnType, limits: Limits) -> LongColumn:
+    sources: list[pa.Array] = []
+    rows: list[Rows] = []
+    starts: dict[tuple[Any, ...], int] = {}
+    start = 0
+    is_plain = True
+    for chunk in chunks:
+        words, places = _words(chunk)
+        is_plain = is_plain and places is None
+        # Chunks often share a dictionary.
+        known = (len(words), words.offset, *[part and part.address for part in words.buffers()])
+        if places is None or known not in starts:
+            starts[known] = start
+            sources.append(words)
+            start += len(words)
+        if places is None:
+            places = np.arange(len(words))
+        rows.append(np.where(places < 0, places, places + starts[known]))
+    return LongColumn(sources, type, limits, None if is_plain else np.concatenate(rows))
+
+
+def _words(array: pa.Array) -> tuple[pa.Array, Rows | None]:
+    """An array without dictionaries, runs and extensions, and for each row its place in it; None: they are the rows."""
+    id = array.type.id
+    if id == _EXTENSION:
+        return _words(array.storage)
+    if id == pa.lib.Type_DICTIONARY:
+        codes = array.indices
+        places = (codes.fill_null(0) if codes.null_count else codes).to_numpy(zero_copy_only=False)
+        places = places.astype(np.int64)
+        if codes.null_count:
+            places[codes.is_null().to_numpy(zero_copy_only=False)] = _NOWHERE
+        words, inner = _words(array.dictionary)
+    elif id == pa.lib.Type_RUN_END_ENCODED:
+        ordinals = np.arange(array.offset, array.offset + len(array))
+        places = np.searchsorted(array.run_ends.to_numpy(), ordinals, side="right")
+        words, inner = _words(array.values)
+    else:
+        return array, None
+    if inner is None:
+        return words, places
+    return words, np.where(places < 0, places, inner.take(places, mode="clip"))
+
+
+def _offsets(array: pa.Array) -> npt.NDArray[Any]:
+    buffer = array.buffers()[1]
+    dtype = np.dtype(_OFFSETS[array.type.id])
+    if buffer is None or not len(array):
+        return np.empty(0, dtype)
+    return np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize)
+
+
+def _sizes(array: pa.Array) -> npt.NDArray[np.uint32]:
+    """Bytes of each value."""
+    id = array.type.id
+    if id in _OFFSETS:
+        sizes = np.diff(_offsets(array))
+        return (np.minimum(sizes, _SIZE_MAX) if sizes.itemsize == 8 else sizes).astype(np.uint32)
+    if id in _VIEWS:
+        lengths = _views(array)["length"]
+        if array.null_count:  # what stands where a value is NULL may be anything
+            lengths = np.where(array.is_null().to_numpy(zero_copy_only=False), 0, lengths)
+        return np.ascontiguousarray(lengths).view(np.uint32)
+    width = array.type.byte_width if id == pa.lib.Type_FIXED_SIZE_BINARY else 0
+    return np.full(len(array), width, np.uint32)
+
+
+_LENGTH_FIRST: Final = np.dtype([("length", "<i4"), ("rest", "V12")])
+
+
+def _views(array: pa.Array) -> npt.NDArray[Any]:
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.empty(0, _LENGTH_FIRST)
+    return np.frombuffer(buffer, _LENGTH_FIRST, len(array), array.offset * _VIEW.itemsize)
+
+
+def _exact_size(array: pa.Array, row: int) -> int:
+    if array.type.id in _OFFSETS:
+        return int(np.diff(_offsets(array.slice(row, 1)))[0])
+    return int(_sizes(array.slice(row, 1))[0])
+
+
+def _taken(source: pa.Array, places: Rows) -> pa.Array:
+    """`take`, of views too, which pyarrow 26 has no kernel for."""
+    if source.type.id not in _VIEWS:
+        return source.take(pa.array(places))
+    validity, _, *data = source.buffers()
+    if source.null_count:
+        valid = source.is_valid().to_numpy(zero_copy_only=False)[places]
+        validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    views = _views(source)[places]
+    return pa.Array.from_buffers(
+        source.type, len(places), [validity if source.null_count else None, pa.py_buffer(views), *data]
+    )
+
+
+def _based(array: pa.Array) -> pa.Array:
+    """Large text whose offsets begin at 0: pyarrow narrows offsets only if the last one fits into 32 bits. No copy of
+    text."""
+    if array.type.id not in (pa.lib.Type_LARGE_STRING, pa.lib.Type_LARGE_BINARY) or not len(array):
+        return array
+    ends = _offsets(array)
+    if ends[-1] < 1 << 31:
+        return array
+    validity = None
+    if array.null_count:
+        valid = array.is_valid().to_numpy(zero_copy_only=False)
+        validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    data = array.buffers()[2].slice(int(ends[0]), int(ends[-1] - ends[0]))
+    return pa.Array.from_buffers(array.type, len(array), [validity, pa.py_buffer(ends - ends[0]), data])
+
+
+def _one(parts: Sequence[pa.Array], type: ColumnType) -> pa.Array:
+    if len(parts) == 1:
+        return parts[0]
+    return pa.concat_arrays(parts) if parts else pa.array([], type.arrow)
+
+
+def _runs(bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+    """(source, lower, upper) of ascending rows that each source has, where it has any."""
+    for number, (lower, upper) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+        if lower < upper:
+            yield number, lower, upper
+
+
+def _ascends(rows: Rows) -> bool:
+    return bool((rows[1:] > rows[:-1]).all())

@@ -1,0 +1,194 @@
+"""A pyarrow expression as a tree of ours, so that NaN compares in it as in every other condition.
+
+    pc.field("x") > 1  --to_substrait-->  protobuf  --tree_of-->  Compare(Column("x"), ">", Literal(1))
+
+Arrow does not say what an expression consists of, but writes it as Substrait. Only its conditions are read here:
+comparisons, isin, is_null, is_valid, is_nan, AND, OR and NOT of columns and constants. For anything else there is no
+tree, and Arrow evaluates the expression.
+Source: Substrait, proto/substrait/algebra.proto and extended_expression.proto; protobuf's wire format.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.schema.expressions.literals import normalise
+from nyala.schema.expressions.nodes import (
+    Column,
+    InList,
+    IsNull,
+    IsTrue,
+    Literal,
+    Node,
+    all_of,
+    any_of,
+    compare,
+    negate,
+    parts_of,
+)
+from nyala.schema.schema import Schema
+
+__all__ = ["tree_of"]
+
+_OPERATORS: Final = {"equal": "=", "not_equal": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_INTEGERS: Final = (2, 3, 5, 7)  # fields of Literal: i8, i16, i32, i64
+
+
+class _UnknownError(Exception):
+    """The expression has a part that is not read here."""
+
+
+def tree_of(expression: pc.Expression, schema: Schema) -> Node | None:
+    """The tree of a condition, or None. Its columns are those of the schema, whatever they are called."""
+    # Arrow casts a column beside a constant of another type, which Substrait cannot say; a double holds both.
+    for integer_bits in (32, 64):
+        widened = [
+            field.with_type(pa.float64()) if _is_number(field.type, integer_bits) else field
+            for field in schema.arrow_schema()
+        ]
+        try:
+            message = list(_fields(memoryview(bytes(expression.to_substrait(pa.schema(widened))))))
+            return _condition(message, schema.names, exact_doubles=integer_bits == 64)
+        except (
+            pa.ArrowException,
+            _UnknownError,
+            KeyError,
+            ValueError,
+            IndexError,
+            OverflowError,
+            struct.error,
+        ):
+            pass
+    return None
+
+
+def _is_number(type: pa.DataType, integer_bits: int) -> bool:
+    """Whether it is a float, or an integer of at most so many bits."""
+    types = pa.types
+    return bool(types.is_floating(type) or (types.is_integer(type) and type.bit_width <= integer_bits))
+
+
+def _condition(message: list[tuple[int, Any]], names: Sequence[str], *, exact_doubles: bool) -> Node:
+    functions = {}
+    for declaration in _all(message, 2):
+        for function in _all(_fields(declaration), 3):
+            said = dict(_fields(function))
+            functions[said.get(2, 0)] = bytes(said[3]).decode()
+    (referred,) = _all(message, 3)
+    tree = _node(_one(referred, 1), functions, names)
+    if exact_doubles and any(abs(number) >= 2**53 for number in _numbers(tree)):
+        raise _UnknownError  # it may have been another integer
+    return tree
+
+
+def _numbers(node: Node) -> Iterator[decimal.Decimal]:
+    values = [node.value] if isinstance(node, Literal) else node.literals if isinstance(node, InList) else ()
+    yield from (value for value in values if isinstance(value, decimal.Decimal))
+    for part in parts_of(node):
+        yield from _numbers(part)
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
+    """The fields of a protobuf message: number, and an int or the bytes."""
+    place = 0
+
+    def number() -> int:
+        nonlocal place
+        value = shift = 0
+        while True:
+            byte = data[place]
+            place += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while place < len(data):
+        key = number()
+        kind = key & 7
+        if kind == 0:
+            yield key >> 3, number()
+            continue
+        if kind not in (1, 2, 5):
+            raise _UnknownError
+        size = {1: 8, 5: 4}.get(kind) or (number() if kind == 2 else 0)
+        yield key >> 3, data[place : place + size]
+        place += size
+
+
+def _all(fields: Any, wanted: int) -> list[Any]:
+    return [value for field, value in fields if field == wanted]
+
+
+def _one(message: Any, wanted: int) -> Any:
+    (found,) = _all(_fields(message), wanted)
+    return found
+
+
+def _node(message: Any, functions: dict[int, str], names: Sequence[str]) -> Node:
+    ((kind, content),) = _fields(message)
+    if kind == 1:
+        return Literal(_literal(content))
+    if kind == 2:
+        segment = dict(_fields(_one(_one(content, 1), 2)))
+        return Column(names[segment.get(1, 0)])
+    if kind == 8:
+        fields = list(_fields(content))
+        part = _node(_all(fields, 1)[0], functions, names)
+        values = [_literal(_one(option, 1)) for option in _all(fields, 2)]
+        # Arrow's isin is never NULL, and a NULL in the list is found.
+        listed: Node = IsTrue(InList(part, tuple(value for value in values if value is not None)))
+        return any_of((listed, IsNull(part))) if None in values else listed
+    if kind != 3:
+        raise _UnknownError
+    fields = list(_fields(content))
+    function = functions[dict(fields).get(1, 0)]
+    parts = [_node(_one(argument, 3), functions, names) for argument in _all(fields, 4)]
+    match function, parts:
+        case "and", _:
+            return all_of(parts)
+        case "or", _:
+            return any_of(parts)
+        case "not", [part]:
+            return negate(part)
+        case (("is_null" | "is_not_null"), [part]):
+            return IsNull(part, function == "is_not_null")
+        case "is_nan", [part]:
+            return compare(part, "=", Literal(normalise(float("nan"))))
+        case _, [left, right] if function in _OPERATORS:
+            return compare(left, _OPERATORS[function], right)
+    raise _UnknownError
+
+
+def _literal(message: Any) -> Any:
+    found = [(kind, value) for kind, value in _fields(message) if kind not in (50, 51)]  # nullable, variation
+    ((kind, value),) = found
+    if kind == 1:
+        return bool(value)
+    if kind in _INTEGERS:
+        return value - (1 << 64) if value >= 1 << 63 else value
+    if kind in (10, 11):
+        return normalise(struct.unpack("<f" if kind == 10 else "<d", value)[0])
+    if kind == 12:
+        return bytes(value).decode()
+    if kind == 13:
+        return bytes(value)
+    if kind == 14:
+        return _EPOCH + dt.timedelta(microseconds=value - (1 << 64) if value >= 1 << 63 else value)
+    if kind == 16:
+        return (_EPOCH + dt.timedelta(days=value - (1 << 64) if value >= 1 << 63 else value)).date()
+    if kind == 24:
+        fields = dict(_fields(value))
+        unscaled = int.from_bytes(fields[1], "little", signed=True)
+        return decimal.Decimal(unscaled).scaleb(-fields.get(3, 0), decimal.Context(prec=80))
+    if kind == 29:
+        return None
+    raise _UnknownError

@@ -1,0 +1,566 @@
+"""The functions of expressions, and CAST: from typed arguments to a computed value.
+
+Each entry of `FUNCTIONS` says how many arguments a function takes and builds its value; docs/how-to/expressions.md
+has one line for each, which a test compares with this table. Results are DuckDB's, but where that page says otherwise.
+"""
+
+from __future__ import annotations
+
+import decimal
+import functools
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.errors import InvalidArgumentError, SchemaError
+from nyala.schema.arrow_values import validity
+from nyala.schema.conversion.array_cast import cast_array
+from nyala.schema.expressions.values import (
+    DOUBLE,
+    INT,
+    NOT_CAST,
+    OVERFLOW,
+    TIMESTAMP,
+    BoundValues,
+    CaseValue,
+    Checked,
+    Coalesce,
+    Computed,
+    ConstantValue,
+    Extreme,
+    Value,
+    arithmetic,
+    cast_to,
+    is_decimal,
+    is_number,
+    number_values,
+    to_double,
+    unify,
+    with_nulls_of,
+)
+from nyala.schema.types import ColumnType, parse_type
+
+__all__ = ["FUNCTIONS", "Function", "build_cast", "concatenation", "negation"]
+
+_STRING: Final = pa.string()
+_BINARY: Final = pa.binary()
+_BOOL: Final = pa.bool_()
+_DATE: Final = pa.date32()
+_DIGITS_MAX: Final = 38
+# Half away from zero, as in SQL; Python and Arrow round half to even.
+_HALF: Final = "half_towards_infinity"
+
+
+class Function(NamedTuple):
+    """least, most: how many arguments it takes. build: the value of arguments that are not all NULL."""
+
+    name: str
+    least: int
+    most: int
+    build: Callable[..., Value]
+
+
+FUNCTIONS: Final[dict[str, Function]] = {}
+
+
+def _add(names: str, least: int, most: int, build: Callable[..., Value]) -> None:
+    """names: the function's own, and others that mean it."""
+    first, *_ = names.split()
+    for name in names.split():
+        FUNCTIONS[name] = Function(first, least, most, build)
+
+
+# --- arguments --------------------------------------------------------------------------------------
+
+
+def _takes(name: str, value: Value, wanted: str, *types: pa.DataType) -> None:
+    """Raises: SchemaError unless the argument has one of the types; of numbers when none is named."""
+    if value.is_null or (value.type in types if types else is_number(value)):
+        return
+    raise SchemaError(f"{name}() takes {wanted}, not {value.kind}")
+
+
+def _constant(name: str, value: Value, wanted: str, type: pa.DataType) -> Any:
+    """The Python value of an argument that must be the same in every row."""
+    found = value.scalar.as_py() if isinstance(value, ConstantValue) and value.type == type else None
+    if found is None:
+        raise SchemaError(f"{name}() takes {wanted} that is the same for every row")
+    return found
+
+
+def _of_text(
+    name: str, function: Callable[[pa.Array], pa.Array], type: pa.DataType = _STRING
+) -> Callable[..., Value]:
+    def build(value: Value) -> Value:
+        _takes(name, value, "text", _STRING)
+        return Computed(function, type, cast_to(value, _STRING))
+
+    return build
+
+
+def _of_double(name: str, function: Any) -> Callable[..., Value]:
+    def computed(array: pa.Array) -> pa.Array:
+        with np.errstate(all="ignore"):
+            return with_nulls_of(function(number_values(array)), array)
+
+    def build(value: Value) -> Value:
+        _takes(name, value, "a number")
+        return Computed(computed, DOUBLE, cast_to(value, DOUBLE))
+
+    return build
+
+
+# --- text -------------------------------------------------------------------------------------------
+
+
+def concatenation(left: Value, right: Value) -> Value:
+    """a || b of text or binary; NULL if one of them is."""
+    for value in (left, right):
+        if value.type not in (_STRING, _BINARY) and not value.is_null:
+            raise SchemaError(f"|| joins text or binary, not {value.kind}: write CAST(… AS string)")
+    types = {value.type for value in (left, right) if not value.is_null}
+    if len(types) > 1:
+        raise SchemaError("|| joins two texts or two binary values, not one of each")
+    if not types:
+        return left
+    (type,) = types
+    nothing = pa.scalar("" if type == _STRING else b"", type)
+    return Computed(
+        lambda a, b: pc.binary_join_element_wise(a, b, nothing),
+        type,
+        cast_to(left, type),
+        cast_to(right, type),
+    )
+
+
+def _concat(*parts: Value) -> Value:
+    empty = ConstantValue(pa.scalar(""))
+    for part in parts:
+        _takes("concat", part, "text", _STRING)
+    texts: list[Value] = [Coalesce((cast_to(part, _STRING), empty)) for part in parts]
+    return functools.reduce(concatenation, texts)
+
+
+def _length(value: Value) -> Value:
+    _takes("length", value, "text or binary", _STRING, _BINARY)
+    return Computed(pc.binary_length if value.type == _BINARY else pc.utf8_length, INT, _text_if_null(value))
+
+
+def _text_if_null(value: Value) -> Value:
+    return cast_to(value, _STRING) if value.is_null else value
+
+
+def _trim(name: str, function: Callable[..., pa.Array]) -> Callable[..., Value]:
+    def build(value: Value, characters: Value | None = None) -> Value:
+        _takes(name, value, "text", _STRING)
+        these = " " if characters is None else _constant(name, characters, "characters", _STRING)
+        return Computed(
+            lambda array: function(array, these) if these else array, _STRING, cast_to(value, _STRING)
+        )
+
+    return build
+
+
+def _substr(value: Value, start: Value, length: Value | None = None) -> Value:
+    _takes("substr", value, "text", _STRING)
+    first = _constant("substr", start, "a start", INT)
+    count = None if length is None else _constant("substr", length, "a length", INT)
+    if count is not None and count < 0:
+        raise InvalidArgumentError("substr() takes a length of 0 or more")
+    return Computed(lambda array: _sliced(array, first, count), _STRING, cast_to(value, _STRING))
+
+
+def _sliced(array: pa.Array, first: int, count: int | None) -> pa.Array:
+    """From the first character (1) on, from the end where negative; the characters before the text count too."""
+    if first >= 0:
+        stop = None if count is None else max(0, first - 1 + count)
+        return pc.utf8_slice_codeunits(array, max(0, first - 1), stop)
+    if count is None:
+        return pc.utf8_slice_codeunits(array, first)
+    # From the end: first what stands from there on, then so many of it.
+    short = pc.less(pc.utf8_length(array), -first)
+    tail = pc.utf8_slice_codeunits(array, first)
+    missing = pc.add(pc.utf8_length(array), first)  # negative where the text is shorter
+    if not pc.any(short).as_py():
+        return pc.utf8_slice_codeunits(tail, 0, count)
+    parts = pc.utf8_slice_codeunits(tail, 0, count)
+    for lack in pc.unique(missing.filter(short.fill_null(False))).to_pylist():
+        cut = pc.utf8_slice_codeunits(tail, 0, max(0, count + lack))
+        parts = pc.if_else(pc.equal(missing, lack), cut, parts)
+    return parts
+
+
+def _side(name: str, function: Callable[[pa.Array, int], pa.Array]) -> Callable[..., Value]:
+    def build(value: Value, count: Value) -> Value:
+        _takes(name, value, "text", _STRING)
+        number = _constant(name, count, "a number of characters", INT)
+        if number < 0:
+            raise InvalidArgumentError(f"{name}() takes a number of characters, 0 or more")
+        return Computed(lambda array: function(array, number), _STRING, cast_to(value, _STRING))
+
+    return build
+
+
+def _right(array: pa.Array, count: int) -> pa.Array:
+    return pc.utf8_slice_codeunits(array, -count if count else 0, None if count else 0)
+
+
+def _replace(value: Value, old: Value, new: Value) -> Value:
+    _takes("replace", value, "text", _STRING)
+    pattern = _constant("replace", old, "a text", _STRING)
+    replacement = _constant("replace", new, "a text", _STRING)
+    return Computed(
+        lambda array: pc.replace_substring(array, pattern, replacement) if pattern else array,
+        _STRING,
+        cast_to(value, _STRING),
+    )
+
+
+def _test(name: str, function: Callable[..., pa.Array]) -> Callable[..., Value]:
+    def build(value: Value, part: Value) -> Value:
+        _takes(name, value, "text", _STRING)
+        text = _constant(name, part, "a text", _STRING)
+        return Computed(lambda array: function(array, text), _BOOL, cast_to(value, _STRING))
+
+    return build
+
+
+# --- numbers ----------------------------------------------------------------------------------------
+
+
+def negation(value: Value) -> Value:
+    if value.type == INT:
+        return arithmetic("-", ConstantValue(pa.scalar(0, INT)), value)
+    if not is_number(value) and not value.is_null:
+        raise SchemaError(f"- takes a number, not {value.kind}")
+    return value if value.is_null else Computed(pc.negate, value.type, value)
+
+
+def _abs(value: Value) -> Value:
+    _takes("abs", value, "a number")
+    if value.type != INT:
+        return value if value.is_null else Computed(pc.abs, value.type, value)
+
+    def of_integers(array: pa.Array) -> Checked:
+        return Checked(pc.abs(array), number_values(array) == np.iinfo(np.int64).min, OVERFLOW)
+
+    return Computed(of_integers, INT, value, can_fail=True)
+
+
+def _rounding(name: str, function: Callable[[pa.Array, int], pa.Array]) -> Callable[..., Value]:
+    def build(value: Value, digits: Value | None = None) -> Value:
+        _takes(name, value, "a number")
+        count = 0 if digits is None else _constant(name, digits, "a number of digits", INT)
+        if not 0 <= count <= _DIGITS_MAX:
+            raise InvalidArgumentError(
+                f"{name}() takes a number of digits in 0..{_DIGITS_MAX} after the point"
+            )
+        if value.is_null or value.type == INT or (is_decimal(value.type) and count >= value.type.scale):
+            return value  # nothing after the point, or not as much
+        if value.type == DOUBLE:
+            return Computed(lambda array: function(array, count), DOUBLE, value)
+        # One digit more before the point, which rounding may need, and as many after it as are asked for.
+        precision = min(value.type.precision + 1, 76) - value.type.scale + count
+        return Computed(
+            lambda array: function(_with_room(array), count), pa.decimal256(precision, count), value
+        )
+
+    return build
+
+
+def _with_room(array: pa.Array) -> pa.Array:
+    """A decimal with one digit more before the point."""
+    return array.cast(pa.decimal256(min(array.type.precision + 1, 76), array.type.scale))
+
+
+def _sign(value: Value) -> Value:
+    _takes("sign", value, "a number")
+    # Of NaN it is NaN, which is no integer.
+    return (
+        value
+        if value.is_null
+        else Computed(lambda array: pc.sign(to_double(array)), DOUBLE if value.type == DOUBLE else INT, value)
+    )
+
+
+def _nullif(value: Value, other: Value) -> Value:
+    left, right = unify((value, other), "nullif()")
+    if left.is_null or right.is_null:
+        return value
+    return CaseValue(
+        [BoundValues(left, "=", right, "nullif()")], [ConstantValue(pa.scalar(None, pa.null()))], value
+    )
+
+
+# --- times ------------------------------------------------------------------------------------------
+
+_UNITS: Final = ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
+
+
+def _field(
+    name: str, function: Callable[[pa.Array], pa.Array], *, of_day: bool = False
+) -> Callable[..., Value]:
+    def build(value: Value) -> Value:
+        _takes(name, value, "a date or a timestamp", _DATE, TIMESTAMP)
+        return Computed(function, INT, cast_to(value, TIMESTAMP) if of_day or value.is_null else value)
+
+    return build
+
+
+def _date_trunc(unit: Value, value: Value) -> Value:
+    word = _constant("date_trunc", unit, "a unit", _STRING).lower()
+    if word not in _UNITS:
+        raise InvalidArgumentError(
+            f"date_trunc() takes one of the units {', '.join(_UNITS)}, not {word[:40]!r}"
+        )
+    _takes("date_trunc", value, "a date or a timestamp", _DATE, TIMESTAMP)
+
+    def truncated(array: pa.Array) -> pa.Array:
+        plain = array.view(pa.int64()).view(pa.timestamp("us"))
+        return pc.floor_temporal(plain, 1, word, week_starts_monday=True).view(pa.int64()).view(TIMESTAMP)
+
+    return Computed(truncated, TIMESTAMP, cast_to(value, TIMESTAMP))
+
+
+# --- CAST -------------------------------------------------------------------------------------------
+
+_WHOLE: Final = r"^\s*[+-]?[0-9]{1,38}\s*$"
+_NUMBER: Final = r"^\s*[+-]?([0-9]{1,38}(\.[0-9]{0,37})?|\.[0-9]{1,37})\s*$"
+_FLOAT: Final = r"^\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
+
+
+def build_cast(value: Value, spec: str) -> Value:
+    """CAST(value AS type). A value that the type does not hold is an error of its row."""
+    type = parse_type(spec)
+    wanted = ColumnType("string") if type.is_text else type
+    target = INT if wanted.is_integer else DOUBLE if wanted.is_floating else wanted.arrow
+    if wanted.name == "decimal":
+        target = pa.decimal256(wanted.precision, wanted.scale)
+    if value.is_null:
+        return ConstantValue(pa.scalar(None, target))
+    function = _cast_function(value, wanted)
+    if function is None:
+        raise SchemaError(f"{value.kind} cannot be cast to {wanted}")
+    return Computed(function, target, value, can_fail=True)
+
+
+def _cast_function(value: Value, wanted: ColumnType) -> Callable[[pa.Array], pa.Array | Checked] | None:
+    given = value.type
+    if wanted.is_integer:
+        if given == _STRING:
+            return lambda array: _to_integer(_parsed(array, _WHOLE, pa.decimal256(39, 0)), wanted)
+        if given == _BOOL:
+            return lambda array: array.cast(INT)
+        return (lambda array: _to_integer(array, wanted)) if is_number(value) else None
+    if wanted.name == "decimal":
+        if given == _STRING:
+            return lambda array: _to_decimal(_parsed(array, _NUMBER, pa.decimal256(76, 37)), wanted)
+        return (lambda array: _to_decimal(array, wanted)) if is_number(value) else None
+    if wanted.is_floating:
+        if given == _STRING:
+            return lambda array: _narrowed(_parsed_floats(array), wanted)
+        return (lambda array: _narrowed(to_double(array), wanted)) if is_number(value) else None
+    if wanted.name == "bool":
+        if given == _STRING:
+            return _to_bool
+        if given == _BOOL:
+            return lambda array: array
+        return (lambda array: pc.not_equal(to_double(array), 0.0)) if is_number(value) else None
+    if wanted.name == "string":
+        return None if given == _BINARY else _to_text
+    if wanted.name == "binary":
+        return (lambda array: array.cast(_BINARY)) if given in (_STRING, _BINARY) else None
+    if given == TIMESTAMP and wanted.name == "date":
+        return lambda array: pc.floor_temporal(array.view(INT).view(pa.timestamp("us")), 1, "day").cast(_DATE)
+    if given in (_STRING, _DATE, TIMESTAMP):
+        return lambda array: _by_table(array, wanted)
+    return None
+
+
+def _parsed(array: pa.Array, pattern: str, type: pa.DataType) -> Checked:
+    good = pc.match_substring_regex(array, pattern).fill_null(False)
+    texts = pc.utf8_trim_whitespace(pc.if_else(good, array, pa.scalar(None, _STRING)))
+    return Checked(texts.cast(type), ~good.to_numpy(zero_copy_only=False), NOT_CAST)
+
+
+def _parsed_floats(array: pa.Array) -> Checked:
+    text = pc.utf8_lower(pc.utf8_trim_whitespace(array))
+    special = {"nan": "nan", "inf": "inf", "infinity": "inf", "-inf": "-inf", "-infinity": "-inf"}
+    known = pc.is_in(text, value_set=pa.array(list(special)))
+    good = pc.or_(pc.match_substring_regex(text, _FLOAT), known).fill_null(False)
+    plain = pc.replace_substring_regex(pc.replace_substring(text, "infinity", "inf"), r"^\+", "")
+    return Checked(
+        pc.if_else(good, plain, pa.scalar(None, _STRING)).cast(DOUBLE),
+        ~good.to_numpy(zero_copy_only=False),
+        NOT_CAST,
+    )
+
+
+def _taken(given: pa.Array | Checked) -> tuple[pa.Array, Any]:
+    return (given.array, given.bad) if isinstance(given, Checked) else (given, np.zeros(len(given), np.bool_))
+
+
+def _valid(array: pa.Array) -> Any:
+    valid = validity(array)
+    return np.ones(len(array), np.bool_) if valid is None else valid
+
+
+def _checked(array: pa.Array, source: pa.Array, bad: Any, lost: Any) -> Checked:
+    """The rows that are bad are no NULL: `Checked` wants a value there."""
+    bad = bad | lost
+    filler = pa.scalar(decimal.Decimal(0) if is_decimal(array.type) else 0, array.type)
+    if bad.any() and array.null_count:
+        array = pc.if_else(pa.array(bad), filler, array)
+    return Checked(array, bad, NOT_CAST)
+
+
+def _to_integer(given: pa.Array | Checked, wanted: ColumnType) -> Checked:
+    source, bad = _taken(given)
+    assert wanted.value_min is not None and wanted.value_max is not None
+    valid = _valid(source)
+    if source.type == INT:
+        numbers = number_values(source)
+    elif source.type == DOUBLE:
+        values = np.rint(np.where(valid, number_values(source), 0.0))
+        lost = ~((values >= float(wanted.value_min)) & (values < float(wanted.value_max + 1)))
+        return _checked(
+            pa.array(np.where(lost, 0.0, values).astype(np.int64), mask=~valid & ~lost),
+            source,
+            bad,
+            lost & valid,
+        )
+    else:
+        rounded = pc.round(_with_room(source), 0, round_mode=_HALF) if source.type.scale else source
+        low, high = (
+            pa.scalar(decimal.Decimal(bound), pa.decimal256(19, 0))
+            for bound in (wanted.value_min, wanted.value_max)
+        )
+        wide = rounded.cast(pa.decimal256(76, source.type.scale)) if source.type.precision < 76 else rounded
+        inside = pc.and_(pc.greater_equal(wide, low), pc.less_equal(wide, high)).fill_null(False)
+        kept = pc.if_else(inside, wide, pa.scalar(None, wide.type))
+        lost = valid & ~inside.to_numpy(zero_copy_only=False)
+        return _checked(kept.cast(pa.decimal256(76, 0)).cast(INT), source, bad, lost)
+    lost = valid & ~((numbers >= wanted.value_min) & (numbers <= wanted.value_max))
+    return _checked(source, source, bad, lost)
+
+
+def _to_decimal(given: pa.Array | Checked, wanted: ColumnType) -> Checked:
+    source, bad = _taken(given)
+    assert wanted.precision is not None and wanted.scale is not None
+    target = pa.decimal256(wanted.precision, wanted.scale)
+    valid = _valid(source)
+    if source.type == DOUBLE:
+        values = number_values(source)
+        with np.errstate(all="ignore"):
+            fits = np.abs(values) < 10.0 ** (wanted.precision - wanted.scale)
+        wide = pa.array(np.where(fits & valid, values, 0.0)).cast(pa.decimal256(76, wanted.scale))
+    else:
+        if source.type == INT:
+            source = source.cast(pa.decimal256(19, 0))
+        wide = source
+        if source.type.scale > wanted.scale:
+            wide = pc.round(_with_room(source), wanted.scale, round_mode=_HALF)
+        fits = np.ones(len(source), np.bool_)
+    digits = wanted.precision - wanted.scale
+    bound = pa.scalar(decimal.Decimal(10**digits), pa.decimal256(digits + 1, 0))
+    inside = pc.less(pc.abs(wide), bound).fill_null(False).to_numpy(zero_copy_only=False)
+    lost = valid & ~(fits & inside)
+    kept = pc.if_else(pa.array(valid & ~lost), wide, pa.scalar(None, wide.type))
+    return _checked(kept.cast(target), source, bad, lost)
+
+
+def _narrowed(given: pa.Array | Checked, wanted: ColumnType) -> Checked:
+    """Doubles as floats where these are wanted; a finite one does not become infinite."""
+    array, bad = _taken(given)
+    if wanted.name == "double":
+        return _checked(array, array, bad, np.zeros(len(array), np.bool_))
+    values = number_values(array)
+    with np.errstate(over="ignore", under="ignore"):
+        floats = values.astype(np.float32).astype(np.float64)
+    lost = np.isinf(floats) & ~np.isinf(values)
+    return _checked(with_nulls_of(floats, array), array, bad, lost)
+
+
+def _to_bool(array: pa.Array) -> Checked:
+    text = pc.utf8_lower(pc.utf8_trim_whitespace(array))
+    yes = pc.is_in(text, value_set=pa.array(["true", "t", "1", "yes", "y"]))
+    no = pc.is_in(text, value_set=pa.array(["false", "f", "0", "no", "n"]))
+    known = pc.or_(yes, no).to_numpy(zero_copy_only=False)
+    return Checked(pc.if_else(array.is_null(), pa.scalar(None, _BOOL), yes), ~known & _valid(array), NOT_CAST)
+
+
+def _to_text(array: pa.Array) -> pa.Array:
+    if array.type == _STRING:
+        return array
+    text = array.cast(_STRING)
+    if array.type == DOUBLE:
+        return pc.replace_substring_regex(text, r"^(-?[0-9]+)$", r"\1.0")
+    if array.type == TIMESTAMP:
+        return pc.replace_substring_regex(pc.replace_substring_regex(text, r"Z$", ""), r"\.?0*$", "")
+    return text
+
+
+def _by_table(array: pa.Array, wanted: ColumnType) -> Checked:
+    """As values are cast that a user writes."""
+    result, failures = cast_array(array, wanted)
+    bad = np.zeros(len(array), np.bool_)
+    for failure in failures:
+        bad[failure.rows] = True
+    if bad.any():
+        zero = pa.scalar(0, INT).cast(pa.int64()) if wanted.name == "timestamp" else pa.scalar(0, pa.int32())
+        result = pc.if_else(pa.array(bad), zero.cast(wanted.arrow), result)
+    return Checked(result, bad, NOT_CAST)
+
+
+# --- the table --------------------------------------------------------------------------------------
+
+_MANY: Final = 300
+_add("lower lcase", 1, 1, _of_text("lower", pc.utf8_lower))
+_add("upper ucase", 1, 1, _of_text("upper", pc.utf8_upper))
+_add("length len char_length", 1, 1, _length)
+_add("trim", 1, 2, _trim("trim", pc.utf8_trim))
+_add("ltrim", 1, 2, _trim("ltrim", pc.utf8_ltrim))
+_add("rtrim", 1, 2, _trim("rtrim", pc.utf8_rtrim))
+_add("substr substring", 2, 3, _substr)
+_add("left", 2, 2, _side("left", lambda array, count: pc.utf8_slice_codeunits(array, 0, count)))
+_add("right", 2, 2, _side("right", _right))
+_add("replace", 3, 3, _replace)
+_add("concat", 1, _MANY, _concat)
+_add("starts_with prefix", 2, 2, _test("starts_with", pc.starts_with))
+_add("ends_with suffix", 2, 2, _test("ends_with", pc.ends_with))
+_add("contains", 2, 2, _test("contains", pc.match_substring))
+_add("abs", 1, 1, _abs)
+_add("round", 1, 2, _rounding("round", lambda array, digits: pc.round(array, digits, round_mode=_HALF)))
+_add("floor", 1, 1, _rounding("floor", lambda array, _: pc.floor(array)))
+_add("ceil ceiling", 1, 1, _rounding("ceil", lambda array, _: pc.ceil(array)))
+_add("trunc", 1, 1, _rounding("trunc", lambda array, _: pc.trunc(array)))
+_add("sign", 1, 1, _sign)
+_add("sqrt", 1, 1, _of_double("sqrt", np.sqrt))
+_add("exp", 1, 1, _of_double("exp", np.exp))
+_add("ln", 1, 1, _of_double("ln", np.log))
+_add("log10 log", 1, 1, _of_double("log10", np.log10))
+_add("power pow", 2, 2, functools.partial(arithmetic, "power"))
+_add("mod", 2, 2, functools.partial(arithmetic, "%"))
+_add("coalesce ifnull", 1, _MANY, lambda *parts: Coalesce(parts))
+_add("nullif", 2, 2, _nullif)
+_add("greatest", 1, _MANY, lambda *parts: Extreme(">", parts, "greatest"))
+_add("least", 1, _MANY, lambda *parts: Extreme("<", parts, "least"))
+_add("year", 1, 1, _field("year", pc.year))
+_add("quarter", 1, 1, _field("quarter", pc.quarter))
+_add("month", 1, 1, _field("month", pc.month))
+_add("week", 1, 1, _field("week", pc.iso_week))
+_add("day", 1, 1, _field("day", pc.day))
+_add(
+    "dayofweek",
+    1,
+    1,
+    _field("dayofweek", functools.partial(pc.day_of_week, count_from_zero=True, week_start=7)),
+)
+_add("dayofyear", 1, 1, _field("dayofyear", pc.day_of_year))
+_add("hour", 1, 1, _field("hour", pc.hour, of_day=True))
+_add("minute", 1, 1, _field("minute", pc.minute, of_day=True))
+_add("second", 1, 1, _field("second", pc.second, of_day=True))
+_add("date_trunc", 2, 2, _date_trunc)

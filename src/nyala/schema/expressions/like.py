@@ -1,0 +1,140 @@
+"""SQL's LIKE: its pattern taken apart, and the cheapest Arrow function that matches it.
+
+    'ab%'    -> starts with            'ab'       -> equals
+    '%ab'    -> ends with              'a_c%'     -> regular expression \\Aa.c.*\\z over whole characters
+    '%ab%'   -> contains
+
+Arrow's own `match_like` is not used: there a backslash always escapes. RE2 matches in linear time, whatever the
+pattern; what it cannot compile in its memory is refused when the predicate is bound.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.errors import InvalidArgumentError
+from nyala.lazy_values import LazyValues, lazy_value
+from nyala.schema.expressions.literals import quote
+
+__all__ = ["LikePattern", "parse_like", "text_after_prefix"]
+
+_ANY: Final = 0  # %
+_ONE: Final = 1  # _
+_SURROGATES: Final = (0xD800, 0xDFFF)
+
+
+@dataclass(frozen=True)
+class LikePattern(LazyValues):
+    """A pattern as a sequence of literal texts and wildcards. Two texts never follow one another."""
+
+    parts: tuple[str | int, ...]
+    any_case: bool = False
+    """ILIKE: the texts of `parts` are in lower case, as what is matched will be."""
+
+    @property
+    def exact(self) -> str | None:
+        """The only text that matches, if there is one."""
+        if not self.parts:
+            return ""
+        return self.parts[0] if len(self.parts) == 1 and isinstance(self.parts[0], str) else None
+
+    @property
+    def prefix(self) -> str:
+        """What every match begins with."""
+        return self.parts[0] if self.parts and isinstance(self.parts[0], str) else ""
+
+    @property
+    def is_any(self) -> bool:
+        """Whether every text matches."""
+        return self.parts == (_ANY,)
+
+    def match(self, array: pa.Array) -> pa.Array:
+        """Boolean array; NULL where `array` is. One Arrow call."""
+        parts = self.parts
+        if self.any_case:
+            array = pc.utf8_lower(array)
+        if self.exact is not None:
+            return pc.equal(array, pa.scalar(self.exact, array.type))
+        if len(parts) == 2 and isinstance(parts[0], str) and parts[1] == _ANY:
+            return pc.starts_with(array, parts[0])
+        if len(parts) == 2 and isinstance(parts[1], str) and parts[0] == _ANY:
+            return pc.ends_with(array, parts[1])
+        if len(parts) == 3 and isinstance(parts[1], str) and parts[0] == parts[2] == _ANY:
+            return pc.match_substring(array, parts[1])
+        return pc.match_substring_regex(array, self._regex)
+
+    @lazy_value
+    def _regex(self) -> str:
+        wildcards = {_ANY: ".*", _ONE: "."}
+        body = "".join(wildcards[p] if isinstance(p, int) else _quote_regex(p) for p in self.parts)
+        return rf"(?s)\A{body}\z"
+
+    def compile(self, where: str) -> None:
+        """Let Arrow compile it once. Raises: InvalidArgumentError when it is too large for that."""
+        try:
+            self.match(pa.array([""], pa.string()))
+        except pa.ArrowInvalid as error:
+            reason = str(error).splitlines()[0][:100]
+            raise InvalidArgumentError(
+                f"{where}the LIKE pattern is too large ({reason}); shorten it"
+            ) from None
+
+
+def parse_like(pattern: str, escape: str | None, where: str, any_case: bool = False) -> LikePattern:
+    """A LIKE pattern taken apart. Raises: InvalidArgumentError beginning with `where`."""
+    if escape is not None and len(escape) != 1:
+        raise InvalidArgumentError(f"{where}ESCAPE takes one character, not {quote(escape)}")
+    parts: list[str | int] = []
+    text: list[str] = []
+
+    def end_text() -> None:
+        if text:
+            parts.append("".join(text))
+            text.clear()
+
+    characters = iter(pattern)
+    for char in characters:
+        if char == escape:
+            following = next(characters, None)
+            if following not in ("%", "_", escape):
+                raise InvalidArgumentError(
+                    f"{where}in the LIKE pattern {quote(pattern)} the escape {escape!r} stands before "
+                    f"{'the end' if following is None else repr(following)}; "
+                    f"only %, _ and {escape!r} itself can be escaped"
+                )
+            text.append(following)
+        elif char == "%":
+            end_text()
+            if not parts or parts[-1] != _ANY:
+                parts.append(_ANY)
+        elif char == "_":
+            end_text()
+            parts.append(_ONE)
+        else:
+            text.append(char)
+    end_text()
+    if any_case:
+        parts = [pc.utf8_lower(pa.scalar(part)).as_py() if isinstance(part, str) else part for part in parts]
+    return LikePattern(tuple(parts), any_case)
+
+
+def _quote_regex(text: str) -> str:
+    # RE2 takes every character as itself but these; NUL would end its pattern.
+    return re.sub(r"[\\.+*?()|\[\]{}^$]", lambda match: "\\" + match.group(), text).replace("\0", r"\x00")
+
+
+def text_after_prefix(prefix: str) -> str | None:
+    """The least text greater than all that begin with `prefix`; None when there is none."""
+    code_points: list[Any] = [ord(char) for char in prefix]
+    while code_points:
+        following = code_points.pop() + 1
+        if _SURROGATES[0] <= following <= _SURROGATES[1]:
+            following = _SURROGATES[1] + 1  # no UTF-8 text holds a surrogate
+        if following <= 0x10FFFF:
+            return "".join(map(chr, [*code_points, following]))
+    return None

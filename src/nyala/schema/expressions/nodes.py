@@ -1,0 +1,703 @@
+"""The one tree of conditions and expressions, before its table is known; `col()` and `expr()` build it.
+
+    (col("host") == "a") & (col("n") + 1 > 5)      host = 'a' AND n + 1 > 5
+              |  `parse` reads the text, `str()` writes it; both give the same tree
+              v
+    And((Compare(Column("host"), "=", Literal("a")), Compare(Call("+", (Column("n"), Literal(1))), ">", Literal(5))))
+
+Invariants
+    N1  Nodes are immutable and hold only names, literal values and nodes, for a long list an Arrow array; so they
+        compare, hash and go through JSON.
+    N2  parse(str(p)) == p, but for ArrowExpression, which has no text. NaN and infinities are written DOUBLE 'NaN'.
+    N3  An And holds no And as a part and an Or no Or: a chain of a thousand terms is one flat node.
+
+Conditions combine with & | ~; `and`, `or`, `not` and chains such as 1 < col("x") < 5 raise, for Python would
+quietly drop one side.
+Source: shared contract, "Read"; docs/how-to/expressions.md.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.errors import InvalidArgumentError
+from nyala.schema.equality import compared_as_tuples
+from nyala.schema.expressions import literals
+from nyala.schema.expressions.literals import iso_text, normalise, quote
+from nyala.schema.expressions.value_lists import as_array, literals_of
+
+__all__ = [
+    "OPERATORS",
+    "RESERVED",
+    "TREE_DEPTH_MAX",
+    "And",
+    "ArrowExpression",
+    "Call",
+    "Case",
+    "Cast",
+    "Column",
+    "Compare",
+    "Expr",
+    "InList",
+    "IsNull",
+    "IsTrue",
+    "Like",
+    "Literal",
+    "Node",
+    "Not",
+    "Or",
+    "Row",
+    "RowIn",
+    "all_of",
+    "any_of",
+    "as_node",
+    "check_depth",
+    "col",
+    "compare",
+    "is_distinct",
+    "mapped",
+    "names_in",
+    "negate",
+    "parts_of",
+]
+
+OPERATORS: Final = ("=", "<>", "<", "<=", ">", ">=")
+FLIPPED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}  # 5 < x is x > 5
+# A column of such a name is written in double quotes.
+RESERVED: Final = frozenset(
+    "AND OR NOT IN IS NULL LIKE BETWEEN ESCAPE TRUE FALSE CASE WHEN THEN ELSE END".split()
+)
+TREE_DEPTH_MAX: Final = 220  # a text of DEPTH_MAX parentheses has at most two levels each
+_PLAIN_NAME: Final = re.compile(r"[^\W\d]\w*")
+
+
+class Node:
+    """A condition or a value, computed from a row. `str()` is its SQL text, which parses to an equal tree."""
+
+    def __and__(self, other: Any) -> Node:
+        return all_of((self, as_node(other)))
+
+    def __or__(self, other: Any) -> Node:
+        return any_of((self, as_node(other)))
+
+    # For `col("a") & (col("b") > 1)`, where Python calls the right operand.
+    def __rand__(self, other: Any) -> Node:
+        return all_of((as_node(other), self))
+
+    def __ror__(self, other: Any) -> Node:
+        return any_of((as_node(other), self))
+
+    def __invert__(self) -> Node:
+        return negate(self)
+
+    def __bool__(self) -> NoReturn:
+        raise InvalidArgumentError(
+            f"the predicate {quote(str(self))} is not true or false by itself; combine predicates with & | ~ in "
+            "parentheses, not with and, or, not or a chain of comparisons"
+        )
+
+    def __str__(self) -> str:
+        check_depth(self)
+        return _to_sql(self)[0]
+
+
+@dataclass(frozen=True)
+class Column(Node):
+    """A column's value. quoted: it was written in double quotes, by somebody who may have meant a text."""
+
+    name: str
+    quoted: bool = field(default=False, compare=False)
+
+
+@compared_as_tuples
+@dataclass(frozen=True)
+class Literal(Node):
+    """The same value in every row."""
+
+    value: literals.Literal
+
+
+@dataclass(frozen=True)
+class Compare(Node):
+    """left op right; NULL if one of them is. Made by `compare`, which puts a literal on the right."""
+
+    left: Node
+    op: str
+    right: Node
+
+
+@dataclass(frozen=True, eq=False)
+class InList(Node):
+    """part IN (values). None among them makes every row that matches no other value NULL, as in SQL.
+
+    values: an Arrow array stands for many literals of one kind: see `nyala.schema.expressions.value_lists`.
+    """
+
+    part: Node
+    values: tuple[literals.Literal, ...] | pa.Array
+
+    @property
+    def literals(self) -> tuple[literals.Literal, ...]:
+        """The values one by one."""
+        return self.values if isinstance(self.values, tuple) else literals_of(self.values)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, InList):
+            return NotImplemented
+        if self.part != other.part or len(self.values) != len(other.values):
+            return False
+        if isinstance(self.values, pa.Array) and isinstance(other.values, pa.Array):
+            if self.values.equals(other.values):
+                return True
+        return self.literals == other.literals  # an array with NaN in it does not equal itself
+
+    def __hash__(self) -> int:
+        return hash((self.part, len(self.values)))
+
+
+@dataclass(frozen=True)
+class Row(Node):
+    """(a, b): stands only in a comparison or before IN, and is in no tree that the parser gives."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class RowIn(Node):
+    """(a, b) IN ((1, 2), …)."""
+
+    parts: tuple[Node, ...]
+    rows: tuple[tuple[literals.Literal, ...], ...]
+
+
+@dataclass(frozen=True)
+class IsNull(Node):
+    """part IS [NOT] NULL. Never NULL itself."""
+
+    part: Node
+    negated: bool = False
+
+
+@dataclass(frozen=True)
+class IsTrue(Node):
+    """part IS TRUE, or with `wanted` False IS FALSE. Never NULL itself."""
+
+    part: Node
+    wanted: bool = True
+
+
+@dataclass(frozen=True)
+class Like(Node):
+    """part [NOT] LIKE pattern: % is any text, _ one character, `escape` makes the next one ordinary.
+
+    any_case: ILIKE.
+    """
+
+    part: Node
+    pattern: str
+    negated: bool = False
+    escape: str | None = None
+    any_case: bool = False
+
+
+@dataclass(frozen=True)
+class And(Node):
+    """All parts are true; FALSE wins over NULL."""
+
+    parts: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", _flat(And, self.parts))  # N3
+
+
+@dataclass(frozen=True)
+class Or(Node):
+    """One part is true; TRUE wins over NULL."""
+
+    parts: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", _flat(Or, self.parts))  # N3
+
+
+@dataclass(frozen=True)
+class Not(Node):
+    """The part is false; NULL stays NULL."""
+
+    part: Node
+
+
+@dataclass(frozen=True)
+class Call(Node):
+    """An operator (+ - * / % ||, or - of one argument) or a function of `nyala.schema.expressions.functions`."""
+
+    name: str
+    arguments: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Case(Node):
+    """CASE WHEN condition THEN value … ELSE otherwise END."""
+
+    conditions: tuple[Node, ...]
+    values: tuple[Node, ...]
+    otherwise: Node
+
+
+@dataclass(frozen=True)
+class Cast(Node):
+    """CAST(part AS type), the type by its name in the API."""
+
+    part: Node
+    type: str
+
+
+@dataclass(frozen=True, eq=False)
+class ArrowExpression(Node):
+    """A pyarrow.compute.Expression. It prunes nothing."""
+
+    expression: pc.Expression
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ArrowExpression) and bool(self.expression.equals(other.expression))
+
+    def __hash__(self) -> int:
+        return hash(str(self.expression))
+
+
+def _flat(kind: type[And] | type[Or], parts: Iterable[Node]) -> tuple[Node, ...]:
+    flat: list[Node] = []
+    for part in parts:
+        if isinstance(part, kind):
+            flat.extend(part.parts)
+        else:
+            flat.append(part)
+    return tuple(flat)
+
+
+def all_of(parts: Iterable[Node]) -> Node:
+    """AND of the parts: TRUE of none, the part itself of one."""
+    flat = _flat(And, parts)
+    return flat[0] if len(flat) == 1 else And(flat) if flat else Literal(True)
+
+
+def any_of(parts: Iterable[Node]) -> Node:
+    """OR of the parts: FALSE of none, the part itself of one."""
+    flat = _flat(Or, parts)
+    return flat[0] if len(flat) == 1 else Or(flat) if flat else Literal(False)
+
+
+def negate(part: Node) -> Node:
+    return part.part if isinstance(part, Not) else Not(part)
+
+
+def compare(left: Node | str, op: str, right: Any) -> Node:
+    """left op right. A str on the left is a column's name; a value on the right is a literal."""
+    a = Column(left) if isinstance(left, str) else left
+    b = right if isinstance(right, Node) else Literal(right)
+    if isinstance(a, Row) and isinstance(b, Row):
+        return _compare_rows(a.parts, op, b.parts)
+    if not isinstance(a, Literal):
+        return Compare(a, op, b)
+    if not isinstance(b, Literal):
+        return Compare(b, FLIPPED.get(op, op), a)
+    # 1 = 1, as programs write it that build their WHERE term by term.
+    if a.value is None or b.value is None:
+        return Literal(None)
+    return (
+        Literal(literals.holds(a.value, op, b.value))
+        if literals.of_one_kind(a.value, b.value)
+        else Compare(a, op, b)
+    )
+
+
+def _compare_rows(left: tuple[Node, ...], op: str, right: tuple[Node, ...]) -> Node:
+    """By their first elements that differ: (a, b) < (1, 2) is a < 1 OR a = 1 AND b < 2."""
+    if len(left) != len(right):
+        raise InvalidArgumentError(f"a row of {len(left)} values is compared with one of {len(right)}")
+    if op in ("=", "<>"):
+        equal = all_of(compare(a, "=", b) for a, b in zip(left, right, strict=True))
+        return equal if op == "=" else negate(equal)
+    last = len(left) - 1
+    return any_of(
+        all_of(
+            (
+                *(compare(a, "=", b) for a, b in zip(left[:place], right[:place], strict=True)),
+                compare(left[place], op if place == last else op[0], right[place]),
+            )
+        )
+        for place in range(len(left))
+    )
+
+
+def is_distinct(left: Node, right: Node) -> Node:
+    """left IS DISTINCT FROM right: whether they differ, where NULL is a value like any other."""
+    if isinstance(left, Literal):
+        left, right = right, left
+    if isinstance(right, Literal):
+        return IsNull(left, True) if right.value is None else Not(IsTrue(compare(left, "=", right)))
+    return Not(any_of((IsTrue(compare(left, "=", right)), all_of((IsNull(left), IsNull(right))))))
+
+
+# --- what stands in a tree --------------------------------------------------------------------------
+
+
+_FIELD_NAMES: Final = {
+    kind: tuple(one.name for one in fields(kind))  # type: ignore[arg-type]  # every kind is a dataclass
+    for kind in Node.__subclasses__()
+}
+
+
+def parts_of(node: Node) -> Iterator[Node]:
+    """The nodes right below."""
+    if isinstance(node, Column | Literal):
+        return
+    for name in _FIELD_NAMES[type(node)]:
+        value = getattr(node, name)
+        if isinstance(value, Node):
+            yield value
+        elif isinstance(value, tuple):
+            yield from (part for part in value if isinstance(part, Node))
+
+
+def mapped(node: Node, function: Callable[[Node], Node]) -> Node:
+    """The node with the function's results in the place of its parts."""
+    changed: dict[str, Any] = {}
+    for name in _FIELD_NAMES[type(node)]:
+        value = getattr(node, name)
+        if isinstance(value, Node):
+            changed[name] = function(value)
+        elif isinstance(value, tuple) and value and isinstance(value[0], Node):
+            changed[name] = tuple(map(function, value))
+    return replace(node, **changed) if changed else node  # type: ignore[type-var]
+
+
+def check_depth(node: Node) -> None:
+    """Raises: InvalidArgumentError for a tree too deep to be walked by recursion. Walks by levels itself."""
+    level, depth = [node], 0
+    while level:
+        depth += 1
+        if depth > TREE_DEPTH_MAX:
+            raise InvalidArgumentError(
+                f"the expression nests more than {TREE_DEPTH_MAX} levels deep; flatten it"
+            )
+        level = [inner for node in level for inner in parts_of(node)]
+
+
+def names_in(node: Node) -> frozenset[str]:
+    """The columns that a tree names; those of an ArrowExpression are not known here."""
+    if isinstance(node, Column):
+        return frozenset((node.name,))
+    return frozenset().union(*map(names_in, parts_of(node)))
+
+
+# --- col() and expr() -------------------------------------------------------------------------------
+
+
+class Expr:
+    """A value or a condition under construction: col("x") > 5, col("x") == col("y"), col("n") * 2 + 1.
+
+    Comparisons, `isin`, `is_null` and the like make conditions, which `&`, `|` and `~` combine. Arithmetic makes
+    another `Expr`. Standing alone where a condition is wanted, it is the condition that it is true.
+    """
+
+    __slots__ = ("node",)
+    __array_ufunc__ = None  # so that NumPy leaves np.int64(5) < col("x") to us
+    __hash__ = None  # type: ignore[assignment]  # == builds a predicate, so a set could not tell columns apart
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def _compare(self, op: str, other: Any) -> Node:
+        return compare(self.node, op, self._operand(other, op))
+
+    def __eq__(self, other: object) -> Node:  # type: ignore[override]
+        return self._compare("=", other)
+
+    def __ne__(self, other: object) -> Node:  # type: ignore[override]
+        return self._compare("<>", other)
+
+    def __lt__(self, other: Any) -> Node:
+        return self._compare("<", other)
+
+    def __le__(self, other: Any) -> Node:
+        return self._compare("<=", other)
+
+    def __gt__(self, other: Any) -> Node:
+        return self._compare(">", other)
+
+    def __ge__(self, other: Any) -> Node:
+        return self._compare(">=", other)
+
+    def isin(self, values: Iterable[Any]) -> Node:
+        """Equal to one of the values; of no value, for no row."""
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+            raise InvalidArgumentError(f"{self!r}.isin() takes a list of values, not {quote(values)}")
+        array = as_array(values)
+        if array is not None and not array.null_count:
+            return InList(self.node, array)
+        return InList(self.node, tuple(self._given(value) for value in values))
+
+    def between(self, lower: Any, upper: Any) -> Node:
+        """lower <= value <= upper: both bounds belong to it, as in SQL."""
+        return all_of((self._compare(">=", lower), self._compare("<=", upper)))
+
+    def is_null(self) -> Node:
+        return IsNull(self.node)
+
+    def is_not_null(self) -> Node:
+        return IsNull(self.node, negated=True)
+
+    def is_distinct_from(self, other: Any) -> Node:
+        """Whether they differ, where NULL is a value like any other."""
+        return is_distinct(self.node, Literal(None) if other is None else self._operand(other, "<>"))
+
+    def like(self, pattern: str, escape: str | None = None) -> Node:
+        """Matches an SQL pattern: % is any text, _ one character; after `escape` both are themselves."""
+        return self._like(pattern, escape, False)
+
+    def ilike(self, pattern: str, escape: str | None = None) -> Node:
+        """As `like`, in upper or lower case."""
+        return self._like(pattern, escape, True)
+
+    def _like(self, pattern: str, escape: str | None, any_case: bool) -> Node:
+        for text in (pattern, "" if escape is None else escape):
+            if not isinstance(text, str):
+                raise InvalidArgumentError(f"{self!r}.like() takes a text, not {quote(text)}")
+        return Like(self.node, pattern, False, escape, any_case)
+
+    def cast(self, type: str) -> Expr:
+        """The value as another type: col("n").cast("double")."""
+        return Expr(Cast(self.node, str(type)))
+
+    def _operand(self, other: Any, op: str) -> Node:
+        if isinstance(other, Expr):
+            return other.node
+        if isinstance(other, Node):
+            raise InvalidArgumentError(f"{self!r} {op} {quote(str(other))}: a condition is not a value")
+        return Literal(self._given(other))
+
+    def _given(self, value: Any) -> literals.Literal:
+        literal = normalise(value)
+        if literal is None:
+            # NULL equals nothing, so this would select no row; nobody who writes it in Python means that.
+            raise InvalidArgumentError(
+                f"{self!r} compared with {value!r} matches no row, for NULL equals nothing; "
+                "use .is_null() or .is_not_null()"
+            )
+        return literal
+
+    def _calculate(self, op: str, other: Any) -> Expr:
+        return Expr(Call(op, (self.node, self._operand(other, op))))
+
+    def _calculated(self, op: str, other: Any) -> Expr:
+        return Expr(Call(op, (self._operand(other, op), self.node)))
+
+    def __add__(self, other: Any) -> Expr:
+        return self._calculate("+", other)
+
+    def __radd__(self, other: Any) -> Expr:
+        return self._calculated("+", other)
+
+    def __sub__(self, other: Any) -> Expr:
+        return self._calculate("-", other)
+
+    def __rsub__(self, other: Any) -> Expr:
+        return self._calculated("-", other)
+
+    def __mul__(self, other: Any) -> Expr:
+        return self._calculate("*", other)
+
+    def __rmul__(self, other: Any) -> Expr:
+        return self._calculated("*", other)
+
+    def __truediv__(self, other: Any) -> Expr:
+        return self._calculate("/", other)
+
+    def __rtruediv__(self, other: Any) -> Expr:
+        return self._calculated("/", other)
+
+    def __mod__(self, other: Any) -> Expr:
+        return self._calculate("%", other)
+
+    def __rmod__(self, other: Any) -> Expr:
+        return self._calculated("%", other)
+
+    def __pos__(self) -> Expr:
+        return self
+
+    def __neg__(self) -> Expr:
+        return Expr(Call("-", (self.node,)))
+
+    def __abs__(self) -> Expr:
+        return Expr(Call("abs", (self.node,)))
+
+    def _unknown(self, *_: Any) -> NoReturn:
+        raise InvalidArgumentError(
+            f"{self!r}: // and ** are not supported; write nyala.expr('floor(a / b)') or nyala.expr('power(a, b)')"
+        )
+
+    __floordiv__ = __rfloordiv__ = __pow__ = __rpow__ = _unknown
+
+    def __and__(self, other: Any) -> Node:
+        return all_of((self.node, as_node(other)))
+
+    def __or__(self, other: Any) -> Node:
+        return any_of((self.node, as_node(other)))
+
+    def __rand__(self, other: Any) -> Node:
+        return all_of((as_node(other), self.node))
+
+    def __ror__(self, other: Any) -> Node:
+        return any_of((as_node(other), self.node))
+
+    def __invert__(self) -> Node:
+        return negate(self.node)
+
+    def __bool__(self) -> NoReturn:
+        raise InvalidArgumentError(
+            f"{self!r} has no value by itself; combine conditions with & | ~ in parentheses"
+        )
+
+    def __repr__(self) -> str:
+        node = self.node
+        return f"col({node.name!r})" if isinstance(node, Column) else f"expr({quote(str(node))})"
+
+
+def col(name: str) -> Expr:
+    """Return a column, to build conditions and expressions with.
+
+    Examples
+    --------
+    >>> str(col("time") >= 5)
+    'time >= 5'
+    >>> str(col("host").isin(["a", "b"]) & ~col("done"))
+    "host IN ('a', 'b') AND NOT done"
+    >>> col("n") + 1
+    expr('n + 1')
+    """
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"col() takes a text, not {quote(name)}")
+    return Expr(Column(name))
+
+
+def as_node(value: Any) -> Node:
+    """The tree of what a user built. Raises: InvalidArgumentError for what is no condition or expression."""
+    if isinstance(value, Node):
+        return value
+    if isinstance(value, Expr):
+        return value.node
+    if isinstance(value, pc.Expression):
+        return ArrowExpression(value)
+    raise InvalidArgumentError(
+        f"{quote(value)} is no condition; put comparisons in parentheses: (col('a') == 1) & (col('b') == 2)"
+    )
+
+
+# --- text -------------------------------------------------------------------------------------------
+
+# How strongly operators bind: what stands on a level needs parentheses where a higher one is wanted.
+LEVEL_OR, LEVEL_AND, LEVEL_NOT, LEVEL_IS, LEVEL_COMPARE, LEVEL_IN = 1, 2, 3, 4, 5, 6
+LEVELS: Final = {"||": 7, "+": 8, "-": 8, "*": 9, "/": 9, "%": 9}
+LEVEL_SIGN: Final = 10
+LEVEL_VALUE: Final = 11
+
+
+def name_to_sql(name: str) -> str:
+    """A column's name as text: in double quotes where it is no plain word."""
+    if _PLAIN_NAME.fullmatch(name) and name.upper() not in RESERVED:
+        return name
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal_to_sql(value: literals.Literal) -> str:
+    """A literal as text that the parser reads back."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, int | decimal.Decimal):
+        return str(value)
+    if isinstance(value, float):
+        return f"DOUBLE '{'NaN' if value != value else 'Infinity' if value > 0 else '-Infinity'}'"
+    if isinstance(value, bytes):
+        return f"X'{value.hex()}'"
+    if isinstance(value, dt.datetime):
+        return f"TIMESTAMP '{iso_text(value)}'"
+    if isinstance(value, dt.date):
+        return f"DATE '{value.isoformat()}'"
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _list(values: Iterable[literals.Literal]) -> str:
+    return f"({', '.join(map(literal_to_sql, values))})"
+
+
+def _to_sql(node: Node) -> tuple[str, int]:
+    """The text, and the level of its outermost operator."""
+    match node:
+        case Column(name):
+            return name_to_sql(name), LEVEL_VALUE
+        case Literal(value):
+            text = literal_to_sql(value)
+            return text, LEVEL_SIGN if text.startswith("-") else LEVEL_VALUE
+        case Compare(left, op, right):
+            return f"{_at(left, LEVEL_IN)} {op} {_at(right, LEVEL_IN)}", LEVEL_COMPARE
+        case InList(part) as listed:
+            return f"{_at(part, LEVEL_IN + 1)} IN {_list(listed.literals)}", LEVEL_IN
+        case Not(InList(part) as listed):
+            return f"{_at(part, LEVEL_IN + 1)} NOT IN {_list(listed.literals)}", LEVEL_IN
+        case RowIn(parts, rows):
+            return (
+                f"({', '.join(_at(part, 0) for part in parts)}) IN ({', '.join(map(_list, rows))})",
+                LEVEL_IN,
+            )
+        case Row(parts):
+            return f"({', '.join(_at(part, 0) for part in parts)})", LEVEL_VALUE
+        case IsNull(part, negated):
+            return f"{_at(part, LEVEL_IN)} IS {'NOT ' if negated else ''}NULL", LEVEL_IS
+        case IsTrue(part, wanted):
+            return f"{_at(part, LEVEL_IN)} IS {literal_to_sql(wanted)}", LEVEL_IS
+        case Like(part, pattern, negated, escape, any_case):
+            word = ("NOT " if negated else "") + ("ILIKE" if any_case else "LIKE")
+            ending = "" if escape is None else f" ESCAPE {literal_to_sql(escape)}"
+            return f"{_at(part, LEVEL_IN + 1)} {word} {literal_to_sql(pattern)}{ending}", LEVEL_IN
+        case And(parts):
+            return " AND ".join(_at(part, LEVEL_NOT) for part in parts) or "TRUE", LEVEL_AND
+        case Or(parts):
+            return " OR ".join(_at(part, LEVEL_NOT) for part in parts) or "FALSE", LEVEL_OR
+        case Not(part):
+            return f"NOT {_at(part, LEVEL_IS)}", LEVEL_NOT
+        case Call("-", (part,)):
+            return f"-{_at(part, LEVEL_VALUE)}", LEVEL_SIGN
+        case Call(op, (left, right)) if op in LEVELS:
+            level = LEVELS[op]
+            return f"{_at(left, level)} {op} {_at(right, level + 1)}", level
+        case Call(name, arguments):
+            return f"{name}({', '.join(_at(part, 0) for part in arguments)})", LEVEL_VALUE
+        case Case(conditions, values, otherwise):
+            whens = (
+                f"WHEN {_at(condition, 0)} THEN {_at(value, 0)} "
+                for condition, value in zip(conditions, values, strict=True)
+            )
+            ending = "" if otherwise == Literal(None) else f"ELSE {_at(otherwise, 0)} "
+            return f"CASE {''.join(whens)}{ending}END", LEVEL_VALUE
+        case Cast(part, spec):
+            return f"CAST({_at(part, 0)} AS {spec})", LEVEL_VALUE
+        case ArrowExpression(expression):
+            return f"<arrow expression {expression}>", LEVEL_VALUE
+    raise InvalidArgumentError(f"{type(node).__name__} is no predicate of Nyala's")
+
+
+def _at(node: Node, least: int) -> str:
+    """The text, in parentheses where its operator binds less than `least`."""
+    text, level = _to_sql(node)
+    return text if level >= least else f"({text})"

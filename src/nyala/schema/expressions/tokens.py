@@ -1,0 +1,201 @@
+"""Tokens of a condition or expression, and errors that point at one of them.
+
+    host = 'a' AND "odd name" >= -1.5e3 AND raw = X'00FF'
+    name op string name quoted    op op number …    binary
+
+A token's `text` is what stands in the source; its `value` is what it means: the name without quotes, the string
+with '' undone, the bytes, the int or Decimal. Keywords are names; the parser asks `is_keyword`, which ignores
+case, so that a column may be called `date` or `case` wherever that is clear.
+
+Limits: a text has at most TEXT_LENGTH_MAX characters, parentheses nest at most DEPTH_MAX deep; so a parser's
+recursion is bounded (five Python frames a level), whatever the text.
+Source: SQL:2016 part 2, 5.2 and 5.3 (tokens and literals).
+"""
+
+from __future__ import annotations
+
+import decimal
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple, NoReturn
+
+from nyala.errors import InvalidArgumentError
+from nyala.schema.expressions.literals import NUMBER_DIGITS_MAX
+
+__all__ = ["DEPTH_MAX", "TEXT_LENGTH_MAX", "Token", "TokenStream", "scan", "syntax_error"]
+
+TEXT_LENGTH_MAX: Final = (
+    500_000  # an IN list of some 50,000 numbers; longer lists are given as a parameter, or with col(...).isin
+)
+DEPTH_MAX: Final = 100
+_WINDOW: Final = 60  # characters of the source shown before and after the caret
+
+_TOKEN: Final = re.compile(
+    r"""(?P<space>\s+)
+      | (?P<binary>[xX]'[^']*')
+      | (?P<name>[^\W\d]\w*)
+      | (?P<quoted>"(?:[^"]|"")*")
+      | (?P<string>'(?:[^']|'')*')
+      | (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)
+      | (?P<param>\?|:(?!:)[^\W\d]\w*|\$[^\W\d]\w*)
+      | (?P<op>::|<>|<=|>=|!=|==|\|\||[-+*/%=<>(),])""",
+    re.VERBOSE,
+)
+_UNENDED: Final = {
+    "'": "expected a closing ' for the string that begins here, but the text ends",
+    '"': 'expected a closing " for the name that begins here, but the text ends',
+}
+# What is meant by characters that other languages write.
+_MEANT: Final = {
+    "[": "a list stands in parentheses, as in a IN (1, 2)",
+    "&": "conditions are joined by AND",
+    "|": "conditions are joined by OR",
+    "!": "write NOT a, or a <> b",
+    "~": "write NOT a, or a LIKE 'x%'",
+    ".": "a column is named without its table",
+    "`": 'an odd name stands in double quotes, as in "a b"',
+    ";": "leave it out",
+    **dict.fromkeys("$:@", "a parameter is written ?, :name or $name"),
+    **dict.fromkeys("‘’“”", "a text stands in straight single quotes, as in 'x'"),
+}  # fmt: skip
+
+
+class Token(NamedTuple):
+    kind: str  # name, quoted, string, binary, number, param, op, end
+    text: str
+    value: str | bytes | int | decimal.Decimal | None
+    position: int
+
+    def is_keyword(self, *words: str) -> bool:
+        return self.kind == "name" and self.text.upper() in words
+
+    def is_op(self, *ops: str) -> bool:
+        return self.kind == "op" and self.text in ops
+
+    def describe(self) -> str:
+        if self.kind == "end":
+            return "the text ends"
+        return "found " + (self.text if len(self.text) <= 30 else self.text[:29] + "…")
+
+
+def syntax_error(source: str, position: int, message: str) -> InvalidArgumentError:
+    """The error for the character at `position`: message, the line it stands in, and a caret below it."""
+    line_start = source.rfind("\n", 0, position) + 1
+    line_end = source.find("\n", position)
+    line_end = len(source) if line_end < 0 else line_end
+    lower, upper = max(line_start, position - _WINDOW), min(line_end, position + _WINDOW)
+    prefix = "…" if lower > line_start else ""
+    shown = prefix + source[lower:upper] + ("…" if upper < line_end else "")
+    shown = "".join(char if char.isprintable() else " " for char in shown)
+    caret = " " * (len(prefix) + position - lower) + "^"
+    line = source.count("\n", 0, position) + 1
+    where = f"character {position - line_start + 1}" + (f" of line {line}" if "\n" in source else "")
+    return InvalidArgumentError(f"{message} (at {where})\n  {shown}\n  {caret}")
+
+
+def scan(source: str) -> Iterator[Token]:
+    """The tokens of `source` one by one, and then for ever one of kind "end". Raises: InvalidArgumentError."""
+    position = 0
+    while position < len(source):
+        match = _TOKEN.match(source, position)
+        if match is None:
+            char = source[position]
+            meant = f": {_MEANT[char]}" if char in _MEANT else ""
+            raise syntax_error(source, position, _UNENDED.get(char, f"unexpected character {char!r}{meant}"))
+        kind, text = str(match.lastgroup), match.group()
+        if kind != "space":
+            yield Token(kind, text, _value(source, kind, text, position), position)
+        position = match.end()
+        following = source[position : position + 1]
+        if kind == "number" and (following.isalnum() or following == "_"):
+            raise syntax_error(source, position, "expected a space or an operator after the number")
+    while True:
+        yield Token("end", "", None, len(source))
+
+
+def _value(source: str, kind: str, text: str, position: int) -> str | bytes | int | decimal.Decimal | None:
+    if kind == "quoted":
+        name = text[1:-1].replace('""', '"')
+        if not name:
+            raise syntax_error(source, position, 'expected a name between the double quotes, found ""')
+        return name
+    if kind == "string":
+        return text[1:-1].replace("''", "'")
+    if kind == "binary":
+        try:
+            if not text[2:-1].isalnum() and text[2:-1]:
+                raise ValueError
+            return bytes.fromhex(text[2:-1])
+        except ValueError:
+            raise syntax_error(
+                source, position, "expected pairs of hexadecimal digits, as in X'00ff'"
+            ) from None
+    if kind == "number":
+        return _number(source, text, position)
+    return text if kind == "name" else text[1:] if kind == "param" else None
+
+
+def _number(source: str, text: str, position: int) -> int | decimal.Decimal:
+    mantissa, _, exponent = text.lower().partition("e")
+    if len(mantissa) > NUMBER_DIGITS_MAX or len(exponent) > 7:
+        raise syntax_error(source, position, f"expected a number of at most {NUMBER_DIGITS_MAX} digits")
+    if mantissa.isdigit() and not exponent:
+        return int(mantissa)
+    return decimal.Decimal(text)
+
+
+class TokenStream:
+    """A place in the tokens of one text. Not thread-safe; one parse owns it."""
+
+    def __init__(self, source: str, length_max: int = TEXT_LENGTH_MAX) -> None:
+        if len(source) > length_max:
+            raise InvalidArgumentError(
+                f"the text has {len(source)} characters, more than {length_max}; "
+                "give a long list as a parameter: k IN ?, or with nyala.col('k').isin(values)"
+            )
+        self.source = source
+        self._tokens = scan(source)
+        self._following: Token | None = None
+        self.token = next(self._tokens)  # the one that comes next
+        self._depth = 0
+
+    def peek(self) -> Token:
+        """The token after the next one."""
+        if self._following is None:
+            self._following = next(self._tokens)
+        return self._following
+
+    def advance(self) -> Token:
+        """Take the next token. The end is never passed."""
+        token = self.token
+        self.token = self.peek()
+        self._following = None
+        return token
+
+    def accept_keyword(self, *words: str) -> Token | None:
+        return self.advance() if self.token.is_keyword(*words) else None
+
+    def accept_op(self, *ops: str) -> Token | None:
+        return self.advance() if self.token.is_op(*ops) else None
+
+    def expect_op(self, op: str, expected: str) -> Token:
+        return self.accept_op(op) or self.fail(expected)
+
+    def expect_keyword(self, word: str, expected: str) -> Token:
+        return self.accept_keyword(word) or self.fail(expected)
+
+    def fail(self, expected: str, token: Token | None = None) -> NoReturn:
+        """Raise the error that `expected` should stand where `token` (by default the next one) stands."""
+        token = token or self.token
+        but = ", but " if token.kind == "end" else ", "
+        raise syntax_error(self.source, token.position, f"expected {expected}{but}{token.describe()}")
+
+    def enter(self) -> None:
+        """One level deeper; `leave` undoes it. Raises: InvalidArgumentError beyond DEPTH_MAX levels."""
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            position = self.token.position
+            raise syntax_error(self.source, position, f"parentheses nest more than {DEPTH_MAX} levels deep")
+
+    def leave(self) -> None:
+        self._depth -= 1

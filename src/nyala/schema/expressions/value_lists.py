@@ -1,0 +1,247 @@
+"""Long IN lists as one Arrow array, placed among a column's values in a few calls and not value by value.
+
+    as_array(values)         a list, tuple, Arrow array, NumPy array, or Series -> an Arrow array; None: value by value
+    place(column, array)     the values that the column can hold, in its own Arrow type, distinct and ascending
+    canonical(type, array)   the placed values as canonical scalars
+
+The meaning is that of `literals`: a value that the column cannot hold equals no row, so `place` leaves
+it out. Whatever these functions do not know, they leave to the code that goes value by value, which also raises the
+errors.
+
+Invariants
+    L1  `place` gives exactly the values that placing each literal by itself gives.
+
+Source: `literals`; Arrow's compute functions.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.schema.arrow_values import STORAGE, decimal_doubles, fixed_values, has_fixed_values
+from nyala.schema.expressions.literals import Literal, normalise
+from nyala.schema.schema import ColumnSchema
+from nyala.schema.types import ColumnType, from_canonical, to_canonical
+
+__all__ = ["as_array", "canonical", "literals_of", "place", "plain"]
+
+# Shorter lists cost less value by value.
+_LONG: Final = 32
+_US_PER_DAY: Final = 86_400_000_000
+_NANOSECONDS: Final = 1000
+_PYTHON_TYPES: Final = frozenset((int, float, str, bytes, decimal.Decimal, dt.date, dt.datetime))
+_ISO_DATE: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+# Every decimal(38, s) and every integer fits into it, whatever the scale.
+_WIDE_DIGITS: Final = 76
+
+
+def as_array(values: Iterable[Any]) -> pa.Array | None:
+    """Many values of one kind as an Arrow array, None among them as NULL.
+
+    Returns: None for few values, for values of several kinds, and for kinds that are rare in long lists.
+    """
+    if isinstance(values, pa.ChunkedArray):
+        values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    elif not isinstance(values, pa.Array) and hasattr(values, "to_arrow"):
+        values = values.to_arrow()  # a Series of polars
+    elif hasattr(values, "to_numpy") and not isinstance(values, pa.Array):
+        values = values.to_numpy()  # a Series or an Index of pandas
+    if not isinstance(values, Sequence | pa.Array | np.ndarray) or len(values) < _LONG:
+        return None
+    try:
+        if isinstance(values, np.ndarray):
+            array = pa.array(values, from_pandas=False) if values.dtype.kind in "iuf" else None
+        elif isinstance(values, pa.Array):
+            array = values
+        else:
+            array = _array_of_objects(values)
+        return None if array is None else plain(array)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        return None
+
+
+def _array_of_objects(values: Sequence[Any]) -> pa.Array | None:
+    kinds = set(map(type, values)) - {type(None)}
+    if len(kinds) != 1 or not kinds <= _PYTHON_TYPES:
+        return None
+    array = pa.array(values)
+    # Arrow makes NULL of a decimal NaN, and no array of one piece of more than 2 GiB.
+    is_whole = isinstance(array, pa.Array) and (not array.null_count or None in values)
+    if not is_whole or (kinds == {decimal.Decimal} and array.null_count):
+        return None
+    return array
+
+
+def plain(array: pa.Array) -> pa.Array | None:
+    """The array in a type that `place` and Arrow's functions know, such as text instead of views; None for another."""
+    types = pa.types
+    if types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    kind = array.type
+    if types.is_large_string(kind) or types.is_string_view(kind):
+        return array.cast(pa.string())
+    if types.is_large_binary(kind) or types.is_binary_view(kind):
+        return array.cast(pa.binary())
+    if types.is_decimal(kind) and kind.bit_width < 128:
+        return array.cast(pa.decimal128(kind.precision, kind.scale))
+    known = (
+        types.is_integer(kind)
+        or types.is_float32(kind)
+        or types.is_float64(kind)
+        or types.is_decimal(kind)
+        or types.is_string(kind)
+        or types.is_binary(kind)
+        or types.is_date32(kind)
+        or types.is_timestamp(kind)
+    )
+    return array if known else None
+
+
+def literals_of(array: pa.Array) -> tuple[Literal, ...]:
+    """The values of an array that `as_array` or `place` gave, one by one."""
+    if pa.types.is_timestamp(array.type) and array.type.unit == "us":
+        type = ColumnType("timestamp")
+        return tuple(from_canonical(type, value) for value in array.view(pa.int64()).to_pylist())
+    if pa.types.is_float32(array.type):
+        # The shortest text of a float is shorter than that of the double it is equal to.
+        shortest = [None if value is None else np.float32(value) for value in array.to_pylist()]
+        return tuple(
+            normalise(decimal.Decimal(str(value)) if value is not None and np.isfinite(value) else value)
+            for value in shortest
+        )
+    return tuple(map(normalise, array if pa.types.is_timestamp(array.type) else array.to_pylist()))
+
+
+def canonical(type: ColumnType, array: pa.Array) -> tuple[Any, ...]:
+    """The values of an array without NULL, in the column's Arrow type, as canonical scalars."""
+    if has_fixed_values(type):
+        return tuple(fixed_values(array, type).tolist())
+    values = array.to_pylist()
+    return tuple(values) if type.is_variable else tuple(to_canonical(type, value) for value in values)
+
+
+# ------------------------------------------------------------------------------------------------ places
+
+
+def place(column: ColumnSchema, array: pa.Array) -> pa.Array | None:
+    """The values of a list that the column can hold, distinct and ascending; None: place them one by one.
+
+    array: from `as_array`, without NULL.
+    """
+    type = column.type
+    try:
+        if type.is_variable:
+            return _distinct(_texts(type, array))
+        if type.name == "decimal":
+            return _distinct(_decimals(type, array))
+        numbers = _numbers(type, array)
+        if numbers is None:
+            return None
+        numbers = np.sort(
+            numbers.astype(STORAGE[type.name], copy=False) + STORAGE[type.name](0)
+        )  # -0.0 is 0.0
+        repeats = numbers[1:] == numbers[:-1]
+        if type.is_floating:
+            repeats |= np.isnan(numbers[:-1])  # which NumPy sorts last
+        distinct = numbers[np.concatenate(([True], ~repeats))] if repeats.any() else numbers
+        return pa.array(distinct, from_pandas=False).view(type.arrow)
+    except (pa.ArrowException, OverflowError):
+        return None
+
+
+def _distinct(array: pa.Array | None) -> pa.Array | None:
+    if array is None:
+        return None
+    found = array.unique()
+    return found.take(pc.sort_indices(found))
+
+
+def _texts(type: ColumnType, array: pa.Array) -> pa.Array | None:
+    if array.type == type.arrow:
+        return array
+    return array.cast(pa.binary()) if type.name == "binary" and pa.types.is_string(array.type) else None
+
+
+def _numbers(type: ColumnType, array: pa.Array) -> npt.NDArray[Any] | None:
+    """Canonical numbers of an integer, date, timestamp, float or double column."""
+    if type.is_floating:
+        return _floats(type, array)
+    if type.is_integer:
+        if not pa.types.is_integer(array.type):
+            return None
+        numbers = array.to_numpy(zero_copy_only=False)
+    elif type.name == "date":
+        if pa.types.is_string(array.type):
+            array = _iso_dates(array)
+        if not pa.types.is_date32(array.type):
+            return None
+        numbers = array.view(pa.int32()).to_numpy(zero_copy_only=False)
+    elif type.name == "timestamp":
+        found = _micros(array)
+        if found is None:
+            return None
+        numbers = found
+    else:
+        return None
+    inside: npt.NDArray[Any] = numbers[(numbers >= type.value_min) & (numbers <= type.value_max)]
+    return inside
+
+
+def _iso_dates(array: pa.Array) -> pa.Array:
+    """Texts such as '2013-01-31' as dates; the array itself, if one of them is written in another way."""
+    return array.cast(pa.date32()) if pc.all(pc.match_substring_regex(array, _ISO_DATE)).as_py() else array
+
+
+def _micros(array: pa.Array) -> npt.NDArray[np.int64] | None:
+    """Moments as microseconds, without those that lie between two."""
+    if pa.types.is_string(array.type):
+        array = _iso_dates(array)
+    if pa.types.is_date32(array.type):
+        days = array.view(pa.int32()).to_numpy(zero_copy_only=False)
+        midnights: npt.NDArray[np.int64] = np.multiply(days, _US_PER_DAY, dtype=np.int64)
+        return midnights
+    if not pa.types.is_timestamp(array.type):
+        return None
+    if array.type.unit == "ns":
+        nanos = array.view(pa.int64()).to_numpy(zero_copy_only=False)
+        micros, rest = np.divmod(nanos, _NANOSECONDS)
+        exact: npt.NDArray[np.int64] = micros[rest == 0]
+        return exact
+    micros = array.cast(pa.timestamp("us", array.type.tz)).view(pa.int64())
+    found: npt.NDArray[np.int64] = micros.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _floats(type: ColumnType, array: pa.Array) -> npt.NDArray[Any] | None:
+    if pa.types.is_decimal(array.type):
+        doubles = decimal_doubles(array)
+    elif pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
+        doubles = array.to_numpy(zero_copy_only=False).astype(np.float64)
+    else:
+        return None
+    if type.name == "double":
+        return doubles
+    with np.errstate(over="ignore", under="ignore"):
+        floats = doubles.astype(np.float32)
+    # A finite number beyond the finite floats is not infinity.
+    return floats[np.isfinite(floats) | ~np.isfinite(doubles)]
+
+
+def _decimals(type: ColumnType, array: pa.Array) -> pa.Array | None:
+    if not (pa.types.is_decimal(array.type) or pa.types.is_integer(array.type)):
+        return None
+    scale = max(type.scale or 0, getattr(array.type, "scale", 0))
+    wide = array.cast(pa.decimal256(_WIDE_DIGITS, scale))
+    most = pa.scalar(from_canonical(type, type.value_max), wide.type)
+    least = pa.scalar(from_canonical(type, type.value_min), wide.type)
+    wide = wide.filter(pc.and_(pc.less_equal(wide, most), pc.greater_equal(wide, least)))
+    cut = wide.cast(options=pc.CastOptions(type.arrow, allow_decimal_truncate=True))
+    return cut.filter(pc.equal(cut.cast(wide.type), wide))

@@ -1,0 +1,635 @@
+"""Values computed from the columns of a batch of rows, and conditions on such values.
+
+A value has a fixed Arrow type, one of
+    int64 · decimal256 · float64 · string · binary · bool · date32 · timestamp[us, UTC] · null
+and gives one array of it, with NULL where an operand is NULL. Rows that have no value for another reason carry an
+error instead (X1), for one bad row must not stop the others.
+
+Invariants
+    X1  A row's error is that of a part which the row needs: not of a CASE branch that it does not take, nor of an
+        argument of COALESCE after the first that is not NULL.
+    X2  Integer and decimal arithmetic is exact or an error; it never wraps around and never rounds. `/` gives a
+        double as IEEE 754 says, so 1 / 0 is infinity, as in DuckDB.
+    X3  A computed value is compared as a column of its type is: the same nodes of `evaluate`, over its array.
+
+Cost: a few Arrow or NumPy calls a value, whatever the number of rows.
+"""
+
+from __future__ import annotations
+
+import decimal
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.errors import InvalidArgumentError, SchemaError
+from nyala.schema.arrow_values import Mask, decimal_doubles, repeated, rows_of, true_mask, validity
+from nyala.schema.expressions.evaluate import Arrays, Bound, compare_arrays, mask_among
+from nyala.schema.expressions.literals import parse_date, parse_special_float, parse_timestamp, quote
+from nyala.schema.schema import ColumnId, ColumnSchema
+from nyala.schema.types import DECIMAL_PRECISION_MAX, ColumnType, parse_type
+
+__all__ = [
+    "DOUBLE",
+    "ERROR_TEXTS",
+    "INT",
+    "TIMESTAMP",
+    "BoundOver",
+    "BoundValues",
+    "CaseValue",
+    "Checked",
+    "Coalesce",
+    "ColumnValue",
+    "Computed",
+    "Condition",
+    "ConstantValue",
+    "Extreme",
+    "Part",
+    "Value",
+    "arithmetic",
+    "cast_to",
+    "column_like",
+    "is_decimal",
+    "is_number",
+    "literal_scalar",
+    "number_values",
+    "to_double",
+    "unify",
+    "with_nulls_of",
+]
+
+OVERFLOW: Final = 1
+ZERO_DIVISION: Final = 2
+NOT_CAST: Final = 3
+ERROR_TEXTS: Final = {
+    OVERFLOW: "goes beyond int64",
+    ZERO_DIVISION: "divides by zero",
+    NOT_CAST: "casts a value that the type does not hold",
+}
+
+INT: Final = pa.int64()
+DOUBLE: Final = pa.float64()
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_INT64: Final = range(-(2**63), 2**63)
+_DIGITS_MAX: Final = 76  # of decimal256
+Codes: TypeAlias = npt.NDArray[np.uint8]
+
+
+class Part(NamedTuple):
+    """A value's array, and for each row 0 or the code of its error; None when no row has one."""
+
+    array: pa.Array
+    errors: Codes | None = None
+
+
+class Checked(NamedTuple):
+    """What a function gives that fails for some rows: the array, which rows, and the code of their error."""
+
+    array: pa.Array
+    bad: Mask
+    code: int
+
+
+class Value:
+    """A computed value. `type` is its Arrow type, `columns` those it reads; immutable after construction."""
+
+    type: pa.DataType
+    columns: frozenset[str]
+    can_fail: bool
+    """Whether a row can carry an error."""
+    can_raise: bool
+    """Whether `compute` itself raises for the error of a row: a condition within does."""
+
+    def __init__(self, type: pa.DataType, parts: Sequence[Value] = (), *, can_fail: bool = False) -> None:
+        self.type = type
+        self.columns = frozenset().union(*(part.columns for part in parts))
+        self.can_fail = can_fail or any(part.can_fail for part in parts)
+        self.can_raise = any(part.can_raise for part in parts)
+
+    def compute(self, arrays: Arrays, n: int) -> Part:
+        raise NotImplementedError
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it is NULL in every row."""
+        return bool(pa.types.is_null(self.type))
+
+    @property
+    def kind(self) -> str:
+        """The type in a person's words."""
+        names = {INT: "integer", DOUBLE: "double", pa.string(): "text", TIMESTAMP: "timestamp"}
+        return (
+            "decimal"
+            if is_decimal(self.type)
+            else names.get(self.type, str(self.type).replace("32[day]", ""))
+        )
+
+
+def is_decimal(type: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal256(type))
+
+
+def is_number(value: Value) -> bool:
+    return is_decimal(value.type) or value.type in (INT, DOUBLE)
+
+
+def _either(a: Codes | None, b: Codes | None) -> Codes | None:
+    """The errors of two operands: a row has the first one's."""
+    if a is None or b is None:
+        return b if a is None else a
+    return np.where(a != 0, a, b)
+
+
+def _marked(array: pa.Array, bad: Mask, code: int) -> Codes | None:
+    """`code` where `bad` and the value is not NULL."""
+    valid = validity(array)
+    bad = bad if valid is None else bad & valid
+    return bad.astype(np.uint8) * np.uint8(code) if bad.any() else None
+
+
+def number_values(array: pa.Array) -> npt.NDArray[Any]:
+    """Values of an int64 or float64 array as a view, NULLs as whatever stands there."""
+    data = array.buffers()[1]
+    dtype = np.int64 if array.type == INT else np.float64
+    if data is None or len(array) == 0:
+        return np.empty(0, dtype)
+    return np.frombuffer(data, dtype, count=array.offset + len(array))[array.offset :]
+
+
+def with_nulls_of(values: npt.NDArray[Any], *sources: pa.Array) -> pa.Array:
+    mask: Mask | None = None
+    for source in sources:
+        valid = validity(source)
+        if valid is not None:
+            mask = ~valid if mask is None else mask | ~valid
+    return pa.array(values, mask=mask)
+
+
+# --- leaves -----------------------------------------------------------------------------------------
+
+
+class ConstantValue(Value):
+    """The same value in every row."""
+
+    def __init__(self, scalar: pa.Scalar) -> None:
+        super().__init__(scalar.type)
+        self.scalar = scalar
+
+    def compute(self, arrays: Arrays, n: int) -> Part:
+        return Part(repeated(self.scalar, n))
+
+
+class ColumnValue(Value):
+    """A column, its integers as int64, its decimals as decimal256, its floats as double."""
+
+    def __init__(self, column: ColumnSchema) -> None:
+        type = column.type
+        arrow = type.arrow
+        if type.is_integer:
+            arrow = INT
+        elif type.is_floating:
+            arrow = DOUBLE
+        elif type.name == "decimal":
+            arrow = pa.decimal256(type.precision, type.scale)
+        super().__init__(arrow)
+        self.column = column
+        self.columns = frozenset((column.name,))
+
+    def compute(self, arrays: Arrays, n: int) -> Part:
+        array = arrays[self.column.name]
+        if isinstance(array, pa.ChunkedArray):
+            array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+        array = rows_of(array)
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        return Part(array if array.type == self.type else array.cast(self.type))
+
+
+class Condition(Value):
+    """A condition as a bool: TRUE, FALSE or NULL."""
+
+    def __init__(self, true: Bound, false: Bound) -> None:
+        super().__init__(pa.bool_())
+        self.true, self.false = true, false
+        self.can_fail = self.can_raise = true.can_fail or false.can_fail
+        self.columns = true.columns | false.columns
+
+    def compute(self, arrays: Arrays, n: int) -> Part:
+        true = self.true.mask(arrays, n)
+        return Part(pa.array(true, mask=~(true | self.false.mask(arrays, n))))
+
+
+class Computed(Value):
+    """A function of arrays: (array, …) -> array or `Checked`."""
+
+    def __init__(
+        self,
+        function: Callable[..., pa.Array | Checked],
+        type: pa.DataType,
+        *parts: Value,
+        can_fail: bool = False,
+    ) -> None:
+        super().__init__(type, parts, can_fail=can_fail)
+        self.function, self.parts = function, parts
+
+    def compute(self, arrays: Arrays, n: int) -> Part:
+        found = [part.compute(arrays, n) for part in self.parts]
+        errors = functools.reduce(_either, (part.errors for part in found))
+        array = self.function(*(part.array for part in found))
+        if isinstance(array, Checked):
+            errors = _either(errors, _marked(*array))
+            array = array.array
+        return Part(array if array.type == self.type else array.cast(self.type), errors)
+
+
+def literal_scalar(value: Any) -> pa.Scalar:
+    """A literal in the type that expressions compute with: a number of more than 76 digits as a double."""
+    if isinstance(value, int | decimal.Decimal) and not isinstance(value, bool):
+        if isinstance(value, int) and value in _INT64:
+            return pa.scalar(value, INT)
+        _, digits, exponent = decimal.Decimal(value).as_tuple()
+        assert isinstance(exponent, int)
+        scale = max(0, -exponent)
+        precision = max(len(digits) + max(0, exponent), scale, 1)
+        if precision > _DIGITS_MAX:
+            return pa.scalar(_as_float(value), DOUBLE)
+        return pa.scalar(decimal.Decimal(value), pa.decimal256(precision, scale))
+    if hasattr(value, "tzinfo"):
+        return pa.scalar(value, TIMESTAMP)
+    return pa.scalar(value)
+
+
+def _as_float(number: int | decimal.Decimal) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
+# --- types that meet --------------------------------------------------------------------------------
+
+
+def to_double(array: pa.Array) -> pa.Array:
+    """The nearest doubles of a numeric array."""
+    if is_decimal(array.type):
+        return with_nulls_of(decimal_doubles(array), array)
+    # From int64 through NumPy: Arrow's safe cast refuses what a double rounds.
+    return (
+        with_nulls_of(number_values(array).astype(np.float64), array)
+        if array.type == INT
+        else array.cast(DOUBLE)
+    )
+
+
+def cast_to(value: Value, type: pa.DataType) -> Value:
+    """A value in a wider type: integer to decimal or double, decimal to one of more digits, date to timestamp."""
+    if value.type == type:
+        return value
+    if value.is_null:
+        return ConstantValue(pa.scalar(None, type))
+    return Computed(to_double if type == DOUBLE else lambda array: array.cast(type), type, value)
+
+
+def as_decimal(value: Value) -> Value:
+    """An integer as a decimal: a constant with as few digits as it has, so that products stay small."""
+    if value.type != INT:
+        return value
+    if isinstance(value, ConstantValue) and value.scalar.is_valid:
+        number = decimal.Decimal(value.scalar.as_py())
+        return ConstantValue(pa.scalar(number, pa.decimal256(len(number.as_tuple().digits), 0)))
+    return cast_to(value, pa.decimal256(19, 0))
+
+
+def _read_text(value: Value, types: set[pa.DataType]) -> Value:
+    """A text literal beside values of another type, which it stands for: '2013-01-31' beside a date."""
+    if not isinstance(value, ConstantValue) or value.type != pa.string() or not value.scalar.is_valid:
+        return value
+    text = value.scalar.as_py()
+    if pa.date32() in types and (day := parse_date(text)) is not None:
+        return ConstantValue(pa.scalar(day, pa.date32()))
+    if types & {pa.date32(), TIMESTAMP} and (moment := parse_timestamp(text)) is not None:
+        return ConstantValue(literal_scalar(moment))
+    if DOUBLE in types and (special := parse_special_float(text)) is not None:
+        return ConstantValue(pa.scalar(special, DOUBLE))
+    return ConstantValue(pa.scalar(text.encode())) if pa.binary() in types else value
+
+
+def unify(values: Sequence[Value], where: str) -> list[Value]:
+    """The values in one type, as the branches of CASE need it. Raises: SchemaError when they have none in common."""
+    types = {value.type for value in values if not value.is_null}
+    if len(types) > 1:
+        values = [_read_text(value, types) for value in values]
+    present = [value for value in values if not value.is_null]
+    types = {value.type for value in present}
+    if not types:
+        return list(values)
+    wanted = present[0].type
+    if len(types) > 1:
+        if all(is_number(value) for value in present):
+            wanted = DOUBLE
+            if DOUBLE not in types:
+                values = [as_decimal(value) for value in values]
+                present = [as_decimal(value) for value in present]
+                scale = max(value.type.scale for value in present)
+                precision = max(value.type.precision - value.type.scale for value in present) + scale
+                if precision > _DIGITS_MAX:
+                    raise InvalidArgumentError(f"the values of {where} have more than 76 digits in common")
+                wanted = pa.decimal256(precision, scale)
+        elif types <= {pa.date32(), TIMESTAMP}:
+            wanted = TIMESTAMP
+        else:
+            kinds = " and ".join(sorted({value.kind for value in present}))
+            hint = "; a date is written DATE '2013-01-31'" if types & {pa.date32(), TIMESTAMP} else ""
+            raise SchemaError(f"the values of {where} have nothing in common: {kinds}{hint}")
+    return [cast_to(value, wanted) for value in values]
+
+
+# --- arithmetic -------------------------------------------------------------------------------------
+
+_DECIMAL: Final[dict[str, Callable[..., pa.Array]]] = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}
+_NUMPY: Final[dict[str, Any]] = {
+    "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "%": np.fmod, "power": np.power,
+}  # fmt: skip
+
+
+def arithmetic(op: str, left: Value, right: Value) -> Value:
+    """left op right, one of + - * / % power. Raises: SchemaError for what is no number."""
+    for value in (left, right):
+        if not is_number(value) and not value.is_null:
+            raise SchemaError(f"{op} takes numbers, not {value.kind}")
+    if left.is_null or right.is_null:
+        return ConstantValue(pa.scalar(None, pa.null()))
+    if op in ("/", "power") or DOUBLE in (left.type, right.type):
+        return Computed(
+            functools.partial(_doubles, _NUMPY[op]), DOUBLE, cast_to(left, DOUBLE), cast_to(right, DOUBLE)
+        )
+    if not is_decimal(left.type) and not is_decimal(right.type):
+        return Computed(functools.partial(_integers, op), INT, left, right, can_fail=True)
+    if op == "%":
+        raise SchemaError("% takes integers or doubles, not decimals")
+    left, right = as_decimal(left), as_decimal(right)
+    try:
+        # Arrow widens the result so that every digit fits (X2).
+        type = _DECIMAL[op](pa.array([], left.type), pa.array([], right.type)).type
+    except pa.ArrowInvalid:
+        raise InvalidArgumentError(
+            f"{left.type} {op} {right.type} may need more than the 76 digits there are; take fewer factors"
+        ) from None
+    return Computed(_DECIMAL[op], type, left, right)
+
+
+def _doubles(function: Any, left: pa.Array, right: pa.Array) -> pa.Array:
+    with np.errstate(all="ignore"):
+        return with_nulls_of(function(number_values(left), number_values(right)), left, right)
+
+
+def _integers(op: str, left: pa.Array, right: pa.Array) -> Checked:
+    """Integer + - * %, with an error where the result is beyond int64 (X2)."""
+    x, y = number_values(left), number_values(right)
+    code = OVERFLOW
+    if op == "+":
+        values = x + y
+        bad = ((x ^ values) & (y ^ values)) < 0  # both operands have the other sign than the sum
+    elif op == "-":
+        values = x - y
+        bad = ((x ^ y) & (x ^ values)) < 0
+    elif op == "*":
+        values, bad = _multiply(x, y)
+    else:
+        code, bad = ZERO_DIVISION, y == 0
+        values = np.fmod(x, np.where(bad | (y == -1), 1, y))  # x % -1 is 0 too, and does not trap
+    return Checked(with_nulls_of(values, left, right), bad, code)
+
+
+def _multiply(
+    x: npt.NDArray[np.int64], y: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    values = x * y
+    # Far from the border a double tells; near it division does: a wrapped product gives the other factor back
+    # only if the true one is less than |x| away from it, and it is 2**64 or more away.
+    doubtful = np.abs(x.astype(np.float64) * y) > 2.0**62
+    bad = np.zeros(len(values), np.bool_)
+    if doubtful.any():
+        a, b, product = x[doubtful], y[doubtful], values[doubtful]
+        wraps = (a == -1) & (b == np.iinfo(np.int64).min)  # this quotient itself overflows
+        bad[doubtful] = wraps | (product // np.where(wraps | (a == 0), 1, a) != np.where(wraps, product, b))
+    return values, bad
+
+
+# --- choices ----------------------------------------------------------------------------------------
+
+
+class Coalesce(Value):
+    """The first of the values that is not NULL."""
+
+    def __init__(self, parts: Sequence[Value]) -> None:
+        self.parts = unify(parts, "coalesce()")
+        super().__init__(self.parts[0].type, self.parts)
+
+    def compute(self, arrays: Arrays, n: int) -> Part:
+        array, errors = self.parts[0].compute(arrays, n)
+        for part in self.parts[1:]:
+            decided = validity(array)
+            if decided is None:
+                break
+            if errors is not None:
+                decided = decided | (errors != 0)  # an error has no value, yet is no NULL
+            array, errors = _choose(decided, Part(array, errors), _among(part, arrays, n, ~decided))
+        return Part(array, errors)
+
+
+class Extreme(Value):
+    """The greatest (op ">") or least (op "<") of the values, without those that are NULL."""
+
+    def __init__(self, op: str, parts: Sequence[Value], name: str) -> None:
+        self.op, self.parts = op, unify(parts, f"{name}()")
+        super().__init__(self.parts[0].type, self.parts)
+
+    def compute(self, arrays: Arrays, n: int) -> Part:
+        best = self.parts[0].compute(arrays, n)
+        for part in self.parts[1:]:
+            other = part.compute(arrays, n)
+            if self.is_null:
+                continue
+            better = _compare(self.op, other.array, best.array)
+            has_best, has_other = validity(best.array), validity(other.array)
+            if has_best is not None:
+                better = better | ~has_best
+            if has_other is not None:
+                better = better & has_other
+            chosen = _choose(better, other, best)
+            best = Part(chosen.array, _either(best.errors, other.errors))
+        return best
+
+
+class CaseValue(Value):
+    """CASE WHEN condition THEN value … ELSE value END: the value of the first condition that is TRUE."""
+
+    def __init__(self, conditions: Sequence[Bound], values: Sequence[Value], otherwise: Value) -> None:
+        *self.values, self.otherwise = unify((*values, otherwise), "CASE")
+        self.conditions = tuple(conditions)
+        super().__init__(
+            self.otherwise.type,
+            (*self.values, self.otherwise),
+            can_fail=any(condition.can_fail for condition in conditions),
+        )
+        self.columns = self.columns.union(*(condition.columns for condition in conditions))
+        self.can_raise = self.can_raise or any(condition.can_fail for condition in conditions)
+
+    def compute(self, arrays: Arrays, n: int) -> Part:
+        open_rows = np.ones(n, np.bool_)
+        masks = []
+        for condition in self.conditions:
+            masks.append(mask_among(condition, arrays, n, open_rows))
+            open_rows = open_rows & ~masks[-1]
+        result = _among(self.otherwise, arrays, n, open_rows)
+        for mask, value in zip(reversed(masks), reversed(self.values), strict=True):
+            result = _choose(mask, _among(value, arrays, n, mask), result)
+        return result
+
+
+def _among(value: Value, arrays: Arrays, n: int, rows: Mask) -> Part:
+    """The value where it is needed: elsewhere anything, but no error (X1)."""
+    if not value.can_raise or rows.all():
+        return value.compute(arrays, n)
+    indices = pa.array(np.flatnonzero(rows))
+    few = {name: rows_of(arrays[name]).take(indices) for name in value.columns}
+    part = value.compute(few, len(indices))
+    places = pa.array(np.cumsum(rows) - 1, mask=~rows)
+    if part.errors is None:
+        return Part(part.array.take(places))
+    errors = np.zeros(n, np.uint8)
+    errors[rows] = part.errors
+    return Part(part.array.take(places), errors)
+
+
+def _choose(mask: Mask, yes: Part, no: Part) -> Part:
+    """Values and errors of `yes` where the mask is set, of `no` elsewhere (X1)."""
+    array = yes.array if pa.types.is_null(yes.array.type) else pc.if_else(pa.array(mask), yes.array, no.array)
+    if yes.errors is None and no.errors is None:
+        return Part(array)
+    nothing = np.zeros(len(mask), np.uint8)
+    errors = np.where(
+        mask, nothing if yes.errors is None else yes.errors, nothing if no.errors is None else no.errors
+    )
+    return Part(array, errors if errors.any() else None)
+
+
+# --- conditions on values ---------------------------------------------------------------------------
+
+
+def _compare(op: str, left: pa.Array, right: pa.Array) -> Mask:
+    """Two arrays of one type; NULLs as anything."""
+    if is_decimal(left.type):
+        return true_mask(_ARROW_COMPARE[op](left, right))
+    type = parse_type(left.type)
+    return compare_arrays(op, left, type, right, type)
+
+
+_ARROW_COMPARE: Final = {
+    "=": pc.equal, "<>": pc.not_equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
+}  # fmt: skip
+
+
+def column_like(value: Value, text: str) -> ColumnSchema:
+    """A column that has the value's type, for comparing it with literals (X3)."""
+    type = value.type
+    if is_decimal(type):
+        if type.scale > DECIMAL_PRECISION_MAX:
+            raise InvalidArgumentError(
+                f"{quote(text)} has {type.scale} digits after the point, at most 38 are compared"
+            )
+        return ColumnSchema(
+            ColumnId(-1),
+            text,
+            ColumnType("decimal", min(type.precision, DECIMAL_PRECISION_MAX), type.scale),
+            True,
+        )
+    return ColumnSchema(ColumnId(-1), text, ColumnType("bool") if value.is_null else parse_type(type), True)
+
+
+def _array_of(value: Value, text: str, arrays: Arrays, n: int) -> pa.Array:
+    """The value's array. Raises: InvalidArgumentError when a row has an error."""
+    try:
+        array, errors = value.compute(arrays, n)
+    except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
+        raise InvalidArgumentError(f"{quote(text)}: {str(error)[:200]}") from error
+    if errors is not None and errors.any():
+        raise InvalidArgumentError(f"{quote(text)} {ERROR_TEXTS[int(errors[errors != 0][0])]} in a row")
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class BoundOver(Bound):
+    """A condition of `evaluate` on one column, over a computed value in its place."""
+
+    value: Value
+    inner: Bound
+    name: str
+    cost: ClassVar[int] = 20
+
+    @property
+    def columns(self) -> frozenset[str]:  # type: ignore[override]
+        return self.value.columns
+
+    @property
+    def can_fail(self) -> bool:  # type: ignore[override]
+        return self.value.can_fail
+
+    def mask(self, arrays: Arrays, n: int) -> Mask:
+        if len(self.columns) == 1 and not self.can_fail:
+            (name,) = self.columns
+            array = arrays[name]
+            if pa.types.is_dictionary(array.type) and len(array.dictionary) < n:
+                return self._mask_of_words(name, array)
+        return self._mask(arrays, n)
+
+    def _mask_of_words(self, name: str, array: pa.DictionaryArray) -> Mask:
+        """Each word of a dictionary is computed once, and NULL beside them."""
+        words = pa.concat_arrays([array.dictionary, pa.nulls(1, array.dictionary.type)])
+        codes = array.indices.fill_null(len(words) - 1) if array.indices.null_count else array.indices
+        of_words = self._mask({name: words}, len(words))
+        mask: Mask = of_words[codes.to_numpy(zero_copy_only=False)]
+        return mask
+
+    def _mask(self, arrays: Arrays, n: int) -> Mask:
+        array = _array_of(self.value, self.name, arrays, n)
+        try:
+            return self.inner.mask({self.name: array}, n)
+        except pa.ArrowInvalid as error:  # of decimals
+            raise InvalidArgumentError(f"{quote(self.name)}: {str(error)[:200]}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class BoundValues(Bound):
+    """left op right, two values of one type."""
+
+    left: Value
+    op: str
+    right: Value
+    text: str
+    cost: ClassVar[int] = 20
+
+    @property
+    def columns(self) -> frozenset[str]:  # type: ignore[override]
+        return self.left.columns | self.right.columns
+
+    @property
+    def can_fail(self) -> bool:  # type: ignore[override]
+        return self.left.can_fail or self.right.can_fail
+
+    def mask(self, arrays: Arrays, n: int) -> Mask:
+        left = _array_of(self.left, self.text, arrays, n)
+        right = _array_of(self.right, self.text, arrays, n)
+        mask = _compare(self.op, left, right)
+        for array in (left, right):
+            valid = validity(array)
+            mask = mask if valid is None else mask & valid
+        return mask

@@ -1,0 +1,234 @@
+"""What `update(set={column: …})` assigns: a constant, or an SQL expression over the row.
+
+A `str` is always a value, whatever it looks like. An expression is `nyala.expr("n + 1")`, or built from `nyala.col`.
+
+The language is that of `where=`: `expressions/parser.py`. Integers are computed in 64 bits and decimals with all their
+digits; where a result does not fit, that row fails as out-of-range, as it does where a value would have to be rounded
+to fit its column: write round(x, 2). Only to a float column doubles are rounded.
+
+Source: shared contract, "Write" (`set=`) and "Values"; docs/how-to/expressions.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.errors import NULL, OUT_OF_RANGE, InvalidArgumentError, SchemaError
+from nyala.schema.arrow_values import decimal_doubles, repeated
+from nyala.schema.conversion.array_cast import Failure, cast_array, range_text
+from nyala.schema.conversion.cast import cast_list
+from nyala.schema.conversion.row_errors import RowErrors
+from nyala.schema.expressions.evaluate import Arrays
+from nyala.schema.expressions.literals import quote
+from nyala.schema.expressions.nodes import Expr, Node, as_node, check_depth
+from nyala.schema.expressions.values import ERROR_TEXTS, Value, is_decimal, number_values, to_double
+from nyala.schema.limits import DEFAULT_LIMITS, Limits
+from nyala.schema.predicates.binding import bind_node, build
+from nyala.schema.schema import ColumnSchema, Schema
+
+__all__ = ["Assigned", "Expression", "parse_assignment"]
+
+
+class TooMuchText(InvalidArgumentError):
+    """An expression over so many rows has more text than an Arrow array holds: evaluate it over fewer."""
+
+
+# A longer constant is a dictionary of one word.
+_REPEATED_BYTES_MAX: Final = 1 << 10
+
+
+class Assigned(NamedTuple):
+    """The new values of a column, in its canonical type or a dictionary of it, and the rows that have none (NULL in
+    `array`)."""
+
+    array: pa.Array
+    errors: RowErrors
+
+
+class Expression:
+    """A value for one column, computed from the row. Immutable, thread-safe; `str()` is its text."""
+
+    columns: frozenset[str]
+
+    def __init__(self, target: ColumnSchema, text: str, limits: Limits) -> None:
+        self.target = target
+        self._text = text
+        self._cell_bytes = limits.max_cell_bytes
+
+    def evaluate(self, arrays: Arrays, n: int) -> Assigned:
+        """The values for n rows.
+
+        arrays: column name to Arrow array of n canonical values, at least for `columns`.
+        Errors: codes out-of-range (overflow, division by zero, a value that does not fit), null (in a NOT NULL
+                column), value-too-large; each message names the column.
+        """
+        errors = RowErrors()
+        array, failures = self._values(arrays, n, errors)
+        where = f"column {self.target.name!r}: "
+        for failure in failures:
+            errors.add(failure.rows, failure.code, [where + message for message in failure.messages])
+        if not self.target.nullable and array.null_count:
+            nulls = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
+            errors.add(nulls, NULL, f"{where}NULL, but the column is NOT NULL; give a value")
+        return Assigned(array, errors)
+
+    __call__ = evaluate
+
+    def _values(self, arrays: Arrays, n: int, errors: RowErrors) -> tuple[pa.Array, list[Failure]]:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Expression({self.target.name!r}, {self._text!r})"
+
+
+class _Constant(Expression):
+    """One Python value for every row. One that does not fit fails each row, so that no row is no error."""
+
+    columns: frozenset[str] = frozenset()
+
+    def __init__(self, target: ColumnSchema, value: Any, limits: Limits) -> None:
+        super().__init__(target, quote(value), limits)
+        try:
+            if isinstance(value, pa.Scalar):
+                self._array, self._failures = cast_array(pa.repeat(value, 1), target.type, self._cell_bytes)
+            else:
+                self._array, self._failures = cast_list([value], target.type, self._cell_bytes)
+        except SchemaError as error:
+            hint = f"; a text is a value, an expression is nyala.expr({quote(value)})" * isinstance(
+                value, str
+            )
+            raise SchemaError(f"column {target.name!r}: {error}{hint}") from None
+
+    def _values(self, arrays: Arrays, n: int, errors: RowErrors) -> tuple[pa.Array, list[Failure]]:
+        rows = np.arange(n)
+        if self.target.type.is_variable and self._array.nbytes > _REPEATED_BYTES_MAX:
+            codes = pa.array(np.zeros(n, np.int32))
+            array = pa.DictionaryArray.from_arrays(codes, self._array)
+        else:
+            array = repeated(self._array[0], n)
+        return array, [Failure(rows, failure.code, [failure.messages[0]] * n) for failure in self._failures]
+
+
+class _Computed(Expression):
+    """A computed value, brought to the column's type."""
+
+    def __init__(self, target: ColumnSchema, value: Value, text: str, limits: Limits) -> None:
+        super().__init__(target, text, limits)
+        self.columns = value.columns
+        self._value = value
+        self._fit(pa.array([], value.type))  # raises now what is wrong with the types
+
+    def _values(self, arrays: Arrays, n: int, errors: RowErrors) -> tuple[pa.Array, list[Failure]]:
+        try:
+            array, codes = self._value.compute(arrays, n)
+        except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
+            is_long = isinstance(error, pa.ArrowCapacityError) or "overflow" in str(error)
+            raise (TooMuchText if is_long else InvalidArgumentError)(
+                f"column {self.target.name!r}: {quote(self._text)}: {error}"
+            ) from error
+        if codes is not None:
+            for code, text in ERROR_TEXTS.items():
+                message = f"column {self.target.name!r}: {quote(self._text)} {text}"
+                errors.add(np.flatnonzero(codes == code), OUT_OF_RANGE, message)
+            array = pc.if_else(pa.array(codes == 0), array, pa.scalar(None, array.type))
+        return self._fit(array)
+
+    def _fit(self, array: pa.Array) -> tuple[pa.Array, list[Failure]]:
+        """The array in the target's type, and the rows that do not fit."""
+        wanted = self.target.type
+        failures: list[Failure] = []
+        if wanted.name == "date" and (array.type == pa.int64() or is_decimal(array.type)):
+            # As days since 1970 it would be taken by mistake: 2013 - 01 - 01 is 2011.
+            raise SchemaError(
+                f"column {self.target.name!r}: {quote(self._text)} is a number and no date; write DATE '2013-01-31'"
+            )
+        if array.type == pa.float64() and (wanted.is_integer or wanted.name == "decimal"):
+            array, failures = _double_to_exact(array, self.target)
+        elif wanted.is_floating and (array.type == pa.float64() or is_decimal(array.type)):
+            array, failures = _round_to_floating(to_double(array), self.target)
+        try:
+            array, more = cast_array(array, wanted, self._cell_bytes)
+        except SchemaError as error:
+            raise SchemaError(f"column {self.target.name!r}: {quote(self._text)}: {error}") from None
+        return array, failures + more
+
+
+def _failing(array: pa.Array, fits: npt.NDArray[np.bool_], column: ColumnSchema) -> list[Failure]:
+    """The rows that are not NULL and do not fit, each with its value."""
+    bad = ~fits
+    if array.null_count:
+        bad &= array.is_valid().to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(bad)
+    if not len(rows):
+        return []
+    wanted = range_text(column.type)
+    limit = 0.0 if column.type.value_max is None else column.type.value_max / 10.0 ** (column.type.scale or 0)
+    messages = [
+        f"{value!r} is no {wanted}" + ("; write round(…) to round it" if abs(value) <= limit else "")
+        for value in number_values(array)[rows].tolist()
+    ]
+    return [Failure(rows, OUT_OF_RANGE, messages)]
+
+
+def _double_to_exact(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array, list[Failure]]:
+    """Doubles as integers or decimals, where a double is the nearest one to such a value."""
+    type, values = column.type, number_values(array)
+    nulls = array.is_null().to_numpy(zero_copy_only=False)
+    if type.is_integer:
+        assert type.value_min is not None and type.value_max is not None
+        # value_max + 1 is a power of two and so a double; value_max of int64 is none.
+        fits = (values >= float(type.value_min)) & (values < float(type.value_max + 1))
+        fits &= np.trunc(values) == values
+        result = pa.array(np.where(fits, values, 0).astype(np.int64), mask=nulls | ~fits)
+        return result, _failing(array, fits, column)
+    assert type.precision is not None and type.scale is not None
+    fits = np.abs(values) < 10.0 ** (type.precision - type.scale)
+    # 76 digits, so that rounding up at the border has room; `cast_array` then looks at the column's own.
+    result = pa.array(np.where(fits, values, 0.0)).cast(pa.decimal256(76, type.scale))  # to the nearest
+    fits &= decimal_doubles(result) == values
+    return pc.if_else(pa.array(fits & ~nulls), result, pa.scalar(None, result.type)), _failing(
+        array, fits, column
+    )
+
+
+def _round_to_floating(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array, list[Failure]]:
+    """Doubles as floats, rounded; a finite one does not become infinite."""
+    if column.type.name == "double":
+        return array, []
+    values = number_values(array)
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = values.astype(np.float32)
+    fits = ~np.isinf(rounded) | np.isinf(values)
+    nulls = array.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(rounded, mask=nulls | ~fits), _failing(array, fits, column)
+
+
+# --- what a user assigns ----------------------------------------------------------------------------
+
+
+def parse_assignment(
+    value: Any, schema: Schema, target: ColumnSchema, limits: Limits = DEFAULT_LIMITS
+) -> Expression:
+    """The expression for what a user gave for a column in `set=`: a constant, `expr(...)`, `col(...)`, or a condition.
+
+    Raises: SchemaError when it has nothing in common with the column's type, InvalidArgumentError,
+    ColumnNotFoundError.
+    """
+    if not isinstance(value, Expr | Node):
+        return _Constant(target, value, limits)
+    tree = as_node(value)
+    check_depth(tree)
+    text = str(tree)
+    try:
+        computed = build(bind_node(tree, schema), schema)
+    except (SchemaError, InvalidArgumentError) as error:
+        raise type(error)(f"column {target.name!r}: {quote(text)}: {error}") from None
+    return _Computed(target, computed, text, limits)

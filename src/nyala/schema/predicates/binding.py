@@ -1,0 +1,649 @@
+"""A predicate brought into the terms of a table: names resolved, literals placed, NOT pushed down.
+
+    bind_node(tree, schema)   names and literals checked, literals in the column's own type  -> tree
+    lower(tree, negated)      nodes that answer "which rows are TRUE" (`nyala.schema.expressions.evaluate`)
+    derive(bound)             what each column must satisfy (`nyala.schema.predicates.constraint`)
+
+Invariants
+    B1  A comparison with a literal between or beyond a column's values is rewritten to the values there are:
+        int8 < 300 is IS NOT NULL, int8 = 300 is FALSE, n < 2.5 is n <= 2, d > 1.234 is d >= 1.24.
+    B2  Binding the text of a bound tree gives the same tree: canonical literals have one spelling.
+    B3  Constraints are necessary: a row that is TRUE satisfies all of them. A predicate that no row can satisfy
+        is BoundConstant(False), or has an empty constraint.
+
+Source: SQL:2016 part 2, 8.2 and 8.4; De Morgan's laws hold in three-valued logic.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.errors import ColumnNotFoundError, InvalidArgumentError, SchemaError
+from nyala.schema.expressions import evaluate, literals, value_lists
+from nyala.schema.expressions.arrow_tree import tree_of
+from nyala.schema.expressions.evaluate import (
+    Bound,
+    BoundAnd,
+    BoundArrow,
+    BoundColumns,
+    BoundCompare,
+    BoundConstant,
+    BoundIn,
+    BoundLike,
+    BoundNot,
+    BoundNull,
+    BoundOr,
+    BoundRows,
+)
+from nyala.schema.expressions.functions import FUNCTIONS, build_cast, concatenation, negation
+from nyala.schema.expressions.like import parse_like, text_after_prefix
+from nyala.schema.expressions.literals import place_bytes, place_countable, place_float, place_text
+from nyala.schema.expressions.nodes import (
+    LEVELS,
+    OPERATORS,
+    And,
+    ArrowExpression,
+    Call,
+    Case,
+    Cast,
+    Column,
+    Compare,
+    InList,
+    IsNull,
+    IsTrue,
+    Like,
+    Literal,
+    Node,
+    Not,
+    Or,
+    Row,
+    RowIn,
+    all_of,
+    any_of,
+    compare,
+    mapped,
+    names_in,
+)
+from nyala.schema.expressions.values import (
+    BoundOver,
+    BoundValues,
+    CaseValue,
+    ColumnValue,
+    Condition,
+    ConstantValue,
+    Value,
+    arithmetic,
+    column_like,
+    literal_scalar,
+    unify,
+)
+from nyala.schema.predicates.constraint import ANY, EMPTY, NULL_ONLY, Constraint
+from nyala.schema.schema import ColumnSchema, Schema
+from nyala.schema.types import from_canonical
+
+__all__ = ["bind_condition", "bind_node", "build", "derive", "lower"]
+
+_NEGATED: Final = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+# Words that are taken for columns, and what is meant by them.
+_MEANT: Final = {
+    "none": "nothing is equal to NULL: write IS NULL, or IS NOT NULL",
+    "nan": "write 'NaN', in quotes",
+    "inf": "write 'Infinity', in quotes",
+    "infinity": "write 'Infinity', in quotes",
+}
+_TRUE: Final = BoundConstant(True)
+_FALSE: Final = BoundConstant(False)
+
+
+# --- names and literals -----------------------------------------------------------------------------
+
+
+def bind_node(node: Node, schema: Schema) -> Node:
+    """The tree with every literal in its canonical spelling (B2), all names and kinds checked.
+
+    Raises: ColumnNotFoundError, SchemaError for a literal of another kind than its column,
+    InvalidArgumentError for a literal that cannot be read.
+    """
+    match node:
+        case And(parts):
+            return And(tuple([bind_condition(part, schema) for part in parts]))
+        case Or(parts):
+            return Or(tuple([bind_condition(part, schema) for part in parts]))
+        case Not(part) | IsTrue(part):
+            return replace(node, part=bind_condition(part, schema))
+        case Compare(Column(left), op, Column(right)):
+            _check_op(op)
+            a, b = _beside(left, right, schema), _beside(right, left, schema)
+            if not evaluate.comparable(a.type, b.type):
+                raise SchemaError(
+                    f"column {left!r} has type {a.type}, column {right!r} has type {b.type}; "
+                    "they cannot be compared with each other"
+                )
+            return node
+        case Compare(part, op, Literal(value)):
+            _check_op(op)
+            part = part if isinstance(part, Column) else bind_node(part, schema)
+            if (column := _column_of(part, schema)) is None:
+                return Literal(None)
+            return compare(part, op, _spell(column, value))
+        case Compare(_, op, _):
+            _check_op(op)
+            node = mapped(node, lambda part: bind_node(part, schema))
+            build(node, schema)
+            return node
+        case InList(part, values):
+            part = bind_node(part, schema)
+            column = _column_of(part, schema)
+            return Literal(None) if column is None else InList(part, _spell_list(column, values))
+        case RowIn(parts, rows):
+            parts = tuple(bind_node(part, schema) for part in parts)
+            columns = [_column_of(part, schema, null="bool") for part in parts]
+            spelled = (tuple(map(_spell, columns, row)) for row in rows)
+            return RowIn(parts, tuple(spelled)) if rows else Literal(False)
+        case Like(part, pattern, _, escape):
+            part = bind_node(part, schema)
+            if (column := _column_of(part, schema)) is None:
+                return Literal(None)
+            if not column.type.is_text:
+                raise SchemaError(f"column {column.name!r} has type {column.type}; LIKE compares text only")
+            literals.check_unicode(pattern, f"column {column.name!r}: ")
+            parse_like(pattern, escape, f"column {column.name!r}: ").compile(f"column {column.name!r}: ")
+            return replace(node, part=part)
+        case Row():
+            raise InvalidArgumentError(
+                f"{literals.quote(str(node))}: a row of values is compared with another, or stands before IN"
+            )
+        case ArrowExpression(expression):
+            _arrow_columns(expression, schema)  # raises what is wrong with it
+            return node
+        case Column() | Literal():
+            return node
+        case IsNull() | Call() | Case() | Cast():
+            node = mapped(node, lambda part: bind_node(part, schema))
+            build(node, schema)
+            return node
+    raise InvalidArgumentError(f"{type(node).__name__} is no predicate of Nyala's")
+
+
+def bind_condition(node: Node, schema: Schema) -> Node:
+    """As `bind_node`, of what must be a condition."""
+    bound = bind_node(node, schema)
+    if isinstance(bound, Column):
+        _spell(schema.by_name(bound.name), True)  # raises for what is no bool column
+    elif isinstance(bound, Literal):
+        if not isinstance(bound.value, bool | None):
+            raise SchemaError(f"{literals.quote(bound.value)} is a value and no condition")
+    elif isinstance(bound, Call | Case | Cast):
+        _spell(_column_of(bound, schema, null="bool"), True)
+    return bound
+
+
+def _column_of(node: Node, schema: Schema, null: str | None = None) -> Any:
+    """The column, or for a computed value one of its type; None for NULL, or a column of the type `null`."""
+    if isinstance(node, Column):
+        return schema.by_quoted_name(node.name) if node.quoted else schema.by_name(node.name)
+    value = build(node, schema)
+    return None if value.is_null and null is None else column_like(value, literals.quote(str(node)))
+
+
+def build(node: Node, schema: Schema) -> Value:
+    """The value that a tree computes. Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError."""
+    match node:
+        case Literal(value):
+            return ConstantValue(literal_scalar(value))
+        case Column():
+            return ColumnValue(_column_of(node, schema))
+        case Call("||", (left, right)):
+            return concatenation(build(left, schema), build(right, schema))
+        case Call("-", (part,)):
+            return negation(build(part, schema))
+        case Call(op, (left, right)) if op in LEVELS:
+            return arithmetic(op, build(left, schema), build(right, schema))
+        case Call(name, arguments) if name in FUNCTIONS:
+            return FUNCTIONS[name].build(*(build(argument, schema) for argument in arguments))
+        case Case(conditions, values, otherwise):
+            return CaseValue(
+                [lower(condition, schema) for condition in conditions],
+                [build(value, schema) for value in values],
+                build(otherwise, schema),
+            )
+        case Cast(part, spec):
+            return build_cast(build(part, schema), spec)
+        case Call(name):
+            raise InvalidArgumentError(f"there is no function {name[:40]!r}")
+    return Condition(lower(node, schema), lower(node, schema, negated=True))
+
+
+def _beside(name: str, other: str, schema: Schema) -> ColumnSchema:
+    """The column of that name, which is compared with `other`: perhaps a text in the wrong quotes, or another value."""
+    if name not in schema and (meant := _MEANT.get(name.lower())) is not None:
+        raise ColumnNotFoundError(f"no column {name!r}; {meant}")
+    if name not in schema and literals.is_number_like(name):
+        raise ColumnNotFoundError(f"no column {name!r}; a number stands without quotes")
+    if other in schema and schema.by_name(other).type.name in ("string", "varchar", "date", "timestamp"):
+        return schema.by_quoted_name(name)
+    return schema.by_name(name)
+
+
+def _check_op(op: str) -> None:
+    if op not in OPERATORS:
+        raise InvalidArgumentError(f"there is no comparison {op!r}; use one of {' '.join(OPERATORS)}")
+
+
+def _spell(column: ColumnSchema, literal: literals.Literal) -> literals.Literal:
+    """The one spelling of a literal beside this column."""
+    if literal is None:
+        return None
+    type = column.type
+    if type.name == "bool":
+        if not isinstance(literal, bool):
+            raise SchemaError(
+                f"column {column.name!r} has type bool; it cannot be compared with {literals.quote(literal)}, "
+                "use TRUE or FALSE"
+            )
+        return literal
+    if type.is_text:
+        return place_text(column, literal)
+    if type.name == "binary":
+        return place_bytes(column, literal)
+    if type.is_floating:
+        place = place_float(column, literal)
+        if place.beyond:
+            return literal  # finite for the user, infinite for the type
+        if not math.isfinite(place.value):
+            return place.value
+        shortest = str(np.float32(place.value)) if type.name == "float" else repr(place.value)
+        return decimal.Decimal(shortest)
+    floor, exact = place_countable(column, literal)
+    in_range = (
+        type.value_min is not None
+        and type.value_max is not None
+        and (type.value_min <= floor <= type.value_max)
+    )
+    if exact and in_range:
+        return from_canonical(type, floor)  # type: ignore[no-any-return]
+    if isinstance(literal, float):
+        # No integer or decimal reaches an infinity, nor this number, which has a text.
+        return decimal.Decimal("-1E+9999" if literal < 0 else "1E+9999")
+    return literal
+
+
+def _spell_list(
+    column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array
+) -> tuple[literals.Literal, ...] | pa.Array:
+    """The values of a list, each spelled by itself; of a long list those that the column can hold, as an array."""
+    placed = _place_list(column, values)
+    if placed is not None:
+        return placed
+    given = values if isinstance(values, tuple) else value_lists.literals_of(values)
+    spelled = tuple(_spell(column, literal) for literal in given)
+    placed = _place_list(column, spelled)  # they may be of one kind now
+    return spelled if placed is None else placed
+
+
+def _place_list(column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array) -> pa.Array | None:
+    """A long list as an array in the column's type, with one NULL if it has any; None where that cannot be."""
+    array = value_lists.as_array(values)
+    placed = None if array is None else value_lists.place(column, array.drop_null())
+    if array is None or not placed:
+        return None
+    return pa.concat_arrays([placed, pa.nulls(1, placed.type)]) if array.null_count else placed
+
+
+def _arrow_columns(expression: pc.Expression, schema: Schema) -> tuple[str, ...]:
+    """The columns that an Arrow expression reads, in the schema's order.
+
+    Arrow does not tell them, so the expression is tried on empty tables that lack one of them.
+    Raises: ColumnNotFoundError, InvalidArgumentError when Arrow cannot evaluate it on this schema.
+    """
+    empty = schema.arrow_schema().empty_table()
+    try:
+        result = evaluate.evaluate_expression(empty, expression)
+    except pa.ArrowInvalid as error:
+        if "No match for FieldRef" in str(error):
+            reason = str(error).splitlines()[0]
+            raise ColumnNotFoundError(f"the pyarrow expression {expression}: {reason}") from None
+        raise InvalidArgumentError(f"the pyarrow expression {expression} is refused: {error}") from None
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
+        raise InvalidArgumentError(f"the pyarrow expression {expression} is refused: {error}") from None
+    if result.type != pa.bool_():
+        raise InvalidArgumentError(f"the pyarrow expression {expression} gives {result.type}, not bool")
+    if "FieldPath(" in str(expression):  # a column by its position: every column keeps its own
+        return schema.names
+    return tuple(name for name in schema.names if _needs(expression, empty, name))
+
+
+def _needs(expression: pc.Expression, empty: pa.Table, name: str) -> bool:
+    try:
+        evaluate.evaluate_expression(empty.drop_columns([name]), expression)
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
+# --- NOT pushed down --------------------------------------------------------------------------------
+
+
+def lower(node: Node, schema: Schema, negated: bool = False) -> Bound:
+    """The rows for which `node` is TRUE, or with `negated` FALSE. `node` comes from `bind_node`."""
+    match node:
+        case And(parts):
+            bound = [lower(part, schema, negated) for part in parts]
+            return _any(bound) if negated else _all(bound)
+        case Or(parts):
+            bound = [lower(part, schema, negated) for part in parts]
+            return _all(bound) if negated else _any(bound)
+        case Not(part):
+            return lower(part, schema, not negated)
+        case Literal(value):
+            return BoundConstant(value is not None and value != negated)
+        case Compare(Column(left), op, Column(right)):
+            op = _NEGATED[op] if negated else op
+            return BoundColumns(schema.by_name(left), op, schema.by_name(right))
+        case Compare(part, op, Literal(value)):
+            column, over = _operand(part, schema)
+            return over(_lower_compare(column, _NEGATED[op] if negated else op, value))
+        case Compare(left, op, right):
+            text = literals.quote(str(node))
+            a, b = unify((build(left, schema), build(right, schema)), text)
+            return _FALSE if a.is_null else BoundValues(a, _NEGATED[op] if negated else op, b, text)
+        case InList(part, values):
+            column, over = _operand(part, schema)
+            return over(_lower_in(column, values, negated))
+        case RowIn(parts, rows):
+            return _lower_rows(parts, rows, schema, negated)
+        case IsNull(part, is_not):
+            column, over = _operand(part, schema)
+            return over(BoundNull(column, is_not != negated))
+        case IsTrue(part, wanted):
+            return _lower_is_true(part, schema, wanted, negated)
+        case Like(part, pattern, is_not, escape, any_case):
+            column, over = _operand(part, schema)
+            return over(_lower_like(column, pattern, escape, any_case, is_not != negated))
+        case ArrowExpression(expression):
+            return _lower_arrow(expression, schema, negated)
+    column, over = _operand(node, schema)
+    return over(_lower_compare(column, "<>" if negated else "=", True))
+
+
+def _operand(node: Node, schema: Schema) -> tuple[ColumnSchema, Callable[[Bound], Bound]]:
+    """The column whose values are compared, and what makes of a condition on them one on the table's columns."""
+    if isinstance(node, Column):
+        return schema.by_name(node.name), lambda bound: bound
+    value = build(node, schema)
+    column = column_like(value, str(node))
+    return (
+        column,
+        lambda bound: bound if isinstance(bound, BoundConstant) else BoundOver(value, bound, column.name),
+    )
+
+
+def _lower_arrow(expression: pc.Expression, schema: Schema, negated: bool) -> Bound:
+    names = _arrow_columns(expression, schema)
+    floating = tuple(name for name in names if schema.by_name(name).type.is_floating)
+    tree = tree_of(expression, schema) if floating else None
+    meaning = None if tree is None else lower(bind_condition(tree, schema), schema, negated)
+    return BoundArrow(expression, names, negated, floating, meaning)
+
+
+def _lower_is_true(part: Node, schema: Schema, wanted: bool, negated: bool) -> Bound:
+    found = lower(part, schema, not wanted)
+    if not negated:
+        return found
+    match part:
+        case Column() | Compare(Column(), _, Literal()) | Like(Column()):
+            # NULL only where the column is, which can be skipped by.
+            name = next(iter(names_in(part)))
+            return _any([lower(part, schema, wanted), BoundNull(schema.by_name(name), negated=False)])
+    return BoundNot(found) if not isinstance(found, BoundConstant) else BoundConstant(not found.value)
+
+
+def _lower_rows(
+    parts: tuple[Node, ...], rows: tuple[tuple[Any, ...], ...], schema: Schema, negated: bool
+) -> Bound:
+    """(a, b) IN rows, of columns as one look-up; else as an OR of the rows."""
+    columns = [schema.by_name(part.name) for part in parts if isinstance(part, Column)]
+    whole = [row for row in rows if None not in row]  # another is TRUE for no row
+    never_null = len(whole) == len(rows) and not any(column.nullable for column in columns)
+    countable = all(not column.type.is_floating and column.type.name != "bool" for column in columns)
+    if whole and len(columns) == len(parts) and countable and (never_null or not negated):
+        lists, places = zip(
+            *(
+                _places_of(column, values)
+                for column, values in zip(columns, zip(*whole, strict=True), strict=True)
+            ),
+            strict=True,
+        )
+        kept = [row for row in zip(*places, strict=True) if None not in row]
+        if not kept:
+            return BoundConstant(negated)
+        if math.prod(map(len, lists)) < 2**62:
+            codes = np.zeros(len(kept), np.int64)
+            for number, ordered in enumerate(lists):
+                codes = codes * len(ordered) + np.array([row[number] for row in kept])
+            looked_up = tuple(BoundIn(c, ordered, False) for c, ordered in zip(columns, lists, strict=True))
+            found = BoundRows(looked_up, tuple(np.unique(codes).tolist()))
+            return (
+                BoundNot(found)
+                if negated
+                else _all(
+                    [*(_in(part.column, Constraint.of_ascending(part.values)) for part in looked_up), found]
+                )
+            )
+    return lower(
+        any_of(
+            all_of(compare(part, "=", value) for part, value in zip(parts, row, strict=True)) for row in rows
+        ),
+        schema,
+        negated,
+    )
+
+
+def _places_of(column: ColumnSchema, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int | None]]:
+    """The values that the column can hold, distinct and ascending, and of each given value its place among them."""
+    bound = [_lower_compare(column, "=", value) for value in values]
+    held = [one.value if isinstance(one, BoundCompare) else None for one in bound]
+    ordered = Constraint.one_of([value for value in held if value is not None]).values or ()
+    place = {value: number for number, value in enumerate(ordered)}
+    return ordered, [place.get(value) for value in held]
+
+
+def _lower_compare(column: ColumnSchema, op: str, literal: literals.Literal) -> Bound:
+    if literal is None:
+        return _FALSE
+    type = column.type
+    not_null = BoundNull(column, negated=True)
+    if type.name == "bool":
+        allowed = [flag for flag in (False, True) if literals.holds(flag, op, literal)]
+        return not_null if len(allowed) == 2 else _in(column, Constraint.one_of(allowed))
+    if type.is_text:
+        return BoundCompare(column, op, place_text(column, literal))
+    if type.name == "binary":
+        return BoundCompare(column, op, place_bytes(column, literal))
+    if type.is_floating:
+        value, beyond = place_float(column, literal)
+        if not beyond:
+            return BoundCompare(column, op, value)
+        if op in ("=", "<>"):
+            return not_null if op == "<>" else _FALSE
+        # Beyond the finite values there is only the infinity of that side (and NaN above).
+        if beyond > 0:
+            return BoundCompare(column, "<" if op in ("<", "<=") else ">=", value)
+        return BoundCompare(column, "<=" if op in ("<", "<=") else ">", value)
+    floor, exact = place_countable(column, literal)
+    if not exact:
+        if op in ("=", "<>"):
+            return not_null if op == "<>" else _FALSE
+        op, floor = ("<=", floor) if op in ("<", "<=") else (">=", floor + 1)
+    assert type.value_min is not None and type.value_max is not None
+    if floor > type.value_max:
+        return not_null if op in ("<", "<=", "<>") else _FALSE
+    if floor < type.value_min:
+        return not_null if op in (">", ">=", "<>") else _FALSE
+    return BoundCompare(column, op, floor)
+
+
+def _lower_in(column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array, negated: bool) -> Bound:
+    if isinstance(values, pa.Array):
+        if negated and values.null_count:
+            return _FALSE
+        return _in(
+            column, Constraint.of_ascending(value_lists.canonical(column.type, values.drop_null())), negated
+        )
+    if not values:
+        return BoundConstant(negated)  # for every row, also where the column is NULL
+    if negated and None in values:
+        return _FALSE  # no row is known to differ from NULL
+    found: list[Any] = []
+    for value in values:
+        bound = _lower_compare(column, "=", value)  # drops NULL and what the column cannot hold
+        if isinstance(bound, BoundCompare):
+            found.append(bound.value)
+        elif isinstance(bound, BoundIn):
+            found.extend(bound.values)
+    return _in(column, Constraint.one_of(found), negated)
+
+
+def _in(column: ColumnSchema, allowed: Constraint, negated: bool = False) -> Bound:
+    """allowed: a list of values, or nothing."""
+    ordered = allowed.values
+    if ordered is None:
+        return BoundNull(column, negated=True) if negated else _FALSE
+    if len(ordered) == 1 and column.type.name != "bool":
+        return BoundCompare(column, "<>" if negated else "=", ordered[0])
+    return BoundIn(column, ordered, negated)
+
+
+def _lower_like(
+    column: ColumnSchema, pattern: str, escape: str | None, any_case: bool, negated: bool
+) -> Bound:
+    parsed = parse_like(pattern, escape, f"column {column.name!r}: ", any_case)
+    if parsed.exact is not None and not any_case:
+        return BoundCompare(column, "<>" if negated else "=", parsed.exact)
+    if parsed.is_any:
+        return _FALSE if negated else BoundNull(column, negated=True)
+    return BoundLike(column, parsed, negated)
+
+
+def _all(parts: list[Bound]) -> Bound:
+    if any(part == _FALSE for part in parts):
+        return _FALSE
+    flat = [
+        inner
+        for part in parts
+        for inner in (part.parts if isinstance(part, BoundAnd) else (part,))
+        if inner != _TRUE
+    ]
+    return flat[0] if len(flat) == 1 else BoundAnd(tuple(flat)) if flat else _TRUE
+
+
+def _any(parts: list[Bound]) -> Bound:
+    if any(part == _TRUE for part in parts):
+        return _TRUE
+    flat = [
+        inner
+        for part in parts
+        for inner in (part.parts if isinstance(part, BoundOr) else (part,))
+        if inner != _FALSE
+    ]
+    flat = _merge_equalities(flat)
+    return flat[0] if len(flat) == 1 else BoundOr(tuple(flat)) if flat else _FALSE
+
+
+def _merge_equalities(parts: list[Bound]) -> list[Bound]:
+    """x = 1 OR x = 2 OR x IN (3, 4), which programs write by the thousand, as one IN."""
+    values: dict[str, list[Any]] = {}
+    columns: dict[str, ColumnSchema] = {}
+    merged: list[Bound] = []
+    for part in parts:
+        if isinstance(part, BoundIn) and not part.negated:
+            found: tuple[Any, ...] = part.values
+        elif isinstance(part, BoundCompare) and part.op == "=":
+            found = (part.value,)
+        else:
+            merged.append(part)
+            continue
+        values.setdefault(part.column.name, []).extend(found)
+        columns[part.column.name] = part.column
+    return [*(_in(columns[name], Constraint.one_of(found)) for name, found in values.items()), *merged]
+
+
+# --- constraints ------------------------------------------------------------------------------------
+
+
+def derive(bound: Bound) -> dict[str, Constraint] | None:
+    """A constraint for each column that has one, or None when no row can be TRUE."""
+    if isinstance(bound, BoundConstant):
+        return {} if bound.value else None
+    if isinstance(bound, BoundAnd):
+        return _derive_all(bound.parts)
+    if isinstance(bound, BoundOr):
+        return _derive_any(bound.parts)
+    if isinstance(bound, BoundColumns):
+        return _nullable_only({c: Constraint(null="none") for c in (bound.left, bound.right)})
+    if isinstance(bound, BoundNull):
+        if not bound.negated and not bound.column.nullable:
+            return None
+        return _nullable_only({bound.column: Constraint(null="none") if bound.negated else NULL_ONLY})
+    if isinstance(bound, BoundCompare):
+        constraint = _constraint_of_compare(bound)
+        return None if constraint.empty else _nullable_only({bound.column: constraint})
+    if isinstance(bound, BoundIn):
+        constraint = Constraint(null="none") if bound.negated else Constraint.of_ascending(bound.values)
+        return _nullable_only({bound.column: constraint})
+    if isinstance(bound, BoundLike):
+        prefix = "" if bound.negated or bound.pattern.any_case else bound.pattern.prefix
+        constraint = Constraint(null="none")
+        if prefix:
+            after = text_after_prefix(prefix)
+            constraint = Constraint.between(bound.column.type, prefix, after, upper_inclusive=after is None)
+        return _nullable_only({bound.column: constraint})
+    return {}  # of computed values and pyarrow expressions nothing is known
+
+
+def _nullable_only(constraints: dict[ColumnSchema, Constraint]) -> dict[str, Constraint]:
+    """By name, without the demand that a NOT NULL column be not NULL."""
+    not_null = Constraint(null="none")
+    return {c.name: found for c, found in constraints.items() if c.nullable or found != not_null}
+
+
+def _constraint_of_compare(bound: BoundCompare) -> Constraint:
+    type, op, value = bound.column.type, bound.op, bound.value
+    if op == "=":
+        return Constraint.one_of((value,))
+    if op == "<>":
+        return Constraint(null="none")
+    if op in ("<", "<="):
+        return Constraint.between(type, upper=value, upper_inclusive=op == "<=")
+    return Constraint.between(type, lower=value, lower_inclusive=op == ">=")
+
+
+def _derive_all(parts: Iterable[Bound]) -> dict[str, Constraint] | None:
+    merged: dict[str, Constraint] = {}
+    for part in parts:
+        found = derive(part)
+        if found is None:
+            return None
+        for name, constraint in found.items():
+            merged[name] = merged.get(name, ANY).intersect(constraint)
+            if merged[name] == EMPTY:
+                return None
+    return merged
+
+
+def _derive_any(parts: Iterable[Bound]) -> dict[str, Constraint] | None:
+    possible = [found for found in map(derive, parts) if found is not None]
+    if not possible:
+        return None
+    merged = possible[0]
+    for found in possible[1:]:
+        merged = {name: c.union(found[name]) for name, c in merged.items() if name in found}
+    return {name: constraint for name, constraint in merged.items() if not constraint.is_any}

@@ -1,0 +1,98 @@
+"""What a predicate demands of one column alone, and what it demands of several together.
+
+    kind <> 'x' AND n > 3 AND n < m AND (mode = 'a' OR mode LIKE 'b%')
+
+        kind, n, mode    one ColumnTest each: a scan filters each of these columns by itself
+        n < m            the rest: a scan evaluates it on the rows that are left
+
+A column's encoding may answer a test without decoding a value: of numbers by the constraint, where this says all; of a
+dictionary by its words.
+
+Invariants
+    T1  A row satisfies the predicate exactly if it satisfies all column tests and the rest.
+    T2  No test raises, whatever the values are: terms that may fail are in the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.schema.arrow_values import Mask
+from nyala.schema.expressions.evaluate import Bound, BoundAnd, BoundCompare, BoundIn, has_arrow
+from nyala.schema.predicates.constraint import Constraint
+from nyala.schema.schema import ColumnSchema
+
+__all__ = ["ColumnTest", "is_its_constraint", "split_by_column"]
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnTest:
+    """All terms of an AND that name one column and no other. Compared by identity."""
+
+    column: ColumnSchema
+    parts: tuple[Bound, ...]
+    constraint: Constraint | None
+    """Says exactly what the parts say; None: no constraint does."""
+    admits_null: bool
+
+    @staticmethod
+    def of(column: ColumnSchema, parts: Iterable[Bound], constraint: Constraint | None) -> ColumnTest:
+        """constraint: the column's; it counts only where each part is a range or a list of values."""
+        parts = tuple(sorted(parts, key=lambda part: part.rank))
+        exact = constraint if all(map(is_its_constraint, parts)) else None
+        null = pa.nulls(1, column.type.arrow)
+        admits_null = all(bool(part.mask({column.name: null}, 1)[0]) for part in parts)
+        return ColumnTest(column, parts, exact, admits_null)
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether it costs more than to take a row out of an array."""
+        return any(part.rank >= _COSTLY_RANK for part in self.parts)
+
+    def mask(self, values: pa.Array) -> Mask:
+        """Which of the values, NULLs among them, satisfy the test: a fresh mask.
+
+        values: of the column's type, as a dictionary of it, or as narrow decimals.
+        Cost: one or two NumPy or Arrow calls for each part.
+        """
+        arrays = {self.column.name: values}
+        first, *others = self.parts
+        mask = first.mask(arrays, len(values))
+        for part in others:
+            if not mask.any():
+                break
+            mask = np.logical_and(mask, part.mask(arrays, len(values)), out=mask)
+        return mask
+
+
+# From LIKE on: see `Bound.rank`.
+_COSTLY_RANK = 10
+
+
+def split_by_column(
+    terms: Iterable[Bound], constraints: Mapping[str, Constraint], columns: Iterable[ColumnSchema]
+) -> tuple[tuple[ColumnTest, ...], Bound | None]:
+    """The tests of single columns, the cheapest first, and the terms that are left (T1)."""
+    of_columns: dict[str, list[Bound]] = {}
+    rest: list[Bound] = []
+    for term in terms:
+        if len(term.columns) == 1 and not term.can_fail and not has_arrow(term):
+            (name,) = term.columns
+            of_columns.setdefault(name, []).append(term)
+        else:
+            rest.append(term)
+    known = {column.name: column for column in columns}
+    tests = [ColumnTest.of(known[name], parts, constraints.get(name)) for name, parts in of_columns.items()]
+    tests.sort(key=lambda test: max(part.rank for part in test.parts))
+    return tuple(tests), None if not rest else rest[0] if len(rest) == 1 else BoundAnd(tuple(rest))
+
+
+def is_its_constraint(part: Bound) -> bool:
+    """Whether a row satisfies it exactly when its column satisfies its constraint: a range or a list of values."""
+    return (isinstance(part, BoundCompare) and part.op != "<>" and not part.column.type.is_floating) or (
+        isinstance(part, BoundIn) and not part.negated and not part.column.type.is_floating
+    )

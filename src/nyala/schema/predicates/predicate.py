@@ -1,0 +1,199 @@
+"""Predicates: what `where=` means, from a user's text or `col()` to rows and to what may be skipped.
+
+    "host = 'a' AND n < 2.5"  or  (col("host") == "a") & (col("n") < 2.5)
+        |  parser.py, nodes.py       the syntax tree, the same as that of expressions
+        v
+    bind(where, schema)              names resolved, literals in their columns' types (binding.py, literals.py)
+        |
+        |- .evaluate(arrays, n)      which rows are TRUE (evaluate.py, like.py, values.py)
+        |- .constraints()            what partitions, rowsets and blocks are skipped by (constraint.py)
+        |- .column_tests, .rest      what scans filter single columns by, and what is left (column_test.py)
+        '- str(), .to_json()         how it goes to another process (nodes.py, nodes_json.py)
+
+Invariants
+    P1  A row is selected iff the predicate is TRUE: NULL matches no comparison.
+    P2  A zone that `constraints()` exclude holds no selected row.
+    P3  bind(str(p), schema) == p and BoundPredicate.from_json(p.to_json(), schema) == p, unless p holds a
+        pyarrow expression.
+
+Source: shared contract, "Read"; Kudu's ColumnPredicate and ScanSpec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nyala import compute as pc
+from nyala.errors import InvalidArgumentError
+from nyala.lazy_values import LazyValues, lazy_value
+from nyala.schema.arrow_values import Mask
+from nyala.schema.expressions import nodes
+from nyala.schema.expressions.evaluate import Arrays, Bound, BoundAnd, BoundConstant, has_arrow
+from nyala.schema.expressions.literals import quote
+from nyala.schema.expressions.nodes import Expr, Literal, Node, col
+from nyala.schema.expressions.nodes_json import from_json, to_json
+from nyala.schema.expressions.parser import Parameters, expr, parse_predicate
+from nyala.schema.predicates import binding
+from nyala.schema.predicates.column_test import ColumnTest, is_its_constraint, split_by_column
+from nyala.schema.predicates.constraint import EMPTY, Constraint
+from nyala.schema.schema import Schema
+
+__all__ = ["BoundPredicate", "Constraint", "bind", "col", "expr", "from_json", "parse_where", "to_json"]
+
+
+def parse_where(where: Any, params: Parameters) -> Any:
+    """What a user gave as `where=` and `params=`, the parameters in their places.
+
+    Raises: InvalidArgumentError, also for parameters without a text.
+    """
+    if params is None:
+        return where
+    if not isinstance(where, str):
+        raise InvalidArgumentError("params= goes with a text: where=\"host = ?\", params=['a']")
+    return parse_predicate(where, params)
+
+
+def bind(where: str | Node | Expr | pc.Expression | None, schema: Schema) -> BoundPredicate | None:
+    """What a user gave as `where`, bound to a schema; None for None.
+
+    Raises: InvalidArgumentError for text that is no predicate or a literal that cannot be read,
+    ColumnNotFoundError, SchemaError for a literal of another kind than its column.
+    """
+    if where is None:
+        return None
+    if isinstance(where, str):
+        where = parse_predicate(where)
+    if not isinstance(where, Node | Expr | pc.Expression):
+        raise InvalidArgumentError(
+            "where is text such as \"host = 'a' AND time >= 5\", a condition made with nyala.col(...), or a "
+            f"pyarrow.compute.Expression, not {quote(where)}"
+        )
+    return BoundPredicate(nodes.as_node(where), schema)
+
+
+class BoundPredicate(LazyValues):
+    """A predicate in the terms of one schema. Immutable, thread-safe; compares by meaning of its text.
+
+    `columns` are the columns that `evaluate` reads; `tree` is the syntax tree with canonical literals.
+    """
+
+    def __init__(self, tree: Node, schema: Schema) -> None:
+        nodes.check_depth(tree)
+        self.tree = binding.bind_condition(tree, schema)
+        self._bound: Bound = binding.lower(self.tree, schema)
+        self.columns: frozenset[str] = self._bound.columns
+        self._columns = tuple(schema.by_name(name) for name in sorted(self.columns))
+        self._types = tuple((column.name, column.type) for column in self._columns)
+
+    def evaluate(self, arrays: Arrays, n: int) -> Mask:
+        """Which of the n rows are TRUE: a fresh bool array.
+
+        arrays: column name to Arrow array of n canonical values (or dictionary-encoded ones), at least for
+                `columns`. They are looked up as they are needed, so a mapping may decode lazily.
+        Cost:   one or two NumPy or Arrow calls a comparison.
+        """
+        mask = self._bound.mask(arrays, n)
+        assert len(mask) == n, f"arrays of {len(mask)} rows where n is {n}"
+        return mask
+
+    def constraints(self) -> Mapping[str, Constraint]:
+        """What each column must satisfy in a selected row; columns without a demand are left out.
+
+        If no row can be selected (`empty`), every column that the predicate names has the empty constraint.
+        """
+        return self._constraints
+
+    @lazy_value
+    def _constraints(self) -> dict[str, Constraint]:
+        found = self._derived
+        return dict.fromkeys(sorted(nodes.names_in(self.tree)), EMPTY) if found is None else found
+
+    @lazy_value
+    def is_its_constraints(self) -> bool:
+        """Whether a row is selected exactly when each column satisfies its constraint: ranges and lists of values of
+        single columns, all of which hold."""
+        return all(map(is_its_constraint, self._terms))
+
+    @property
+    def column_tests(self) -> tuple[ColumnTest, ...]:
+        """What it demands of each column alone, the cheapest first."""
+        return self._split[0]
+
+    @property
+    def rest(self) -> Bound | None:
+        """What it demands beyond `column_tests`: of several columns together, or with functions that may fail."""
+        return self._split[1]
+
+    @lazy_value
+    def _split(self) -> tuple[tuple[ColumnTest, ...], Bound | None]:
+        return split_by_column(self._terms, self._constraints, self._columns)
+
+    @property
+    def _terms(self) -> tuple[Bound, ...]:
+        """All of these hold."""
+        return self._bound.parts if isinstance(self._bound, BoundAnd) else (self._bound,)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no row of any table can be selected."""
+        return self._derived is None
+
+    @lazy_value
+    def _derived(self) -> dict[str, Constraint] | None:
+        return binding.derive(self._bound)
+
+    @property
+    def always(self) -> bool:
+        """Whether every row is selected."""
+        return self._bound == BoundConstant(True)
+
+    @property
+    def null_note(self) -> str:
+        """What to know of a comparison with NULL in it, which holds for no row; empty where there is none."""
+        column = next(_compared_with_null(self.tree), None)
+        return "" if column is None else f"nothing is equal to NULL: {column} IS NULL finds such rows"
+
+    @property
+    def prunes(self) -> bool:
+        """Whether anything can be skipped by it."""
+        return self.empty or bool(self._constraints)
+
+    @property
+    def has_arrow_expression(self) -> bool:
+        """Whether a part of it is a pyarrow expression, which prunes nothing and cannot travel as text."""
+        return has_arrow(self._bound)
+
+    def to_json(self) -> str:
+        """One line of JSON, read back by `from_json`. Raises: InvalidArgumentError for a pyarrow expression."""
+        return to_json(self.tree)
+
+    @staticmethod
+    def from_json(text: str, schema: Schema) -> BoundPredicate:
+        """The inverse of `to_json`. Raises: as `bind`, and InvalidArgumentError for any other text."""
+        return BoundPredicate(from_json(text), schema)
+
+    def __str__(self) -> str:
+        return str(self.tree)
+
+    def __repr__(self) -> str:
+        return f"BoundPredicate({str(self)!r})"
+
+    def __eq__(self, other: Any) -> bool:
+        if not isinstance(other, BoundPredicate):
+            return NotImplemented
+        # By the text and not the tree: NaN literals are equal here (E3).
+        same = str(self) == str(other) and self._types == other._types
+        return same and (not self.has_arrow_expression or self.tree == other.tree)
+
+    def __hash__(self) -> int:
+        return hash((str(self), self._types))
+
+
+def _compared_with_null(node: Node) -> Iterator[str]:
+    """What is compared with NULL."""
+    if isinstance(node, nodes.Compare) and node.right == Literal(None):
+        yield str(node.left)
+    if isinstance(node, nodes.And | nodes.Or | nodes.Not):
+        for part in nodes.parts_of(node):
+            yield from _compared_with_null(part)

@@ -1,0 +1,1 @@
+"""What changed between two moments: `feed` has the account and the invariants."""

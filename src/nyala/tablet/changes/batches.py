@@ -1,0 +1,104 @@
+"""Pieces of a change feed's result: values of some rows, types of change, batches with their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala.delta.run import Rowids, Timestamps
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.rowset.mem_rowset import MemRowSet
+from nyala.schema.schema import ColumnSchema
+from nyala.tablet.changes.spec import Bools, ChangeSpec
+from nyala.tablet.scan.key_merge import KeyedRows
+from nyala.tablet.state.root import AnyRowSet, TableState
+
+# Below this share of the rows they are gathered one by one.
+_GATHER_SHARE: Final = 1 / 32
+INSERT, UPDATE, DELETE, NOTHING = range(4)
+CHANGE_WORDS: Final = ("insert", "update", "delete")
+
+
+def values_of(
+    rowset: AnyRowSet, column: ColumnSchema, snapshot: int, rowids: Rowids, lower: int, upper: int
+) -> pa.Array:
+    """The column at rows of [lower, upper), one by one or of the window as a whole, whichever is less work."""
+    if len(rowids) < (upper - lower) * _GATHER_SHARE:
+        return rowset.gather(column, snapshot, rowids)
+    whole = rowset.decode(column, snapshot, lower, upper)
+    return whole if len(rowids) == upper - lower else whole.take(pa.array(rowids - lower))
+
+
+def spread(values: pa.Array, shown: Bools) -> pa.Array:
+    """The values at the places that are `shown`, in their order, and NULL at the others."""
+    if shown.all():
+        return values
+    return values.take(pa.array(np.cumsum(shown) - 1, mask=~shown))
+
+
+def null_where_not(values: pa.Array, shown: Bools) -> pa.Array:
+    """The values, and NULL where they are not `shown`."""
+    return values if shown.all() else values.take(pa.array(np.arange(len(shown)), mask=~shown))
+
+
+def change_types(before: Bools, after: Bools) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = np.where(
+        before, np.where(after, UPDATE, DELETE), np.where(after, INSERT, NOTHING)
+    )
+    return found
+
+
+def finished(
+    spec: ChangeSpec, arrays: list[pa.Array], types: npt.NDArray[Any], times: Timestamps
+) -> pa.RecordBatch:
+    words = pa.array(CHANGE_WORDS).take(pa.array(types))
+    return pa.RecordBatch.from_arrays([*arrays, words, pa.array(times)], schema=spec.arrow_schema)
+
+
+def keys_of(table: TableState, spec: ChangeSpec, batch: pa.RecordBatch) -> EncodedKeys:
+    return table.codec.encode(batch.columns[: spec.key_count])
+
+
+def in_key_order(
+    table: TableState, rowset: AnyRowSet, spec: ChangeSpec, pieces: Iterator[pa.RecordBatch]
+) -> Iterator[KeyedRows]:
+    """Pieces of a rowset with their keys; those of a MemRowSet, which come in order of arrival, as one."""
+    if isinstance(rowset, MemRowSet):
+        batches = list(pieces)
+        if batches:
+            rows = joined(batches)
+            keys = keys_of(table, spec, rows)
+            order = keys.sort_indices()
+            yield keys.take(order), rows.take(pa.array(order))
+        return
+    for piece in pieces:
+        yield keys_of(table, spec, piece), piece
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    arrays = [
+        pa.concat_arrays([batch.column(index) for batch in batches])
+        for index in range(batches[0].num_columns)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=batches[0].schema)
+
+
+def to_numpy(array: pa.Array) -> npt.NDArray[Any]:
+    found: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return found
+
+
+def distinct(ascending: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Each value once. (NumPy's `unique` would hash them, at twenty times the cost of this.)"""
+    return ascending[first_of_each(ascending)]
+
+
+def first_of_each(ascending: npt.NDArray[np.int64]) -> Bools:
+    """Where a value stands for the first time."""
+    return np.append(True, ascending[1:] != ascending[:-1])[: len(ascending)]

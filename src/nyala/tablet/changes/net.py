@@ -1,0 +1,172 @@
+"""The net change of each key between two moments (`changes.feed`, N1).
+
+A key lives in at most one row at a time and a dead row is not changed (design R5), so of a key's touched rows only such
+stand in two rowsets as were born or died in the interval. These rows, of rowsets of a tablet whose keys overlap, are
+merged by key; all others are given out as they are met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.rowset.mem_rowset import MemRowSet
+from nyala.tablet.changes.batches import (
+    NOTHING,
+    change_types,
+    finished,
+    in_key_order,
+    joined,
+    spread,
+    to_numpy,
+    values_of,
+)
+from nyala.tablet.changes.records import Touched, may_meet, may_move
+from nyala.tablet.changes.spec import COMMIT_TIMESTAMP, ChangeSpec
+from nyala.tablet.scan.key_merge import KeyedRows, aligned_heads
+from nyala.tablet.scan.parallel import in_parallel
+from nyala.tablet.state.root import AnyRowSet, TableState, TabletState
+
+# Columns that pieces have behind those of the result, while they are merged.
+_BEFORE: Final = "_before"
+_AFTER: Final = "_after"
+
+
+def net_changes(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
+    def work(item: tuple[Touched, int, int, bool]) -> pa.RecordBatch | None:
+        touched, lower, upper, apart = item
+        piece = _net_window(touched, lower, upper, moved=False if apart else None)
+        return None if piece is None else _net_rows(spec, piece)
+
+    for tablet in table.tablets:
+        groups = _overlapping(table, tablet, spec)
+        apart = {rowset for group in groups for rowset in group}
+        for batch in in_parallel(_net_windows(table, tablet, spec, apart), work):
+            if batch is not None and batch.num_rows:
+                yield batch
+        for group in groups:
+            sources = [
+                (key_min, partial(_moved_windows, table, rowset, spec)) for rowset, key_min in group.items()
+            ]
+            for heads in aligned_heads(sources):
+                batch = _net_rows(spec, _one_row_a_key(spec, heads))
+                if batch.num_rows:
+                    yield batch
+
+
+def _net_windows(
+    table: TableState, tablet: TabletState, spec: ChangeSpec, apart: Collection[AnyRowSet]
+) -> Iterator[tuple[Touched, int, int, bool]]:
+    """(rowset's records, lower, upper, whether its rows that were born or died are merged apart)."""
+    for rowset in tablet.all_rowsets():
+        if may_meet(rowset, spec):
+            touched = Touched(table, rowset, spec)
+            for lower, upper in touched.windows():
+                yield touched, lower, upper, rowset in apart
+
+
+def _overlapping(table: TableState, tablet: TabletState, spec: ChangeSpec) -> list[dict[AnyRowSet, bytes]]:
+    """Groups of two or more rowsets in which a key can have been born or have died, with the least such key of each."""
+    candidates = [r for r in tablet.all_rowsets() if may_meet(r, spec) and may_move(r, spec)]
+    if len(candidates) < 2:
+        return []
+    bounds: list[tuple[bytes, bytes, AnyRowSet]] = []
+    for rowset in candidates:
+        moved = Touched(table, rowset, spec).moved()
+        if not len(moved):
+            continue
+        if isinstance(rowset, MemRowSet):
+            keys = rowset.keys_of(moved)
+            keys = keys.take(keys.sort_indices()[[0, -1]])
+        else:
+            keys = rowset.keys_of(moved[[0, -1]])  # rowids are in the order of keys (X1)
+        bounds.append((keys.at(0), keys.at(1), rowset))
+    groups: list[dict[AnyRowSet, bytes]] = []
+    reach = b""
+    for key_min, key_max, rowset in sorted(bounds, key=lambda bound: bound[:2]):
+        if groups and key_min <= reach:
+            groups[-1][rowset] = key_min
+            reach = max(reach, key_max)
+        else:
+            groups.append({rowset: key_min})
+            reach = key_max
+    return [group for group in groups if len(group) > 1]
+
+
+def _net_window(touched: Touched, lower: int, upper: int, moved: bool | None) -> pa.RecordBatch | None:
+    """Rows of [lower, upper) that were touched: key, values, newest timestamp, was and is it there.
+
+    moved: only rows that were born or died, or only others; None: all.
+    """
+    spec, rowset = touched.spec, touched.rowset
+    rowids, newest, has_moved = touched.rows(lower, upper)
+    if moved is not None:
+        chosen = has_moved if moved else ~has_moved
+        rowids, newest = rowids[chosen], newest[chosen]
+    if not len(rowids):
+        return None
+    before = rowset.gather_liveness(spec.since, rowids)
+    after = rowset.gather_liveness(spec.until, rowids)
+    shown, at = (after, spec.until) if spec.values_at == "until" else (before, spec.since)
+    arrays = []
+    for index, column in enumerate(spec.columns):
+        if index < spec.key_count:
+            arrays.append(values_of(rowset, column, spec.until, rowids, lower, upper))
+        else:
+            arrays.append(spread(values_of(rowset, column, at, rowids[shown], lower, upper), shown))
+    return pa.RecordBatch.from_arrays(
+        [*arrays, pa.array(newest), pa.array(before), pa.array(after)],
+        names=[*(column.name for column in spec.columns), COMMIT_TIMESTAMP, _BEFORE, _AFTER],
+    )
+
+
+def _moved_windows(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator[KeyedRows]:
+    """The rows of one rowset that were born or died, in key order, a window at a time."""
+    touched = Touched(table, rowset, spec)
+    pieces = (_net_window(touched, lower, upper, moved=True) for lower, upper in touched.windows())
+    yield from in_key_order(table, rowset, spec, (piece for piece in pieces if piece is not None))
+
+
+def _one_row_a_key(spec: ChangeSpec, heads: list[KeyedRows]) -> pa.RecordBatch:
+    """Pieces of several rowsets as one in which a key stands once: was it there in any, is it there in any."""
+    if len(heads) == 1:
+        return heads[0][1]
+    keys = EncodedKeys.concat([head[0] for head in heads])
+    rows = joined([head[1] for head in heads])
+    order = keys.sort_indices()
+    starts = np.flatnonzero(np.append(True, ~keys.take(order).equal_neighbours()))
+    newest, before, after = (
+        to_numpy(rows.column(name))[order] for name in (COMMIT_TIMESTAMP, _BEFORE, _AFTER)
+    )
+    # Values stand in the one row that is there at the moment of the values; if none is, any row has the key and NULL.
+    shown = after if spec.values_at == "until" else before
+    winner = np.maximum.reduceat(np.where(shown, np.arange(len(order)), 0), starts)
+    winner = np.maximum(winner, starts)
+    chosen = rows.take(pa.array(order[winner]))
+    return pa.RecordBatch.from_arrays(
+        [
+            *chosen.columns[: len(spec.columns)],
+            pa.array(np.maximum.reduceat(newest, starts)),
+            pa.array(np.logical_or.reduceat(before, starts)),
+            pa.array(np.logical_or.reduceat(after, starts)),
+        ],
+        names=chosen.schema.names,
+    )
+
+
+def _net_rows(spec: ChangeSpec, piece: pa.RecordBatch) -> pa.RecordBatch:
+    """The piece as it is given out: keys that were there neither before nor after are left out."""
+    count = len(spec.columns)
+    before, after = to_numpy(piece.column(count + 1)), to_numpy(piece.column(count + 2))
+    types, times = change_types(before, after), to_numpy(piece.column(count))
+    arrays = piece.columns[:count]
+    kept = np.flatnonzero(types != NOTHING)
+    if len(kept) < len(types):
+        types, times = types[kept], times[kept]
+        arrays = [array.take(pa.array(kept)) for array in arrays]
+    return finished(spec, arrays, types, times)

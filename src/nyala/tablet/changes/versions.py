@@ -1,0 +1,305 @@
+"""Every version of every row between two moments (`changes.feed`, N2), also of one key.
+
+Every (row, t) that has a record is a version. Each column is brought into a *timeline*, the values from each of
+its records on (of UNDO, which says what was before, the value of the next newer record, and at its end the base), and
+filled forward over the versions, from the value at `since`.
+
+Memory: the versions of one slice of time. A slice has at most `slice_versions`, unless one batch alone has more: that
+one is merged by key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.delta.delta_file import LITTLE_TEXT_BYTES
+from nyala.delta.run import LIVENESS, DeltaRun, Rowids, Timestamps, merge_runs
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.schema.adapter import adapt
+from nyala.schema.schema import ColumnSchema
+from nyala.tablet.changes.batches import (
+    NOTHING,
+    change_types,
+    distinct,
+    finished,
+    first_of_each,
+    in_key_order,
+    joined,
+    keys_of,
+    null_where_not,
+    to_numpy,
+    values_of,
+)
+from nyala.tablet.changes.records import (
+    Touched,
+    change_counts,
+    in_memory,
+    may_meet,
+    rowsets_of,
+    text_row_bytes,
+)
+from nyala.tablet.changes.spec import COMMIT_TIMESTAMP, ChangeSpec
+from nyala.tablet.scan.key_merge import KeyedRows, aligned_heads
+from nyala.tablet.scan.parallel import in_parallel
+from nyala.tablet.scan.read_path import get_many
+from nyala.tablet.state.root import AnyRowSet, TableState
+
+
+def all_versions(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
+    most = _most_versions(table, spec)
+    for since, until, count in _slices(table, spec, most):
+        part = dataclasses.replace(spec, since=since, until=until)
+        yield from (_of_slice if count <= most else _of_batch)(table, part)
+
+
+def _most_versions(table: TableState, spec: ChangeSpec) -> int:
+    """How many versions are sorted at once: fewer where they have much text."""
+    text = max((text_row_bytes(rowset, spec) for rowset in rowsets_of(table, spec)), default=0.0)
+    return max(1, min(spec.slice_versions, int(LITTLE_TEXT_BYTES / max(1.0, text))))
+
+
+def _slices(table: TableState, spec: ChangeSpec, most: int) -> Iterator[tuple[int, int, int]]:
+    """(since, until, versions): pieces of the interval with at most `most` versions, or of one timestamp."""
+    moments, counts = change_counts(table, spec)
+    since, begin = spec.since, 0
+    sums = np.concatenate([[0], np.cumsum(counts)])
+    while begin < len(moments):
+        end = int(np.searchsorted(sums, sums[begin] + most, side="right")) - 1
+        end = max(end, begin + 1)
+        until = int(moments[end - 1])
+        yield since, until, int(sums[end] - sums[begin])
+        since, begin = until, end
+
+
+def _of_slice(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
+    """All versions of the interval, sorted in memory."""
+    windows = (
+        (touched, lower, upper)
+        for rowset in rowsets_of(table, spec)
+        for touched in [Touched(table, rowset, spec)]
+        for lower, upper in touched.windows()
+    )
+    batches = [batch for batch in in_parallel(windows, lambda item: _versions(*item)) if batch.num_rows]
+    if not batches:
+        return
+    rows = joined(batches)
+    order = keys_of(table, spec, rows).sort_indices()
+    order = order[np.argsort(to_numpy(rows.column(COMMIT_TIMESTAMP))[order], kind="stable")]
+    for begin in range(0, len(order), spec.window_rows):
+        yield rows.take(pa.array(order[begin : begin + spec.window_rows]))
+
+
+def _of_batch(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
+    """All versions of one timestamp, merged by key a window at a time."""
+    sources = [
+        (
+            rowset.meta.key_min if isinstance(rowset, DiskRowSet) else b"",
+            partial(_version_windows, table, rowset, spec),
+        )
+        for rowset in rowsets_of(table, spec)
+    ]
+    for heads in aligned_heads(sources):
+        if len(heads) == 1:
+            yield heads[0][1]
+        else:
+            keys = EncodedKeys.concat([head[0] for head in heads])
+            yield joined([head[1] for head in heads]).take(pa.array(keys.sort_indices()))
+
+
+def _version_windows(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator[KeyedRows]:
+    touched = Touched(table, rowset, spec)
+    pieces = (_versions(touched, lower, upper) for lower, upper in touched.windows())
+    yield from in_key_order(table, rowset, spec, (piece for piece in pieces if piece.num_rows))
+
+
+def _versions(touched: Touched, lower: int, upper: int) -> pa.RecordBatch:
+    """All versions of the rows [lower, upper), by rowid and timestamp."""
+    spec, rowset = touched.spec, touched.rowset
+    grid = _Grid.of([records.window(lower, upper) for records in touched.records])
+    rowids = grid.rows + lower
+    was = rowset.gather_liveness(spec.since, rowids)
+    after = to_numpy(grid.fill(_timeline(rowset, None, spec, lower, upper), pa.array(was)))
+    before = np.append(False, after)[: len(after)]
+    before[grid.first] = was
+    arrays = []
+    for index, column in enumerate(spec.columns):
+        base = values_of(rowset, column, spec.since, rowids, lower, upper)
+        if index < spec.key_count:
+            arrays.append(base.take(pa.array(grid.row_of)))
+        else:
+            values = grid.fill(_timeline(rowset, column, spec, lower, upper), base)
+            arrays.append(null_where_not(values, after))
+    types = change_types(before, after)
+    kept = types != NOTHING
+    batch = finished(spec, arrays, np.where(kept, types, 0), grid.timestamps)
+    return batch if kept.all() else batch.filter(pa.array(kept))
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """The versions of a window: the distinct (row, timestamp) of all its records, by row, then timestamp.
+
+    moments: distinct timestamps, ascending. codes: row · len(moments) + place of the timestamp, ascending.
+    rows:    distinct rows, ascending, from the window's start. Each version's place in it: row_of.
+    first:   places of each row's oldest version.
+    """
+
+    moments: Timestamps
+    codes: npt.NDArray[np.int64]
+    rows: Rowids
+    row_of: npt.NDArray[np.int64]
+    first: npt.NDArray[np.int64]
+
+    @staticmethod
+    def of(parts: Sequence[tuple[Rowids, Timestamps]]) -> _Grid:
+        nothing = np.empty(0, np.int64)
+        rows = np.concatenate([nothing, *(part[0] for part in parts)])
+        timestamps = np.concatenate([nothing, *(part[1] for part in parts)])
+        moments = distinct(np.sort(timestamps))
+        codes = distinct(np.sort(rows * len(moments) + np.searchsorted(moments, timestamps)))
+        row = codes // max(len(moments), 1)
+        first = np.flatnonzero(first_of_each(row))
+        row_of = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(row))))
+        return _Grid(moments, codes, row[first], row_of, first)
+
+    @property
+    def timestamps(self) -> Timestamps:
+        return self.moments[self.codes % max(len(self.moments), 1)]
+
+    def fill(self, timeline: _Timeline | None, base: pa.Array) -> pa.Array:
+        """A column's value at each version: its newest record's up to there; before its first the row's `base`."""
+        if timeline is None:
+            return base.take(pa.array(self.row_of))
+        codes = timeline.rows * len(self.moments) + np.searchsorted(self.moments, timeline.timestamps)
+        record = np.full(len(self.codes), -1, np.int64)
+        record[np.searchsorted(self.codes, codes)] = np.arange(len(codes))
+        newest = np.maximum.accumulate(np.where(record >= 0, np.arange(len(record)), -1))
+        own = newest >= self.first[self.row_of]
+        source = np.where(own, record[newest], len(codes) + self.row_of)
+        return pa.concat_arrays([timeline.values, base]).take(pa.array(source))
+
+
+@dataclass(frozen=True)
+class _Timeline:
+    """A column's records in a window: from the timestamp on the row has the value. In any order."""
+
+    rows: Rowids
+    timestamps: Timestamps
+    values: pa.Array
+
+
+def _timeline(
+    rowset: AnyRowSet, column: ColumnSchema | None, spec: ChangeSpec, lower: int, upper: int
+) -> _Timeline | None:
+    """Of the column, or with None of LIVENESS, the records in the interval; None when there are none."""
+    column_id = LIVENESS if column is None else column.id
+    parts: list[_Timeline] = []
+    redo: list[DeltaRun] = []
+    if isinstance(rowset, DiskRowSet):
+        past = _past(rowset, column, spec, lower, upper)
+        if past is not None:
+            parts.append(past)
+        for file in rowset.redo:
+            if column_id in file.column_ids and spec.meets(file.timestamp_min, file.timestamp_max):
+                found = file.run_in(column_id, lower, upper, whole=rowset.changes.keeps_runs(file, column_id))
+                redo += [] if found is None else [found]
+    elif column is None:
+        times = rowset.insertion_times(lower, upper)
+        born = np.flatnonzero(spec.inside(times))
+        parts.append(_Timeline(born, times[born], pa.array(np.ones(len(born), np.bool_))))
+    for store in in_memory(rowset):
+        if spec.meets(store.timestamp_min, store.timestamp_max):
+            redo += store.levels(column_id)
+    for run in redo:
+        run = run.window(lower, upper).between(spec.since, spec.until)
+        parts.append(_Timeline(run.rowids, run.timestamps, _as(run.values, column)))
+    parts = [part for part in parts if len(part.rows)]
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    return _Timeline(
+        np.concatenate([part.rows for part in parts]),
+        np.concatenate([part.timestamps for part in parts]),
+        pa.concat_arrays([part.values for part in parts]),
+    )
+
+
+def _past(
+    rowset: DiskRowSet, column: ColumnSchema | None, spec: ChangeSpec, lower: int, upper: int
+) -> _Timeline | None:
+    """The timeline that UNDO tells: after a record there stood what the next newer record says, or the base."""
+    column_id = LIVENESS if column is None else column.id
+    files = [file for file in rowset.undo if column_id in file.column_ids and file.timestamp_max > spec.since]
+    if not any(spec.meets(file.timestamp_min, file.timestamp_max) for file in files):
+        return None
+    # Records newer than `until` belong to it: they say what stood after the newest one of the interval.
+    runs = [
+        run.window(lower, upper)
+        for file in files
+        if (run := file.run_in(column_id, lower, upper, whole=rowset.changes.keeps_runs(file, column_id)))
+        is not None
+    ]
+    undo = merge_runs([DeltaRun(r.kind, r.rowids, r.timestamps, _as(r.values, column)) for r in runs])
+    at = np.flatnonzero(spec.inside(undo.timestamps))
+    if not len(at):
+        return None
+    # Descending in time within a row (D1), so the next newer record is the one before; the row's first has none.
+    last = first_of_each(undo.rowids)[at]
+    source = at - 1
+    source[last] = len(undo) + np.arange(int(last.sum()))
+    # At the newest UNDO of a column it has its base: no UNDO is newer, no REDO as old (X2).
+    snapshot, rowids = undo.timestamp_max, undo.rowids[at[last]] + lower
+    if column is None:
+        base = pa.array(rowset.gather_liveness(snapshot, rowids))
+    else:
+        base = rowset.gather(column, snapshot, rowids)
+    values = pa.concat_arrays([undo.values, base]).take(pa.array(source))
+    return _Timeline(undo.rowids[at], undo.timestamps[at], values)
+
+
+def _as(values: pa.Array, column: ColumnSchema | None) -> pa.Array:
+    """Values in the type that the column has in the schema that is read (None: LIVENESS)."""
+    return values if column is None else adapt(values, column.type.arrow)
+
+
+def versions_of_key(
+    table: TableState, spec: ChangeSpec, key: EncodedKeys, ordinal: int, *, from_state: bool
+) -> pa.Table:
+    """The versions of one row in the interval, oldest first; none when the key was never there.
+
+    key:        a vector of one.
+    ordinal:    of the tablet that houses it; -1: none does.
+    from_state: begin with the row as it stood at `since`, if it did. When and how it came to be so lies before the
+                interval, so its type and timestamp are NULL.
+    Cost: reads the rowids and timestamps of all records of the rowsets that hold the key.
+    """
+    fields = list(spec.arrow_schema)
+    fields[-2:] = [field.with_nullable(True) for field in fields[-2:]]
+    if ordinal < 0:
+        return pa.schema(fields).empty_table()
+    tablet = table.tablets[ordinal]
+    rowsets: list[AnyRowSet] = [memory for memory in (tablet.memory, *tablet.frozen) if memory.row_count]
+    rowsets += [rowset for rowset, _, _ in tablet.tree.candidates(key)]
+    batches = []
+    if from_state:
+        found, values = get_many(table, key, np.array([ordinal]), spec.columns, spec.since)
+        unknown = [pa.nulls(len(found), field.type) for field in fields[-2:]]
+        batches.append(pa.RecordBatch.from_arrays([*values, *unknown], schema=pa.schema(fields)))
+    for rowset in rowsets:
+        if not may_meet(rowset, spec):
+            continue
+        rowid = int(rowset.find(key)[0])
+        if rowid >= 0:
+            rows = _versions(Touched(table, rowset, spec), rowid, rowid + 1)
+            batches.append(pa.RecordBatch.from_arrays(rows.columns, schema=pa.schema(fields)))
+    rows = pa.Table.from_batches(batches, schema=pa.schema(fields))
+    # A timestamp is never negative, so the state at the beginning, whose own is not known, comes first.
+    return rows.take(pc.sort_indices(pc.fill_null(rows.column(COMMIT_TIMESTAMP), -1)))

@@ -1,0 +1,416 @@
+"""Compactions as functions from files to files: nothing here needs a store, its lock, its catalogue or its log.
+
+    MergeJob    rowsets ──► key slices ──► images ──► merged, cut ──► new rowsets       row ids change
+    MajorJob    base columns + REDO  ──►  a part + UNDO (+ REDO of the other columns)   row ids stay
+    MinorJob    REDO files           ──►  one REDO file without what is older than the cut
+    UndoJob     UNDO files           ──►  one UNDO file without what is older than the cut, or none
+
+So a job may run in a thread, in a worker process or in a Spark task. It reads immutable files and writes new
+ones, under names that nobody else can give (`token`), synced with their folder; whoever asked for it installs them
+(`tablet.compaction`), or removes them. What is in memory only is not seen: the inputs' DeltaMemStores were flushed
+before the job was made, and later changes are carried over at the install.
+
+Memory: a merge holds one slice, about `target_bytes` of columns on disk, several times over while it is
+written, and the delta files of its inputs.
+Source: design §3, "Compaction is a function from files to files"; Kudu facts §5.3, 5.4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.cfile.cache import BlockCache
+from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec, WrittenFile
+from nyala.cfile.writer import CFileWriter
+from nyala.delta.compaction import merge_delta_files
+from nyala.delta.delta_file import LIVENESS_TYPE, WrittenDelta, write_delta_file
+from nyala.delta.run import LIVENESS, DeltaRun, merge_runs, without_history
+from nyala.env import Env
+from nyala.errors import Error, StorageError
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.keys.key_range import KeyRange
+from nyala.rowset.compaction.inputs import compacted_column
+from nyala.rowset.compaction.merging import merge_images
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.writer import WrittenRowSet, column_spec, write_rowset
+from nyala.schema.schema import ColumnSchema, Schema
+from nyala.schema.types import ColumnType
+from nyala.tablet.state import store_folder as layout
+from nyala.tablet.state.entries import (
+    RowSetFiles,
+    decode_delta,
+    decode_file,
+    decode_written_rowset,
+    encode_delta,
+    encode_file,
+    encode_written_rowset,
+)
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""(rows done, rows in all)"""
+
+# Each block of the inputs is decoded once or, at the border of two slices, twice.
+_CACHE_BYTES: Final = 32 << 20
+
+# Keys that are looked at for the borders of slices: for each slice, of all rowsets together; and of each rowset.
+_SAMPLES_PER_SLICE: Final = 64
+_SAMPLES_MIN: Final = 16
+
+
+@dataclass(frozen=True)
+class MergeJob:
+    """A merging compaction. `rowset_ids`: one for each rowset that it may write, so their number is the slices'.
+
+    bounds: encoded keys, as hexadecimal digits, at which one slice ends and the next begins; None: the job says where,
+            so that all have about as many bytes. See `text_limit`.
+    snapshot: everything up to it is in the inputs' files; cut: what only snapshots before it need may go.
+    """
+
+    root_path: str
+    tablet_id: int
+    schema: Schema
+    inputs: tuple[RowSetFiles, ...]
+    snapshot: int
+    cut: int
+    rowset_ids: tuple[int, ...]
+    token: str
+    bounds: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class _OfOneRowSet:
+    """What every job has that leaves row ids as they are."""
+
+    root_path: str
+    tablet_id: int
+    schema: Schema
+    input: RowSetFiles
+
+
+@dataclass(frozen=True)
+class MajorJob(_OfOneRowSet):
+    """A major delta compaction of some columns of one rowset (LIVENESS may be one of them)."""
+
+    column_ids: tuple[int, ...]
+    cut: int
+    token: str
+
+
+@dataclass(frozen=True)
+class MinorJob(_OfOneRowSet):
+    """A minor delta compaction of these REDO files (ids) of one rowset, without records that only snapshots before
+    `cut` need."""
+
+    file_ids: tuple[int, ...]
+    cut: int
+    token: str
+
+
+@dataclass(frozen=True)
+class UndoJob(_OfOneRowSet):
+    """UNDO files (ids) of one rowset into one, without records that only snapshots before `cut` need."""
+
+    file_ids: tuple[int, ...]
+    cut: int
+    token: str
+
+
+@dataclass(frozen=True)
+class WrittenPart:
+    """A finished part file; `path` relative to the store's folder."""
+
+    path: str
+    file: WrittenFile
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a job has written; `paths` are all its files, relative to the store's folder."""
+
+    rowsets: tuple[WrittenRowSet, ...] = ()
+    part: WrittenPart | None = None
+    undo: tuple[str, WrittenDelta] | None = None
+    redo: tuple[str, WrittenDelta] | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        paths = [path for rowset in self.rowsets for path in rowset.paths]
+        if self.part is not None:
+            paths.append(self.part.path)
+        return paths + [made[0] for made in (self.undo, self.redo) if made is not None]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes written."""
+        size = sum(rowset.meta.size_bytes for rowset in self.rowsets)
+        deltas = [rowset.undo for rowset in self.rowsets if rowset.undo is not None]
+        deltas += [made[1] for made in (self.undo, self.redo) if made is not None]
+        size += 0 if self.part is None else self.part.file.size_bytes
+        return size + sum(delta.file.size_bytes for delta in deltas)
+
+
+Job: TypeAlias = MergeJob | MajorJob | MinorJob | UndoJob
+
+
+def run(env: Env, job: Job, progress: Progress = lambda done, total: None) -> Output:
+    """Carry the job out. Its files and their folder are synced on return.
+
+    Raises: StorageError, CorruptionError; then none of its files is left, or one that nothing names.
+    """
+    written: list[str] = []
+    try:
+        if isinstance(job, MergeJob):
+            output = _merge(env, job, written, progress)
+        elif isinstance(job, MajorJob):
+            output = _major(env, job, written)
+        else:
+            output = _redo_or_undo(env, job, written)
+        if written:
+            env.files.sync_dir(os.path.join(job.root_path, layout.tablet_directory(job.tablet_id)))
+    except BaseException:
+        for path in written:
+            with contextlib.suppress(Error):
+                env.files.unlink(os.path.join(job.root_path, path), missing_ok=True)
+        raise
+    return output
+
+
+# ------------------------------------------------------------------------------------------------ merging
+
+
+def _merge(env: Env, job: MergeJob, written: list[str], progress: Progress) -> Output:
+    cache = BlockCache(_CACHE_BYTES)
+    rowsets = [files.open(env, job.root_path, cache, job.schema) for files in job.inputs]
+    where = "rowsets " + ", ".join(str(rowset.id) for rowset in rowsets)
+    total = sum(rowset.row_count for rowset in rowsets)
+    done = 0
+    made: list[WrittenRowSet] = []
+    try:
+        ids = iter(job.rowset_ids)
+        for key_range in (
+            slices(rowsets, len(job.rowset_ids))
+            if job.bounds is None
+            else key_ranges([bytes.fromhex(bound) for bound in job.bounds])
+        ):
+            images = []
+            try:
+                for rowset in rowsets:
+                    lower, upper = rowset.rowid_range(key_range)
+                    if lower < upper:
+                        images.append(rowset.image(job.schema, lower, upper, job.cut))
+                        done += upper - lower
+                if not images:
+                    continue
+                image = merge_images(images, job.schema, job.cut, where)
+            except pa.ArrowInvalid as error:
+                if "overflow" not in str(error):
+                    raise
+                raise StorageError(
+                    f"{where} cannot be compacted: one key has more than 2 GiB of past values in one column ({error}); "
+                    "make the table's history shorter, and what is older goes with the next compaction"
+                ) from error
+            if image.row_count:
+                number = next(ids)
+                name = f"{number}-{job.token}"
+                written += [_path(job, f"{name}.base"), _path(job, f"{name}.base.undo")]
+                result = write_rowset(
+                    env.files, job.root_path, layout.tablet_directory(job.tablet_id), number, job.tablet_id,
+                    image, job.schema, deltas_durable=job.snapshot, name=name,
+                )  # fmt: skip
+                made.append(result)
+            progress(done, total)
+    finally:
+        cache.resize(0)  # at once: each file that is closed would look through all of it for what is its own
+        for rowset in rowsets:
+            rowset.close()
+    return Output(rowsets=tuple(made))
+
+
+def slices(rowsets: Sequence[DiskRowSet], count: int) -> Iterator[KeyRange]:
+    """At most `count` key ranges of about as many bytes each, which together are all keys, in their order.
+
+    Cost: the rowsets' value indexes; where these are too coarse (a block has the keys of thousands of rows, which may
+          be large), some of the blocks.
+    """
+    bounds: list[bytes] = []
+    if count > 1:
+        wanted = max(_SAMPLES_MIN, _SAMPLES_PER_SLICE * count // len(rowsets))
+        samples = [rowset.keys.sample(wanted) for rowset in rowsets]
+        keys = EncodedKeys.concat([sample for sample, _ in samples])
+        weights = np.concatenate(
+            [
+                np.diff(np.append(rowids, rowset.row_count)) * (rowset.base_bytes / rowset.row_count)
+                for rowset, (_, rowids) in zip(rowsets, samples, strict=True)
+            ]
+        )
+        order = keys.sort_indices()
+        reached = np.cumsum(weights[order])
+        for number in range(1, count):
+            place = int(np.searchsorted(reached, reached[-1] * number / count))
+            bound = keys.at(int(order[place]))
+            if not bounds or bound > bounds[-1]:
+                bounds.append(bound)
+    return key_ranges(bounds)
+
+
+def key_ranges(bounds: Sequence[bytes]) -> Iterator[KeyRange]:
+    """The ranges between these keys, which ascend, together all keys."""
+    return itertools.starmap(KeyRange, itertools.pairwise([None, *bounds, None]))
+
+
+def _path(job: Job, name: str) -> str:
+    return f"{layout.tablet_directory(job.tablet_id)}/{name}"
+
+
+# ------------------------------------------------------------------------------------------------ deltas
+
+
+def _major(env: Env, job: MajorJob, written: list[str]) -> Output:
+    rowset = job.input.open(env, job.root_path, None, job.schema)
+    chosen = set(job.column_ids)
+    specs: list[tuple[ColumnWriteSpec, pa.Array]] = []
+    past: dict[int, DeltaRun] = {}
+    rest: dict[int, DeltaRun] = {}
+    try:
+        changed = {number for file in rowset.redo for number in file.column_ids}
+        known: dict[int, ColumnSchema] = {column.id: column for column in job.schema.columns}
+        for number in sorted(changed & {*known, LIVENESS}):
+            if number not in chosen:
+                runs = [run for file in rowset.redo if (run := file.run(number)) is not None]
+                rest[number] = merge_runs(runs)
+                continue
+            column = known.get(number)
+            base, undo = compacted_column(rowset, number, column, job.cut)
+            spec = (
+                ColumnWriteSpec(ColumnKey(BASE, 0, LIVENESS), LIVENESS_TYPE)
+                if column is None
+                else column_spec(column, job.schema)
+            )
+            specs.append((spec, base))
+            if undo is not None and len(undo):
+                past[number] = undo
+        part = None
+        if specs:
+            part_path = _path(job, f"{job.token}.part")
+            written.append(part_path)
+            part = WrittenPart(part_path, _write_columns(env, os.path.join(job.root_path, part_path), specs))
+        types = _types(job.schema)
+        undo_made = _write_deltas(env, job, "undo", past, types, written)
+        redo_made = _write_deltas(env, job, "redo", without_history(rest, job.cut), types, written)
+    finally:
+        rowset.close()
+    return Output(part=part, undo=undo_made, redo=redo_made)
+
+
+def _write_columns(env: Env, path: str, specs: Sequence[tuple[ColumnWriteSpec, pa.Array]]) -> WrittenFile:
+    writer = CFileWriter(env.files, path)
+    try:
+        for spec, array in specs:
+            writer.append_column(spec, array)
+        return writer.finish(sync=True)
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def _types(schema: Schema) -> dict[int, ColumnType]:
+    return {column.id: column.type for column in schema.columns}
+
+
+def _write_deltas(
+    env: Env, job: Job, kind: Any, runs: dict[int, DeltaRun], types: dict[int, ColumnType], written: list[str]
+) -> tuple[str, WrittenDelta] | None:
+    if not any(len(run) for run in runs.values()):
+        return None
+    path = _path(job, f"{job.token}.{kind}")
+    written.append(path)
+    return path, write_delta_file(env.files, os.path.join(job.root_path, path), kind, runs, types)
+
+
+def _redo_or_undo(env: Env, job: MinorJob | UndoJob, written: list[str]) -> Output:
+    rowset = job.input.open(env, job.root_path, None, job.schema)
+    types = _types(job.schema)
+    try:
+        if isinstance(job, MinorJob):
+            inputs = [file for file in rowset.redo if file.id in job.file_ids]
+            if not any(file.column_ids & {*types, LIVENESS} for file in inputs):
+                return Output()  # all their columns were dropped
+            path = _path(job, f"{job.token}.redo")
+            written.append(path)
+            merged = merge_delta_files(env.files, os.path.join(job.root_path, path), inputs, types, job.cut)
+            return Output(redo=(path, merged))
+        files = [file for file in rowset.undo if file.id in job.file_ids]
+        kept = {*types, LIVENESS}
+        runs: dict[int, DeltaRun] = {}
+        for number in sorted({number for file in files for number in file.column_ids} & kept):
+            found = [run for file in files if (run := file.run(number)) is not None]
+            found.sort(key=lambda run: -run.timestamp_min)  # newest first, as `merge_runs` likes them
+            runs[number] = merge_runs(found)
+        runs = without_history(runs, job.cut)
+        return Output(undo=_write_deltas(env, job, "undo", runs, types, written))
+    finally:
+        rowset.close()
+
+
+# ------------------------------------------------------------------------------------------------ as JSON
+
+_KINDS: Final[dict[str, type[Any]]] = {
+    "merge": MergeJob,
+    "major": MajorJob,
+    "minor": MinorJob,
+    "undo": UndoJob,
+}
+KINDS: Final = tuple(_KINDS)
+
+
+def encode_job(job: Job) -> tuple[str, dict[str, Any]]:
+    """(kind, arguments) for a worker process."""
+    kind = next(name for name, made in _KINDS.items() if isinstance(job, made))
+    fields = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
+    fields["schema"] = job.schema.to_json()
+    if isinstance(job, MergeJob):
+        fields["inputs"] = [files.to_json() for files in job.inputs]
+    else:
+        fields["input"] = job.input.to_json()
+    return kind, {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+
+
+def decode_job(kind: str, fields: dict[str, Any]) -> Job:
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    values["schema"] = Schema.from_json(fields["schema"])
+    if kind == "merge":
+        values["inputs"] = tuple(RowSetFiles.from_json(files) for files in fields["inputs"])
+    else:
+        values["input"] = RowSetFiles.from_json(fields["input"])
+    job: Job = _KINDS[kind](**values)
+    return job
+
+
+def encode_output(output: Output) -> dict[str, Any]:
+    return {
+        "rowsets": [encode_written_rowset(made) for made in output.rowsets],
+        "part": None
+        if output.part is None
+        else {"path": output.part.path, "file": encode_file(output.part.file)},
+        "undo": None if output.undo is None else [output.undo[0], encode_delta(output.undo[1])],
+        "redo": None if output.redo is None else [output.redo[0], encode_delta(output.redo[1])],
+    }
+
+
+def decode_output(fields: dict[str, Any]) -> Output:
+    part, undo, redo = fields["part"], fields["undo"], fields["redo"]
+    return Output(
+        tuple(decode_written_rowset(made) for made in fields["rowsets"]),
+        None if part is None else WrittenPart(part["path"], decode_file(part["file"])),
+        None if undo is None else (undo[0], decode_delta(undo[1])),
+        None if redo is None else (redo[0], decode_delta(redo[1])),
+    )

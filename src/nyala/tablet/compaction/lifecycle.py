@@ -1,0 +1,615 @@
+"""Compactions in a store that goes on working: begin, run, install.
+
+    begin     (flush lock)    the inputs are reserved and, for a merge, their DeltaMemStores flushed, as of S
+    run       (no lock)       a job from files to files (`file_jobs`): here, or in a worker process
+    install   (commit lock)   what came to the inputs' DeltaMemStores after S moves to the outputs, by key;
+                              one catalogue transaction names the outputs and drops the inputs; one new root
+
+A scan goes on with the root that it has; writers wait for the install only, whose cost is that of the late
+changes.
+
+Invariants
+    C1  What any snapshot from the history mark on says is the same before and after.
+    C2  A merge's outputs have `deltas_durable` = S (R2). What the inputs got later is in memory and in the
+        log, and replay finds its rows in the outputs by key (R1).
+    C3  While a merge runs, its inputs' DeltaMemStores are not flushed (R3); they anchor the log as ever.
+    C4  A compaction that fails, is revoked, or whose table went, changes nothing and leaves no file; after a
+        crash the next open removes what it wrote (P3).
+    C5  A major delta compaction moves all REDO of its columns into base and UNDO, so for each column UNDO
+        stays older than REDO (X2). REDO files that were flushed meanwhile stand behind what it leaves.
+
+Source: design §3 and §6; Kudu facts §5.2–5.4. Departure: no DuplicatingRowSet; late changes are moved once,
+at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.catalog.model import CatalogChange, DeltaEntry, PartEntry, RowSetEntry
+from nyala.delta.delta_file import DeltaFile, WrittenDelta
+from nyala.delta.run import Rowids
+from nyala.env.interrupts import Uninterrupted
+from nyala.errors import StorageError
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.rowset_tree import RowSetTree
+from nyala.tablet.compaction import file_jobs
+from nyala.tablet.compaction.file_jobs import Job, MajorJob, MergeJob, MinorJob, Output, Progress, UndoJob
+from nyala.tablet.compaction.measurement import all_expired, note_text_bytes
+from nyala.tablet.compaction.plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
+from nyala.tablet.compaction.text_limit import fitting, slice_bounds, text_bytes
+from nyala.tablet.flush.lifecycle import Phase, flush_deltas, no_phase
+from nyala.tablet.state import store_folder as layout
+from nyala.tablet.state.entries import RowSetFiles
+from nyala.tablet.state.history import note_cut
+from nyala.tablet.state.opening import delta_entry, entry_of, part_entry_of
+from nyala.tablet.state.reservations import Reservation
+from nyala.tablet.state.root import Root, TableState
+from nyala.tablet.workers.pool import JobCancelled
+
+if TYPE_CHECKING:
+    from nyala.tablet.store import Store
+
+logger = logging.getLogger("nyala.compaction")
+
+# What must stay free on the disk besides what a compaction writes: this part of it, for the log and a flush.
+SPARE_SHARE: Final = 4
+
+Runner: TypeAlias = "Callable[[Job, Reservation], Output]"
+"""Carries a job out, here or elsewhere; may give up when the reservation is revoked."""
+
+
+@dataclass(frozen=True)
+class CompactionReport:
+    """What a compaction did: bytes of the files that went and that came."""
+
+    plan: Plan
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+
+def missing_room(store: Store, table: TableState, tablet_id: int, plan: Plan) -> str:
+    """Why the disk has not enough room for what the plan writes; empty when it has."""
+    if isinstance(plan, ExpirePlan):
+        return ""
+    wanted = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
+    tablet = table.tablets[table.ordinal_of[tablet_id]]
+    needed = _room(sum(rowset.size_bytes for rowset in tablet.rowsets if rowset.id in wanted))
+    free = store.env.files.free_bytes(store.root_path)
+    if free >= needed:
+        return ""
+    return f"it needs {needed / 1e6:.1f} MB of room on the disk, and {free / 1e6:.1f} MB are free"
+
+
+def _room(input_bytes: int) -> int:
+    return input_bytes + input_bytes // SPARE_SHARE
+
+
+def smaller(store: Store, table: TableState, tablet_id: int, plan: Plan) -> Plan | None:
+    """A merge of some of the plan's rowsets, the smallest ones, for which the disk has room; None when there is none.
+
+    It may free space, and so make room for the rest.
+    """
+    if not isinstance(plan, MergePlan):
+        return None
+    tablet = table.tablets[table.ordinal_of[tablet_id]]
+    rowsets = [rowset for rowset in tablet.rowsets if rowset.id in plan.rowsets]
+    free, total, chosen = store.env.files.free_bytes(store.root_path), 0, []
+    for rowset in sorted(rowsets, key=lambda rowset: rowset.size_bytes):
+        total += rowset.size_bytes
+        if _room(total) > free:
+            break
+        chosen.append(rowset.id)
+    return MergePlan(tuple(chosen), plan.gain) if len(chosen) > 1 else None
+
+
+def run_here(store: Store, progress: Progress = lambda done, total: None) -> Runner:
+    """A runner in this thread."""
+    return lambda job, reservation: file_jobs.run(store.env, job, progress)
+
+
+def compact(
+    store: Store, table_id: int, tablet_id: int, plan: Plan, runner: Runner, *, phase: Phase = no_phase
+) -> CompactionReport | None:
+    """Carry `plan` out; None when there was nothing to do any more: its rowsets changed, are taken, or were
+    taken back.
+
+    phase: called, without a lock, as "reserved" (before anything is read) and as "written" (before the install).
+    Raises: StorageError, CorruptionError, JobCancelled (the store is closing): nothing changed then (C4).
+    """
+    if isinstance(plan, ExpirePlan):
+        expiry = plan
+        return store.reserve.use(lambda: _expire(store, table_id, tablet_id, expiry))
+    plan = _fitting(store, table_id, tablet_id, plan)
+    rowset_ids = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
+    with _begun(store, rowset_ids, isinstance(plan, MergePlan)) as (reservation, snapshot):
+        if reservation is None:
+            return None
+        phase("reserved")
+        begun = _begin(store, table_id, tablet_id, plan, snapshot)
+        if begun is None:
+            return None
+        root, table, rowsets, job = begun
+        try:
+            output = runner(job, reservation)
+        except BaseException as error:
+            # A worker that was killed could not take back what it had written.
+            store.discard_files(_written_so_far(store, job))
+            if isinstance(error, JobCancelled) and reservation.revoked.is_set():
+                return None
+            raise
+        try:
+            phase("written")
+            (report,) = _install(store, [_finished(store, reservation, job, plan, table, rowsets, output)])
+        except BaseException:
+            store.discard_files(output.paths)
+            raise
+        del root
+    if report is None:
+        store.discard_files(output.paths)
+        logger.info("a compaction of rowsets %s gave up: something else came first", list(rowset_ids))
+    return report
+
+
+def compact_together(
+    store: Store,
+    table_id: int,
+    plans: Sequence[tuple[int, Plan]],
+    run_all: Callable[[Sequence[Job]], Sequence[Output]],
+) -> list[CompactionReport]:
+    """Carry out plans, each with the id of its tablet, and install all that they made in one transaction.
+
+    run_all: runs the jobs wherever it likes, and returns their outputs in that order; it raises when one failed.
+    Plans whose rowsets are taken, or were taken back meanwhile, are left out; expiries are transactions of their own.
+    Raises:  as `compact`; then nothing of the jobs was installed, and none of their files is left.
+    """
+    reports = [
+        report
+        for tablet_id, plan in plans
+        if isinstance(plan, ExpirePlan) and (report := _expire(store, table_id, tablet_id, plan)) is not None
+    ]
+    with contextlib.ExitStack() as begun:
+        started: list[tuple[Reservation, Plan, tuple[Root, TableState, list[DiskRowSet], Job]]] = []
+        for tablet_id, plan in plans:
+            if isinstance(plan, ExpirePlan):
+                continue
+            plan = _fitting(store, table_id, tablet_id, plan)
+            rowset_ids = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
+            reservation, snapshot = begun.enter_context(
+                _begun(store, rowset_ids, isinstance(plan, MergePlan))
+            )
+            found = None if reservation is None else _begin(store, table_id, tablet_id, plan, snapshot)
+            if reservation is not None and found is not None:
+                started.append((reservation, plan, found))
+        if not started:
+            return reports
+        jobs = [job for _, _, (_, _, _, job) in started]
+        try:
+            outputs = run_all(jobs)
+            finished = [
+                _finished(store, reservation, job, plan, table, rowsets, output)
+                for (reservation, plan, (_, table, rowsets, job)), output in zip(
+                    started, outputs, strict=True
+                )
+            ]
+            installed = _install(store, finished)
+        except BaseException:
+            store.discard_files([path for job in jobs for path in _written_so_far(store, job)])
+            raise
+        for output, report in zip(outputs, installed, strict=True):
+            if report is None:
+                store.discard_files(output.paths)
+            else:
+                reports.append(report)
+        # A job that ran twice, in tasks, has written twice, and answered with one of both.
+        store.discard_files([path for job in jobs for path in _written_so_far(store, job)])
+    return reports
+
+
+def _fitting(
+    store: Store, table_id: int, tablet_id: int, plan: MergePlan | MajorPlan | MinorPlan
+) -> MergePlan | MajorPlan | MinorPlan:
+    """The plan, or the rewrite that takes its place where it would hold too much text."""
+    root = store.root
+    found = None if isinstance(plan, MergePlan) else _find(root, table_id, tablet_id, (plan.rowset,))
+    if found is None or isinstance(plan, MergePlan):
+        return plan
+    table, (rowset,) = found
+    return fitting(rowset, table.stored_schema(), plan)
+
+
+def _begin(
+    store: Store, table_id: int, tablet_id: int, plan: Plan, snapshot: int
+) -> tuple[Root, TableState, list[DiskRowSet], Job] | None:
+    """What a plan is to be run on, and its job; None when there is nothing to do any more.
+
+    The root is to be held as long as the job runs: what a dropped table had must not go while it is read.
+    """
+    root = store.root
+    rowset_ids = (plan.rowset,) if isinstance(plan, MajorPlan | MinorPlan) else plan.rowsets
+    inputs = _find(root, table_id, tablet_id, rowset_ids)
+    if inputs is None:
+        return None
+    table, rowsets = inputs
+    job = _job(store, table, tablet_id, rowsets, plan, snapshot)
+    return None if job is None else (root, table, rowsets, job)
+
+
+@contextlib.contextmanager
+def _begun(
+    store: Store, rowset_ids: Sequence[int], merging: bool
+) -> Iterator[tuple[Reservation | None, int]]:
+    """The reservation (None: somebody else has one of the rowsets) and the moment S up to which all is in
+    files."""
+    reservation, snapshot = None, 0
+    try:
+        with store.flush_lock:
+            store.check_writable()
+            with Uninterrupted():  # what is taken is known here when Ctrl-C comes
+                reservation = store.reservations.take(rowset_ids, holds_deltas=merging)
+            if reservation is not None and merging:
+                snapshot = flush_deltas(store, rowset_ids)
+        yield reservation, snapshot
+    finally:
+        if reservation is not None:
+            store.reservations.release(reservation)
+
+
+def _find(
+    root: Root, table_id: int, tablet_id: int, rowset_ids: Sequence[int]
+) -> tuple[TableState, list[DiskRowSet]] | None:
+    """The table and these rowsets of its tablet; None when one of them is not there any more."""
+    table = root.tables.get(table_id)
+    ordinal = None if table is None else table.ordinal_of.get(tablet_id)
+    if table is None or ordinal is None:
+        return None
+    there = {rowset.id: rowset for rowset in table.tablets[ordinal].rowsets}
+    if any(number not in there for number in rowset_ids):
+        return None
+    return table, [there[number] for number in rowset_ids]
+
+
+def _job(
+    store: Store, table: TableState, tablet_id: int, rowsets: Sequence[DiskRowSet], plan: Plan, snapshot: int
+) -> Job | None:
+    store.tablet_directory(tablet_id)
+    token = store.env.randomness.token_hex(8)
+    cut = store.history_cut(table.entry)
+    whole, schema = table.stored_schema(), table.stored_schema(cut)
+    dropped = {column.id for column in whole.columns if not schema.has_id(column.id)}
+    if not any(
+        file.timestamp_min <= cut for rowset in rowsets for file in (*rowset.undo, *rowset.redo)
+    ) and not any(dropped & rowset.column_ids for rowset in rowsets):
+        cut, schema = 0, whole  # nothing is that old
+    if isinstance(plan, MergePlan):
+        bounds = slice_bounds(rowsets, schema, plan.output_count)
+        count = plan.output_count if bounds is None else len(bounds) + 1
+        return MergeJob(
+            store.root_path, tablet_id, schema, tuple(map(RowSetFiles.of, rowsets)), snapshot, cut,
+            tuple(store.allocate("rowset") for _ in range(count)), token,
+            None if bounds is None else tuple(bound.hex() for bound in bounds),
+        )  # fmt: skip
+    (rowset,) = rowsets
+    files = RowSetFiles.of(rowset)
+    if isinstance(plan, MajorPlan):
+        if not rowset.redo:
+            return None
+        return MajorJob(store.root_path, tablet_id, schema, files, plan.columns, cut, token)
+    assert isinstance(plan, MinorPlan)
+    chosen = (rowset.redo if plan.kind == "redo" else rowset.undo[::-1])[plan.files]
+    if len(chosen) < 2:
+        return None
+    if plan.kind == "redo":
+        ids = tuple(file.id for file in chosen)
+        return MinorJob(store.root_path, tablet_id, whole, files, ids, cut, token)
+    ids = tuple(file.id for file in _with_those_between(chosen, rowset.undo))
+    return UndoJob(store.root_path, tablet_id, whole, files, ids, cut, token)
+
+
+def _with_those_between(chosen: Sequence[DeltaFile], undo: Sequence[DeltaFile]) -> list[DeltaFile]:
+    """UNDO files to merge, and those that for some column stand between them in time: one file of what comes before and
+    after those would break X2. Neighbours in the rowset need not be neighbours for each of their columns."""
+    taken = list(chosen)
+    while True:
+        span: dict[int, tuple[int, int]] = {}
+        for file in taken:
+            for number in file.column_ids:
+                first, last = span.get(number, (file.timestamp_min, file.timestamp_max))
+                span[number] = min(first, file.timestamp_min), max(last, file.timestamp_max)
+        between = [
+            file
+            for file in undo
+            if file not in taken
+            and any(
+                file.timestamp_min < span[number][1] and file.timestamp_max > span[number][0]
+                for number in file.column_ids
+                if number in span
+            )
+        ]
+        if not between:
+            return taken
+        taken += between
+
+
+def _written_so_far(store: Store, job: Job) -> list[str]:
+    """The files that a job has written up to now, finished or not."""
+    directory = layout.tablet_directory(job.tablet_id)
+    try:
+        names = store.env.files.list_dir(store.path(directory))
+    except StorageError:
+        return []
+    return [f"{directory}/{name}" for name in names if job.token in name]
+
+
+# ------------------------------------------------------------------------------------------------ install
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """A job that was run, and what is ready of its install before the lock is taken."""
+
+    reservation: Reservation
+    job: Job
+    plan: Plan
+    table: TableState
+    inputs: Sequence[DiskRowSet]
+    output: Output
+    moved: _Moved | None
+    entries: Sequence[DeltaEntry]
+
+
+def _finished(
+    store: Store,
+    reservation: Reservation,
+    job: Job,
+    plan: Plan,
+    table: TableState,
+    inputs: Sequence[DiskRowSet],
+    output: Output,
+) -> _Finished:
+    moved, entries = None, []
+    if isinstance(job, MergeJob):
+        fresh = []
+        for result in output.rowsets:
+            rowset, of_rowset = store.adopt_rowset(result, table.schema)
+            fresh.append(rowset)
+            entries += of_rowset
+            if job.bounds is not None:
+                note_text_bytes(rowset, text_bytes(rowset, job.schema.columns))
+        moved = _Moved(fresh)
+        moved.look_up(inputs)  # most of it before the lock is taken
+    return _Finished(reservation, job, plan, table, inputs, output, moved, entries)
+
+
+def _install(store: Store, finished: Sequence[_Finished]) -> list[CompactionReport | None]:
+    """Put what jobs have made in the place of what they read, in one transaction; None for one that came too late."""
+    reports: list[CompactionReport | None] = []
+    with Uninterrupted(), store.commit_lock:
+        store.check_writable()
+        after = store.root
+        change = CatalogChange(timestamp=store.clock.latest)
+        for one in finished:
+            made = _installed(store, one, after, change)
+            if made is None:
+                reports.append(None)
+                continue
+            after, before = made
+            reports.append(CompactionReport(one.plan, before, one.output.size_bytes))
+        if any(reports):
+            store.transact(change, lambda version: after.with_tablets({}, version))
+    for one, report in zip(finished, reports, strict=True):
+        if report is not None:
+            logger.info(
+                "%s of %s: %d bytes became %d",
+                type(one.plan).__name__, [rowset.id for rowset in one.inputs], report.bytes_before, report.bytes_after,
+            )  # fmt: skip
+    return reports
+
+
+def _installed(store: Store, one: _Finished, root: Root, change: CatalogChange) -> tuple[Root, int] | None:
+    """The next root, and the bytes that go. Under the commit lock."""
+    if one.reservation.revoked.is_set():
+        return None
+    job = one.job
+    found = _find(root, one.table.id, job.tablet_id, [rowset.id for rowset in one.inputs])
+    if found is None:
+        return None
+    current_table, current = found
+    tablet = current_table.tablets[current_table.ordinal_of[job.tablet_id]]
+    if one.moved is not None:
+        assert isinstance(job, MergeJob)
+        assert all(now.redo == old.redo and not now.frozen for now, old in zip(current, one.inputs, strict=True)), (
+            "C3: the inputs' files stay as they are"
+        )  # fmt: skip
+        one.moved.carry(current)
+        before = _drop(change, current)
+        change.put_rowsets += [RowSetEntry.from_meta(rowset.meta) for rowset in one.moved.rowsets]
+        change.put_deltas += one.entries
+        gone = {rowset.id for rowset in current}
+        rowsets = (*(rowset for rowset in tablet.rowsets if rowset.id not in gone), *one.moved.rowsets)
+        cut = job.cut
+    else:
+        (now,) = current
+        replaced, before, cut = _replaced(store, job, one.inputs[0], now, one.output, change)
+        rowsets = tuple(replaced if rowset is now else rowset for rowset in tablet.rowsets)
+    after = root.with_tablets({tablet.id: dataclasses.replace(tablet, rowsets=rowsets)})
+    return note_cut(change, after, one.table.id, cut), before
+
+
+def _drop(change: CatalogChange, rowsets: Sequence[DiskRowSet]) -> int:
+    """Put into `change` that these rowsets go, with their files; returns how many bytes."""
+    for rowset in rowsets:
+        change.drop_rowsets.append(rowset.id)
+        change.drop_parts += [part.id for part in rowset.parts]
+        change.drop_deltas += [file.id for file in (*rowset.undo, *rowset.redo)]
+        change.garbage += rowset.paths
+    return sum(rowset.size_bytes for rowset in rowsets)
+
+
+def _replaced(
+    store: Store, job: Job, old: DiskRowSet, now: DiskRowSet, output: Output, change: CatalogChange
+) -> tuple[DiskRowSet, int, int]:
+    """The next version of a rowset after a delta compaction, the bytes that go, and the cut that was made."""
+    undo, redo = (_adopt_delta(store, now.id, made, change) for made in (output.undo, output.redo))
+    cut = 0
+    gone: list[DeltaFile]
+    gone_parts = []
+    if isinstance(job, MajorJob):
+        part = None
+        if output.part is not None:
+            places = output.part.file.columns
+            entry = PartEntry(
+                store.allocate("delta"),
+                now.id,
+                output.part.path,
+                output.part.file.file_id,
+                output.part.file.size_bytes,
+                tuple(places),
+            )
+            change.put_parts.append(entry)
+            part = store.open_part(entry)
+        fresh = now.with_major_compaction(old.redo, redo, part, undo)
+        gone = list(old.redo)
+        gone_parts = [part for part in now.parts if part not in fresh.parts]
+        cut = job.cut
+    elif isinstance(job, MinorJob):
+        gone = [file for file in now.redo if file.id in job.file_ids]
+        fresh = now.with_merged_redo(gone, redo)
+        cut = job.cut
+    else:
+        assert isinstance(job, UndoJob)
+        gone = [file for file in now.undo if file.id in job.file_ids]
+        fresh = now.with_undo(gone, undo)
+        cut = job.cut
+    change.drop_deltas += [entry_of(file).id for file in gone]
+    change.drop_parts += [part_entry_of(part).id for part in gone_parts]
+    change.garbage += [entry_of(file).path for file in gone] + [part.path for part in gone_parts]
+    before = sum(file.size_bytes for file in gone) + sum(part.size_bytes for part in gone_parts)
+    return fresh, before, cut
+
+
+def _adopt_delta(
+    store: Store, rowset_id: int, made: tuple[str, WrittenDelta] | None, change: CatalogChange
+) -> DeltaFile | None:
+    if made is None:
+        return None
+    path, written = made
+    entry = delta_entry(store.allocate("delta"), rowset_id, path, written)
+    change.put_deltas.append(entry)
+    return store.open_delta(entry)
+
+
+class _Moved:
+    """The outputs of a merge, and where the rows of its inputs that were changed meanwhile are in them."""
+
+    def __init__(self, rowsets: Sequence[DiskRowSet]) -> None:
+        self.rowsets = list(rowsets)
+        self._tree = RowSetTree(self.rowsets)
+        self._index = {rowset.id: index for index, rowset in enumerate(self.rowsets)}
+        self._known: dict[int, tuple[Rowids, Rowids, Rowids]] = {}  # input: (rows, which output, rowid in it)
+
+    def look_up(self, inputs: Sequence[DiskRowSet]) -> None:
+        """Find the rows that are changed by now. Cost: those that were not looked up before."""
+        for rowset in inputs:
+            store = rowset.deltas
+            runs = [run for number in store.column_ids for run in store.levels(number)]
+            if not runs:
+                continue
+            rows = np.unique(np.concatenate([run.rowids for run in runs]))
+            known = self._known.get(rowset.id)
+            if known is not None:
+                rows = np.setdiff1d(rows, known[0], assume_unique=True)
+                if not len(rows):
+                    continue
+            keys = rowset.keys_of(rows)
+            which = np.full(len(rows), -1, np.int64)
+            places = np.full(len(rows), -1, np.int64)
+            for output, lower, upper in self._tree.candidates(keys):
+                found = output.find(keys.slice(lower, upper - lower))
+                hit = np.flatnonzero(found >= 0)
+                which[lower + hit] = self._index[output.id]
+                places[lower + hit] = found[hit]
+            assert (which >= 0).all(), (
+                "R5: only a living row is changed, and no merge leaves out a living row"
+            )
+            fresh = (rows, which, places)
+            if known is not None:
+                together = np.argsort(np.concatenate([known[0], rows]), kind="stable")
+                fresh = tuple(
+                    np.concatenate([old, new])[together] for old, new in zip(known, fresh, strict=True)
+                )  # type: ignore[assignment]
+            self._known[rowset.id] = fresh
+
+    def carry(self, inputs: Sequence[DiskRowSet]) -> None:
+        """Put the inputs' late changes into the outputs' DeltaMemStores. Under the commit lock."""
+        self.look_up(inputs)
+        for rowset in inputs:
+            for batch in rowset.deltas.batches_after(-1):
+                rows, which, places = self._known[rowset.id]
+                at = np.searchsorted(rows, batch.rowids)
+                for index in np.unique(which[at]).tolist():
+                    mine = np.flatnonzero(which[at] == index)
+                    rowids = places[at[mine]]
+                    order = np.argsort(rowids, kind="stable")
+                    self.rowsets[index].deltas.append(
+                        rowids[order],
+                        batch.timestamps[mine[order]],
+                        {
+                            number: array.take(pa.array(mine[order]))
+                            for number, array in batch.columns.items()
+                        },
+                    )
+
+
+# ------------------------------------------------------------------------------------------------ expiry
+
+
+def _expire(store: Store, table_id: int, tablet_id: int, plan: ExpirePlan) -> CompactionReport | None:
+    """Drop whole UNDO files, and whole rowsets of dead rows, that no readable snapshot needs. A catalogue
+    transaction."""
+    root = store.root
+    found = _find(root, table_id, tablet_id, plan.rowsets)
+    if found is None:
+        return None
+    table, rowsets = found
+    cut = store.history_cut(table.entry)
+    dead = {rowset for rowset in rowsets if all_expired(rowset, cut)}  # reads; not under the lock
+    with Uninterrupted(), store.commit_lock:
+        store.check_writable()
+        root = store.root
+        again = _find(root, table_id, tablet_id, plan.rowsets)
+        if again is None:
+            return None
+        table, current = again
+        tablet = table.tablets[table.ordinal_of[tablet_id]]
+        change = CatalogChange(timestamp=store.clock.latest)
+        before = 0
+        replaced: dict[int, DiskRowSet | None] = {}
+        for rowset in current:
+            if store.reservations.taken(rowset.id):
+                continue
+            if rowset in dead and not rowset.nbytes:
+                before += _drop(change, [rowset])
+                replaced[rowset.id] = None
+                continue
+            gone = [file for file in rowset.undo if file.timestamp_max <= cut]
+            if gone:
+                replaced[rowset.id] = rowset.with_undo(gone, None)
+                change.drop_deltas += [file.id for file in gone]
+                change.garbage += [entry_of(file).path for file in gone]
+                before += sum(file.size_bytes for file in gone)
+        if not replaced:
+            return None
+        kept = [replaced.get(rowset.id, rowset) for rowset in tablet.rowsets]
+        state = dataclasses.replace(tablet, rowsets=tuple(rowset for rowset in kept if rowset is not None))
+        after = note_cut(change, root.with_tablets({tablet.id: state}), table_id, cut)
+        store.transact(change, lambda version: after.with_tablets({}, version))
+    return CompactionReport(plan, before, 0)

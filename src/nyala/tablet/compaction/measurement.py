@@ -1,0 +1,236 @@
+"""What the compaction policy must know of a tablet, measured: from open rowsets to `RowSetLayout`.
+
+Sizes and record counts stand in the catalogue, so most of it costs nothing. Only how many rows are dead
+since before the history mark is looked up in the liveness of rowsets that have dead rows at all; a `Layouts`
+remembers it.
+
+What is called expired is gone after a rewrite, so estimates err downwards: of an UNDO file that is partly
+beyond the mark, none is counted unless its records are spread evenly over its time, of which half the share
+is taken.
+Source: Kudu facts §4.6, 5.4, 5.5.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from nyala.cfile.column import BASE
+from nyala.cfile.read_stats import Access
+from nyala.cfile.reader import CFileReader
+from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.schema.schema import Schema
+from nyala.tablet.compaction.plans import RowSetLayout
+from nyala.tablet.state.reservations import Reservations
+from nyala.tablet.state.root import TabletState
+
+
+@dataclass(frozen=True)
+class _Expired:
+    """How many rows were dead at `cut`, of a rowset version."""
+
+    cut: int
+    rows: int
+
+
+class Layouts:
+    """Measures tablets. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._expired: weakref.WeakKeyDictionary[DiskRowSet, _Expired] = weakref.WeakKeyDictionary()
+
+    def of_tablet(
+        self,
+        tablet: TabletState,
+        cut: int,
+        reservations: Reservations | None = None,
+        schema: Schema | None = None,
+    ) -> list[RowSetLayout]:
+        """The layouts of the tablet's rowsets. cut: what only snapshots before it need may go; 0: nothing.
+
+        schema: what is stored now (`TableState.stored_schema`); None: what ever was.
+
+        Cost: the catalogue's figures; a block of each text column of one rowset, once; and the liveness of rowsets
+              with dead rows, when they or the cut moved on.
+        """
+        if not tablet.rowsets:
+            return []
+        row_bytes, text_bytes = decoded_row_bytes(
+            max(tablet.rowsets, key=lambda rowset: rowset.row_count), tablet.memory.schema
+        )
+        return [
+            self._layout(
+                rowset,
+                cut,
+                reservations is None or not reservations.taken(rowset.id),
+                row_bytes,
+                text_bytes,
+                schema,
+            )
+            for rowset in tablet.rowsets
+        ]
+
+    def _layout(
+        self,
+        rowset: DiskRowSet,
+        cut: int,
+        available: bool,
+        row_bytes: float,
+        text_bytes: float,
+        schema: Schema | None,
+    ) -> RowSetLayout:
+        expired_rows = self._expired_rows(rowset, cut)
+        undo = rowset.undo[::-1]
+        whole = [file for file in undo if file.timestamp_max <= cut]
+        expired_undo = sum(file.size_bytes for file in whole)
+        for file in undo:
+            if file.timestamp_min <= cut < file.timestamp_max:
+                share = (cut - file.timestamp_min) / (file.timestamp_max - file.timestamp_min)
+                expired_undo += int(file.size_bytes * share / 2)
+        records: dict[int, int] = {}
+        for file in rowset.redo:
+            for column in file.column_ids:
+                records[column] = records.get(column, 0) + file.record_count
+        return RowSetLayout(
+            id=rowset.id,
+            key_min=rowset.meta.key_min,
+            key_max=rowset.meta.key_max,
+            row_count=rowset.row_count,
+            base_bytes=rowset.base_bytes,
+            redo_bytes=sum(file.size_bytes for file in rowset.redo),
+            undo_bytes=sum(file.size_bytes for file in rowset.undo),
+            redo_files=[(file.size_bytes, file.record_count) for file in rowset.redo],
+            redo_columns=records,
+            base_columns=_column_bytes(rowset),
+            undo_files=[(file.size_bytes, file.record_count) for file in undo],
+            expired_rows=expired_rows,
+            expired_undo_bytes=expired_undo,
+            expired_undo_files=len(whole),
+            superseded_bytes=superseded_bytes(
+                rowset, None if schema is None else {column.id for column in schema.columns}
+            ),
+            outdated=schema is not None and rowset.meta.schema_version < schema.layout_version,
+            # What is in memory only has to be flushed before its rowset can go, as a rewrite does first.
+            all_expired=expired_rows == rowset.row_count and not rowset.nbytes,
+            available=available,
+            decoded_bytes=int(row_bytes * rowset.row_count),
+            text_bytes=_text_bytes.get(rowset.reader, int(text_bytes * rowset.row_count)),
+        )
+
+    def _expired_rows(self, rowset: DiskRowSet, cut: int) -> int:
+        if cut <= 0 or not has_dead_rows(rowset):
+            return 0
+        known = self._expired.get(rowset)
+        if known is None or known.cut != cut:
+            # A version of a rowset does not change but in memory, so what was dead stays dead: look again
+            # only when some more of its changes may have passed the mark.
+            if known is not None and known.rows == rowset.row_count:
+                return known.rows
+            known = _Expired(cut, expired_rows(rowset, cut))
+            self._expired[rowset] = known
+        return known.rows
+
+
+def superseded_bytes(rowset: DiskRowSet, stored: Collection[int] | None = None) -> int:
+    """About how many bytes of the base file and of parts are of columns that a newer part has, or that are not `stored`
+    any more: they were dropped before the history begins. LIVENESS is always stored; None: all are."""
+    base = {place.key.column_id for place in rowset.meta.columns if place.key.role == BASE}
+    newer: set[int] = set()
+    if stored is not None:
+        newer = base.union(*(part.column_ids for part in rowset.parts)) - {*stored, LIVENESS}
+    size = 0
+    for part in reversed(rowset.parts):
+        size += part.size_bytes * len(part.column_ids & newer) // max(len(part.column_ids), 1)
+        newer |= part.column_ids
+    return size + rowset.meta.size_bytes * len(base & newer) // max(len(base), 1)
+
+
+def _column_bytes(rowset: DiskRowSet) -> dict[int, int]:
+    """About how many bytes each base column takes: all the same, which costs no look into a file."""
+    columns = {place.key.column_id for place in rowset.meta.columns if place.key.role == BASE}
+    return dict.fromkeys(columns, (rowset.base_bytes - superseded_bytes(rowset)) // max(len(columns), 1))
+
+
+# By the file of a rowset. Text is looked at once, in one of the tablet's rowsets: the others will be like it.
+_row_bytes: weakref.WeakKeyDictionary[CFileReader, tuple[float, float]] = weakref.WeakKeyDictionary()
+
+# Of rowsets that are not like it.
+_text_bytes: weakref.WeakKeyDictionary[CFileReader, int] = weakref.WeakKeyDictionary()
+
+
+def note_text_bytes(rowset: DiskRowSet, text_bytes: int) -> None:
+    """Remember how much text a rowset has that a merge made smaller than it was asked to. By the estimate it would be
+    merged with its neighbour again, and again be cut."""
+    _text_bytes[rowset.reader] = text_bytes
+
+
+def decoded_row_bytes(rowset: DiskRowSet, schema: Schema) -> tuple[float, float]:
+    """About how many bytes a row takes in memory: with its key, and of the one text column that has most. Text is what
+    that of the first block is."""
+    known = _row_bytes.get(rowset.reader)
+    if known is None:
+        whole, most = float(len(rowset.meta.key_max)), 0.0
+        for column in schema.columns:
+            try:
+                whole += column.type.arrow.bit_width / 8
+                continue
+            except ValueError:  # text and binary
+                reader = rowset.base_column(column.id)
+            if reader is not None:
+                rows = min(reader.rows_per_block, reader.row_count)
+                text = reader.decode(0, rows, access=Access.ONCE).nbytes / rows
+                whole, most = whole + text, max(most, text)
+        known = _row_bytes[rowset.reader] = whole, most
+    return known
+
+
+def has_dead_rows(rowset: DiskRowSet) -> bool:
+    """Whether some row of the rowset's files may be dead now, as files or memory say. Opens no file."""
+    if rowset.base_column(LIVENESS) is not None or LIVENESS in rowset.deltas.column_ids:
+        return True
+    return any(LIVENESS in file.column_ids for file in rowset.redo) or any(
+        LIVENESS in store.column_ids for store in rowset.frozen
+    )
+
+
+def expired_rows(rowset: DiskRowSet, cut: int) -> int:
+    """How many rows are dead and were so at `cut` and ever since: no snapshot from `cut` on needs them.
+
+    Cost: the rowset's liveness, twice.
+    """
+    now = rowset.liveness(MAX_TIMESTAMP, 0, rowset.row_count)
+    if now is None:
+        return 0
+    dead = ~now
+    # A row that is dead now and has no change of liveness after the cut was dead then already, not yet to be born.
+    for file in (*rowset.undo, *rowset.redo):
+        if LIVENESS in file.column_ids and file.timestamp_max > cut:
+            run = file.run(LIVENESS)
+            if run is not None:
+                dead[run.rowids[run.timestamps > cut]] = False
+    for store in (*rowset.frozen, rowset.deltas):
+        for run in store.levels(LIVENESS):
+            dead[run.rowids[run.timestamps > cut]] = False
+    return int(np.count_nonzero(dead))
+
+
+def all_expired(rowset: DiskRowSet, cut: int) -> bool:
+    """Whether no snapshot from `cut` on needs any row of it."""
+    return cut > 0 and has_dead_rows(rowset) and expired_rows(rowset, cut) == rowset.row_count
+
+
+def dead_rows_of(rowsets: Iterable[DiskRowSet]) -> tuple[int, int]:
+    """(rows in files that are dead now, about how many bytes of base they take)."""
+    rows, size = 0, 0.0
+    for rowset in rowsets:
+        if has_dead_rows(rowset):
+            alive = rowset.liveness(MAX_TIMESTAMP, 0, rowset.row_count)
+            if alive is not None:
+                dead = int(np.count_nonzero(~alive))
+                rows += dead
+                size += rowset.base_bytes * dead / rowset.row_count
+    return rows, round(size)

@@ -1,0 +1,7 @@
+"""Flush: memory to files.
+
+lifecycle  freeze, write, install: one catalogue transaction a round
+file_jobs  the writing as a function from vectors to files
+in_worker  large flushes in a worker process
+rolling    how many rowsets a flush or a load makes
+"""

@@ -1,0 +1,281 @@
+"""The writing of a flush as a function from vectors to files, here or in a worker process.
+
+    pieces   what goes into files: rows of a MemRowSet (an image, or a part of one), records of DeltaMemStores
+    write    pieces ──► files, synced; their folders are the caller's to sync
+    job      pieces ──► one spill file + JSON, which another process reads and writes the same files from
+
+A flush of a full log encodes and compresses for a second. In a thread of the user's process each of its many
+short calls would take the interpreter's lock from a write that waits for it; what stays there is to sort the rows and
+to copy their vectors once into the spill.
+
+The spill is no format: it lies in the first tablet's folder for as long as the job runs, is not synced, and no
+catalogue names it, so a crash leaves an orphan (P3). Each vector in it is an Arrow IPC stream of one batch, written
+once also when several runs share it; keys are not in it, since they are a function of the key columns.
+
+Source: design §3 "Compaction is a function from files to files". Left out: checksums, for the bytes go from memory to
+memory within one installation (as in `workers.protocol`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nyala.delta.delta_file import WrittenDelta, write_delta_file
+from nyala.delta.run import LIVENESS, DeltaRun
+from nyala.env.files import Files
+from nyala.env.overlapped import each
+from nyala.errors import StorageError
+from nyala.keys.codec import KeyCodec
+from nyala.rowset.image import RowSetImage
+from nyala.rowset.writer import WrittenRowSet, write_rowset
+from nyala.schema.schema import Schema
+from nyala.schema.types import ColumnType
+from nyala.tablet.state.entries import (
+    decode_delta,
+    decode_written_rowset,
+    encode_delta,
+    encode_written_rowset,
+)
+
+__all__ = [
+    "DeltaPiece",
+    "Piece",
+    "RowSetPiece",
+    "Writer",
+    "Written",
+    "decode_written",
+    "run_spilled",
+    "spill",
+    "write_pieces",
+]
+
+
+@dataclass(frozen=True)
+class RowSetPiece:
+    """Rows that become the rowset `number`, in the folder `directory` of the store. Positions are not used."""
+
+    number: int
+    tablet_id: int
+    directory: str
+    schema: Schema
+    image: RowSetImage
+    deltas_durable: int
+
+    @property
+    def paths(self) -> list[str]:
+        """Everything that may be written for it."""
+        base = f"{self.directory}/{self.number}.base"
+        return [base, f"{base}.undo"]
+
+    @property
+    def nbytes(self) -> int:
+        return self.image.nbytes
+
+
+@dataclass(frozen=True)
+class DeltaPiece:
+    """REDO records of one rowset, that become the file `path`."""
+
+    path: str
+    schema: Schema
+    runs: dict[int, DeltaRun]
+
+    @property
+    def paths(self) -> list[str]:
+        return [self.path]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(run.nbytes for run in self.runs.values())
+
+
+Piece: TypeAlias = RowSetPiece | DeltaPiece
+Written: TypeAlias = WrittenRowSet | WrittenDelta
+
+Writer: TypeAlias = "Callable[[Files, str, Sequence[Piece]], list[Written]]"
+"""Writes pieces in a store's folder, and says what came of each: `write_pieces`, or one that has it done elsewhere."""
+
+
+def write_pieces(files: Files, root_path: str, pieces: Sequence[Piece]) -> list[Written]:
+    """Write each piece; one answer for each, in their order. The files are synced, their folders are not.
+
+    Raises: StorageError; the caller removes the paths of all pieces.
+    """
+    return each(files, lambda piece: _write(files, root_path, piece), pieces)
+
+
+def _write(files: Files, root_path: str, piece: Piece) -> Written:
+    if isinstance(piece, RowSetPiece):
+        return write_rowset(
+            files, root_path, piece.directory, piece.number, piece.tablet_id, piece.image, piece.schema,
+            deltas_durable=piece.deltas_durable,
+        )  # fmt: skip
+    path = os.path.join(root_path, piece.path)
+    return write_delta_file(files, path, "redo", piece.runs, delta_types(piece.schema, piece.runs))
+
+
+def delta_types(schema: Schema, columns: Collection[int]) -> dict[int, ColumnType]:
+    """The type in which the deltas of each column are stored."""
+    return {
+        number: ColumnType("bool") if number == LIVENESS else schema.by_id(number).type for number in columns
+    }
+
+
+# ------------------------------------------------------------------------------------------------ over there
+
+
+class _Spill:
+    """The vectors of a job, each written once, known by (offset, length)."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._file = files.create(path)
+        self._vectors: list[tuple[npt.NDArray[np.int64], list[int]]] = []
+
+    def put(self, array: pa.Array) -> list[int]:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, pa.schema([("v", array.type)])) as writer:
+            writer.write_batch(pa.record_batch([array], names=["v"]))
+        data = sink.getvalue()
+        return [self._file.append(data), data.size]
+
+    def put_vector(self, vector: npt.NDArray[np.int64]) -> list[int]:
+        """Rowids or timestamps: columns that were changed together have the same."""
+        for known, place in self._vectors:
+            if known is vector or np.array_equal(known, vector):
+                return place
+        place = self.put(pa.array(vector))
+        self._vectors.append((vector, place))
+        return place
+
+    def put_runs(self, runs: Mapping[int, DeltaRun]) -> dict[str, Any]:
+        return {
+            str(number): {
+                "kind": run.kind,
+                "rowids": self.put_vector(run.rowids),
+                "timestamps": self.put_vector(run.timestamps),
+                "values": self.put(run.values),
+            }
+            for number, run in runs.items()
+        }
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def spill(files: Files, root_path: str, path: str, pieces: Sequence[Piece]) -> dict[str, Any]:
+    """Write the vectors of all pieces into the new file `path` of the store; returns a job for `run_spilled`.
+
+    Raises: StorageError; the caller removes the path.
+    """
+    store = _Spill(files, os.path.join(root_path, path))
+    try:
+        return {
+            "root_path": root_path,
+            "spill": path,
+            "pieces": [_spill_piece(store, piece) for piece in pieces],
+        }
+    finally:
+        store.close()
+
+
+def _spill_piece(store: _Spill, piece: Piece) -> dict[str, Any]:
+    if isinstance(piece, DeltaPiece):
+        return {
+            "path": piece.path,
+            "schema": piece.schema.to_json(),
+            "runs": store.put_runs(piece.runs),
+        }
+    image = piece.image
+    return {
+        **{name: getattr(piece, name) for name in ("number", "tablet_id", "directory", "deltas_durable")},
+        "schema": piece.schema.to_json(),
+        "columns": {str(number): store.put(array) for number, array in image.columns.items()},
+        "liveness": None if image.liveness is None else store.put(image.liveness),
+        "undo": store.put_runs(image.undo),
+    }
+
+
+def run_spilled(files: Files, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Do the job that `spill` described; the answer is for `decode_written`. Raises: StorageError."""
+    root_path = arguments["root_path"]
+    vectors = _Vectors(files, os.path.join(root_path, arguments["spill"]))
+    try:
+        made = each(
+            files, lambda fields: _write(files, root_path, _read_piece(vectors, fields)), arguments["pieces"]
+        )
+    finally:
+        vectors.close()
+    return {
+        "written": [
+            {"rowset": encode_written_rowset(one)}
+            if isinstance(one, WrittenRowSet)
+            else {"delta": encode_delta(one)}
+            for one in made
+        ]
+    }
+
+
+def decode_written(answer: dict[str, Any]) -> list[Written]:
+    """What `run_spilled` answered."""
+    return [
+        decode_written_rowset(one["rowset"]) if "rowset" in one else decode_delta(one["delta"])
+        for one in answer["written"]
+    ]
+
+
+class _Vectors:
+    """The vectors of a spill, each read when it is asked for."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._file = files.open(path)
+
+    def array(self, place: Sequence[int]) -> pa.Array:
+        offset, length = place
+        try:
+            data = self._file.read(offset, length)
+            return pa.ipc.open_stream(pa.py_buffer(data)).read_next_batch().column(0)
+        except (pa.ArrowInvalid, OSError, StopIteration) as error:
+            raise StorageError(
+                f"the flush's own file {self._file.path} cannot be read at {offset}: {error}; nothing is lost: "
+                "the rows are in memory and in the log, and are flushed again",
+                path=self._file.path,
+            ) from error
+
+    def runs(self, fields: dict[str, Any]) -> dict[int, DeltaRun]:
+        return {
+            int(number): DeltaRun(
+                run["kind"],
+                self.array(run["rowids"]).to_numpy(),
+                self.array(run["timestamps"]).to_numpy(),
+                self.array(run["values"]),
+            )
+            for number, run in fields.items()
+        }
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _read_piece(vectors: _Vectors, fields: dict[str, Any]) -> Piece:
+    schema = Schema.from_json(fields["schema"])
+    if "runs" in fields:
+        return DeltaPiece(fields["path"], schema, vectors.runs(fields["runs"]))
+    columns = {int(number): vectors.array(place) for number, place in fields["columns"].items()}
+    key_columns = schema.key_columns
+    image = RowSetImage(
+        KeyCodec([column.type for column in key_columns]).encode([columns[c.id] for c in key_columns]),
+        columns,
+        None if fields["liveness"] is None else vectors.array(fields["liveness"]),
+        vectors.runs(fields["undo"]),
+        np.empty(0, np.int64),
+    )
+    return RowSetPiece(
+        fields["number"], fields["tablet_id"], fields["directory"], schema, image, fields["deltas_durable"]
+    )

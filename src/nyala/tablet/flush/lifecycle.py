@@ -1,0 +1,383 @@
+"""Flush: MemRowSets become DiskRowSets, DeltaMemStores become REDO files, in one catalogue transaction a round.
+
+    freeze   (commit lock)   at F: every chosen store is set aside, empty ones take its place, in a new root;
+                             the frozen MemRowSet still takes updates and deletes of its rows, the frozen
+                             DeltaMemStore takes nothing
+    write    (no lock)       the log is synced through F (W2); images of the stores as of F go to files, synced
+    install  (commit lock)   one transaction names the files and raises the durable marks (R2); changes that
+                             came to a frozen MemRowSet after F move over to the new rowset by row position;
+                             one new root
+
+Invariants
+    F1  inserts_durable of a tablet becomes F of the youngest MemRowSet in the round, and rounds of one
+        tablet commit in the order of freezing (R2): a round takes every frozen MemRowSet that an earlier,
+        failed round left behind.
+    F2  A failed round changes nothing: the frozen stores stay readable and writable in the root and are
+        flushed by the next round; files that it wrote are removed, or by the next open (P3).
+    F3  The log loses a segment only in the transaction after which nothing in it is needed (R3).
+    F4  What was set aside before, by an alteration or a failed round, counts as set aside at F of the round that takes
+        it: it has got no rows since, only changes, and they go to files with it. So whoever freezes and installs under
+        one hold of the lock leaves nothing in memory (R4, B2 of `direct_commit`).
+
+Source: design §3 "Compaction is a function from files to files", §6 W2, R2, R3; Kudu facts §5.2. Departure:
+with one root there is no DuplicatingRowSet; changes after F are carried over at the install, under the lock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.catalog.model import CatalogChange, RowSetEntry
+from nyala.delta.delta_file import WrittenDelta
+from nyala.delta.mem_store import DeltaMemStore
+from nyala.delta.run import LIVENESS, without_history
+from nyala.env.interrupts import Uninterrupted
+from nyala.env.overlapped import each
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.mem_rowset import MemRowSet, RowSetImage
+from nyala.rowset.writer import WrittenRowSet
+from nyala.schema.schema import Schema
+from nyala.tablet.flush.file_jobs import DeltaPiece, Piece, RowSetPiece, Writer, Written, write_pieces
+from nyala.tablet.flush.rolling import roll
+from nyala.tablet.state.history import note_cut
+from nyala.tablet.state.opening import delta_entry
+from nyala.tablet.state.root import TableState, TabletState
+
+if TYPE_CHECKING:
+    from nyala.tablet.store import Store
+
+logger = logging.getLogger("nyala.flush")
+
+
+Phase = Callable[[str], None]
+"""Told the name of each phase that has begun."""
+
+
+def no_phase(name: str) -> None:
+    """Nobody wants to know."""
+
+
+@dataclass(frozen=True)
+class FlushReport:
+    """What a round wrote; delta files are those of UNDO, too. All zero when there was nothing in memory."""
+
+    rowsets: int = 0
+    delta_files: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass
+class _FrozenTablet:
+    """One tablet's part in a round: what was set aside, and what was written for it."""
+
+    table: TableState
+    tablet_id: int
+    memories: tuple[MemRowSet, ...]
+    stores: dict[int, tuple[DeltaMemStore, ...]]  # by rowset id, oldest first
+    cut: int = 0  # what only older snapshots need was left out
+    images: list[tuple[MemRowSet, RowSetImage, list[tuple[int, int]]]] = field(default_factory=list)
+    deltas: list[tuple[int, int]] = field(default_factory=list)  # rowset, delta id
+    new_rowsets: list[tuple[MemRowSet, RowSetImage, list[tuple[int, int, WrittenRowSet]]]] = field(
+        default_factory=list
+    )
+    new_deltas: list[tuple[int, int, str, WrittenDelta]] = field(
+        default_factory=list
+    )  # rowset, delta id, path
+
+
+def flush(
+    store: Store,
+    chosen: Collection[int] | None = None,
+    *,
+    phase: Phase = no_phase,
+    write: Writer = write_pieces,
+) -> FlushReport:
+    """Flush the memory of the tablets with these ids (None: all). Safe from any thread; one round at a time.
+
+    write: who writes the files; the background has large ones written by a worker process.
+    phase: called, without a lock but the flush lock, as "frozen" and as "written": tests put their changes
+    between.
+
+    Raises: StorageError when a file cannot be written (F2) or the log cannot be synced.
+    """
+    with store.flush_lock:
+        return _round(store, *_freeze(store, chosen), phase, write)
+
+
+def flush_deltas(store: Store, rowset_ids: Collection[int]) -> int:
+    """Flush the DeltaMemStores of these rowsets only, reserved or not; returns the timestamp at which they
+    were set aside.
+
+    On return, what they hold is newer than that. For the beginning of a compaction; the caller holds the
+    flush lock.
+    Raises: as `flush`.
+    """
+    assert store.flush_lock.held(), "one round at a time"
+    frozen, timestamp = _freeze_deltas(store, rowset_ids)
+    _round(store, frozen, timestamp, no_phase, write_pieces)
+    return timestamp
+
+
+def _round(
+    store: Store, frozen: list[_FrozenTablet], timestamp: int, phase: Phase, write: Writer
+) -> FlushReport:
+    if not frozen:
+        store.trim_log()
+        return FlushReport()
+    store.log_sync_all()
+    phase("frozen")
+    written: list[str] = []
+    try:
+        each(store.env.files, store.tablet_directory, (part.tablet_id for part in frozen))
+        pieces = [piece for part in frozen for piece in _pieces(store, part)]
+        written += [path for piece in pieces for path in piece.paths]
+        made = iter(write(store.env.files, store.root_path, pieces))
+        left = iter(pieces)
+        for part in frozen:
+            _take_written(part, left, made)
+        directories = {store.path(path.rsplit("/", 1)[0]) for path in written}
+        each(store.env.files, store.env.files.sync_dir, sorted(directories))
+        phase("written")
+        return _install(store, frozen, timestamp)
+    except BaseException:
+        store.discard_files(written)
+        raise
+
+
+# ------------------------------------------------------------------------------------------------ freeze
+
+
+def _freeze(store: Store, chosen: Collection[int] | None) -> tuple[list[_FrozenTablet], int]:
+    with Uninterrupted(), store.commit_lock:
+        store.check_writable()
+        root, timestamp = store.root, store.marks.applied
+        frozen: list[_FrozenTablet] = []
+        changed: dict[int, TabletState] = {}
+        for table, tablet in root.tablets():
+            if chosen is not None and tablet.id not in chosen:
+                continue
+            state = freeze_tablet(store, table, tablet, timestamp)
+            stores = {rowset.id: rowset.frozen for rowset in state.rowsets if rowset.frozen}
+            if state.frozen or stores:
+                frozen.append(_FrozenTablet(table, tablet.id, state.frozen, stores))
+                changed[tablet.id] = state
+        if changed:
+            store.install(root.with_tablets(changed))
+        return frozen, timestamp
+
+
+def _freeze_deltas(store: Store, rowset_ids: Collection[int]) -> tuple[list[_FrozenTablet], int]:
+    wanted = set(rowset_ids)
+    with Uninterrupted(), store.commit_lock:
+        store.check_writable()
+        root, timestamp = store.root, store.marks.applied
+        frozen: list[_FrozenTablet] = []
+        changed: dict[int, TabletState] = {}
+        for table, tablet in root.tablets():
+            if not any(rowset.id in wanted for rowset in tablet.rowsets):
+                continue
+            rowsets = tuple(
+                rowset.with_frozen_deltas(DeltaMemStore())
+                if rowset.id in wanted and rowset.deltas.record_count
+                else rowset
+                for rowset in tablet.rowsets
+            )
+            stores = {rowset.id: rowset.frozen for rowset in rowsets if rowset.id in wanted and rowset.frozen}
+            if stores:
+                frozen.append(_FrozenTablet(table, tablet.id, (), stores))
+                changed[tablet.id] = dataclasses.replace(tablet, rowsets=rowsets)
+        if changed:
+            store.install(root.with_tablets(changed))
+        return frozen, timestamp
+
+
+def freeze_tablet(store: Store, table: TableState, tablet: TabletState, timestamp: int) -> TabletState:
+    """The tablet with everything in memory set aside at `timestamp`, and empty stores in its place (F4)."""
+    state = tablet
+    for memory in tablet.frozen:
+        memory.frozen_at = timestamp
+    if tablet.memory.row_count:
+        tablet.memory.frozen_at = timestamp
+        state = dataclasses.replace(
+            state, memory=store.new_memory(table), frozen=(*tablet.frozen, tablet.memory)
+        )
+    rowsets = tuple(
+        rowset.with_frozen_deltas(DeltaMemStore())
+        if rowset.deltas.record_count and not store.reservations.holds_deltas(rowset.id)
+        else rowset
+        for rowset in tablet.rowsets
+    )
+    return state if rowsets == tablet.rowsets else dataclasses.replace(state, rowsets=rowsets)
+
+
+def freeze_memory(store: Store, table: TableState) -> TableState:
+    """Set the table's MemRowSets aside, all that have rows, in a new root; the table as it is there. Under the commit
+    lock. For an alteration: rows that come later have other columns. They stay readable, and the next round takes them.
+    """
+    timestamp = store.marks.applied
+    changed: dict[int, TabletState] = {}
+    for tablet in table.tablets:
+        if tablet.memory.row_count:
+            tablet.memory.frozen_at = timestamp
+            frozen = (*tablet.frozen, tablet.memory)
+            changed[tablet.id] = dataclasses.replace(tablet, memory=store.new_memory(table), frozen=frozen)
+    store.install(store.root.with_tablets(changed))
+    return store.root.tables[table.id]
+
+
+# ------------------------------------------------------------------------------------------------ write
+
+
+def _pieces(store: Store, part: _FrozenTablet) -> list[Piece]:
+    """What is to be written of a tablet; `_take_written` gets the answers in this order."""
+    directory = store.tablet_directory(part.tablet_id)
+    schema = part.table.stored_schema()
+    cut = store.history_cut(part.table.entry)
+    pieces: list[Piece] = []
+    for memory in part.memories:
+        assert memory.frozen_at is not None, "F1: only a frozen MemRowSet is flushed"
+        image = memory.image(memory.frozen_at, schema)
+        if any(run.timestamp_min <= cut for run in image.undo.values()):
+            image, part.cut = image.without_history(cut), max(part.cut, cut)
+        bounds = list(roll(image, schema, store.options.rowset_target_bytes))
+        part.images.append((memory, image, bounds))
+        pieces += [
+            RowSetPiece(
+                store.allocate("rowset"), part.tablet_id, directory, schema, image.piece(lower, upper), memory.frozen_at
+            )
+            for lower, upper in bounds
+        ]  # fmt: skip
+    for rowset_id, stores in part.stores.items():
+        for frozen in stores:
+            runs = {number: run for number, run in frozen.runs().items() if _is_stored(schema, number)}
+            if not runs:
+                continue  # of columns only that were dropped before the history begins
+            if any(run.timestamp_min <= cut for run in runs.values()):
+                runs, part.cut = without_history(runs, cut), max(part.cut, cut)
+            number = store.allocate("delta")
+            part.deltas.append((rowset_id, number))
+            pieces.append(DeltaPiece(f"{directory}/{number}.redo", schema, runs))
+    return pieces
+
+
+def _take_written(part: _FrozenTablet, pieces: Iterator[Piece], written: Iterator[Written]) -> None:
+    for memory, image, bounds in part.images:
+        files = []
+        for lower, upper in bounds:
+            next(pieces)
+            result = next(written)
+            assert isinstance(result, WrittenRowSet), "the answers come in the order of the pieces"
+            files.append((lower, upper, result))
+        part.new_rowsets.append((memory, image, files))
+    for rowset_id, number in part.deltas:
+        piece, delta = next(pieces), next(written)
+        assert isinstance(piece, DeltaPiece) and isinstance(delta, WrittenDelta), "the same order"
+        part.new_deltas.append((rowset_id, number, piece.path, delta))
+
+
+def _is_stored(schema: Schema, column_id: int) -> bool:
+    return column_id == LIVENESS or schema.has_id(column_id)
+
+
+# ------------------------------------------------------------------------------------------------ install
+
+
+def _install(store: Store, frozen: list[_FrozenTablet], timestamp: int) -> FlushReport:
+    with Uninterrupted(), store.commit_lock:
+        store.check_writable()
+        root = store.root
+        change = CatalogChange(timestamp=store.clock.latest)
+        changed: dict[int, TabletState] = {}
+        rows = rowsets = size = 0
+        for part in frozen:
+            table = root.tables.get(part.table.id)
+            ordinal = None if table is None else table.ordinal_of.get(part.tablet_id)
+            if table is None or ordinal is None:
+                # The table was dropped meanwhile: what was written for it is of no use.
+                store.discard_files(
+                    [path for _, _, files in part.new_rowsets for _, _, f in files for path in f.paths]
+                )
+                store.discard_files([path for _, _, path, _ in part.new_deltas])
+                continue
+            state = _installed_tablet(store, table, table.tablets[ordinal], part, timestamp, change)
+            changed[part.tablet_id] = state
+            new = [result for _, _, files in part.new_rowsets for _, _, result in files]
+            rows += sum(result.meta.row_count for result in new)
+            size += sum(result.meta.size_bytes for result in new)
+            rowsets += len(new)
+        size += sum(entry.size_bytes for entry in change.put_deltas)
+        after = root.with_tablets(changed)
+        for part in frozen:
+            if part.tablet_id in changed:
+                after = note_cut(change, after, part.table.id, part.cut)
+        store.transact(change, lambda version: after.with_tablets({}, version), forget_log=True)
+    logger.info(
+        "flushed %d rows into %d rowsets and %d delta files",
+        rows,
+        rowsets,
+        len(change.put_deltas),
+    )
+    return FlushReport(rowsets, len(change.put_deltas), rows, size)
+
+
+def _installed_tablet(
+    store: Store,
+    table: TableState,
+    tablet: TabletState,
+    part: _FrozenTablet,
+    timestamp: int,
+    change: CatalogChange,
+) -> TabletState:
+    rowsets: list[DiskRowSet] = []
+    new_files: dict[int, list[tuple[int, str, WrittenDelta]]] = {}
+    for rowset_id, number, path, written in part.new_deltas:
+        new_files.setdefault(rowset_id, []).append((number, path, written))
+    for rowset in tablet.rowsets:
+        if rowset.id not in part.stores:
+            rowsets.append(rowset)
+            continue
+        files = new_files.get(rowset.id, [])
+        entries = [delta_entry(number, rowset.id, path, written) for number, path, written in files]
+        change.put_deltas.extend(entries)
+        fresh = rowset.with_flushed_deltas(
+            [store.open_delta(entry) for entry in entries], deltas_durable=timestamp
+        )
+        change.put_rowsets.append(RowSetEntry.from_meta(fresh.meta))
+        rowsets.append(fresh)
+    for memory, image, pieces in part.new_rowsets:
+        late = memory.deltas.batches_after(memory.frozen_at or 0)
+        for lower, upper, result in pieces:
+            fresh, entries = store.adopt_rowset(result, table.schema)
+            change.put_rowsets.append(RowSetEntry.from_meta(fresh.meta))
+            change.put_deltas.extend(entries)
+            for batch in late:
+                places = image.positions[batch.rowids]
+                inside = np.flatnonzero((places >= lower) & (places < upper))
+                if len(inside):
+                    order = inside[np.argsort(places[inside], kind="stable")]
+                    fresh.deltas.append(
+                        places[order] - lower,
+                        batch.timestamps[order],
+                        {number: array.take(pa.array(order)) for number, array in batch.columns.items()},
+                    )
+            rowsets.append(fresh)
+    flushed = set(map(id, part.memories))
+    marks = [memory.frozen_at or 0 for memory in part.memories]
+    entry = tablet.entry
+    if marks:
+        entry = dataclasses.replace(entry, inserts_durable=max(entry.inserts_durable, *marks))
+        change.put_tablets.append(entry)
+    return TabletState(
+        entry,
+        tablet.memory,
+        tuple(memory for memory in tablet.frozen if id(memory) not in flushed),
+        tuple(rowsets),
+    )

@@ -1,0 +1,336 @@
+"""A task of a load: one tablet's rows, in key order, become rowset and delta files in the job's staging folder.
+
+    batches of the tablet, keys ascending
+      chunk       rows of about one rowset, cut between keys            memory: a chunk, and the tablet's deltas
+      prepare     convert, check, encode                                 as any write
+      settle      against the tablet's files as of S                     as any write
+      inserts  →  a rowset of the chunk                                  base + UNDO "not there before t"
+      updates  →  kept, and at the end one REDO file for each rowset
+      idle     →  rows that change nothing as of S: a rowset of what was given, for the commit to look into
+    → StagedTablet: the files, counts; and the rows that failed
+
+The moment t of the commit is not known yet: every record of these files has one timestamp, which the catalogue will
+say (F4 of `delta_file`); until then it is UNKNOWN.
+
+Invariants
+    L1  Rowsets of one task do not overlap, and ascend.
+    L2  Of a key that stands several times all rows are in one chunk, so they are settled together (W4).
+    L3  Of each key that did not fail, what the job asks of it is staged: as a row, as a change, or as an idle row.
+Source: design §3, §6 W6; docs/decisions/0018.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.cfile.cache import BlockCache
+from nyala.delta.delta_file import write_delta_file
+from nyala.delta.run import LIVENESS, DeltaRun
+from nyala.env import Env
+from nyala.errors import MISSING_COLUMN, NO_PARTITION, Error, InvalidArgumentError
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.image import RowSetImage, most_text, one_array, whole_column
+from nyala.rowset.writer import WrittenRowSet, write_rowset
+from nyala.schema.conversion.row_errors import RowErrors
+from nyala.schema.schema import ColumnSchema, Schema
+from nyala.schema.types import ColumnType
+from nyala.tablet.flush.file_jobs import delta_types
+from nyala.tablet.flush.rolling import text_pieces
+from nyala.tablet.jobs.load_job import LoadPlan, StagedDelta, StagedTablet
+from nyala.tablet.state.leased_files import kept_by_lease
+from nyala.tablet.state.locate import tablet_slices
+from nyala.tablet.state.root import TableState
+from nyala.tablet.write.prepare import PreparedOperation, prepare
+from nyala.tablet.write.settle import Effect, Settlement, settle
+
+__all__ = ["ROW", "write_tablet"]
+
+UNKNOWN: Final = 1
+ROW: Final = "_nyala_row"
+"""The column that numbers the rows of a job, for messages and for the order of rows with one key."""
+
+_CACHE_BYTES: Final = 64 << 20
+
+
+@dataclass
+class _Pending:
+    """Changes of one rowset, to be written at the end."""
+
+    rowids: list[np.ndarray] = field(default_factory=list)
+    columns: dict[int, list[pa.Array]] = field(default_factory=dict)
+
+
+def write_tablet(
+    env: Env,
+    plan: LoadPlan,
+    ordinal: int | None,
+    operation: str,
+    batches: Iterator[pa.RecordBatch],
+    folder: str,
+    name: str,
+) -> tuple[StagedTablet, pa.Table | None]:
+    """Stage one tablet's part of a job: (what was staged, the rows that failed or None).
+
+    Messages of failed rows name the tablet.
+    ordinal: the tablet's place in the plan; None: the rows lie in no tablet, and all of them fail.
+    operation: one of prepare.OPERATION_NAMES. batches: in key order, with the column ROW besides.
+    folder, name: the job's staging folder relative to the store's, and how this attempt's files begin.
+    Raises: SchemaError, ColumnNotFoundError; StorageError, CorruptionError; HistoryExpiredError when a file of S, or
+            the staging folder, is gone.
+    """
+    cache = BlockCache(_CACHE_BYTES)
+    with kept_by_lease(f"the load into table {plan.table!r}", "run the job again"):
+        table = plan.table_state(env, [] if ordinal is None else [ordinal], cache)
+        task = _Task(env, plan, table, operation, folder, name, ordinal)
+        try:
+            for rows in chunks(batches, plan.schema.key_columns, plan.rowset_target_bytes):
+                task.take(rows)
+            tablet_id = -1 if ordinal is None else plan.tablets[ordinal].id
+            staged = StagedTablet(
+                tablet_id, tuple(task.rowsets), tuple(task.deltas()), task.counts, tuple(task.idle)
+            )
+            if staged.rowsets or staged.deltas or staged.idle:
+                env.files.sync_dir(os.path.join(plan.root_path, folder))
+            return staged, pa.concat_tables(task.errors) if task.errors else None
+        finally:
+            cache.resize(0)
+            for tablet in table.tablets:
+                for rowset in tablet.rowsets:
+                    rowset.close()
+
+
+def chunks(
+    batches: Iterator[pa.RecordBatch], keys: Sequence[ColumnSchema], target_bytes: int
+) -> Iterator[pa.Table]:
+    """The rows in pieces of about `target_bytes`, cut between keys as the table has them (L2)."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size < target_bytes:
+            continue
+        rows = pa.Table.from_batches(held)
+        end = _before_last_key(rows, keys)
+        if end:
+            yield rows.slice(0, end)
+            rows = rows.slice(end)
+        held = rows.combine_chunks().to_batches()
+        size = sum(part.nbytes for part in held)
+    if any(batch.num_rows for batch in held):
+        yield pa.Table.from_batches(held)
+
+
+def _before_last_key(rows: pa.Table, keys: Sequence[ColumnSchema]) -> int:
+    """How many rows stand before those of the last key."""
+    same: Any = pa.array(np.ones(rows.num_rows, np.bool_))
+    for key in keys:
+        column = _as_sorted(rows.column(key.name).combine_chunks(), key.type)
+        last = column[len(column) - 1]
+        equal = column.is_null() if not last.is_valid else pc.fill_null(pc.equal(column, last), False)
+        same = pc.and_(same, equal)
+    different = np.flatnonzero(~np.asarray(same.to_numpy(zero_copy_only=False)))
+    return int(different[-1]) + 1 if len(different) else 0
+
+
+def _as_sorted(array: pa.Array, type: ColumnType) -> pa.Array:
+    """What the rows were sorted by: different values that become one key in the table are one here too."""
+    if type.scale is not None and pa.types.is_decimal(array.type) and array.type.scale > type.scale:
+        return pc.round(array, type.scale, "half_towards_infinity")
+    return array
+
+
+class _Task:
+    """What a task has done so far."""
+
+    def __init__(
+        self,
+        env: Env,
+        plan: LoadPlan,
+        table: TableState,
+        operation: str,
+        folder: str,
+        name: str,
+        ordinal: int | None,
+    ) -> None:
+        self._env = env
+        self._plan = plan
+        self._table = table
+        self._operation, _, ignore = operation.partition("-")
+        self._word = operation
+        self._ignore = bool(ignore)
+        self._folder = folder
+        self._name = name
+        self._tablet_id = None if ordinal is None else plan.tablets[ordinal].id
+        self._pending: dict[int, _Pending] = {}
+        self.keys = [column.name for column in table.schema.key_columns]
+        self.rowsets: list[WrittenRowSet] = []
+        self.idle: list[WrittenRowSet] = []
+        self.errors: list[pa.Table] = []
+        self.counts = {"inserted": 0, "updated": 0, "deleted": 0, "ignored": 0}
+
+    def take(self, rows: pa.Table) -> None:
+        """Settle and stage one chunk."""
+        numbers = rows.column(ROW).combine_chunks()
+        data = rows.drop_columns([ROW])
+        prepared = prepare(self._table, self._operation, data, ignore=self._ignore)
+        settlement = settle(self._table, [prepared])
+        (counts,), (errors,) = settlement.counts, settlement.errors
+        for what in self.counts:
+            self.counts[what] += getattr(counts, what)
+        if errors:
+            found = errors.to_arrow(
+                self._word,
+                {
+                    c.name: prepared.columns.get(c.id, pa.nulls(prepared.row_count, c.type.arrow))
+                    for c in self._table.schema.key_columns
+                },
+            )
+            if self._table.tablets and NO_PARTITION in found.column("code").to_pylist():
+                raise Error(
+                    f"rows of table {self._plan.table!r} came to a tablet that is not theirs: Spark's hash of a key "
+                    "and ours differ; write them with df.write.format('nyala'), and report this"
+                )
+            place = found.schema.get_field_index("row")
+            in_job = numbers.take(found.column("row").combine_chunks())
+            found = found.set_column(place, found.schema.field(place).with_type(in_job.type), in_job)
+            self.errors.append(self._naming_the_tablet(found))
+        for effect in settlement.effects:
+            if effect.kind == "insert":
+                self._insert(effect)
+            else:
+                self._change(settlement, effect)
+        self._stand_by(prepared, settlement, errors)
+
+    def _naming_the_tablet(self, failed: pa.Table) -> pa.Table:
+        """Its messages, read far from here, say where their rows were to go."""
+        if self._tablet_id is None:
+            return failed
+        messages = failed.column("message")
+        named = pc.binary_join_element_wise(messages, f" (tablet {self._tablet_id})", "")
+        return failed.set_column(failed.schema.get_field_index("message"), "message", named)
+
+    def _insert(self, effect: Effect) -> None:
+        count = len(effect.keys)
+        image = RowSetImage(
+            keys=effect.keys,
+            columns=effect.columns,
+            liveness=None,
+            undo={
+                LIVENESS: DeltaRun(
+                    kind="undo",
+                    rowids=np.arange(count, dtype=np.int64),
+                    timestamps=np.full(count, UNKNOWN, np.int64),
+                    values=pa.array(np.zeros(count, np.bool_)),
+                )
+            },
+            positions=np.arange(count),
+        )
+        name = f"{self._name}-{len(self.rowsets)}"
+        self.rowsets.append(self._write_rowset(image, self._table.schema, name))
+
+    def _stand_by(self, prepared: PreparedOperation, settlement: Settlement, errors: RowErrors) -> None:
+        """Stage the rows that neither did anything nor failed (L3): of each key the row that would win."""
+        touched = sum(len(effect.keys) for effect in settlement.effects)
+        if touched == len(prepared.keys):
+            return
+        idle = ~errors.failed_mask(prepared.row_count)[prepared.first_rows]
+        if touched:
+            keys = EncodedKeys.concat([effect.keys for effect in settlement.effects])
+            idle &= keys.take(keys.sort_indices()).find(prepared.keys) < 0
+        at = np.flatnonzero(idle)
+        if not len(at):
+            return
+        rows = (prepared.first_rows if self._operation == "insert" else prepared.last_rows)[at]
+        given = tuple(column for column in self._table.schema.columns if column.id in prepared.columns)
+        # The file says of itself that none of its rows is there: no commit takes it for one of new rows.
+        image = RowSetImage(
+            keys=prepared.keys.take(at),
+            columns={column.id: prepared.columns[column.id].take(pa.array(rows)) for column in given},
+            liveness=pa.array(np.zeros(len(at), np.bool_)),
+            undo={},
+            positions=np.arange(len(at)),
+        )
+        schema = dataclasses.replace(self._table.schema, columns=given)
+        self.idle.append(self._write_rowset(image, schema, f"{self._name}-idle-{len(self.idle)}"))
+
+    def _write_rowset(self, image: RowSetImage, schema: Schema, name: str) -> WrittenRowSet:
+        (tablet,) = self._table.tablets
+        return write_rowset(
+            self._env.files, self._plan.root_path, self._folder, 0, tablet.id, image.piece(0, image.row_count), schema,
+            deltas_durable=UNKNOWN, name=name,
+        )  # fmt: skip
+
+    def _change(self, settlement: Settlement, effect: Effect) -> None:
+        key_ids = {column.id for column in self._table.schema.key_columns}
+        if effect.kind == "delete":
+            columns = {LIVENESS: pa.array(np.zeros(len(effect.codes), np.bool_))}
+        else:
+            columns = {number: array for number, array in effect.columns.items() if number not in key_ids}
+        order = np.lexsort((effect.rowids, effect.codes))
+        codes, rowids = effect.codes[order], effect.rowids[order]
+        places, offsets = tablet_slices(codes)
+        for place, begin, end in zip(
+            places.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
+        ):
+            _, rowset = settlement.rowsets[place]
+            assert isinstance(rowset, DiskRowSet), "J1: nothing is in memory"
+            pending = self._pending.setdefault(rowset.id, _Pending())
+            pending.rowids.append(rowids[begin:end])
+            for number, array in columns.items():
+                part = array.take(pa.array(order[begin:end]))
+                pending.columns.setdefault(number, []).append(one_array(part))
+
+    def deltas(self) -> Iterator[StagedDelta]:
+        """Write what has come together for each rowset as REDO files: one, or of much text several."""
+        made = 0
+        for rowset_id, pending in self._pending.items():
+            # Keys ascend over the chunks, and so do their rowids in a rowset; of a chunk they were sorted.
+            rowids = np.concatenate(pending.rowids)
+            assert bool((rowids[1:] > rowids[:-1]).all()), "L1, S1: a row is changed once, in key order"
+            columns = {number: whole_column(arrays) for number, arrays in pending.columns.items()}
+            for lower, upper in text_pieces(partial(most_text, columns), 0, len(rowids)):
+                stamps = np.full(upper - lower, UNKNOWN, np.int64)
+                runs = {
+                    number: DeltaRun(
+                        "redo", rowids[lower:upper], stamps, one_array(array.slice(lower, upper - lower))
+                    )
+                    for number, array in columns.items()
+                }
+                path = f"{self._folder}/{self._name}-{rowset_id}-{made}.redo"
+                made += 1
+                types = delta_types(self._table.schema, runs)
+                written = write_delta_file(
+                    self._env.files, os.path.join(self._plan.root_path, path), "redo", runs, types
+                )
+                yield StagedDelta(rowset_id, path, written)
+
+
+def check_columns(plan: LoadPlan, operation: str, schema: pa.Schema) -> None:
+    """Whether rows of this schema can be written at all, before a job begins.
+
+    Raises: ColumnNotFoundError, SchemaError; InvalidArgumentError when a column that every row needs is left out.
+    """
+    check_columns_of(plan.table_state(None, range(len(plan.tablets))), operation, schema)
+
+
+def check_columns_of(table: TableState, operation: str, schema: pa.Schema) -> None:
+    """The same for a table that is at hand."""
+    name, _, ignore = operation.partition("-")
+    prepare(table, name, schema.empty_table(), ignore=bool(ignore))
+    missing = [c.name for c in table.schema.key_columns if c.name not in schema.names]
+    if missing:
+        raise InvalidArgumentError(
+            f"{MISSING_COLUMN}: key column {missing[0]!r} of table {table.name!r} is not in the data; every {name} "
+            "needs the whole key"
+        )

@@ -1,0 +1,92 @@
+"""Staging folders: where jobs in other processes put files before they are committed (rule P3).
+
+    staging/<expires>-<token>/…             the job's files; the folder's name is the job's key
+    staging/<expires>-<owner>-<token>/…     the same, of a job that ends with a process: its driver
+    staging/<expires>-…<lease>-<token>/…    the same, of a job with a lease, after the owner if there is one
+
+`expires` is the moment, in microseconds since the epoch as 14 hexadecimal digits, until which the job may
+need its folder; `owner` is the mark of a process (`env.process_mark`); `lease` is what a remote lease is named by, and
+while that lives the folder stays, however long the job takes; `token` is random. That the entry *is* the name
+makes it whole from the first moment: there is no folder that a collector could meet before it says how long it must
+stay. The writer removes folders whose time is over, and those whose process has certainly ended, at open and from time
+to time; at open also what has no such name. Of a process on another machine, or in another container, nothing is
+certain: there the time decides.
+
+Source: design §6 P3. Departure: an entry is a name and not a row of the catalogue, so that a job makes one
+without the writer's lock.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final
+
+from nyala.catalog.leases import is_living
+from nyala.env import Env, is_gone
+from nyala.errors import InvalidArgumentError
+from nyala.tablet.state import store_folder as layout
+
+_KEY: Final = re.compile(r"([0-9a-f]{14})-(?:([0-9a-f]{40})-)?(?:([0-9a-f]{16})-)?[0-9a-f]{32}")
+_LEASE: Final = "remote-"
+
+
+def plain_name(name: str) -> str:
+    """`name`, if it is a file's name without folders. Raises: InvalidArgumentError."""
+    if os.path.basename(name) != name or name in ("", ".", "..") or "\0" in name:
+        raise InvalidArgumentError(f"a staged file is named without folders, not {name!r}")
+    return name
+
+
+def staging_folder(path: str, key: str) -> str:
+    """The absolute folder of a job. Raises: InvalidArgumentError for what is no job's key."""
+    if _KEY.fullmatch(key) is None:
+        raise InvalidArgumentError(f"{key!r} is no key of a staged job: new_staging() gives one")
+    return os.path.join(path, layout.STAGING_NAME, key)
+
+
+def beside(folder: str, key: str) -> str:
+    """The folder of another job of the same store. Raises: InvalidArgumentError for what is no job's key."""
+    return staging_folder(os.path.dirname(os.path.dirname(folder)), key)
+
+
+def make_staging(
+    env: Env, path: str, ttl_s: float, owner: str | None = None, lease: str | None = None
+) -> tuple[str, str]:
+    """A new staging folder that lives for `ttl_s` seconds: (key, absolute path).
+
+    owner: mark of the process with which the job ends; None: only time tells. lease: name of a remote lease, as long as
+    which the folder lives at least. Raises: StorageError: no store.
+    """
+    assert lease is None or lease.startswith(_LEASE), lease
+    layout.require_store(env, path)
+    expires = f"{max(env.clock.now_us() + int(ttl_s * 1e6), 0):014x}"
+    held = None if lease is None else lease.removeprefix(_LEASE)
+    key = "-".join(part for part in (expires, owner, held, env.randomness.token_hex(16)) if part)
+    folder = staging_folder(path, key)
+    env.files.make_dirs(folder)
+    return key, folder
+
+
+def is_over(env: Env, path: str, name: str) -> bool:
+    """Whether no job of the store at `path` needs the staging folder of this name any more, or no job has made it."""
+    match = _KEY.fullmatch(name)
+    if match is None or (match[2] is not None and is_gone(match[2])):
+        return True
+    if int(match[1], 16) > env.clock.now_us():
+        return False
+    return match[3] is None or not is_living(env, path, _LEASE + match[3])
+
+
+def remove_expired_staging(env: Env, path: str, *, strangers: bool = False) -> int:
+    """Remove the staging folders that nobody may need any more; returns how many. For the writer.
+
+    strangers: also what no job has made; for the open, when nobody can be just making it.
+    """
+    folder = os.path.join(path, layout.STAGING_NAME)
+    removed = 0
+    for name in env.files.list_dir(folder):
+        if is_over(env, path, name) and (strangers or _KEY.fullmatch(name)):
+            env.files.remove_tree(os.path.join(folder, name))
+            removed += 1
+    return removed

@@ -1,0 +1,425 @@
+"""Looking after a table by hand: what the background does in its own time, at once and to the end.
+
+    compact_table    flush, then compact until no two rowsets of a tablet overlap and no REDO is left
+    vacuum_table     give back the disk: history beyond the mark, dead rows, files that nobody needs any more
+    compact_deltas   the minor delta compactions that are due
+
+Each goes on beside writers and scans. What the background is doing at the moment is waited for; rowsets that running
+jobs hold (`jobs.held_rowsets`) are left out, for a job may take hours. That is told where it left something undone.
+Source: shared contract, "Care".
+"""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from nyala.catalog.leases import open_remote_lease
+from nyala.env import is_full
+from nyala.env.interrupts import Uninterrupted
+from nyala.errors import Error, InvalidArgumentError, StorageError
+from nyala.tablet.compaction.file_jobs import Job, Output
+from nyala.tablet.compaction.lifecycle import (
+    Runner,
+    compact,
+    compact_together,
+    missing_room,
+    run_here,
+    smaller,
+)
+from nyala.tablet.compaction.measurement import Layouts
+from nyala.tablet.compaction.plans import ExpirePlan, MergePlan, Plan, RowSetLayout
+from nyala.tablet.compaction.policy import choose_expire, choose_minor, plan_full
+from nyala.tablet.flush.lifecycle import flush
+from nyala.tablet.state.root import Root, TableState
+from nyala.tablet.workers.pool import JobCancelled
+
+if TYPE_CHECKING:
+    from nyala.tablet.store import Store
+
+logger = logging.getLogger("nyala.compaction")
+
+# Writers go on meanwhile. What they leave behind after this many rounds is the background's.
+ROUNDS_MAX: Final = 4
+WAIT_S: Final = 600.0
+# So long nothing is said of it.
+_PATIENCE_S: Final = 5.0
+
+
+@dataclass
+class CareReport:
+    """What was done. Bytes of files that went, and that came in their place; rowsets that something was to be done to,
+    and that jobs held at the end."""
+
+    compactions: int = 0
+    rowsets_rewritten: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    rowsets_left_out: int = 0
+
+
+Choose = Callable[[list[RowSetLayout]], list[Plan]]
+"""What there is to do, of the rowsets of a tablet."""
+
+Step = Callable[[int, int], None]
+"""(plans done, plans in this round): for whoever shows progress."""
+
+
+def compact_table(
+    store: Store, name: str, runner: Runner | None = None, step: Step = lambda done, total: None
+) -> CareReport:
+    """Flush the table and compact it until its rowsets do not overlap and no REDO is left.
+
+    With writers at work that holds for what was written before the call; rowsets that jobs hold stay as they are.
+    Raises: TableNotFoundError, StorageError, CorruptionError: what was done up to then stays.
+    """
+    report = CareReport()
+
+    def rounds() -> None:
+        for table, plans in _rounds(store, store.root.table(name).id):
+            _carry_out(store, table.id, plans, runner, report, step)
+
+    with _not_within(store):
+        store.reserve.use(rounds)
+        report.rowsets_left_out = _left_out(store, name, _everything(store))
+        store.collect_garbage()
+    return report
+
+
+_at_work = threading.local()
+
+
+@contextmanager
+def _not_within(store: Store) -> Iterator[None]:
+    """A function that is told the progress of a compaction, and calls for another, would wait for its own.
+
+    Raises: InvalidArgumentError.
+    """
+    if getattr(_at_work, "store", None) is store:
+        raise InvalidArgumentError(
+            "compact() and vacuum() cannot be called by a function that is told how far compact() is: call them when "
+            "it is done"
+        )
+    before, _at_work.store = getattr(_at_work, "store", None), store
+    try:
+        yield
+    finally:
+        _at_work.store = before
+
+
+def compact_table_together(
+    store: Store,
+    name: str,
+    run_all: Callable[[Sequence[Job]], Sequence[Output]],
+    step: Step = lambda done, total: None,
+) -> CareReport:
+    """As `compact_table`, with all jobs of a round run at once by `run_all` and installed in one transaction.
+
+    A round is all there is to do, but for what others write meanwhile: merges take up the deltas of what they merge.
+    """
+    report = CareReport()
+    for table, plans in _rounds(store, store.root.table(name).id):
+        for tablet_id, plan in plans:
+            room = missing_room(store, table, tablet_id, plan)
+            if room:
+                raise StorageError(
+                    f"table {table.name!r} cannot be compacted: {room}",
+                    path=store.root_path,
+                    errno=errno.ENOSPC,
+                )
+        step(0, len(plans))
+        made = compact_together(store, table.id, plans, run_all)
+        step(len(plans), len(plans))
+        if not made:
+            break
+        for one in made:
+            report.compactions += 1
+            report.rowsets_rewritten += len(_rowsets(one.plan)) if isinstance(one.plan, MergePlan) else 0
+            report.bytes_before += one.bytes_before
+            report.bytes_after += one.bytes_after
+    report.rowsets_left_out = _left_out(store, name, _everything(store))
+    store.collect_garbage()
+    return report
+
+
+def _rounds(store: Store, table_id: int) -> Iterator[tuple[TableState, list[tuple[int, Plan]]]]:
+    """What is to be done, flushed and planned anew before each round, until nothing is left or the table is gone."""
+    for _ in range(ROUNDS_MAX):
+        table = store.root.tables.get(table_id)
+        if table is None:
+            return
+        _wait_for_others(store, table)
+        flush(store, {tablet.id for tablet in table.tablets})
+        plans = _plans(store, store.root, table_id, _everything(store))
+        if not plans:
+            return
+        yield table, plans
+
+
+def _everything(store: Store) -> Choose:
+    return lambda layouts: plan_full(layouts, target_bytes=store.options.rowset_target_bytes)
+
+
+def vacuum_table(
+    store: Store, name: str, *, dry_run: bool = False, runner: Runner | None = None
+) -> dict[str, Any]:
+    """Give back the disk that only history beyond the mark, dead rows, the log and forgotten files take.
+
+    dry_run: say what would go, and do nothing.
+    Returns: `files` and `bytes` that went (with dry_run: would go, about), `rowsets_rewritten`, `oldest_readable` and
+             `waiting_files`: files that are garbage already, and are kept because a scan, a snapshot or a reader
+             process has them; `rowsets_left_out`: rowsets of which something would go, and that running jobs hold.
+    Raises:  as `compact_table`.
+    """
+    if not dry_run:
+        with _not_within(store):
+            _wait_for_others(store, store.root.table(name))
+        try:
+            # All tables: each of them may keep the log, and with it old versions of this one's rows.
+            store.reserve.use(lambda: flush(store))
+        except StorageError as error:
+            if not is_full(error):
+                raise
+            logger.warning("vacuum goes on without a flush: %s", error)
+    root = store.root  # one for all that is looked at: the background goes on meanwhile
+    table = root.table(name)
+    table_id = table.id
+    before = _files_and_bytes(table)
+    garbage = set(store.state.garbage)
+    expire = _plans(store, root, table_id, _expiring)
+    rewrite = _plans(store, root, table_id, _rewriting)
+    answer: dict[str, Any] = {
+        "dry_run": dry_run,
+        "files": 0,
+        "bytes": 0,
+        "rowsets_rewritten": sum(len(plan.rowsets) for _, plan in rewrite if isinstance(plan, MergePlan)),
+        "oldest_readable": store.history_cut(table.entry),
+        "waiting_files": len(garbage),
+        "rowsets_left_out": 0,
+    }
+    if dry_run:
+        answer["rowsets_left_out"] = _left_out(store, name, _giving_back)
+        expired = {(tablet, number) for tablet, plan in expire for number in _rowsets(plan)}
+        rewritten = {(tablet, number) for tablet, plan in rewrite for number in _rowsets(plan)}
+        cut = store.history_cut(table.entry)
+        layouts = {
+            (tablet.id, layout.id): layout
+            for tablet in table.tablets
+            for layout in Layouts().of_tablet(tablet, cut, None, table.stored_schema(cut))
+        }
+        answer["bytes"] = sum(layouts[place].expired_bytes for place in expired | rewritten)
+        answer["files"] = sum(
+            layouts[place].expired_undo_files + 2 * layouts[place].all_expired for place in expired
+        ) + len(rewritten)
+        return answer
+    del root  # or what it has could not go
+    report = CareReport()
+    with _not_within(store):
+        _wait_for_others(store, table)
+
+        def give_back() -> None:
+            for choose in (_expiring, _rewriting):
+                plans = _plans(store, store.root, table_id, choose)
+                _carry_out(store, table_id, plans, runner, report, lambda done, total: None)
+
+        store.reserve.use(give_back)
+    answer["rowsets_left_out"] = _left_out(store, name, _giving_back)
+    store.collect_garbage()
+    after_table = store.root.tables.get(table_id)
+    after = (0, 0) if after_table is None else _files_and_bytes(after_table)
+    answer["rowsets_rewritten"] = report.rowsets_rewritten
+    answer["files"], answer["bytes"] = max(before[0] - after[0], 0), max(before[1] - after[1], 0)
+    answer["waiting_files"] = len(store.state.garbage)
+    return answer
+
+
+def compact_deltas(store: Store) -> int:
+    """Run every minor delta compaction that is due; returns how many.
+
+    Raises: StorageError when a file cannot be written; nothing changed then.
+    """
+    done = 0
+    runner = run_here(store)
+    for table in list(store.root.tables.values()):
+        for tablet in table.tablets:
+            while True:
+                root = store.root  # held while layouts are read from its files
+                now = root.tables.get(table.id)
+                if now is None or tablet.id not in now.ordinal_of:
+                    break
+                state = now.tablets[now.ordinal_of[tablet.id]]
+                # Not by gain, as the background chooses: all that the logarithmic rule asks for.
+                layouts = Layouts().of_tablet(state, 0, store.reservations)
+                plan = choose_minor(layouts, redo_ratio_min=float("inf"))
+                if plan is None or compact(store, table.id, tablet.id, plan, runner) is None:
+                    break
+                done += 1
+    return done
+
+
+def _expiring(layouts: list[RowSetLayout]) -> list[Plan]:
+    plan = choose_expire(layouts, by_hand=True)
+    return [] if plan is None else [plan]
+
+
+def _rewriting(layouts: list[RowSetLayout]) -> list[Plan]:
+    """Every rowset of which something would go that does not go as a whole file, alone."""
+    return [
+        MergePlan((layout.id,), 0.0)
+        for layout in layouts
+        if layout.available
+        and not layout.all_expired
+        and layout.expired_bytes > 0
+        and (
+            layout.expired_rows
+            or layout.superseded_bytes
+            or layout.expired_undo_bytes
+            > sum(size for size, _ in layout.undo_files[: layout.expired_undo_files])
+        )
+    ]
+
+
+def _giving_back(layouts: list[RowSetLayout]) -> list[Plan]:
+    return [*_expiring(layouts), *_rewriting(layouts)]
+
+
+def _plans(
+    store: Store, root: Root, table_id: int, choose: Choose, *, also_held: bool = False
+) -> list[tuple[int, Plan]]:
+    """(tablet id, plan) for all tablets of the table. Layouts are read from files, which the root keeps until then.
+
+    also_held: as if nobody had any of the rowsets.
+    """
+    table = root.tables.get(table_id)
+    if table is None:
+        return []
+    measure, cut = Layouts(), store.history_cut(table.entry)
+    schema, reservations = table.stored_schema(cut), None if also_held else store.reservations
+    return [
+        (tablet.id, plan)
+        for tablet in table.tablets
+        for plan in choose(measure.of_tablet(tablet, cut, reservations, schema))
+    ]
+
+
+def _carry_out(
+    store: Store,
+    table_id: int,
+    plans: list[tuple[int, Plan]],
+    runner: Runner | None,
+    report: CareReport,
+    step: Step,
+) -> None:
+    for done, (tablet_id, plan) in enumerate(plans):
+        step(done, len(plans))
+        table = store.root.tables.get(table_id)
+        if table is None or tablet_id not in table.ordinal_of:
+            continue
+        room = missing_room(store, table, tablet_id, plan)
+        if room:
+            store.collect_garbage()  # of the plans before this one
+            room = missing_room(store, table, tablet_id, plan)
+        if room and (part := smaller(store, table, tablet_id, plan)) is not None:
+            plan, room = part, ""  # the next round takes the rest
+        if room:
+            raise StorageError(
+                f"table {table.name!r} cannot be compacted further: {room}; what was done up to now stays. Free some "
+                "space, or drop a range or a table",
+                path=store.root_path,
+                errno=errno.ENOSPC,
+            )
+        try:
+            made = compact(store, table_id, tablet_id, plan, runner or run_here(store))
+        except JobCancelled as error:
+            raise StorageError(
+                "the store was closed while it was being compacted: nothing is lost, what was done up to then stays"
+            ) from error
+        if made is not None:
+            report.compactions += 1
+            report.rowsets_rewritten += len(_rowsets(plan)) if isinstance(plan, MergePlan) else 0
+            report.bytes_before += made.bytes_before
+            report.bytes_after += made.bytes_after
+    step(len(plans), len(plans))
+
+
+def _wait_for_others(store: Store, table: TableState) -> None:
+    """Until no compaction of the background has a rowset of the table. Raises: StorageError after ten minutes."""
+    with Uninterrupted(), store.commit_lock:
+        store.job_reservations.release_expired(store)
+    ids = [rowset.id for tablet in table.tablets for rowset in tablet.rowsets]
+    patience_s = min(_PATIENCE_S, WAIT_S)
+    if store.reservations.wait_free(ids, patience_s):
+        return
+    logger.warning(
+        "table %r: waiting for a compaction of the background that has its rowsets (up to %.0f minutes): see "
+        "db.maintenance.status()",
+        table.name,
+        WAIT_S / 60,
+    )
+    if not store.reservations.wait_free(ids, WAIT_S - patience_s):
+        raise StorageError(
+            f"a compaction of table {table.name!r} has been running for {WAIT_S / 60:.0f} minutes: see "
+            "db.maintenance.status(), and try again when it is done"
+        )
+
+
+def _left_out(store: Store, name: str, choose: Choose) -> int:
+    """How many rowsets of the table something was to be done to, as `choose` says, and jobs hold them; who these are
+    goes to the log."""
+    with Uninterrupted(), store.commit_lock:
+        store.job_reservations.release_expired(store)
+    root = store.root
+    table = root.by_name.get(name)
+    if table is None:
+        return 0
+    ids = [rowset.id for tablet in table.tablets for rowset in tablet.rowsets]
+    holders = store.job_reservations.holders(ids)
+    if not holders:
+        return 0
+    wanted = {
+        number
+        for _, plan in _plans(store, root, table.id, choose, also_held=True)
+        for number in _rowsets(plan)
+    }
+    for job in holders:
+        if count := len(wanted & job.rowset_ids):
+            logger.warning(
+                "table %r: %d of %d rowsets are left out, as %s may have changes for them (lease %s, since %s, "
+                "until %s if it is not renewed): call again when it is done",
+                name,
+                count,
+                len(ids),
+                job.holder,
+                job.lease,
+                _time(job.since_us),
+                _end_of(store, job.lease),
+            )
+    return len(wanted & {number for job in holders for number in job.rowset_ids})
+
+
+def _end_of(store: Store, lease: str) -> str:
+    try:
+        expires_us = open_remote_lease(store.env, store.root_path, lease).expires_us
+    except Error:
+        return "now"
+    assert expires_us is not None, "a job's lease has an expiry"
+    return _time(expires_us)
+
+
+def _time(moment_us: int) -> str:
+    return datetime.datetime.fromtimestamp(moment_us // 1_000_000, datetime.UTC).isoformat()
+
+
+def _rowsets(plan: Plan) -> tuple[int, ...]:
+    return plan.rowsets if isinstance(plan, MergePlan | ExpirePlan) else (plan.rowset,)
+
+
+def _files_and_bytes(table: TableState) -> tuple[int, int]:
+    rowsets = [rowset for tablet in table.tablets for rowset in tablet.rowsets]
+    return sum(len(rowset.paths) for rowset in rowsets), sum(rowset.size_bytes for rowset in rowsets)

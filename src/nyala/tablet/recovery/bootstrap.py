@@ -1,0 +1,290 @@
+"""Bootstrap: the catalogue's rowsets and the log's records become a root (rule R1).
+
+    record, in log order, for a row of tablet A at time t
+      A is not in the catalogue          skip: the table was dropped
+      insert                             into A's MemRowSet iff t > A.inserts_durable
+      update, delete                     to the one place where the key is live among the MemRowSet's rows that were
+                                         inserted before t and the rowsets with deltas_durable < t; none: it is
+                                         durable already, skip
+
+Records are gathered so that the work is done per many thousand rows, not per record. What commutes is gathered:
+within a stretch in which no key is inserted or updated after it was deleted, every insert may go before every update,
+and every update before every delete, since of one key they come in this order: an update of a key that is inserted
+later in the stretch needs a delete in between. If that is not in the log, for it was committed as files (W6), the
+update is durable, and is told from those of the new row by its time. The timestamps travel with the rows. So a
+stretch is
+
+    inserts (of one set of columns at a time), then updates, then deletes (likewise), until `GATHER_ROWS` or a key that
+    comes again after its delete ends it.
+
+Keys are compared by hashes: two keys of one hash end a stretch too early, which costs time and changes nothing.
+
+A record goes by column ids. One of another schema version than the table's is projected: a column that was widened
+since comes in its type of now, one that no readable snapshot has any more is left out, one that came later reads as its
+default.
+
+Invariants
+    R1  (above) is kept per row, whatever was gathered.
+    G1  Inserts are applied before updates and updates before deletes; of one key in the order of the log.
+
+Source: design §6 R1, R2 and its four histories; Kudu facts §6.2. Used by the writer at open and by reader
+processes, who go on feeding records as they come.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.catalog.model import CommittedKey
+from nyala.errors import CorruptionError
+from nyala.schema.adapter import adapt, are_versions
+from nyala.schema.plain_arrays import array_of_numbers
+from nyala.tablet.state.idempotency import encode_told
+from nyala.tablet.state.locate import ABSENT, find_ghosts, locate
+from nyala.tablet.state.root import Root, TableState
+from nyala.tablet.write.settle import Effect, Settlement
+from nyala.tablet.write.write_path import plan_apply
+from nyala.wal.record import LogRecord, Place, SettledGroup
+
+# Enough rows that the work per gathered batch is NumPy's and Arrow's; small enough to bound memory during replay.
+GATHER_ROWS: Final = 1 << 18
+# Of wide rows fewer: what is gathered is held two or three times while it is applied.
+GATHER_BYTES: Final = 32 << 20
+# Of larger groups keys are not compared: to end a stretch costs them little.
+_COMPARED_ROWS_MAX: Final = 4096
+
+
+@dataclass
+class _Gathered:
+    """Groups of one table, kind and set of columns, waiting to be applied."""
+
+    groups: list[SettledGroup] = field(default_factory=list)
+    timestamps: list[int] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    rows: int = 0
+
+    def add(self, group: SettledGroup, record: LogRecord) -> None:
+        self.groups.append(group)
+        self.timestamps.append(record.timestamp)
+        self.places.append(record.place)
+        self.rows += group.batch.num_rows
+
+
+@dataclass
+class ReplayReport:
+    """What a replay did, for the log and for `stats()`."""
+
+    records: int = 0
+    rows: int = 0
+    timestamp_max: int = 0
+    idempotency_keys: dict[str, CommittedKey] = field(default_factory=dict)
+
+
+class Replayer:
+    """Feeds log records to a root's memory stores. `drain()` after the last record; the root itself does not
+    change.
+
+    relieve: asked after every `GATHER_ROWS` rows or `GATHER_BYTES`, between two records, when everything up to the
+             given timestamp is applied, with the report so far: it may flush, or refuse to go on by an error, and
+             returns the root to go on with.
+    """
+
+    def __init__(self, root: Root, relieve: Callable[[int, ReplayReport], Root] | None = None) -> None:
+        self._root = root
+        self._relieve = relieve
+        self._rows_since = self._bytes_since = 0  # since `relieve` was asked
+        self._inserts: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
+        self._updates: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
+        self._deletes: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
+        self._waiting = 0
+        # Hashes of the keys that are deleted in this stretch, by table; None: too many to compare.
+        self._deleted: dict[int, set[int] | None] = {}
+        self.report = ReplayReport()
+
+    def feed(self, records: Iterable[LogRecord]) -> None:
+        """Take records in log order. Raises: CorruptionError for one that cannot be."""
+        for record in records:
+            self.report.records += 1
+            self.report.timestamp_max = max(self.report.timestamp_max, record.timestamp)
+            if record.idempotency_key is not None:
+                key = CommittedKey(record.idempotency_key, record.timestamp, encode_told(record.told))
+                self.report.idempotency_keys[key.key] = key
+            for group in record.groups:
+                self._take(group, record)
+                self._rows_since += group.batch.num_rows
+                self._bytes_since += group.batch.nbytes
+            if self._rows_since >= GATHER_ROWS or self._bytes_since >= GATHER_BYTES:
+                self._rows_since = self._bytes_since = 0
+                self.drain()
+                if self._relieve is not None:
+                    self._root = self._relieve(record.timestamp, self.report)
+
+    def _take(self, group: SettledGroup, record: LogRecord) -> None:
+        table = self._root.tables.get(group.table_id)
+        if table is None:
+            return
+        wrong = _strange(group, table)
+        if wrong is not None:
+            raise _senseless(table, wrong, record.place)
+        if group.schema_version != table.schema.version:
+            group = _projected(group, table)
+            if group.kind == "update" and group.batch.num_columns == table.schema.key_count:
+                return  # of columns only that were dropped before the history begins
+        if group.kind == "delete":
+            waiting = self._deletes
+            self._note_deleted(group, table)
+        else:
+            if self._was_deleted(group, table):
+                self.drain()
+            waiting = self._inserts if group.kind == "insert" else self._updates
+        key = (group.table_id, tuple(group.batch.schema.names))
+        waiting.setdefault(key, _Gathered()).add(group, record)
+        self._waiting += group.batch.num_rows
+        if self._waiting >= GATHER_ROWS:
+            self.drain()
+
+    def _note_deleted(self, group: SettledGroup, table: TableState) -> None:
+        known = self._deleted.setdefault(group.table_id, set())
+        if known is None or group.batch.num_rows > _COMPARED_ROWS_MAX:
+            self._deleted[group.table_id] = None
+        else:
+            known.update(_key_hashes(group, table))
+
+    def _was_deleted(self, group: SettledGroup, table: TableState) -> bool:
+        """Whether a key of the group may have been deleted in this stretch."""
+        if group.table_id not in self._deleted:
+            return False
+        known = self._deleted[group.table_id]
+        if known is None or group.batch.num_rows > _COMPARED_ROWS_MAX:
+            return True
+        return not known.isdisjoint(_key_hashes(group, table))
+
+    def drain(self) -> None:
+        """Apply everything gathered (G1)."""
+        for kind, waiting in (
+            ("insert", self._inserts),
+            ("update", self._updates),
+            ("delete", self._deletes),
+        ):
+            for (table_id, _), gathered in waiting.items():
+                self.report.rows += gathered.rows
+                _apply(self._root.tables[table_id], kind, gathered)
+            waiting.clear()
+        self._waiting = 0
+        self._deleted.clear()
+
+
+def _senseless(table: TableState, why: str, place: Place) -> CorruptionError:
+    return CorruptionError(f"a record of table {table.name!r} makes no sense: {why}", *place)
+
+
+def _strange(group: SettledGroup, table: TableState) -> str | None:
+    """What a record of the table cannot have, whatever its checksum says: columns of no version, keys that are none."""
+    stored, of_now = table.stored_schema(), group.schema_version == table.schema.version
+    left = set(table.schema.key_ids)
+    for name, array in zip(group.batch.schema.names, group.batch.columns, strict=True):
+        number = int(name)
+        if not stored.has_id(number):
+            if of_now:
+                return f"its schema has no column {number}"
+            continue
+        wanted = stored.arrow_types[number]
+        if array.type != wanted and (of_now or not are_versions(array.type, wanted)):
+            return f"expected column {number} to be of type {wanted}, found {array.type}"
+        if number in left:
+            left.remove(number)
+            if array.null_count:
+                return f"NULL in column {number}, which is of the key"
+    return f"key columns {sorted(left)} are not in it" if left else None
+
+
+def _key_hashes(group: SettledGroup, table: TableState) -> list[int]:
+    keys = table.codec.encode([group.batch.column(str(column.id)) for column in table.schema.key_columns])
+    hashes: list[int] = keys.hash64().tolist()
+    return hashes
+
+
+def _projected(group: SettledGroup, table: TableState) -> SettledGroup:
+    """A record of another schema version with the columns that are stored now, in their types of now.
+
+    Columns that were dropped stay as long as snapshots can be read that have them; others go.
+    """
+    stored = table.stored_schema()
+    names = [name for name in group.batch.schema.names if stored.has_id(int(name))]
+    arrays = [adapt(group.batch.column(name), stored.by_id(int(name)).type.arrow) for name in names]
+    return dataclasses.replace(group, batch=pa.RecordBatch.from_arrays(arrays, names=names))
+
+
+def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
+    batch = pa.Table.from_batches([group.batch for group in gathered.groups]).combine_chunks()
+    tablet_ids = np.concatenate(
+        [np.repeat(np.array(group.tablet_ids, np.int64), np.diff(group.offsets)) for group in gathered.groups]
+    )
+    timestamps = np.repeat(
+        np.array(gathered.timestamps, np.int64), [group.batch.num_rows for group in gathered.groups]
+    )
+    # Tablets that the catalogue no longer knows (or not yet flushed ones of a dropped range) get ordinal -1.
+    known = np.array(sorted(table.ordinal_of), np.int64)
+    ordinals_of = np.array([table.ordinal_of[number] for number in known.tolist()], np.int64)
+    at = np.minimum(np.searchsorted(known, tablet_ids), len(known) - 1)
+    keep = known[at] == tablet_ids if len(known) else np.zeros(len(tablet_ids), np.bool_)
+    ordinals = np.where(keep, ordinals_of[at], -1) if len(known) else np.full(len(tablet_ids), -1)
+    if kind == "insert" and len(table.tablets):
+        durable = np.array([tablet.entry.inserts_durable for tablet in table.tablets], np.int64)
+        keep &= timestamps > durable[np.maximum(ordinals, 0)]
+    rows = np.flatnonzero(keep)
+    if not len(rows):
+        return
+    columns = {int(name): _whole(batch.column(name)) for name in batch.schema.names}
+    key_ids = [column.id for column in table.schema.key_columns]
+    keys = table.codec.encode([columns[number] for number in key_ids])
+    # By (tablet, key) and, for one key, by time: what settle gives the live path (S3).
+    by_key = keys.sort_indices()
+    order = by_key[np.argsort(ordinals[by_key], kind="stable")]
+    order = order[keep[order]]
+    keys, ordinals, timestamps = keys.take(order), ordinals[order], timestamps[order]
+    if kind != "insert":
+        same_row = keys.equal_neighbours() & (ordinals[1:] == ordinals[:-1])
+        again = np.flatnonzero(same_row & (timestamps[1:] == timestamps[:-1]))
+        if len(again):  # W4
+            place = gathered.places[gathered.timestamps.index(timestamps[again[0]])]
+            raise _senseless(table, f"a key stands twice in its rows to {kind}", place)
+    count = len(order)
+    identity = bool((order == np.arange(batch.num_rows)).all()) if count == batch.num_rows else False
+    if not identity:
+        pick = array_of_numbers(order)
+        columns = {number: array.take(pick) for number, array in columns.items()}
+    settlement = Settlement(table)
+    if kind == "insert":
+        # R1 asks nothing of an insert but its timestamp; only a row that lies dead in the MemRowSet is looked for.
+        effect = Effect(
+            kind,
+            keys,
+            ordinals,
+            columns,
+            np.full(count, ABSENT, np.int32),
+            find_ghosts(table, keys, ordinals),
+        )
+    else:
+        located = locate(table, keys, ordinals, newer_than=timestamps)
+        settlement.rowsets = located.rowsets
+        found = np.flatnonzero(located.codes != ABSENT)
+        if not len(found):
+            return
+        if len(found) != count:
+            pick = array_of_numbers(found)
+            columns = {number: array.take(pick) for number, array in columns.items()}
+            keys, ordinals, timestamps = keys.take(found), ordinals[found], timestamps[found]
+        effect = Effect(kind, keys, ordinals, columns, located.codes[found], located.rowids[found])
+    for addition in plan_apply(settlement, effect):
+        addition.apply(timestamps)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

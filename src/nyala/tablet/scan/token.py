@@ -1,0 +1,410 @@
+"""Scan tokens: a part of one tablet's scan as bytes that another process can read without catalogue and log.
+
+    offset  size  field
+    0       8     magic "nyalatok"
+    8       4     version, u32 little-endian
+    12      4     CRC-32C of everything behind, u32
+    16      4     length of the JSON part, u32
+    20      …     JSON: store path, snapshot, schema, columns, predicate as text, limit, rowsets with their
+                  files and places; behind it spaces, up to a multiple of 8
+    …       …     Arrow IPC parts, each u64 length + bytes: in-memory deltas per rowset and column, then
+                  rows of memory, then, of a scan that asks for other types than the columns' own, those
+
+What the tablet has in memory at the snapshot travels along: for a DiskRowSet the runs of its DeltaMemStores
+that the scan's columns need, for a MemRowSet its rows, selected and projected already.
+
+Invariants
+    K1  The rows that a token gives are those that the scan that made it would have given for that tablet.
+    K2  A token names files only relative to the store's path, and inside it.
+    K3  Arrow parts lie at multiples of 8 in memory: kernels refuse numbers that do not. Those of a token that somebody
+        holds elsewhere are copied.
+
+Source: design §3, "A scan token carries all that a remote reader needs"; Kudu facts §2.5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from nyala.cfile.physical import narrow_decimal
+from nyala.delta.mem_store import DeltaMemStore
+from nyala.delta.run import LIVENESS, DeltaRun
+from nyala.env import SYSTEM, Env
+from nyala.errors import CorruptionError, InvalidArgumentError
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.schema.adapter import adapt, are_versions
+from nyala.schema.predicates.predicate import BoundPredicate
+from nyala.schema.schema import Schema
+from nyala.schema.types import ColumnType
+from nyala.tablet.scan import read_path
+from nyala.tablet.scan.open_rowsets import OpenRowSets
+from nyala.tablet.scan.read_path import ScanCounters, ScanSpec, ScanUnit
+from nyala.tablet.state.entries import RowSetFiles
+from nyala.tablet.state.leased_files import kept_by_lease
+from nyala.tablet.state.root import TableState
+from nyala.tablet.state.validation import making_sense, whole_number
+
+MAGIC: Final = b"nyalatok"
+VERSION: Final = 4
+_HEAD: Final = struct.Struct("<8sIII")
+_LENGTH: Final = struct.Struct("<Q")
+
+
+@dataclasses.dataclass(frozen=True)
+class Token:
+    """A scan token, and about how many rows will be looked at for it: for who spreads tokens over tasks."""
+
+    data: bytes
+    rows: int
+
+
+def make_tokens(root_path: str, table: TableState, spec: ScanSpec, pieces: int = 1) -> list[Token]:
+    """Tokens for what `spec` has to read: one per tablet, or several of a tablet that has more than its share.
+
+    pieces: about how many tokens are wanted. A tablet is cut between its rowsets, and a rowset between its windows; not
+            when key order or a limit is asked for, which hold within a token.
+    Raises: InvalidArgumentError for a predicate that cannot travel.
+    """
+    if spec.predicate is not None and spec.predicate.has_arrow_expression:
+        raise InvalidArgumentError(
+            "a pyarrow expression cannot travel in a scan token: give `where` as text or with nyala.col()"
+        )
+    units = read_path.plan(table, spec, ScanCounters())
+    by_tablet: dict[int, list[ScanUnit]] = {}
+    for unit in units:
+        by_tablet.setdefault(unit.tablet, []).append(unit)
+    whole = spec.order_by_key or spec.limit is not None
+    share = max(sum(map(_rows_of, units)) // max(pieces, 1), read_path.WINDOW_ROWS)
+    return [
+        Token(_make_token(root_path, spec, table.tablets[ordinal].id, part), sum(map(_rows_of, part)))
+        for ordinal, parts in sorted(by_tablet.items())
+        for part in ([parts] if whole else _cut(parts, share))
+    ]
+
+
+def planned_rows(table: TableState, spec: ScanSpec) -> int:
+    """How many rows the units of the scan's plan have."""
+    return sum(map(_rows_of, read_path.plan(table, spec, ScanCounters())))
+
+
+def text_bytes(table: TableState, spec: ScanSpec) -> dict[str, float]:
+    """About what a value takes, of the scan's columns of text and binary: by name, as the largest rowset has them.
+
+    Empty where all is in memory. Cost: a footer for each such column, kept by the open rowset.
+    """
+    units = read_path.plan(table, spec, ScanCounters(), guess=True)
+    disk = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
+    if not disk:
+        return {}
+    largest = max(disk, key=lambda rowset: rowset.row_count)
+    return {column.name: largest.row_bytes(column) for column in spec.columns if column.type.is_variable}
+
+
+def _rows_of(unit: ScanUnit) -> int:
+    return unit.upper - unit.lower if unit.rowids is None else len(unit.rowids)
+
+
+def _cut(units: Sequence[ScanUnit], share: int) -> Iterator[list[ScanUnit]]:
+    """The units in groups of about `share` rows. What is in memory stays together, so that it travels once."""
+    group: list[ScanUnit] = [unit for unit in units if not isinstance(unit.rowset, DiskRowSet)]
+    size = sum(map(_rows_of, group))
+    for unit in units:
+        if not isinstance(unit.rowset, DiskRowSet):
+            continue
+        lower = unit.lower
+        while lower < unit.upper:
+            if size >= share:
+                yield group
+                group, size = [], 0
+            # To the end of the window in which the share is reached: whole windows are read at no extra cost.
+            wanted = lower + share - size
+            upper = min(-(-wanted // read_path.WINDOW_ROWS) * read_path.WINDOW_ROWS, unit.upper)
+            group.append(dataclasses.replace(unit, lower=lower, upper=upper))
+            size += upper - lower
+            lower = upper
+    if group:
+        yield group
+
+
+def _make_token(root_path: str, spec: ScanSpec, tablet_id: int, units: Sequence[ScanUnit]) -> bytes:
+    bodies: list[Any] = []
+    rowsets = []
+    memory = []
+    needed = {LIVENESS, *(column.id for column in spec.columns)}
+    if spec.predicate is not None:
+        needed |= {spec.schema.by_name(name).id for name in spec.predicate.columns}
+    for unit in units:
+        if isinstance(unit.rowset, DiskRowSet):
+            deltas = []
+            for store in (*unit.rowset.frozen, unit.rowset.deltas):
+                for column_id in sorted(store.column_ids & needed):
+                    run = store.run(column_id)
+                    if run is not None:
+                        kept = _of_rows(run.between(0, spec.snapshot), unit.lower, unit.upper)
+                        bodies.append(_ipc([kept.rowids, kept.timestamps, kept.values]))
+                        deltas.append([column_id, len(bodies) - 1])
+            rowsets.append(
+                {
+                    "lower": unit.lower,
+                    "upper": unit.upper,
+                    "files": RowSetFiles.of(unit.rowset).to_json(),
+                    "deltas": deltas,
+                }
+            )
+        else:
+            memory.append(unit)
+    if memory:
+        carried = _with_merge_keys(spec)
+        batches = list(read_path.run(memory, carried, ScanCounters()))
+        bodies.append(_stream(pa.Table.from_batches(batches, schema=carried.arrow_schema).combine_chunks()))
+    asked = spec.arrow_schema != spec.schema.arrow_schema([column.name for column in spec.columns])
+    if asked:
+        bodies.append(_stream(spec.arrow_schema.empty_table()))
+    meta = {
+        "path": root_path,
+        "tablet": tablet_id,
+        "snapshot": spec.snapshot,
+        "schema": json.loads(spec.schema.to_json()),
+        "columns": [column.name for column in spec.columns],
+        "types": len(bodies) - 1 if asked else None,
+        "where": None if spec.predicate is None else spec.predicate.to_json(),
+        "limit": spec.limit,
+        "ordered": spec.order_by_key,
+        "rowsets": rowsets,
+        "memory": len(bodies) - 1 - asked if memory else None,
+    }
+    text = json.dumps(meta).encode()
+    text += b" " * (-(_HEAD.size + len(text)) % 8)
+    parts = [struct.pack("<I", len(text)), text]
+    for body in bodies:
+        parts += [_LENGTH.pack(len(body)), bytes(body)]
+    payload = b"".join(parts)
+    return MAGIC + struct.pack("<II", VERSION, google_crc32c.value(payload)) + payload
+
+
+def _of_rows(run: DeltaRun, lower: int, upper: int) -> DeltaRun:
+    """The records of rows [lower, upper), under the rowids that they have."""
+    begin, end = np.searchsorted(run.rowids, [lower, upper]).tolist()
+    if (begin, end) == (0, len(run)):
+        return run
+    return DeltaRun(
+        run.kind, run.rowids[begin:end], run.timestamps[begin:end], run.values.slice(begin, end - begin)
+    )
+
+
+def read_token(
+    data: bytes,
+    env: Env | None = None,
+    columns: Sequence[str] | None = None,
+    opened: OpenRowSets | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """See `nyala.api.scan.read_token`. opened: where rowsets are left open for later tokens; None: nowhere."""
+    env = env or SYSTEM
+    with making_sense("scan token"):
+        meta, bodies = _open(data)
+        with _kept(meta["snapshot"]):
+            spec, units, wanted = _plan(meta, bodies, env, columns, opened or OpenRowSets())
+        carried = _with_merge_keys(spec)
+        names = carried.arrow_schema.names if units and spec.order_by_key else wanted
+        held = [] if meta["memory"] is None else _rows(bodies[meta["memory"]], names, carried.arrow_schema)
+    memory: list[pa.RecordBatch] = []
+    left = spec.limit
+    with _kept(spec.snapshot):  # the files' footers are looked at before the first batch is asked for
+        if meta["memory"] is not None and units and spec.order_by_key:
+            # Both halves are ordered; together they are sorted anew, which one tablet's rows in memory can afford.
+            on_disk = read_path.run(units, carried, ScanCounters())
+            batches = _merged(itertools.chain(on_disk, held), carried, wanted)
+        else:
+            batches = read_path.run(units, spec, ScanCounters())
+            memory = held
+        for batch in itertools.chain(memory, batches):
+            if left is not None:
+                batch = batch.slice(0, left)
+                left -= batch.num_rows
+            if batch.num_rows:
+                yield batch
+            if left == 0:
+                return
+
+
+def _kept(snapshot: int) -> contextlib.AbstractContextManager[None]:
+    """Around reads of files of a token's scan. Raises: HistoryExpiredError when one is gone."""
+    return kept_by_lease(f"the scan at {snapshot}", "load again")
+
+
+def _plan(
+    meta: Any, bodies: list[pa.Buffer], env: Env, columns: Sequence[str] | None, opened: OpenRowSets
+) -> tuple[ScanSpec, list[ScanUnit], list[str]]:
+    """What the token asks for: the scan, its rowsets, the names of the columns to give."""
+    schema_text, schema = opened.schema(meta["schema"])
+    numbers = [meta["snapshot"], meta["tablet"], 0 if meta["limit"] is None else meta["limit"]]
+    if not all(map(whole_number, numbers)):
+        raise ValueError(f"snapshot, tablet and limit of {numbers}")
+    if not isinstance(meta["path"], str) or "\0" in meta["path"] or not isinstance(meta["ordered"], bool):
+        raise ValueError(f"a store at {meta['path']!r}, in order {meta['ordered']!r}")
+    wanted = meta["columns"] if columns is None else list(columns)
+    strange = [name for name in wanted if name not in meta["columns"]]
+    if strange:
+        raise InvalidArgumentError(f"the scan token has no column {strange[0]!r}; it has {meta['columns']}")
+    shown, types = schema.project(wanted), {}
+    if meta["types"] is not None:
+        with pa.ipc.open_stream(bodies[meta["types"]]) as reader:
+            asked = reader.schema
+        shown = tuple(dataclasses.replace(c, nullable=asked.field(c.name).nullable) for c in shown)
+        types = {c.name: type for c in shown if (type := asked.field(c.name).type) != c.type.arrow}
+        strange = [name for name, type in types.items() if not _can_be_asked(type, schema.by_name(name).type)]
+        if strange:
+            raise ValueError(f"column {strange[0]!r} as {types[strange[0]]}")
+    spec = ScanSpec(
+        schema,
+        shown,
+        meta["snapshot"],
+        None if meta["where"] is None else BoundPredicate.from_json(meta["where"], schema),
+        meta["limit"],
+        meta["ordered"],
+        types,
+    )
+    units = []
+    for part in meta["rowsets"]:
+        rowset = opened.rowset(env, meta["path"], part["files"], schema_text, schema)
+        rowset = dataclasses.replace(rowset, deltas=_deltas(part["deltas"], bodies, schema, rowset.row_count))
+        places = part["lower"], part["upper"], rowset.row_count
+        if not all(map(whole_number, places)) or not places[0] <= places[1] <= places[2]:
+            raise ValueError(f"rows [{places[0]}, {places[1]}) of a rowset of {places[2]}")
+        units.append(ScanUnit(rowset, meta["tablet"], part["lower"], part["upper"]))
+    return spec, units, wanted
+
+
+def _with_merge_keys(spec: ScanSpec) -> ScanSpec:
+    """The scan with those columns of the key besides by which its rows are brought into order.
+
+    Without order, and of rows without columns, which are all alike, nothing is added.
+    """
+    if not spec.order_by_key or not spec.columns:
+        return spec
+    there = {column.id for column in spec.columns}
+    missing = tuple(column for column in spec.schema.key_columns if column.id not in there)
+    return dataclasses.replace(spec, columns=(*spec.columns, *missing))
+
+
+def _merged(
+    batches: Iterable[pa.RecordBatch], spec: ScanSpec, wanted: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    if not spec.columns:
+        yield from batches
+        return
+    rows = pa.Table.from_batches(list(batches), schema=spec.arrow_schema).combine_chunks()
+    # A key's column may have been asked for in a wider type, whose encoding is another.
+    keys = spec.codec.encode(
+        [adapt(rows.column(c.name).combine_chunks(), c.type.arrow) for c in spec.schema.key_columns]
+    )
+    in_order = rows.select(wanted).take(pa.array(keys.sort_indices()))
+    yield from in_order.to_batches(max_chunksize=read_path.WINDOW_ROWS)
+
+
+def _open(data: bytes) -> tuple[Any, list[pa.Buffer]]:
+    try:
+        magic, version, crc, length = _HEAD.unpack_from(data)
+    except struct.error as error:
+        raise CorruptionError(
+            f"a scan token is at least {_HEAD.size} bytes long, this one is {len(data)}"
+        ) from error
+    if magic != MAGIC or version != VERSION:
+        raise CorruptionError(f"these bytes are no scan token of version {VERSION}")
+    if google_crc32c.value(data[16:]) != crc:
+        raise CorruptionError("the scan token was damaged on its way (CRC-32C differs)")
+    meta = json.loads(data[20 : 20 + length])
+    buffer = pa.py_buffer(data)
+    bodies, at = [], 20 + length
+    while at < len(data):
+        (size,) = _LENGTH.unpack_from(data, at)
+        body = buffer.slice(at + 8, size)
+        bodies.append(body if body.address % 8 == 0 else pa.py_buffer(body.to_pybytes()))
+        at += 8 + size
+    return meta, bodies
+
+
+def _ipc(arrays: Sequence[Any]) -> pa.Buffer:
+    columns = [array if isinstance(array, pa.Array) else pa.array(array) for array in arrays]
+    batch = pa.RecordBatch.from_arrays(columns, names=["rowid", "timestamp", "value"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def _stream(rows: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return sink.getvalue()
+
+
+def _can_be_asked(asked: pa.DataType, column: ColumnType) -> bool:
+    """Whether a scan gives a column of this type in the other one: see `ScanSpec.types`."""
+    if pa.types.is_dictionary(asked):
+        return bool(asked == pa.dictionary(pa.int32(), column.arrow))
+    return are_versions(asked, column.arrow) or asked == narrow_decimal(column)
+
+
+def _rows(body: pa.Buffer, columns: Sequence[str], schema: pa.Schema) -> list[pa.RecordBatch]:
+    with pa.ipc.open_stream(body) as reader:
+        batches = [batch.select(list(columns)) for batch in reader]
+    for batch in batches:
+        batch.validate(full=True)
+        for name, array in zip(columns, batch.columns, strict=True):
+            wanted = schema.field(name)
+            if array.type != wanted.type or (array.null_count and not wanted.nullable):
+                raise ValueError(f"rows with {wanted} as {array.type}, {array.null_count} NULLs")
+    if not columns:
+        return batches  # their rows are all that there is of them
+    return [
+        pa.RecordBatch.from_arrays(b.columns, schema=pa.schema(map(schema.field, columns))) for b in batches
+    ]
+
+
+def _deltas(
+    parts: Sequence[Sequence[int]], bodies: Sequence[pa.Buffer], schema: Schema, row_count: int
+) -> DeltaMemStore:
+    store = DeltaMemStore()
+    types = {LIVENESS: pa.bool_(), **schema.arrow_types}
+    for column_id, index in parts:
+        with pa.ipc.open_stream(bodies[index]) as reader:
+            for batch in reader:
+                batch.validate(full=True)
+                rowids, timestamps, values = batch.columns
+                if (
+                    rowids.null_count
+                    or timestamps.null_count
+                    or not rowids.type == timestamps.type == pa.int64()
+                ):
+                    raise ValueError(f"changes of rows {rowids.type} at {timestamps.type}")
+                if not are_versions(values.type, types[column_id]):
+                    raise ValueError(f"changes of column {column_id} to {values.type}")
+                run = DeltaRun("redo", rowids.to_numpy(), timestamps.to_numpy(), values)
+                if run.disorder() is not None or (len(run) and run.rowids[-1] >= row_count):
+                    raise ValueError(
+                        f"changes of column {column_id} out of order, or of rows that are not there"
+                    )
+                store.append(run.rowids, run.timestamps, {column_id: values})
+    return store
+
+
+def tablet_of(data: bytes) -> int | None:
+    """The id of the tablet that a token is of; None when the bytes do not say."""
+    try:
+        meta, _ = _open(data)
+    except CorruptionError:
+        return None
+    tablet_id: int = meta["tablet"]
+    return tablet_id

@@ -1,0 +1,332 @@
+"""One window of a scan: what is asked of it, and its rows.
+
+    spec        columns, moment, predicate            unit      one rowset's part of a scan
+    window      `WINDOW_ROWS` rows of a unit at most:
+                  1. liveness at the snapshot
+                  2. filter: each column that the predicate demands something of alone, the cheapest test first
+                  3. what the predicate demands of several columns together, on the rows that are left
+                  4. the other columns: decode them if all rows are left, else gather the rows that are
+
+Source: as `read_path`, which cuts scans into windows and puts their rows together again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.cfile.encoding.column_block import rows_in
+from nyala.cfile.encoding.words import text_of
+from nyala.cfile.memory import pool
+from nyala.cfile.ordinals import Ordinals
+from nyala.cfile.physical import narrow_decimal
+from nyala.cfile.read_stats import Access
+from nyala.keys.codec import KeyCodec
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.keys.key_range import KeyRange, clamp, is_key_range, key_range_of
+from nyala.lazy_values import LazyValues, lazy_value
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.stats import RowSetStats
+from nyala.schema.plain_arrays import array_of_bytes, array_of_numbers
+from nyala.schema.predicates.constraint import Constraint
+from nyala.schema.predicates.predicate import BoundPredicate
+from nyala.schema.schema import ColumnSchema, Schema
+from nyala.tablet.state.root import AnyRowSet
+
+__all__ = ["ScanCounters", "ScanSpec", "ScanUnit", "count_window", "in_type", "read_window"]
+
+# Half a window: a smaller part of a rowset is accessed as by look-ups, which seldom ask for the same part again.
+_SCAN_ROWS_MIN: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class ScanUnit:
+    """One rowset's part of a scan: rowids [lower, upper) (a DiskRowSet), or the rows between key bounds
+    (memory)."""
+
+    rowset: AnyRowSet
+    tablet: int  # ordinal
+    lower: int
+    upper: int
+    rowids: np.ndarray | None = None  # memory with key bounds: which rows, in arrival order
+
+    @property
+    def access(self) -> Access:
+        """How its blocks are accessed: a few rows of a rowset as a look-up does."""
+        return Access.SCAN if self.upper - self.lower >= _SCAN_ROWS_MIN else Access.LOOKUP
+
+
+class ScanCounters:
+    """What a scan met; filled as it runs, by several threads."""
+
+    def __init__(self) -> None:
+        self.tablets_total = 0
+        self.tablets_read = 0
+        self.rowsets_total = 0
+        self.rowsets_read = 0
+        self.rows_in_range = 0  # that partitions and bounds on the key left
+        self.windows_read = 0  # that the run has come to, and that zone maps did not exclude
+        self.rows_read = 0  # of these
+        self.stats = RowSetStats()
+        self._lock = threading.Lock()
+
+    def came_to(self, windows: int, rows: int) -> None:
+        """So many more windows, and rows of windows, are to be read now."""
+        with self._lock:
+            self.windows_read += windows
+            self.rows_read += rows
+
+    def add(self, stats: RowSetStats) -> None:
+        """What reading one more piece cost."""
+        with self._lock:
+            self.stats.add(stats)
+
+
+@dataclass(frozen=True)
+class ScanSpec(LazyValues):
+    """What is asked of one table at one timestamp."""
+
+    schema: Schema
+    columns: tuple[ColumnSchema, ...]
+    snapshot: int
+    predicate: BoundPredicate | None = None
+    limit: int | None = None
+    order_by_key: bool = False
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    """Columns that come in another Arrow type than their own: a dictionary, a narrow decimal, or a wider type."""
+    without_dropped: bool = False
+    """Rows that went with their range partition are left out; else who needs them is refused."""
+
+    @lazy_value
+    def constraints(self) -> Mapping[str, Constraint]:
+        return {} if self.predicate is None else self.predicate.constraints()
+
+    @lazy_value
+    def key_range(self) -> KeyRange:
+        return key_range_of(self.constraints, self.schema)
+
+    @lazy_value
+    def is_key_range(self) -> bool:
+        """Whether the predicate says no more than `key_range`: rows between these bounds need not be asked."""
+        predicate = self.predicate
+        return (
+            predicate is not None
+            and predicate.is_its_constraints
+            and self.constraints.keys() == predicate.columns
+            and is_key_range(self.constraints, self.schema)
+        )
+
+    @lazy_value
+    def listed(self) -> Sequence[Sequence[Any]] | None:
+        """Of each key column the values that it may have, ascending, if the predicate says that and nothing else; else
+        None. The keys that match are all combinations of these."""
+        predicate, columns = self.predicate, self.schema.key_columns
+        names = {column.name for column in columns}
+        if predicate is None or predicate.columns != names or not predicate.is_its_constraints:
+            return None
+        if self.constraints.keys() != names:
+            return None
+        clamped = [clamp(self.constraints[column.name], column.type) for column in columns]
+        lists = [() if one.empty else one.values for one in clamped]
+        return None if None in lists else [values for values in lists if values is not None]
+
+    @property
+    def listed_count(self) -> int | None:
+        """How many keys match `listed`."""
+        return None if self.listed is None else math.prod(map(len, self.listed))
+
+    @lazy_value
+    def listed_keys(self) -> EncodedKeys:
+        """The keys that match `listed`, ascending. Cost: a microsecond or two for each."""
+        assert self.listed is not None
+        rows = itertools.product(*self.listed)
+        return self.codec.from_binary(array_of_bytes([self.codec.encode_row(row) for row in rows]))
+
+    @lazy_value
+    def arrow_schema(self) -> pa.Schema:
+        if not self.types and self.columns is self.schema.columns:
+            return self.schema.arrow_schema()
+        fields = [column.arrow_field() for column in self.columns]
+        return pa.schema([f.with_type(self.types.get(f.name, f.type)) for f in fields])
+
+    def type_of(self, column: ColumnSchema) -> pa.DataType | None:
+        """The type in which a column is read where that costs less: the one that the scan gives, of a column that only
+        the predicate needs any. None: the column's own."""
+        if column.name in self.types or column.name in self._given:
+            return self.types.get(column.name)
+        if column.type.is_variable:
+            return pa.dictionary(pa.int32(), column.type.arrow)
+        return narrow_decimal(column.type)
+
+    @lazy_value
+    def _given(self) -> frozenset[str]:
+        return frozenset(column.name for column in self.columns)
+
+    @lazy_value
+    def codec(self) -> KeyCodec:
+        return KeyCodec([column.type for column in self.schema.key_columns])
+
+    @lazy_value
+    def can_match(self) -> bool:
+        return self.predicate is None or not self.predicate.empty
+
+
+def read_window(
+    unit: ScanUnit,
+    spec: ScanSpec,
+    lower: int,
+    upper: int,
+    columns: Sequence[ColumnSchema],
+    counters: ScanCounters,
+) -> tuple[np.ndarray | None, list[pa.Array]]:
+    """The selected rows of [lower, upper), counted from `lower` (None: all of them), and the columns' values for them.
+
+    An empty selection comes with no columns. Rows are in memory that is to be used again soon.
+    """
+    stats = RowSetStats()
+    try:
+        return _read_window(unit, spec, lower, upper, columns, stats)
+    finally:
+        counters.add(stats)
+
+
+_NOTHING: Final[tuple[np.ndarray, list[pa.Array]]] = (np.empty(0, np.int64), [])
+
+
+def _read_window(
+    unit: ScanUnit,
+    spec: ScanSpec,
+    lower: int,
+    upper: int,
+    columns: Sequence[ColumnSchema],
+    stats: RowSetStats,
+) -> tuple[np.ndarray | None, list[pa.Array]]:
+    values = _selected(unit, spec, lower, upper, stats)
+    if not values.count:
+        return _NOTHING
+    return values.rows, [in_type(values[column.name], column, spec) for column in columns]
+
+
+def _selected(unit: ScanUnit, spec: ScanSpec, lower: int, upper: int, stats: RowSetStats) -> _Values:
+    """The rows of the window that are there and satisfy the predicate."""
+    rowset, snapshot = unit.rowset, spec.snapshot
+    mask = rowset.liveness(snapshot, lower, upper, stats)
+    if unit.rowids is not None:
+        inside = np.zeros(upper - lower, np.bool_)
+        inside[unit.rowids[(unit.rowids >= lower) & (unit.rowids < upper)] - lower] = True
+        mask = inside if mask is None else mask & inside
+    # The rows of a unit on disk are those between the key bounds.
+    predicate = None if isinstance(rowset, DiskRowSet) and spec.is_key_range else spec.predicate
+    if predicate is not None:
+        for test in predicate.column_tests:
+            if mask is not None and not mask.any():
+                break
+            stats.note("filter", test.column.name)
+            mask = rowset.filter(test, snapshot, lower, upper, mask, stats, access=unit.access)
+    values = _Values(unit, spec, lower, upper, mask, stats)
+    if predicate is not None and predicate.rest is not None and values.count:
+        values.keep(predicate.rest.mask(values, values.count))
+    return values
+
+
+class _Values(Mapping[str, pa.Array]):
+    """The columns of a window at some of its rows, counted from its first; None: at all of them.
+
+    A column is read when it is first needed: decoded for all rows, else gathered.
+    """
+
+    def __init__(
+        self,
+        unit: ScanUnit,
+        spec: ScanSpec,
+        lower: int,
+        upper: int,
+        mask: np.ndarray | None,
+        stats: RowSetStats,
+    ) -> None:
+        self.count = upper - lower if mask is None else int(np.count_nonzero(mask))
+        self._mask = None if self.count == upper - lower else mask
+        self._unit, self._spec, self._stats = unit, spec, stats
+        self._lower, self._upper = lower, upper
+        self._rows: np.ndarray | None = None
+        self._ordinals: Ordinals | None = None
+        self._arrays: dict[str, pa.Array] = {}
+
+    @property
+    def rows(self) -> np.ndarray | None:
+        """Made when they are first needed: to count them, nobody needs them."""
+        if self._rows is None and self._mask is not None:
+            self._rows = rows_in(self._mask)
+        return self._rows
+
+    def keep(self, mask: np.ndarray) -> None:
+        """Keep of the rows those of the mask."""
+        count = int(np.count_nonzero(mask))
+        if count == self.count:
+            return
+        if self._mask is None:
+            self._mask = mask
+        else:
+            self._mask = self._mask.copy()
+            self._mask[self.rows] = mask
+        self.count, self._rows, self._ordinals = count, None, None
+        kept = rows_in(mask)
+        self._arrays = {name: _taken(array, kept) for name, array in self._arrays.items() if count}
+
+    def __getitem__(self, name: str) -> pa.Array:
+        found = self._arrays.get(name)
+        if found is None:
+            found = self._arrays[name] = self._read(self._spec.schema.by_name(name))
+        return found
+
+    def _read(self, column: ColumnSchema) -> pa.Array:
+        unit, snapshot, lower, upper = self._unit, self._spec.snapshot, self._lower, self._upper
+        type = self._spec.type_of(column)
+        if self._ordinals is None and self.rows is not None:
+            self._ordinals = Ordinals(self.rows + lower)
+        if self._ordinals is None:
+            self._stats.note("decode", column.name)
+            return unit.rowset.decode(column, snapshot, lower, upper, self._stats, type, access=unit.access)
+        self._stats.note("gather", column.name)
+        within = (lower, upper) if unit.access is Access.SCAN else None
+        return unit.rowset.gather(column, snapshot, self._ordinals, self._stats, type, within=within)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._spec.schema.arrow_schema().names)
+
+    def __len__(self) -> int:
+        return len(self._spec.schema.columns)
+
+
+def _taken(whole: pa.Array, rows: np.ndarray) -> pa.Array:
+    """Rows of an array, in memory that is used again."""
+    return pc.take(whole, array_of_numbers(rows), boundscheck=False, memory_pool=pool())
+
+
+def in_type(array: pa.Array, column: ColumnSchema, spec: ScanSpec) -> pa.Array:
+    """The values in the type that the scan gives, whatever they were read as."""
+    wanted = spec.types.get(column.name, column.type.arrow)
+    if array.type == wanted:
+        return array
+    if pa.types.is_dictionary(array.type):
+        array = text_of(array)
+    elif pa.types.is_dictionary(wanted):
+        return array.dictionary_encode()
+    return array if array.type == wanted else array.cast(wanted)
+
+
+def count_window(unit: ScanUnit, spec: ScanSpec, lower: int, upper: int, counters: ScanCounters) -> int:
+    """How many rows of [lower, upper) the scan has."""
+    stats = RowSetStats()
+    try:
+        return _selected(unit, spec, lower, upper, stats).count
+    finally:
+        counters.add(stats)

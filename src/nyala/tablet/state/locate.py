@@ -1,0 +1,205 @@
+"""Where keys are: live in a MemRowSet or a DiskRowSet, dead in the MemRowSet that takes inserts, or nowhere.
+
+A key is live in at most one place (design R5). MemRowSets are asked first, then through the rowset tree those
+DiskRowSets whose bounds hold the key: bloom filter, key index.
+
+Cost: O(touched rowsets) calls; each tablet's part of the keys is looked up at once.
+Source: design §4; Kudu facts §7.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Final
+
+import numpy as np
+
+from nyala.delta.run import LIVENESS
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.rowset.mem_rowset import MemRowSet
+from nyala.tablet.state.root import AnyRowSet, TableState
+
+ABSENT: Final = -1
+
+
+@dataclass
+class Located:
+    """Where each key is live, and which keys lie dead in the MemRowSet that takes inserts."""
+
+    codes: np.ndarray
+    rowids: np.ndarray
+    ghosts: np.ndarray  # rowid in the tablet's `memory` where the key is dead; -1 otherwise
+    rowsets: list[tuple[int, AnyRowSet]]
+
+
+def tablet_slices(tablets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(ordinals, offsets): rows [offsets[i], offsets[i+1]) belong to tablet ordinals[i]. `tablets` ascends."""
+    count = len(tablets)
+    if not count:
+        return np.empty(0, np.int64), np.zeros(1, np.int64)
+    if tablets[0] == tablets[-1]:
+        return tablets[:1], np.array((0, count))
+    starts = np.concatenate(([0], np.flatnonzero(tablets[1:] != tablets[:-1]) + 1))
+    return tablets[starts], np.append(starts, count)
+
+
+def locate(
+    table: TableState,
+    keys: EncodedKeys,
+    tablets: np.ndarray,
+    newer_than: np.ndarray | None = None,
+) -> Located:
+    """Find the one rowset in which each key is live now.
+
+    `keys` stand in (tablet, key) order; equal keys may repeat. With `newer_than` (replay, R1) a DiskRowSet is
+    only a candidate for row i when its `deltas_durable` < newer_than[i], and a row in memory when it was inserted
+    before that.
+    Cost: per touched tablet one look-up in memory and one per DiskRowSet whose key range holds one of the keys.
+    """
+    count = len(keys)
+    if count == 1 and newer_than is None:
+        return _locate_one(table, keys, int(tablets[0]))
+    ordinals, offsets = tablet_slices(tablets)
+    slices = list(zip(ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True))
+    if all(table.tablets[ordinal].is_empty for ordinal, _, _ in slices):
+        # A first load: three vectors as long as it, to say the same of each row, would take as long as its keys do.
+        nowhere = np.broadcast_to(np.int64(-1), count)
+        return Located(np.broadcast_to(np.int32(ABSENT), count), nowhere, nowhere, [])
+    found = Located(
+        np.full(count, ABSENT, np.int32), np.full(count, -1, np.int64), np.full(count, -1, np.int64), []
+    )
+    _look_in_tails(found, table, keys, slices)
+    keys.prepare_search()
+    for ordinal, begin, end in slices:
+        tablet = table.tablets[ordinal]
+        key_runs = tablet.memory.key_runs
+        if not tablet.rowsets and not tablet.frozen and not key_runs.has_runs:
+            continue
+        part = keys if begin == 0 and end == count else keys.slice(begin, end - begin)
+        part.prepare_slices()
+        if key_runs.has_runs:
+            _look_in(found, tablet.memory, part, begin, ordinal, rowids=key_runs.find_in_runs(part))
+        for frozen in tablet.frozen:
+            _look_in(found, frozen, part, begin, ordinal, rowids=frozen.find(part))
+        if not tablet.rowsets:
+            continue
+        for disk, lower, upper in tablet.tree.candidates(part):
+            inside = part if lower == 0 and upper == end - begin else part.slice(lower, upper - lower)
+            eligible = None
+            if newer_than is not None:
+                eligible = newer_than[begin + lower : begin + upper] > disk.meta.deltas_durable
+                if not eligible.any():
+                    continue
+            _look_in(found, disk, inside, begin + lower, ordinal, rowids=disk.find(inside), eligible=eligible)
+    if newer_than is not None:
+        _forget_younger(found, newer_than)
+    return found
+
+
+def _forget_younger(found: Located, newer_than: np.ndarray) -> None:
+    """Rows in memory that were inserted at that time or later are other ones, of the same keys.
+
+    A row that came back where it lay dead has the time of its first life. That is enough: what ends a life without
+    the log is a batch committed as files, which flushes the memory of its tablets first (`direct_commit`), so nothing
+    comes back there.
+    """
+    for code, (_, rowset) in enumerate(found.rowsets):
+        if isinstance(rowset, MemRowSet):
+            at = np.flatnonzero(found.codes == code)
+            younger = at[rowset.insertion_times_at(found.rowids[at]) >= newer_than[at]]
+            found.codes[younger], found.rowids[younger] = ABSENT, -1
+
+
+def _locate_one(table: TableState, key: EncodedKeys, ordinal: int) -> Located:
+    """`locate` of one key, in the tablet `ordinal`: the searches of a `get`, for an insert of one row has few calls."""
+    found = Located(np.array([ABSENT], np.int32), np.array([-1]), np.array([-1]), [])
+    tablet = table.tablets[ordinal]
+    for memory in (tablet.memory, *tablet.frozen):
+        rowid = memory.find_one(key)
+        if rowid >= 0:
+            _look_in(found, memory, key, 0, ordinal, rowids=np.array([rowid]))
+    if tablet.rowsets and found.codes[0] == ABSENT:
+        canonical = key.at(0)
+        for disk in tablet.tree.holding(canonical):
+            rowid = disk.keys.find_one(key, canonical)
+            if rowid >= 0:
+                _look_in(found, disk, key, 0, ordinal, rowids=np.array([rowid]))
+    return found
+
+
+def find_ghosts(table: TableState, keys: EncodedKeys, tablets: np.ndarray) -> np.ndarray:
+    """For each key the rowid under which it lies dead in its tablet's `memory`, or -1. None of them is live there.
+
+    Cost: nothing where no row of the MemRowSet was ever deleted.
+    """
+    ghosts = np.full(len(keys), -1, np.int64)
+    ordinals, offsets = tablet_slices(tablets)
+    for ordinal, begin, end in zip(
+        ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
+    ):
+        memory = table.tablets[ordinal].memory
+        if LIVENESS in memory.deltas.column_ids:
+            ghosts[begin:end] = memory.find(keys.slice(begin, end - begin))
+    return ghosts
+
+
+def _look_in_tails(
+    found: Located, table: TableState, keys: EncodedKeys, slices: Sequence[tuple[int, int, int]]
+) -> None:
+    """The newest keys of all touched MemRowSets, which stand in dictionaries: one pass of C over the batch."""
+    memories = [table.tablets[ordinal].memory for ordinal, _, _ in slices]
+    occupied = [
+        (slice_, memory, tail)
+        for slice_, memory in zip(slices, memories, strict=True)
+        if (tail := memory.key_runs.tail)
+    ]
+    if not occupied:
+        return
+    hashable = keys.to_hashable()
+    lookups = [map(tail.get, hashable[begin:end], repeat(-1)) for (_, begin, end), _, tail in occupied]
+    rowids = np.fromiter(chain.from_iterable(lookups), np.int64)
+    ranges = [range(begin, end) for (_, begin, end), _, _ in occupied]
+    places = np.fromiter(chain.from_iterable(ranges), np.int64)
+    hit = np.flatnonzero(rowids >= 0)
+    if not len(hit):
+        return
+    number = np.repeat(np.arange(len(occupied)), list(map(len, ranges)))[hit]
+    rowids, at = rowids[hit], places[hit]
+    alive = np.ones(len(hit), np.bool_)
+    for index, (_, memory, _) in enumerate(occupied):
+        if LIVENESS in memory.deltas.column_ids:
+            mine = np.flatnonzero(number == index)
+            alive[mine] = memory.live(rowids[mine])
+    found.codes[at[alive]] = number[alive] + len(found.rowsets)
+    found.rowids[at[alive]] = rowids[alive]
+    found.ghosts[at[~alive]] = rowids[~alive]
+    found.rowsets += [(ordinal, memory) for (ordinal, _, _), memory, _ in occupied]
+
+
+def _look_in(
+    found: Located,
+    rowset: AnyRowSet,
+    keys: EncodedKeys,
+    begin: int,
+    ordinal: int,
+    *,
+    rowids: np.ndarray,
+    eligible: np.ndarray | None = None,
+) -> None:
+    """Note where `keys` (rows of the batch from `begin` on) are live, given the rowids at which they stand, or -1."""
+    hit = (rowids >= 0 if eligible is None else (rowids >= 0) & eligible).nonzero()[0]
+    if not len(hit):
+        return
+    rowids = rowids[hit]
+    if rowset.may_have_dead and not (live := rowset.live(rowids)).all():
+        if isinstance(rowset, MemRowSet) and rowset.frozen_at is None:
+            dead = ~live
+            found.ghosts[begin + hit[dead]] = rowids[dead]
+        hit, rowids = hit[live], rowids[live]
+        if not len(hit):
+            return
+    found.codes[begin + hit] = len(found.rowsets)
+    found.rowids[begin + hit] = rowids
+    found.rowsets.append((ordinal, rowset))

@@ -1,0 +1,169 @@
+"""From the catalogue's entries to a root, and what an open clears away.
+
+Source: design §6, P3 (orphans).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from nyala.catalog.model import CatalogState, DeltaEntry, PartEntry, RowSetEntry
+from nyala.catalog.store import without_collector
+from nyala.cfile.cache import BlockCache
+from nyala.delta.delta_file import DeltaFile, WrittenDelta
+from nyala.delta.mem_store import DeltaMemStore
+from nyala.delta.run import LIVENESS
+from nyala.env import Env
+from nyala.errors import StorageError
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.mem_rowset import MemRowSet
+from nyala.rowset.part import Part
+from nyala.schema.limits import DEFAULT_LIMITS, Limits
+from nyala.schema.schema import Schema
+from nyala.tablet.state import store_folder as layout
+from nyala.tablet.state.root import Root, TableState, TabletState
+
+logger = logging.getLogger("nyala.store")
+
+_TABLET_FOLDER: Final = re.compile(r"\d+")
+
+
+@without_collector()
+def open_root(
+    env: Env, path: str, state: CatalogState, cache: BlockCache, limits: Limits = DEFAULT_LIMITS
+) -> Root:
+    """The root of a catalogue state, with nothing in memory. Opens no data file: each is opened when first
+    read."""
+    tablets_of, rowsets_of = state.tablets_by_table(), state.rowsets_by_tablet()
+    parts_of, deltas_of = state.parts_by_rowset(), state.deltas_by_rowset()
+    tables = {}
+    for entry in state.tables.values():
+        bare = TableState(entry, ())
+        tables[entry.id] = TableState(
+            entry,
+            tuple(
+                TabletState(
+                    tablet,
+                    MemRowSet(bare.codec, entry.schema),
+                    (),
+                    tuple(
+                        open_rowset(
+                            env,
+                            path,
+                            rowset,
+                            deltas_of.get(rowset.id, ()),
+                            cache,
+                            entry.schema,
+                            parts_of.get(rowset.id, ()),
+                        )
+                        for rowset in rowsets_of.get(tablet.id, ())
+                    ),
+                )
+                for tablet in tablets_of.get(entry.id, ())
+            ),
+            limits,
+        )
+    return Root(state.version, tables)
+
+
+def open_rowset(
+    env: Env,
+    path: str,
+    entry: RowSetEntry,
+    deltas: Sequence[DeltaEntry],
+    cache: BlockCache | None,
+    schema: Schema,
+    parts: Sequence[PartEntry] = (),
+) -> DiskRowSet:
+    """One DiskRowSet with its files; `deltas` by their timestamps, and `parts` by their ids, oldest first."""
+    types = {LIVENESS: pa.bool_(), **schema.arrow_types}
+    files = [(delta.kind, DeltaFile.open(env.files, path, delta, cache, types)) for delta in deltas]
+    return DiskRowSet.open(
+        env.files,
+        path,
+        entry.meta(),
+        schema,
+        cache,
+        parts=[Part.open(env.files, path, part, cache, types) for part in parts],
+        undo=tuple(file for kind, file in reversed(files) if kind == "undo"),
+        redo=tuple(file for kind, file in files if kind == "redo"),
+        deltas=DeltaMemStore(),
+    )
+
+
+def delta_entry(number: int, rowset_id: int, path: str, written: WrittenDelta) -> DeltaEntry:
+    """The catalogue's row for a delta file that was just written; `path` relative to the store's folder."""
+    return DeltaEntry(
+        number, rowset_id, written.kind, path, written.file.file_id, written.file.size_bytes, written.timestamp_min,
+        written.timestamp_max, written.record_count, tuple(written.column_ids), tuple(written.file.columns),
+    )  # fmt: skip
+
+
+def entry_of(file: DeltaFile) -> DeltaEntry:
+    """The catalogue's entry of an open delta file."""
+    description = file.entry
+    assert isinstance(description, DeltaEntry), (
+        "delta files of a store are opened from the catalogue's entries"
+    )
+    return description
+
+
+def part_entry_of(part: Part) -> PartEntry:
+    """The catalogue's entry of an open part."""
+    assert isinstance(part.entry, PartEntry), "parts of a store are opened from the catalogue's entries"
+    return part.entry
+
+
+def unnamed_in_data(env: Env, path: str, state: CatalogState) -> tuple[list[str], list[str]]:
+    """What nothing names in the folder of data, with the store's folder before it: orphans and strays.
+
+    Orphans are files in the folders of tablets, where a writer puts files. Strays are what no writer makes: what stands
+    beside these folders, and folders within them. Under the writer's lock.
+    """
+    named = {*state.files(), *state.garbage}
+    data = f"{path}/{layout.DATA_NAME}"
+    orphans: list[str] = []
+    strays: list[str] = []
+    for tablet in env.files.list_dir(data):
+        names = _names_in(env, f"{data}/{tablet}") if _TABLET_FOLDER.fullmatch(tablet) else None
+        if names is None:
+            strays.append(f"{data}/{tablet}")
+            continue
+        for name in names:
+            if f"{layout.DATA_NAME}/{tablet}/{name}" not in named:
+                inside = f"{data}/{tablet}/{name}"
+                (orphans if _names_in(env, inside) is None else strays).append(inside)
+    return orphans, strays
+
+
+def _names_in(env: Env, path: str) -> list[str] | None:
+    """As `list_dir`; None for what is no folder."""
+    try:
+        return env.files.list_dir(path)
+    except StorageError as error:
+        if error.errno == errno.ENOTDIR:
+            return None
+        raise
+
+
+def remove_orphans(env: Env, path: str, state: CatalogState) -> int:
+    """Delete data files that nothing names (P3); returns how many. For the writer, at open, under its lock.
+
+    Only files in the folders of tablets: what somebody put beside them is not ours. While a file that the catalogue
+    names is missing, all stay: the catalogue may be another's, or one of the orphans the file under a wrong name.
+    """
+    orphans, _ = unnamed_in_data(env, path, state)
+    if orphans and any(not env.files.exists(f"{path}/{named}") for named in state.files()):
+        logger.warning("files of data are missing; %d files that nothing names are kept", len(orphans))
+        return 0
+    for orphan in orphans:
+        env.files.unlink(orphan, missing_ok=True)
+    if orphans:
+        logger.info("removed %d files that no transaction had named", len(orphans))
+    return len(orphans)

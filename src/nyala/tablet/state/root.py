@@ -1,0 +1,278 @@
+"""The database's state as one immutable value (design §6, R7).
+
+    Root ── tables ── TableState ── tablets ── TabletState ┬ memory    MemRowSet that takes inserts
+                                                           ├ frozen    MemRowSets being flushed, oldest first
+                                                           ├ rowsets   DiskRowSets
+                                                           └ tree      the DiskRowSets by key
+
+A scan or a pinned snapshot keeps the root it began with; a flush, an alteration or a compaction makes a new
+root and installs it in one place (`Store.install`), under the commit lock. What *does* grow in place are the
+memory stores inside (MemRowSet, DeltaMemStore): they only take records with timestamps above every snapshot
+that was handed out, so no reader can tell.
+
+Invariants
+    T1  A key is live in at most one of {memory} + frozen + rowsets of its tablet, at any timestamp.
+    T2  Tablets stand in the order of the partitions that `router` counts by.
+    T3  A root is never changed after it was installed.
+    T4  Who reads a root reads it at `floor` or later, or is told that he cannot: before that it lacks rows that were
+        dropped or rewritten.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from nyala.catalog.model import TableEntry, TabletEntry
+from nyala.errors import TableNotFoundError
+from nyala.keys.codec import KeyCodec
+from nyala.lazy_values import LazyValues, lazy_value, share_lazy_values
+from nyala.partition.model import Partition
+from nyala.partition.router import Router
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.mem_rowset import MemRowSet
+from nyala.rowset.rowset_tree import RowSetTree
+from nyala.schema.alteration import stored_schema
+from nyala.schema.conversion.row_errors import RowErrors
+from nyala.schema.limits import DEFAULT_LIMITS, Limits
+from nyala.schema.schema import Schema
+
+AnyRowSet = MemRowSet | DiskRowSet
+# Of one table, a schema for each set of columns that is written together: a few, unless somebody tries them all.
+_LOG_SCHEMAS_MAX = 64
+
+
+@dataclass(frozen=True, eq=False)
+class TabletState(LazyValues):
+    """One horizontal partition of a table: its rows, in memory and on disk."""
+
+    entry: TabletEntry
+    memory: MemRowSet
+    frozen: tuple[MemRowSet, ...] = ()
+    rowsets: tuple[DiskRowSet, ...] = ()
+
+    @property
+    def id(self) -> int:
+        return self.entry.id
+
+    @property
+    def partition(self) -> Partition:
+        return self.entry.partition
+
+    @lazy_value
+    def tree(self) -> RowSetTree:
+        return RowSetTree(self.rowsets)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no row, dead or alive."""
+        return not self.rowsets and not any(memory.row_count for memory in (self.memory, *self.frozen))
+
+    def all_rowsets(self) -> Iterator[AnyRowSet]:
+        """Every rowset, memory first."""
+        yield self.memory
+        yield from self.frozen
+        yield from self.rowsets
+
+    def memory_bytes(self) -> int:
+        """Bytes in MemRowSets and DeltaMemStores."""
+        total = self.memory.nbytes + sum(rowset.nbytes for rowset in self.frozen)
+        for rowset in self.rowsets:
+            total += rowset.deltas.nbytes + sum(store.nbytes for store in rowset.frozen)
+        return total
+
+    def memory_timestamp_min(self) -> int | None:
+        """The oldest timestamp that is in memory only: what anchors the log (R3)."""
+        oldest: int | None = None
+        for mem in (self.memory, *self.frozen):
+            oldest = _older(oldest, mem.timestamp_min)
+        for rowset in self.rowsets:
+            for store in (rowset.deltas, *rowset.frozen):
+                oldest = _older(oldest, store.timestamp_min)
+        return oldest
+
+
+def _older(left: int | None, right: int | None) -> int | None:
+    if left is None:
+        return right
+    return left if right is None else min(left, right)
+
+
+@dataclass(frozen=True, eq=False)
+class TableState(LazyValues):
+    """A table at one schema version, with its tablets in partition order (T2)."""
+
+    entry: TableEntry
+    tablets: tuple[TabletState, ...]
+    limits: Limits = DEFAULT_LIMITS
+
+    @property
+    def id(self) -> int:
+        return self.entry.id
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
+    def schema(self) -> Schema:
+        return self.entry.schema
+
+    def as_of(self, timestamp: int) -> TableState:
+        """The table, as it stands in a root, with the schema that it had at a moment; its tablets are the same.
+
+        Cost: two look-ups for the present; for another version, its router, once for each version of the tablets.
+        """
+        if self.entry.schema_since.get(self.schema.version, 0) <= timestamp:
+            return self
+        return self.with_schema(self.entry.schema_at(timestamp))
+
+    def with_schema(self, schema: Schema) -> TableState:
+        """The table seen with another version of its schema: to be read, never to be written to."""
+        if schema is self.schema:
+            return self
+        seen = self._seen.get(schema.version)
+        if seen is None:
+            seen = dataclasses.replace(self, entry=dataclasses.replace(self.entry, schema=schema))
+            # Not `router`, which goes by names.
+            share_lazy_values(self, seen, ("codec", "partitions", "ordinal_of"))
+            self._seen[schema.version] = seen
+        return seen
+
+    @lazy_value
+    def _seen(self) -> dict[int, TableState]:
+        return {}
+
+    def stored_schema(self, cut: int = 0) -> Schema:
+        """What files are written with: the present columns, and dropped ones that snapshots from `cut` on are of."""
+        return (
+            self._stored_schema if cut == 0 else stored_schema(self.schema, self.entry.earlier_schemas(cut))
+        )
+
+    @lazy_value
+    def _stored_schema(self) -> Schema:
+        return stored_schema(self.schema, self.entry.earlier_schemas())
+
+    @lazy_value
+    def codec(self) -> KeyCodec:
+        return KeyCodec([column.type for column in self.schema.key_columns])
+
+    @lazy_value
+    def partitions(self) -> tuple[Partition, ...]:
+        return tuple(tablet.partition for tablet in self.tablets)
+
+    @lazy_value
+    def router(self) -> Router:
+        return Router(self.entry.partition_schema, self.partitions, self.schema)
+
+    @lazy_value
+    def ordinal_of(self) -> Mapping[int, int]:
+        """Tablet id to its place in `tablets`."""
+        return {tablet.id: ordinal for ordinal, tablet in enumerate(self.tablets)}
+
+    @lazy_value
+    def no_errors(self) -> pa.Table:
+        """The table of row errors of a write without any."""
+        keys = {column.name: pa.nulls(0, column.type.arrow) for column in self.schema.key_columns}
+        return RowErrors().to_arrow("", keys)
+
+    def log_schema(self, column_ids: tuple[int, ...]) -> tuple[pa.Schema, pa.Buffer]:
+        """The Arrow schema of these columns in the log, where they are named by their ids; and its IPC message."""
+        known = self._log_schemas.get(column_ids)
+        if known is None:
+            if len(self._log_schemas) >= _LOG_SCHEMAS_MAX:
+                self._log_schemas.clear()
+            fields = [(str(number), self.schema.by_id(number).type.arrow) for number in column_ids]
+            schema = pa.schema(fields)
+            known = self._log_schemas[column_ids] = schema, schema.serialize()
+        return known
+
+    @lazy_value
+    def _log_schemas(self) -> dict[tuple[int, ...], tuple[pa.Schema, pa.Buffer]]:
+        return {}
+
+    def with_tablets(self, changed: Mapping[int, TabletState]) -> TableState:
+        """A new version in which the tablets of these ids are replaced. What was derived from the partitions
+        stays."""
+        fresh = dataclasses.replace(
+            self, tablets=tuple(changed.get(tablet.id, tablet) for tablet in self.tablets)
+        )
+        kept = ("codec", "partitions", "router", "ordinal_of", "no_errors", "_log_schemas", "_stored_schema")
+        share_lazy_values(self, fresh, kept)
+        return fresh
+
+
+@dataclass(frozen=True, eq=False)
+class Root(LazyValues):
+    """All tables at one version of the catalogue.
+
+    `version` is the catalogue's; several roots may carry the same one (a freeze makes a root without a
+    transaction).
+    """
+
+    version: int
+    tables: Mapping[int, TableState]
+
+    @lazy_value
+    def floor(self) -> int:
+        """The oldest moment at which all tables have all their rows (T4)."""
+        return max(
+            (
+                max(table.entry.rewritten, *(gone.dropped for gone in table.entry.dropped), 0)
+                for table in self.tables.values()
+                if table.entry.rewritten or table.entry.dropped
+            ),
+            default=0,
+        )
+
+    @lazy_value
+    def by_name(self) -> Mapping[str, TableState]:
+        return {table.name: table for table in self.tables.values()}
+
+    def table(self, name: str) -> TableState:
+        found = self.by_name.get(name)
+        if found is None:
+            raise TableNotFoundError(no_such_table(name, self.by_name))
+        return found
+
+    def tablets(self) -> Iterator[tuple[TableState, TabletState]]:
+        for table in self.tables.values():
+            for tablet in table.tablets:
+                yield table, tablet
+
+    def with_table(self, table: TableState, version: int | None = None) -> Root:
+        return Root(self.version if version is None else version, {**self.tables, table.id: table})
+
+    def without_table(self, table_id: int, version: int) -> Root:
+        return Root(version, {key: value for key, value in self.tables.items() if key != table_id})
+
+    def with_tablets(self, changed: Mapping[int, TabletState], version: int | None = None) -> Root:
+        """A new root in which the tablets of these ids are replaced, wherever they belong."""
+        by_table: dict[int, dict[int, TabletState]] = {}
+        for tablet in changed.values():
+            by_table.setdefault(tablet.entry.table_id, {})[tablet.id] = tablet
+        tables = dict(self.tables)
+        for table_id, tablets in by_table.items():
+            if table_id in tables:
+                tables[table_id] = tables[table_id].with_tablets(tablets)
+        return Root(self.version if version is None else version, tables)
+
+    def memory_bytes(self) -> int:
+        return sum(tablet.memory_bytes() for _, tablet in self.tablets())
+
+    def memory_timestamp_min(self) -> int | None:
+        oldest: int | None = None
+        for _, tablet in self.tablets():
+            oldest = _older(oldest, tablet.memory_timestamp_min())
+        return oldest
+
+
+def no_such_table(name: str, known: Mapping[str, object]) -> str:
+    """The sentence for a table that is not there."""
+    if not known:
+        return f"no table {name!r}: the store has no tables yet; make one with create_table()"
+    names = ", ".join(sorted(known)[:10]) + (", …" if len(known) > 10 else "")
+    return f"no table {name!r} in this store; its tables are: {names}"

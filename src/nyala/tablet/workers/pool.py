@@ -1,0 +1,327 @@
+"""A worker process for heavy jobs: the parent's side. The child's side is `nyala._worker`.
+
+    run(kind, arguments)     blocks its thread until the answer arrives; one job at a time, others wait
+      child                  the one that is alive, or a new one; it ends by itself after a minute without a job
+      request ──►            the thread that runs the job sends it, and receives progress and the answer
+      ◄── progress, answer
+      output of the child    a thread writes it to the logger "nyala.worker"
+
+A process of its own keeps the interpreter lock free for the user's threads; a merge of millions of rows would hold it
+again and again. Decision 0074 explains why it is not a pool of `concurrent.futures`.
+
+Invariants
+    J1  No job gets the answer of another: after anything but an answer or an error of the job, the child is killed.
+    J2  The parent waits for each child that it started: no zombies.
+    J3  A child ends when its parent ends: it sees the socket close. A forked copy of the parent closes its socket.
+    J4  The child does not touch the parent's terminal and signals: its output goes to the log, it has a process group
+        of its own, and a dead child does not raise SIGPIPE in the parent.
+
+Threads: any. Cost: 0.03 s for the start of Python and the imports of the handler, then 0.1 ms per job.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import nyala.errors
+from nyala.env import SYSTEM
+from nyala.errors import StorageError
+from nyala.tablet.workers.protocol import (
+    LINE_MAX_BYTES,
+    JobFailedError,
+    Report,
+    decode_error,
+    encode,
+    version,
+)
+
+__all__ = ["JobCancelled", "JobFailedError", "NoWorkerError", "Worker"]
+
+logger = logging.getLogger("nyala.worker")
+
+# How soon a cancellation is seen.
+_POLL_S: Final = 0.05
+# A start takes 0.03 s; with a cold disk under load it takes seconds.
+_START_TIMEOUT_S: Final = 30.0
+_END_S: Final = 1.0
+_READ_BYTES: Final = 1 << 16
+_LOG_LINE_MAX: Final = 8 << 10
+# A worker has one thread of work: Arrow, BLAS and Blosc would each take all cores.
+_THREADS: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "BLOSC_NTHREADS": "1"}
+# The child finds the same Nyala as its parent. Other folders come last, so that no file of the user hides a module.
+_START: Final = (
+    "import sys; ours, *more = sys.argv[1:]; sys.path[:0] = [ours] if ours not in sys.path else []; "
+    "sys.path += more; from nyala._worker import main; main()"
+)
+# Against SIGPIPE: Linux has a flag of `send`, macOS an option of the socket that Python does not name.
+_SEND_FLAGS: Final = getattr(socket, "MSG_NOSIGNAL", 0)
+_SO_NOSIGPIPE: Final = 0x1022
+
+
+class JobCancelled(Exception):
+    """The caller cancelled the job, or the worker was closed."""
+
+
+class NoWorkerError(StorageError):
+    """No worker process can be started: the caller does the job itself."""
+
+
+class _ChildEnded(Exception):
+    """The child ended, or sent something else than messages, before it answered."""
+
+
+class Worker:
+    """Runs jobs in a child process, one at a time. command: what to start instead of `nyala._worker`."""
+
+    def __init__(self, command: Sequence[str] | None = None) -> None:
+        self._command = command
+        self._pid = os.getpid()
+        self._lock = threading.Lock()  # held by the thread that runs a job
+        self._closed = threading.Event()
+        self._child: _Child | None = None
+
+    def run(
+        self,
+        kind: str,
+        arguments: Mapping[str, Any],
+        cancelled: Callable[[], bool] | None = None,
+        progress: Report | None = None,
+    ) -> dict[str, Any]:
+        """Have the child do the job, and return its answer. Blocks, also while another job runs.
+
+        Parameters
+        ----------
+        arguments
+            A JSON object with absolute paths: the child's current folder is the root.
+        cancelled
+            Called every 50 ms in this thread; once it returns true, the child is killed.
+        progress
+            Called in this thread with what the handler reports.
+
+        Raises
+        ------
+        nyala.Error
+            The handler raised it.
+        JobFailedError
+            The handler raised another exception.
+        NoWorkerError
+            No process can be started.
+        StorageError
+            The process died, or sent no message. As after each error, the job may have left files that nothing names.
+        JobCancelled
+            The job was cancelled, or the worker is closed.
+        """
+        if os.getpid() != self._pid:
+            raise StorageError(
+                f"this worker belongs to process {self._pid} and this is its forked child: connect() in the child, "
+                "with read_only=True while the parent writes"
+            )
+        request = encode({"kind": kind, "arguments": dict(arguments)})
+
+        def check() -> None:
+            if self._closed.is_set() or (cancelled is not None and cancelled()):
+                raise JobCancelled(f"the work {kind!r} was cancelled, or the store is closing")
+
+        acquired = False
+        try:
+            while not acquired:
+                check()
+                acquired = self._lock.acquire(timeout=_POLL_S)
+            message = self._take(check).exchange(request, check, progress)
+        except _ChildEnded as error:
+            raise self._end_child(kind, str(error)) from None
+        except BaseException:  # J1
+            if acquired:
+                self._end_child()
+            raise
+        finally:
+            if acquired:
+                self._lock.release()
+        if "error" in message:
+            raise decode_error(kind, message["error"])
+        answer: dict[str, Any] = message["answer"]
+        return answer
+
+    def close(self) -> None:
+        """Kill the running job (its caller gets JobCancelled), end the child, and wait for that.
+
+        May be called twice, and in a forked copy of the process, where it does nothing. `progress` must not call it.
+        """
+        if os.getpid() == self._pid:
+            self._closed.set()
+            with self._lock:
+                self._end_child()
+
+    def _take(self, check: Callable[[], None]) -> _Child:
+        """Return the child, or a new one if it is not alive. Raises NoWorkerError."""
+        if self._child is not None and not self._child.alive():
+            self._end_child()
+        if self._child is None:
+            began_s = SYSTEM.clock.monotonic_s()
+
+            def check_start() -> None:
+                check()
+                if SYSTEM.clock.monotonic_s() > began_s + _START_TIMEOUT_S:
+                    raise _ChildEnded(f"it said nothing for {_START_TIMEOUT_S:g} s")
+
+            try:
+                self._child = _Child(self._command or _command())
+                found = self._child.exchange(b"", check_start, None)["answer"]["nyala"]
+                if found != version():
+                    raise _ChildEnded(
+                        f"it runs Nyala {found} and this process {version()}: restart the program"
+                    )
+            except (OSError, RuntimeError) as error:
+                raise NoWorkerError(f"no worker process can be started: {error}") from error
+            except (_ChildEnded, LookupError) as error:
+                ended = self._end_child("its start", str(error))
+                raise NoWorkerError(f"no worker process can be started: {ended}") from error
+        return self._child
+
+    def _end_child(self, kind: str = "", reason: str = "") -> StorageError:
+        """End the child, if there is one. Returns the error of the job that it did not answer."""
+        child, self._child = self._child, None
+        ended = child.end() if child is not None else ""
+        return StorageError(
+            f"{ended} during {kind!r}{reason and f' ({reason})'}; nothing was changed, and it can be tried again. Its "
+            "output is in the log 'nyala.worker'"
+        )
+
+
+class _Child:
+    """A worker process and its socket. For one thread at a time."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        """Start it. Raises OSError, and RuntimeError if there can be no more threads."""
+        self._received = bytearray()
+        self._last_line = ""
+        self._socket, theirs = socket.socketpair()
+        try:
+            if sys.platform == "darwin":
+                self._socket.setsockopt(socket.SOL_SOCKET, _SO_NOSIGPIPE, 1)
+            self._process = subprocess.Popen(
+                command,
+                bufsize=0,
+                stdin=theirs.fileno(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **_THREADS},
+                cwd="/",  # relative paths fail always, and not only once the program has changed its folder
+                process_group=0,  # Ctrl-C in the terminal is for the parent
+            )
+        except BaseException:
+            self._socket.close()
+            raise
+        finally:
+            theirs.close()
+        self.pid = self._process.pid
+        _children.add(self)
+        self._logging = threading.Thread(target=self._log_output, name="nyala-worker-log", daemon=True)
+        self._logging.start()
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def exchange(self, request: bytes, check: Callable[[], None], progress: Report | None) -> dict[str, Any]:
+        """Send a job and return its answer or error. Raises _ChildEnded, and what `check` and `progress` raise."""
+        try:
+            self._socket.sendall(request, _SEND_FLAGS)
+        except OSError as error:
+            raise _ChildEnded from error
+        while "progress" in (message := self._receive(check)):
+            if progress is not None:
+                progress(message["progress"])
+        return message
+
+    def _receive(self, check: Callable[[], None]) -> dict[str, Any]:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            while b"\n" not in self._received:
+                check()
+                if not selector.select(_POLL_S):
+                    continue
+                try:
+                    data = self._socket.recv(_READ_BYTES)
+                except OSError:
+                    data = b""
+                if not data or len(self._received) > LINE_MAX_BYTES:
+                    raise _ChildEnded
+                self._received += data
+        line, _, self._received = self._received.partition(b"\n")
+        try:
+            message = json.loads(line)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict) or message.keys().isdisjoint(("progress", "answer", "error")):
+            raise _ChildEnded(f"it sent {bytes(line[:40])!r}")
+        return message
+
+    def _log_output(self) -> None:
+        # Unbuffered: a buffered reader has a lock, which this thread would hold when the interpreter ends.
+        assert self._process.stdout is not None
+        rest = b""
+        with self._process.stdout as output:
+            while data := output.read(_READ_BYTES):
+                *lines, rest = (rest + data).splitlines(keepends=True)
+                if rest.endswith(b"\n") or len(rest) > _LOG_LINE_MAX:
+                    lines, rest = [*lines, rest], b""
+                for line in lines:
+                    self._log(line)
+            self._log(rest)
+        self._process.wait()  # J2, of a child that ended after a minute without a job
+
+    def _log(self, line: bytes) -> None:
+        if text := line[:_LOG_LINE_MAX].decode(errors="replace").strip():
+            self._last_line = text
+            logger.warning("process %d: %s", self.pid, text)
+
+    def end(self) -> str:
+        """End it, whatever it does, and wait for that (J2). Returns how it ended, in words."""
+        self._socket.close()
+        try:
+            code = self._process.wait(_END_S)  # a worker ends as soon as it sees the socket close
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self._logging.join(_END_S)
+        _children.discard(self)
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        memory = " (the system does that when memory is short)" if code == -signal.SIGKILL else ""
+        return f"the worker process {self.pid} {how}{memory}{self._last_line and f': {self._last_line}'}"
+
+    def forget(self) -> None:
+        """In a forked copy of the parent: the child belongs to the parent (J3)."""
+        self._socket.close()
+        self._process.returncode = 0  # or the copy would wait for it
+
+
+def _command() -> list[str]:
+    """Raises OSError if this Python cannot be started a second time."""
+    if getattr(sys, "frozen", False) or not sys.executable:
+        raise OSError("this program has no Python to start (sys.executable)")
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(nyala.errors.__file__)))
+    folders = [os.path.abspath(folder) for folder in sys.path if folder]
+    return [sys.executable, "-P", "-c", _START, ours, *folders]
+
+
+_children: weakref.WeakSet[_Child] = weakref.WeakSet()
+
+
+def _forget_in_copy() -> None:
+    for child in list(_children):
+        child.forget()
+    _children.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_copy)

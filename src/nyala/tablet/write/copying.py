@@ -1,0 +1,347 @@
+"""All rows of a table written anew: as another table, or as the same one in other tablets.
+
+    copy_table     rows at a moment ──► rowsets of new tablets ──► one transaction: a table more
+    repartition    rows of now      ──► rowsets of new tablets          no lock: others read and write
+                   ── flush lock, commit lock ─────────────────────────────────────────────────────────
+                   what changed since ──► into those tablets, as a large batch would be written
+                   one transaction, one new root: the new tablets in the place of the old
+
+Invariants
+    Y1  A catalogue transaction is the only commit point: before it nothing is to be seen, and a crash leaves orphans
+        only (P3).
+    Y2  No history is copied: rows are there as from the beginning, and no moment before the transaction can be read
+        (`TableEntry.rewritten`).
+    Y3  The table is the same before and after its repartition, at that one moment.
+
+Memory: what waits to become rowsets, a quarter of the store's `memory_limit` at most, and in a repartition what changed
+while it ran. Simplification: one thread reads and writes.
+Source: shared contract, "Change the table". Kudu has no such thing: there one copies with Spark.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.catalog.model import CatalogChange, RowSetEntry, TableEntry, TabletEntry, dropping_tablets
+from nyala.env.interrupts import Uninterrupted
+from nyala.errors import (
+    HistoryExpiredError,
+    InvalidArgumentError,
+    NoPartitionError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from nyala.partition.model import Partition, PartitionSchema
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.image import RowSetImage, whole_column
+from nyala.rowset.size import DECODED_PER_TARGET
+from nyala.rowset.writer import write_rowset
+from nyala.tablet.changes.feed import change_batches
+from nyala.tablet.changes.spec import CHANGE_TYPE, make_change_spec
+from nyala.tablet.flush.lifecycle import Phase, no_phase
+from nyala.tablet.flush.rolling import disk_bytes, roll
+from nyala.tablet.scan import read_path
+from nyala.tablet.scan.read_path import ScanCounters, ScanSpec
+from nyala.tablet.state.history import check_readable, describe_history
+from nyala.tablet.state.locate import tablet_slices
+from nyala.tablet.state.root import Root, TableState, TabletState
+from nyala.tablet.write.direct_commit import write_effects
+from nyala.tablet.write.prepare import PreparedOperation, prepare
+from nyala.tablet.write.settle import settle
+
+if TYPE_CHECKING:
+    from nyala.tablet.store import Store
+
+__all__ = ["copy_table", "repartition"]
+
+logger = logging.getLogger("nyala.store")
+
+
+def copy_table(
+    store: Store,
+    root: Root,
+    source: TableState,
+    snapshot: int,
+    name: str,
+    partition_schema: PartitionSchema,
+    partitions: Collection[Partition],
+) -> None:
+    """A new table `name` with the rows that `source` (of `root`, which is held meanwhile) has at `snapshot`, in its
+    schema.
+
+    Raises: TableExistsError; NoPartitionError when a row has no place in the partitions; StorageError: nothing is
+            there then (Y1).
+    """
+    if name in store.root.by_name:
+        raise TableExistsError(_taken(name))
+    schema = dataclasses.replace(source.schema, version=0, layout_version=0)
+    entry = dataclasses.replace(
+        source.entry, id=0, name=name, schema=schema, schemas={0: schema}, partition_schema=partition_schema, dropped=()
+    )  # fmt: skip
+    target, written = _copied(store, source, snapshot, entry, partitions)
+    try:
+        with Uninterrupted(), store.commit_lock:
+            store.check_writable()
+            now = store.root
+            if name in now.by_name:
+                raise TableExistsError(_taken(name))
+            created = store.stamp()
+            entry = dataclasses.replace(
+                target.entry, id=store.state.next_table_id, created=created, history_start=0,
+                schema_since={0: created}, rewritten=created,
+            )  # fmt: skip
+            copied = _of_table(target, entry, created)
+            change = CatalogChange(timestamp=created, put_tables=[entry])
+            _put(change, copied)
+            store.transact(change, lambda version: now.with_table(copied, version))
+    except BaseException:
+        store.discard_files(written)
+        raise
+    del root
+
+
+def repartition(
+    store: Store,
+    table_id: int,
+    partition_schema: PartitionSchema,
+    partitions: Collection[Partition],
+    *,
+    phase: Phase = no_phase,
+) -> None:
+    """The table cut in another way, from one moment on (Y3). Its rows go on being read and written meanwhile.
+
+    phase:  called without a lock as "copied": tests put their changes there.
+    Raises: NoPartitionError when a row has no place in the partitions; InvalidArgumentError when the table was altered
+            meanwhile; TableNotFoundError; StorageError: nothing changed (Y1).
+    """
+    root, snapshot = store.view()
+    source = root.tables.get(table_id)
+    if source is None:
+        raise TableNotFoundError(_gone())
+    entry = dataclasses.replace(source.entry, partition_schema=partition_schema)
+    target, written = _copied(store, source, snapshot, entry, partitions)
+    try:
+        phase("copied")
+        with store.flush_lock, Uninterrupted(), store.commit_lock:
+            store.check_writable()
+            _swap(store, source, target, snapshot, written)
+    except BaseException:
+        store.discard_files(written)
+        raise
+    logger.info("table %r has %d tablets now", source.name, len(target.tablets))
+
+
+def _swap(store: Store, source: TableState, target: TableState, snapshot: int, written: list[str]) -> None:
+    """Bring into `target` what changed since the snapshot, and put it in the table's place. Under both locks."""
+    now = store.root.tables.get(source.id)
+    if now is None:
+        raise TableNotFoundError(_gone())
+    if now.schema is not source.schema or now.partitions != source.partitions:
+        raise InvalidArgumentError(
+            f"table {source.name!r} was altered while it was being repartitioned; nothing changed: do it again"
+        )
+    operations = _operations(now, target, snapshot, store.marks.applied)
+    timestamp = store.clock.next()
+    change = CatalogChange(timestamp=timestamp)
+    changed: dict[int, TabletState] = {}
+    _put(change, target)
+    if operations:
+        write_effects(store, settle(target, operations), timestamp, change, changed, written)
+    for directory in {path.rsplit("/", 1)[0] for path in written}:
+        store.env.files.sync_dir(store.path(directory))
+    version = now.schema.version
+    entry = dataclasses.replace(
+        now.entry,
+        partition_schema=target.entry.partition_schema,
+        schemas={version: now.schema},
+        schema_since={version: now.entry.schema_since.get(version, 0)},
+        history_start=timestamp,
+        rewritten=timestamp,
+        dropped=(),
+    )
+    fresh = _of_table(target.with_tablets(changed), entry, timestamp)
+    change.put_tables.append(entry)
+    change.put_tablets = [tablet.entry for tablet in fresh.tablets]
+    dropping_tablets(store.state, [tablet.id for tablet in now.tablets], change)
+    store.marks.advance_applied(timestamp)
+    root = store.root
+    store.transact(change, lambda version: root.with_table(fresh, version), forget_log=True)
+
+
+def _operations(now: TableState, target: TableState, since: int, until: int) -> list[PreparedOperation]:
+    """What changed in the table, as operations on the target: rows as they are, and keys that went.
+
+    Raises: HistoryExpiredError when what changed is older than the table's history.
+    """
+    try:
+        check_readable(now.entry, since, 0, 0)  # else some of it is thrown away, and would be lost
+    except HistoryExpiredError as error:
+        raise HistoryExpiredError(
+            f"table {now.name!r} was written to while it was copied, and what changed is not kept for so long (its "
+            f"history is {describe_history(now.entry.history_us)}). Nothing was done: run repartition again, or give "
+            "the table a longer history first"
+        ) from error
+    schema = now.schema
+    spec = make_change_spec(now, since, until, "net", schema.columns)
+    rows = pa.Table.from_batches(list(change_batches(now, spec)), schema=spec.arrow_schema)
+    gone = pc.equal(rows.column(CHANGE_TYPE), "delete")
+    keys = [column.name for column in schema.key_columns]
+    operations = [
+        prepare(target, "upsert", rows.filter(pc.invert(gone)).select(list(schema.names)), ignore=False),
+        prepare(target, "delete", rows.filter(gone).select(keys), ignore=True),
+    ]
+    for operation in operations[:1]:
+        if operation.errors:
+            raise NoPartitionError(
+                _homeless(target, len(operation.errors.rows), str(operation.errors.messages[0]))
+            )
+    return [operation for operation in operations if operation.row_count]
+
+
+# ------------------------------------------------------------------------------------------------ writing
+
+
+def _copied(
+    store: Store, source: TableState, snapshot: int, entry: TableEntry, partitions: Collection[Partition]
+) -> tuple[TableState, list[str]]:
+    """The source's rows at `snapshot` in new tablets on disk, which nothing names yet; and the files, synced."""
+    bare = TableState(entry, (), source.limits)
+    tablets = [
+        TabletState(TabletEntry(store.allocate("tablet"), entry.id, partition, 0), store.new_memory(bare))
+        for partition in partitions
+    ]
+    target = dataclasses.replace(bare, tablets=tuple(tablets))
+    writer = _Writer(store, target, snapshot)
+    spec = ScanSpec(source.schema, source.schema.columns, snapshot, order_by_key=True)
+    try:
+        for batch in read_path.run(read_path.plan(source, spec, ScanCounters()), spec, ScanCounters()):
+            writer.take(batch)
+        writer.finish()
+        for directory in {path.rsplit("/", 1)[0] for path in writer.written}:
+            store.env.files.sync_dir(store.path(directory))
+    except BaseException:
+        store.discard_files(writer.written)
+        raise
+    return target.with_tablets(
+        {
+            tablet.id: dataclasses.replace(tablet, rowsets=tuple(writer.rowsets[tablet.id]))
+            for tablet in target.tablets
+        }
+    ), writer.written
+
+
+class _Writer:
+    """Rows in key order become rowsets of the tablets that they belong to."""
+
+    def __init__(self, store: Store, target: TableState, snapshot: int) -> None:
+        self._store = store
+        self._target = target
+        self._snapshot = snapshot
+        self._waiting: dict[int, list[pa.RecordBatch]] = {}  # by ordinal
+        self._bytes: dict[int, int] = {}
+        self._full_bytes: float | None = None  # in memory, of what makes a rowset
+        self.rowsets: dict[int, list[DiskRowSet]] = {tablet.id: [] for tablet in target.tablets}
+        self.written: list[str] = []
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """More rows, with keys greater than those before."""
+        target, options = self._target, self._store.options
+        names = [column.name for column in target.schema.key_columns]
+        home = target.router.route({name: batch.column(name) for name in names}, batch.num_rows)
+        homeless = np.flatnonzero(home < 0)
+        if len(homeless):
+            first = batch.select(names).slice(int(homeless[0]), 1).to_pylist()[0]
+            raise NoPartitionError(_homeless(target, len(homeless), f"the first has the key {first}"))
+        order = np.argsort(home, kind="stable")
+        rows = batch if bool((order == np.arange(len(order))).all()) else batch.take(pa.array(order))
+        home = home[order]
+        ordinals, offsets = tablet_slices(home)
+        for ordinal, begin, end in zip(
+            ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
+        ):
+            part = rows.slice(begin, end - begin)
+            self._waiting.setdefault(ordinal, []).append(part)
+            self._bytes[ordinal] = self._bytes.get(ordinal, 0) + part.nbytes
+            if self._is_full(ordinal):
+                self._write(ordinal)
+        while sum(self._bytes.values()) > options.memory_limit_bytes // 4:
+            self._write(max(self._bytes, key=lambda ordinal: self._bytes[ordinal]))
+
+    def finish(self) -> None:
+        for ordinal in list(self._waiting):
+            self._write(ordinal)
+
+    def _is_full(self, ordinal: int) -> bool:
+        """Whether the rows that wait make a rowset. How much that is in memory, the first that may be enough tell."""
+        held, rowset_bytes = self._bytes[ordinal], self._store.options.rowset_target_bytes
+        if held < rowset_bytes:
+            return False
+        if self._full_bytes is None:
+            dense = held / disk_bytes(self._image(ordinal), self._target.schema)
+            self._full_bytes = rowset_bytes * min(max(1.0, dense), DECODED_PER_TARGET)
+        return held >= self._full_bytes
+
+    def _image(self, ordinal: int) -> RowSetImage:
+        """The rows that wait."""
+        target, waiting = self._target, self._waiting[ordinal]
+        columns: dict[int, pa.Array] = {
+            column.id: whole_column([batch.column(column.name) for batch in waiting])
+            for column in target.schema.columns
+        }
+        keys = target.codec.encode([columns[column.id] for column in target.schema.key_columns])
+        return RowSetImage(keys, columns, None, {}, np.empty(0, np.int64))
+
+    def _write(self, ordinal: int) -> None:
+        store, target = self._store, self._target
+        tablet = target.tablets[ordinal]
+        image = self._image(ordinal)
+        del self._bytes[ordinal], self._waiting[ordinal]
+        for lower, upper in roll(image, target.schema, store.options.rowset_target_bytes):
+            result = write_rowset(
+                store.env.files, store.root_path, store.tablet_directory(tablet.id), store.allocate("rowset"),
+                tablet.id, image.piece(lower, upper), target.schema, deltas_durable=self._snapshot,
+            )  # fmt: skip
+            self.written += result.paths
+            rowset, _ = store.adopt_rowset(result, target.schema)
+            self.rowsets[tablet.id].append(rowset)
+
+
+def _of_table(target: TableState, entry: TableEntry, created: int) -> TableState:
+    """The target with its entry, its tablets created at that moment."""
+    tablets = (
+        dataclasses.replace(
+            tablet, entry=dataclasses.replace(tablet.entry, table_id=entry.id, created=created)
+        )
+        for tablet in target.tablets
+    )
+    return TableState(entry, tuple(tablets), target.limits)
+
+
+def _put(change: CatalogChange, target: TableState) -> None:
+    """Put the tablets and their rowsets into the change."""
+    change.put_tablets += [tablet.entry for tablet in target.tablets]
+    change.put_rowsets += [
+        RowSetEntry.from_meta(rowset.meta) for tablet in target.tablets for rowset in tablet.rowsets
+    ]
+
+
+def _homeless(target: TableState, count: int, first: str) -> str:
+    return (
+        f"{count} rows or more have no place in the new partitions of table {target.name!r}, {first}; nothing changed: "
+        "give ranges that cover all rows, or delete those first"
+    )
+
+
+def _taken(name: str) -> str:
+    return f"table {name!r} exists already: give the copy another name, or drop that one first"
+
+
+def _gone() -> str:
+    return "the table was dropped before it could be repartitioned"

@@ -1,0 +1,537 @@
+"""The life of a write, from the user's data to the answer.
+
+    write()
+      prepare            convert, check, encode keys, route, sort       no lock; may fail: nothing happened
+      ── commit lock ──────────────────────────────────────────────
+      re-check           has the table changed since? prepare again
+      settle             find each key, decide each row, fold per key    may fail: nothing happened
+      plan_apply         allocate everything that applying needs (W3)
+      clock.next         the batch's one timestamp
+      log.append         one record for all tablets and tables (W5, W6)
+      apply              MemRowSets and DeltaMemStores
+      ── unlock ───────────────────────────────────────────────────
+      log.sync           with the group: the first waiter syncs for all
+      publish            readers may see it (W1)
+      return             counts, timestamp, row errors
+
+Batches above `store.direct_commit_bytes` leave this path after `settle` and are written as files
+(`direct_commit`, W6).
+
+Invariants
+    P1  After the log append nothing may fail; if it does, or a sync fails, the store takes no more writes
+        until it is reopened, and the error says that the outcome is unknown (W3).
+    P2  A call either changes nothing, or everything that its result says (design §1.2).
+
+Source: design §4 and §6 (W1–W6).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import decimal
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.catalog.model import CommittedKey
+from nyala.delta.batch import SharedBatch, held_bytes
+from nyala.delta.mem_store import DeltaMemStore
+from nyala.delta.run import LIVENESS
+from nyala.env.interrupts import Uninterrupted
+from nyala.errors import Error, InvalidArgumentError, StorageError, write_error
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.rowset.key_lookup.key_runs import SharedKeys
+from nyala.rowset.mem_rowset import MemRowSet
+from nyala.schema.arrow_values import python_at
+from nyala.schema.conversion.array_cast import copy_arrays
+from nyala.schema.conversion.long_column import LongColumn
+from nyala.schema.conversion.row_errors import RowErrors
+from nyala.schema.plain_arrays import array_of_numbers
+from nyala.tablet.state.idempotency import answer_of, encode_told
+from nyala.tablet.state.locate import tablet_slices
+from nyala.tablet.state.result import Ticket, WriteResult
+from nyala.tablet.state.root import TableState
+from nyala.tablet.write.prepare import PreparedOperation, prepare
+from nyala.tablet.write.settle import Effect, OperationCounts, Settlement, settle, told_of
+from nyala.wal.record import LogRecord, SettledGroup
+
+if TYPE_CHECKING:
+    from nyala.tablet.store import Store
+
+
+logger = logging.getLogger("nyala.store")
+
+# What an addition to a memory store costs besides its rows, in objects, until it is merged with others.
+ADDITION_BYTES: Final = 2048
+# Fewer rows are hardly ever too large for the log: their bytes are counted when they are about to be logged.
+LARGE_ROWS_MIN: Final = 4096
+# Characters of a key's value in a message; a key may have 16 KB.
+_SHOWN_MAX: Final = 200
+
+
+@dataclass(frozen=True)
+class Request:
+    """One operation that a user asked for.
+
+    numbers: what the rows are called in errors, int64; None: their places in `data`.
+    homes:   of each row the id of the tablet to which another process has routed it, or -1; None: nobody has.
+    """
+
+    table: str
+    operation: str
+    data: Any
+    ignore: bool = False
+    numbers: np.ndarray | None = None
+    homes: np.ndarray | None = None
+
+
+def write(
+    store: Store, requests: Sequence[Request], *, collect: bool = False, idempotency_key: str | None = None
+) -> list[WriteResult]:
+    """Carry out `requests` as one atomic batch with one timestamp; a result per request.
+
+    With `collect`, rows that fail are left out and reported in the results; otherwise one failing row stops
+    the whole batch. A batch with an `idempotency_key` that the store has committed before changes nothing
+    again and returns the timestamp and the counts of the first time: each result those of all requests.
+
+    Raises: WriteError or one of its classes (nothing changed); errors of `prepare`; StorageError.
+    """
+    store.check_writable()
+    root = store.root  # one root for all, so that a name stands for one table
+    prepared = []
+    for request in requests:
+        try:
+            prepared.append(_prepare(store, root.table(request.table), request))
+        except Error as error:
+            if len(requests) > 1:  # which of them is meant no line of the caller's says
+                error.args = (f"{request.operation} into {request.table!r}: {error}", *error.args[1:])
+            raise
+
+    def under_lock() -> tuple[list[tuple[Settlement, list[int]]] | CommittedKey, Ticket]:
+        if idempotency_key is not None and (earlier := store.committed(idempotency_key)) is not None:
+            # It may be another thread's, not yet durable.
+            return earlier, Ticket(earlier.timestamp, store.log.end_offset)
+        settlements = settle_requests(store, requests, prepared, collect=collect)
+        return settlements, commit(store, [settlement for settlement, _ in settlements], idempotency_key)
+
+    given = sum(operation.nbytes for _, operation in prepared if operation.row_count >= LARGE_ROWS_MIN)
+    outcome, ticket = locked(store, under_lock, large=given > store.direct_commit_bytes)
+    if isinstance(outcome, CommittedKey):
+        return [told_again(outcome)] * len(requests)
+    return results_of(requests, outcome, ticket.timestamp)
+
+
+def committed_before(store: Store, idempotency_key: str) -> WriteResult | None:
+    """The answer for a key that is used up: the first one's timestamp and counts, once that batch is durable; None: it
+    is not.
+
+    Raises: StorageError, CorruptionError.
+    """
+    store.check_writable()
+    earlier = store.committed(idempotency_key)
+    if earlier is None:
+        return None
+    store.finish(Ticket(earlier.timestamp, store.log.end_offset))
+    return told_again(earlier)
+
+
+def told_again(known: CommittedKey) -> WriteResult:
+    """What is told of a batch that was committed before, of all its requests together. Raises: CorruptionError."""
+    result, failed = answer_of(known.timestamp, known.result)
+    if failed:
+        logger.warning(
+            "the batch of key %s was committed at %s already, without %d rows that failed: which these were was told "
+            "then, and is not known any more",
+            known.key,
+            result.time.isoformat(),
+            failed,
+        )
+    return result
+
+
+_Outcome = TypeVar("_Outcome")
+
+
+def locked(
+    store: Store, under_lock: Callable[[], tuple[_Outcome, Ticket]], *, large: bool = False
+) -> tuple[_Outcome, Ticket]:
+    """Run `under_lock` with the commit lock held, then wait until what it committed is durable and published.
+
+    A batch that turns out too large for the log is run again with the flush lock held as well, because a direct
+    commit flushes; taking the flush lock second would be the wrong order (flush_lock before commit_lock, always).
+    large: it will probably be, so both locks are taken at once.
+    """
+    if store.memory_is_full() or store.log_is_full():
+        if store.options.maintenance:
+            store.wait_for_room()
+        else:
+            from nyala.tablet.flush.lifecycle import flush
+
+            flush(store)
+            store.collect_garbage()
+    if not large:
+        with contextlib.suppress(TooLargeForLog):
+            return _done_whole(store, under_lock)
+    with store.flush_lock:
+        return _done_whole(store, under_lock)
+
+
+def _done_whole(store: Store, under_lock: Callable[[], tuple[_Outcome, Ticket]]) -> tuple[_Outcome, Ticket]:
+    """Ctrl-C comes before it or after it: no batch is committed that nobody has waited for."""
+    with Uninterrupted():
+        with store.commit_lock:
+            store.check_writable()
+            outcome, ticket = under_lock()
+        store.finish(ticket)
+    return outcome, ticket
+
+
+class TooLargeForLog(Exception):
+    """Internal: the batch must be committed directly, and the flush lock is not held."""
+
+
+def _prepare(store: Store, table: TableState, request: Request) -> tuple[TableState, PreparedOperation]:
+    """What is too large for the log is written to files before the call is over, so it need not be copied."""
+    return table, prepare(
+        table, request.operation, request.data, ignore=request.ignore, homes=request.homes,
+        borrow_above_bytes=store.direct_commit_bytes,
+    )  # fmt: skip
+
+
+def _prepare_again(
+    store: Store, table: TableState, request: Request, before: PreparedOperation
+) -> PreparedOperation:
+    """Raises: InvalidArgumentError when the data can be read only once, and was."""
+    _, operation = _prepare(store, table, request)
+    if operation.row_count != before.row_count:
+        raise InvalidArgumentError(
+            f"table {table.name!r} was changed while this batch was being prepared, and its data, a stream, can be "
+            "read only once; nothing was written: give the data again"
+        )
+    return operation
+
+
+def settle_requests(
+    store: Store,
+    requests: Sequence[Request],
+    prepared: Sequence[tuple[TableState, PreparedOperation]],
+    *,
+    collect: bool,
+) -> list[tuple[Settlement, list[int]]]:
+    """Settle what was prepared, per table in the order of first mention; with each the places of its requests.
+
+    Raises: WriteError unless `collect`, when a row failed.
+    """
+    by_table: dict[int, list[int]] = {}
+    for index, (table, _) in enumerate(prepared):
+        by_table.setdefault(table.id, []).append(index)
+    out: list[tuple[Settlement, list[int]]] = []
+    for indexes in by_table.values():
+        table = store.root.table(requests[indexes[0]].table)
+        operations = [
+            # The schema or the partitions moved between preparing and locking: check the data again.
+            operation
+            if _same_shape(seen, table)
+            else _prepare_again(store, table, requests[index], operation)
+            for index in indexes
+            for seen, operation in [prepared[index]]
+        ]
+        settlement = settle(table, operations)
+        if settlement.failed and not collect:
+            raise _failure(settlement, [requests[index] for index in indexes])
+        out.append((settlement, indexes))
+    return out
+
+
+def _same_shape(seen: TableState, table: TableState) -> bool:
+    """Whether what was checked against `seen` holds for `table`: the same schema and the same tablets."""
+    return seen.schema is table.schema and (
+        seen.tablets is table.tablets or seen.partitions == table.partitions
+    )
+
+
+# ------------------------------------------------------------------------------------------------ commit
+
+
+def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str | None = None) -> Ticket:
+    """Log and apply settled effects under one timestamp. Under the commit lock."""
+    effects = [effect for settlement in settlements for effect in settlement.effects]
+    if not effects and idempotency_key is None:
+        return Ticket(store.marks.applied, None)
+    if sum(effect.nbytes for effect in effects) > store.direct_commit_bytes:
+        if not store.flush_lock.held():
+            raise TooLargeForLog
+        from nyala.tablet.write.direct_commit import commit_directly
+
+        return Ticket(commit_directly(store, settlements, idempotency_key), None)
+    if any(operation.borrowed for settlement in settlements for operation in settlement.operations) or any(
+        isinstance(column, LongColumn) for effect in effects for column in effect.columns.values()
+    ):
+        # Less came of it than was given: what memory keeps must be its own.
+        for effect in effects:
+            arrays = [
+                array.array() if isinstance(array, LongColumn) else array for array in effect.columns.values()
+            ]
+            effect.columns = dict(zip(effect.columns, copy_arrays(arrays), strict=True))
+            effect.batch = None
+    groups = [
+        (settlement, effect, log_batch(settlement.table, effect))
+        for settlement in settlements
+        for effect in settlement.effects
+    ]
+    additions = [addition for settlement, effect, _ in groups for addition in plan_apply(settlement, effect)]
+    timestamp = store.clock.next()
+    told = None if idempotency_key is None else told_of(settlements)
+    record = LogRecord(
+        timestamp,
+        idempotency_key,
+        tuple(settled_group(settlement, effect, batch) for settlement, effect, batch in groups),
+        told=told,
+    )
+    try:
+        offset = store.log.append(record)
+        for addition in additions:
+            addition.apply(timestamp)
+        nbytes = sum([addition.nbytes + ADDITION_BYTES for addition in additions])
+        key = None if idempotency_key is None else CommittedKey(idempotency_key, timestamp, encode_told(told))
+        store.note_applied(timestamp, nbytes, key)
+    except BaseException as error:
+        if store.log.appended.timestamp != timestamp and store.log.failure is None:
+            raise  # refused, as by a full disk, or interrupted before: nothing has happened
+        store.poison(error)
+        raise StorageError(
+            f"a batch failed after it was logged ({str(error) or type(error).__name__}): its outcome is known when "
+            "the store is opened again; until then this store takes no more writes",
+            outcome="unknown",
+        ) from error
+    return Ticket(timestamp, offset)
+
+
+def log_batch(table: TableState, effect: Effect) -> pa.RecordBatch:
+    """The effect's rows as the log keeps them: columns named by their ids, the key first."""
+    if effect.batch is not None:
+        return effect.batch
+    schema, _ = table.log_schema(tuple(effect.columns))
+    return pa.RecordBatch.from_arrays(list(effect.columns.values()), schema=schema)
+
+
+def settled_group(settlement: Settlement, effect: Effect, batch: pa.RecordBatch) -> SettledGroup:
+    ordinals, offsets = tablet_slices(effect.tablets)
+    tablets = settlement.table.tablets
+    return SettledGroup(
+        table_id=settlement.table.id,
+        schema_version=settlement.table.schema.version,
+        kind=effect.kind,
+        tablet_ids=tuple([tablets[ordinal].entry.id for ordinal in ordinals.tolist()]),
+        offsets=tuple(offsets.tolist()),
+        batch=batch,
+        schema_message=settlement.table.log_schema(tuple(effect.columns))[1],
+        batch_message=effect.message,
+    )
+
+
+@dataclass(frozen=True)
+class InsertAddition:
+    """New rows for one MemRowSet: rows [offset, offset + length) of a batch that many tablets share."""
+
+    memory: MemRowSet
+    keys: SharedKeys
+    shared: SharedBatch
+    offset: int
+    length: int
+    nbytes: int
+    order: np.ndarray | None = None
+
+    def apply(self, timestamps: int | np.ndarray) -> None:
+        part = timestamps if isinstance(timestamps, int) else _timestamps_of(self, timestamps)
+        self.memory.insert(self.keys, self.shared, self.offset, self.length, part)
+
+
+@dataclass(frozen=True)
+class DeltaAddition:
+    """Changes to rows of one rowset: rows [offset, offset + length) of a shared batch."""
+
+    deltas: DeltaMemStore
+    rowids: np.ndarray
+    shared: SharedBatch
+    offset: int
+    length: int
+    nbytes: int
+    order: np.ndarray | None = None
+
+    def apply(self, timestamps: int | np.ndarray) -> None:
+        part = timestamps if isinstance(timestamps, int) else _timestamps_of(self, timestamps)
+        self.deltas.append(self.rowids, part, self.shared, self.offset)
+
+
+Addition = InsertAddition | DeltaAddition
+
+
+def _timestamps_of(addition: Addition, timestamps: np.ndarray) -> np.ndarray:
+    """The addition's part of timestamps that are given one per row of the effect (replay).
+
+    `order` says which row of the effect each shared row was; None: they are in the effect's order.
+    """
+    rows = slice(addition.offset, addition.offset + addition.length)
+    return timestamps[rows] if addition.order is None else timestamps[addition.order[rows]]
+
+
+def plan_apply(settlement: Settlement, effect: Effect) -> list[Addition]:
+    """Everything that applying `effect` will add to memory, allocated now (W3)."""
+    if effect.kind == "insert":
+        return _plan_insert(settlement.table, effect)
+    key_ids = [column.id for column in settlement.table.schema.key_columns]
+    count = len(effect.codes)
+    if effect.kind == "delete":
+        columns = {LIVENESS: array_of_numbers(np.zeros(count, np.bool_))}
+    else:
+        columns = {number: array for number, array in effect.columns.items() if number not in key_ids}
+    codes, rowids, order = effect.codes, effect.rowids, None
+    if count > 1 and not _ascending(codes, rowids):
+        order = np.lexsort((rowids, codes))
+        codes, rowids = codes[order], rowids[order]
+        columns = {number: array.take(array_of_numbers(order)) for number, array in columns.items()}
+    nbytes = held_bytes(columns.values())
+    shared, row_bytes = SharedBatch(columns, nbytes), nbytes // max(count, 1)
+    places, offsets = tablet_slices(codes)
+    return [
+        DeltaAddition(
+            settlement.rowsets[place][1].deltas, rowids[begin:end], shared, begin, end - begin,
+            (row_bytes + 16) * (end - begin), order,
+        )
+        for place, begin, end in zip(places.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+    ]  # fmt: skip
+
+
+def _ascending(codes: np.ndarray, rowids: np.ndarray) -> bool:
+    same = codes[1:] == codes[:-1]
+    return bool(((codes[1:] > codes[:-1]) | (same & (rowids[1:] > rowids[:-1]))).all())
+
+
+def _plan_insert(table: TableState, effect: Effect) -> list[Addition]:
+    ghosts = effect.rowids >= 0
+    if not ghosts.any():
+        return _plan_fresh(
+            table, effect.keys, effect.tablets, effect.columns, effect.nbytes, batch=effect.batch
+        )
+    # Keys that lie dead in the MemRowSet come back to life there: REINSERT (R5). Anywhere else a dead key is left
+    # alone and the row is new.
+    out: list[Addition] = []
+    fresh = np.flatnonzero(~ghosts)
+    if len(fresh):
+        some = {number: array.take(array_of_numbers(fresh)) for number, array in effect.columns.items()}
+        out += _plan_fresh(
+            table, effect.keys.take(fresh), effect.tablets[fresh], some, held_bytes(some.values()), fresh
+        )
+    back = np.flatnonzero(ghosts)
+    key_ids = {column.id for column in table.schema.key_columns}
+    order = back[np.lexsort((effect.rowids[back], effect.tablets[back]))]
+    columns = {
+        number: array.take(array_of_numbers(order))
+        for number, array in effect.columns.items()
+        if number not in key_ids
+    }
+    columns[LIVENESS] = array_of_numbers(np.ones(len(order), np.bool_))
+    nbytes = held_bytes(columns.values())
+    shared, row_bytes = SharedBatch(columns, nbytes), nbytes // len(order)
+    ordinals, offsets = tablet_slices(effect.tablets[order])
+    for ordinal, begin, end in zip(
+        ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
+    ):
+        rowids = effect.rowids[order[begin:end]]
+        out.append(
+            DeltaAddition(
+                table.tablets[ordinal].memory.deltas, rowids, shared, begin, end - begin,
+                (row_bytes + 16) * (end - begin), order,
+            )
+        )  # fmt: skip
+    return out
+
+
+def _plan_fresh(
+    table: TableState,
+    keys: EncodedKeys,
+    tablets: np.ndarray,
+    columns: Mapping[int, pa.Array],
+    nbytes: int,
+    order: np.ndarray | None = None,
+    batch: pa.RecordBatch | None = None,
+) -> list[Addition]:
+    shared, shared_keys = SharedBatch(columns, nbytes, batch), SharedKeys(keys)
+    count = len(tablets)
+    row_bytes = (nbytes + keys.nbytes) // max(count, 1)
+    ordinals, offsets = tablet_slices(tablets)
+    return [
+        InsertAddition(
+            table.tablets[ordinal].memory, shared_keys,
+            shared, begin, end - begin, (row_bytes + 8) * (end - begin), order,
+        )
+        for ordinal, begin, end in zip(ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------ answers
+
+
+def _error_table(
+    table: TableState, request: Request, errors: RowErrors, operation: PreparedOperation
+) -> pa.Table:
+    if not errors:
+        return table.no_errors
+    keys = {}
+    for column in table.schema.key_columns:
+        array = operation.columns.get(column.id)
+        keys[column.name] = array if array is not None else pa.nulls(operation.row_count, column.type.arrow)
+    found = errors.to_arrow(request.operation + ("-ignore" if request.ignore else ""), keys)
+    if request.numbers is None:
+        return found
+    place = found.schema.get_field_index("row")
+    named = pa.array(request.numbers[errors.rows], pa.int64())
+    return found.set_column(place, found.schema.field(place), named).sort_by("row")
+
+
+def _failure(settlement: Settlement, requests: Sequence[Request]) -> Exception:
+    """The exception for a batch with failing rows: how many, of which kind, and the first of them in words."""
+    operations = settlement.operations
+    tables = [
+        _error_table(settlement.table, request, errors, operation)
+        for request, errors, operation in zip(requests, settlement.errors, operations, strict=True)
+        if errors
+    ]
+    errors = pa.concat_tables(tables)
+    first = {name: python_at(errors.column(name), 0) for name in errors.column_names}
+    key = ", ".join(f"{name}={_shown(first[name])}" for name in errors.column_names[4:])
+    total = sum(operation.row_count for operation in operations)
+    message = (
+        f"{len(errors)} of {total} rows failed and nothing was written: row {first['row']} ({key}): {first['message']}"
+        " (all failing rows are in .errors)"
+    )
+    return write_error(set(errors.column("code").unique().to_pylist()), message, errors)
+
+
+def _shown(value: Any) -> str:
+    """A key's value as a person writes it; of a long one the beginning."""
+    if isinstance(value, dt.datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    text = str(value) if isinstance(value, dt.date | decimal.Decimal) else repr(value)
+    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
+
+
+def results_of(
+    requests: Sequence[Request], settlements: Sequence[tuple[Settlement, list[int]]], timestamp: int
+) -> list[WriteResult]:
+    results: list[WriteResult | None] = [None] * len(requests)
+    for settlement, indexes in settlements:
+        for place, index in enumerate(indexes):
+            counts: OperationCounts = settlement.counts[place]
+            results[index] = WriteResult(
+                timestamp, counts.inserted, counts.updated, counts.deleted, counts.ignored,
+                _error_table(settlement.table, requests[index], settlement.errors[place], settlement.operations[place]),
+            )  # fmt: skip
+    assert all(result is not None for result in results)
+    return [result for result in results if result is not None]
