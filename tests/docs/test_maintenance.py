@@ -13,7 +13,7 @@ from nyala import _worker
 from nyala.api.database import Database
 from nyala.delta.redo_selection import FILES_MIN
 from nyala.env.reserve import PIECE_BYTES, PIECES_MAX, PIECES_MIN
-from nyala.rowset.meta import TARGET_BYTES
+from nyala.rowset.size import TARGET_BYTES
 from nyala.tablet import maintenance, store
 from nyala.tablet.compaction import background as compactor
 from nyala.tablet.compaction import lifecycle as compaction

@@ -10,7 +10,7 @@ import grimp
 
 ROOT = Path(__file__).parents[2]
 # To be divided.
-LARGE = {"src/nyala/spark": 35, "src/nyala/cfile": 22, "src/nyala/cli": 18}
+LARGE = {"src/nyala/spark", "src/nyala/cfile", "src/nyala/cli"}
 
 
 def test_imports_point_downwards() -> None:
@@ -35,4 +35,4 @@ def test_folders_are_small() -> None:
     """A folder has at most 15 modules, besides `__init__.py`."""
     folders = {path.parent for path in (ROOT / "src").rglob("*.py")}
     counts = {str(folder.relative_to(ROOT)): len(list(folder.glob("[!_]*.py"))) for folder in folders}
-    assert {name: count for name, count in counts.items() if count > 15} == LARGE
+    assert {name for name, count in counts.items() if count > 15} <= LARGE, counts
