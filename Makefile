@@ -43,7 +43,7 @@ $(BENCH_VENV)/.locked: requirements/bench.lock
 $(BENCH_SPARK_VENV)/.locked: requirements/bench-spark.lock
 FETCHED := the first time this fetches Spark, some 450 MB
 # The peers weigh more than all else but Spark, and no test needs them: an environment of their own.
-$(BENCH_VENV)/.locked: FETCHED := DuckDB, polars, Delta Lake, Iceberg, Lance: some 300 MB to fetch
+$(BENCH_VENV)/.locked: FETCHED := DuckDB, polars, Delta Lake: some 200 MB to fetch
 
 $(ENVIRONMENTS:=/.locked): %/.locked: requirements/build.lock
 	@tools/make-venv $*
@@ -101,7 +101,7 @@ test-long: java setup  ## what takes more than an hour: many more random cases, 
 	NYALA_FIGURES=$(CURDIR)/.figures $(BIN)/python -m pytest -n 2 --dist loadgroup --hypothesis-profile nightly --timeout 3600 -o faulthandler_timeout=3590 $(ARGS)
 	@$(BIN)/python -m tests.figures .figures
 
-bench: $(BENCH_VENV)/.installed  ## speed beside SQLite, DuckDB, Delta Lake, Iceberg, Lance (ARGS=--quick: some minutes; see bench/README.md)
+bench: $(BENCH_VENV)/.installed  ## speed beside SQLite, DuckDB, Delta Lake, Parquet (ARGS=--quick: some minutes; see bench/README.md)
 	@$(BENCH_BIN)/python -m bench $(ARGS)
 
 bench-spark: java $(BENCH_SPARK_VENV)/.installed  ## speed through Spark beside Parquet and Delta Lake (ARGS=--quick: some minutes)

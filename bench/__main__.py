@@ -47,12 +47,12 @@ def main(parts: Sequence[str] | None = None) -> None:
         for name in chosen:
             own = os.path.join(folder, name)
             os.mkdir(own)
-            result = PARTS[name].run(scale_of(name, arguments), own, arguments.stores, say)
+            scale = scale_of(name, arguments)
+            result = PARTS[name].run(scale, own, arguments.stores, say)
             shutil.rmtree(own)
             print(result.text(), flush=True)
-            if not arguments.no_write:
-                for path in report.save(result, facts, Path(arguments.results)):
-                    say(f"wrote {os.path.relpath(path)}")
+            if scale.name == "full" and not arguments.no_write:
+                say(f"wrote {os.path.relpath(report.save(result, facts, Path(arguments.results)))}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -87,10 +87,10 @@ def _parse(parts: Sequence[str] | None) -> argparse.Namespace:
         help=f"some of {','.join(kind.name for kind in KINDS)}; by default all that are installed",
     )
     parser.add_argument("--dir", help="folder for the stores (by default the system's for temporary files)")
-    parser.add_argument("--results", default=str(report.FOLDER), help="folder of RESULTS.md and the plots")
-    parser.add_argument("--no-write", action="store_true", help="print only")
+    parser.add_argument("--results", default=str(report.FOLDER), help="folder of RESULTS.md")
+    parser.add_argument("--no-write", action="store_true", help="print only; only full runs are written")
     own = parser.add_argument_group(
-        "sizes, other than those of --quick or the full run (kept as scale `own`)"
+        "sizes, other than those of --quick or the full run (printed, not written)"
     )
     own.add_argument(
         "--scale-factor", type=float, help=f"{SCAN}, {INGEST}, {TPCH}: TPC-H's, 1 is 6 M rows of lineitem"

@@ -14,11 +14,11 @@ from typing import Final
 from bench.measure import synced_append_s
 
 PACKAGES = (
-    "nyala", "pyarrow", "numpy", "duckdb", "polars", "pyspark", "deltalake", "pyiceberg", "pylance", "tpchgen-cli",
+    "nyala", "pyarrow", "numpy", "duckdb", "polars", "pyspark", "deltalake", "tpchgen-cli",
 )  # fmt: skip
 _HERE: Final = Path(__file__).parent
 # What the bench itself writes.
-_WRITTEN: Final = ("bench/RESULTS.md", "bench/*.svg")
+_WRITTEN: Final = ("bench/RESULTS.md",)
 
 
 def describe(folder: str) -> list[str]:

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bench import data, plot
-from bench.measure import Samples, Watch, folder_bytes, percentile, run_paced, summary
-from bench.parts import Say, in_own_process, ratio
+from bench import data
+from bench.measure import Samples, Watch, folder_bytes, run_paced, summary
+from bench.parts import Say, in_own_process
 from bench.report import Aim, Report, Table, megabytes, seconds, times
-from bench.stores import KINDS, MIXED, Options, choose, colour
+from bench.stores import KINDS, MIXED, Options, choose
 
 BATCH_ROWS = 100
 NEW_IN_BATCH = 20
@@ -75,7 +75,6 @@ def measure(name: str, scale: Scale, folder: str, duration_s: float) -> dict[str
     templates = [data.small_rows(np.zeros(BATCH_ROWS, np.int64), rng) for _ in range(TEMPLATES)]
     live = scale.rows
     upserts, maintained = 0, [time.perf_counter()]
-    maintenance_s: list[float] = []
 
     def upsert() -> float:
         nonlocal live, upserts
@@ -90,9 +89,7 @@ def measure(name: str, scale: Scale, folder: str, duration_s: float) -> dict[str
         live += len(new)
         upserts += 1
         if time.perf_counter() - maintained[-1] >= scale.maintain_interval_s:
-            begun = time.perf_counter()
-            if store.maintain():
-                maintenance_s.append(time.perf_counter() - begun)
+            store.maintain()
             maintained.append(time.perf_counter())
         return took_s
 
@@ -129,20 +126,13 @@ def measure(name: str, scale: Scale, folder: str, duration_s: float) -> dict[str
         for thread in threads:
             thread.join()
     counters = store.counters()
-    begun = time.perf_counter()
     settled = store.settle()
-    settle_s = time.perf_counter() - begun
     found = {
-        "duration_s": duration_s,
         "sync_s": median(watch.sync_s),
-        "loaded_bytes": loaded_bytes,
-        "live_rows": live,
         "live_bytes": loaded_bytes / scale.rows * live,
         "settled_bytes": folder_bytes(folder) if settled else None,
-        "settle_s": settle_s,
         "counters": counters,
-        "maintenance_s": maintenance_s,
-        "watch": {"times_s": watch.times_s, "disk": watch.disk_bytes, "memory": watch.memory_bytes},
+        "watch": {"disk": watch.disk_bytes, "memory": watch.memory_bytes},
         "operations": {operation: _windows(samples[operation], duration_s) for operation in OPERATIONS},
     }
     store.close()
@@ -154,9 +144,6 @@ def _windows(samples: Samples, duration_s: float) -> dict[str, Any]:
     first = summary(samples.between(0, window_s))
     last = summary(samples.between(duration_s - window_s, duration_s))
     whole = samples.between(0, duration_s)
-    step_s = max(1.0, duration_s / 120)
-    edges = np.arange(0, duration_s, step_s)
-    buckets = [(edge + step_s / 2, samples.between(edge, edge + step_s)) for edge in edges]
     return {
         "first": first.to_dict() if first else None,
         "last": last.to_dict() if last else None,
@@ -164,15 +151,12 @@ def _windows(samples: Samples, duration_s: float) -> dict[str, Any]:
         "made": samples.made,
         "held_up": samples.held_up,
         "errors": samples.errors,
-        "last_error": samples.last_error,
-        "series": [(at, percentile(b, 0.5), percentile(b, 0.99), max(b)) for at, b in buckets if b],
     }
 
 
 def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
     """Measure, and report."""
     found: dict[str, dict[str, Any]] = {}
-    settings = {}
     for kind in choose(MIXED, stores, say):
         duration_s = scale.duration_s if kind.name == "nyala" else scale.peer_duration_s
         say(f"{kind.name}: {scale.rows:,} rows, then {scale.warm_up_s:.0f} + {duration_s:.0f} s of load")
@@ -185,13 +169,12 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
             say(f"{kind.name} failed: {type(error).__name__}: {error}"[:300])
             continue
         found[kind.name] = one
-        settings[kind.name] = kind.settings
         upsert = one["operations"]["upsert"]
         say(
             f"{kind.name}: upsert {_line(upsert)}, errors {[o['errors'] for o in one['operations'].values()]}"
         )
         shutil.rmtree(own, ignore_errors=True)
-    return _report(found, settings, scale)
+    return _report(found, scale)
 
 
 def _line(operation: dict[str, Any]) -> str:
@@ -204,96 +187,33 @@ def _line(operation: dict[str, Any]) -> str:
     )
 
 
-def _report(found: dict[str, dict[str, Any]], settings: dict[str, str], scale: Scale) -> Report:
+def _report(found: dict[str, dict[str, Any]], scale: Scale) -> Report:
+    table = Table(["", *found])
+    for operation in OPERATIONS:
+        values = [one["operations"][operation] for one in found.values()]
+        for title, key in (("p50", "p50_s"), ("p99", "p99_s")):
+            for window in ("first", "last"):
+                cells = [seconds((value[window] or {}).get(key)) for value in values]
+                table.rows.append([f"{operation}, {title} of the {window} {scale.window_s:g} s", *cells])
+        table.rows.append([f"{operation}, worst", *(seconds(value["worst_s"]) for value in values)])
+        counts = [f"{value['held_up']:,} of {value['made']:,}, {value['errors']:,}" for value in values]
+        table.rows.append([f"{operation}, held up; errors", *counts])
+    for title, key in (("live data at the end", "live_bytes"), ("disk after compaction", "settled_bytes")):
+        table.rows.append([title, *(megabytes(one[key]) for one in found.values())])
+    for title, key in (("most on disk", "disk"), ("most memory", "memory")):
+        table.rows.append([title, *(megabytes(max(one["watch"][key])) for one in found.values())])
+    table.rows.append(["one sync meanwhile", *(seconds(one["sync_s"]) for one in found.values())])
     report = Report(
         MIXED,
-        scale.name,
-        f"Steady mixed load ({scale.name}: {scale.rows:,} rows, {scale.duration_s / 60:g} min)",
-    )
-    report.facts = [
+        f"Steady mixed load ({scale.rows:,} rows, {scale.duration_s / 60:g} min)",
         f"{1 / scale.upsert_interval_s:g} upserts of {BATCH_ROWS} rows, {1 / scale.get_interval_s:g} gets and "
-        f"{1 / scale.scan_interval_s:g} full sums of a column a second; Nyala for {scale.duration_s:g} s, peers for "
-        f"{scale.peer_duration_s:g} s, each after {scale.warm_up_s:g} s of unmeasured load; history {scale.history}; "
-        f"peers that need it are maintained every {scale.maintain_interval_s:g} s",
-        f"First and last: {scale.window_s:g} s (peers {Scale.window_of(scale.peer_duration_s):g} s); an operation that "
-        "was held up by a slow one counts its waiting; live data: the bytes of a row just loaded × the rows at the end",
-    ]
-    report.settings = settings
-    ours = found.get("nyala")
-    for operation in OPERATIONS:
-        table = Table(
-            [
-                operation,
-                "p50 first",
-                "p50 last",
-                "p99 first",
-                "p99 last",
-                "last ÷ first",
-                "worst",
-                "Nyala's p99 ÷ it",
-                "made",
-                "held up",
-                "errors",
-            ]
-        )
-        for name, one in found.items():
-            values = one["operations"][operation]
-            first, last = values["first"] or {}, values["last"] or {}
-            nyala_last = (ours["operations"][operation]["last"] or {}).get("p99_s") if ours else None
-            table.rows.append(
-                [
-                    name,
-                    seconds(first.get("p50_s")),
-                    seconds(last.get("p50_s")),
-                    seconds(first.get("p99_s")),
-                    seconds(last.get("p99_s")),
-                    times(ratio(last.get("p99_s"), first.get("p99_s"))),
-                    seconds(values["worst_s"]),
-                    times(ratio(nyala_last, last.get("p99_s"))),
-                    f"{values['made']:,}",
-                    f"{values['held_up']:,}",
-                    f"{values['errors']:,}",
-                ]
-            )
-        report.tables.append((f"Latency of {operation}", table))
-    space = Table(
-        [
-            "space",
-            "loaded",
-            "live at the end",
-            "most on disk",
-            "most ÷ live",
-            "after compaction",
-            "most memory",
-            "own maintenance",
-            "one sync meanwhile",
-        ]
+        f"{1 / scale.scan_interval_s:g} sums of a column a second; peers for {scale.peer_duration_s:g} s; history "
+        f"{scale.history}; peers that need it are maintained every {scale.maintain_interval_s:g} s; an operation that "
+        "a slow one held up counts its waiting",
+        table,
     )
-    for name, one in found.items():
-        most = max(one["watch"]["disk"])
-        spent = one["maintenance_s"]
-        space.rows.append(
-            [
-                name,
-                megabytes(one["loaded_bytes"]),
-                megabytes(one["live_bytes"]),
-                megabytes(most),
-                times(most / one["live_bytes"]),
-                megabytes(one["settled_bytes"]),
-                megabytes(max(one["watch"]["memory"]) or None),
-                f"{len(spent)} calls, {seconds(max(spent))} the longest" if spent else "by itself",
-                seconds(one["sync_s"]),
-            ]
-        )
-    report.tables.append(("Disk and memory", space))
-    if ours is not None:
-        _aims(report, ours)
-        counters = ours["counters"]
-        if counters:
-            text = ", ".join(f"{key} {value:,.0f}" for key, value in counters.items() if key != "timestamp")
-            report.facts.append(f"Nyala says of itself at the end: {text}")
-    name = "mixed_load.svg" if scale.name == "full" else f"mixed_load-{scale.name}.svg"
-    report.plots[name] = _plot(found)
+    if "nyala" in found:
+        _aims(report, found["nyala"])
     return report
 
 
@@ -303,58 +223,26 @@ def _aims(report: Report, ours: dict[str, Any]) -> None:
         if values["first"] and values["last"]:
             ratios[operation] = values["last"]["p99_s"] / values["first"]["p99_s"]
     worst = ours["operations"]["upsert"]["worst_s"]
-    report.aims.append(
+    history = ours["counters"].get("history_bytes", 0.0)
+    most, live = max(ours["watch"]["disk"]), ours["live_bytes"]
+    report.aims = [
         Aim(
             "p99 at the end at most 1.2 × p99 at the beginning",
             ", ".join(f"{operation} {times(value)}" for operation, value in ratios.items()),
             max(ratios.values()) <= 1.2 if len(ratios) == len(OPERATIONS) else None,
-        )
-    )
-    report.aims.append(
+        ),
         Aim(
             "no upsert of 100 rows takes more than 250 ms",
             f"worst {seconds(worst)}",
             worst is not None and worst <= 0.25,
-        )
-    )
-    history = ours["counters"].get("history_bytes", 0.0)
-    most, live = max(ours["watch"]["disk"]), ours["live_bytes"]
-    report.aims.append(
+        ),
         Aim(
             "disk at most 3 × live data + history",
-            f"{megabytes(most)} at most; live data {megabytes(live)}; at the end history "
-            f"{megabytes(history)}, log {megabytes(ours['counters'].get('log_bytes'))}",
+            f"{megabytes(most)} at most; live data {megabytes(live)}; at the end history {megabytes(history)}, log "
+            f"{megabytes(ours['counters'].get('log_bytes'))}",
             most <= 3 * live + history,
-        )
-    )
-
-
-def _plot(found: dict[str, dict[str, Any]]) -> str:
-    def series(operation: str, place: int) -> list[plot.Series]:
-        lines = []
-        for name, one in found.items():
-            points = one["operations"][operation]["series"]
-            xs, ys = [p[0] for p in points], [p[place] * 1e3 for p in points]
-            lines.append(plot.Series(name, xs, ys, colour=colour(name)))
-        return lines
-
-    def watched(what: str) -> list[plot.Series]:
-        return [
-            plot.Series(
-                name, one["watch"]["times_s"], [v / 1e6 for v in one["watch"][what]], colour=colour(name)
-            )
-            for name, one in found.items()
-        ]
-
-    panels = [
-        plot.Panel("Upsert of 100 rows, p50 [ms]", series("upsert", 1), log=True),
-        plot.Panel("Upsert of 100 rows, worst [ms]", series("upsert", 3), log=True, aim=(250.0, "250 ms")),
-        plot.Panel("Get of one row, p99 [ms]", series("get", 2), log=True),
-        plot.Panel("Sum of a column, p50 [ms]", series("scan", 1), log=True),
-        plot.Panel("Disk [MB]", watched("disk"), log=True),
-        plot.Panel("Memory [MB]", watched("memory")),
+        ),
     ]
-    return plot.figure("Steady mixed load", "seconds", panels)
 
 
 if __name__ == "__main__":

@@ -2,84 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from statistics import median
-from time import perf_counter, process_time
-from typing import Any, NamedTuple
+from typing import Any
 
-from bench.costs import Cost
 from bench.measure import SCANS_UNTIL_KEPT
-from bench.pulls import Pulls, Split
+
+Taken = dict[str, list[float]]
+"""Seconds by source, one for each round."""
+
+Source = Callable[[], tuple[float, list[Any]]]
+"""Asks once: (seconds, rows)."""
 
 
-class Answer(NamedTuple):
-    s: float
-    processor_s: float
-    rows: list[Any]
-    split: Split | None = None
+def in_turns(sources: Mapping[str, Source], repeats: int, what: str) -> Taken:
+    """Ask in turns, after a round that does not count, in which the answers are compared with that over Parquet.
 
-
-def clocked(action: Callable[[], list[Any]], pulls: Pulls | None = None) -> Answer:
-    """pulls: tells where the time went."""
-    if pulls is not None:
-        pulls.begin()
-    begun, processor = perf_counter(), process_time()
-    rows = action()
-    ended, processor_s = perf_counter(), process_time() - processor
-    split = None if pulls is None else pulls.split(begun, ended)
-    return Answer(ended - begun, processor_s, rows, split)
-
-
-@dataclass
-class Found:
-    """One question: seconds by source, where they went, and what it moved and called."""
-
-    taken: dict[str, list[float]] = field(default_factory=dict)
-    processor: dict[str, list[float]] = field(default_factory=dict)  # seconds of all threads, user and system
-    explained_bytes: int | None = None  # of Nyala, cold: what `explain` says
-    splits: dict[str, list[Split]] = field(default_factory=dict)
-    costs: dict[str, Cost] = field(default_factory=dict)  # of one call more of each source
-
-    def s(self, source: str) -> float | None:
-        return median(self.taken[source]) if self.taken.get(source) else None
-
-    def against(self, ours: str, theirs: str = "parquet", *, processor: bool = False) -> float | None:
-        """The median of the ratios of neighbours, by the clock or by processor time."""
-        of = self.processor if processor else self.taken
-        pairs = zip(of.get(ours, ()), of.get(theirs, ()), strict=False)
-        found = [a / b for a, b in pairs]
-        return median(found) if found else None
-
-
-def in_turns(sources: Mapping[str, Callable[[], Answer]], repeats: int, what: str) -> Found:
-    """In turns after one unmeasured round, in which the answers are compared with that over Parquet.
-
-    Of `warm`, a reader that stays open, so many more rounds are not measured that it keeps all that it ever will.
+    `warm`, a reader that stays open, is asked before that as often as it takes to keep what it ever will.
     """
-    found = Found()
     names = list(sources)
     for _ in range(SCANS_UNTIL_KEPT if "warm" in sources else 0):
         sources["warm"]()
-    answers = {name: sources[name]().rows for name in ("parquet", *names)}
+    answers = {name: sources[name]()[1] for name in names}
     for name in names:
         if not same(answers[name], answers["parquet"]):
             raise AssertionError(f"{what}: {name} answers otherwise than Parquet")
     del answers
+    taken: Taken = {name: [] for name in names}
     for repeat in range(repeats):
         for name in names[repeat % len(names) :] + names[: repeat % len(names)]:
-            answer = sources[name]()
-            found.taken.setdefault(name, []).append(answer.s)
-            found.processor.setdefault(name, []).append(answer.processor_s)
-            if answer.split is not None:
-                found.splits.setdefault(name, []).append(answer.split)
-    return found
+            taken[name].append(sources[name]()[0])
+    return taken
+
+
+def ratio_of(taken: Mapping[str, list[float]], ours: str, theirs: str = "parquet") -> float | None:
+    """Return the median of the ratios of neighbours."""
+    found = [a / b for a, b in zip(taken.get(ours, ()), taken.get(theirs, ()), strict=False)]
+    return median(found) if found else None
+
+
+def geometric_mean(ratios: Iterable[float | None]) -> float | None:
+    """None if there is no ratio."""
+    found = [math.log(ratio) for ratio in ratios if ratio is not None]
+    return math.exp(sum(found) / len(found)) if found else None
 
 
 def same(left: list[Any], right: list[Any]) -> bool:
-    """The same rows. Doubles to nine digits: their last ones depend on the order of adding. Rows that the query's
-    order does not tell apart may come in any order."""
+    """Whether the rows are the same in any order; doubles to nine digits, as they depend on the order of adding."""
 
     def plain(rows: list[Any]) -> list[str]:
         return sorted(

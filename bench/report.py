@@ -1,7 +1,4 @@
-"""Results as pages: bench/RESULTS.md has one block per part and scale; a new run replaces the block of its own.
-
-Older figures are in the history of the file. Each block says when, where and with which versions it was measured.
-"""
+"""Results as pages: bench/RESULTS.md has one block per part, from its latest full run; git has the older figures."""
 
 from __future__ import annotations
 
@@ -16,13 +13,9 @@ FOLDER: Final = Path(__file__).parent
 TITLE: Final = """\
 # Results
 
-Written by `make bench` and `make bench-spark`; what is measured, and how to read it, says [README.md](README.md). One
-block for each part and scale, from its latest run. "×" is a ratio within that run.
+`make bench` and `make bench-spark` write this page: one block per part, from its latest full run.
+[README.md](README.md) says what is measured and how to read it. "×" is a ratio within that run.
 """
-PROFILES: Final = (
-    "Profiles: own time of functions under cProfile, which makes calls of Python slower than they are; what waits and "
-    "engines take in brackets, before what took longest of the rest"
-)
 
 
 @dataclass
@@ -52,75 +45,58 @@ class Table:
 
 @dataclass(frozen=True)
 class Aim:
-    """A figure that the project set itself, and what came out."""
+    """A figure that the project set itself, and what came out. met: None if it was not measured."""
 
     text: str
     figure: str
     met: bool | None
 
     def markdown(self) -> str:
-        verdict = {True: "met", False: "**not met**", None: "not measured"}[self.met]
-        return f"- {self.text}: {self.figure}: {verdict}"
+        verdict = {True: "met", False: "**missed**", None: "not measured"}[self.met]
+        return f"- {self.text}: {self.figure} ({verdict})"
+
+
+def at_most(text: str, figure: float | None, bound: float, shown: str | None = None) -> Aim:
+    """Return the aim that a ratio is not above a bound. shown: its text, if it is not just the ratio."""
+    return Aim(text, shown or times(figure), None if figure is None else figure <= bound)
 
 
 @dataclass
 class Report:
-    """One part at one scale."""
+    """What one part found: a note on the data, one table that fits a screen, and the aims."""
 
     part: str
-    scale: str
     title: str
-    facts: list[str] = field(default_factory=list)
+    note: str
+    table: Table
     aims: list[Aim] = field(default_factory=list)
-    tables: list[tuple[str, Table]] = field(default_factory=list)
-    settings: dict[str, str] = field(default_factory=dict)
-    profiles: dict[str, str] = field(default_factory=dict)  # of what: where its time goes
-    plots: dict[str, str] = field(default_factory=dict)  # file name: SVG
 
     def markdown(self, machine: Sequence[str], now: dt.datetime) -> str:
-        lines = [f"<!-- {self.part} {self.scale} -->", f"## {self.title}", ""]
-        lines += [f"{now:%Y-%m-%d %H:%M} UTC.", *(f"{line}." for line in machine), ""]
-        lines += [*(f"{fact}." for fact in self.facts), ""]
-        if self.aims:
-            lines += ["Aims:", "", *(aim.markdown() for aim in self.aims), ""]
-        for heading, table in self.tables:
-            lines += [f"{heading}:", "", table.markdown(), ""]
-        if self.profiles:
-            lines += [f"{PROFILES}:", "", *(f"- {what}: {text}" for what, text in self.profiles.items()), ""]
-        for name in self.plots:
-            lines += [f"![{self.title}]({name})", ""]
-        lines += ["Settings:", "", *(f"- {name}: {text}" for name, text in self.settings.items()), ""]
-        lines += [f"<!-- end {self.part} {self.scale} -->"]
-        return "\n".join(lines)
+        lines = [f"<!-- {self.part} -->", f"## {self.title}", "", f"{now:%Y-%m-%d %H:%M} UTC. {self.note}."]
+        lines += [
+            f"{'. '.join(machine)}.",
+            "",
+            self.table.markdown(),
+            "",
+            *(aim.markdown() for aim in self.aims),
+        ]
+        return "\n".join([*lines, f"<!-- end {self.part} -->"])
 
     def text(self) -> str:
-        lines = [self.title, *(f"  {fact}." for fact in self.facts)]
-        for heading, table in self.tables:
-            lines += ["", f"  {heading}:", table.text()]
-        if self.profiles:
-            lines += ["", f"  {PROFILES}:", *(f"  - {what}: {text}" for what, text in self.profiles.items())]
-        lines += ["", *("  " + aim.markdown() for aim in self.aims)]
-        return "\n".join(lines)
+        aims = "\n".join("  " + aim.markdown() for aim in self.aims)
+        return f"{self.title}\n  {self.note}.\n{self.table.text()}\n{aims}"
 
 
-def save(report: Report, machine: Sequence[str], folder: Path = FOLDER) -> list[Path]:
-    """Write the plots, and the block into RESULTS.md; the files written."""
+def save(report: Report, machine: Sequence[str], folder: Path = FOLDER) -> Path:
+    """Write the block into RESULTS.md, in place of the one of the run before; returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, svg in report.plots.items():
-        (folder / name).write_text(svg)
-        written.append(folder / name)
     page = folder / "RESULTS.md"
     text = page.read_text() if page.exists() else TITLE
     block = report.markdown(machine, dt.datetime.now(dt.UTC))
-    mark = re.escape(f"{report.part} {report.scale}")
-    old = re.compile(rf"^<!-- {mark} -->\n.*?^<!-- end {mark} -->$", re.MULTILINE | re.DOTALL)
-    if old.search(text):
-        text = old.sub(lambda _: block, text, count=1)
-    else:
-        text = text.rstrip("\n") + "\n\n" + block
+    old = re.compile(rf"^<!-- {report.part} -->\n.*?^<!-- end {report.part} -->$", re.MULTILINE | re.DOTALL)
+    text = old.sub(lambda _: block, text) if old.search(text) else f"{text.rstrip()}\n\n{block}"
     page.write_text(text.rstrip("\n") + "\n")
-    return [*written, page]
+    return page
 
 
 # ------------------------------------------------------------------------------------------- numbers as text

@@ -1,4 +1,4 @@
-"""Rows and keys of lineitem for the steps of `ingest_lookup` and its backfill."""
+"""Rows and keys of lineitem for the steps of `ingest_lookup`."""
 
 from __future__ import annotations
 
@@ -39,15 +39,11 @@ class Rows:
 
     def half_new(self, old: np.ndarray, new: np.ndarray, step: str) -> pa.Table:
         """In a random order, with a value changed in the old ones."""
-        return self.mixed(old, self.new(new, step))
-
-    def mixed(self, old: np.ndarray, new: pa.Table) -> pa.Table:
-        """As `half_new`, of new rows that were made elsewhere."""
         rows = self.rows(old)
         at = rows.column_names.index(CHANGED)
         changed = pa.array([Decimal("17.00")] * len(rows), rows.schema.field(at).type)
         rows = rows.set_column(at, rows.schema.field(at), changed)
-        both = pa.concat_tables([rows, new]).combine_chunks()
+        both = pa.concat_tables([rows, self.new(new, step)]).combine_chunks()
         return both.take(pa.array(np.random.default_rng(len(both)).permutation(len(both))))
 
     def spread(self, lower: int, upper: int) -> np.ndarray:

@@ -14,18 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
-from statistics import median
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bench import data, plot
+from bench import data
 from bench.measure import SCANS_UNTIL_KEPT, Paired, in_turns, paired, timed
-from bench.parts import Say, ratio
-from bench.report import Aim, Report, Table, seconds, times
-from bench.stores import SCAN, Kind, Options, Query, choose, colour
+from bench.parts import Say
+from bench.report import Report, Table, at_most, seconds, times
+from bench.stores import SCAN, Kind, Options, Query, choose
 
 UPDATED = "l_quantity"
 # Then Nyala keeps in memory all that it ever will.
@@ -85,10 +84,9 @@ QUICK = Scale("quick", 0.1, 7)
 
 @dataclass
 class Measured:
-    """One store: what the untouched table takes, and by (share, query, state) the pairs."""
+    """One store: the pairs by (share, query, state)."""
 
     kind: Kind
-    untouched_s: dict[str, float] = field(default_factory=dict)
     pairs: dict[tuple[float, str, str], Paired] = field(default_factory=dict)
     update_s: dict[float, float] = field(default_factory=dict)
     settle_s: dict[float, float] = field(default_factory=dict)
@@ -108,7 +106,6 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
     keys = table.select([*data.LINEITEM_KEY, UPDATED])
     rows = table.num_rows
     del table
-    _side_by_side(measured, scale, folder, say)
     # The first rows of one permutation: what has 10 % updated includes what has 5 %.
     order = np.random.default_rng(7).permutation(rows)
     for share in scale.shares:
@@ -120,44 +117,8 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
         total = pc.sum(keys.column(UPDATED)).as_py() + len(changed)
         answers: dict[str, list[tuple[object, ...]]] = {}
         for one in measured:
-            if one.kind.name != "parquet":  # immutable: the reference
-                _measure(one, scale, share, changed, total, answers, folder, say)
-    return _report(measured, scale, f"{source}, {rows:,} rows", say)
-
-
-def _side_by_side(measured: list[Measured], scale: Scale, folder: str, say: Say) -> None:
-    """The untouched tables of all stores in turns."""
-    opened = [
-        (one, one.kind.open(os.path.join(folder, one.kind.name), Options(maintenance=False)))
-        for one in measured
-    ]
-    answers = {}
-    for query in QUERIES:
-        found: dict[str, list[float]] = {one.kind.name: [] for one in measured}
-        for one, store in opened:
-            answers[one.kind.name, query.name] = _rounded(store.run(query))
-        for repeat in range(scale.repeats):
-            for one, store in opened[repeat % len(opened) :] + opened[: repeat % len(opened)]:
-                found[one.kind.name].append(timed(store.run, query))
-        for one in measured:
-            one.untouched_s[query.name] = median(found[one.kind.name])
-    for _, store in opened:
-        store.close()
-    for query in QUERIES:
-        different = {
-            name
-            for name, q in answers
-            if q == query.name and answers[name, q] != answers[measured[0].kind.name, q]
-        }
-        if different:
-            raise AssertionError(
-                f"{query.name}: {sorted(different)} answer otherwise than {measured[0].kind.name}"
-            )
-    say("untouched: " + "; ".join(f"{m.kind.name} {_times_of(m)}" for m in measured))
-
-
-def _times_of(measured: Measured) -> str:
-    return ", ".join(f"{name} {seconds(value)}" for name, value in measured.untouched_s.items())
+            _measure(one, scale, share, changed, total, answers, folder, say)
+    return _report(measured, scale, f"{source}, {rows:,} rows")
 
 
 def _rounded(rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
@@ -254,91 +215,37 @@ def _measure(
         shutil.rmtree(touched_folder)
 
 
-def _report(measured: list[Measured], scale: Scale, source: str, say: Say) -> Report:
-    report = Report(SCAN, scale.name, f"Scans after updates ({scale.name}: SF {scale.scale_factor:g})")
-    report.facts = [
-        source,
-        f"Medians of {scale.repeats} or more runs in turns after {UNMEASURED} unmeasured: what a store keeps in memory "
-        f"is warm; first runs: medians of {scale.first_runs}, both tables opened anew before each (the system's cache "
-        "warm)",
-        "Through DuckDB; ratios are to the untouched table in the same turns (0 %: two untouched tables, the noise)",
-    ]
-    report.settings = {one.kind.name: one.kind.settings for one in measured}
-    ours = next((one for one in measured if one.kind.name == "nyala"), None)
-
-    beside = Table(["untouched", *(query.name for query in QUERIES)])
+def _report(measured: list[Measured], scale: Scale, source: str) -> Report:
+    table = Table(["store, query", "untouched", *(f"{share:.0%}" for share in scale.shares)])
     for one in measured:
-        beside.rows.append(
-            [one.kind.name, *(_beside(one.untouched_s[q.name], ours, q.name) for q in QUERIES)]
-        )
-    report.tables.append(("The untouched table beside the peers: seconds, and Nyala's time ÷ theirs", beside))
-
-    for query in QUERIES:
-        table = Table([query.name, *(f"{share:.0%}" for share in scale.shares)])
-        for one in measured:
-            for state in STATES:
+        for query in QUERIES:
+            for state, title in STATES.items():
                 pairs = [one.pairs.get((share, query.name, state)) for share in scale.shares]
-                if any(pairs):
-                    cells = [f"{seconds(p.second_s)} ({times(p.ratio)})" if p else "–" for p in pairs]
-                    table.rows.append([f"{one.kind.name}, {STATES[state]}", *cells])
-        report.tables.append((f"{query.name} with a share of the rows updated: seconds (× untouched)", table))
-
-    costs = Table(["seconds", *(f"{share:.0%}" for share in scale.shares if share)])
-    for one in measured:
-        if one.update_s:
-            shares = [share for share in scale.shares if share]
-            costs.rows.append([f"{one.kind.name}, update", *(seconds(one.update_s.get(s)) for s in shares)])
-            costs.rows.append(
-                [f"{one.kind.name}, compaction", *(seconds(one.settle_s.get(s)) for s in shares)]
-            )
-    report.tables.append(
-        (
-            f"What the update (Nyala: {scale.batch_rows:,} rows a batch, peers: one statement) and compaction took",
-            costs,
-        )
+                known = [pair for pair in pairs if pair]
+                if known and (one.kind.name == "nyala" or "first" not in state):
+                    cells = [times(pair.ratio) if pair else "–" for pair in pairs]
+                    name = f"{one.kind.name}, {query.name} {title}"
+                    table.rows.append([name, seconds(known[0].first_s), *cells])
+        for title, taken in (("the update", one.update_s), ("compaction", one.settle_s)):
+            shares = [seconds(taken.get(share)) for share in scale.shares if share]
+            table.rows.append([f"{one.kind.name}, {title}", "", "", *shares])
+    report = Report(
+        SCAN,
+        f"Scans after updates (SF {scale.scale_factor:g})",
+        f"{source}; a share of the rows has one column updated; the time of Q1, Q6 and a sum of that column ÷ the "
+        "untouched table's, by DuckDB, medians of runs in turns; 0 % compares two untouched tables",
+        table,
     )
+    ours = next((one for one in measured if one.kind.name == "nyala"), None)
     if ours is not None:
-        bounds = {"before": 1.3, "before, first": 1.3, "after": 1.05, "after, first": 1.05}
-        for state, bound in bounds.items():
+        for state, title in STATES.items():
             found = [ours.pairs.get((0.10, query.name, state)) for query in QUERIES]
             worst = max((pair.ratio for pair in found if pair), default=None)
-            text = ", ".join(f"{q.name} {times(p.ratio)}" for q, p in zip(QUERIES, found, strict=True) if p)
+            bound = 1.3 if "before" in state else 1.05
             report.aims.append(
-                Aim(
-                    f"10 % updated, {STATES[state]}: a scan takes at most {bound} × the untouched table's time",
-                    text or "no figure",
-                    None if worst is None else worst <= bound,
-                )
+                at_most(f"10 % updated, {title}: at most {bound} × the untouched", worst, bound)
             )
-    panels = []
-    for query in QUERIES:
-        lines = []
-        for one in measured:
-            for state in ("before", "after"):
-                points = [
-                    (s * 100, one.pairs[s, query.name, state].ratio)
-                    for s in scale.shares
-                    if (s, query.name, state) in one.pairs
-                ]
-                if points:
-                    xs, ys = zip(*points, strict=True)
-                    lines.append(
-                        plot.Series(
-                            f"{one.kind.name}, {state}", xs, ys, state == "after", colour(one.kind.name)
-                        )
-                    )
-        panels.append(plot.Panel(f"{query.name}: time ÷ the untouched table's", lines, aim=(1.3, "1.3 ×")))
-    name = "scan_after_updates.svg" if scale.name == "full" else f"scan_after_updates-{scale.name}.svg"
-    report.plots[name] = plot.figure("Scans after updates of one column", "% of the rows updated", panels)
     return report
-
-
-def _beside(theirs_s: float, ours: Measured | None, query: str) -> str:
-    return (
-        f"{seconds(theirs_s)} ({times(ratio(ours.untouched_s[query], theirs_s))})"
-        if ours
-        else seconds(theirs_s)
-    )
 
 
 if __name__ == "__main__":

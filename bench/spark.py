@@ -18,14 +18,14 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from bench import machine, report
-from bench.measure import percentile
-from bench.parts import Say, ratio, say
-from bench.report import Aim, Report, Table, megabytes, seconds, times
+from bench.parts import Say, say
+from bench.questions import geometric_mean, ratio_of
+from bench.report import Report, Table, at_most, seconds, times
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from bench.spark_steps import Scale
+    from bench.spark_steps import Measured, Scale
 
 PART = "spark"
 NEEDED = {
@@ -33,7 +33,7 @@ NEEDED = {
     "pandas": "PySpark asks for it",
     "sqlglot": "`nyala.spark.sql` asks for it",
 }
-STEPS = ("reads", "updates", "upserts", "feed", "streams", "queries")
+STEPS = ("reads", "updates", "upserts", "streams", "queries")
 
 
 def missing() -> list[str]:
@@ -64,9 +64,8 @@ def main() -> None:
         with session(folder, cores) as spark:
             result = run(spark, scale, folder, say, cores, arguments.steps or STEPS)
         print(result.text(), flush=True)
-        if not arguments.no_write:
-            for path in report.save(result, facts, Path(arguments.results)):
-                say(f"wrote {os.path.relpath(path)}")
+        if scale.name == "full" and not arguments.no_write:
+            say(f"wrote {os.path.relpath(report.save(result, facts, Path(arguments.results)))}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -78,8 +77,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small data, some minutes in all")
     parser.add_argument("--dir", help="folder for the stores (by default the system's for temporary files)")
     parser.add_argument("--results", default=str(report.FOLDER), help="folder of RESULTS.md")
-    parser.add_argument("--no-write", action="store_true", help="print only")
-    own = parser.add_argument_group("other than --quick or the full run (kept as scale `own`)")
+    parser.add_argument("--no-write", action="store_true", help="print only; only full runs are written")
+    own = parser.add_argument_group("other than --quick or the full run (printed, not written)")
     own.add_argument("--scale-factor", type=float, help="TPC-H's, 1 is 6 M rows of lineitem")
     own.add_argument("--repeats", type=int, help="measured runs of each read")
     own.add_argument("--loads", type=int, help="measured runs of each load")
@@ -106,8 +105,6 @@ def run(
             made.read(updated=True)
         if "upserts" in steps:
             made.upsert()
-        if "feed" in steps and "upserts" in steps:
-            made.read_feed()
         if "streams" in steps:
             made.stream()
         if "queries" in steps:
@@ -139,200 +136,53 @@ def _queries(spark: SparkSession, scale: Scale, folder: str, say: Say) -> dict[i
 # ---------------------------------------------------------------------------------------------------- the report
 
 
-def _report(found: object, scale: object, cores: int, java: str) -> Report:
-    from bench.spark_steps import (
-        DELTA,
-        FORMAT,
-        NYALA,
-        PARQUET,
-        PARTITIONS,
-        SESSION,
-        Measured,
-        Scale,
-        ratio_of,
-    )
-    from bench.spark_tpch import PARTITIONED_ROWS, geometric_mean
+def _report(found: Measured, scale: Scale, cores: int, java: str) -> Report:
+    from bench.spark_steps import DELTA, NYALA, PARQUET, READS
 
-    assert isinstance(found, Measured) and isinstance(scale, Scale)
-    made = Report(PART, scale.name, f"Through Spark ({scale.name}: SF {scale.scale_factor:g})")
-    made.facts = [
-        f"{found.source}, {found.rows:,} rows; Spark `local[{cores}]` in one session, {java}",
-        f"Medians of {scale.repeats} reads or more, {scale.loads} loads, in turns; ratios are medians of those of "
-        "neighbours",
-        f"Short reads go on until {scale.enough_s:g} s have gone, the first read for {2 * scale.repeats} rounds; the "
-        f"JVM compiles what they do meanwhile, so what the first {scale.repeats} rounds gave stands beside",
-        "A read's time is that of the whole statement; Nyala takes a new snapshot in each, Parquet's files were listed "
-        "once before",
-    ]
-    made.tables.append(("Bulk load", _loads(found)))
-    for heading, took in (
-        ("Reads", found.reads),
-        (f"Reads after one column of {found.updated_rows:,} rows was updated", found.reads_updated),
-    ):
-        if took:
-            made.tables.append((heading, _reads(took)))
+    table = Table(["", "Parquet, Delta Lake", "Nyala", "Nyala ÷ it"])
+
+    def add(title: str, took: dict[str, list[float]], peer: str = PARQUET) -> None:
+        shown = [seconds(median(took[way])) if took.get(way) else "–" for way in (peer, NYALA)]
+        table.rows.append([title, *shown, times(ratio_of(took, NYALA, peer))])
+
+    add("bulk load", found.loads)
+    for suffix, reads in (("", found.reads), (", after updates", found.reads_updated)):
+        for read in READS:
+            if read.name in reads:
+                add(read.title + suffix, reads[read.name])
     if found.update_s is not None:
-        table = Table([f"one column of {found.updated_rows:,} rows", "seconds"])
-        table.rows.append(["nyala-format, operation update, and flush", seconds(found.update_s)])
-        table.rows.append(["parquet, all written anew", seconds(found.rewrite_s)])
-        made.tables.append(("The update", table))
-    if found.upserts:
-        table = Table(
-            ["upsert", "rows", NYALA, FORMAT, DELTA, "deltalake ÷ nyala", "deltalake ÷ nyala-format"]
+        table.rows.append(
+            [f"update of one column in {found.updated_rows:,} rows", "–", seconds(found.update_s), "–"]
         )
-        for share, one in found.upserts.items():
-            cells = [seconds(_median(one.took.get(way))) for way in (NYALA, FORMAT, DELTA)]
-            ratios = [times(ratio_of(one.took, DELTA, way)) for way in (NYALA, FORMAT)]
-            table.rows.append([f"{share:.0%}", f"{one.rows:,}", *cells, *ratios])
-        made.tables.append(("Upserts of whole rows, one in ten of them new", table))
-    if found.feed_s:
-        table = Table(["change feed", "rows", "seconds", "rows a second"])
-        for name, took_s in found.feed_s.items():
-            table.rows.append(
-                [name, f"{found.feed_rows:,}", seconds(took_s), f"{found.feed_rows / took_s:,.0f}"]
-            )
-        made.tables.append(("Change feed of all upserts, each row made", table))
-    if found.streams:
-        made.tables.append(("Streaming sinks", _streams(found)))
-    if found.queries:
-        made.tables.append(("TPC-H's 22 queries", _asked(found.queries)))
-    mean = geometric_mean(found.queries)
-    made.aims.append(
-        Aim(
-            "TPC-H's 22 queries, by nyala.spark.sql: geometric mean at most 1.0 × Parquet's time",
-            times(mean),
-            None if mean is None else mean <= 1.0,
-        )
+    for share, one in found.upserts.items():
+        add(f"upsert of {share:.0%}, {one.rows:,} rows (Delta Lake)", one.took, DELTA)
+    for size in dict.fromkeys(size for size, _ in found.streams):
+        batches = {
+            sink: [s for one in found.streams[size, sink] for s in one.batches_s] for sink in (NYALA, PARQUET)
+        }
+        add(f"stream, a micro-batch, {size}", batches)
+    mean = geometric_mean(ratio_of(took, NYALA, PARQUET) for took in found.queries.values())
+    ratios = [f"Q{number} {ratio_of(took, NYALA, PARQUET):.2f}" for number, took in found.queries.items()]
+    made = Report(
+        PART,
+        f"Through Spark (SF {scale.scale_factor:g})",
+        f"{found.source}, {found.rows:,} rows; Spark `local[{cores}]` in one session, {java}; medians in turns, of "
+        f"whole statements; the 22 queries ÷ Parquet: {', '.join(ratios) or 'not measured'}",
+        table,
     )
-
-    for title, key, limit in (
-        ("all columns", "all", 1.5),
-        ("one column, each row made", "one", 1.5),
-        ("one column, summed", "sum", 1.5),
-        ("key range", "range", 0.5),
-        ("one hash-pruned key", "key", 0.5),
-    ):
-        both = [took.get(key, {}) for took in (found.reads, found.reads_updated)]
-        ratios = [ratio_of(took, NYALA, PARQUET) for took in both]
-        first = [ratio_of(took, NYALA, PARQUET, scale.repeats) for took in both]
-        beside = [ratio_of(took, FORMAT, PARQUET) for took in both]
-        text = f"{times(ratios[0])}, after updates {times(ratios[1])}"
-        if max(len(took.get(NYALA, ())) for took in both) > scale.repeats:
-            text += f" (first {scale.repeats} rounds {times(first[0])} and {times(first[1])})"
-        text += f'; for comparison format("nyala") {times(beside[0])} and {times(beside[1])}'
-        worst = max((value for value in ratios if value is not None), default=None)
-        made.aims.append(
-            Aim(
-                f"{title}, by nyala.spark.sql: at most {limit} × Parquet's time",
-                text,
-                None if worst is None else worst <= limit,
-            )
-        )
+    made.aims.append(at_most("TPC-H's 22 queries: geometric mean at most Parquet's time", mean, 1.0))
+    for key, limit in (("all", 1.5), ("one", 1.5), ("sum", 1.5), ("range", 0.5), ("key", 0.5)):
+        title = next(read.title for read in READS if read.name == key)
+        both = [ratio_of(took.get(key, {}), NYALA, PARQUET) for took in (found.reads, found.reads_updated)]
+        worst = max((value for value in both if value is not None), default=None)
+        shown = f"{times(both[0])}, after updates {times(both[1])}"
+        made.aims.append(at_most(f"{title}: at most {limit} × Parquet's time", worst, limit, shown))
     small = found.upserts.get(0.01)
-    quicker = {way: ratio_of(small.took, DELTA, way) if small else None for way in (NYALA, FORMAT)}
-    best = max((value for value in quicker.values() if value is not None), default=None)
-    made.aims.append(
-        Aim(
-            "upsert of 1 %: at least 10 × faster than deltalake's merge",
-            f"nyala.spark.upsert {times(quicker[NYALA])}, df.write {times(quicker[FORMAT])}",
-            None if best is None else best >= 10,
-        )
-    )
-    speeds = {way: ratio_of(found.loads, PARQUET, way) for way in (NYALA, FORMAT)}
-    best = max((value for value in speeds.values() if value is not None), default=None)
-    made.aims.append(
-        Aim(
-            "bulk load: at least 0.5 × the speed of writing Parquet",
-            f"nyala.spark.load {times(speeds[NYALA])}, df.write {times(speeds[FORMAT])}",
-            None if best is None else best >= 0.5,
-        )
-    )
-    made.settings = {
-        "session": ", ".join(f"{name} {value}" for name, value in SESSION.items()),
-        NYALA: f'hash(l_orderkey) in {PARTITIONS}, durability "commit", maintenance off; `nyala.spark.sql`, `.load`, '
-        "`.upsert`",
-        FORMAT: '`format("nyala")` with options columns and where; `df.write` of an insert, or an upsert',
-        PARQUET: "Snappy, Spark's defaults; not synced",
-        "the 22 queries": f"tables of {PARTITIONED_ROWS:,} rows and more hash-partitioned in {PARTITIONS} by the first "
-        "column of the key, compacted",
-        DELTA: "merge by key of Arrow tables, default writer settings, without Spark; new files are synced after each "
-        "commit, and that time counts",
-    }
+    quicker = ratio_of(small.took, NYALA, DELTA) if small else None
+    made.aims.append(at_most("upsert of 1 %: at most 0.1 × the time of deltalake's merge", quicker, 0.1))
+    loads = ratio_of(found.loads, NYALA, PARQUET)
+    made.aims.append(at_most("bulk load: at most 2 × the time of writing Parquet", loads, 2.0))
     return made
-
-
-def _loads(found: object) -> Table:
-    from bench.spark_steps import FORMAT, NYALA, PARQUET, Measured, ratio_of
-
-    assert isinstance(found, Measured)
-    table = Table(["load", "seconds", "rows a second", "speed ÷ Parquet's", "bytes"])
-    names = {NYALA: "nyala.spark.load", FORMAT: "df.write, insert", PARQUET: "parquet"}
-    for way, name in names.items():
-        took_s = median(found.loads[way])
-        cells = [seconds(took_s), f"{found.rows / took_s:,.0f}", times(ratio_of(found.loads, PARQUET, way))]
-        table.rows.append([name, *cells, megabytes(found.disk_bytes.get(way))])
-    table.rows.append(["(the source read, each row made)", seconds(found.read_source_s), "", "", ""])
-    return table
-
-
-def _reads(took: dict[str, dict[str, list[float]]]) -> Table:
-    from bench.spark_steps import FORMAT, NYALA, PARQUET, READS, ratio_of
-
-    table = Table(["read", PARQUET, "nyala.spark.sql", "÷ Parquet", 'format("nyala")', "÷ Parquet"])
-    for read in READS:
-        mine = took.get(read.name)
-        if mine is None:
-            continue
-        table.rows.append(
-            [
-                read.title,
-                seconds(median(mine[PARQUET])),
-                seconds(median(mine[NYALA])),
-                times(ratio_of(mine, NYALA, PARQUET)),
-                seconds(median(mine[FORMAT])),
-                times(ratio_of(mine, FORMAT, PARQUET)),
-            ]
-        )
-    return table
-
-
-def _asked(took: dict[int, dict[str, list[float]]]) -> Table:
-    from bench.spark_steps import NYALA, PARQUET, ratio_of
-
-    table = Table(["query", PARQUET, "nyala.spark.sql", "÷ Parquet"])
-    for number, mine in took.items():
-        cells = [seconds(median(mine[way])) for way in (PARQUET, NYALA)]
-        table.rows.append([f"Q{number}", *cells, times(ratio_of(mine, NYALA, PARQUET))])
-    return table
-
-
-def _streams(found: object) -> Table:
-    from bench.spark_steps import NYALA, PARQUET, Measured
-
-    assert isinstance(found, Measured)
-    table = Table(
-        ["stream", "rows a micro-batch", "rows a second", "latency p50", "latency worst", "÷ Parquet"]
-    )
-    for (size, sink), runs in found.streams.items():
-        latencies = [took for one in runs for took in one.batches_s]
-        rows = sum(one.rows for one in runs)
-        beside = percentile([t for one in found.streams[size, PARQUET] for t in one.batches_s], 0.5)
-        p50 = percentile(latencies, 0.5)
-        table.rows.append(
-            [
-                f"{size}, into {sink}",
-                f"{rows / len(latencies):,.0f}",
-                f"{rows / sum(latencies):,.0f}",
-                seconds(p50),
-                seconds(max(latencies)),
-                times(ratio(p50, beside)) if sink == NYALA else "",
-            ]
-        )
-    return table
-
-
-def _median(values: Sequence[float] | None) -> float | None:
-    return median(values) if values else None
 
 
 if __name__ == "__main__":

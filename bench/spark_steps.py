@@ -1,11 +1,10 @@
 """What `bench.spark` measures, step by step, in one Spark session: each step in turns with what stands beside it.
 
-    source (Parquet)  ──►  load  ──►  reads  ──►  5 % of the rows updated  ──►  reads  ──►  upserts  ──►  change feed
+    source (Parquet)  ──►  load  ──►  reads  ──►  5 % of the rows updated  ──►  reads  ──►  upserts
                                                                                            streaming sinks
     TPC-H's tables    ──►  the 22 queries (`spark_tpch`)
 
-Ways: `nyala` is what `nyala.spark` has (`nyala.spark.sql`, `.load`, `.upsert`), `nyala-format` Spark's own words
-(`spark.read.format("nyala")`, `df.write.format("nyala")`), `parquet` Spark over Snappy Parquet of the same rows,
+Ways: `nyala` is `nyala.spark` (`.sql`, `.load`, `.upsert`), `parquet` Spark over Snappy Parquet of the same rows,
 `deltalake` the Python package on Arrow, without Spark. Answers are compared: a fast wrong one ends the run.
 """
 
@@ -14,12 +13,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +28,7 @@ import nyala
 from bench import data
 from bench.measure import in_rounds, timed
 from bench.parts import Say
+from bench.questions import ratio_of
 from bench.report import seconds, times
 from bench.scan_after_updates import QUERIES
 from bench.stores import Options
@@ -40,10 +38,9 @@ if TYPE_CHECKING:
 
 Seconds = dict[str, list[float]]
 
-NYALA, FORMAT, PARQUET, DELTA = "nyala", "nyala-format", "parquet", "deltalake"
+NYALA, PARQUET, DELTA = "nyala", "parquet", "deltalake"
 PARTITIONS = 4
 UPDATED_SHARE = 0.05
-STARTS = 3  # of a stream, before the machine is taken to be too busy for one
 NEW_SHARE = 0.1  # of the rows of an upsert, those whose key is not there yet
 
 
@@ -78,7 +75,6 @@ QUICK = Scale("quick", 0.1, 5, batch_rows=30_000, enough_s=2.0)
 class Read:
     """A question over a table `{t}`; with `{key}`, `{upper}` for a key of the round.
 
-    columns, where: what `format("nyala")`, which Spark tells neither, is told by its options.
     delivered: each row is made and thrown away (Spark's `noop`), nothing computed; else the answer is collected.
     longer: times the rounds of the others. The first question of a session is asked while the JVM still compiles.
     """
@@ -86,8 +82,6 @@ class Read:
     name: str
     title: str
     text: str
-    columns: tuple[str, ...] = ()
-    where: str | None = None
     delivered: bool = False
     longer: int = 1
 
@@ -101,25 +95,18 @@ def _over(text: str) -> str:
 
 READS = (
     Read("all", "all columns, each row made", "SELECT * FROM {t}", delivered=True, longer=2),
-    Read("one", "one column, each row made", "SELECT l_quantity FROM {t}", ("l_quantity",), delivered=True),
-    Read("sum", "one column, summed", "SELECT sum(l_quantity) FROM {t}", ("l_quantity",)),
-    Read("Q1", "TPC-H Q1", _over(_Q1.sql), tuple(_Q1.columns), _Q1.where),
-    Read("Q6", "TPC-H Q6", _over(_Q6.sql), tuple(_Q6.columns), _Q6.where),
+    Read("one", "one column, each row made", "SELECT l_quantity FROM {t}", delivered=True),
+    Read("sum", "one column, summed", "SELECT sum(l_quantity) FROM {t}"),
+    Read("Q1", "TPC-H Q1", _over(_Q1.sql)),
+    Read("Q6", "TPC-H Q6", _over(_Q6.sql)),
     Read(
         "range",
         "key range (0.1 % of the keys), summed",
         "SELECT count(*), sum(l_quantity), sum(l_extendedprice), max(l_shipdate) FROM {t} "
         "WHERE l_orderkey BETWEEN {key} AND {upper}",
-        ("l_orderkey", "l_quantity", "l_extendedprice", "l_shipdate"),
-        "l_orderkey BETWEEN {key} AND {upper}",
     ),
-    Read(
-        "key",
-        "one key of the hash column, all columns",
-        "SELECT * FROM {t} WHERE l_orderkey = {key}",
-        where="l_orderkey = {key}",
-    ),
-)  # fmt: skip
+    Read("key", "one key of the hash column, all columns", "SELECT * FROM {t} WHERE l_orderkey = {key}"),
+)
 
 
 @dataclass
@@ -145,17 +132,12 @@ class Measured:
 
     source: str = ""
     rows: int = 0
-    read_source_s: float = 0.0
     loads: Seconds = field(default_factory=dict)
-    disk_bytes: dict[str, int] = field(default_factory=dict)
     reads: dict[str, Seconds] = field(default_factory=dict)
     reads_updated: dict[str, Seconds] = field(default_factory=dict)
     updated_rows: int = 0
     update_s: float | None = None
-    rewrite_s: float | None = None
     upserts: dict[float, Upserts] = field(default_factory=dict)
-    feed_rows: int = 0
-    feed_s: dict[str, float] = field(default_factory=dict)
     streams: dict[tuple[str, str], list[Stream]] = field(default_factory=dict)
     queries: dict[int, Seconds] = field(default_factory=dict)
 
@@ -220,7 +202,7 @@ class Steps:
         self.say(f"{self.found.source}: {self.found.rows:,} rows")
 
     def load(self) -> None:
-        """The same rows into Parquet, and into Nyala both ways: `t`, `u` by `nyala.spark.load`, `w` by `df.write`."""
+        """The same rows into Parquet, and into Nyala twice: `t` is read and updated, `u` upserted."""
         import nyala.spark as ns
 
         df = self.spark.read.parquet(self.source)
@@ -234,48 +216,29 @@ class Steps:
         if self.scale.warm:  # all code paths once, so that no round has to translate them
             into_parquet("warm", few)
             ns.load(few, self._table("warm"))
-            self._write(few, "warm", "upsert")
             self.db.drop_table("warm")
-        self.found.read_source_s = median(timed(_deliver, df) for _ in range(self.scale.loads))
         made: list[str] = []
 
         def load(number: int) -> None:
             made.append(f"loaded{number}")
             assert ns.load(df, self._table(made[-1])).inserted == self.found.rows
 
-        def write(number: int) -> None:
-            made.append(f"written{number}")
-            self._table(made[-1])
-            self._write(df, made[-1], "insert")
-
         def parquet(number: int) -> None:
             self.parquet = into_parquet(f"parquet{number}", df)
 
         rounds = self.scale.loads
-        self.found.loads = in_rounds({NYALA: load, FORMAT: write, PARQUET: parquet}, rounds, warm=0)
-        self.names = {"t": f"loaded{rounds - 1}", "w": f"written{rounds - 1}", "u": "loaded0"}
+        rounds = self.scale.loads
+        self.found.loads = in_rounds({NYALA: load, PARQUET: parquet}, rounds, warm=0)
         if rounds == 1:
             load(1)
-            self.names["u"] = "loaded1"
+        self.names = {"t": made[-1], "u": made[0]}
         for name in set(made) - set(self.names.values()):
             self.db.drop_table(name)
-        self.found.disk_bytes = {
-            NYALA: self.db[self.names["t"]].stats()["bytes"],
-            PARQUET: _bytes_of(self.parquet),
-        }
         self.say(f"load: {_shown(self.found.loads)}")
 
     def _table(self, name: str) -> Any:
         return self.db.create_table(
             name, self.schema, data.LINEITEM_KEY, [nyala.hash_partition("l_orderkey", buckets=PARTITIONS)]
-        )
-
-    def _write(self, df: DataFrame, table: str, operation: str) -> None:
-        (
-            df.write.format("nyala")
-            .options(path=self.store, table=table, operation=operation)
-            .mode("append")
-            .save()
         )
 
     # ------------------------------------------------------------------------------------------------ reads
@@ -289,7 +252,6 @@ class Steps:
                 continue
             ways = {
                 NYALA: lambda number, read=read: self._ask_nyala(read, number),
-                FORMAT: lambda number, read=read: self._ask_format(read, number),
                 PARQUET: lambda number, read=read: self._ask_parquet(read, number),
             }
             answers = {name: _rounded(way(255) or []) for name, way in ways.items()}
@@ -309,16 +271,6 @@ class Steps:
 
         text = self._of_round(read.text, number).replace("{t}", self.names["t"])
         return _answer(ns.sql(self.spark, text, store=self.store), read)
-
-    def _ask_format(self, read: Read, number: int) -> list[Any] | None:
-        options = {"path": self.store, "table": self.names["t"]}
-        if read.columns:
-            options["columns"] = ",".join(read.columns)
-        if read.where:
-            options["where"] = self._of_round(read.where, number)
-        self.spark.read.format("nyala").options(**options).load().createOrReplaceTempView("bench_format")
-        text = self._of_round(read.text, number).replace("{t}", "bench_format")
-        return _answer(self.spark.sql(text), read)
 
     def _ask_parquet(self, read: Read, number: int) -> list[Any] | None:
         text = self._of_round(read.text, number).replace("{t}", "bench_parquet")
@@ -343,9 +295,7 @@ class Steps:
 
         self.found.update_s = timed(change)
         new = F.when(mine, raised).otherwise(F.col("l_quantity"))
-        self.found.rewrite_s = timed(
-            lambda: df.withColumn("l_quantity", new).write.mode("overwrite").parquet(path)
-        )
+        df.withColumn("l_quantity", new).write.mode("overwrite").parquet(path)
         shutil.rmtree(self.parquet)
         self.parquet = path
         self.say(f"{self.found.updated_rows:,} rows updated in {seconds(self.found.update_s)}")
@@ -353,10 +303,9 @@ class Steps:
     # ------------------------------------------------------------------------------------------------ upserts
 
     def upsert(self) -> None:
-        """Whole rows, most with keys that are there: by `nyala.spark.upsert`, by `df.write`, by Delta Lake's merge."""
+        """Whole rows, most with keys that are there: by `nyala.spark.upsert` and by Delta Lake's merge."""
         import nyala.spark as ns
 
-        self.moment = self.db.now()
         if importlib.util.find_spec("deltalake") is None:
             self.say("deltalake is left out: deltalake is not installed (`make bench-spark` installs it)")
         else:
@@ -375,10 +324,7 @@ class Steps:
             def one(round: int, batches: Sequence[str] = batches) -> None:
                 ns.upsert(of(batches[round + warm]), self.db[self.names["u"]])
 
-            def other(round: int, batches: Sequence[str] = batches) -> None:
-                self._write(of(batches[round + warm]), self.names["w"], "upsert")
-
-            ways: dict[str, Callable[[int], Any]] = {NYALA: one, FORMAT: other}
+            ways: dict[str, Callable[[int], Any]] = {NYALA: one}
             if self._delta is not None:
                 ways[DELTA] = lambda round, batches=batches: self._merge(batches[round + warm])
             took = in_rounds(ways, rounds, warm, -warm)
@@ -426,39 +372,17 @@ class Steps:
         return os.path.join(self.folder, f"upsert{number}")
 
     def _compare_upserts(self) -> None:
-        tables = [self.db[self.names[name]].scan(["l_quantity"]).to_arrow() for name in ("u", "w")]
-        if self._delta is not None:
-            tables.append(self._delta._table.to_pyarrow_dataset().to_table(columns=["l_quantity"]))
+        if self._delta is None:
+            return
+        tables = [
+            self.db[self.names["u"]].scan(["l_quantity"]).to_arrow(),
+            self._delta._table.to_pyarrow_dataset().to_table(columns=["l_quantity"]),
+        ]
         answers = [(table.num_rows, pc.sum(table.column(0)).as_py()) for table in tables]
         if len(set(answers)) != 1:
             raise AssertionError(f"after the same upserts the tables differ: {answers}")
 
-    # ------------------------------------------------------------------------------------------------ feed, streams
-
-    def read_feed(self) -> None:
-        """The changes of all upserts: as one batch, and as a stream."""
-        options = {
-            "path": self.store,
-            "table": self.names["w"],
-            "changes": "true",
-            "startingTimestamp": str(self.moment),
-        }
-
-        def batch() -> None:
-            _deliver(self.spark.read.format("nyala").options(**options).load())
-
-        def stream() -> None:
-            feed = self.spark.readStream.format("nyala").options(**options).load()
-            made = self._run_stream(feed.writeStream.format("noop"), "feed")
-            self.found.feed_rows = made.rows
-
-        took = in_rounds(
-            {"batch": lambda _: batch(), "stream": lambda _: stream()},
-            max(1, self.scale.repeats // 3),
-            self.scale.warm,
-        )
-        self.found.feed_s = {name: median(values) for name, values in took.items()}
-        self.say(f"change feed of {self.found.feed_rows:,} rows: {_shown(took)}")
+    # ------------------------------------------------------------------------------------------------ streams
 
     def stream(self) -> None:
         """Micro-batches, each a file of Parquet, into Nyala and into Parquet, in turns."""
@@ -492,39 +416,12 @@ class Steps:
         return made
 
     def _run_stream(self, writer: Any, name: str) -> Stream:
-        from pyspark.errors import StreamingQueryException
-
         checkpoint = os.path.join(self.folder, f"checkpoint-{name}")
-        shutil.rmtree(checkpoint, ignore_errors=True)
-        progress: list[Any] = []
-
-        def run() -> bool:
-            """False: Spark gave up on a Python that did not start within its ten seconds; the checkpoint goes on."""
-            query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-            try:
-                query.awaitTermination()
-            except StreamingQueryException as error:
-                if "failed to connect back" not in str(error):
-                    raise
-                return False
-            finally:
-                progress.extend(query.recentProgress)
-            return True
-
-        for _ in range(STARTS):
-            begin_s = time.perf_counter()
-            if run():
-                break
-            self.say(f"{name}: the machine is too busy to start a Python; once more")
-        else:
-            raise RuntimeError(f"{name}: no Python worker started in {STARTS} attempts")
-        took_s = time.perf_counter() - begin_s
-        filled = [p for p in progress if p["numInputRows"]]
-        return Stream(
-            sum(p["numInputRows"] for p in filled),
-            took_s,
-            [p["durationMs"]["triggerExecution"] / 1000 for p in filled],
-        )
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+        filled = [p for p in query.recentProgress if p["numInputRows"]]
+        batches_s = [p["durationMs"]["triggerExecution"] / 1000 for p in filled]
+        return Stream(sum(p["numInputRows"] for p in filled), sum(batches_s), batches_s)
 
 
 # ---------------------------------------------------------------------------------------------------- small things
@@ -562,18 +459,6 @@ def _first_slices(path: str, rows: int, count: int) -> Iterator[pa.Table]:
             return
         made += 1
         yield pa.Table.from_batches([batch])
-
-
-def _bytes_of(folder: str) -> int:
-    return sum(path.stat().st_size for path in Path(folder).iterdir())
-
-
-def ratio_of(
-    took: Mapping[str, Sequence[float]], one: str, other: str, rounds: int | None = None
-) -> float | None:
-    """The median of the ratios of neighbours, of all rounds or the first."""
-    pairs = list(zip(took.get(one, ()), took.get(other, ()), strict=False))[:rounds]
-    return median(a / b for a, b in pairs) if pairs else None
 
 
 def _shown(took: Seconds) -> str:

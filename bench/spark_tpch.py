@@ -7,7 +7,6 @@ answers are compared: a fast wrong one ends the run. A time is that of the whole
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,8 @@ import pyarrow.parquet as pq
 import nyala
 from bench.measure import in_rounds
 from bench.parts import Say
-from bench.questions import same
-from bench.spark_steps import NYALA, PARQUET, PARTITIONS, Seconds, ratio_of
+from bench.questions import ratio_of, same
+from bench.spark_steps import NYALA, PARQUET, PARTITIONS, Seconds
 from bench.tpch_queries import KEYS, QUERIES
 
 if TYPE_CHECKING:
@@ -69,9 +68,3 @@ def ask(
         found[number] = in_rounds(ways, repeats, warm=0)
         say(f"Q{number}: {ratio_of(found[number], NYALA, PARQUET):.2f} × Parquet")
     return found
-
-
-def geometric_mean(found: Mapping[int, Seconds]) -> float | None:
-    """Of the ratios to Parquet. None: nothing was asked."""
-    ratios = [ratio for took in found.values() if (ratio := ratio_of(took, NYALA, PARQUET)) is not None]
-    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None

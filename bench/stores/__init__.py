@@ -1,8 +1,8 @@
 """Nyala and its peers behind one face, so that each benchmark is written once.
 
 Every store is given the same Arrow data, keeps one table with a primary key in a folder of its own, and is set so
-that a write which has returned survives a loss of power. `SETTINGS` of each module says what was set; the report
-prints it. A peer that is not installed is named and left out, never a failing import.
+that a write which has returned survives a loss of power: `SETTINGS` of each module says how. A peer that is not
+installed is named and left out.
 """
 
 from __future__ import annotations
@@ -99,12 +99,6 @@ class Kind:
         ).open_store
         return make(folder, options)
 
-    @property
-    def settings(self) -> str:
-        """One sentence for the report."""
-        text: str = importlib.import_module(f"bench.stores.{self.module}").SETTINGS
-        return text
-
 
 SCAN, NARROW, MIXED, HOT = "scan_after_updates", "narrow_update", "mixed_load", "hot_rows"
 INGEST, TPCH, SIZES = "ingest_lookup", "tpch", "sizes"
@@ -112,12 +106,9 @@ INGEST, TPCH, SIZES = "ingest_lookup", "tpch", "sizes"
 KINDS: Final = (
     Kind("nyala", "nyala_store", "nyala", frozenset({SCAN, NARROW, MIXED, HOT, INGEST, TPCH, SIZES})),
     Kind("sqlite", "sqlite_store", "sqlite3", frozenset({NARROW, MIXED, HOT, INGEST})),
-    Kind("duckdb", "duckdb_store", "duckdb", frozenset({SCAN, NARROW, MIXED, HOT, INGEST, TPCH, SIZES})),
-    Kind("lance", "lance_store", "lance", frozenset({SCAN, NARROW, MIXED, HOT, INGEST})),
-    Kind("lance-memwal", "lance_memwal_store", "lance", frozenset({MIXED, HOT, INGEST})),
+    Kind("duckdb", "duckdb_store", "duckdb", frozenset({SCAN, NARROW, MIXED, HOT, INGEST, SIZES})),
     Kind("deltalake", "delta_store", "deltalake", frozenset({SCAN, NARROW, MIXED, HOT, INGEST})),
-    Kind("parquet", "parquet_store", "pyarrow", frozenset({SCAN, NARROW, INGEST, TPCH, SIZES})),
-    Kind("iceberg", "iceberg_store", "pyiceberg", frozenset({INGEST})),
+    Kind("parquet", "parquet_store", "pyarrow", frozenset({NARROW, INGEST, TPCH, SIZES})),
 )
 
 
@@ -138,8 +129,3 @@ def choose(part: str, names: Sequence[str] | None, say: Callable[[str], None]) -
 def sql_engine() -> Any:
     """One DuckDB connection of this process, for stores whose rows reach it as Arrow."""
     return importlib.import_module("duckdb").connect()
-
-
-def colour(name: str) -> int:
-    """The same colour for a store in all plots."""
-    return [kind.name for kind in KINDS].index(name)

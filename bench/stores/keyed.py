@@ -6,7 +6,6 @@ and the report has a dash. A read is done when its rows are there as what that s
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -15,12 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import nyala
-from bench.stores import Options
 from bench.stores.delta_store import DeltaStore
 from bench.stores.duckdb_store import DuckdbStore
-from bench.stores.iceberg_store import IcebergStore
-from bench.stores.lance_memwal_store import LanceMemWalStore
-from bench.stores.lance_store import LanceStore
 from bench.stores.parquet_store import ParquetStore
 from bench.stores.sqlite_store import SqliteStore
 
@@ -53,17 +48,10 @@ class Keyed(Protocol):
 class KeyedNyala:
     overhead_s = 0.0
 
-    def __init__(self, folder: str, buckets: int = 0, memory_limit: int | str = "4GB") -> None:
-        self._folder, self._buckets = folder, buckets
-        self._open(memory_limit)
-
-    def _open(self, memory_limit: int | str) -> None:
-        self.db = nyala.connect(self._folder, memory_limit=memory_limit)
-        self.table: Any = self.db["t"] if "t" in self.db else None
-
-    def reopen(self, memory_limit: int | str) -> None:
-        self.db.close()
-        self._open(memory_limit)
+    def __init__(self, folder: str, buckets: int = 0) -> None:
+        self._buckets = buckets
+        self.db = nyala.connect(folder, memory_limit="4GB")
+        self.table: Any = None
 
     def load(self, table: pa.Table, key: Sequence[str]) -> None:
         by = [nyala.hash_partition(key[0], buckets=self._buckets)] if self._buckets else []
@@ -91,11 +79,8 @@ class KeyedNyala:
         return found.num_rows
 
     def key_range(self, column: str, lower: int, upper: int) -> int:
-        rows: pa.Table = self.scan_of(column, lower, upper).to_arrow()
+        rows: pa.Table = self.table.scan(where=f"{column} BETWEEN {lower} AND {upper}").to_arrow()
         return rows.num_rows
-
-    def scan_of(self, column: str, lower: int, upper: int) -> Any:
-        return self.table.scan(where=f"{column} BETWEEN {lower} AND {upper}")
 
     def count(self) -> int:
         return len(self.table)
@@ -105,21 +90,6 @@ class KeyedNyala:
 
 
 class KeyedSqlite(SqliteStore):
-    def open_loaded(self, key: Sequence[str], cache_bytes: int | None) -> None:
-        """A table that another process has loaded."""
-        self._key = list(key)
-        if cache_bytes is not None:
-            self._con.execute(f"PRAGMA cache_size=-{cache_bytes // 1024}")
-
-    def key_index_bytes(self) -> int | None:
-        """Of the primary key's index; None where this SQLite cannot tell."""
-        text = "SELECT sum(pgsize) FROM dbstat WHERE name = 'sqlite_autoindex_t_1'"
-        try:
-            found: int | None = self._con.execute(text).fetchone()[0]
-        except sqlite3.OperationalError:
-            return None
-        return found
-
     def load(self, table: pa.Table, key: Sequence[str]) -> None:
         """In parts: SQLite knows neither decimals nor dates, and a copy of the whole table would be its peak memory."""
         step = 500_000
@@ -188,77 +158,6 @@ class KeyedDuckdb(DuckdbStore):
         return int(self._con.execute("SELECT count(*) FROM t").fetchone()[0])
 
 
-class KeyedLance(LanceStore):
-    def _rows(self, filter: str) -> pa.Table:
-        rows: pa.Table = self._ds.to_table(filter=filter)
-        return rows
-
-    def insert(self, rows: pa.Table) -> None:
-        """By merge_insert, which alone looks whether the key is there."""
-        self._ds.merge_insert(self._key).when_not_matched_insert_all().execute(rows)
-        self._ds = self._lance.dataset(self._folder)
-        self._sync()
-
-    def delete(self, keys: pa.Table) -> None:
-        merge = self._ds.merge_insert(self._key)
-        if not hasattr(merge, "when_matched_delete"):
-            raise NotImplementedError("this Lance has no delete by key")
-        merge.when_matched_delete().execute(keys)
-        self._ds = self._lance.dataset(self._folder)
-        self._sync()
-
-    def get(self, key: Row) -> bool:
-        return self._rows(" AND ".join(f"{n} = {v}" for n, v in key.items())).num_rows > 0
-
-    def get_many(self, keys: pa.Table) -> int:
-        return _those(self._rows(_in(keys)), keys)
-
-    def key_range(self, column: str, lower: int, upper: int) -> int:
-        return self._rows(f"{column} >= {lower} AND {column} <= {upper}").num_rows
-
-    def count(self) -> int:
-        return int(self._ds.count_rows())
-
-
-class KeyedLanceMemWal(LanceMemWalStore):
-    not_shown = 0  # rows that its scanner did not show at the end, and the table has
-
-    def open_loaded(self) -> None:
-        """A table that another process has loaded."""
-        self._open_shard()
-
-    def _rows(self, filter: str) -> pa.Table:
-        rows: pa.Table = self._writer.lsm_scanner().filter(filter).to_table()
-        return rows
-
-    def insert(self, rows: pa.Table) -> None:
-        """A put: nothing looks whether the key is there."""
-        self.upsert(rows)
-
-    def update(self, rows: pa.Table) -> None:
-        raise NotImplementedError("a put takes whole rows only")
-
-    def delete(self, keys: pa.Table) -> None:
-        raise NotImplementedError("the writer has no deletes")
-
-    def get(self, key: Row) -> bool:  # type: ignore[override]
-        return self._rows(" AND ".join(f"{n} = {v}" for n, v in key.items())).num_rows > 0
-
-    def get_many(self, keys: pa.Table) -> int:
-        return _those(self._rows(_in(keys)), keys)
-
-    def key_range(self, column: str, lower: int, upper: int) -> int:
-        return self._rows(f"{column} >= {lower} AND {column} <= {upper}").num_rows
-
-    def count(self) -> int:
-        """After its SSTables were merged into the table: before that its scanner may not show all of them."""
-        shown = int(self._writer.lsm_scanner().project(self._key).to_table().num_rows)
-        self.settle()
-        there = int(self._ds.count_rows())
-        self.not_shown = there - shown
-        return there
-
-
 class KeyedDelta(DeltaStore):
     def insert(self, rows: pa.Table) -> None:
         """By merge, which alone looks whether the key is there."""
@@ -293,23 +192,10 @@ class KeyedDelta(DeltaStore):
 class KeyedParquet(ParquetStore):
     """Takes part in the load only."""
 
-    def insert(self, rows: pa.Table) -> None:
+    def _cannot(self, *arguments: Any) -> Any:
         raise NotImplementedError
 
-    def delete(self, keys: pa.Table) -> None:
-        raise NotImplementedError
-
-    def update(self, rows: pa.Table) -> None:
-        raise NotImplementedError
-
-    def get(self, key: Row) -> bool:
-        raise NotImplementedError
-
-    def get_many(self, keys: pa.Table) -> int:
-        raise NotImplementedError
-
-    def key_range(self, column: str, lower: int, upper: int) -> int:
-        raise NotImplementedError
+    insert = delete = update = upsert = get = get_many = key_range = _cannot
 
     def count(self) -> int:
         return int(pq.read_metadata(self._path).num_rows)
@@ -317,21 +203,14 @@ class KeyedParquet(ParquetStore):
 
 def open_keyed(name: str, folder: str) -> Keyed:
     """By the name in `KINDS`; `nyala-hash4` is Nyala in four hash partitions."""
-    options = Options()
     if name.startswith("nyala"):
         return KeyedNyala(folder, 4 if name == "nyala-hash4" else 0)
     if name == "sqlite":
         return KeyedSqlite(folder)
     if name == "duckdb":
         return KeyedDuckdb(folder)
-    if name == "lance":
-        return KeyedLance(folder, options)
-    if name == "lance-memwal":
-        return KeyedLanceMemWal(folder, options)
     if name == "deltalake":
         return KeyedDelta(folder)
-    if name == "iceberg":
-        return IcebergStore(folder)
     assert name == "parquet"
     return KeyedParquet(folder)
 
@@ -353,11 +232,6 @@ def _equal(names: Any) -> str:
 
 def _same(names: Sequence[str]) -> str:
     return " AND ".join(f't."{name}" = given."{name}"' for name in names)
-
-
-def _in(keys: pa.Table) -> str:
-    values = ", ".join(map(str, keys.column(0).unique().to_pylist()))
-    return f"{keys.column_names[0]} IN ({values})"
 
 
 def _those(rows: pa.Table, keys: pa.Table) -> int:

@@ -109,11 +109,5 @@ class NyalaStore:
         self._db.close()
 
 
-def base_files(db: Any, table: str) -> list[str]:
-    """The paths of the base files of a table's rowsets."""
-    tablets = db._root().table(table).tablets
-    return [os.path.join(db.path, rowset.meta.path) for tablet in tablets for rowset in tablet.rowsets]
-
-
 def open_store(folder: str, options: Options) -> NyalaStore:
     return NyalaStore(folder, options)

@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from bench import measure, spark
+from bench import measure, questions, spark
 
 
 def test_what_is_not_installed_is_said_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,13 +20,13 @@ def test_what_is_not_installed_is_said_with_the_way_to_get_it(monkeypatch: pytes
     assert "`make bench-spark` installs it" in str(ended.value)
 
 
-def test_ratios_are_of_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ratios_are_of_neighbours() -> None:
     """One of three rounds on a slow machine changes no ratio."""
-    steps = pytest.importorskip("bench.spark_steps")
     took = {"a": [2.0, 20.0, 2.0], "b": [1.0, 10.0, 1.0]}
-    assert steps.ratio_of(took, "a", "b") == 2.0
-    assert steps.ratio_of(took, "a", "absent") is None
-    assert steps.ratio_of({"a": [4.0, 2.0, 2.0], "b": [1.0, 1.0, 1.0]}, "a", "b", 1) == 4.0
+    assert questions.ratio_of(took, "a", "b") == 2.0
+    assert questions.ratio_of(took, "a", "absent") is None
+    assert questions.geometric_mean([1.0, None, 4.0]) == pytest.approx(2.0)
+    assert questions.geometric_mean([]) is None
 
 
 def test_rounds_begin_with_another_way_each_and_the_first_does_not_count() -> None:

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -68,27 +63,3 @@ def test_a_query_answers_in_polars_as_in_sql(asked: Asked, number: int) -> None:
     over_nyala = asked.nyala(number)
     assert over_nyala.schema == frame.schema
     assert questions.same(tpch_polars.comparable(over_nyala), tpch_polars.comparable(frame))
-
-
-_JOIN: Final = """
-import sys
-import polars as pl
-few, many = map(pl.scan_parquet, sys.argv[1:])
-print(few.filter(pl.col("v") == 3).join(many, on="k").collect().height)
-"""
-
-
-def test_joins_over_parquet_are_filtered_by_their_keys_unless_that_is_off(tmp_path: Path) -> None:
-    """What is measured as joins without filters would be the same once more, and nobody would know."""
-    pytest.importorskip("polars", minversion="2.1", reason="older ones have no such filters")
-    few, many = (os.fspath(tmp_path / name) for name in ("few.parquet", "many.parquet"))
-    pq.write_table(pa.table({"k": range(1_000), "v": [k % 10 for k in range(1_000)]}), few)
-    pq.write_table(pa.table({"k": range(100_000)}), many)
-    told = []
-    for setting in ({}, {tpch_polars.FILTERS: "0"}):
-        environ = {**os.environ, "POLARS_VERBOSE": "1", **setting}
-        command = [sys.executable, "-c", _JOIN, few, many]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
-        assert done.stdout.split() == ["100"]
-        told.append("runtime filter" in done.stderr)
-    assert told == [True, False]
