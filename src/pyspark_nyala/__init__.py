@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from nyala.spark.source import NyalaDataSource
+    from nyala.spark.source.data_source import NyalaDataSource
 
 # Exception, not ImportError: a broken pyarrow or pandas raises whatever it likes.
 with contextlib.suppress(Exception):
     from pyspark.sql.datasource import DataSource
 
     class DefaultSource(DataSource):
-        """`format("nyala")`: hands everything to `nyala.spark.source.NyalaDataSource`, which is loaded then."""
+        """`format("nyala")`: loads `NyalaDataSource` when Spark first calls it, and hands everything to it."""
 
         # Made when it is first asked for something, and pickled along: it keeps the snapshot that `schema` chose.
         _made: NyalaDataSource | None
@@ -48,7 +48,7 @@ with contextlib.suppress(Exception):
 
         def _source(self) -> NyalaDataSource:
             if self._made is None:
-                from nyala.spark.source import NyalaDataSource
+                from nyala.spark.source.data_source import NyalaDataSource
 
                 self._made = NyalaDataSource(self.options)
             return self._made

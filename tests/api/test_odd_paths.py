@@ -78,7 +78,7 @@ def test_the_command_line_says_so_too(tmp_path: Path) -> None:
 
 def test_spark_options_say_so_too(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
-    from nyala.spark.options import WriteOptions
+    from nyala.spark.source.options import WriteOptions
 
     with pytest.raises(nyala.InvalidArgumentError, match="is not UTF-8"):
         WriteOptions.parse({"path": os.path.join(tmp_path, NOT_UTF8), "table": "t"})

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import nyala
 import nyala.spark
-from nyala.spark import small
+from nyala.spark.jobs import small_frames as small
 
 Commit = tuple[str, dict[int, int | None]]
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 import nyala
 import nyala.spark
-from nyala.spark import small
+from nyala.spark.jobs import small_frames as small
 
 Step: TypeAlias = tuple[str, Any]
 

@@ -15,7 +15,7 @@ import nyala
 import nyala.spark
 from nyala.spark import frames
 
-compact_module = importlib.import_module("nyala.spark.compact")  # `nyala.spark.compact` is the function
+compact_module = importlib.import_module("nyala.spark.jobs.compact")
 TABLETS, ROWS = 12, 6000
 
 

@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 import nyala
 import nyala.spark
 from nyala.errors import CorruptionError, DuplicateKeyError
-from nyala.spark import frames, progress
+from nyala.spark import frames
+from nyala.spark.jobs import progress
 
 spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
 assert "connect" in type(spark).__module__

@@ -15,8 +15,9 @@ import nyala
 import nyala.spark
 from nyala.errors import CorruptionError, DuplicateKeyError, HistoryExpiredError, KeyNotFoundError
 from nyala.handover import commits as handover
-from nyala.spark import backup_jobs, small
-from nyala.spark.backup import Backup, RestoreStep
+from nyala.spark.jobs import backup as backup_jobs
+from nyala.spark.jobs import small_frames as small
+from nyala.spark.jobs.backup_files import Backup, RestoreStep
 
 
 @pytest.fixture

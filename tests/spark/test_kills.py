@@ -34,7 +34,7 @@ from tests.spark.kill_jobs import AFTER, BEFORE, JOBS, Commit, carry_out
 
 import nyala
 import nyala.spark
-from nyala.spark.backup import begin_backup, finish_backup, plan_backup, write_item
+from nyala.spark.jobs.backup_files import begin_backup, finish_backup, plan_backup, write_item
 
 HERE = Path(__file__).parent
 
@@ -46,7 +46,7 @@ COMMIT = [
 INSTALL = ["nyala.tablet.store:Store.transact:before", "nyala.tablet.store:Store.transact:after"]
 STAGED = ["nyala.handover.commits:new_staging:after", "nyala.tablet.jobs.staged_files:write_routed:before"]
 HANDED_OVER = ["nyala.handover.commits:commit_staged:before", "nyala.handover.commits:commit_staged:after"]
-SOURCE = "nyala.spark.changes:NyalaChangeStream"
+SOURCE = "nyala.spark.source.changes:NyalaChangeStream"
 STEPS = {
     "write": [
         *STAGED,
@@ -78,9 +78,9 @@ STEPS = {
         f"{SOURCE}.latestOffset:after:2",
         f"{SOURCE}.partitions:before",
         f"{SOURCE}.partitions:before:2",
-        "nyala.spark.changes:plan_changes:after:2",
+        "nyala.spark.source.changes:plan_changes:after:2",
         f"{SOURCE}.partitions:after:2",
-        "nyala.spark.changes:read_changes:before:3",
+        "nyala.spark.source.changes:read_changes:before:3",
         *(f"{step}:2" for step in STAGED),
         "nyala.tablet.jobs.staged_files:write_routed:after:2",
         *HANDED_OVER,
@@ -91,7 +91,7 @@ STEPS = {
         f"{SOURCE}.commit:before",
         f"{SOURCE}.commit:after",
         f"{SOURCE}.commit:after:3",
-        "nyala.spark.changes:_give_back:after",
+        "nyala.spark.source.changes:_give_back:after",
     ],
     "open flow": [f"{step}:2" for step in HANDED_OVER],
     "large flow": [
@@ -131,17 +131,17 @@ STEPS = {
         "nyala.handover.commits:commit_load_files:after",
     ],
     "backup": [
-        "nyala.spark.backup:begin_backup:after",
-        "nyala.spark.backup:write_item:before",
-        "nyala.spark.backup:write_item:after",
-        "nyala.spark.backup:finish_backup:before",
+        "nyala.spark.jobs.backup_files:begin_backup:after",
+        "nyala.spark.jobs.backup_files:write_item:before",
+        "nyala.spark.jobs.backup_files:write_item:after",
+        "nyala.spark.jobs.backup_files:finish_backup:before",
         "nyala.env.posix_files:PosixFiles.rename:before",
         "nyala.env.posix_files:PosixFiles.rename:after",
-        "nyala.spark.backup:finish_backup:after",
+        "nyala.spark.jobs.backup_files:finish_backup:after",
     ],
     "restore": [
         "nyala.tablet.state.unfinished:unfinished_name:after",
-        "nyala.spark.backup:read_part:before",
+        "nyala.spark.jobs.backup_files:read_part:before",
         "nyala.tablet.jobs.load_write:write_tablet:after",
         *INSTALL,
         "nyala.handover.commits:commit_load_files:after",

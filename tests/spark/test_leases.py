@@ -15,9 +15,11 @@ import nyala.spark
 from nyala.catalog.leases import Lease, living_leases
 from nyala.env import SYSTEM
 from nyala.handover import commits as handover
-from nyala.spark import backup_jobs, frames, small
+from nyala.spark import frames
+from nyala.spark.jobs import backup as backup_jobs
+from nyala.spark.jobs import small_frames as small
 
-load_module = importlib.import_module("nyala.spark.load")  # `nyala.spark.load` is the function
+load_module = importlib.import_module("nyala.spark.jobs.load")
 
 
 @pytest.fixture

@@ -30,9 +30,12 @@ from nyala.errors import (
 )
 from nyala.handover import commits as handover
 from nyala.schema.limits import Limits
-from nyala.spark import backup_jobs, frames, progress, small
+from nyala.spark import frames
+from nyala.spark.jobs import backup as backup_jobs
+from nyala.spark.jobs import progress
+from nyala.spark.jobs import small_frames as small
 
-load_module = importlib.import_module("nyala.spark.load")  # `nyala.spark.load` is the function
+load_module = importlib.import_module("nyala.spark.jobs.load")
 
 
 @pytest.fixture
@@ -443,7 +446,8 @@ import os, sys
 os.environ["PYSPARK_PYTHON"] = sys.executable
 import nyala, nyala.spark
 from nyala import handover
-from nyala.spark import frames, small
+from nyala.spark import frames
+from nyala.spark.jobs import small_frames as small
 from pyspark.sql import SparkSession
 
 spark = (
@@ -512,18 +516,15 @@ def test_each_long_job_is_watched(
 
     @contextlib.contextmanager
     def seen(session: SparkSession, what: str) -> Iterator[None]:
-        tag = f"test-{len(told)}"
-        context.addJobTag(tag)
-        try:
-            with watching(session, what):
-                yield
-        finally:
-            context.removeJobTag(tag)
-        assert len(context._jsc.sc().statusTracker().getJobIdsForTag(tag)) > 0, f"no job of {what}"
+        group = f"test-{len(told)}"
+        context.setLocalProperty("spark.jobGroup.id", group)  # a group of the program's own stays
+        with watching(session, what):
+            yield
+        assert context.statusTracker().getJobIdsForGroup(group), f"no job of {what}"
         told.append(what)
 
-    modules = ("load", "small", "session", "compact", "backup_jobs")
-    for module in (importlib.import_module(f"nyala.spark.{name}") for name in modules):
+    modules = ("load", "small_frames", "write", "compact", "backup")
+    for module in (importlib.import_module(f"nyala.spark.jobs.{name}") for name in modules):
         monkeypatch.setattr(module, "watching", seen)
     table = db.create_table("t", {"k": "int64", "v": "int64", "w": "string"}, ["k"])
 

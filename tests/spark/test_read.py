@@ -17,7 +17,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter
 
 import nyala
 import nyala.spark
-from nyala.spark import backup_jobs, frames, reader
+from nyala.spark import frames
+from nyala.spark.jobs import backup as backup_jobs
+from nyala.spark.source import reader
 
 ALL_TYPES = {
     "k": "int64",

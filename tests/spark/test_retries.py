@@ -19,7 +19,7 @@ import importlib.abc, importlib.util, os, sys
 FAILING = {
     "nyala.tablet.jobs.load_write": "write_tablet",
     "nyala.tablet.compaction.file_jobs": "run",
-    "nyala.spark.backup": "write_item",
+    "nyala.spark.jobs.backup_files": "write_item",
 }
 
 def wrap(function, module):
@@ -93,7 +93,7 @@ with nyala.connect("store", maintenance=False) as db:
     pathlib.Path("job").write_text("backup")
     made = nyala.spark.backup(spark, table, "backups")
     assert made["rows"] == 1500
-    after("backup", "nyala.spark.backup")
+    after("backup", "nyala.spark.jobs.backup_files")
     assert len(list(pathlib.Path("backups", "t").glob("*/part-*"))) == made["files"]
     pathlib.Path("job").unlink()
     again = nyala.spark.restore(spark, "backups", "t", into=db, name="again")

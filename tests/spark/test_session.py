@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 import nyala
 import nyala.spark
-from nyala.spark import cluster, session
+from nyala.spark import cluster, registration
 from nyala.spark.cluster import problems
 from nyala.spark.frames import LOCAL_MAX_ROWS
 
@@ -55,7 +55,7 @@ def test_a_registered_session_is_read_by_as_many_tasks_as_its_cores_are_worth(
     feed = spark.read.format("nyala").options(path=str(store), table="t", changes="true")
     try:
         for cores, partitions in ((1, 2), (8, 4)):
-            monkeypatch.setattr(session, "cores_of", lambda _, cores=cores: cores)
+            monkeypatch.setattr(registration, "cores_of", lambda _, cores=cores: cores)
             nyala.spark.register(spark)
             assert read.load().rdd.getNumPartitions() == partitions
             assert feed.load().rdd.getNumPartitions() == partitions

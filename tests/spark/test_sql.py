@@ -15,8 +15,9 @@ from tests.sampled import one_of
 
 import nyala
 import nyala.spark
-from nyala.spark import frames, internals, session
+from nyala.spark import frames, internals
 from nyala.spark.frames import leased_frame
+from nyala.spark.statements import query
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_a_statement_reads_only_what_it_needs(
         scans.append((scan.name, scan.schema.names, str(scan._spec.predicate)))
         return leased_frame(of, scan, lease_s, **rest)
 
-    monkeypatch.setattr(session, "leased_frame", spied)
+    monkeypatch.setattr(query, "leased_frame", spied)
     before = db.now()
     db["t"].upsert({"k": [9], "v": [90], "w": ["z"]})
     text = "SELECT a.w, '{x}' FROM t AS a LEFT JOIN u ON a.k = u.k AND u.x = 1 WHERE a.v < 25 AND u.k IS NULL"
@@ -469,7 +470,7 @@ def test_what_spark_says_of_a_constant_reaches_the_scan(
             spark.createDataFrame(db["t"].to_arrow()).selectExpr(
                 "k", "CAST(at AS TIMESTAMP_LTZ) AS at", "day", "n"
             ).createOrReplaceTempView("u")
-            monkeypatch.setattr(session, "leased_frame", spied)
+            monkeypatch.setattr(query, "leased_frame", spied)
             for term in one_of(3, OPEN, request):
                 wanted = answer(spark.sql(f"SELECT k FROM u WHERE {term}"))
                 assert (
@@ -509,7 +510,7 @@ def test_a_table_that_stands_twice_is_read_at_one_moment(
         db["t"].insert({"k": [100 + scans], "v": [0], "w": ["late"]})
         return leased_frame(of, scan, lease_s, **rest)
 
-    monkeypatch.setattr(session, "leased_frame", between)
+    monkeypatch.setattr(query, "leased_frame", between)
     assert answer(nyala.spark.sql(spark, text)) == [(0,)]
     assert scans == 2
     at = f"{catalogued} WITH (`at`='{db.now()}')"

@@ -16,7 +16,9 @@ from pyspark.sql import SparkSession
 
 import nyala
 import nyala.spark
-from nyala.spark import frames, reader, warm
+from nyala.spark import frames
+from nyala.spark.source import reader
+from nyala.spark.statements import shared_readers as warm
 
 
 @pytest.fixture(autouse=True)

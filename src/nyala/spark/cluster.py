@@ -156,7 +156,7 @@ def _look() -> Any:
 
         def missing() -> str | None:
             try:
-                importlib.import_module("nyala.spark.source")
+                importlib.import_module("nyala.spark.source.data_source")
             except ImportError as error:
                 return error.name or str(error)
             return None

@@ -37,8 +37,8 @@ from nyala.env import process_mark
 from nyala.spark import internals
 from nyala.spark.cluster import check_python, cores_of
 from nyala.spark.errors import named
-from nyala.spark.options import LEASE_DEFAULT_S, lease_seconds
-from nyala.spark.reader import (
+from nyala.spark.source.options import LEASE_DEFAULT_S, lease_seconds
+from nyala.spark.source.reader import (
     CELLS_PER_TASK,
     PARTITIONS_PER_CORE,
     HeldLease,

@@ -33,7 +33,7 @@ if os.environ.get("PYTHON_WORKER_FACTORY_SECRET"):
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else NumPy has threads of its own
         # One that is asked for what is installed ends with the answer.
         newer = [OF_PYSPARK_43] if importlib.util.find_spec(OF_PYSPARK_43) else []
-        for name in [worker, *newer, *NEEDED, "pyspark_nyala", "nyala.spark.source"]:
+        for name in [worker, *newer, *NEEDED, "pyspark_nyala", "nyala.spark.source.data_source"]:
             if name == worker or not worker.endswith("lookup_data_sources"):
                 importlib.import_module(name)
         gc.collect()

@@ -16,8 +16,8 @@ import pytest
 import nyala
 from nyala.env import process_mark
 from nyala.errors import CorruptionError, InvalidArgumentError, StorageError, TableExistsError
-from nyala.spark import backup_jobs
-from nyala.spark.backup import (
+from nyala.spark.jobs import backup as backup_jobs
+from nyala.spark.jobs.backup_files import (
     Backup,
     RestoreStep,
     begin_backup,

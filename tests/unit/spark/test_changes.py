@@ -23,12 +23,12 @@ from nyala.errors import (
     InvalidArgumentError,
     SchemaError,
 )
-from nyala.spark import changes
-from nyala.spark import reader as spark_reader
-from nyala.spark.changes import NyalaChangeStream, next_end
-from nyala.spark.options import ChangeOptions
-from nyala.spark.reader import FilePart, load_placed
-from nyala.spark.source import NyalaDataSource
+from nyala.spark.source import changes
+from nyala.spark.source import reader as spark_reader
+from nyala.spark.source.changes import NyalaChangeStream, next_end
+from nyala.spark.source.data_source import NyalaDataSource
+from nyala.spark.source.options import ChangeOptions
+from nyala.spark.source.reader import FilePart, load_placed
 from nyala.spark.types import spark_schema
 from nyala.tablet.changes import change_token
 

@@ -10,7 +10,7 @@ import pytest
 
 import nyala
 from nyala.errors import InvalidArgumentError
-from nyala.spark.options import (
+from nyala.spark.source.options import (
     LEASE_DEFAULT_S,
     OPERATIONS,
     ChangeOptions,

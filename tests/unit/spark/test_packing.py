@@ -19,10 +19,10 @@ from nyala.catalog.leases import living_leases, open_remote_lease
 from nyala.env import SYSTEM, Env, SystemRandomness, system_files
 from nyala.errors import HistoryExpiredError
 from nyala.handover import commits as handover
-from nyala.spark import reader
-from nyala.spark.changes import change_schema, plan_changes, read_changes
-from nyala.spark.options import ChangeOptions, ReadOptions
-from nyala.spark.reader import FilePart, load_placed, pack, place
+from nyala.spark.source import reader
+from nyala.spark.source.changes import change_schema, plan_changes, read_changes
+from nyala.spark.source.options import ChangeOptions, ReadOptions
+from nyala.spark.source.reader import FilePart, load_placed, pack, place
 from nyala.spark.types import arrow_schema, spark_schema
 from nyala.tablet.scan import read_path
 from nyala.tablet.scan.token import Token

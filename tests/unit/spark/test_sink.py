@@ -13,9 +13,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import nyala
 from nyala.errors import DuplicateKeyError, InvalidArgumentError, TableNotFoundError
-from nyala.spark import sink as sink_module
-from nyala.spark.sink import NyalaStreamWriter, StagedBatch
-from nyala.spark.source import NyalaDataSource
+from nyala.spark.source import stream_writer as sink_module
+from nyala.spark.source.data_source import NyalaDataSource
+from nyala.spark.source.stream_writer import NyalaStreamWriter, StagedBatch
 from nyala.tablet.state.idempotency import KEY_RETENTION_US, keys_to_forget, stream_key
 from nyala.tablet.write.prepare import OPERATION_NAMES
 

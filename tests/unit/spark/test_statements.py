@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 
 from nyala.errors import InvalidArgumentError
-from nyala.spark import needs, statements
-from nyala.spark.constants import SLACK_US
-from nyala.spark.statements import find_uses, with_placeholders
+from nyala.spark.statements import table_reads as needs
+from nyala.spark.statements import table_uses as statements
+from nyala.spark.statements.constants import SLACK_US
+from nyala.spark.statements.table_uses import find_uses, with_placeholders
 
 T = pa.schema(
     [

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 
 from nyala.errors import ColumnNotFoundError, TableNotFoundError
-from nyala.spark.unknown_names import telling_names
+from nyala.spark.statements.unknown_names import telling_names
 
 TABLES = ["orders", "customers", "Läger"]
 COLUMNS = ["id", "price", "customer"]

@@ -9,11 +9,11 @@ import pytest
 
 import nyala
 from nyala.errors import Error
-from nyala.spark.changes import NyalaChangeStream, change_schema
-from nyala.spark.options import ChangeOptions
-from nyala.spark.source import NyalaDataSource
+from nyala.spark.source.changes import NyalaChangeStream, change_schema
+from nyala.spark.source.data_source import NyalaDataSource
+from nyala.spark.source.option_messages import in_options, rows_in_options
+from nyala.spark.source.options import ChangeOptions
 from nyala.spark.types import spark_schema
-from nyala.spark.words import in_options, rows_in_options
 
 PYTHONS = (
     "at=",

@@ -19,10 +19,10 @@ from nyala.errors import (
     SchemaError,
     StorageError,
 )
-from nyala.spark import writer as writer_module
-from nyala.spark.options import WriteOptions
-from nyala.spark.source import NyalaDataSource
-from nyala.spark.writer import NyalaWriter, StagedFile
+from nyala.spark.source import writer as writer_module
+from nyala.spark.source.data_source import NyalaDataSource
+from nyala.spark.source.options import WriteOptions
+from nyala.spark.source.writer import NyalaWriter, StagedFile
 
 SCHEMA = StructType([StructField("k", LongType()), StructField("v", StringType())])
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
 
 from nyala.errors import InvalidArgumentError
-from nyala.spark.changes import NyalaChangeReader, NyalaChangeStream, change_schema
-from nyala.spark.options import ChangeOptions, ReadOptions, WriteOptions, plain_names, wants_changes
-from nyala.spark.reader import NyalaReader, table_key, table_schema
-from nyala.spark.sink import NyalaStreamWriter
+from nyala.spark.source.changes import NyalaChangeReader, NyalaChangeStream, change_schema
+from nyala.spark.source.option_messages import errors_in_options
+from nyala.spark.source.options import ChangeOptions, ReadOptions, WriteOptions, plain_names, wants_changes
+from nyala.spark.source.reader import NyalaReader, table_key, table_schema
+from nyala.spark.source.stream_writer import NyalaStreamWriter
+from nyala.spark.source.writer import NyalaWriter
 from nyala.spark.types import check_unaltered, identity_of, is_as_read, spark_schema
-from nyala.spark.words import errors_in_options
-from nyala.spark.writer import NyalaWriter
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter

@@ -23,7 +23,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from nyala import compute as pc
 from nyala.spark.internals import looks_small
-from nyala.spark.progress import watching
+from nyala.spark.jobs.progress import watching
 from nyala.spark.types import arrow_schema
 from nyala.tablet.jobs.staged_files import ROW
 

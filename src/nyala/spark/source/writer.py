@@ -38,10 +38,10 @@ from nyala.handover import commits as handover
 from nyala.handover.commits import CHANGES
 from nyala.schema.schema import NO_DEFAULT
 from nyala.spark.errors import named, naming
-from nyala.spark.options import WriteOptions
-from nyala.spark.reader import JVM, begin_task
+from nyala.spark.source.option_messages import errors_in_options, in_options, rows_in_options
+from nyala.spark.source.options import WriteOptions
+from nyala.spark.source.reader import JVM, begin_task
 from nyala.spark.types import arrow_schema
-from nyala.spark.words import errors_in_options, in_options, rows_in_options
 from nyala.tablet.changes.spec import CHANGE_TYPE, COMMIT_TIMESTAMP
 from nyala.tablet.jobs.load_job import LoadPlan
 from nyala.tablet.jobs.load_write import check_columns

@@ -1,4 +1,4 @@
-"""What a term of a statement means as a predicate of ours, and what all rows meet that meet it: Q3 of `statements`.
+"""What a term of a statement means as a predicate of ours, and what all rows meet that meet it: Q3 of `table_uses`.
 
     translate       a term that is a predicate, as a whole      a.k > 5 AND a.s IN ('x', 'y')
     implied_parts   what every row meets that meets another     (a.k > 5 AND u.k = 1) OR a.k < 0
@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from nyala.schema.expressions.nodes import Column, InList, IsNull, all_of, any_of, compare, negate
 from nyala.schema.expressions.nodes import Node as Predicate
-from nyala.spark.constants import OpenTerm, can_be_open, constant_of
-from nyala.spark.syntax import Node, sqlglot
+from nyala.spark.statements.constants import OpenTerm, can_be_open, constant_of
+from nyala.spark.statements.parser import Node, sqlglot
 
 __all__ = ["implied_parts", "translate"]
 

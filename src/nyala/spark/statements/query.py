@@ -1,36 +1,28 @@
-"""For the driver's program: make the format known, and write with a result in hand."""
+"""`nyala.spark.sql`: runs a SELECT of Spark's that reads of each Nyala table only what it needs."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 
-from nyala.env import SYSTEM, process_mark
-from nyala.errors import Error, InvalidArgumentError, StorageError, WriteError
-from nyala.handover import commits as handover
+from nyala.errors import InvalidArgumentError
 from nyala.schema.expressions.nodes import Node as Predicate
 from nyala.schema.expressions.nodes import all_of
 from nyala.schema.expressions.parser import parse_predicate
 from nyala.spark import internals
-from nyala.spark.arguments import check_frame, folder_of
-from nyala.spark.cluster import check_workers, cores_of, is_classic, tell
-from nyala.spark.constants import valued
-from nyala.spark.errors import named, plain_errors
+from nyala.spark.arguments import folder_of
 from nyala.spark.frames import leased_frame
-from nyala.spark.options import LEASE_DEFAULT_S, ReadOptions, lease_seconds, wants_changes
-from nyala.spark.progress import watching
-from nyala.spark.source import NyalaDataSource
-from nyala.spark.statements import TableUse, find_uses, keep_whole, whole_uses, with_placeholders
+from nyala.spark.source.options import LEASE_DEFAULT_S, ReadOptions, lease_seconds, wants_changes
+from nyala.spark.statements.constants import valued
+from nyala.spark.statements.shared_readers import reading, task_frame
+from nyala.spark.statements.table_uses import TableUse, find_uses, keep_whole, whole_uses, with_placeholders
+from nyala.spark.statements.unknown_names import telling_names
 from nyala.spark.types import check_unaltered, identity_of
-from nyala.spark.unknown_names import telling_names
-from nyala.spark.warm import reading, task_frame
-from nyala.tablet.state.result import WriteResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,91 +32,10 @@ if TYPE_CHECKING:
     from nyala.api.database import Database, Snapshot
     from nyala.api.table import TableView
 
-__all__ = ["register", "sql", "write"]
+__all__ = ["sql"]
 
-# The folder for a write's outcome, which its driver removes when it has read it.
-_RESULT_TTL_S: Final = 24 * 3600
 # What says which rows a table of Spark's catalogue stands for.
 _OF_TABLES: Final = ("path", "table", "where", "at")
-
-
-def register(spark: SparkSession) -> None:
-    """Make `format("nyala")` known to this session, classic or Connect, with the number of tasks that it runs at a time
-    now, and check the Pythons of its executors.
-
-    Not needed for the name where Spark finds the package `pyspark_nyala` by itself: wherever Nyala is installed with
-    pip. Warns (UserWarning, a sentence each, at each call) when Spark's Python workers do not start, have no Nyala or
-    not all that it needs, or have other versions of Python, pyspark, pyarrow or nyala than this program.
-    Cost: a small job.
-    """
-    problems = check_workers(spark)
-    # Now that its executors have come. A class that stands in no module is pickled with what it has.
-    known = type("RegisteredDataSource", (NyalaDataSource,), {"cores": cores_of(spark)})
-    spark.dataSource.register(known)
-    tell(problems)
-
-
-def write(
-    df: DataFrame,
-    path: str | os.PathLike[str],
-    table: str,
-    *,
-    operation: str = "upsert",
-    errors: Literal["raise", "collect"] = "raise",
-) -> WriteResult:
-    """`df.write.format("nyala")…save()` that returns what became of the rows.
-
-    With `errors="collect"` the good rows are applied and `.errors` of the result is an Arrow table of the others
-    (row: their place in the order of Spark's partitions). The folder `path` must be visible to the executors.
-    Raises: as `Table.insert` and its like, also what a task raised; WriteError with all failing rows in `.errors`.
-    """
-    check_frame(df, "nyala.spark.write")
-    store = os.path.abspath(folder_of(path, "nyala.spark.write"))
-    if not isinstance(table, str):
-        raise InvalidArgumentError(f"nyala.spark.write takes the table's name, not {table!r}")
-    with named(f"table {table!r}"):
-        return _write(df, store, table, operation, errors)
-
-
-def _write(df: DataFrame, store: str, table: str, operation: str, errors: str) -> WriteResult:
-    try:
-        key, folder = handover.new_staging(store, _RESULT_TTL_S, owner=process_mark())
-    except StorageError as error:
-        if is_classic(df.sparkSession):
-            raise
-        raise StorageError(
-            f"{error}. With Spark Connect, nyala.spark.write needs the store's folder where this program runs too; "
-            "df.write.format('nyala') needs it only where the server and its executors run",
-            path=store,
-        ) from error
-    job = (
-        df.write.format("nyala")
-        .options(path=store, table=table, operation=operation, errors=errors, result=folder)
-        .mode("append")
-    )
-    try:
-        try:
-            with watching(df.sparkSession, f"{operation} into {table}"), plain_errors():
-                job.save()
-        except WriteError as error:
-            error.errors = _failed_rows(folder)
-            raise
-        outcome = json.loads(SYSTEM.files.read_all(os.path.join(folder, "result.json")))
-        failed = _failed_rows(folder) if outcome.pop("errors") else None
-        return WriteResult(**outcome) if failed is None else WriteResult(**outcome, errors=failed)
-    finally:
-        with contextlib.suppress(Error):  # what stays goes when its time is over
-            handover.discard_staging(store, key)
-
-
-def _failed_rows(folder: str) -> pa.Table | None:
-    """What a commit left there of rows that failed."""
-    import pyarrow.parquet as pq
-
-    path = os.path.join(folder, "errors.parquet")
-    if not SYSTEM.files.exists(path):
-        return None
-    return pq.read_table(pa.BufferReader(SYSTEM.files.read_all(path)))
 
 
 def sql(

@@ -8,7 +8,7 @@
     commit     one catalogue transaction, through whoever holds the lock; what changed since S is settled anew
 
 Other writers wait for the commit only, which reads no row of the load. A shuffle costs about as much again as a write
-without one (study, 2.6), so small frames come to the driver instead (`small`).
+without one (study, 2.6), so small frames come to the driver instead (`small_frames`).
 
 Of a key that stands in the frame more than once the rows apply in the order of the frame's partitions, as they do in
 every write.
@@ -43,15 +43,15 @@ from nyala.handover import commits as handover
 from nyala.spark.arguments import check_frame, check_table
 from nyala.spark.cluster import cores_of
 from nyala.spark.errors import named, naming, plain_errors
-from nyala.spark.ipc import from_ipc, to_ipc
-from nyala.spark.options import LEASE_DEFAULT_S, lease_seconds
-from nyala.spark.progress import renewing, watching
-from nyala.spark.reader import HeldLease, in_task
-from nyala.spark.routing import key_columns, single_hash, tablet_number
-from nyala.spark.small import PLACE_BITS, small_rows
+from nyala.spark.jobs.arrow_ipc import from_ipc, to_ipc
+from nyala.spark.jobs.progress import renewing, watching
+from nyala.spark.jobs.routing import key_columns, single_hash, tablet_number
+from nyala.spark.jobs.small_frames import PLACE_BITS, small_rows
+from nyala.spark.source.option_messages import without_places
+from nyala.spark.source.options import LEASE_DEFAULT_S, lease_seconds
+from nyala.spark.source.reader import HeldLease, in_task
+from nyala.spark.source.writer import check_no_feed, failure_text, failures_text, unique_columns
 from nyala.spark.types import arrow_schema
-from nyala.spark.words import without_places
-from nyala.spark.writer import check_no_feed, failure_text, failures_text, unique_columns
 from nyala.tablet.jobs.load_commit import LoadCommit
 from nyala.tablet.jobs.load_job import LoadPlan, StagedTablet
 from nyala.tablet.jobs.load_write import check_columns, check_columns_of, write_tablet
@@ -199,7 +199,7 @@ def _run_job(
 
 
 def _write_here(rows: pa.Table, table: Table, operation: str, errors: Errors) -> WriteResult:
-    """Write a small frame's rows: see `nyala.spark.small`. Failing rows have the numbers that Spark gave them."""
+    """Write a small frame's rows (`small_frames`). Failing rows have the numbers that Spark gave them."""
     numbers = rows.column(ROW).combine_chunks()
     data = rows.drop_columns([ROW])
 

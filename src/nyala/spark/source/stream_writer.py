@@ -37,10 +37,10 @@ from nyala.env import mark_of_ancestor
 from nyala.errors import Error, InvalidArgumentError, StorageError
 from nyala.handover import commits as handover
 from nyala.spark.errors import named
-from nyala.spark.options import WriteOptions
-from nyala.spark.reader import JVM
-from nyala.spark.words import errors_in_options
-from nyala.spark.writer import plan_rows, refused, stage_rows, tell, unique_columns
+from nyala.spark.source.option_messages import errors_in_options
+from nyala.spark.source.options import WriteOptions
+from nyala.spark.source.reader import JVM
+from nyala.spark.source.writer import plan_rows, refused, stage_rows, tell, unique_columns
 from nyala.tablet.state.idempotency import stream_key
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
     found     the tree, with a key in the place of each table of ours      SELECT a.v FROM nyala_0 AS a WHERE a.k > 5
     needs     by key                                                       columns k, v; where k > 5; met [31, 38)
 
-Keeps Q1, Q2 and Q5 of `statements`. Whatever cannot be told is left out, and then all columns are read and Spark
+Keeps Q1, Q2 and Q5 of `table_uses`. Whatever cannot be told is left out, and then all columns are read and Spark
 alone filters: never wrong, only slow.
 """
 
@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from nyala.schema.expressions.nodes import Node as Predicate
 from nyala.schema.expressions.nodes import all_of, names_in
-from nyala.spark.constants import OpenTerm
-from nyala.spark.syntax import Node, scopes_of, sqlglot
-from nyala.spark.terms import implied_parts, translate
+from nyala.spark.statements.constants import OpenTerm
+from nyala.spark.statements.parser import Node, scopes_of, sqlglot
+from nyala.spark.statements.predicates import implied_parts, translate
 
-__all__ = ["Need", "are_told_apart", "needs_of"]
+__all__ = ["TableRead", "are_told_apart", "table_reads"]
 
 _NOT_FILLED: Final = ("", "INNER", "CROSS")
 # Parts of a SELECT that mean columns of its list by their places, or that have as many rows as these say.
@@ -38,8 +38,8 @@ _AFTER_TERM: Final = re.compile(
 
 
 @dataclass(frozen=True)
-class Need:
-    """Of one use: as the fields of `TableUse` in `statements`."""
+class TableRead:
+    """Of one use: as the fields of `TableUse` in `table_uses`."""
 
     columns: tuple[str, ...]
     where: Predicate | None = None
@@ -47,7 +47,7 @@ class Need:
     open: tuple[OpenTerm, ...] = ()
 
 
-def needs_of(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str, Need]:
+def table_reads(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str, TableRead]:
     """By key: columns and predicate. A key is missing when it cannot be told: all columns then, and no predicate.
 
     Spark runs the text as it was written, so the columns are those that it names (Q1), and for a star those of it that
@@ -91,7 +91,7 @@ def needs_of(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[st
             of_stars = {key: _names(columns) for key, columns, _, _ in _uses_in(scopes_of(expanded), plain)}
     except Exception:  # whatever it is that the optimizer cannot, AssertionError too: Spark may well
         return {}
-    needs: dict[str, Need] = {}
+    needs: dict[str, TableRead] = {}
     for key, columns, alias, scope in _uses_in(scopes, plain):
         need = _need_of(text, plain[key], columns, alias, scope, of_stars.get(key))
         if need is not None:
@@ -101,7 +101,7 @@ def needs_of(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[st
 
 def _need_of(
     text: str, schema: pa.Schema, named: Sequence[Node], alias: str, scope: Any, of_star: set[str] | None
-) -> Need | None:
+) -> TableRead | None:
     """What one use needs. named: the columns of it that the statement names; of_star: those that a star has to have.
 
     None: it cannot be told, or something is named that is no column of the table's, which Spark shall say.
@@ -134,7 +134,7 @@ def _need_of(
     columns = tuple(name for name in schema.names if name.lower() in names)
     if len(columns) != len(names):
         return None
-    return Need(columns, all_of(terms) if terms else None, tuple(met), tuple(opened))
+    return TableRead(columns, all_of(terms) if terms else None, tuple(met), tuple(opened))
 
 
 def _has_a_plus_of_its_own(text: str, columns: Collection[str]) -> bool:

@@ -37,9 +37,9 @@ from nyala.env import SYSTEM, mark_of_ancestor
 from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, InvalidArgumentError, SchemaError
 from nyala.handover import commits as handover
 from nyala.spark.errors import named, naming, place_of
-from nyala.spark.options import ReadOptions
+from nyala.spark.source.option_messages import errors_in_options
+from nyala.spark.source.options import ReadOptions
 from nyala.spark.types import arrow_schema, check_schema, conform
-from nyala.spark.words import errors_in_options
 from nyala.tablet.scan.open_rowsets import OpenRowSets
 from nyala.tablet.scan.token import Token, read_token, tablet_of
 from nyala.tablet.state.leased_files import kept_by_lease

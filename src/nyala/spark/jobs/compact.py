@@ -3,7 +3,7 @@
     driver, which is the store's writer                         executors
     plan     for every tablet, as `Table.compact` does;
              rowsets are reserved, deltas of merges flushed
-             jobs: files and numbers only               ─────►  file_jobs.run: from files to files
+             jobs: files and numbers only               ─────►  compaction_run.run: from files to files
              names of the files                         ◄─────
     install  all of them in one catalogue transaction
 
@@ -24,9 +24,9 @@ from nyala.errors import Error, StorageError
 from nyala.spark.arguments import check_table
 from nyala.spark.cluster import cores_of
 from nyala.spark.errors import named, naming, plain_errors
-from nyala.spark.progress import watching
-from nyala.spark.reader import in_task
-from nyala.tablet.compaction import file_jobs
+from nyala.spark.jobs.progress import watching
+from nyala.spark.source.reader import in_task
+from nyala.tablet.compaction import file_jobs as compaction_run
 from nyala.tablet.compaction.file_jobs import Job, Output
 from nyala.tablet.manual_maintenance import compact_table_together
 
@@ -56,7 +56,8 @@ def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
         if not jobs:
             return []
         rows = [
-            (number, json.dumps(file_jobs.encode_job(job)), table.name) for number, job in enumerate(jobs)
+            (number, json.dumps(compaction_run.encode_job(job)), table.name)
+            for number, job in enumerate(jobs)
         ]
         slots = max(1, min(len(rows), TASKS_PER_CORE * cores_of(spark)))
         frame = spark.createDataFrame(rows, "number int, job string, table string").repartition(
@@ -64,7 +65,7 @@ def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
         )
         with watching(spark, f"compaction of {table.name}"), plain_errors():
             answers = frame.mapInArrow(in_task(run_jobs), "number int, output string").collect()
-        outputs = {row.number: file_jobs.decode_output(json.loads(row.output)) for row in answers}
+        outputs = {row.number: compaction_run.decode_output(json.loads(row.output)) for row in answers}
         return [outputs[number] for number in range(len(jobs))]
 
     with named(f"table {table.name!r}"):
@@ -80,7 +81,7 @@ def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
 
 def _run(job: Job) -> Output:
     try:
-        return file_jobs.run(SYSTEM, job)
+        return compaction_run.run(SYSTEM, job)
     except MissingFileError as error:
         # The driver, which is the writer, keeps them: it has closed the store, or ended, and another compacted.
         raise StorageError(
@@ -97,7 +98,7 @@ def run_jobs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             kind, fields = json.loads(row["job"])
             # Behind the job's own token, by which the driver finds and removes what a failed round left behind.
             fields["token"] = f"{fields['token']}-{SYSTEM.randomness.token_hex(4)}"
-            job = file_jobs.decode_job(kind, fields)
+            job = compaction_run.decode_job(kind, fields)
             try:
                 output = _run(job)
             except Error as error:
@@ -106,6 +107,6 @@ def run_jobs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield pa.RecordBatch.from_pydict(
                 {
                     "number": pa.array([row["number"]], pa.int32()),
-                    "output": pa.array([json.dumps(file_jobs.encode_output(output))]),
+                    "output": pa.array([json.dumps(compaction_run.encode_output(output))]),
                 }
             )

@@ -1,4 +1,4 @@
-"""`nyala.spark.backup` and `nyala.spark.restore`: the plans of `backup.py`, carried out by Spark's tasks.
+"""`nyala.spark.backup` and `nyala.spark.restore`: the plans of `backup_files`, carried out by Spark's tasks.
 
     restore, a backup of the chain    small        the driver reads its files, and writes them itself, as one batch
                                       others       tasks read them; `load`, or a write of changes
@@ -25,9 +25,12 @@ from nyala.env import SYSTEM, process_mark
 from nyala.env.paths import utf8_path
 from nyala.errors import Error, InvalidArgumentError, StorageError, TableExistsError, WriteError
 from nyala.handover import commits as handover
-from nyala.spark import small
 from nyala.spark.arguments import check_database, check_table
-from nyala.spark.backup import (
+from nyala.spark.cluster import cores_of
+from nyala.spark.errors import named, naming, plain_errors
+from nyala.spark.frames import leased_frame
+from nyala.spark.jobs import small_frames as small
+from nyala.spark.jobs.backup_files import (
     Backup,
     BackupItem,
     PartFile,
@@ -40,14 +43,11 @@ from nyala.spark.backup import (
     restored_schema,
     write_item,
 )
-from nyala.spark.cluster import cores_of
-from nyala.spark.errors import named, naming, plain_errors
-from nyala.spark.frames import leased_frame
-from nyala.spark.load import load
-from nyala.spark.options import LEASE_DEFAULT_S, lease_seconds
-from nyala.spark.progress import renewing, watching
-from nyala.spark.reader import in_task, load_placed, place
-from nyala.spark.session import write
+from nyala.spark.jobs.load import load
+from nyala.spark.jobs.progress import renewing, watching
+from nyala.spark.jobs.write import write
+from nyala.spark.source.options import LEASE_DEFAULT_S, lease_seconds
+from nyala.spark.source.reader import in_task, load_placed, place
 from nyala.spark.types import arrow_schema, conform, spark_schema
 from nyala.tablet.changes.spec import CHANGE_TYPE
 from nyala.tablet.jobs.staged_files import StagedRows

@@ -8,10 +8,10 @@
         ▼
     SELECT a.v FROM {nyala_0} AS a JOIN {nyala_1} AS u ON a.k = u.k WHERE a.k > 5
 
-    syntax      sqlglot itself
-    terms       what a term means as a predicate of ours (Q3)
-    needs       columns, predicate and met terms of each use (Q1, Q2, Q5)
-    here        where the uses stand in the text, and the text that Spark runs
+    parser       sqlglot itself
+    predicates   what a term means as a predicate of ours (Q3)
+    table_reads  columns, predicate and met terms of each use (Q1, Q2, Q5)
+    here         where the uses stand in the text, and the text that Spark runs
 
 The user's text is Spark's to run, changed only where a table's name stands, and where a term of WHERE stands that all
 rows of its scan meet (Q5). Each use of a table is a scan of its own, so one use's predicate cannot be missing from
@@ -51,9 +51,9 @@ import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError
 from nyala.schema.expressions.nodes import Node as Predicate
-from nyala.spark.constants import OpenTerm
-from nyala.spark.needs import Need, needs_of
-from nyala.spark.syntax import Node, scopes_of, sqlglot
+from nyala.spark.statements.constants import OpenTerm
+from nyala.spark.statements.parser import Node, scopes_of, sqlglot
+from nyala.spark.statements.table_reads import TableRead, table_reads
 
 __all__ = [
     "TableUse",
@@ -183,11 +183,11 @@ def _look_for_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema |
         if isinstance(node.args.get("alias"), exp.TableAlias):
             continue
         node.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
-    needs = needs_of(text, tree, {key: schema for key, (_, _, schema) in found.items()})
+    needs = table_reads(text, tree, {key: schema for key, (_, _, schema) in found.items()})
     uses = []
     for key, (_, name, schema) in found.items():
         begin, end, alias = places[key]
-        needed = needs.get(key, Need(tuple(schema.names)))
+        needed = needs.get(key, TableRead(tuple(schema.names)))
         uses.append(TableUse(name, begin, end, alias, needed.columns, needed.where, needed.met, needed.open))
     return sorted(uses, key=lambda use: use.begin)
 

@@ -62,8 +62,9 @@ from nyala.env import SYSTEM
 from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, InvalidArgumentError, SchemaError
 from nyala.mvcc.timestamp import TIMESTAMP_ZERO
 from nyala.spark.errors import named, naming, place_of
-from nyala.spark.options import ChangeOptions
-from nyala.spark.reader import (
+from nyala.spark.source.option_messages import errors_in_options
+from nyala.spark.source.options import ChangeOptions
+from nyala.spark.source.reader import (
     PARTITIONS_PER_CORE,
     HeldLease,
     PlacedToken,
@@ -76,8 +77,8 @@ from nyala.spark.reader import (
     place,
 )
 from nyala.spark.types import arrow_schema, check_schema, conform
-from nyala.spark.words import errors_in_options
-from nyala.tablet.changes import change_token, records
+from nyala.tablet.changes import change_token
+from nyala.tablet.changes import records as diff_records
 from nyala.tablet.changes.change_token import (
     changes_in_memory,
     make_change_tokens,
@@ -411,7 +412,7 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         root, table = feed._take()
         _check_table(table, start)
         with named(f"table {self._options.table!r}"):
-            moments, counts = records.change_counts(table, feed._spec)
+            moments, counts = diff_records.change_counts(table, feed._spec)
         oldest = min(
             (stamp for tablet in table.tablets if (stamp := tablet.memory_timestamp_min()) is not None),
             default=None,
