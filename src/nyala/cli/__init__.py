@@ -8,21 +8,20 @@
     nyala wal dump FOLDER                  what is in the log
 
     app       the root command: options of all commands, errors and exit codes
-    demo, tables, load, export, care, fs, insides  the commands
+    demo, tables, load, export, alter, maintenance, fs, dumps      the commands
+    base      what all commands share: options, errors, messages of the library in the words of the command line
     stores    opening a store, finding a table in it
     files     Parquet, CSV and JSON files, read in bounded memory
     output, cells, progress                tables, JSON, values as text, bars, Ctrl-C
-    words                                  the library's advice in the command line's words
-    version                                what `--version` says, also without click
 
 Invariants
     L1  stdout has the answer, and with `--json` exactly one JSON document; everything else goes to stderr.
     L2  Exit codes: 0 fine, 1 error, 2 usage, 3 problems found by a check, 130 Ctrl-C.
     L3  Commands that only read open the store read-only: they work beside its writer.
-    L4  Modules here import nothing but click and the standard library when they are loaded; the library, pyarrow and
-        rich are imported inside commands, so that `--help` answers at once.
+    L4  Modules here import nothing but click and the standard library when they are loaded; the library and
+        pyarrow are imported inside commands, so that `--help` answers at once.
 
-click and rich are the extra `cli`. Without click there is one sentence, and `--version`; without rich, plain text.
+click and DuckDB are the extra `cli`. Without click there is one sentence, and `--version`.
 Left out: the shell, `perf loadgen`, `serve`.
 Source: shared contract, "Command line".
 """
@@ -35,7 +34,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-__all__ = ["main"]
+__all__ = ["main", "version_text"]
 
 
 def main() -> NoReturn:
@@ -63,9 +62,8 @@ def _without_click(words: Sequence[str]) -> int:
     """Say the version if that is asked for, else what is missing. Returns the exit code."""
     options = list(itertools.takewhile(lambda word: word.startswith("-"), words))
     if "--version" not in options:
-        print("nyala: the commands need click and rich: pip install 'nyala[cli]'", file=sys.stderr)
+        print("nyala: the commands need click: pip install 'nyala[cli]'", file=sys.stderr)
         return 1
-    from nyala.cli.version import version_text
     from nyala.errors import Error
 
     try:
@@ -74,6 +72,18 @@ def _without_click(words: Sequence[str]) -> int:
         print(f"Error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def version_text(as_json: bool) -> str:
+    """Return the version and the kernels that run. Raises Error for an invalid setting of the kernels."""
+    import json
+
+    from nyala import __version__
+    from nyala.cfile import kernels
+
+    if as_json:
+        return json.dumps({"version": __version__, "kernels": kernels.described()})
+    return f"nyala {__version__} (kernels: {kernels.described()})"
 
 
 def _end_quietly_if_nobody_reads() -> None:

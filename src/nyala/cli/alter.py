@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from nyala.cli.base import Command, settings
+from nyala.cli.cells import TRUTH, parse_value
 from nyala.cli.output import counted, echo_json
-from nyala.cli.stores import block_size_text, describe_columns, find_table, partition_text, state_of, writer
+from nyala.cli.stores import describe_columns, find_table, partition_text, state_of, writer
 from nyala.cli.tables import folder_argument
 
 if TYPE_CHECKING:
     from nyala.api.alter import Alteration
-    from nyala.schema.schema import ColumnSchema, Schema
     from nyala.schema.types import ColumnType
     from nyala.tablet.state.root import TableState
 
@@ -41,7 +41,6 @@ _EXAMPLES: Final = {
 }
 # What an empty word stands for: `encoding=` is that nothing was asked for.
 _DEFAULTS: Final = {"encoding": "auto", "compression": "default"}
-_TRUTH: Final = {"true": True, "yes": True, "false": False, "no": False}
 
 
 @click.command(cls=Command)
@@ -77,27 +76,8 @@ def alter(folder: str, table: str, steps: tuple[str, ...]) -> None:
                 }
             )
             return
-        columns = ", ".join(_column_text(column, before.schema) for column in state.schema.columns)
+        columns = ", ".join(map(str, state.schema.columns))
         click.echo(f"{found.name}: {columns}; {partition_text(state)}, {len(state.tablets):,} tablets")
-
-
-def _column_text(column: ColumnSchema, before: Schema) -> str:
-    """The column, and in parentheses what was changed of how it is stored; of one that is new what was asked for."""
-    from nyala.schema.schema import ColumnSchema
-
-    old = (
-        before.by_id(column.id)
-        if before.has_id(column.id)
-        else ColumnSchema(column.id, "", column.type, True)
-    )
-    changed = []
-    if column.encoding != old.encoding:
-        changed.append(f"encoding {column.encoding}")
-    if column.compression != old.compression:
-        changed.append(f"compression {column.compression}")
-    if column.block_size_bytes != old.block_size_bytes:
-        changed.append(block_size_text(column.block_size_bytes) or "blocks of the default size")
-    return f"{column} ({', '.join(changed)})" if changed else str(column)
 
 
 def _take(alteration: Alteration, state: TableState, step: str) -> None:
@@ -154,11 +134,11 @@ def _described(type: str | ColumnType, pairs: Mapping[str, str]) -> dict[str, An
     out: dict[str, Any] = {}
     for what, text in pairs.items():
         if what == "nullable":
-            if text.lower() not in _TRUTH:
+            if text.lower() not in TRUTH:
                 raise click.UsageError(f"nullable={text}: write true or false")
-            out[what] = _TRUTH[text.lower()]
+            out[what] = TRUTH[text.lower()]
         elif what == "default":
-            out[what] = None if text == "" else _value(parse_type(type), text)
+            out[what] = None if text == "" else parse_value(parse_type(type), text)
         elif what == "block_size":
             out[what] = int(text) if text.isdigit() else text or None
         elif what in _DEFAULTS:
@@ -181,30 +161,6 @@ def _bounds(state: TableState, words: Sequence[str]) -> list[Any]:
             bounds.append(None)
             continue
         parts = [word] if len(types) < 2 else word.split(",")
-        values = [_value(type, part) for type, part in zip(types, parts, strict=False)]
+        values = [parse_value(type, part) for type, part in zip(types, parts, strict=False)]
         bounds.append(values[0] if len(types) == 1 else tuple(values))
     return bounds
-
-
-def _value(type: ColumnType, text: str) -> Any:
-    """A value of the type, as a person types it."""
-    if type.is_integer:
-        return _number(int, text, str(type))
-    if type.is_floating:
-        return _number(float, text, str(type))
-    if type.name == "decimal":
-        import decimal
-
-        return _number(decimal.Decimal, text, str(type))
-    if type.name == "bool":
-        if text.lower() not in _TRUTH:
-            raise click.UsageError(f"{text!r} is no bool: write true or false")
-        return _TRUTH[text.lower()]
-    return text.encode() if type.name == "binary" else text
-
-
-def _number(kind: Callable[[str], Any], text: str, what: str) -> Any:
-    try:
-        return kind(text)
-    except (ValueError, ArithmeticError) as error:
-        raise click.UsageError(f"{text!r} is no {what}") from error

@@ -20,15 +20,14 @@ from typing import Any, Final
 import click
 
 from nyala.cli.alter import alter
-from nyala.cli.base import Failure, Group, settings, shared_options
-from nyala.cli.care import compact, drop, vacuum
+from nyala.cli.base import Failure, Group, cli_words, settings, shared_options
 from nyala.cli.demo import demo
+from nyala.cli.dumps import cfile, tablet, wal
 from nyala.cli.export import export
 from nyala.cli.fs import fs
-from nyala.cli.insides import cfile, tablet, wal
 from nyala.cli.load import load
+from nyala.cli.maintenance import compact, drop, vacuum
 from nyala.cli.tables import table
-from nyala.cli.words import cli_words
 
 __all__ = ["app"]
 
@@ -106,7 +105,7 @@ def _report(error: Exception, as_json: bool) -> None:
 def _print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     if not value or context.resilient_parsing:
         return
-    from nyala.cli.version import version_text
+    from nyala.cli import version_text
     from nyala.errors import Error
 
     try:

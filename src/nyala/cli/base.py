@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ __all__ = [
     "Failure",
     "Group",
     "Settings",
+    "cli_words",
     "program",
     "settings",
     "shared_options",
@@ -79,43 +81,6 @@ class Command(click.Command):
         return super().get_short_help_str(max(limit, _SUMMARY_MAX))
 
 
-# Words that other programs have for commands, and what does it here.
-_SQL: Final = (
-    "SQL is asked in Python: nyala.connect(FOLDER, read_only=True).sql('SELECT …'); `table scan FOLDER TABLE --where` "
-    "reads rows here"
-)
-_MEANT: Final = {
-    **dict.fromkeys(("sql", "shell", "query", "repl"), _SQL),
-    **dict.fromkeys(("ls", "show", "tables"), "`table list FOLDER` lists the tables"),
-    **dict.fromkeys(
-        ("head", "select", "cat", "rows", "get", "read", "preview"), "`table scan FOLDER TABLE --limit 10` shows rows"
-    ),
-    **dict.fromkeys(("count", "size", "du"), "`table stats FOLDER` counts rows and bytes"),
-    **dict.fromkeys(("info", "schema", "columns"), "`table describe FOLDER TABLE` shows the columns"),
-    **dict.fromkeys(("import", "insert", "upsert", "write", "copy"), "`table load FOLDER TABLE FILE` loads a file"),
-    **dict.fromkeys(
-        ("create", "new", "make"), "`table load --create` makes a table from a file, db.create_table(…) in Python"
-    ),
-    **dict.fromkeys(("remove", "rm"), "`table drop FOLDER TABLE` drops a table"),
-    **dict.fromkeys(("delete", "truncate"), "rows are deleted in Python: table.delete(where=…)"),
-    **dict.fromkeys(("dump", "save", "unload"), "`table export FOLDER TABLE FILE` writes a file"),
-    **dict.fromkeys(("diff", "log", "history"), "`table changes FOLDER TABLE --since TIME` tells what changed"),
-    "rename": "`table alter FOLDER TABLE 'rename-table NAME'` renames a table",
-    **dict.fromkeys(("repair", "verify", "fsck"), "`fs check FOLDER` looks for damage"),
-}  # fmt: skip
-
-
-def _with_meant(error: click.UsageError, word: str) -> click.UsageError:
-    """The error for an unknown command, with what does what it probably means."""
-    if os.path.isdir(word):
-        meant = "A folder comes behind a command, as in `table list FOLDER`."
-    elif word in _MEANT:
-        meant = f"{_MEANT[word][0].upper()}{_MEANT[word][1:]}."
-    else:
-        return error
-    return click.UsageError(f"{error.format_message()} {meant}", error.ctx)
-
-
 class Group(click.Group):
     """A noun; its verbs are commands with the shared options."""
 
@@ -124,14 +89,12 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Raises: click.UsageError, which says of some words what does that here."""
+        """Raises click.UsageError, with a hint for a folder in place of a command."""
         # Before 8.2 click takes a path for an option, because of its first letter, and shows the help.
         if self.get_command(ctx, args[0]) is None and os.path.isdir(args[0]):
-            raise _with_meant(click.UsageError(f"No such command {args[0]!r}.", ctx), args[0])
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            raise _with_meant(error, args[0]) from error
+            hint = "A folder comes behind a command, as in `table list FOLDER`."
+            raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx)
+        return super().resolve_command(ctx, args)
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """As of `Command`."""
@@ -150,3 +113,44 @@ def program() -> str:
         return "nyala"
     shown = os.path.relpath(called)
     return shown if not shown.startswith("..") else called
+
+
+# Sentences and arguments of the library's messages, and the words of the command line for them.
+_RULES: Final = tuple(
+    (re.compile(pattern), words)
+    for pattern, words in (
+        # the writer's lock
+        (r"open it with read_only=True, wait for the writer to close it with lock_timeout=seconds, or end (.*)",
+         r"wait until it is closed, or end \1; commands that only read work meanwhile"),
+        (r": close\(\) it first", ""),
+        # tables
+        (r"; open it with table\('.*'\), or pass exist_ok=True", "; without --create the rows go into it"),
+        (r"make one with create_table\(\)", "`table load --create` makes one from a file"),
+        # moments
+        # One form in all that is said; what stands in quotes is somebody's own.
+        (r"(?<!['\"\w])(\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?)\+00:00(?!['\"\w])", r"\1Z"),
+        (r"^at=", "--at "),
+        (r"write at=('[^']*'), or give a datetime", r"write --at \1"),
+        (r", as create_table\(history=…\) or set_history\(…\) said", ""),
+        (r"^changes are those after since and up to until, and since=(.*) is later than until=(.*)$",
+         r"changes are those after --since and up to --until, and \1 is later than \2"),
+        # what a scan reads, and how a table is cut
+        (r"TRUE selects every row", "leave out --where to select every row"),
+        (r"^columns names a column twice", "--columns names a column twice"),
+        (r"^hash_partition(?:\((.*?)\):)?", lambda found: f"--hash {found[1]}:" if found[1] else "--hash"),
+        (r"^range_partition\b", "--range"),
+        # how a column is stored
+        (r", such as 65536 or '64KiB'; None is the default",
+         ", such as 65536 or 64KiB; block_size= with nothing behind it is the default"),
+        # a store that failed meanwhile
+        (r"close it and connect\(\) again, which finds out", "the next command that writes finds out"),
+        (r"check the disk, or raise memory_limit", "check the disk"),
+    )
+)  # fmt: skip
+
+
+def cli_words(message: str) -> str:
+    """Return a message of the library in the words of the command line: `--at` for `at=`, and no Python."""
+    for pattern, words in _RULES:
+        message = pattern.sub(words, message)
+    return message

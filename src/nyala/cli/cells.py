@@ -17,11 +17,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
+import click
 
-__all__ = ["has_odd_years", "is_number", "json_columns", "json_value", "text_columns", "text_value"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from nyala.schema.types import ColumnType
+
+__all__ = ["TRUTH", "is_number", "json_columns", "json_value", "parse_value", "text_columns", "text_value"]
 
 _YEAR_1_US: Final = -62_135_596_800_000_000
 _YEAR_10000_US: Final = 253_402_300_800_000_000
@@ -36,6 +41,8 @@ _ESCAPES: Final = {
 
 def is_number(type: pa.DataType) -> bool:
     """Whether a column of this type is set flush right."""
+    import pyarrow as pa
+
     return bool(pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type))
 
 
@@ -102,6 +109,8 @@ def _moment(value: Any) -> Any:
 
 
 def _convert(column: Any, one: Callable[[Any], Any]) -> list[Any]:
+    import pyarrow as pa
+
     type = column.type
     if pa.types.is_timestamp(type):
         values: list[Any] = _timestamps(column)
@@ -113,8 +122,10 @@ def _convert(column: Any, one: Callable[[Any], Any]) -> list[Any]:
     return [one(value) for value in values]
 
 
-def has_odd_years(column: Any) -> bool:
+def _has_odd_years(column: Any) -> bool:
     """Whether timestamps of this column lie outside the years 1 to 9999: Arrow would write them with a wrong year."""
+    import pyarrow as pa
+
     from nyala import compute as pc
 
     bounds = pc.min_max(column.cast(pa.int64()))
@@ -124,8 +135,10 @@ def has_odd_years(column: Any) -> bool:
 
 def _timestamps(column: Any) -> list[str | int | None]:
     """ISO text, without a fraction of zeros; a year that ISO has no place for: microseconds since 1970."""
+    import pyarrow as pa
+
     column = column.cast(pa.timestamp("us", tz="UTC"))
-    if not has_odd_years(column):
+    if not _has_odd_years(column):
         return [text and _iso(text) for text in column.cast(pa.string()).to_pylist()]
     numbers = column.cast(pa.int64())
     return [
@@ -141,3 +154,26 @@ def _iso(text: str) -> str:
     whole, _, fraction = time.partition(".")
     fraction = fraction.rstrip("0")
     return f"{day}T{whole}.{fraction}Z" if fraction else f"{day}T{whole}Z"
+
+
+TRUTH: Final = {"true": True, "yes": True, "false": False, "no": False}
+
+
+def parse_value(type: ColumnType, text: str) -> Any:
+    """Return a value of the type, as a person types it: times in ISO form, binary as its text.
+
+    Raises click.UsageError.
+    """
+    import decimal
+
+    kinds: dict[str, Callable[[str], Any]] = {
+        "bool": lambda text: TRUTH[text.lower()],
+        "decimal": decimal.Decimal,
+        "float": float,
+        "double": float,
+        "binary": str.encode,
+    }
+    try:
+        return (int if type.is_integer else kinds.get(type.name, str))(text)
+    except (KeyError, ValueError, ArithmeticError) as error:
+        raise click.UsageError(f"{text!r} is not {type}") from error

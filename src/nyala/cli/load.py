@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from nyala.cli.base import Command, Failure, settings
+from nyala.cli.base import Command, Failure, cli_words, settings
+from nyala.cli.cells import parse_value
 from nyala.cli.files import (
     STDIO,
     BadRow,
@@ -37,7 +38,6 @@ from nyala.cli.output import counted, duration, echo_json, moment
 from nyala.cli.progress import Bar, SecondInterrupt, finish_first
 from nyala.cli.stores import state_of, utf8_files, writer
 from nyala.cli.tables import delimiter_option, folder_argument, format_option, names
-from nyala.cli.words import cli_words
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -445,22 +445,6 @@ def _new_table(
             )
         if name not in columns:
             raise ColumnNotFoundError(f"--range: no column {name!r}" + find_name(name, list(columns)))
-        splits = [_typed(value.strip(), columns[name].type) for value in values.split(",")]
+        splits = [parse_value(columns[name].type, value.strip()) for value in values.split(",")]
         partition_by.append(nyala.range_partition(name, splits=splits))
     return {"schema": columns, "primary_key": list(key), "partition_by": partition_by}
-
-
-def _typed(text: str, type: Any) -> Any:
-    """A value of a range split; ISO times and text are understood as they are."""
-    import decimal
-
-    try:
-        if type.is_integer:
-            return int(text)
-        if type.name == "decimal":
-            return decimal.Decimal(text)
-        if type.name == "binary":
-            return bytes.fromhex(text)
-    except (ValueError, decimal.InvalidOperation):
-        raise click.UsageError(f"--range: {text!r} is no {type}") from None
-    return text

@@ -1,7 +1,6 @@
 """Answers on stdout: tables, facts, JSON documents.
 
-A terminal gets tables drawn by rich, anything else plain aligned text: the same cells, so that `| grep` finds
-what the eye saw. Rows are written as they come, never gathered (the terminal's few aside).
+Tables are plain aligned text, on a terminal and elsewhere. Rows are written as they come, never gathered.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import click
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from rich.console import Console
 
 __all__ = [
     "TERMINAL_ROWS",
@@ -28,7 +26,6 @@ __all__ = [
     "echo_stream_json",
     "is_terminal",
     "moment",
-    "rich_console",
     "size",
 ]
 
@@ -41,17 +38,6 @@ _CHUNK_ROWS: Final = 1000
 def is_terminal() -> bool:
     """Whether a person looks at stdout."""
     return sys.stdout.isatty()
-
-
-def rich_console(*, stderr: bool = False) -> Console | None:
-    """rich's console when a person looks at the stream and rich is there."""
-    if not (sys.stderr if stderr else sys.stdout).isatty():
-        return None
-    try:
-        from rich.console import Console
-    except ModuleNotFoundError:
-        return None
-    return Console(stderr=stderr, highlight=False)
 
 
 # ------------------------------------------------------------------------------------------------ words
@@ -105,12 +91,7 @@ def echo_facts(facts: Mapping[str, str]) -> None:
 def echo_rows(names: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[str] = ()) -> None:
     """A table that is all there; the columns in `right` are set flush right."""
     flush_right = set(right)
-    console = rich_console()
-    if console is None:
-        right_of = [name in flush_right for name in names]
-        click.echo("\n".join(_lines([names, *rows], [0] * len(names), right_of)))
-    else:
-        _echo_rich(console, names, rows, [name in flush_right for name in names], frozenset())
+    click.echo("\n".join(_lines([names, *rows], [0] * len(names), [name in flush_right for name in names])))
 
 
 def _lines(rows: Sequence[Sequence[str]], widths: list[int], right: Sequence[bool]) -> Iterator[str]:
@@ -124,33 +105,10 @@ def _lines(rows: Sequence[Sequence[str]], widths: list[int], right: Sequence[boo
         ).rstrip()
 
 
-def _echo_rich(
-    console: Console,
-    names: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    right: Sequence[bool],
-    keys: frozenset[str],
-) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
-    for name, flush in zip(names, right, strict=True):
-        drawn.add_column(
-            Text(name, style="bold underline" if name in keys else "bold"),
-            justify="right" if flush else "left",
-            overflow="fold",
-        )
-    for row in rows:
-        drawn.add_row(*(Text(cell, style="dim" if cell == "NULL" else "") for cell in row))
-    console.print(drawn)
-
-
 # ------------------------------------------------------------------------------------------------ many rows
 
 
-def echo_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch], keys: frozenset[str]) -> int:
+def echo_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
     """The rows of a scan as a table. Returns how many."""
     from nyala.cli.cells import is_number, text_columns
 
@@ -161,11 +119,6 @@ def echo_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch], keys: froz
         for start in range(0, batch.num_rows, _CHUNK_ROWS)
     )
     count = 0
-    console = rich_console()
-    if console is not None:
-        rows = [row for chunk in chunks for row in chunk]
-        _echo_rich(console, names, rows, right, keys)
-        return len(rows)
     widths = [len(name) for name in names]
     first = True
     for chunk in chunks:

@@ -1,73 +1,46 @@
-"""A progress bar: on a terminal's stderr only, and only for what takes longer than a second."""
+"""A line of progress on a terminal's stderr, for what takes longer than a second; and Ctrl-C that waits."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from nyala.cli.output import rich_console
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+import click
 
 __all__ = ["Bar", "SecondInterrupt", "finish_first"]
 
 _QUIET_S: Final = 1.0
+_PAUSE_S: Final = 0.1
 
 
 class Bar:
-    """`with Bar("loading", total) as bar: bar.update(done, "3,000 rows")`; silent where nobody looks.
+    """`with Bar("loading", total) as bar: bar.update(done, "3,000 rows")`; silent where nobody looks."""
 
-    began_s: when its work began, of which this may be the end; None: now.
-    """
-
-    def __init__(
-        self, title: str, total: float | None, *, quiet: bool = False, began_s: float | None = None
-    ) -> None:
+    def __init__(self, title: str, total: float | None, *, quiet: bool = False) -> None:
         self._title = title
         self._total = total
-        self._quiet = quiet
-        self._began_s = time.monotonic() if began_s is None else began_s
-        self._progress: Progress | None = None
-        self._task: TaskID | None = None
+        self._quiet = quiet or not sys.stderr.isatty()
+        self._next_s = time.monotonic() + _QUIET_S
+        self._shown = False
 
     def update(self, done: float, note: str = "") -> None:
         """`done` of `total` is behind us."""
-        if self._progress is None and not self._quiet and time.monotonic() - self._began_s > _QUIET_S:
-            self._start()
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=done, note=note)
-
-    def _start(self) -> None:
-        console = rich_console(stderr=True)
-        if console is None:
-            self._quiet = True
+        now_s = time.monotonic()
+        if self._quiet or now_s < self._next_s:
             return
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            TaskProgressColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=console,
-            transient=True,
-        )
-        self._task = self._progress.add_task(self._title, total=self._total, note="")
-        self._progress.start()
+        share = "" if not self._total else f" {100 * done / self._total:.0f} %"
+        click.echo(f"\r\x1b[K{self._title}{share}  {note}", nl=False, err=True)
+        self._next_s, self._shown = now_s + _PAUSE_S, True
 
     def __enter__(self) -> Bar:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+    def __exit__(self, *error: object) -> None:
+        if self._shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
 
 
 class SecondInterrupt(KeyboardInterrupt):

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nyala.cli.base import program
-from nyala.cli.words import cli_words
+from nyala.cli.base import cli_words, program
 
 if TYPE_CHECKING:
     from nyala.api.database import Database

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from nyala.cli.base import Group, settings
+from nyala.cli.base import Group, cli_words, settings
 from nyala.cli.output import (
     TERMINAL_ROWS,
     echo_facts,
@@ -32,7 +32,6 @@ from nyala.cli.stores import (
     state_of,
     tell_why_empty,
 )
-from nyala.cli.words import cli_words
 
 if TYPE_CHECKING:
     from nyala.api.database import Database
@@ -314,12 +313,11 @@ def scan(
             }
             echo_stream_json(head, rows.schema.names, rows.to_reader())
             return
-        keys = frozenset(found.primary_key)
         if not cut:
-            count, more = echo_stream(rows.schema, rows.to_reader(), keys), ""
+            count, more = echo_stream(rows.schema, rows.to_reader()), ""
         else:
             whole = rows.to_arrow()
-            count = echo_stream(rows.schema, whole.slice(0, TERMINAL_ROWS).to_batches(), keys)
+            count = echo_stream(rows.schema, whole.slice(0, TERMINAL_ROWS).to_batches())
             more = "" if whole.num_rows <= TERMINAL_ROWS else ", and there are more: --limit N shows N"
         if not count:
             tell_why_empty(rows)
@@ -371,7 +369,7 @@ def changes(
             _check_moment(database, option, given)
         feed = found.changes(since, until, versions, columns)
         if not settings().json:
-            echo_stream(feed.schema, feed.to_reader(), frozenset(found.primary_key))
+            echo_stream(feed.schema, feed.to_reader())
             return
         head = {
             "store": database.path,

@@ -396,7 +396,7 @@ def test_create(run: Run, tmp_path: Path) -> None:
         (["--create", "--key", "k", "--hash", "k"], "write it as columns/buckets"),
         (["--create", "--key", "k", "--hash", "k/x"], "write it as columns/buckets"),
         (["--create", "--key", "k", "--range", "k"], "write it as column=value,value"),
-        (["--create", "--key", "k", "--range", "k=1,x"], "'x' is no int64"),
+        (["--create", "--key", "k", "--range", "k=1,x"], "'x' is not int64"),
         (["--create", "--key", "k", "--type", "k"], "write it as column=type"),
         (["--delimiter", "||"], "takes one character"),
     ],

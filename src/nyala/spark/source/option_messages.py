@@ -1,7 +1,7 @@
 """The library's advice in the words of `format("nyala")`: options, and nothing that is an argument of Python's.
 
 A message of the library's names its own arguments and methods. Each rule below is one sentence of its, or one
-argument, as a pattern; what no rule knows stays as it is. `nyala.cli.words` does the same for the command line.
+argument, as a pattern; what no rule knows stays as it is. `nyala.cli.base` does the same for the command line.
 """
 
 from __future__ import annotations

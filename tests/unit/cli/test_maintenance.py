@@ -13,7 +13,7 @@ import pytest
 
 import nyala
 from nyala.catalog.store_lock import StoreLock
-from nyala.cli import care
+from nyala.cli import maintenance
 from nyala.env import SYSTEM
 from nyala.tablet.compaction import lifecycle as compaction
 
@@ -131,7 +131,7 @@ def test_a_store_that_another_process_writes_in_the_words_of_a_shell(
             "wait for the writer to close it with lock_timeout=seconds, or end process 7"
         )
 
-    monkeypatch.setattr(care, "writer", taken)
+    monkeypatch.setattr(maintenance, "writer", taken)
     assert run("table", "compact", store, code=1).stderr == (
         "Error: the store s is already written by process 7 on h, open since noon: wait until it is closed, or end "
         "process 7; commands that only read work meanwhile. A writer does this work by itself, in the background\n"
@@ -187,7 +187,7 @@ def test_the_bar_moves_within_a_compaction() -> None:
         def update(self, done: float, note: str = "") -> None:
             shown.append((done, note))
 
-    work = care._Work(Bar())  # type: ignore[arg-type]
+    work = maintenance._Work(Bar())  # type: ignore[arg-type]
     steps: list[Callable[[], None]] = [
         lambda: work.step(0, 2),
         lambda: work.rows(50, 100),

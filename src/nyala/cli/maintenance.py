@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nyala.cli.base import Command, settings
+from nyala.cli.base import Command, cli_words, settings
 from nyala.cli.output import duration, echo_json, echo_rows, size
 from nyala.cli.progress import Bar
 from nyala.cli.stores import readable_from, writer
 from nyala.cli.tables import folder_argument, table_argument
-from nyala.cli.words import cli_words
 
 if TYPE_CHECKING:
     from nyala.api.database import Database
