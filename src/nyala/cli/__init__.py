@@ -8,11 +8,13 @@
     nyala wal dump FOLDER                  what is in the log
 
     app       the root command: options of all commands, errors and exit codes
-    demo, tables, load, export, alter, maintenance, fs, dumps      the commands
+    demo, tables, load, export, alter, maintenance, dumps          the commands
+    options   arguments and options of several commands
     base      what all commands share: options, errors, messages of the library in the words of the command line
     stores    opening a store, finding a table in it
     files     Parquet, CSV and JSON files, read in bounded memory
     output, cells, progress                tables, JSON, values as text, bars, Ctrl-C
+    version   what `--version` prints, also without click
 
 Invariants
     L1  stdout has the answer, and with `--json` exactly one JSON document; everything else goes to stderr.
@@ -34,7 +36,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-__all__ = ["main", "version_text"]
+__all__ = ["main"]
 
 
 def main() -> NoReturn:
@@ -64,6 +66,7 @@ def _without_click(words: Sequence[str]) -> int:
     if "--version" not in options:
         print("nyala: the commands need click: pip install 'nyala[cli]'", file=sys.stderr)
         return 1
+    from nyala.cli.version import version_text
     from nyala.errors import Error
 
     try:
@@ -72,18 +75,6 @@ def _without_click(words: Sequence[str]) -> int:
         print(f"Error: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def version_text(as_json: bool) -> str:
-    """Return the version and the kernels that run. Raises Error for an invalid setting of the kernels."""
-    import json
-
-    from nyala import __version__
-    from nyala.cfile import kernels
-
-    if as_json:
-        return json.dumps({"version": __version__, "kernels": kernels.described()})
-    return f"nyala {__version__} (kernels: {kernels.described()})"
 
 
 def _end_quietly_if_nobody_reads() -> None:

@@ -17,9 +17,9 @@ import click
 
 from nyala.cli.base import Command, settings
 from nyala.cli.cells import TRUTH, parse_value
+from nyala.cli.options import folder_argument
 from nyala.cli.output import counted, echo_json
 from nyala.cli.stores import describe_columns, find_table, partition_text, state_of, writer
-from nyala.cli.tables import folder_argument
 
 if TYPE_CHECKING:
     from nyala.api.alter import Alteration

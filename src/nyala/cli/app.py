@@ -24,9 +24,8 @@ from nyala.cli.base import Failure, Group, cli_words, settings, shared_options
 from nyala.cli.demo import demo
 from nyala.cli.dumps import cfile, tablet, wal
 from nyala.cli.export import export
-from nyala.cli.fs import fs
 from nyala.cli.load import load
-from nyala.cli.maintenance import compact, drop, vacuum
+from nyala.cli.maintenance import compact, drop, fs, vacuum
 from nyala.cli.tables import table
 
 __all__ = ["app"]
@@ -105,7 +104,7 @@ def _report(error: Exception, as_json: bool) -> None:
 def _print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     if not value or context.resilient_parsing:
         return
-    from nyala.cli import version_text
+    from nyala.cli.version import version_text
     from nyala.errors import Error
 
     try:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import click
 
 from nyala.cli.base import Group, settings
+from nyala.cli.options import folder_argument, table_argument
 from nyala.cli.output import echo_json, echo_rows, size
 from nyala.cli.stores import reader
-from nyala.cli.tables import folder_argument, table_argument
 
 __all__ = ["cfile", "tablet", "wal"]
 

@@ -17,10 +17,10 @@ import click
 
 from nyala.cli.base import Command, Failure, settings
 from nyala.cli.files import STDIO, Format, compression_of, duckdb_session, format_of, sql_name, sql_text
+from nyala.cli.options import delimiter_option, folder_argument, format_option, scan_options
 from nyala.cli.output import duration, echo_json, moment
 from nyala.cli.progress import Bar
 from nyala.cli.stores import find_table, reader, tell_why_empty, utf8_files
-from nyala.cli.tables import delimiter_option, folder_argument, format_option, scan_options
 
 if TYPE_CHECKING:
     import pyarrow as pa

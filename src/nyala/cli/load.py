@@ -34,10 +34,10 @@ from nyala.cli.files import (
     lines_of,
     read_parts,
 )
+from nyala.cli.options import delimiter_option, folder_argument, format_option, names
 from nyala.cli.output import counted, duration, echo_json, moment
 from nyala.cli.progress import Bar, SecondInterrupt, finish_first
 from nyala.cli.stores import state_of, utf8_files, writer
-from nyala.cli.tables import delimiter_option, folder_argument, format_option, names
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,28 +1,30 @@
-"""`nyala table drop|compact|vacuum`: a table dropped; and what a program does in the background, at once.
+"""`nyala table drop|compact|vacuum`, and `nyala fs check`: manual maintenance.
 
-They are writers. Where another process has the store, that one compacts by itself: they say so, and end.
+All but `fs check` are writers. While another process is the writer, they fail with a message that names it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from nyala.cli.base import Command, cli_words, settings
-from nyala.cli.output import duration, echo_json, echo_rows, size
+from nyala.cli.base import Command, Group, cli_words, settings
+from nyala.cli.options import folder_argument, table_argument
+from nyala.cli.output import counted, duration, echo_json, echo_rows, size
 from nyala.cli.progress import Bar
 from nyala.cli.stores import readable_from, writer
-from nyala.cli.tables import folder_argument, table_argument
 
 if TYPE_CHECKING:
     from nyala.api.database import Database
+    from nyala.tablet.check import CheckReport
 
-__all__ = ["compact", "drop", "vacuum"]
+__all__ = ["EXIT_PROBLEMS", "compact", "drop", "fs", "vacuum"]
 
 
 @click.command(cls=Command)
@@ -55,7 +57,7 @@ def compact(folder: str, table: str | None) -> None:
                 }
             )
         document = {"store": database.path, "tables": done, "waiting_files": len(store.state.garbage)}
-    _tell(
+    _echo_tables(
         document,
         time.monotonic() - began_s,
         {
@@ -111,7 +113,7 @@ def vacuum(folder: str, table: str | None, dry_run: bool) -> None:
             "tables": done,
             "waiting_files": len(store.state.garbage),
         }
-    _tell(
+    _echo_tables(
         document,
         time.monotonic() - began_s,
         {
@@ -165,7 +167,7 @@ class _Work:
         self._bar.update((self._done + part) / self._total, note)
 
 
-def _tell(
+def _echo_tables(
     document: dict[str, Any], seconds: float, columns: Mapping[str, Callable[[Mapping[str, Any]], str]]
 ) -> None:
     if settings().json:
@@ -185,3 +187,64 @@ def _tell(
             err=True,
         )
     click.echo(f"Done in {duration(seconds)}.", err=True)
+
+
+# -- fs check ----------------------------------------------------------------------------------------------
+
+EXIT_PROBLEMS: Final = 3
+
+
+@click.group(cls=Group)
+def fs() -> None:
+    """The store's files."""
+
+
+@fs.command("check")
+@folder_argument
+@click.option("--repair", is_flag=True, help="Mend what can be mended without a loss, and say what was done.")
+@click.pass_context
+def check(context: click.Context, folder: str, repair: bool) -> None:
+    """Read every byte and hold every rule against it. Exit code 3: there are problems."""
+    from nyala.env import SYSTEM
+    from nyala.tablet.check import check_folder
+    from nyala.tablet.repair import repair_folder
+
+    began_s = time.monotonic()
+    with Bar("checking rowsets", 1.0, quiet=settings().json) as bar:
+
+        def step(done: int, total: int) -> None:
+            bar.update(done / max(total, 1), f"{done:,} of {total:,}")
+
+        report = (repair_folder if repair else check_folder)(SYSTEM, os.path.abspath(folder), step)
+    seconds = time.monotonic() - began_s
+    if settings().json:
+        document = report.to_dict()
+        echo_json({"store": document.pop("path"), **document, "seconds": round(seconds, 3)})
+    else:
+        _echo_report(report, seconds, repair)
+    if not report.ok:
+        context.exit(EXIT_PROBLEMS)
+
+
+def _echo_report(report: CheckReport, seconds: float, repair: bool) -> None:
+    for repaired in report.repairs:
+        click.echo(f"repaired: {repaired}")
+    for problem in report.problems:
+        where = "" if problem.table is None else f" (table {problem.table}, tablet {problem.tablet_id})"
+        click.echo(f"{problem.kind}: {problem.message}{where}")
+    for note in report.notes:
+        click.echo(f"note: {note}")
+    click.echo(
+        f"{counted(report.tables, 'table')}, {counted(report.tablets, 'tablet')}, {counted(report.rowsets, 'rowset')}, "
+        f"{counted(report.files, 'file')} with {size(report.bytes)}, {counted(report.rows, 'row')} on disk, "
+        f"{counted(report.log_records, 'record')} in the log: "
+        + ("no problems" if report.ok else counted(len(report.problems), "problem"))
+    )
+    click.echo(f"Done in {duration(seconds)}.", err=True)
+    if report.ok:
+        return
+    mended = sum(problem.repairable for problem in report.problems)
+    if mended and not repair:
+        click.echo(f"--repair mends {mended:,} of them without a loss.", err=True)
+    if mended < len(report.problems):
+        click.echo("What is damaged can be brought back from a backup only.", err=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from nyala.cli.base import Group, cli_words, settings
+from nyala.cli.options import folder_argument, moment_option, names, scan_options, table_argument
 from nyala.cli.output import (
     TERMINAL_ROWS,
     echo_facts,
@@ -25,7 +25,6 @@ from nyala.cli.stores import (
     block_size_text,
     describe_columns,
     find_table,
-    no_file,
     partition_text,
     readable_from,
     reader,
@@ -37,109 +36,12 @@ if TYPE_CHECKING:
     from nyala.api.database import Database
     from nyala.api.table import Table
 
-__all__ = [
-    "delimiter_option",
-    "folder_argument",
-    "format_option",
-    "names",
-    "scan_options",
-    "table",
-    "table_argument",
-]
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-folder_argument = click.argument("folder", type=click.Path(), callback=no_file)
-table_argument = click.argument("table", metavar="[TABLE]", required=False)
+__all__ = ["table"]
 
 
 @click.group(cls=Group)
 def table() -> None:
     """Tables: list, describe, stats, scan, alter, load, export, changes, drop, compact, vacuum."""
-
-
-def names(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
-    """`a,b` as names; for names with commas, a JSON list."""
-    if value is None:
-        return None
-    if value.lstrip().startswith("["):
-        import json
-
-        try:
-            found = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise click.BadParameter(f"{value!r} is no JSON list: {error}", context, parameter) from None
-        if not all(isinstance(name, str) for name in found):
-            raise click.BadParameter(f"{value!r} is no list of names", context, parameter)
-    else:
-        found = [name.strip() for name in value.split(",")]
-    if not found or not all(found):
-        raise click.BadParameter(f"{value!r} leaves a name empty", context, parameter)
-    return [str(name) for name in found]
-
-
-def moment_option(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> str | dt.datetime | None:
-    """A moment: ISO time, a timestamp, or how long ago it was, such as 2h."""
-    match = None if value is None else _AGO.fullmatch(value.strip().lower())
-    if match is None:
-        return value
-    return dt.datetime.now(dt.UTC) - int(match[1]) * _UNITS[match[2]]
-
-
-_AGO: Final = re.compile(r"(\d{1,5})\s*(s|m|h|d|w)")
-_UNITS: Final = {
-    "s": dt.timedelta(seconds=1),
-    "m": dt.timedelta(minutes=1),
-    "h": dt.timedelta(hours=1),
-    "d": dt.timedelta(days=1),
-    "w": dt.timedelta(weeks=1),
-}
-
-
-def scan_options(function: F) -> F:
-    """What scan and export have in common: which rows, which columns, when."""
-    for option in (
-        click.option("--order", is_flag=True, help="In key order."),
-        click.option("--limit", type=click.IntRange(min=0), metavar="N", help="At most N rows."),
-        click.option(
-            "--at",
-            metavar="TIME",
-            callback=moment_option,
-            help="As of then: ISO time (UTC unless it says), how long ago (2h, 1d), or a timestamp of Nyala.",
-        ),
-        click.option(
-            "--where",
-            metavar="TEXT",
-            help="Only rows for which this holds, e.g. \"host = 'a' AND time >= 5\".",
-        ),
-        click.option("--columns", metavar="A,B", callback=names, help="Only these columns, in this order."),
-    ):
-        function = option(function)
-    return function
-
-
-def _delimiter(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
-    if text in ("\\t", "tab"):
-        return "\t"
-    if text is not None and len(text.encode()) != 1:
-        raise click.UsageError(f"--delimiter takes one character, not {text!r}")
-    return text
-
-
-format_option = click.option(
-    "--format",
-    "format_",
-    type=click.Choice(["parquet", "csv", "json"]),
-    help="The format of FILE; default: by its name.",
-)
-delimiter_option = click.option(
-    "--delimiter",
-    metavar="SIGN",
-    callback=_delimiter,
-    help="Between the fields of a CSV. Default: load takes the usual sign that the header has most often.",
-)
 
 
 @table.command("list")

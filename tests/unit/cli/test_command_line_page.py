@@ -12,8 +12,7 @@ import pytest
 
 from nyala.cli import app as app_module
 from nyala.cli import demo as demo_module
-from nyala.cli import files, load
-from nyala.cli import fs as fs_module
+from nyala.cli import files, load, maintenance
 from nyala.cli.app import app
 from nyala.cli.base import shared_options
 
@@ -72,7 +71,7 @@ def test_exit_codes() -> None:
         0,
         app_module.EXIT_ERROR,
         click.UsageError.exit_code,
-        fs_module.EXIT_PROBLEMS,
+        maintenance.EXIT_PROBLEMS,
         app_module.EXIT_INTERRUPTED,
     ]
 
