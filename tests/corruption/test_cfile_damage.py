@@ -132,7 +132,7 @@ MORE: dict[ColumnKey, tuple[str, str, str, pa.Array]] = {
 EVERY = COLUMNS | MORE
 LAYOUTS = {("for", layout, False) for layout in format.FOR_LAYOUTS.values()}
 LAYOUTS |= {("alp", layout, False) for layout in format.ALP_LAYOUTS.values()} | {("alp", "decimals", True)}
-LAYOUTS |= {("codewords", layout, False) for layout in format.CODEWORDS.values()}
+LAYOUTS |= {("codes", layout, False) for layout in format.CODES.values()}
 KEYS = pa.array([bytes([n, 0, 1]) for n in range(ROWS)], pa.large_binary())
 
 
@@ -243,7 +243,7 @@ def layouts(content: bytes, places: tuple[ColumnPlace, ...]) -> set[tuple[str, s
                 layout, _, _, exceptions = format.ALP_HEADER.unpack_from(values)
                 found.add(("alp", format.ALP_LAYOUTS[layout], exceptions > 0))
             elif header.encoding == format.ENCODING_DICTIONARY:
-                found.add(("codewords", format.CODEWORDS[values[0]], False))
+                found.add(("codes", format.CODES[values[0]], False))
     return found
 
 

@@ -6,9 +6,9 @@
       32 B     only with NULLs                         of all before
 
 The header repeats what the footer implies (first ordinal, row count), so that a block read from the wrong
-place is found out though its CRC is right. The validity bitmap stands apart from the values and is compressed
-by itself, so that values are decoded to where they stay. A block of NULLs only has neither bitmap nor values.
-Values have holes where NULLs are, or are dense (`dense`); a block with NULLs says which.
+place is found out though its CRC is right. The validity bitmap is stored apart from the values and compressed by
+itself. The values are those without the NULLs between them (`encoding.nulls`). A block of NULLs only has neither bitmap
+nor values.
 
 Blocks and the values in them begin at multiples of 16 bytes in the file. So when values are stored as they are
 (plain, not compressed) the bytes that were read are the Arrow buffer, aligned as Arrow's users expect.
@@ -19,9 +19,10 @@ the block's size, the decompressed size, the values (see `Encoding.decode`). Eac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -30,19 +31,13 @@ import pyarrow as pa
 from nyala import compute as pc
 from nyala.cfile import format
 from nyala.cfile.compression import compress, decompress
-from nyala.cfile.dense import Places
-from nyala.cfile.encoding import BlockEncoder, EncodedValues, Encoding, encoding_by_code
-from nyala.cfile.encoding.code_block import CodeBlock
+from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
 from nyala.cfile.encoding.column_block import ArrowBlock, ColumnBlock
-from nyala.cfile.encoding.dictionary import CODEWORDS, Dictionary
-from nyala.cfile.encoding.frame import Frame
-from nyala.cfile.encoding.frame_block import FrameBlock
-from nyala.cfile.encoding.frame_of_reference import FrameOfReference
-from nyala.cfile.encoding.rle import RunLength
+from nyala.cfile.encoding.nulls import Validity
 from nyala.cfile.physical import Physical, narrowest, slice_bitmap
 from nyala.errors import CorruptionError
 
-__all__ = ["BLOCK_BYTES_MIN", "BlockHeader", "column_validity", "compare_crc", "decode_block", "encode_block"]
+__all__ = ["BLOCK_BYTES_MIN", "BlockHeader", "BlockRows", "block_rows", "compare_crc", "decode_block"]
 __all__ += ["encode_blocks", "read_header"]
 
 BLOCK_BYTES_MIN: Final = format.BLOCK_HEADER.size + format.CRC.size
@@ -63,7 +58,7 @@ class BlockHeader:
     encoding: int
     compression: int
     validity_compression: int
-    placement: int = format.PLACEMENT_HOLES
+    zero: int = 0
 
     def pack(self) -> bytes:
         return format.BLOCK_HEADER.pack(
@@ -76,7 +71,7 @@ class BlockHeader:
             self.encoding,
             self.compression,
             self.validity_compression,
-            self.placement,
+            self.zero,
         )
 
     @classmethod
@@ -96,75 +91,67 @@ def _aligned(length: int) -> int:
     return length + -length % format.BLOCK_ALIGNMENT_BYTES
 
 
+class BlockRows(NamedTuple):
+    """The rows [lower, upper) of a block, and their values [first, last) among the column's values without NULLs."""
+
+    lower: int
+    upper: int
+    first: int
+    last: int
+
+
+def block_rows(column: pa.Array, log2: int) -> list[BlockRows]:
+    """The blocks of a column, of 2^`log2` rows each."""
+    borders = np.append(np.arange(0, len(column), 1 << log2), len(column))
+    values = borders
+    if column.null_count:
+        is_valid = pc.is_valid(column).to_numpy(zero_copy_only=False)
+        counts = np.add.reduceat(is_valid, borders[:-1], dtype=np.int64)
+        values = np.append(0, np.cumsum(counts))
+    blocks = zip(pairwise(borders.tolist()), pairwise(values.tolist()), strict=True)
+    return [BlockRows(*rows, *of_rows) for rows, of_rows in blocks]
+
+
 def encode_blocks(
     encoding: Encoding,
     encoder: BlockEncoder,
     compression: int,
-    validity: pa.Buffer | None,
-    row_count: int,
-    rows_per_block_log2: int,
-    *,
-    dense: bool = False,
+    column: pa.Array,
+    blocks: Sequence[BlockRows],
 ) -> Iterator[list[pa.Buffer | bytes]]:
-    """The blocks of a column, each in parts.
-
-    Takes: `validity`, the whole column's bitmap without an offset, None if it has no NULLs. dense: whether the encoder
-    has the values without NULLs.
-    """
-    done = 0  # values
-    for lower in range(0, row_count, 1 << rows_per_block_log2):
-        upper = min(lower + (1 << rows_per_block_log2), row_count)
-        bitmap, null_count = _bitmap(validity, lower, upper)
-        rows, placement = (lower, upper), format.PLACEMENT_HOLES
-        if dense:
-            rows = done, done + upper - lower - null_count
-            done = rows[1]
-            if bitmap.size:
-                placement = format.PLACEMENT_DENSE
-        values = encoder.encode(*rows) if null_count < upper - lower else _NOTHING
-        yield _block(encoding, compression, lower, upper, null_count, bitmap, values, placement)
-
-
-def encode_block(
-    encoding: Encoding, encoder: BlockEncoder, compression: int, validity: pa.Buffer | None, row_count: int
-) -> list[pa.Buffer | bytes]:
-    """`encode_blocks` of one block, with holes; there is one row at least."""
-    log2 = format.ROWS_PER_BLOCK_LOG2_MAX
-    (parts,) = encode_blocks(encoding, encoder, compression, validity, row_count, log2)
-    return parts
-
-
-def _bitmap(validity: pa.Buffer | None, lower: int, upper: int) -> tuple[pa.Buffer, int]:
-    """(the bitmap of these ordinals, empty where they are all NULL or none is; how many are)."""
-    if validity is None:
-        return _NOTHING, 0
-    bitmap = pa.py_buffer(slice_bitmap(validity, lower, upper - lower))
-    null_count = upper - lower - _bit_count(bitmap)
-    return (_NOTHING if null_count in (0, upper - lower) else bitmap), null_count
+    """The blocks of a column, each in parts. encoder: of the column's values without NULLs."""
+    validity = pc.is_valid(column).buffers()[1] if column.null_count else None
+    for rows in blocks:
+        count, value_count = rows.upper - rows.lower, rows.last - rows.first
+        values, bitmap = _NOTHING, _NOTHING
+        if value_count:
+            values = encoder.encode(rows.first, rows.last)
+        if 0 < value_count < count:
+            assert validity is not None
+            bitmap = pa.py_buffer(slice_bitmap(validity, rows.lower, count))
+        yield _block(encoding, compression, rows.lower, count, count - value_count, bitmap, values)
 
 
 def _block(
     encoding: Encoding,
     compression: int,
-    lower: int,
-    upper: int,
+    first_ordinal: int,
+    row_count: int,
     null_count: int,
     bitmap: pa.Buffer,
     values: pa.Buffer,
-    placement: int,
 ) -> list[pa.Buffer | bytes]:
-    count = upper - lower
     if values.size > format.BLOCK_VALUES_BYTES_MAX:
         raise ValueError(
-            f"{count} values take {values.size} bytes, more than {format.BLOCK_VALUES_BYTES_MAX} in a block"
+            f"{row_count} values take {values.size} bytes, more than {format.BLOCK_VALUES_BYTES_MAX} in a block"
         )
     validity_compression, stored_bitmap = format.COMPRESSION_NONE, bitmap
     if bitmap.size:
         validity_compression, stored_bitmap = _packed_bitmap(bitmap)
     values_compression, stored_values = compress(compression, values)
     header = BlockHeader(
-        lower,
-        count,
+        first_ordinal,
+        row_count,
         null_count,
         stored_bitmap.size,
         stored_values.size,
@@ -172,7 +159,6 @@ def _block(
         encoding.code,
         values_compression,
         validity_compression,
-        placement,
     )
     start, end = header.values_start, header.values_start + header.values_length + format.CRC.size
     parts = [
@@ -240,12 +226,6 @@ def read_header(block: pa.Buffer, path: str, offset: int) -> BlockHeader:
             path,
             offset,
         )
-    if header.placement not in format.PLACEMENTS or (header.placement and not has_both):
-        raise CorruptionError(
-            f"expected values with holes or, beside NULLs, dense ones, found placement {header.placement}",
-            path,
-            offset,
-        )
     if header.values_size > format.BLOCK_VALUES_BYTES_MAX:
         raise CorruptionError(
             f"expected at most {format.BLOCK_VALUES_BYTES_MAX} bytes of values, found {header.values_size}",
@@ -257,19 +237,17 @@ def read_header(block: pa.Buffer, path: str, offset: int) -> BlockHeader:
 
 def decode_block(
     form: Physical,
+    encoding: Encoding,
     block: pa.Buffer,
     first_ordinal: int,
     row_count: int,
     dictionary: pa.Array | None,
     path: str,
     offset: int,
-    *,
-    has_dense: bool | None = None,
 ) -> ColumnBlock:
     """The block of these ordinals, in the form that its encoding keeps.
 
     form: the column's own; a decimal that has a narrow form decodes to that.
-    has_dense: what the column's footer says of values beside NULLs; None: a block says for itself.
 
     Owns: the result may refer to `block`'s memory; it keeps it alive.
     Raises: CorruptionError naming `path` and `offset` for anything that a writer cannot have written.
@@ -282,74 +260,40 @@ def decode_block(
             path,
             offset,
         )
-    narrow = narrowest(form)
-    if header.null_count == row_count:
-        if dictionary is not None:
-            return CodeBlock(FrameBlock(Frame.nulls(CODEWORDS, row_count), CODEWORDS, CODEWORDS), dictionary)
-        return ArrowBlock(pa.nulls(row_count, narrow.arrow))
-    is_dense = header.placement == format.PLACEMENT_DENSE
-    if has_dense is not None and header.null_count and is_dense != has_dense:
+    if header.encoding != encoding.code:
         raise CorruptionError(
-            f"expected placement {int(has_dense)} beside NULLs, as the column's footer says, found {header.placement}",
+            f"expected encoding {encoding.code} ({encoding.name}), as the column's footer says, found "
+            f"number {header.encoding}",
             path,
             offset,
         )
-    encoding = encoding_by_code(header.encoding)
-    if encoding is None or not encoding.handles(form):
-        raise CorruptionError(
-            f"expected an encoding of {form.type}, found number {header.encoding}", path, offset
-        )
     try:
-        validity, places = None, None
-        if header.null_count:
+        bitmap = pa.py_buffer(bytes((row_count + 7) // 8))
+        if 0 < header.null_count < row_count:
             stored = block.slice(format.BLOCK_HEADER.size, header.validity_length)
-            validity = decompress(header.validity_compression, stored, (row_count + 7) // 8)
-            if (valid_count := _bit_count(validity, row_count)) != row_count - header.null_count:
-                raise ValueError(
-                    f"expected {row_count - header.null_count} values, found a bitmap of {valid_count}"
-                )
-        stored = block.slice(header.values_start, header.values_length)
-        data = decompress(header.compression, stored, header.values_size)
-        values = EncodedValues(data, row_count, validity, header.null_count, dictionary)
-        if validity is not None and is_dense:
-            places = Places(validity, row_count, header.null_count)
-            values = EncodedValues(data, row_count - header.null_count, None, 0, dictionary)
-        return _in_its_form(form, narrow, encoding, values, places)
+            bitmap = decompress(header.validity_compression, stored, (row_count + 7) // 8)
+            _check_bitmap(bitmap, row_count, row_count - header.null_count)
+        if header.null_count == row_count:
+            values: ColumnBlock = ArrowBlock(_no_values(form, dictionary))
+        else:
+            stored = block.slice(header.values_start, header.values_length)
+            data = decompress(header.compression, stored, header.values_size)
+            values = encoding.block(form, EncodedValues(data, row_count - header.null_count, dictionary))
     except ValueError as error:
         raise CorruptionError(str(error), path, offset) from error
+    return values.with_nulls(Validity(bitmap, row_count)) if header.null_count else values
 
 
-def _in_its_form(
-    form: Physical, narrow: Physical, encoding: Encoding, values: EncodedValues, places: Places | None
-) -> ColumnBlock:
-    """places: of dense values, the rows that they belong to."""
-    if values.dictionary is not None:
-        if not isinstance(encoding, Dictionary):
-            raise ValueError(f"expected a block of codewords, found one of encoding {encoding.name}")
-        codes = encoding.frame(values)
-        codes = codes if places is None else places.frame(codes)
-        return CodeBlock(FrameBlock(codes, CODEWORDS, CODEWORDS), values.dictionary)
-    if isinstance(encoding, FrameOfReference) and not form.is_wide:
-        frame = encoding.frame(form, values)
-        return FrameBlock(frame if places is None else places.frame(frame), form, narrow)
-    if isinstance(encoding, RunLength) and places is None:
-        return encoding.block(narrow, values)
-    array = encoding.decode(narrow, values)
-    return ArrowBlock(array if places is None else places.array(array))
+def _no_values(form: Physical, dictionary: pa.Array | None) -> pa.Array:
+    if dictionary is None:
+        return pa.nulls(0, narrowest(form).arrow)
+    return pa.DictionaryArray.from_arrays(pa.nulls(0, pa.int32()), dictionary, safe=False)
 
 
-def _bit_count(bitmap: pa.Buffer, count: int | None = None) -> int:
-    """How many of the first `count` bits are set."""
-    if count is not None and count % 8:
+def _check_bitmap(bitmap: pa.Buffer, row_count: int, value_count: int) -> None:
+    bits = np.frombuffer(bitmap, np.uint8)
+    if row_count % 8 and int(bits[-1]) >> (row_count % 8):
         # Bits after the last row are zero when we wrote them; anything else is no bitmap of ours.
-        bits = np.frombuffer(bitmap, np.uint8)
-        if int(bits[-1]) >> (count % 8):
-            raise ValueError("expected zeros after the last row of the bitmap, found ones")
-    return int(np.bitwise_count(np.frombuffer(bitmap, np.uint8)).sum(dtype=np.int64))
-
-
-def column_validity(array: pa.Array) -> pa.Buffer | None:
-    """A column's validity bitmap without an offset, None when it has no NULLs."""
-    if array.null_count == 0:
-        return None
-    return pc.is_valid(array).buffers()[1]
+        raise ValueError("expected zeros after the last row of the bitmap, found ones")
+    if (found := int(np.bitwise_count(bits).sum(dtype=np.int64))) != value_count:
+        raise ValueError(f"expected {value_count} values, found a bitmap of {found}")

@@ -26,6 +26,7 @@ from nyala.cfile import format
 from nyala.cfile.block import decode_block
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import BASE, ColumnPlace
+from nyala.cfile.encoding import PLAIN
 from nyala.cfile.encoding.column_block import ColumnBlock
 from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.physical import Physical
@@ -213,9 +214,8 @@ class BlockSource:
         count = footer.block_rows(number)
         try:
             block = decode_block(
-                footer.form, data, first, count, words, self._reader.path, offset,
-                has_dense=footer.has_dense,
-            )  # fmt: skip
+                footer.form, footer.encoding, data, first, count, words, self._reader.path, offset
+            )
         except CorruptionError as error:
             raise error.with_rows(first, first + count) from error.__cause__
         if footer.null_count == 0 and block.null_count:
@@ -262,7 +262,7 @@ class BlockSource:
         if stats is not None:
             stats.reads += 1
             stats.bytes_read += data.size
-        block = decode_block(form, data, 0, count, None, self._reader.path, offset)
+        block = decode_block(form, PLAIN, data, 0, count, None, self._reader.path, offset)
         return block.decode(0, count, form.arrow)
 
 

@@ -21,12 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile import format
 from nyala.cfile.block_source import BlockSource
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
-from nyala.cfile.decoded_size import DecodedSize
-from nyala.cfile.encoding import encoding_by_code, picks_single_values
 from nyala.cfile.encoding.column_block import ColumnBlock, Wanted, gathered
 from nyala.cfile.encoding.words import text_of
 from nyala.cfile.errors import SummaryError
@@ -34,7 +31,7 @@ from nyala.cfile.footer import ColumnFooter
 from nyala.cfile.memory import pool
 from nyala.cfile.number_set import NumberSet
 from nyala.cfile.ordinals import Ordinals
-from nyala.cfile.physical import narrow_decimal, narrowest
+from nyala.cfile.physical import narrow_decimal, narrowest, text_bytes
 from nyala.cfile.read_stats import Access, ReadStats
 from nyala.cfile.zonemap import Zone, zone_of
 from nyala.errors import CorruptionError
@@ -70,7 +67,6 @@ class ColumnReader:
         self.cheap_type = self._cheap_type()
         """The type in which `decode` and `gather` give values at least cost: a dictionary where the column has one, a
         narrow decimal where its type has one, else the column's own."""
-        self.decoded_size = DecodedSize(self._source, footer)
 
     # -- what the footer says ------------------------------------------------------------------------------
 
@@ -94,9 +90,7 @@ class ColumnReader:
 
     @property
     def encoding(self) -> str:
-        encoding = encoding_by_code(self._footer.encoding)
-        assert encoding is not None  # the footer was refused otherwise
-        return encoding.name
+        return self._footer.encoding.name
 
     @property
     def compression(self) -> str:
@@ -129,17 +123,21 @@ class ColumnReader:
 
     @property
     def row_bytes(self) -> float:
-        """About how many bytes a decoded value takes."""
-        return self.decoded_size.row_bytes
+        """Bytes of a decoded value on average."""
+        return self._footer.row_bytes
 
     def text_bytes(self, lower: int, upper: int) -> int:
-        """About how many bytes of text or binary the ordinals [lower, upper) are, as `DecodedSize.text_bytes`."""
-        return self.decoded_size.text_bytes(lower, upper)
+        """About how many bytes of text the ordinals [lower, upper) are, decoded: see `ColumnFooter.text_before`."""
+        first, last = self._footer.text_before(np.array([lower, upper])).tolist()
+        return int(np.ceil(last - first))
 
-    @property
-    def text_bytes_max(self) -> int:
-        """More than all its text can be, decoded; from the footer."""
-        return self.block_count * format.BLOCK_SIZE_BYTES_MAX
+    def decoded_bytes(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """About how many bytes the values between each two of these ordinals take in memory."""
+        return np.diff(self._footer.bytes_before(ordinals))
+
+    def block_bytes_max(self, lower: int, upper: int) -> float:
+        """`ColumnFooter.block_bytes_max`."""
+        return self._footer.block_bytes_max(lower, upper)
 
     @property
     def footer(self) -> ColumnFooter:
@@ -202,10 +200,9 @@ class ColumnReader:
         return self._footer.dictionary_length > 0
 
     @property
-    def has_single_values(self) -> bool:
-        """Whether `gather` costs the same for a single value wherever it is, and no more than it."""
-        footer = self._footer
-        return picks_single_values(footer.encoding, footer.form, footer.null_count)
+    def gathers_single_values(self) -> bool:
+        """`ColumnFooter.gathers_single_values`."""
+        return self._footer.gathers_single_values
 
     # -- the three operations ------------------------------------------------------------------------------
 
@@ -412,6 +409,13 @@ class ColumnReader:
                     f"expected values of {self.type}, found others ({error})", path, offset
                 ) from error
             null_count += array.null_count
+            if footer.text_sizes is not None and text_bytes(array) != footer.text_sizes[number]:
+                raise SummaryError(
+                    f"expected {footer.text_sizes[number]} bytes of text in the block, as the column's footer says, "
+                    f"found {text_bytes(array)}",
+                    path,
+                    offset,
+                )
             if footer.zone_map is not None:
                 found = zone_of(footer.form, footer.form.stored_array(array))
                 if found != footer.zone_map.zone(number):

@@ -20,7 +20,7 @@ from nyala.cfile.block import BlockHeader, read_header
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.compression import compression_name
 from nyala.cfile.encoding import encoding_by_code
-from nyala.cfile.physical import BYTES, Physical
+from nyala.cfile.physical import Physical
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.zonemap import Zone
 from nyala.env.files import Files
@@ -30,11 +30,12 @@ __all__ = ["dump"]
 _LINE_BYTES: Final = 16
 _RUN_LINES_MAX: Final = 4
 _VECTOR_ENTRIES_MAX: Final = 8
-_VALUES_LAYOUTS: Final = {
-    format.ENCODING_RLE: format.RLE_HEADER,
-    format.ENCODING_PREFIX: format.PREFIX_HEADER,
-    format.ENCODING_FOR: format.FOR_HEADER,
-    format.ENCODING_ALP: format.ALP_HEADER,
+_MEANINGS: Final[dict[str, dict[int, str]]] = {
+    "role": format.ROLES,
+    "type": format.TYPES,
+    "codes": format.CODES,
+    "floats": format.ALP_LAYOUTS,
+    "layout": format.FOR_LAYOUTS,
 }
 
 
@@ -88,9 +89,7 @@ def _block(offset: int, header: BlockHeader) -> str:
     upper = header.first_ordinal + header.row_count
     text = f"offset {offset}, {header.block_length} bytes, rows [{header.first_ordinal}, {upper})"
     if header.null_count:
-        text += f", NULLs {header.null_count}" + (
-            ", dense" if header.placement == format.PLACEMENT_DENSE else ""
-        )
+        text += f", NULLs {header.null_count}"
     text += f", {_encoding(header.encoding)}"
     if header.compression != format.COMPRESSION_NONE:
         text += f", {_compression(header.compression)} {header.values_size} → {header.values_length}"
@@ -139,15 +138,12 @@ def _dump_bytes(reader: CFileReader, columns: list[ColumnReader], size: int) -> 
     yield from _fields(format.TAIL, reader.read_exactly(tail_offset, format.TAIL.size), tail_offset)
 
 
-def _values_layout(header: BlockHeader, kind: str, values: bytes) -> format.Layout | None:
-    """What the values begin with, None when they are compressed or begin at once."""
-    if header.compression != format.COMPRESSION_NONE:
+def _values_layout(header: BlockHeader, form: Physical, values: bytes) -> format.Layout | None:
+    """The structure with which the values begin; None: none, or the values are compressed."""
+    encoding = encoding_by_code(header.encoding)
+    if encoding is None or header.compression != format.COMPRESSION_NONE:
         return None
-    if header.encoding == format.ENCODING_DICTIONARY:
-        return format.CODEWORDS_HEADER if values[:1] == bytes([format.CODEWORDS_PLANES]) else None
-    if header.encoding == format.ENCODING_PLAIN:
-        return format.BINARY_HEADER if kind == BYTES else None
-    return _VALUES_LAYOUTS.get(header.encoding)
+    return encoding.header(form, values)
 
 
 def _block_bytes(reader: CFileReader, data: bytes, offset: int, column_form: Physical) -> Iterator[str]:
@@ -159,7 +155,7 @@ def _block_bytes(reader: CFileReader, data: bytes, offset: int, column_form: Phy
     crc_start = header.block_length - format.CRC.size
     yield from _run("validity", data, validity_start, validity_end, offset)
     yield from _run("padding", data, validity_end, header.values_start, offset)
-    inner = _values_layout(header, column_form.kind, data[header.values_start : values_end])
+    inner = _values_layout(header, column_form, data[header.values_start : values_end])
     inner_end = header.values_start
     if inner is not None and header.values_length >= inner.size:
         inner_end += inner.size
@@ -172,10 +168,10 @@ def _block_bytes(reader: CFileReader, data: bytes, offset: int, column_form: Phy
 def _footer_bytes(column: ColumnReader, data: bytes, offset: int) -> Iterator[str]:
     yield from _fields(format.FOOTER, data, offset)
     position = format.FOOTER.size
-    for name, dtype in (
-        ("block offset", format.BLOCK_OFFSET_DTYPE),
-        ("block length", format.BLOCK_LENGTH_DTYPE),
-    ):
+    vectors = [("block offset", format.BLOCK_OFFSET_DTYPE), ("block length", format.BLOCK_LENGTH_DTYPE)]
+    if column.footer.text_sizes is not None:
+        vectors.append(("text size", format.TEXT_SIZE_DTYPE))
+    for name, dtype in vectors:
         vector = np.frombuffer(data, dtype, column.block_count, position)
         for block, value in enumerate(vector[:_VECTOR_ENTRIES_MAX].tolist()):
             at = position + block * vector.itemsize
@@ -212,18 +208,8 @@ def _line(offset: int, data: bytes, meaning: str) -> str:
 
 
 def _meaning(name: str, value: Any) -> str:
-    if name == "role":
-        return f"{value} ({format.ROLES.get(value, 'unknown')})"
-    if name == "type":
-        return f"{value} ({format.TYPES.get(value, 'unknown')})"
-    if name == "codewords":
-        return f"{value} ({format.CODEWORDS.get(value, 'unknown')})"
-    if name == "floats":
-        return f"{value} ({format.ALP_LAYOUTS.get(value, 'unknown')})"
-    if name == "placement":
-        return f"{value} ({format.PLACEMENTS.get(value, 'unknown')})"
-    if name == "layout":
-        return f"{value} ({format.FOR_LAYOUTS.get(value, 'unknown')})"
+    if name in _MEANINGS:
+        return f"{value} ({_MEANINGS[name].get(value, 'unknown')})"
     if name == "encoding":
         return f"{value} ({_encoding(value)})"
     if name.endswith("compression"):

@@ -1,9 +1,13 @@
 """A column's footer: its type, how its blocks are found, their zone map and first keys.
 
-    ┌───────┬───────────────┬───────────────┬──────────┬────────────┬─────────┐
-    │ fixed │ block offsets │ block lengths │ zone map │ first keys │ CRC-32C │
-    └───────┴───────────────┴───────────────┴──────────┴────────────┴─────────┘
-      88 B    8 B a block     4 B a block     optional   optional     of all before
+    ┌───────┬───────────────┬───────────────┬─────────────┬──────────┬────────────┬─────────┐
+    │ fixed │ block offsets │ block lengths │ text sizes  │ zone map │ first keys │ CRC-32C │
+    └───────┴───────────────┴───────────────┴─────────────┴──────────┴────────────┴─────────┘
+      88 B    8 B a block     4 B a block     4 B a block   optional   optional     of all before
+                                              of text and binary
+
+The text sizes say how many bytes of text each block has when it is decoded. A scan chooses the size of its windows by
+them, before it reads a block (`bytes_before`).
 
 Block i holds the ordinals [i · R, (i + 1) · R) of R rows per block, a power of two: the ordinal index is a
 shift. Offsets and lengths are parallel vectors and not pairs, so that NumPy reads them as they lie.
@@ -18,6 +22,7 @@ shift. Offsets and lengths are parallel vectors and not pairs, so that NumPy rea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import google_crc32c
 import numpy as np
@@ -27,7 +32,8 @@ import pyarrow as pa
 from nyala.cfile import format
 from nyala.cfile.column import BLOOM, KEY, ColumnKey
 from nyala.cfile.compression import compression_name
-from nyala.cfile.encoding import EncodedValues, encoding_by_code, key_stretch_log2
+from nyala.cfile.encoding import encoding_by_code
+from nyala.cfile.encoding.base import EncodedValues, Encoding
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
 from nyala.cfile.errors import another_file, refuse_unknown_flags
 from nyala.cfile.physical import BYTES, Physical, bloom_physical, physical
@@ -36,7 +42,9 @@ from nyala.errors import CorruptionError, SchemaError
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.types import ColumnType
 
-__all__ = ["ColumnFooter"]
+__all__ = ["ColumnFooter", "key_stretch_log2"]
+
+_OFFSET_BYTES: Final = 4  # of a value of text in Arrow's memory
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ class ColumnFooter(LazyValues):
 
     key: ColumnKey
     form: Physical
-    encoding: int
+    encoding: Encoding
     compression: int  # what was asked for; a block says itself what it has
     rows_per_block_log2: int
     row_count: int
@@ -57,8 +65,8 @@ class ColumnFooter(LazyValues):
     dictionary_count: int = 0
     zone_bytes: bytes | None = None  # of the zone map, whose CRC was right
     first_keys: pa.LargeBinaryArray | None = None
+    text_sizes: npt.NDArray[np.uint32] | None = None  # bytes of text of each block; None: of a fixed width
     place: tuple[str, int] = ("", 0)  # path and offset, for errors
-    has_dense: bool = False  # whether all values beside NULLs are dense; blocks say the same
 
     @lazy_value
     def zone_map(self) -> ZoneMap | None:
@@ -75,6 +83,44 @@ class ColumnFooter(LazyValues):
         except ValueError as error:
             raise CorruptionError(f"column footer: {error}", *self.place) from error
 
+    @lazy_value
+    def _text_ends(self) -> npt.NDArray[np.int64]:
+        """Bytes of text before each block, and of all."""
+        assert self.text_sizes is not None
+        return np.append(0, np.cumsum(self.text_sizes, dtype=np.int64))
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of text, decoded; 0 of a fixed width."""
+        return 0 if self.text_sizes is None else int(self._text_ends[-1])
+
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of a decoded value on average."""
+        if self.text_sizes is None:
+            return float(self.form.arrow.bit_width / 8)
+        return _OFFSET_BYTES + self.text_bytes / max(1, self.row_count)
+
+    def text_before(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """About how many bytes of text come before these ordinals, as if all values of a block were equally long."""
+        borders = np.minimum(np.arange(self.block_count + 1) << self.rows_per_block_log2, self.row_count)
+        before: npt.NDArray[np.float64] = np.interp(ordinals, borders, self._text_ends)
+        return before
+
+    def bytes_before(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """About how many bytes the values before these ordinals take in memory, decoded."""
+        if self.text_sizes is None:
+            return np.multiply(ordinals, self.row_bytes, dtype=np.float64)
+        return self.text_before(ordinals) + _OFFSET_BYTES * ordinals
+
+    def block_bytes_max(self, lower: int, upper: int) -> float:
+        """Bytes of the largest decoded block that has some of the ordinals [lower, upper), at least one."""
+        rows = min(self.rows_per_block, self.row_count)
+        if self.text_sizes is None:
+            return rows * self.row_bytes
+        log2 = self.rows_per_block_log2
+        return rows * _OFFSET_BYTES + int(self.text_sizes[lower >> log2 : (upper - 1 >> log2) + 1].max())
+
     @property
     def rows_per_block(self) -> int:
         return 1 << self.rows_per_block_log2
@@ -84,28 +130,14 @@ class ColumnFooter(LazyValues):
         return len(self.block_offsets)
 
     @property
-    def lies_in_frames(self) -> bool:
-        """Whether all blocks are frames of reference, with a place for each value and each NULL."""
-        return self.encoding == format.ENCODING_FOR and self.form.code != format.TYPE_DECIMAL128
-
-    @property
-    def has_frames(self) -> bool:
-        """The same, and there is no NULL."""
-        return self.lies_in_frames and self.null_count == 0
+    def gathers_single_values(self) -> bool:
+        """Whether gathering one value costs the same wherever it is, and does not decode its block."""
+        return self.null_count == 0 and self.encoding.gathers_single_values(self.form)
 
     @property
     def key_stretch_log2(self) -> int:
         """See the function."""
-        return key_stretch_log2(self.encoding, self.form, self.null_count)
-
-    @property
-    def has_runs(self) -> bool:
-        """Whether all blocks are runs."""
-        return self.encoding == format.ENCODING_RLE
-
-    @property
-    def _incompatible_flags(self) -> int:
-        return format.COLUMN_HAS_DENSE * self.has_dense
+        return key_stretch_log2(self.encoding, self.form)
 
     def block_rows(self, block: int) -> int:
         """Rows of a block: all have `rows_per_block`, the last one what is left."""
@@ -121,11 +153,11 @@ class ColumnFooter(LazyValues):
         type = self.form.type
         fixed = format.FOOTER.pack(
             format.FOOTER_MAGIC,
-            self._incompatible_flags,
+            0,
             flags,
             self.key.role,
             self.form.code,
-            self.encoding,
+            self.encoding.code,
             self.compression,
             self.key.group,
             self.key.column_id,
@@ -146,7 +178,8 @@ class ColumnFooter(LazyValues):
         )
         offsets = self.block_offsets.astype(format.BLOCK_OFFSET_DTYPE).tobytes()
         lengths = self.block_lengths.astype(format.BLOCK_LENGTH_DTYPE).tobytes()
-        body = b"".join((fixed, offsets, lengths, zone_bytes, key_bytes))
+        sizes = b"" if self.text_sizes is None else self.text_sizes.astype(format.TEXT_SIZE_DTYPE).tobytes()
+        body = b"".join((fixed, offsets, lengths, sizes, zone_bytes, key_bytes))
         return body + format.CRC.pack(google_crc32c.value(body))
 
     @classmethod
@@ -176,7 +209,7 @@ class ColumnFooter(LazyValues):
             flags,
             role,
             type_code,
-            encoding,
+            encoding_code,
             compression,
             group,
             column_id,
@@ -209,14 +242,10 @@ class ColumnFooter(LazyValues):
             raise damaged(f"expected a type, found number {type_code} ({error})") from error
         if (role == BLOOM) != (type_code == format.TYPE_BLOOM) or (role == KEY and form.kind != BYTES):
             raise damaged(f"expected a type for role {role}, found {format.TYPES[type_code]}")
-        known_encoding = encoding_by_code(encoding)
-        if (
-            known_encoding is None
-            or not known_encoding.handles(form)
-            or compression_name(compression) is None
-        ):
+        encoding = encoding_by_code(encoding_code)
+        if encoding is None or not encoding.handles(form) or compression_name(compression) is None:
             raise damaged(
-                f"expected an encoding and a compression for {form.type}, found {encoding} and {compression}"
+                f"expected an encoding and a compression for {form.type}, found {encoding_code} and {compression}"
             )
         if rows_per_block_log2 > format.ROWS_PER_BLOCK_LOG2_MAX or null_count > row_count:
             raise damaged(
@@ -225,7 +254,10 @@ class ColumnFooter(LazyValues):
             )
         if block_count != -(-row_count >> rows_per_block_log2):
             raise damaged(f"expected the blocks of {row_count} rows, found {block_count} blocks")
-        index_length = block_count * (np.dtype(format.BLOCK_OFFSET_DTYPE).itemsize + np.dtype("<u4").itemsize)
+        index_dtypes = [format.BLOCK_OFFSET_DTYPE, format.BLOCK_LENGTH_DTYPE]
+        if form.kind == BYTES:
+            index_dtypes.append(format.TEXT_SIZE_DTYPE)
+        index_length = block_count * sum(np.dtype(dtype).itemsize for dtype in index_dtypes)
         if format.FOOTER.size + index_length + zone_length + keys_length != body_length:
             raise damaged(
                 f"expected {body_length} bytes, found parts that make "
@@ -236,6 +268,15 @@ class ColumnFooter(LazyValues):
         position += offsets.nbytes
         lengths = np.frombuffer(data, format.BLOCK_LENGTH_DTYPE, block_count, position)
         position += lengths.nbytes
+        text_sizes = None
+        if form.kind == BYTES:
+            text_sizes = np.frombuffer(data, format.TEXT_SIZE_DTYPE, block_count, position)
+            position += text_sizes.nbytes
+            if np.any(text_sizes > format.BLOCK_VALUES_BYTES_MAX):
+                raise damaged(
+                    f"expected at most {format.BLOCK_VALUES_BYTES_MAX} bytes of text in a block, found "
+                    f"{int(text_sizes.max())}"
+                )
         lower, upper = format.HEAD.size, offset
         # The lengths are subtracted, never added: an offset near 2^64 must not wrap around to a small one.
         if np.any(offsets < lower) or np.any(offsets > upper) or np.any(lengths > upper - offsets):
@@ -254,17 +295,18 @@ class ColumnFooter(LazyValues):
             raise damaged(
                 f"expected a dictionary of at most 2^{format.ROWS_PER_BLOCK_LOG2_MAX}, found {dictionary_count}"
             )
-        if dictionary_length and form.kind != BYTES:
-            raise damaged(f"expected no dictionary of {form.type}, found one of {dictionary_count} words")
+        if (dictionary_length > 0) != encoding.uses_dictionary:
+            raise damaged(
+                f"expected a dictionary with encoding dictionary only, found {dictionary_length} bytes of one with "
+                f"encoding {encoding.name}"
+            )
         zone_bytes = first_keys = None
         try:
             if flags & format.COLUMN_HAS_ZONE_MAP:
                 zone_bytes = data[position : position + zone_length]
             position += zone_length
             if flags & format.COLUMN_HAS_FIRST_KEYS:
-                keys = EncodedValues(
-                    pa.py_buffer(data[position : position + keys_length]), block_count, None, 0, None
-                )
+                keys = EncodedValues(pa.py_buffer(data[position : position + keys_length]), block_count, None)
                 first_keys = decode_binary(pa.binary(), keys).cast(pa.large_binary())
         except ValueError as error:
             raise damaged(str(error)) from error
@@ -283,9 +325,20 @@ class ColumnFooter(LazyValues):
             dictionary_count,
             zone_bytes,
             first_keys,
+            text_sizes,
             (path, offset),
-            bool(incompatible & format.COLUMN_HAS_DENSE),
         )
+
+
+def key_stretch_log2(encoding: Encoding, form: Physical) -> int:
+    """How long the stretches of rows may be, as a power of two, of which a rowset stores only the first encoded key.
+    Look-ups make the other keys of the columns of the composite key, one of which this is. 0: all keys are stored.
+
+    Stretches are shorter for text, whose keys take longer to make than two or three numbers do: docs/decisions/0054.
+    """
+    if form.kind == BYTES:
+        return format.SPARSE_TEXT_KEY_ROWS_LOG2
+    return format.SPARSE_KEY_ROWS_LOG2 if encoding.gathers_single_values(form) else 0
 
 
 _TYPE_NAMES = {code: name for code, name in format.TYPES.items() if not name.startswith("decimal")}

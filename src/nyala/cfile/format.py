@@ -58,7 +58,7 @@ FILE_ID_BYTES: Final = 16
 
 HEAD_MAGIC: Final = b"nyalacf\n"  # the newline shows a transfer that rewrote line ends
 TAIL_MAGIC: Final = b"\nfcalayn"
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 
 HEAD: Final = Layout(
     ("magic", "8s"),
@@ -106,12 +106,8 @@ BLOCK_HEADER: Final = Layout(
     ("encoding", "B"),
     ("compression", "B"),
     ("validity compression", "B"),
-    ("placement", "B"),
+    ("zero", "B"),
 )
-# Of values beside NULLs.
-PLACEMENT_HOLES: Final = 0  # one for each row, of no meaning where it is NULL
-PLACEMENT_DENSE: Final = 1  # those that are not NULL
-PLACEMENTS: Final = {PLACEMENT_HOLES: "holes", PLACEMENT_DENSE: "dense"}
 CRC: Final = Layout(("crc", "I"))
 
 # -- A column's footer -------------------------------------------------------------------------------------
@@ -142,13 +138,12 @@ FOOTER: Final = Layout(
     ("first keys length", "I"),
     ("file id", "16s"),
 )
-# After it: block offsets, block lengths, zone map, first keys, CRC-32C of all before.
+# After it: block offsets, block lengths, text sizes (of text and binary), zone map, first keys, CRC-32C of all before.
 BLOCK_OFFSET_DTYPE: Final = "<u8"
 BLOCK_LENGTH_DTYPE: Final = "<u4"
+TEXT_SIZE_DTYPE: Final = "<u4"
 
-# Who reads every block as with holes would give values to other rows.
-COLUMN_HAS_DENSE: Final = 0x0001
-COLUMN_INCOMPATIBLE_KNOWN: Final = COLUMN_HAS_DENSE
+COLUMN_INCOMPATIBLE_KNOWN: Final = 0x0000
 # The optional parts of a footer. Their lengths stand in it, so a reader may skip what it does not know.
 COLUMN_HAS_ZONE_MAP: Final = 0x0001
 COLUMN_HAS_FIRST_KEYS: Final = 0x0002
@@ -195,18 +190,18 @@ PREFIX_HEADER: Final = Layout(
 PREFIX_GROUP_ROWS_LOG2: Final = 4
 PREFIX_GROUP_ROWS_LOG2_MAX: Final = 20
 
-# What codewords of a dictionary begin with, when they lie in planes. Else they are a Blosc frame, whose own first byte,
-# its version, stands where this has the layout.
-CODEWORDS_HEADER: Final = Layout(
-    ("codewords", "B"),
+# What bit-packed dictionary codes begin with. Shuffled codes are a Blosc frame, whose first byte, its version, is where
+# this header has the layout.
+CODES_HEADER: Final = Layout(
+    ("codes", "B"),
     ("bits", "B"),
     ("zero", "2s"),
     ("base", "I"),
 )
-CODEWORDS_PLANES: Final = 1  # base + delta
-CODEWORDS_SHUFFLED: Final = 2
-CODEWORDS: Final = {CODEWORDS_PLANES: "planes", CODEWORDS_SHUFFLED: "shuffled"}
-CODEWORDS_BITS_MAX: Final = 32
+CODES_PACKED: Final = 1  # base + delta
+CODES_SHUFFLED: Final = 2
+CODES: Final = {CODES_PACKED: "packed", CODES_SHUFFLED: "shuffled"}
+CODES_BITS_MAX: Final = 32
 
 # 32 bytes, so that the values after it are aligned as the block's are.
 FOR_HEADER: Final = Layout(
@@ -323,7 +318,7 @@ ROWS_PER_BLOCK_LOG2_MAX: Final = 20
 # What a reader believes before it allocates: values of one block, uncompressed. 2^20 rows of 16 bytes and
 # a block of text of 16 MiB with one 64 KiB cell too many stay far below it.
 BLOCK_VALUES_BYTES_MAX: Final = 64 << 20
-# A dictionary is read whole for the first value that is wanted of the column, and to make text of codewords costs more
+# A dictionary is read whole for the first value that is wanted of the column, and to make text of codes costs more
 # the less of it the processor's cache holds: docs/decisions/0059.
 DICTIONARY_BYTES_MAX: Final = 2 << 20
 # A block that compression makes no smaller than this share of itself is stored as it is (Kudu's

@@ -6,9 +6,8 @@
              double, decimal (4, 8 or 16 bytes)
     bytes    string, varchar, binary                   a length each, and the bytes back to back
 
-Where few rows are NULL each keeps its place: values have *holes*. Then a decoded buffer is the Arrow buffer, whatever
-the validity bitmap says, and the value of ordinal i stays at position i. (Where many are, values are dense: see
-`dense`.) Holes are zeros rather than what the buffer held before, so no stranger's memory gets to disk.
+A block stores values without the NULLs between them (see `encoding.nulls`). So what stands under a NULL in memory never
+gets to disk.
 
 Left out: choosing an encoding (see `encoding`) and the bytes around a block (see `block`).
 """
@@ -18,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -31,8 +29,8 @@ from nyala.cfile.memory import scratch
 from nyala.schema.types import ColumnType
 
 __all__ = ["BITS", "BYTES", "FIXED", "Physical"]
-__all__ += ["binary_offsets", "bloom_physical", "canonical_array", "fill_holes", "is_large", "physical"]
-__all__ += ["slice_bitmap", "word_dtype"]
+__all__ += ["binary_offsets", "bloom_physical", "canonical_array", "is_large", "physical"]
+__all__ += ["slice_bitmap", "text_bytes", "word_dtype"]
 
 BITS: Final = "bits"
 FIXED: Final = "fixed"
@@ -129,7 +127,7 @@ class Physical:
         return np.frombuffer(buffer, self.dtype)[stored.offset : stored.offset + len(stored)]
 
     def fixed_array(
-        self, values: pa.Buffer, row_count: int, validity: pa.Buffer | None, null_count: int
+        self, values: pa.Buffer, row_count: int, validity: pa.Buffer | None = None, null_count: int = 0
     ) -> pa.Array:
         """An Arrow array over stored values; no copy except to widen a narrow decimal.
 
@@ -217,33 +215,12 @@ def binary_offsets(array: pa.Array) -> npt.NDArray[Any]:
     return np.frombuffer(buffer, "<i8" if is_large(array.type) else "<i4")[array.offset :][: len(array) + 1]
 
 
-def fill_holes(stored: pa.Array) -> pa.Array:
-    """A stored array with zero, False or the empty value in the place of every NULL, and so without NULLs."""
-    return pc.fill_null(stored, _zero(stored.type)) if stored.null_count else stored
-
-
-def fill_forward(stored: pa.Array) -> pa.Array:
-    """A stored array whose NULLs have the value before them; those before the first value stay NULL.
-
-    pyarrow's own fill_null_forward has other values for a slice of booleans that does not begin where its array begins
-    (in 18 to 25, not in 26).
-    """
-    if not stored.null_count:
-        return stored
-    if pa.types.is_boolean(stored.type):
-        there = stored.is_valid().to_numpy(zero_copy_only=False)
-        last = np.maximum.accumulate(np.where(there, np.arange(len(stored)), -1))
-        return stored.take(pa.array(last, mask=last < 0))
-    return pc.fill_null_forward(stored)
-
-
-@functools.cache
-def _zero(type: pa.DataType) -> pa.Scalar:
-    if pa.types.is_boolean(type):
-        return pa.scalar(False)
-    if pa.types.is_decimal(type):
-        return pa.scalar(Decimal(0), type)
-    return pa.scalar(b"" if type in (pa.binary(), pa.large_binary()) else 0, type)
+def text_bytes(array: pa.Array) -> int:
+    """The bytes of a text or binary array's values."""
+    if not len(array):
+        return 0
+    offsets = binary_offsets(array)
+    return int(offsets[-1]) - int(offsets[0])
 
 
 def slice_bitmap(bitmap: pa.Buffer, lower: int, count: int) -> pa.Buffer | bytes:

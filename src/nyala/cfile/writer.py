@@ -22,14 +22,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile import dense, format
-from nyala.cfile.block import column_validity, encode_block, encode_blocks
+from nyala.cfile import format
+from nyala.cfile.block import BlockRows, block_rows, encode_blocks
 from nyala.cfile.bloom import Bloom
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace, ColumnWriteSpec, WrittenFile
 from nyala.cfile.compression import compression_code, effective_compression
-from nyala.cfile.encoding import PLAIN, BlockEncoder, Encoding, choose_encoding, key_stretch_log2
-from nyala.cfile.encoding.dictionary import DictionaryEncoder
-from nyala.cfile.footer import ColumnFooter
+from nyala.cfile.encoding import PLAIN
+from nyala.cfile.encoding.auto import choose_encoding
+from nyala.cfile.encoding.base import BlockEncoder, Encoding
+from nyala.cfile.footer import ColumnFooter, key_stretch_log2
 from nyala.cfile.physical import (
     BITS,
     BYTES,
@@ -86,8 +87,7 @@ class CFileWriter:
         assert spec.key not in self._footers, f"{spec.key} is there already"
         array = canonical_array(spec.type, array)
         made = _encoded(spec, array, is_index=first_keys is not None)
-        form, stored, log2 = made.form, made.stored, made.log2
-        starts = np.arange(0, len(array), 1 << log2, dtype=np.int64)
+        starts = np.array([rows.lower for rows in made.blocks], np.int64)
         keys = None
         if first_keys is not None:
             keys = first_keys(starts)
@@ -96,26 +96,22 @@ class CFileWriter:
         assert keys is None or len(keys) == len(starts)
 
         dictionary = self._append_dictionary(_dictionary(made))
-        validity = column_validity(stored)
-        blocks = self._append_blocks(_blocks(made, validity))
+        blocks = self._append_blocks(_blocks(made))
         # A block of the KEY column has its first key; a zone would only say the same again.
-        zones = None
-        if spec.key.role != KEY:
-            zones = [_zone(made, start, min(start + (1 << log2), len(array))) for start in starts.tolist()]
+        zones = None if spec.key.role == KEY else [_zone(made, rows) for rows in made.blocks]
         footer = ColumnFooter(
             spec.key,
-            form,
-            made.encoding.code,
+            made.form,
+            made.encoding,
             made.asked,
-            log2,
+            made.log2,
             len(array),
             array.null_count,
             *blocks,
             *dictionary,
             None,
             keys,
-            ("", 0),
-            made.is_dense,
+            _text_sizes(made),
         )
         self._footers[spec.key] = (footer, zones)
         return footer
@@ -132,13 +128,10 @@ class CFileWriter:
         form, log2 = bloom_physical(), format.BLOOM_ROWS_PER_BLOCK_LOG2
         bits = pa.py_buffer(Bloom.build(hashes, bits_per_key).to_bytes())
         count = bits.size // format.BLOOM_BLOCK_BYTES
-        encoder = PLAIN.prepare(form, pa.Array.from_buffers(form.arrow, count, [None, bits], 0))
-        assert encoder is not None
-        blocks = self._append_blocks(
-            encode_blocks(PLAIN, encoder, format.COMPRESSION_NONE, None, count, log2)
-        )
+        column = pa.Array.from_buffers(form.arrow, count, [None, bits], 0)
+        blocks = self._append_blocks(_plain_blocks(form, column, format.COMPRESSION_NONE, log2))
         key = ColumnKey(BLOOM)
-        footer = ColumnFooter(key, form, PLAIN.code, format.COMPRESSION_NONE, log2, count, 0, *blocks)
+        footer = ColumnFooter(key, form, PLAIN, format.COMPRESSION_NONE, log2, count, 0, *blocks)
         self._footers[key] = (footer, None)
 
     def finish(self, sync: bool = True) -> WrittenFile:
@@ -224,12 +217,13 @@ class _Encoded(NamedTuple):
 
     form: Physical
     stored: pa.Array
+    values: pa.Array  # the same without NULLs
     encoding: Encoding
     encoder: BlockEncoder
     asked: int  # compression
     compression: int
     log2: int  # rows of a block
-    is_dense: bool  # whether the encoder has the values without NULLs
+    blocks: list[BlockRows]
 
 
 def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool, is_sample: bool = False) -> _Encoded:
@@ -245,9 +239,7 @@ def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool, is_sampl
     asked = compression_code(spec.compression)
     # Of composite keys, which readers search as they lie in the block.
     name = "plain" if spec.key.role == KEY and spec.encoding == "auto" else spec.encoding
-    is_dense = dense.is_worth_it(form, len(stored), stored.null_count)
-    values = stored.drop_null() if is_dense else stored
-    block_rows = max(1, (len(values) << log2) // max(1, len(stored)))  # on average
+    values = stored.drop_null() if stored.null_count else stored
     encoding, encoder, compression = choose_encoding(
         name,
         form,
@@ -256,37 +248,44 @@ def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool, is_sampl
         single_values=spec.single_values,
         is_index=is_index,
         is_sample=is_sample,
-        block_rows=block_rows,
+        block_rows=max(1, (len(values) << log2) // max(1, len(stored))),  # on average
     )
-    if is_dense and encoding.code == format.ENCODING_RLE:
-        holes = encoding.prepare(form, stored)
-        assert holes is not None
-        encoder, is_dense = holes, False
-    if spec.single_values and form.kind == BYTES and encoding.code != format.ENCODING_DICTIONARY:
+    if spec.single_values and form.kind == BYTES and not encoding.gathers_single_values(form):
         # A look-up decodes whole blocks of it, as of an index.
         block_size = spec.block_size_bytes or format.KEY_BLOCK_SIZE_BYTES_DEFAULT
         log2 = rows_per_block_log2(form, array, block_size)
-    return _Encoded(form, stored, encoding, encoder, asked, compression, log2, is_dense)
+    blocks = block_rows(stored, log2)
+    return _Encoded(form, stored, values, encoding, encoder, asked, compression, log2, blocks)
 
 
-def _zone(made: _Encoded, lower: int, upper: int) -> Zone:
-    if isinstance(made.encoder, DictionaryEncoder) and not made.stored.null_count:
-        # Codewords ascend as words do, and numbers are compared ten times as fast as text.
-        ends = made.encoder.ends(lower, upper)
-        return replace(zone_of(made.form, ends), row_count=upper - lower)
-    return zone_of(made.form, made.stored.slice(lower, upper - lower))
+def _zone(made: _Encoded, rows: BlockRows) -> Zone:
+    count = rows.last - rows.first
+    ends = made.encoder.ends(rows.first, rows.last) if count else None
+    zone = zone_of(made.form, made.values.slice(rows.first, count) if ends is None else ends)
+    row_count = rows.upper - rows.lower
+    return replace(zone, null_count=row_count - count, row_count=row_count)
 
 
-def _blocks(made: _Encoded, validity: pa.Buffer | None) -> Iterator[list[Any]]:
-    return encode_blocks(
-        made.encoding,
-        made.encoder,
-        made.compression,
-        validity,
-        len(made.stored),
-        made.log2,
-        dense=made.is_dense,
-    )
+def _text_sizes(made: _Encoded) -> npt.NDArray[np.uint32] | None:
+    """How many bytes of text each block has; None: of a fixed width."""
+    if made.form.kind != BYTES:
+        return None
+    if not len(made.values):
+        return np.zeros(len(made.blocks), np.uint32)
+    offsets = binary_offsets(made.values)
+    first, last = np.array([(rows.first, rows.last) for rows in made.blocks]).T
+    sizes: npt.NDArray[np.uint32] = (offsets[last] - offsets[first]).astype(np.uint32)
+    return sizes
+
+
+def _blocks(made: _Encoded) -> Iterator[list[Any]]:
+    return encode_blocks(made.encoding, made.encoder, made.compression, made.stored, made.blocks)
+
+
+def _plain_blocks(form: Physical, values: pa.Array, compression: int, log2: int) -> Iterator[list[Any]]:
+    encoder = PLAIN.prepare(form, values)
+    assert encoder is not None
+    return encode_blocks(PLAIN, encoder, compression, values, block_rows(values, log2))
 
 
 class _Words(NamedTuple):
@@ -300,10 +299,9 @@ def _dictionary(made: _Encoded) -> _Words | None:
     words = made.encoder.dictionary
     if words is None:
         return None
-    encoder = PLAIN.prepare(_WORDS_FORM, words)
-    assert encoder is not None
     compression = effective_compression(made.asked, PLAIN.compresses)
-    return _Words(encode_block(PLAIN, encoder, compression, None, len(words)), len(words))
+    (block,) = _plain_blocks(_WORDS_FORM, words, compression, format.ROWS_PER_BLOCK_LOG2_MAX)
+    return _Words(block, len(words))
 
 
 class ColumnBytes(NamedTuple):
@@ -320,9 +318,9 @@ def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = Fal
     Cost: as writing them.
     """
     made = _encoded(spec, canonical_array(spec.type, array), is_index=is_index, is_sample=True)
-    blocks = sum(map(_size_of, _blocks(made, column_validity(made.stored))))
+    blocks = sum(map(_size_of, _blocks(made)))
     words = _dictionary(made)
-    stretch_log2 = key_stretch_log2(made.encoding.code, made.form, array.null_count)
+    stretch_log2 = key_stretch_log2(made.encoding, made.form)
     return ColumnBytes(blocks, 0 if words is None else _size_of(words.block), stretch_log2)
 
 

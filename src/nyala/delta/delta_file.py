@@ -338,7 +338,7 @@ class DeltaFile:
     def text_bytes(self, column_id: int, lower: int, upper: int) -> int:
         """About how many bytes the records of a text or binary column have for the rows [lower, upper), decoded.
 
-        Cost: their rowids, and at first that of `ColumnReader.text_bytes`.
+        Cost: their rowids.
         """
         if column_id not in self.column_ids:
             return 0
@@ -353,14 +353,15 @@ class DeltaFile:
             or self.record_count * LARGEST.max_cell_bytes <= LITTLE_TEXT_BYTES
         ):
             return 0.0
-        size = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id)).decoded_size
-        return 0.0 if size.is_fixed else size.row_bytes
+        values = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
+        return values.row_bytes if values.type.is_variable else 0.0
 
-    def text_bytes_max(self, column_id: int) -> int:
-        """As of `ColumnReader`; 0 when the file has no such column."""
+    def all_text_bytes(self, column_id: int) -> int:
+        """Bytes of text, decoded, of all records of a column; 0 when the file has no such column."""
         if column_id not in self.column_ids:
             return 0
-        return self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id)).text_bytes_max
+        values = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
+        return values.footer.text_bytes
 
     def moments(self, column_id: int, lower: int, upper: int) -> tuple[Rowids, Timestamps]:
         """(rowids, timestamps) of the column's records of the rows [lower, upper): `window` without values.

@@ -10,10 +10,10 @@ import pytest
 from tests.unit.cfile.memory import MemoryFiles
 
 from nyala.cfile import format
-from nyala.cfile.block import BlockHeader, column_validity, decode_block, encode_block
+from nyala.cfile.block import BlockHeader, block_rows, decode_block, encode_blocks
 from nyala.cfile.cache import BlockCache
 from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec
-from nyala.cfile.encoding import choose_encoding
+from nyala.cfile.encoding import PLAIN
 from nyala.cfile.physical import physical
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
@@ -24,12 +24,14 @@ FORM = physical(parse_type("int32"))
 
 
 def block_of(array: pa.Array, compression: int = format.COMPRESSION_NONE) -> bytes:
-    encoding, encoder, _ = choose_encoding("plain", FORM, array)
-    return b"".join(encode_block(encoding, encoder, compression, column_validity(array), len(array)))
+    encoder = PLAIN.prepare(FORM, array.drop_null())
+    assert encoder is not None
+    (parts,) = encode_blocks(PLAIN, encoder, compression, array, block_rows(array, 20))
+    return b"".join(parts)
 
 
 def decoded(block: bytes, row_count: int) -> pa.Array:
-    return decode_block(FORM, pa.py_buffer(block), 0, row_count, None, "f", 64).decode(
+    return decode_block(FORM, PLAIN, pa.py_buffer(block), 0, row_count, None, "f", 64).decode(
         0, row_count, FORM.arrow
     )
 
@@ -40,7 +42,7 @@ def test_only_what_says_something_is_stored() -> None:
     headers = [BlockHeader.unpack(block_of(array)) for array in (values, some, none)]
     assert [(header.null_count, header.validity_length, header.values_length) for header in headers] == [
         (0, 0, 12),
-        (1, 1, 12),
+        (1, 1, 8),
         (3, 0, 0),
     ]
     for array in (values, some, none):
@@ -57,15 +59,18 @@ def test_only_what_says_something_is_stored() -> None:
         ("row_count", (1 << 20) + 1, "at most 1048576 rows"),
         ("null_count", 11, "no more NULLs than rows"),
         ("null_count", 2, "8 values, found a bitmap of 7"),
-        ("null_count", 0, "a bitmap where 0 of 10 rows are NULL, found 40 and 2 bytes"),
-        ("null_count", 10, "a bitmap where 10 of 10 rows are NULL, found 40 and 2 bytes"),
+        ("null_count", 0, "a bitmap where 0 of 10 rows are NULL, found 28 and 2 bytes"),
+        ("null_count", 10, "a bitmap where 10 of 10 rows are NULL, found 28 and 2 bytes"),
         ("validity_length", 1 << 30, "lengths that make"),
         ("values_length", 1 << 30, "lengths that make"),
         ("values_size", format.BLOCK_VALUES_BYTES_MAX + 1, "at most 67108864 bytes of values"),
-        ("values_size", 39, "uncompressed bytes"),
-        ("encoding", format.ENCODING_DICTIONARY, "an encoding of int32, found number 5"),
-        ("encoding", 99, "an encoding of int32, found number 99"),
-        ("encoding", format.ENCODING_BITSHUFFLE, "flags"),
+        ("values_size", 27, "uncompressed bytes"),
+        (
+            "encoding",
+            format.ENCODING_DICTIONARY,
+            "encoding 1 .plain., as the column's footer says, found number 5",
+        ),
+        ("encoding", 99, "as the column's footer says, found number 99"),
         ("compression", 9, "known compression"),
         ("validity_compression", 9, "known compression"),
     ],

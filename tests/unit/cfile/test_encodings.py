@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 
 from nyala.cfile import format
 from nyala.cfile.compression import _codecs, compress, decompress
-from nyala.cfile.encoding import EncodedValues, choose_encoding, encoding_by_code
+from nyala.cfile.encoding import encoding_by_code
+from nyala.cfile.encoding.auto import choose_encoding
+from nyala.cfile.encoding.base import EncodedValues
 from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
-from nyala.cfile.encoding.dictionary import Dictionary, _sample_repeats, codeword_dtype
+from nyala.cfile.encoding.dictionary import Dictionary, _code_dtype, _sample_repeats
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
 from nyala.cfile.physical import physical, slice_bitmap
 from nyala.schema.types import parse_type
@@ -58,50 +60,44 @@ def test_the_sample_decides_first(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("count", "width"), [(1, 1), (256, 1), (257, 2), (65_536, 2), (65_537, 4)])
 def test_codewords_are_as_narrow_as_the_dictionary_allows(count: int, width: int) -> None:
     """A column of two words would take four bytes a row, or the 257th word would become the first."""
-    assert codeword_dtype(count).itemsize == width
+    assert _code_dtype(count).itemsize == width
     if count < 1000:
         words = pa.array([f"w{number:04}" for number in range(count)] * 20)
         form = physical(parse_type("string"))
         encoding, encoder, _ = choose_encoding("dictionary", form, form.stored_array(words))
         assert encoding.name == "dictionary" and encoder.dictionary is not None
-        block = EncodedValues(
-            encoder.encode(0, len(words)), len(words), None, 0, encoder.dictionary.cast(pa.string())
-        )
+        block = EncodedValues(encoder.encode(0, len(words)), len(words), encoder.dictionary.cast(pa.string()))
         assert encoding.decode(form, block).equals(words)
 
 
-def of_words(words: pa.Array, encoder: Any, lower: int, upper: int) -> EncodedValues:
-    validity = pc.is_valid(words.slice(lower, upper - lower)).buffers()[1] if words.null_count else None
-    nulls = words.slice(lower, upper - lower).null_count
+def of_words(encoder: Any, lower: int, upper: int) -> EncodedValues:
     data = encoder.encode(lower, upper)
-    return EncodedValues(data, upper - lower, validity, nulls, encoder.dictionary.cast(pa.string()))
+    return EncodedValues(data, upper - lower, encoder.dictionary.cast(pa.string()))
 
 
-def test_codewords_lie_in_planes_unless_they_are_runs() -> None:
+def test_codes_are_bit_packed_unless_they_are_runs() -> None:
     """A scan would spend most of its time on undoing Blosc, or a sorted column would be a hundred times larger."""
     form = physical(parse_type("string"))
     numbers = np.random.default_rng(7).integers(0, 300, 5000)
     mixed = pa.array([f"w{n % 7}" for n in numbers])
     for words, layout in (
-        (mixed, format.CODEWORDS_PLANES),
-        (pa.array([f"w{n:09}" for n in numbers]), format.CODEWORDS_PLANES),
-        (pa.array([None if n % 3 else f"w{n % 7}" for n in numbers]), format.CODEWORDS_PLANES),
-        (pa.array(["same"] * 5000), format.CODEWORDS_PLANES),
-        (mixed.take(pc.sort_indices(mixed)), format.CODEWORDS_SHUFFLED),
+        (mixed, format.CODES_PACKED),
+        (pa.array([f"w{n:09}" for n in numbers]), format.CODES_PACKED),
+        (pa.array(["same"] * 5000), format.CODES_PACKED),
+        (mixed.take(pc.sort_indices(mixed)), format.CODES_SHUFFLED),
     ):
         encoding, encoder, _ = choose_encoding("dictionary", form, form.stored_array(words))
         assert isinstance(encoding, Dictionary)
         for lower, upper in ((0, 5000), (1234, 4321), (4999, 5000)):
-            block = of_words(words, encoder, lower, upper)
+            block = of_words(encoder, lower, upper)
             if upper - lower > 1:
                 assert block.data[0] == layout
             part = words.slice(lower, upper - lower)
             assert encoding.decode(form, block).equals(part)
-            codes = encoding.codes(block)
+            codes = encoding.block(form, block).decode(
+                0, upper - lower, pa.dictionary(pa.int32(), pa.string())
+            )
             assert codes.indices.type == pa.int32() and codes.dictionary_decode().equals(part)
-            narrow = encoding.codewords(block)
-            assert narrow.type == pa.from_numpy_dtype(codeword_dtype(len(block.dictionary)))
-            assert narrow.cast(pa.int32()).equals(codes.indices)
 
 
 @settings(max_examples=settings().max_examples)
@@ -110,7 +106,7 @@ def test_binary_lengths(values: list[bytes], lower: int, large: bool) -> None:
     """Text would lose or gain bytes at the borders of values."""
     array = pa.array(values, pa.large_binary() if large else pa.binary()).slice(min(lower, len(values)))
     data = encode_binary(array)
-    decoded = decode_binary(pa.binary(), EncodedValues(data, len(array), None, 0, None))
+    decoded = decode_binary(pa.binary(), EncodedValues(data, len(array), None))
     decoded.validate(full=True)
     assert decoded.to_pylist() == array.to_pylist()
 
@@ -141,9 +137,9 @@ def test_lengths_that_cannot_be_are_refused(header: tuple[int, int], body: bytes
     """A value would be read from the memory behind its block."""
     data = pa.py_buffer(format.BINARY_HEADER.pack(*header, bytes(3)) + body)
     with pytest.raises(ValueError, match="expected"):
-        decode_binary(pa.binary(), EncodedValues(data, count, None, 0, None))
+        decode_binary(pa.binary(), EncodedValues(data, count, None))
     with pytest.raises(ValueError, match="expected a header"):
-        decode_binary(pa.binary(), EncodedValues(data.slice(0, 7), count, None, 0, None))
+        decode_binary(pa.binary(), EncodedValues(data.slice(0, 7), count, None))
 
 
 def test_frames_that_cannot_be_are_refused() -> None:
@@ -180,7 +176,7 @@ def test_decoders_refuse_values_of_another_size() -> None:
         plain = encoding_by_code(format.ENCODING_PLAIN)
         assert plain is not None
         with pytest.raises(ValueError, match="expected"):
-            plain.decode(form, EncodedValues(pa.py_buffer(bytes(7)), 100, None, 0, None))
+            plain.decode(form, EncodedValues(pa.py_buffer(bytes(7)), 100, None))
 
 
 def test_codewords_beyond_the_dictionary_are_refused() -> None:
@@ -189,10 +185,10 @@ def test_codewords_beyond_the_dictionary_are_refused() -> None:
     encoding = encoding_by_code(format.ENCODING_DICTIONARY)
     assert isinstance(encoding, Dictionary)
     data = shuffle_bits(np.array([0, 1, 2], "<u1"))
-    with pytest.raises(ValueError, match="codewords below 2, found 2"):
-        encoding.decode(form, EncodedValues(data, 3, None, 0, pa.array(["a", "b"])))
+    with pytest.raises(ValueError, match="codes below 2, found 2"):
+        encoding.decode(form, EncodedValues(data, 3, pa.array(["a", "b"])))
     with pytest.raises(ValueError, match="dictionary"):
-        encoding.decode(form, EncodedValues(data, 3, None, 0, None))
+        encoding.decode(form, EncodedValues(data, 3, None))
     abc = pa.array(["a", "b", "c"])
     for values in (
         b"",
@@ -207,16 +203,11 @@ def test_codewords_beyond_the_dictionary_are_refused() -> None:
         b"\1\x21\0\0\0\0\0\0" + bytes(13),  # 33 bits
         b"\1\x20\0\0\0\0\0\0" + b"\xff" * 12,
     ):
-        block = EncodedValues(pa.py_buffer(values), 3, None, 0, abc)
-        for read in (encoding.codes, encoding.codewords, lambda block: encoding.decode(form, block)):
-            with pytest.raises(ValueError, match=r"expected .* found"):
-                read(block)
-    right = EncodedValues(pa.py_buffer(b"\1\2\0\0\0\0\0\0\x24"), 3, None, 0, abc)
+        block = EncodedValues(pa.py_buffer(values), 3, abc)
+        with pytest.raises(ValueError, match=r"expected .* found"):
+            encoding.block(form, block)
+    right = EncodedValues(pa.py_buffer(b"\1\2\0\0\0\0\0\0\x24"), 3, abc)
     assert encoding.decode(form, right).to_pylist() == ["a", "b", "c"]
-    huge = pa.array(["x" * 1_000_000])
-    data = shuffle_bits(np.zeros(100_000, "<u1"))
-    with pytest.raises(ValueError, match="bytes of values"):
-        encoding.decode(form, EncodedValues(data, 100_000, None, 0, huge))
 
 
 @pytest.mark.parametrize("code", range(2, 6))

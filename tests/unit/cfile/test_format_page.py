@@ -63,7 +63,7 @@ def tables(section: str) -> list[Table]:
         ("Encodings", format.BINARY_HEADER),
         ("Run length", format.RLE_HEADER),
         ("Prefix", format.PREFIX_HEADER),
-        ("Dictionary", format.CODEWORDS_HEADER),
+        ("Dictionary", format.CODES_HEADER),
         ("Frame of reference", format.FOR_HEADER),
         ("ALP", format.ALP_HEADER),
         ("Column footer", format.FOOTER),
@@ -96,9 +96,8 @@ def test_enumerations() -> None:
     assert encodings == known
     layouts = numbered("Frame of reference", "layout")
     assert layouts == format.FOR_LAYOUTS
-    assert numbered("Block", "placement") == format.PLACEMENTS
     assert numbered("ALP", "floats") == format.ALP_LAYOUTS
-    assert numbered("Dictionary", "codewords") == format.CODEWORDS
+    assert numbered("Dictionary", "codes") == format.CODES
     flags = [int(row[0]) for row in tables("Zone map")[1][1:]]
     assert flags == [
         format.ZONE_HAS_MIN,
@@ -128,7 +127,7 @@ NUMBERS = [
     ("HEAD_MAGIC", "`nyalacf\\n` (6e 79 61 6c 61 63 66 0a)"),
     ("TAIL_MAGIC", "`\\nfcalayn` (0a 66 63 61 6c 61 79 6e)"),
     ("FOOTER_MAGIC", "| magic | `NYcf` |"),
-    ("FORMAT_VERSION", "| version | 3 |"),
+    ("FORMAT_VERSION", "| version | 4 |"),
     ("FILE_ID_BYTES", "**The file id** is 16 random bytes"),
     ("BLOCK_ALIGNMENT_BYTES", "at a multiple of 16 bytes"),
     ("ROWS_PER_BLOCK_LOG2_MAX", "at most 1,048,576 (2^20)"),
@@ -137,12 +136,12 @@ NUMBERS = [
     ("KEY_BLOCK_SIZE_BYTES_DEFAULT", "65,536 for a column with first keys"),
     ("BLOCK_SIZE_BYTES_MIN", "512 bytes at the least"),
     ("BLOCK_SIZE_BYTES_MAX", "16,777,216 at the most"),
-    ("DICTIONARY_BYTES_MAX", "it is 2,097,152 bytes at\nthe most, and it and the codewords"),
+    ("DICTIONARY_BYTES_MAX", "it is 2,097,152 bytes at\nthe most, and it and the codes"),
     ("COMPRESSION_RATIO_MAX", "does not shrink to 0.9 of itself"),
     ("ZONE_BOUND_BYTES", "They are cut to 32 bytes"),
     ("PREFIX_GROUP_ROWS_LOG2", "4, so 16 rows"),
     ("PREFIX_GROUP_ROWS_LOG2_MAX", "a reader takes up to 20"),
-    ("CODEWORDS_BITS_MAX", "| bits | of a delta, 0 to 32 |"),
+    ("CODES_BITS_MAX", "| bits | of a delta, 0 to 32 |"),
     ("SPARSE_KEY_ROWS_LOG2", "of every row (group 0), or of every 32nd, 64th or 128th (group 5, 6 or 7)"),
     (
         "SPARSE_WIDE_KEY_ROWS_LOG2",
@@ -161,7 +160,7 @@ NUMBERS = [
     ("COLUMN_HAS_ZONE_MAP", "| compatible flags | 1: has a zone map; 2: has first keys |"),
     ("COLUMN_HAS_FIRST_KEYS", "| compatible flags | 1: has a zone map; 2: has first keys |"),
     ("FILE_INCOMPATIBLE_KNOWN", "| incompatible flags | none yet |"),
-    ("COLUMN_HAS_DENSE", "| incompatible flags | 1: has dense blocks |"),
+    ("COLUMN_INCOMPATIBLE_KNOWN", "| incompatible flags | none yet |"),
     ("FILE_COMPATIBLE_KNOWN", "| compatible flags | none yet |"),
 ]
 
@@ -190,18 +189,20 @@ def test_every_constant_of_the_format_is_on_the_page() -> None:
         "ENCODING_",
         "COMPRESSION_",
         "ZONE_",
-        "PLACEMENT",
-        "CODEWORDS",
+        "CODES",
         "FOR_LINE",
         "ALP_PLAIN",
         "ALP_DECIMALS",
         "ALP_LAYOUTS",
     )  # tables, compared above
-    elsewhere = {"BLOOM_SALT", "BLOCK_OFFSET_DTYPE", "BLOCK_LENGTH_DTYPE", "BINARY_LENGTH_WIDTHS"}
-    elsewhere |= {
-        "COLUMN_COMPATIBLE_KNOWN",
-        "COLUMN_INCOMPATIBLE_KNOWN",
-    }  # the sums of the flags that it knows
+    elsewhere = {
+        "BLOOM_SALT",
+        "BLOCK_OFFSET_DTYPE",
+        "BLOCK_LENGTH_DTYPE",
+        "TEXT_SIZE_DTYPE",
+        "BINARY_LENGTH_WIDTHS",
+    }
+    elsewhere |= {"COLUMN_COMPATIBLE_KNOWN"}  # the sum of the flags that it knows
     elsewhere |= {"RLE_LENGTH_WIDTHS", "FOR_WIDE", "FOR_LAYOUTS"}
     not_on_disk = {"COALESCED_READ_BYTES_MAX"}
     for name, value in vars(format).items():
@@ -212,6 +213,7 @@ def test_every_constant_of_the_format_is_on_the_page() -> None:
     sizes = np.dtype(format.BLOCK_OFFSET_DTYPE).itemsize, np.dtype(format.BLOCK_LENGTH_DTYPE).itemsize
     assert "| block offsets | {} a block |".format(*sizes) in text
     assert "| block lengths | {1} a block |".format(*sizes) in text
+    assert f"| text sizes | {np.dtype(format.TEXT_SIZE_DTYPE).itemsize} a block |" in text
     assert format.RLE_LENGTH_WIDTHS == (1, 2, 4) and "| length width | 1, 2 or 4: bytes of one run's" in text
     assert format.BINARY_LENGTH_WIDTHS == (0, 1, 2, 4) and "| length width | 1, 2 or 4: " in text
 

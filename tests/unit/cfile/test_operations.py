@@ -46,6 +46,11 @@ def split_of(type: str, condition: str) -> tuple[ColumnTest, ...]:
 @given(data=st.data())
 def test_the_operations_agree_with_the_values(type: str, encoding: str, data: st.DataObject) -> None:
     """A row would be lost, come twice, or come with the value of another row."""
+    check_operations(type, encoding, data)
+
+
+def check_operations(type: str, encoding: str, data: st.DataObject) -> None:
+    """Write any column, and compare each operation with the array that was written."""
     count = data.draw(st.integers(1, 300) | st.sampled_from([64, 128, 700]))
     nulls = data.draw(st.sampled_from([0.0, 0.05, 0.6]))
     array = make_values(type, count, data.draw(st.integers(0, 5)), nulls)

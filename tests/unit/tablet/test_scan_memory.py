@@ -14,7 +14,6 @@ from tests.support import open_database, pieces_read
 import nyala
 from nyala.cfile import memory
 from nyala.cfile.block_source import BlockSource
-from nyala.cfile.decoded_size import DecodedSize
 from nyala.tablet.scan import read_path, scan_memory
 from nyala.tablet.scan.window import ScanCounters, ScanSpec
 
@@ -117,14 +116,14 @@ def test_words_count_where_they_are_not_told_by_codewords(store: Path) -> None:
             with nyala.connect(store.parent / "changed", read_only=True, memory_limit=LIMIT) as db:
                 spec = db["words"].scan(["k"], where=where)._spec
                 rowset = db["words"]._view(None)[1].tablets[0].rowsets[0]
-                fitting = scan_memory.Fitting(rowset, spec, spec.columns, SHARE, ScanCounters())
+                fitting = scan_memory.Fitting(rowset, spec, spec.columns, SHARE)
                 return fitting.rows(0, 8_000, wide)
 
         def fits(where: str) -> int:
             """The same for who writes too, whose rowset stays the one it is while changes come."""
             spec = table.scan(["k"], where=where)._spec
             rowset = table._view(None)[1].tablets[0].rowsets[0]
-            fitting = scan_memory.Fitting(rowset, spec, spec.columns, SHARE, ScanCounters())
+            fitting = scan_memory.Fitting(rowset, spec, spec.columns, SHARE)
             return fitting.rows(0, 8_000, wide)
 
         assert fits("s = 'x'") == wide and fits("s LIKE '%x%'") < 4_000, (
@@ -158,16 +157,11 @@ def test_duckdb_is_given_windows_that_fit(db: nyala.Database, monkeypatch: pytes
     assert given and max(given) <= SHARE
 
 
-def test_narrow_rows_keep_their_windows_and_no_block_is_looked_at_for_it(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr(DecodedSize, "steps", lambda *asking: asked.append(asking))
+def test_narrow_rows_keep_their_windows(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_path, "AHEAD_MAX", 2)
     with nyala.connect(store, read_only=True) as db:
         rows = [batch.num_rows for batch in db["numbers"].scan().to_reader()]
     assert rows == [131_072, 140_000 - 131_072]
-    assert not asked
 
 
 def test_who_counts_cuts_by_what_he_reads(db: nyala.Database) -> None:
@@ -238,50 +232,16 @@ def test_text_that_is_long_in_some_blocks_only_has_windows_that_fit(tmp_path: Pa
     assert [text for batch in batches for text in batch.column("s").to_pylist()] == texts
 
 
-@pytest.fixture
-def sized(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Blocks that were decoded to know their size."""
-    found: list[int] = []
-    block_bytes = DecodedSize._block_bytes
-
-    def noting(self: DecodedSize, block: int) -> float:
-        found.append(block)
-        return block_bytes(self, block)
-
-    monkeypatch.setattr(DecodedSize, "_block_bytes", noting)
-    return found
-
-
-@pytest.fixture(scope="module")
-def prefixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """20 blocks of text that shares its beginnings."""
-    path: Path = tmp_path_factory.mktemp("prefixed") / "store"
+def test_prefixed_text_is_counted_as_it_is_decoded(tmp_path: Path) -> None:
+    """What neighbours share is stored once, and takes its room in each row."""
     texts = [f"https://example.org/{'path/' * 20}{i // 10:09d}/{i % 10}" for i in range(160_000)]
-    with nyala.connect(path, maintenance=False, memory_limit="1GB") as db:
-        table = db.create_table(
-            "t", {"k": "int64", "s": nyala.column("string", encoding="prefix"), "n": "int64"}, "k"
-        )
-        table.insert(pa.table({"k": range(160_000), "s": texts, "n": range(160_000)}))
+    with nyala.connect(tmp_path / "s", maintenance=False, memory_limit="1GB") as db:
+        table = db.create_table("t", {"k": "int64", "s": nyala.column("string", encoding="prefix")}, "k")
+        table.insert(pa.table({"k": range(160_000), "s": texts}))
         db.flush()
-    return path
-
-
-def test_who_wants_one_row_has_no_other_block_sized(prefixed: Path, sized: list[int]) -> None:
-    with nyala.connect(prefixed, read_only=True, memory_limit=LIMIT) as db:
-        table = db["t"]
-        assert table.scan(where="k = 77777 AND s LIKE '%77777%'").to_arrow().num_rows in (0, 1)
-        assert table.scan(limit=1).to_arrow().num_rows == 1
-        assert not sized, "so few rows fit, whatever they take"
-
-
-def test_windows_are_sized_when_a_scan_comes_to_them(prefixed: Path, sized: list[int]) -> None:
-    with nyala.connect(prefixed, read_only=True, memory_limit=LIMIT) as db:
-        rows = db["t"].scan(order_by_key=True).to_reader()
-        next(iter(rows))
-        assert 0 < max(sized) < 131_072 // 4_096, "none of the second window's"
-        assert len(sized) == len(set(sized)), "each once"
-        assert sum(batch.num_rows for batch in rows) < 160_000
-        assert max(sized) >= 131_072 // 4_096
+    with nyala.connect(tmp_path / "s", read_only=True, memory_limit=LIMIT) as db:
+        sizes = [batch.nbytes for batch in db["t"].scan().to_reader()]
+    assert SHARE // 4 < max(sizes) <= SHARE
 
 
 def test_a_key_range_of_large_cells_comes_in_several_batches(db: nyala.Database) -> None:

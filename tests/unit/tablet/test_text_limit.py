@@ -18,7 +18,6 @@ from tests.support import folder_in_memory, open_database
 
 import nyala
 from nyala.api.database import Database
-from nyala.cfile import decoded_size
 from nyala.errors import StorageError
 from nyala.rowset import image, mem_rowset
 from nyala.rowset import size as rowset_size
@@ -44,7 +43,6 @@ def small_offsets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         return
     monkeypatch.setattr(pa, "concat_arrays", _refusing(pa.concat_arrays, 4 * LIMIT))
     monkeypatch.setattr(rowset_size, "TEXT_TARGET_BYTES", LIMIT)
-    monkeypatch.setattr(decoded_size, "_TEXT_BYTES_SMALL", 0)
 
 
 def texts(kind: str, count: int, length: int = LENGTH) -> list[str]:
@@ -78,13 +76,11 @@ def nothing_more_is_to_be_done(db: Database) -> bool:
     )
 
 
-@pytest.mark.parametrize("small", [0, 1 << 24])
 @pytest.mark.parametrize("encoding", ["auto", "plain", "prefix", "dictionary"])
 @pytest.mark.parametrize("kind", ["few words", "noise"])
 def test_a_merge_is_cut_where_its_text_is_as_much_as_an_array_may_hold(
-    db: Database, kind: str, encoding: str, small: int, monkeypatch: pytest.MonkeyPatch
+    db: Database, kind: str, encoding: str
 ) -> None:
-    monkeypatch.setattr(decoded_size, "_TEXT_BYTES_SMALL", small)
     text = nyala.column("string", encoding=encoding)
     table = db.create_table("t", {"k": "int64", "s": text}, primary_key="k")
     values = texts(kind, 1200)
@@ -146,7 +142,7 @@ def test_delta_files_of_much_text_are_not_joined(db: Database) -> None:
     table.flush()
     (rowset,) = rowsets(db)
     for part in range(2):
-        table.update({"k": range(part * 150, part * 150 + 150), "s": texts("noise", 150)})
+        table.update({"k": range(part * 160, part * 160 + 160), "s": texts("noise", 160)})
         table.flush()
     report = carry_out(db, MinorPlan(rowset.id, slice(None), 1.0))
     assert isinstance(report.plan, MergePlan) and len(rowsets(db)) > 1

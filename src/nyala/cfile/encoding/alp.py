@@ -29,6 +29,7 @@ Source: A. Afroozeh, L. Kuffó, P. Boncz, "ALP: Adaptive Lossless floating-Point
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,10 +38,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format
-from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
+from nyala.cfile.encoding.base import BlockEncoder, Candidate, ColumnSample, EncodedValues, Encoding
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference
 from nyala.cfile.memory import allocate
-from nyala.cfile.physical import Physical, fill_holes, physical
+from nyala.cfile.physical import Physical, physical
 from nyala.schema.types import ColumnType
 
 __all__ = ["Alp"]
@@ -65,30 +66,25 @@ _STRETCH_ROWS: Final = 1 << 14
 
 
 @dataclass(frozen=True)
-class _AlpEncoder:
+class _AlpEncoder(BlockEncoder):
     form: Physical
     values: npt.NDArray[Any]
-    is_valid: npt.NDArray[np.bool_] | None  # None: all of them
-    dictionary: None = None
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         values = self.values[lower:upper]
-        is_valid = None if self.is_valid is None else self.is_valid[lower:upper]
         head = format.ALP_HEADER.pack(format.ALP_PLAIN, 0, bytes(2), 0)
         best, size = None, len(head) + values.nbytes
-        exponent = _exponent(values if is_valid is None else values[is_valid])
+        exponent = _exponent(values)
         for _ in range(_TRIES):
             if exponent is None:
                 break
             numbers, fits = _numbers(values, exponent)
-            if is_valid is not None:
-                fits &= is_valid
             near = _without_outliers(numbers, fits, values.itemsize)
-            data = _decimals(values, exponent, numbers, near, is_valid, size)
+            data = _decimals(values, exponent, numbers, near, size)
             if data is not None:
                 best, size = data, len(data)
             # What the probe did not see: half of the exceptions may have a digit more.
-            odd = values[~fits if is_valid is None else ~fits & is_valid]
+            odd = values[~fits]
             other = _exponent(odd) if len(odd) > len(values) * _EXCEPTIONS_SHARE else None
             exponent = other if other is not None and other > exponent else None
         return pa.py_buffer(head + values.tobytes() if best is None else best)
@@ -137,34 +133,36 @@ def _decimals(
     exponent: int,
     numbers: npt.NDArray[np.int64],
     near: npt.NDArray[np.bool_],
-    is_valid: npt.NDArray[np.bool_] | None,
     size: int,
 ) -> bytes | None:
     """A block of these numbers, where they are not near of exceptions; None where it is not below `size` bytes."""
-    exceptions = np.flatnonzero(~near if is_valid is None else ~near & is_valid)
+    exceptions = np.flatnonzero(~near)
     if len(exceptions) * (_PLACE_BYTES + values.itemsize) >= size:
         return None
     head = format.ALP_HEADER.pack(format.ALP_DECIMALS, exponent, bytes(2), len(exceptions))
     beside = _padded(exceptions.astype("<u4").tobytes()) + _padded(values[exceptions].tobytes())
-    data = head + beside + _framed(numbers, near, is_valid)
+    data = head + beside + _framed(numbers, near)
     return data if len(data) < size else None
 
 
-class Alp:
+class Alp(Encoding):
     """For float and double."""
 
-    code: Final = format.ENCODING_ALP
-    name: Final = "alp"
-    compresses: Final = True
+    code = format.ENCODING_ALP
+    name = "alp"
+    compresses = True
 
     def handles(self, form: Physical) -> bool:
         return form.code in (format.TYPE_FLOAT, format.TYPE_DOUBLE)
 
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
-        is_valid = None
-        if values.null_count:
-            is_valid = values.is_valid().to_numpy(zero_copy_only=False)
-        return _AlpEncoder(form, form.fixed_values(fill_holes(values)), is_valid)
+        return _AlpEncoder(form, form.fixed_values(values))
+
+    def candidates(self, column: ColumnSample) -> Sequence[Candidate]:
+        return self.sampled(column, column.light_compression, 3)
+
+    def header(self, form: Physical, data: bytes) -> format.Layout | None:
+        return format.ALP_HEADER
 
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
         data, rows, header_size = block.data, block.row_count, format.ALP_HEADER.size
@@ -186,7 +184,7 @@ class Alp:
                 raise ValueError(
                     f"expected {rows} values of {form.width_bytes} bytes, found {data.size - header_size} bytes"
                 )
-            return form.fixed_array(data.slice(header_size), rows, block.validity, block.null_count)
+            return form.fixed_array(data.slice(header_size), rows)
         values_start = header_size + _padded_size(4 * count)
         frame_start = values_start + _padded_size(form.width_bytes * count)
         if data.size < frame_start:
@@ -194,14 +192,14 @@ class Alp:
         places = np.frombuffer(data, "<u4", count, header_size)
         if count and (int(places[-1]) >= rows or (places[1:] <= places[:-1]).any()):
             raise ValueError(f"expected places of exceptions below {rows}, ascending")
-        frame = EncodedValues(data.slice(frame_start), rows, None, 0, None)
+        frame = EncodedValues(data.slice(frame_start), rows, None)
         numbers = _FRAMES.decode(_NUMBERS, frame).buffers()[1]
         out = allocate(rows * form.width_bytes)
         values = np.frombuffer(out, form.dtype)
         _divide(np.frombuffer(numbers, "<i8"), exponent, values)
         if count:
             values[places] = np.frombuffer(data, form.dtype, count, values_start)
-        return form.fixed_array(out, rows, block.validity, block.null_count)
+        return form.fixed_array(out, rows)
 
 
 def _divide(numbers: npt.NDArray[np.int64], exponent: int, out: npt.NDArray[Any]) -> None:
@@ -231,7 +229,7 @@ def _bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _exponent(values: npt.NDArray[Any]) -> int | None:
-    """The exponent that takes the fewest bits for a probe of these, none of them NULL; None: nothing fits any."""
+    """The exponent that takes the fewest bits for a probe of these; None: nothing fits any."""
     probe = values
     if len(values) > _PROBE_STRETCHES * _PROBE_STRETCH_ROWS:
         starts = np.linspace(0, len(values) - _PROBE_STRETCH_ROWS, _PROBE_STRETCHES).astype(np.int64)
@@ -258,18 +256,15 @@ def _exponent(values: npt.NDArray[Any]) -> int | None:
     return best
 
 
-def _framed(
-    numbers: npt.NDArray[Any], near: npt.NDArray[np.bool_] | None, is_valid: npt.NDArray[np.bool_] | None
-) -> bytes:
-    """The numbers as a frame of reference; in the place of one that is not near (None: all are), the one before it."""
-    if near is not None and not near.all():
+def _framed(numbers: npt.NDArray[Any], near: npt.NDArray[np.bool_]) -> bytes:
+    """The numbers as a frame of reference; in the place of one that is not near, the one before it."""
+    if not near.all():
         before = np.maximum.accumulate(np.where(near, np.arange(len(near)), -1))
         before[before < 0] = int(near.argmax())
         numbers = numbers[before]
-    validity = None if is_valid is None else pa.array(is_valid).buffers()[1]
-    null_count = 0 if is_valid is None else len(is_valid) - int(is_valid.sum())
-    array = pa.Array.from_buffers(pa.int64(), len(numbers), [validity, pa.py_buffer(numbers)], null_count)
-    encoder = _FRAMES.prepare(_NUMBERS, array)
+    encoder = _FRAMES.prepare(
+        _NUMBERS, pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)], 0)
+    )
     assert encoder is not None
     frame: bytes = encoder.encode(0, len(numbers)).to_pybytes()
     return frame

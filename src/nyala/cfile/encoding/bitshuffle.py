@@ -4,7 +4,7 @@ Values that repeat, or change little along the key, agree in most of their bits,
 runs. The transposition and LZ4 are those of C-Blosc, through `numcodecs`; a block's bytes are one Blosc 1
 frame, whose header (version, flags, type size, sizes) is checked against the block's before it is trusted.
 
-`shuffle_bits` and `unshuffle_bits` serve the codewords of the dictionary encoding as well.
+`shuffle_bits` and `unshuffle_bits` serve the codes of the dictionary encoding as well.
 
 Left out: decoding a part of a frame (a look-up of one row decodes a block).
 Source: K. Masui et al., "A compression scheme for radio data in high performance computing", 2015; Blosc
@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,9 +26,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format
-from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
+from nyala.cfile.encoding.base import BlockEncoder, Candidate, ColumnSample, EncodedValues, Encoding
 from nyala.cfile.memory import allocate
-from nyala.cfile.physical import FIXED, Physical, fill_holes
+from nyala.cfile.physical import FIXED, Physical
 
 __all__ = ["Bitshuffle", "shuffle_bits", "unshuffle_bits"]
 
@@ -108,27 +108,34 @@ def _on_this_thread() -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class _BitshuffleEncoder:
+class _BitshuffleEncoder(BlockEncoder):
     values: npt.NDArray[Any]
-    dictionary: None = None
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         return shuffle_bits(self.values[lower:upper])
 
 
-class Bitshuffle:
+# A faster encoding may be a bit a value larger: bitshuffle takes eight times as long to decode as frame of reference.
+_SLACK_BYTES: Final = 1 / 8
+
+
+class Bitshuffle(Encoding):
     """For every type of fixed width except bool."""
 
-    code: Final = format.ENCODING_BITSHUFFLE
-    name: Final = "bitshuffle"
-    compresses: Final = True
+    code = format.ENCODING_BITSHUFFLE
+    name = "bitshuffle"
+    compresses = True
 
     def handles(self, form: Physical) -> bool:
         return form.kind == FIXED
 
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
-        return _BitshuffleEncoder(form.fixed_values(fill_holes(values)))
+        return _BitshuffleEncoder(form.fixed_values(values))
+
+    def candidates(self, column: ColumnSample) -> Sequence[Candidate]:
+        found = self.sampled(column, column.light_compression, 4)
+        return [candidate._replace(slack_bytes=_SLACK_BYTES) for candidate in found]
 
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
         values = unshuffle_bits(block.data, block.row_count, form.width_bytes)
-        return form.fixed_array(values, block.row_count, block.validity, block.null_count)
+        return form.fixed_array(values, block.row_count)

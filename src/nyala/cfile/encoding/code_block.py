@@ -1,4 +1,4 @@
-"""A block of a dictionary as the cache keeps it: packed codewords, which filters compare without unpacking words."""
+"""A block of dictionary codes as the cache keeps it: packed, and filtered without looking up a value."""
 
 from __future__ import annotations
 
@@ -10,40 +10,47 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile.encoding.column_block import ColumnBlock, Rows, Wanted
-from nyala.cfile.encoding.dictionary import CODEWORDS
+from nyala.cfile.encoding.frame import Frame
 from nyala.cfile.encoding.frame_block import FrameBlock
 from nyala.cfile.encoding.words import text_of
+from nyala.cfile.physical import physical
 from nyala.schema.arrow_values import python_at
+from nyala.schema.types import ColumnType
 
-__all__ = ["CodeBlock"]
+__all__ = ["CODES", "CodeBlock"]
 
 Bools = npt.NDArray[np.bool_]
+# The form of dictionary codes: Arrow's indices.
+CODES: Final = physical(ColumnType("int32"))
 
 
 class CodeBlock(ColumnBlock):
-    """Codewords into the column's dictionary."""
+    """Codes of entries of the column's dictionary."""
 
-    __slots__ = ("_codes", "_words", "null_count", "row_count")
+    __slots__ = ("_codes", "_dictionary", "row_count")
 
-    def __init__(self, codes: FrameBlock, words: pa.Array) -> None:
-        """codes: of the form `CODEWORDS`."""
+    def __init__(self, codes: FrameBlock, dictionary: pa.Array) -> None:
         self._codes: Final = codes
-        self._words: Final = words
+        self._dictionary: Final = dictionary
         self.row_count = codes.row_count
-        self.null_count = codes.null_count
+
+    @staticmethod
+    def of(frame: Frame, dictionary: pa.Array) -> CodeBlock:
+        """frame: of the form `CODES`."""
+        return CodeBlock(FrameBlock(frame, CODES, CODES), dictionary)
 
     @property
     def nbytes(self) -> int:
         return self._codes.nbytes
 
     def decode(self, lower: int, upper: int, type: pa.DataType) -> pa.Array:
-        return self._in_type(self._codes.decode(lower, upper, CODEWORDS.arrow), type)
+        return self._in_type(self._codes.decode(lower, upper, CODES.arrow), type)
 
     def filter(self, wanted: Wanted, lower: int, upper: int, among: Bools | None) -> Bools:
         return self._codes.filter(wanted, lower, upper, among)
 
     def gather(self, rows: Rows, type: pa.DataType) -> pa.Array:
-        return self._in_type(self._codes.gather(rows, CODEWORDS.arrow), type)
+        return self._in_type(self._codes.gather(rows, CODES.arrow), type)
 
     @classmethod
     def gather_all(
@@ -52,15 +59,14 @@ class CodeBlock(ColumnBlock):
         first = blocks[0]
         assert isinstance(first, CodeBlock)
         codes = [block._codes for block in blocks if isinstance(block, CodeBlock)]
-        return [first._in_type(array, type) for array in FrameBlock.gather_all(codes, rows, CODEWORDS.arrow)]
+        return [first._in_type(array, type) for array in FrameBlock.gather_all(codes, rows, CODES.arrow)]
 
     def value(self, row: int) -> Any:
-        code = self._codes.value(row)
-        return None if code is None else python_at(self._words, code)
+        return python_at(self._dictionary, self._codes.value(row))
 
     def owning(self) -> CodeBlock:
-        return CodeBlock(self._codes.owning(), self._words)
+        return CodeBlock(self._codes.owning(), self._dictionary)
 
     def _in_type(self, codes: pa.Array, type: pa.DataType) -> pa.Array:
-        made = pa.DictionaryArray.from_arrays(codes, self._words, safe=False)
+        made = pa.DictionaryArray.from_arrays(codes, self._dictionary, safe=False)
         return made if pa.types.is_dictionary(type) else text_of(made)

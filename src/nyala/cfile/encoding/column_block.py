@@ -4,16 +4,20 @@
     filter    which of these rows satisfy a test; without decoding them where the form allows it
     gather    single rows as an Arrow array
 
-    form          of                             keeps                         filters
-    ArrowBlock    any encoding                   the decoded array             its values
-    FrameBlock    frame of reference             packed differences            packed differences
-    CodeBlock     dictionary                     packed codewords              packed codewords
-    RunBlock      run length                     a value and an end per run    a value per run
+    form             of                             keeps                         filters
+    ArrowBlock       any encoding                   the decoded array             its values
+    FrameBlock       frame of reference             packed differences            packed differences
+    CodeBlock        dictionary                     packed dictionary codes       packed dictionary codes
+    RunBlock         run length                     a value and an end per run    a value per run
+    NullableBlock    one of the last three          the block of the values and   the block of the values
+                     in a block with NULLs          the validity bitmap
 
 An encoding without a form of its own inherits `ArrowBlock`: it decodes once, and the operations work on the array. The
-cache keeps blocks in these forms, so a block costs about what it costs in the file.
+cache keeps blocks in these forms, so a block takes about as much memory as it takes in the file.
 
-Immutable; any thread may use a block.
+Encodings and their forms never see a NULL: a block stores its values without NULLs, and `with_nulls` adds the bitmap.
+
+A block is immutable; any thread may use it.
 """
 
 from __future__ import annotations
@@ -29,13 +33,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.cfile import kernels
+from nyala.cfile.encoding.nulls import Validity
 from nyala.cfile.memory import pool, scratch
 from nyala.cfile.number_set import NumberSet
 from nyala.schema.arrow_values import python_at
 from nyala.schema.plain_arrays import array_of_numbers
 from nyala.schema.predicates.column_test import ColumnTest
 
-__all__ = ["ArrowBlock", "ColumnBlock", "Rows", "Wanted", "bits_of", "gathered", "rows_in", "with_nulls"]
+__all__ = ["ArrowBlock", "ColumnBlock", "NullableBlock", "Rows", "Wanted", "gathered", "rows_in"]
 
 Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
@@ -47,8 +52,8 @@ _FEW_SHARE: Final = 1 / 8
 class Wanted:
     """A test of one column of one file.
 
-    numbers: what the test admits among the numbers that lie in blocks: values of a frame of reference, codewords of a
-             dictionary. None: only values tell.
+    numbers: the stored numbers that satisfy the test: values of a frame of reference, dictionary codes. None: only
+             values tell.
     """
 
     test: ColumnTest
@@ -58,10 +63,10 @@ class Wanted:
 
 
 class ColumnBlock(abc.ABC):
-    """See the module. An encoding of its own form implements `decode`, and overrides what it can do at less cost."""
+    """See the module. A form implements `decode`, and overrides the operations that it can do at less cost."""
 
     row_count: int
-    null_count: int
+    null_count: int = 0
 
     @property
     @abc.abstractmethod
@@ -70,11 +75,16 @@ class ColumnBlock(abc.ABC):
 
     @abc.abstractmethod
     def decode(self, lower: int, upper: int, type: pa.DataType) -> pa.Array:
-        """The rows [lower, upper): as `type` where the form has that at no more cost, else in the block's own type."""
+        """The rows [lower, upper), maybe none: as `type` where the form has that at no more cost, else in the block's
+        own type."""
 
     @abc.abstractmethod
     def owning(self) -> ColumnBlock:
         """The same without references into memory that it was read to."""
+
+    def with_nulls(self, validity: Validity) -> ColumnBlock:
+        """The block of rows with and without a value, whose values are this block's rows."""
+        return NullableBlock(self, validity)
 
     def filter(self, wanted: Wanted, lower: int, upper: int, among: Bools | None) -> Bools:
         """A fresh mask of the rows [lower, upper) that satisfy a test.
@@ -137,6 +147,46 @@ class ArrowBlock(ColumnBlock):
             pa.Array.from_buffers(array.type, len(array), buffers, array.null_count, array.offset)
         )
 
+    def with_nulls(self, validity: Validity) -> ColumnBlock:
+        return ArrowBlock(validity.spread(self.array))
+
+
+class NullableBlock(ColumnBlock):
+    """A block with NULLs, over the block of its values. validity: has as many ones as `values` has rows."""
+
+    __slots__ = ("_validity", "_values", "null_count", "row_count")
+
+    def __init__(self, values: ColumnBlock, validity: Validity) -> None:
+        self._values: Final = values
+        self._validity: Final = validity
+        self.row_count = validity.row_count
+        self.null_count = validity.row_count - values.row_count
+
+    @property
+    def nbytes(self) -> int:
+        return self._values.nbytes + self._validity.nbytes
+
+    def decode(self, lower: int, upper: int, type: pa.DataType) -> pa.Array:
+        part, first, last = self._validity.part(lower, upper)
+        return part.spread(self._values.decode(first, last, type))
+
+    def filter(self, wanted: Wanted, lower: int, upper: int, among: Bools | None) -> Bools:
+        part, first, last = self._validity.part(lower, upper)
+        of_values = None if among is None else among[part.bits()]
+        mask = part.spread_mask(self._values.filter(wanted, first, last, of_values))
+        return mask | ~part.bits() if wanted.test.admits_null else mask
+
+    def gather(self, rows: Rows, type: pa.DataType) -> pa.Array:
+        part, places = self._validity.take(rows)
+        return part.spread(self._values.gather(places, type))
+
+    def value(self, row: int) -> Any:
+        part, place, _ = self._validity.part(row, row + 1)
+        return self._values.value(place) if part.bits()[0] else None
+
+    def owning(self) -> NullableBlock:
+        return NullableBlock(self._values.owning(), self._validity.owning())
+
 
 def gathered(blocks: Sequence[ColumnBlock], rows: Sequence[Rows], type: pa.DataType) -> list[pa.Array]:
     """`ColumnBlock.gather` of several blocks of one column, in one array or in more."""
@@ -153,18 +203,3 @@ def rows_in(mask: Bools) -> Rows:
     """
     out = scratch(np.int64, len(mask) + 1)
     return out[: kernels.places(mask.view(np.uint8), out)]
-
-
-def with_nulls(mask: Bools, valid: Bools | None, admits_null: bool) -> Bools:
-    """`mask`, which says something of rows that have a value, with what NULLs are to the test."""
-    if valid is None:
-        return mask
-    return mask & valid if not admits_null else mask | ~valid
-
-
-def bits_of(bitmap: pa.Buffer, lower: int, upper: int) -> Bools:
-    """The bits [lower, upper) of a bitmap, a byte each."""
-    skipped = lower & ~7
-    some = np.frombuffer(bitmap, np.uint8)[skipped >> 3 : (upper + 7) >> 3]
-    bits = np.unpackbits(some, count=upper - skipped, bitorder="little")
-    return bits[lower - skipped :].view(np.bool_)

@@ -1,10 +1,10 @@
 """A block of the frame-of-reference encoding as it is stored: predicates and look-ups before any value is made.
 
-    array       all values; rows_into: some of them, into the caller's memory
-    matches     which rows have a number of a set, by comparing deltas: the set is brought to the deltas, not the deltas
-                to values (for dates a number of 16 bits a row is compared, for discounts one of 8)
+    rows_into   a range of values, into the caller's memory
+    matches     which rows have a number of a set: the set is converted to deltas, and deltas are compared (16 bits a
+                row for dates, 8 for discounts)
     picked_into the values of a few rows, from their bits
-    number      of one row
+    number      the value of one row
 
     FOR-fits    base, base + step · (rows - 1) and either plus unit · the greatest delta are values of the type
 
@@ -22,7 +22,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format, kernels
-from nyala.cfile.encoding.base import EncodedValues
 from nyala.cfile.kernels import Fill
 from nyala.cfile.memory import allocate, scratch
 from nyala.cfile.number_set import NumberSet
@@ -65,9 +64,6 @@ class Frame:
     unit: int
     bits: int
     start: int  # of the planes
-    validity: pa.Buffer | None = None
-    """Of a block with NULLs: whether each row has a value. The delta of a NULL may be any."""
-    null_count: int = 0
 
     @staticmethod
     def parse(form: Physical, data: pa.Buffer, rows: int) -> Frame:
@@ -87,41 +83,14 @@ class Frame:
         frame._check_line()
         return frame
 
-    @staticmethod
-    def nulls(form: Physical, rows: int) -> Frame:
-        """Nothing but NULLs."""
-        validity = pa.py_buffer(bytes((rows + 7) // 8))
-        return Frame(form, pa.py_buffer(b""), rows, 0, 0, 1, 0, 0, validity, rows)
-
-    def beside(self, block: EncodedValues) -> Frame:
-        """The same with the validity of its block."""
-        if not block.null_count:
-            return self
-        return replace(self, validity=block.validity, null_count=block.null_count)
-
-    def over(self, deltas: pa.Buffer, rows: int, bits: int, validity: pa.Buffer, null_count: int) -> Frame:
-        """The same base and unit over other deltas, and so other rows; of a line without a step."""
-        assert not self.step
-        return replace(
-            self, data=deltas, row_count=rows, bits=bits, start=0, validity=validity, null_count=null_count
-        )
-
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        return int(self.data.size) + (0 if self.validity is None else int(self.validity.size))
+        return int(self.data.size)
 
     def owning(self) -> Frame:
         """The same over bytes of its own."""
-        validity = None if self.validity is None else pa.py_buffer(self.validity.to_pybytes())
-        return replace(self, data=pa.py_buffer(self.data.to_pybytes()), validity=validity)
-
-    def array(self, block: EncodedValues) -> pa.Array:
-        """All values, with the block's validity."""
-        out, width = output(self.form, self.row_count)
-        kernels.fill([self.rows_into(out, 0, width, 0, self.row_count)])
-        buffers = [block.validity, out]
-        return pa.Array.from_buffers(self.form.arrow, self.row_count, buffers, block.null_count)
+        return replace(self, data=pa.py_buffer(self.data.to_pybytes()))
 
     def rows_into(self, out: pa.Buffer, at: int, width: int, lower: int, upper: int) -> Fill:
         """What writes the values of the rows [lower, upper) into `out`, from the number `at` on (see `output`)."""
@@ -139,7 +108,7 @@ class Frame:
         )  # fmt: skip
 
     def matches(self, numbers: NumberSet, lower: int, upper: int) -> npt.NDArray[np.bool_]:
-        """Of the rows [lower, upper), none of them NULL, which have one of the numbers."""
+        """Which of the rows [lower, upper) have one of the numbers."""
         count = upper - lower
         wanted = self._wanted(numbers)
         if wanted is None:

@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import kernels
-from nyala.cfile.encoding.column_block import ColumnBlock, Rows, Wanted, bits_of, with_nulls
+from nyala.cfile.encoding.column_block import ColumnBlock, Rows, Wanted
 from nyala.cfile.encoding.frame import Frame, output
 from nyala.cfile.kernels import Fill
-from nyala.cfile.physical import Physical, slice_bitmap
-from nyala.schema.arrow_values import python_at, python_value
+from nyala.cfile.physical import Physical
+from nyala.schema.arrow_values import python_value
 
 __all__ = ["FrameBlock"]
 
@@ -26,14 +26,13 @@ _GATHER_SHARE: Final = 1 / 8
 class FrameBlock(ColumnBlock):
     """Numbers in a frame of reference. form: the column's own; narrow: the narrow one, where it has one."""
 
-    __slots__ = ("_form", "_frame", "_narrow", "null_count", "row_count")
+    __slots__ = ("_form", "_frame", "_narrow", "row_count")
 
     def __init__(self, frame: Frame, form: Physical, narrow: Physical) -> None:
         self._frame: Final = frame
         self._form: Final = form
         self._narrow: Final = narrow
         self.row_count = frame.row_count
-        self.null_count = frame.null_count
 
     @property
     def nbytes(self) -> int:
@@ -43,13 +42,12 @@ class FrameBlock(ColumnBlock):
         form = self._narrow if type == self._narrow.arrow else self._form
         out, width = output(form, upper - lower)
         kernels.fill([self._frame.rows_into(out, 0, width, lower, upper)])
-        return self._array(form.arrow, upper - lower, out, self._bitmap(lower, upper))
+        return pa.Array.from_buffers(form.arrow, upper - lower, [None, out], 0)
 
     def filter(self, wanted: Wanted, lower: int, upper: int, among: Bools | None) -> Bools:
         if wanted.numbers is None:
             return wanted.test.mask(self.decode(lower, upper, self._narrow.arrow))
-        mask = self._frame.matches(wanted.numbers, lower, upper)
-        return with_nulls(mask, self._valid(lower, upper), wanted.test.admits_null)
+        return self._frame.matches(wanted.numbers, lower, upper)
 
     def gather(self, rows: Rows, type: pa.DataType) -> pa.Array:
         if len(rows) > self.row_count * _GATHER_SHARE:
@@ -68,36 +66,16 @@ class FrameBlock(ColumnBlock):
         form = first._narrow if type == first._narrow.arrow else first._form
         out, width = output(form, count)
         jobs: list[Fill] = []
-        at, valid = 0, None
+        at = 0
         for block, of in zip(blocks, rows, strict=True):
             assert isinstance(block, FrameBlock)
             jobs.append(block._frame.picked_into(out, at, width, of))
-            if block.null_count:
-                valid = np.ones(count, np.bool_) if valid is None else valid
-                of_block = block._valid(0, block.row_count)
-                assert of_block is not None
-                valid[at : at + len(of)] = of_block[of]
             at += len(of)
         kernels.fill(jobs)
-        bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-        return [first._array(form.arrow, count, out, bitmap)]
+        return [pa.Array.from_buffers(form.arrow, count, [None, out], 0)]
 
     def value(self, row: int) -> Any:
-        if self.null_count:
-            return python_at(self.decode(row, row + 1, self._form.arrow), 0)
         return python_value(self._form.type)(self._frame.number(row))
 
     def owning(self) -> FrameBlock:
         return FrameBlock(self._frame.owning(), self._form, self._narrow)
-
-    def _array(self, type: pa.DataType, count: int, out: pa.Buffer, bitmap: Any) -> pa.Array:
-        null_count = 0 if bitmap is None else -1
-        return pa.Array.from_buffers(type, count, [bitmap, out], null_count)
-
-    def _bitmap(self, lower: int, upper: int) -> pa.Buffer | None:
-        validity = self._frame.validity
-        return None if validity is None else pa.py_buffer(slice_bitmap(validity, lower, upper - lower))
-
-    def _valid(self, lower: int, upper: int) -> Bools | None:
-        validity = self._frame.validity
-        return None if validity is None else bits_of(validity, lower, upper)

@@ -5,7 +5,7 @@
                                                    whole seconds (unit 1,000,000), whole euros (unit 100)
     wide     itself                                blocks with a decimal of 16 bytes that 64 bits do not hold
 
-Deltas are unsigned and have `bits` bits, 0 to 64; they are bit-packed in planes (`planes`). A NULL has delta 0.
+Deltas are unsigned and have `bits` bits, 0 to 64; they are bit-packed in planes (`planes`).
 
 The encoder keeps FOR-fits, which the decoder proves (`frame`):
 
@@ -17,6 +17,7 @@ Source: J. Goldstein et al., "Compressing relations and indexes", 1998.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,11 +25,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala import compute as pc
 from nyala.cfile import format
-from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
+from nyala.cfile.encoding.base import BlockEncoder, Candidate, ColumnSample, EncodedValues, Encoding, middles
+from nyala.cfile.encoding.column_block import ArrowBlock, ColumnBlock
 from nyala.cfile.encoding.frame import Frame, line_fits
-from nyala.cfile.physical import FIXED, Physical, fill_holes
+from nyala.cfile.encoding.frame_block import FrameBlock
+from nyala.cfile.physical import FIXED, Physical, narrowest
 from nyala.cfile.planes import pack_planes
 
 __all__ = ["FrameOfReference"]
@@ -38,28 +40,23 @@ _PROBE_ROWS: Final = 512
 
 
 @dataclass(frozen=True)
-class _FrameEncoder:
+class _FrameEncoder(BlockEncoder):
     form: Physical
-    values: pa.Array  # int8 to int64, with NULLs
-    dictionary: None = None
+    values: npt.NDArray[Any]  # int8 to int64
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
-        part = self.values.slice(lower, upper - lower)
-        there = _integers(part.drop_null() if part.null_count else part)
-        base, greatest = int(there.min()), int(there.max())
+        values = self.values[lower:upper]
+        base, greatest = int(values.min()), int(values.max())
         step, unit, bits = 0, 1, (greatest - base).bit_length()
         packed = b""
         if bits:
-            values = _integers(part)
             unsigned = values.view(f"<u{values.itemsize}")
             deltas = unsigned - unsigned.dtype.type(base % (1 << 8 * values.itemsize))
-            if part.null_count:
-                deltas[~part.is_valid().to_numpy(zero_copy_only=False)] = 0
             unit = _unit(deltas)
             if unit > 1:
                 deltas = deltas // deltas.dtype.type(unit)
             bits = int((greatest - base) // unit).bit_length()
-            if part.null_count == 0 and (line := self._line(deltas, bits, base, unit)) is not None:
+            if (line := self._line(deltas, bits, base, unit)) is not None:
                 base, step, deltas = line
                 bits = int(deltas.max()).bit_length()
             packed = pack_planes(deltas, bits)
@@ -93,12 +90,6 @@ class _FrameEncoder:
         return base, step, off.view("<u8")
 
 
-def _integers(part: pa.Array) -> npt.NDArray[Any]:
-    """The numbers of an integer array as they lie there, whatever is under NULLs included."""
-    dtype = np.dtype(part.type.to_pandas_dtype()).newbyteorder("<")
-    return np.frombuffer(part.buffers()[1], dtype)[part.offset : part.offset + len(part)]
-
-
 def _unit(deltas: npt.NDArray[Any]) -> int:
     """The greatest number that divides all deltas, one of which is not 0. A probe spares most columns the pass."""
     if int(np.gcd.reduce(deltas[:: max(1, len(deltas) // _PROBE_ROWS)])) == 1:
@@ -106,12 +97,12 @@ def _unit(deltas: npt.NDArray[Any]) -> int:
     return int(np.gcd.reduce(deltas))
 
 
-class FrameOfReference:
+class FrameOfReference(Encoding):
     """For integers, dates, timestamps, and decimals by their unscaled integers."""
 
-    code: Final = format.ENCODING_FOR
-    name: Final = "for"
-    compresses: Final = True
+    code = format.ENCODING_FOR
+    name = "for"
+    compresses = True
 
     def handles(self, form: Physical) -> bool:
         if form.kind != FIXED:
@@ -119,48 +110,79 @@ class FrameOfReference:
         return form.type.is_integer or form.type.name in ("date", "timestamp", "decimal")
 
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
-        if form.code != format.TYPE_DECIMAL128:
-            return _FrameEncoder(form, values)
+        if not form.is_wide:
+            return _FrameEncoder(form, form.fixed_values(values))
         words = np.frombuffer(values.buffers()[1] or b"", "<i8")[2 * values.offset :][: 2 * len(values)]
         low, high = words[::2], words[1::2]
         fits = high == low >> 63
-        if values.null_count:
-            fits |= ~values.is_valid().to_numpy(zero_copy_only=False)
-        validity = pc.is_valid(values).buffers()[1] if values.null_count else None
-        narrow = pa.Array.from_buffers(
-            pa.int64(), len(values), [validity, pa.py_buffer(low.copy())], values.null_count
-        )
-        frame = _FrameEncoder(form, narrow)
+        frame = _FrameEncoder(form, low.copy())
         return frame if fits.all() else _WideEncoder(form, values, frame, fits)
 
-    def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
+    def block(self, form: Physical, block: EncodedValues) -> ColumnBlock:
         data, rows, header_size = block.data, block.row_count, format.FOR_HEADER.size
-        if form.code == format.TYPE_DECIMAL128 and data.size >= header_size:
+        if form.is_wide and data.size >= header_size:
             *_, layout, _, _ = format.FOR_HEADER.unpack_from(data)
             if layout == format.FOR_WIDE:
                 if data.size != header_size + rows * form.width_bytes:
                     raise ValueError(f"expected {rows} values of {form.width_bytes} bytes, found {data.size}")
-                return form.fixed_array(data.slice(header_size), rows, block.validity, block.null_count)
-        return Frame.parse(form, data, rows).array(block)
+                return ArrowBlock(form.fixed_array(data.slice(header_size), rows))
+        return FrameBlock(Frame.parse(form, data, rows), form, narrowest(form))
 
-    def frame(self, form: Physical, block: EncodedValues) -> Frame:
-        """A block as it is stored. Not of decimals of 16 bytes. Raises: as `decode`."""
-        return Frame.parse(form, block.data, block.row_count).beside(block)
+    def gathers_single_values(self, form: Physical) -> bool:
+        return not form.is_wide
+
+    def candidates(self, column: ColumnSample) -> Sequence[Candidate]:
+        compression = column.light_compression
+        if column.form.is_wide:
+            return self.sampled(column, compression, 1)
+        values = column.form.fixed_values(column.values)
+        return (Candidate(self.code, compression, _estimated_bytes(values, column.block_rows), 1),)
+
+    def header(self, form: Physical, data: bytes) -> format.Layout | None:
+        return format.FOR_HEADER
+
+
+def _estimated_bytes(values: npt.NDArray[Any], block_rows: int) -> float:
+    """Bytes a row: the mean of four blocks, without encoding them."""
+    size = rows = 0.0
+    for start in middles(len(values)):
+        block = values[start // block_rows * block_rows :][:block_rows]
+        size += format.FOR_HEADER.size + len(block) * _estimated_bits(block) / 8
+        rows += len(block)
+        if rows >= len(values):
+            break
+    return size / max(1.0, rows)
+
+
+def _estimated_bits(numbers: npt.NDArray[Any]) -> int:
+    """Bits of a delta: exact but for the common divisor and the line, which are estimated by a probe."""
+    least, greatest = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
+    if least == greatest:
+        return 0
+    places = np.arange(0, len(numbers), max(1, len(numbers) // _PROBE_ROWS))
+    probe = numbers[places].astype(np.int64)
+    deltas = np.append(probe, greatest).view(np.uint64) - np.array(least, np.int64).view(np.uint64)
+    unit = int(np.gcd.reduce(deltas))
+    bits = ((greatest - least) // unit).bit_length()
+    if bits > _LINE_BITS_MAX:
+        return bits
+    off = probe - places * ((int(numbers[-1]) - int(numbers[0])) // (len(numbers) - 1))
+    spread = int(off.max()) - int(off.min())
+    return min(bits, (spread // unit).bit_length() + (spread > 0))
 
 
 @dataclass(frozen=True)
-class _WideEncoder:
+class _WideEncoder(BlockEncoder):
     """Decimals of 16 bytes, some above 64 bits: only the blocks with these are wide."""
 
     form: Physical
     values: pa.Array
     frame: _FrameEncoder
     fits: npt.NDArray[np.bool_]
-    dictionary: None = None
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         if self.fits[lower:upper].all():
             return self.frame.encode(lower, upper)
         header = format.FOR_HEADER.pack(0, 0, 1, format.FOR_WIDE, 0, bytes(6))
-        part = fill_holes(self.values.slice(lower, upper - lower))
+        part = self.values.slice(lower, upper - lower)
         return pa.py_buffer(header + self.form.fixed_values(part).tobytes())

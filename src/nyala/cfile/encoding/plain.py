@@ -11,17 +11,17 @@ When all values are equally long (keys of fixed width) no lengths are stored at 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format
-from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
+from nyala.cfile.encoding.base import BlockEncoder, Candidate, ColumnSample, EncodedValues, Encoding
 from nyala.cfile.memory import scratch
-from nyala.cfile.physical import BITS, FIXED, Physical, binary_offsets, fill_holes, slice_bitmap
+from nyala.cfile.physical import BITS, BYTES, FIXED, Physical, binary_offsets, slice_bitmap
 
 __all__ = ["Plain", "decode_binary", "encode_binary"]
 
@@ -29,10 +29,9 @@ _LENGTH_DTYPES: Final[dict[int, np.dtype[Any]]] = {1: np.dtype("<u1"), 2: np.dty
 
 
 @dataclass(frozen=True)
-class _PlainEncoder:
+class _PlainEncoder(BlockEncoder):
     form: Physical
     values: pa.Array
-    dictionary: None = None
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         part = self.values.slice(lower, upper - lower)
@@ -43,44 +42,39 @@ class _PlainEncoder:
         return encode_binary(part)
 
 
-class Plain:
+class Plain(Encoding):
     """The encoding that every type has."""
 
-    code: Final = format.ENCODING_PLAIN
-    name: Final = "plain"
-    compresses: Final = False
+    code = format.ENCODING_PLAIN
+    name = "plain"
 
     def handles(self, form: Physical) -> bool:
         return True
 
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
-        return _PlainEncoder(form, fill_holes(values))
+        return _PlainEncoder(form, values)
+
+    def candidates(self, column: ColumnSample) -> Sequence[Candidate]:
+        found: list[Candidate] = []
+        if column.form.kind == FIXED:
+            found.append(Candidate(self.code, format.COMPRESSION_NONE, column.form.width_bytes, 0))
+        if column.asked != format.COMPRESSION_NONE or column.form.kind != FIXED:
+            found += self.sampled(column, column.compression, 5)
+            if column.asked == format.COMPRESSION_DEFAULT:
+                found += self.sampled(column, format.COMPRESSION_ZSTD, 6, 1.55)
+        return found
+
+    def header(self, form: Physical, data: bytes) -> format.Layout | None:
+        return format.BINARY_HEADER if form.kind == BYTES else None
 
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
         if form.kind == BITS:
             _expect_size(block, (block.row_count + 7) // 8)
-            return pa.Array.from_buffers(
-                form.arrow, block.row_count, [block.validity, block.data], block.null_count
-            )
+            return pa.Array.from_buffers(form.arrow, block.row_count, [None, block.data], 0)
         if form.kind == FIXED:
             _expect_size(block, block.row_count * form.width_bytes)
-            return form.fixed_array(block.data, block.row_count, block.validity, block.null_count)
+            return form.fixed_array(block.data, block.row_count)
         return decode_binary(form.arrow, block)
-
-    @staticmethod
-    def matrix(block: EncodedValues) -> npt.NDArray[np.uint8] | None:
-        """Text or binary of which all values are equally long, none of them empty or NULL: a row of bytes each, a view.
-
-        None: they are not. Raises: as `decode`.
-        """
-        if block.data.size < format.BINARY_HEADER.size or block.null_count:
-            return None
-        data_length, width, _ = format.BINARY_HEADER.unpack_from(block.data)
-        length, rest = divmod(data_length, block.row_count)
-        if width or rest or not length or block.data.size != format.BINARY_HEADER.size + data_length:
-            return None  # `decode` tells what it is, or is not
-        data = np.frombuffer(block.data, np.uint8, data_length, format.BINARY_HEADER.size)
-        return data.reshape(block.row_count, length)
 
 
 # What offsets of 32 bits can address.
@@ -147,5 +141,5 @@ def decode_binary(type: pa.DataType, block: EncodedValues) -> pa.Array:
         offsets[0] = 0
         np.cumsum(lengths, out=offsets[1:], dtype=np.int32)
     return pa.Array.from_buffers(
-        type, count, [block.validity, pa.py_buffer(offsets), data.slice(start, data_length)], block.null_count
+        type, count, [None, pa.py_buffer(offsets), data.slice(start, data_length)], 0
     )

@@ -13,12 +13,13 @@ Departure: Kudu shares with the value before, restarting now and then. Such a ch
 must be followed value by value. Even sharing with the restart point's value, one length per row, decodes at a
 third of this one's speed (docs/decisions/0013-encodings.md).
 
-Values need not be sorted, but then they share little. A NULL takes the value before it.
+Values need not be sorted, but then they share little.
 Source: Kudu schema design, "Prefix Encoding".
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,10 +28,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format
-from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
+from nyala.cfile.encoding.base import BlockEncoder, Candidate, ColumnSample, EncodedValues, Encoding
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
 from nyala.cfile.encoding.words import laid_out
-from nyala.cfile.physical import BYTES, Physical, binary_offsets, fill_forward, fill_holes
+from nyala.cfile.physical import BYTES, Physical, binary_offsets
 
 __all__ = ["Prefix", "group_prefix_lengths"]
 
@@ -39,9 +40,8 @@ _PASS_WORDS_MAX: Final = 1 << 17  # a megabyte at a time, which stays in the sec
 
 
 @dataclass(frozen=True)
-class _PrefixEncoder:
+class _PrefixEncoder(BlockEncoder):
     values: pa.Array
-    dictionary: None = None
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         part = self.values.slice(lower, upper - lower)
@@ -60,20 +60,23 @@ class _PrefixEncoder:
         return pa.py_buffer(b"".join((header, encoded, encode_binary(suffixes))))
 
 
-class Prefix:
-    """For text and binary: sorted values, of which neighbours begin alike."""
+class Prefix(Encoding):
+    """For text and binary: sorted values whose neighbours begin alike."""
 
-    code: Final = format.ENCODING_PREFIX
-    name: Final = "prefix"
-    compresses: Final = False
+    code = format.ENCODING_PREFIX
+    name = "prefix"
 
     def handles(self, form: Physical) -> bool:
         return form.kind == BYTES
 
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
-        if values.null_count:
-            values = fill_holes(fill_forward(values))
         return _PrefixEncoder(values)
+
+    def candidates(self, column: ColumnSample) -> Sequence[Candidate]:
+        return self.sampled(column, column.compression, 7, 4)
+
+    def header(self, form: Physical, data: bytes) -> format.Layout | None:
+        return format.PREFIX_HEADER
 
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
         data, rows, header_size = block.data, block.row_count, format.PREFIX_HEADER.size
@@ -87,11 +90,9 @@ class Prefix:
             )
         group_count = -(-rows >> log2)
         prefixes = decode_binary(
-            pa.binary(), EncodedValues(data.slice(header_size, length), group_count, None, 0, None)
+            pa.binary(), EncodedValues(data.slice(header_size, length), group_count, None)
         )
-        suffixes = decode_binary(
-            pa.binary(), EncodedValues(data.slice(header_size + length), rows, None, 0, None)
-        )
+        suffixes = decode_binary(pa.binary(), EncodedValues(data.slice(header_size + length), rows, None))
         # Joined values are larger than what was read: how large, is known before memory is taken.
         shared = np.diff(binary_offsets(prefixes)).astype(np.int64)
         group_rows = np.full(group_count, 1 << log2)
@@ -105,7 +106,7 @@ class Prefix:
         if shared.any():
             joined = _behind(prefixes, suffixes, log2)
         _, offsets, values = joined.buffers()
-        return pa.Array.from_buffers(form.arrow, rows, [block.validity, offsets, values], block.null_count)
+        return pa.Array.from_buffers(form.arrow, rows, [None, offsets, values], 0)
 
 
 def _behind(prefixes: pa.Array, suffixes: pa.Array, log2: int) -> pa.Array:

@@ -4,7 +4,7 @@
     fixed width   header, one value per run, run lengths
 
 Lengths are as narrow as the longest allows. They are at least 1 and make exactly the block's rows: one sum proves a
-decoder's output before its memory is allocated. A NULL continues the run before it.
+decoder's output before its memory is allocated.
 
 `block` keeps the runs: a filter tests each once, and a single row is found by a search among the ends.
 
@@ -13,19 +13,20 @@ Source: Kudu schema design, "Run Length Encoding".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from nyala.cfile import format, kernels
-from nyala.cfile.encoding.base import BlockEncoder, EncodedValues
+from nyala.cfile import format
+from nyala.cfile.encoding.base import BlockEncoder, Candidate, ColumnSample, EncodedValues, Encoding
 from nyala.cfile.encoding.column_block import ArrowBlock, ColumnBlock
 from nyala.cfile.encoding.run_block import RunBlock
-from nyala.cfile.memory import scratch
-from nyala.cfile.physical import BITS, Physical, fill_forward, fill_holes
+from nyala.cfile.physical import BITS, Physical
 
 __all__ = ["RunLength"]
 
@@ -36,16 +37,16 @@ _TYPES: Final = frozenset(
     )
 )
 _END_BYTES: Final = 8  # of a run's end, in memory
+_RUN_ROWS_MIN: Final = 2  # rows of a run, on average, for which `auto` considers runs
 _LENGTH_DTYPES: Final[dict[int, np.dtype[Any]]] = {
     width: np.dtype(f"<u{width}") for width in format.RLE_LENGTH_WIDTHS
 }
 
 
 @dataclass(frozen=True)
-class _RunLengthEncoder:
+class _RunLengthEncoder(BlockEncoder):
     form: Physical
     values: pa.Array
-    dictionary: None = None
 
     def encode(self, lower: int, upper: int) -> pa.Buffer:
         part = self.values.slice(lower, upper - lower)
@@ -61,41 +62,38 @@ class _RunLengthEncoder:
         return pa.py_buffer(b"".join((header, of_values, of_lengths)))
 
 
-class RunLength:
+class RunLength(Encoding):
     """For bool, integers, dates and timestamps: values that repeat when sorted by primary key."""
 
-    code: Final = format.ENCODING_RLE
-    name: Final = "rle"
-    compresses: Final = False
+    code = format.ENCODING_RLE
+    name = "rle"
 
     def handles(self, form: Physical) -> bool:
         return form.code in _TYPES
 
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
-        if values.null_count:
-            values = fill_holes(fill_forward(values))
         return _RunLengthEncoder(form, values)
 
-    def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
-        ends, values = _runs(form, block)
-        rows = block.row_count
-        if form.kind == BITS:
-            buffer = _bits(values, ends, rows)
-            return pa.Array.from_buffers(form.arrow, rows, [block.validity, buffer], block.null_count)
-        repeated = scratch(values.dtype, rows)
-        if len(values) == 1:
-            repeated.fill(values[0])
-        else:
-            kernels.repeat(pa.py_buffer(values), values.itemsize, ends, pa.py_buffer(repeated))
-        return form.fixed_array(pa.py_buffer(repeated), rows, block.validity, block.null_count)
+    def gathers_single_values(self, form: Physical) -> bool:
+        return form.kind != BITS
 
-    def block(self, form: Physical, values: EncodedValues) -> ColumnBlock:
-        """A block as it lies; where runs are short, the rows: these take no more memory. Raises: as `decode`."""
-        ends, of_runs = _runs(form, values)
-        row_bytes = 1 if form.kind == BITS else of_runs.itemsize
-        if len(ends) * (row_bytes + _END_BYTES) >= values.row_count * row_bytes:
-            return ArrowBlock(self.decode(form, values))
-        return RunBlock(form, of_runs.copy(), ends, values.validity, values.null_count)
+    def candidates(self, column: ColumnSample) -> Sequence[Candidate]:
+        sample = column.sample
+        if sample is None or len(sample) < _RUN_ROWS_MIN * len(pc.run_end_encode(sample).values):
+            return ()
+        return self.sampled(column, column.compression, 2)
+
+    def header(self, form: Physical, data: bytes) -> format.Layout | None:
+        return format.RLE_HEADER
+
+    def block(self, form: Physical, block: EncodedValues) -> ColumnBlock:
+        """Runs; where they are short, the rows, which take no more memory."""
+        ends, values = _runs(form, block)
+        runs = RunBlock(form, values.copy(), ends)
+        row_bytes = 1 if form.kind == BITS else values.itemsize
+        if len(ends) * (row_bytes + _END_BYTES) < block.row_count * row_bytes:
+            return runs
+        return ArrowBlock(runs.decode(0, block.row_count, form.arrow))
 
 
 def _runs(form: Physical, block: EncodedValues) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
@@ -131,14 +129,3 @@ def _runs(form: Physical, block: EncodedValues) -> tuple[npt.NDArray[np.int64], 
             f"{shortest}"
         )
     return ends, values
-
-
-def _bits(values: npt.NDArray[Any], ends: npt.NDArray[np.int64], rows: int) -> pa.Buffer:
-    if len(values) > 1:
-        repeated = scratch(np.uint8, rows)
-        kernels.repeat(pa.py_buffer(values), 1, ends, pa.py_buffer(repeated))
-        return pa.py_buffer(np.packbits(repeated, bitorder="little"))
-    bits = np.full((rows + 7) // 8, 0xFF if values[0] else 0, np.uint8)
-    if rows % 8:
-        bits[-1] &= (1 << rows % 8) - 1
-    return pa.py_buffer(bits)

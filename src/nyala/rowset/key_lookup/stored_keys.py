@@ -227,8 +227,8 @@ class SparseKeys:
         self._row_count = columns[0].row_count
         self._log2 = samples.column.key.group
         # Of other columns a value costs its block, however few are taken from it.
-        self._has_single_values = all(column.has_single_values for column in columns)
-        self._alone_log2 = _ALONE_LOG2 if self._has_single_values else _ALONE_BY_BLOCKS_LOG2
+        self._gathers_single_values = all(column.gathers_single_values for column in columns)
+        self._alone_log2 = _ALONE_LOG2 if self._gathers_single_values else _ALONE_BY_BLOCKS_LOG2
 
     @property
     def nbytes_of_all(self) -> float:
@@ -315,7 +315,7 @@ class SparseKeys:
     def _find_alone(self, keys: EncodedKeys, begins: Rowids, stats: ReadStats | None) -> Rowids:
         """The rowid of each key in the stretch that begins at this row, or -1."""
         size_log2 = self._log2
-        if self._has_single_values and len(_firsts(begins)) >= _NARROWED_MIN:
+        if self._gathers_single_values and len(_firsts(begins)) >= _NARROWED_MIN:
             begins = self._search(keys, begins, size_log2, size_log2 >> 1, _floor, stats)
             size_log2 >>= 1
         return self._search(keys, begins, size_log2, 0, _find, stats)

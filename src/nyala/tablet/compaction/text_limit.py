@@ -8,8 +8,7 @@
 A delta compaction has no slices, for row ids stay as they are. Where it would hold too much, the rowset is rewritten
 instead.
 
-How much text there is stands in footers and in the headers of blocks (`ColumnReader.text_bytes`). Mostly a look at the
-number of blocks is enough.
+Footers of column files say how much text each block has (`ColumnReader.text_bytes`).
 
 Left out: the history of one key, which is not cut. One of more than that is merged all the same; if it is
 so much that offsets overflow, the job fails with a StorageError that says so.
@@ -60,7 +59,7 @@ def slice_bounds(rowsets: Sequence[DiskRowSet], schema: Schema, count: int) -> l
 def text_bytes(rowset: DiskRowSet, columns: Sequence[ColumnSchema]) -> int:
     """About how much text, decoded, the rowset's files have of that one of these columns which has most.
 
-    Cost: of each of its files as `ColumnReader.text_bytes`, and the rowids of its changes.
+    Cost: the footers of its files, and the rowids of its changes.
     """
     sizes = (_text_of(rowset, column, 0, rowset.row_count) for column in columns if column.type.is_variable)
     return max(sizes, default=0)
@@ -90,10 +89,9 @@ def _held(rowset: DiskRowSet, column: ColumnSchema, plan: MajorPlan | MinorPlan)
 
 
 def _at_most(rowset: DiskRowSet, column: ColumnSchema) -> int:
-    """More than the column's text can be, base and changes."""
-    base = rowset.base_column(column.id)
-    size = _default_bytes(column) * rowset.row_count if base is None else base.text_bytes_max
-    return size + sum(file.text_bytes_max(column.id) for file in (*rowset.undo, *rowset.redo))
+    """At least as much as the column's text, base and changes, without a look at rowids."""
+    changes = sum(file.all_text_bytes(column.id) for file in (*rowset.undo, *rowset.redo))
+    return changes + _base_of(rowset, column, 0, rowset.row_count)
 
 
 def _text_of(rowset: DiskRowSet, column: ColumnSchema, lower: int, upper: int) -> int:

@@ -172,7 +172,7 @@ def pieces(
         return
     fitting = None
     if window_bytes is not None and isinstance(rowset, DiskRowSet):
-        fitting = Fitting(rowset, spec, columns, window_bytes, counters, at_once)
+        fitting = Fitting(rowset, spec, columns, window_bytes, at_once)
     groups = [list(group) for _, group in itertools.groupby(whole, key=lambda piece: piece[0] // WINDOW_ROWS)]
     if _is_little(spec):
         # Of the first window the rows that are asked for, before what the others take is asked.

@@ -2,16 +2,14 @@
 
     share      what the block cache may hold: a quarter of `memory_limit`
     ahead      as many windows as the share holds, or one
-    window     `WINDOW_ROWS` rows, of narrow tables; half of that, or half of the half …, where these take more than the
-               share when they are decoded
+    window     `WINDOW_ROWS` rows; half of that, or half of the half …, where the decoded rows take more than the share
 
-What rows take is asked of the files (`cfile.decoded_size`), of each `WINDOW_ROWS` rows when a scan comes to them.
-Windows are cut to halves, so they nest, in one another and in blocks. They are not cut further where that would not
-help:
+Footers of column files say how many bytes the rows of each block take when they are decoded. Windows are cut to
+halves, so they nest, in one another and in blocks. A window is not cut where that would not help:
 
     one block        is decoded as a whole: a window that takes less than the largest block is not smaller for it,
                      unless many rowsets have one each, which are merged
-    blocks again     of blocks that do not fit the cache, each window decodes all that it touches. No window is so small
+    blocks again     each window decodes all blocks that it touches, unless they fit the cache. No window is so small
                      that more than `_AGAIN_MAX` times the bytes of the rows are decoded, or `_AGAIN_MERGED_MAX`
                      times where windows of several rowsets are held at once
     one row          always passes
@@ -27,16 +25,12 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from nyala.cfile.column_reader import ColumnReader
-from nyala.cfile.decoded_size import STEP_ROWS, step_ends
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.rowset.stats import RowSetStats
 from nyala.schema.conversion.convert import default_array
-from nyala.schema.limits import LARGEST
 from nyala.schema.schema import ColumnSchema
-from nyala.tablet.scan.window import ScanCounters, ScanSpec, ScanUnit
+from nyala.tablet.scan.window import ScanSpec, ScanUnit
 
 __all__ = [
     "Fitting",
@@ -53,7 +47,6 @@ _SHARE_BYTES_MAX: Final = 1 << 30
 _AGAIN_MAX: Final = 8.0
 _AGAIN_MERGED_MAX: Final = 32.0
 _CODE_BYTES: Final = 4.0
-_WORD_BYTES_MAX: Final = 16
 
 
 def share_bytes(units: Sequence[ScanUnit]) -> int:
@@ -74,30 +67,17 @@ def windows_that_fit(units: Sequence[ScanUnit], spec: ScanSpec, window_rows: int
 
 
 def fit_together(units: Sequence[ScanUnit], spec: ScanSpec) -> bool:
-    """Whether all rows of these units, which are few, fit the share at once.
-
-    Cost: a look at the columns, where rows would fit whatever their cells are, as those of a small range do; else as
-    `DecodedSize.bytes_max` of text.
-    """
-    share = share_bytes(units)
-    rows = sum(unit.upper - unit.lower for unit in units)
-    if rows * len(spec.columns) * LARGEST.max_cell_bytes <= share:
-        return True
-    text = [column for column in spec.columns if column.type.is_variable]
-    left: float = share - rows * (len(spec.columns) - len(text)) * _WORD_BYTES_MAX
-    if rows * len(text) * LARGEST.max_cell_bytes <= left:
-        return True
+    """Whether all rows of these units, which are few, fit the share at once. Cost: the footers of the columns."""
+    size = 0.0
     for unit in units:
         assert isinstance(unit.rowset, DiskRowSet)
-        for column in text:
+        for column in spec.columns:
             reader = unit.rowset.base_column(column.id)
             if reader is None:
-                left -= default_array(column, 1, "read").nbytes * (unit.upper - unit.lower)
+                size += default_array(column, 1, "read").nbytes * (unit.upper - unit.lower)
             else:
-                left -= reader.decoded_size.bytes_max(unit.lower, unit.upper)
-        if left < 0:
-            return False
-    return True
+                size += float(reader.decoded_bytes(np.array([unit.lower, unit.upper]))[0])
+    return size <= share_bytes(units)
 
 
 class Fitting:
@@ -113,44 +93,36 @@ class Fitting:
         spec: ScanSpec,
         columns: Collection[ColumnSchema],
         limit_bytes: int,
-        counters: ScanCounters,
         at_once: int = 1,
     ) -> None:
         self._at_once = at_once
         self._limit_bytes = limit_bytes
         self._per_row, self._readers = _parts(rowset, spec, columns)
-        self._text = [reader for reader in self._readers if not reader.decoded_size.is_fixed]
-        stats = RowSetStats()
-        for reader in self._text:
-            reader.decoded_size.look_at_words(stats)
-        if stats.reads:
-            counters.add(stats)
+        self._text = [reader for reader in self._readers if reader.type.is_variable]
 
     def rows(self, lower: int, upper: int, window_rows: int) -> int:
         """The row count of the windows that the rows [lower, upper) are to be read in: `window_rows`, halved until each
-        fits. All of these rows lie in one window of `window_rows`."""
-        sizes = [reader.decoded_size for reader in self._text]
-        left = self._limit_bytes - self._per_row * (upper - lower)
-        if sum(size.bytes_limit(lower, upper) for size in sizes) <= left:
+        fits. All of these rows are in one window of `window_rows`."""
+        largest = self._largest(lower, upper, window_rows)
+        if largest <= self._limit_bytes:
             return window_rows
-        if sum(size.bytes_max(lower, upper) for size in sizes) <= left:
-            return window_rows
-        of_rows = np.diff(step_ends(lower, upper))
-        steps = self._per_row * of_rows
-        for size in sizes:
-            steps += size.steps(lower, upper)
-        blocks = [reader.decoded_size.block_bytes_max(lower, upper) for reader in self._readers]
+        blocks = [reader.block_bytes_max(lower, upper) for reader in self._readers]
         enough = max(self._limit_bytes, 1.5 * max(blocks, default=0.0) / self._at_once)
         again_max = _AGAIN_MAX if self._at_once == 1 else _AGAIN_MERGED_MAX
-        first = lower // STEP_ROWS
-        while window_rows > 1 and _largest(steps, of_rows, first, window_rows) > enough:
-            if (
-                _largest(steps, of_rows, first, window_rows) <= _SHARE_BYTES_MAX
-                and self._decoded_again(window_rows // 2) > again_max
-            ):
+        while window_rows > 1 and largest > enough:
+            if largest <= _SHARE_BYTES_MAX and self._decoded_again(window_rows // 2) > again_max:
                 break
             window_rows //= 2
+            largest = self._largest(lower, upper, window_rows)
         return window_rows
+
+    def _largest(self, lower: int, upper: int, rows: int) -> float:
+        """Bytes of the largest window of the rows [lower, upper), where windows have `rows` rows."""
+        borders = np.clip(np.arange(lower // rows, -(-upper // rows) + 1) * rows, lower, upper)
+        sizes = self._per_row * np.diff(borders)
+        for reader in self._text:
+            sizes += reader.decoded_bytes(borders)
+        return float(sizes.max())
 
     def _decoded_again(self, rows: int) -> float:
         """How often a byte is decoded where windows of so many rows find no block in the cache."""
@@ -164,8 +136,8 @@ def _parts(
     """(bytes of a row in columns that take the same for each, readers of all columns that are read as values)."""
     per_row, readers = 0.0, []
     given = {column.name for column in columns} - spec.types.keys()
-    # Whatever the predicate asks of codewords only, or of each word once.
-    asked = {
+    # Columns whose predicate is evaluated on dictionary codes, or once for each entry.
+    as_codes_only = {
         name
         for name, demand in spec.constraints.items()
         if demand.lower is not None or demand.upper is not None or demand.null == "only"
@@ -181,14 +153,14 @@ def _parts(
         as_codes = (
             reader.has_dictionary
             and column.name not in given
-            and (column.name in named or column.name in asked)
+            and (column.name in named or column.name in as_codes_only)
             and reader.type == column.type
             and not rowset.delta_touches(column.id, spec.snapshot)
         )
         if as_codes:
             per_row += _CODE_BYTES
             continue
-        per_row += reader.row_bytes if reader.decoded_size.is_fixed else 0.0
+        per_row += 0.0 if reader.type.is_variable else reader.row_bytes
         readers.append(reader)
     return per_row, readers
 
@@ -198,18 +170,6 @@ def _columns(spec: ScanSpec, columns: Collection[ColumnSchema]) -> list[ColumnSc
     names = {column.name for column in columns}
     others = () if spec.predicate is None else sorted(spec.predicate.columns - names)
     return [*columns, *map(spec.schema.by_name, others)]
-
-
-def _largest(steps: npt.NDArray[np.float64], of_rows: npt.NDArray[np.int64], first: int, rows: int) -> float:
-    """Bytes of the largest window, where windows have `rows` rows.
-
-    steps: bytes of steps of the rowset, from its step number `first` on. of_rows: the rows that each has.
-    """
-    if rows < STEP_ROWS:
-        return float((steps / of_rows * np.minimum(of_rows, rows)).max())
-    of_window = rows // STEP_ROWS
-    begins = np.arange(first // of_window * of_window, first + len(steps), of_window) - first
-    return float(np.add.reduceat(steps, np.maximum(begins, 0)).max())
 
 
 def _block_bytes(reader: ColumnReader) -> float:

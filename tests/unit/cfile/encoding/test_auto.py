@@ -13,8 +13,10 @@ from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values
 
 from nyala.cfile import format
 from nyala.cfile.column import BASE, KEY, ColumnKey, ColumnWriteSpec
-from nyala.cfile.compression import compression_code, compression_name
-from nyala.cfile.encoding import auto, choose_encoding, encoding_by_code
+from nyala.cfile.compression import compression_code
+from nyala.cfile.encoding import ENCODINGS, base, encoding_by_code
+from nyala.cfile.encoding.auto import choose_encoding, fastest
+from nyala.cfile.encoding.base import Candidate, ColumnSample
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
 from nyala.schema.schema import allowed_encodings
@@ -73,8 +75,8 @@ def test_what_auto_takes_for_a_column_of_a_composite_key(
 ) -> None:
     """Each row's encoded key would be stored, as single numbers could not be had from their columns."""
     form = form_of(type)
-    found = choose_encoding("auto", form, form.stored_array(array), single_values=True)[0].name
-    is_number = type in ("int32", "int64", "date", "timestamp", "decimal(15,2)") and not array.null_count
+    found = choose_encoding("auto", form, form.stored_array(array).drop_null(), single_values=True)[0].name
+    is_number = type in ("int32", "int64", "date", "timestamp", "decimal(15,2)")
     assert found in ("for", "rle") if is_number else found == encoding
 
 
@@ -92,7 +94,7 @@ def test_auto_takes_what_the_schema_allows(type: str) -> None:
     """A column could not be declared as it is stored."""
     form = form_of(type)
     allowed = {name for name in allowed_encodings(parse_type(type)) if name != "auto"}
-    handled = {one.name for code in range(256) if (one := encoding_by_code(code)) and one.handles(form)}
+    handled = {encoding.name for encoding in ENCODINGS if encoding.handles(form)}
     assert handled == allowed
 
 
@@ -132,19 +134,13 @@ def test_the_fastest_that_no_slower_one_beats(
     row_bytes: dict[tuple[int, int], float], taken: tuple[int, int]
 ) -> None:
     """A scan would decode what is hardly smaller, or read four times as many bytes."""
-    given = {auto.Choice(*choice): size for choice, size in row_bytes.items()}
-    assert auto.fastest(given) == taken
-
-
-def sizes(type: str, array: pa.Array) -> dict[str, float]:
-    """Bits a value of each choice that `auto` considers, by encoding and compression."""
-    form = form_of(type)
-    allowed = [code for code in range(256) if (one := encoding_by_code(code)) and one.handles(form)]
-    found = auto.sizes(form, form.stored_array(array), 0, 1 << 17, allowed, encoding_by_code)
-    return {
-        f"{encoding_by_code(code).name} {compression_name(of)}": 8 * size
-        for (code, of), size in found.items()
-    }
+    terms = {ZSTD: (1.55, 0.0), PREFIX: (4.0, 0.0), SHUFFLED: (1.25, 1 / 8)}
+    given = [
+        Candidate(*choice, size, cost, *terms.get(choice, (1.25, 0.0)))
+        for cost, (choice, size) in enumerate(row_bytes.items())
+    ]
+    found = fastest(given[::-1])
+    assert found is not None and found[:2] == taken
 
 
 @pytest.mark.parametrize(
@@ -160,12 +156,16 @@ def sizes(type: str, array: pa.Array) -> dict[str, float]:
 )
 def test_frames_are_estimated_without_encoding_them(name: str, values: Any, bits: int) -> None:
     """A flush would encode each column twice."""
-    assert sizes("int64", int64(values))["for none"] == pytest.approx(bits, abs=0.1), name
+    encoding = encoding_by_code(format.ENCODING_FOR)
+    assert encoding is not None
+    column = ColumnSample(form_of("int64"), int64(values), None, 1 << 17, format.COMPRESSION_DEFAULT)
+    (found,) = encoding.candidates(column)
+    assert 8 * found.row_bytes == pytest.approx(bits, abs=0.1), name
 
 
 def test_small_columns_are_chosen_by_statistics_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table of 1,000 columns would compress a sample of each, in each small flush and merge."""
-    monkeypatch.setattr(auto, "compress", None)
+    monkeypatch.setattr(base, "compress", None)
     assert chosen("auto", "int64", int64(RANDOM.integers(0, 1000, 400))) == "plain"
     assert chosen("auto", "int64", int64(RANDOM.integers(0, 1000, 2000))) == "for"
     assert chosen("auto", "double", pa.array(RANDOM.random(2000))) == "plain"
@@ -175,8 +175,8 @@ def test_small_columns_are_chosen_by_statistics_alone(monkeypatch: pytest.Monkey
 def test_a_sample_decides_for_large_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every flush would compress whole columns to decide; or the first half, or both ends, would decide alone."""
     seen: list[int] = []
-    original = auto.compress
-    monkeypatch.setattr(auto, "compress", lambda code, data: seen.append(data.size) or original(code, data))
+    original = base.compress
+    monkeypatch.setattr(base, "compress", lambda code, data: seen.append(data.size) or original(code, data))
     chosen("auto", "int64", int64(RANDOM.integers(0, 1 << 62, 1_000_000)))
     assert len(seen) == 3 and max(seen) <= 8 * 8192 + 1024
     halves = np.concatenate((np.zeros(500_000, np.int64), RANDOM.integers(0, 1 << 62, 500_000)))

@@ -33,12 +33,6 @@ def test_a_restart_point_every_sixteen_rows() -> None:
     assert data.to_pybytes() == block([b"name-0", b"name-01"], suffixes)
 
 
-def test_a_null_takes_the_value_before() -> None:
-    """An empty value under a NULL has nothing in common with its neighbours, and would cost them all."""
-    data = back("prefix", "string", pa.array(["key-1", None, "key-2"]))
-    assert data.to_pybytes() == block([b"key-"], [b"1", b"1", b"2"])
-
-
 def test_characters_may_be_cut_by_a_prefix() -> None:
     """é and ê share their first byte: the halves must come together again."""
     assert back("prefix", "string", pa.array(["é", "ê"])).to_pybytes() == block([b"\xc3"], [b"\xa9", b"\xaa"])

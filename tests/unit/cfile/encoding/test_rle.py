@@ -26,11 +26,11 @@ def runs(count: int, width: int, first: int, body: bytes) -> bytes:
         ("int8", [5] * 256, runs(1, 2, 0, b"\x05\x00\x01")),
         ("int8", [5] * 65_536, runs(1, 4, 0, b"\x05\x00\x00\x01\x00")),
         ("int8", [1, 2, 1], runs(3, 1, 0, b"\x01\x02\x01\x01\x01\x01")),
-        ("int8", [None, 4, None, None, 4, 3], runs(3, 1, 0, b"\x00\x04\x03\x01\x04\x01")),
+        ("int8", [None, 4, None, None, 4, 3], runs(2, 1, 0, b"\x04\x03\x02\x01")),
         ("bool", [True, True, False], runs(2, 1, 1, b"\x02\x01")),
         ("bool", [False] * 9, runs(1, 1, 0, b"\x09")),
         ("bool", [True] * 12, runs(1, 1, 1, b"\x0c")),
-        ("bool", [True, None, True], runs(1, 1, 1, b"\x03")),
+        ("bool", [True, None, True], runs(1, 1, 1, b"\x02")),
     ],
 )
 def test_values_and_their_bytes(type: str, values: list[object], content: bytes) -> None:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.unit.cfile.memory import TYPE_SPECS, same
 
 from nyala.cfile import format
-from nyala.cfile.block import column_validity
-from nyala.cfile.encoding import EncodedValues, Encoding, choose_encoding, encoding_by_code
+from nyala.cfile.encoding import ENCODINGS
+from nyala.cfile.encoding.auto import choose_encoding
+from nyala.cfile.encoding.base import EncodedValues, Encoding
 from nyala.cfile.physical import Physical, physical
 from nyala.cfile.writer import rows_per_block_log2
 from nyala.schema.schema import allowed_encodings
@@ -33,24 +34,24 @@ def form_of(type: str) -> Physical:
 
 
 def encoding_of(name: str) -> Encoding:
-    found = (encoding_by_code(code) for code in range(256))
-    return next(encoding for encoding in found if encoding is not None and encoding.name == name)
+    return next(encoding for encoding in ENCODINGS if encoding.name == name)
 
 
 def encoded(name: str, type: str, array: pa.Array) -> pa.Buffer:
-    """The bytes of a column as one block."""
+    """The bytes of a column, which has a value, as one block."""
     form = form_of(type)
-    encoder = encoding_of(name).prepare(form, form.stored_array(array))
+    stored = form.stored_array(array).drop_null()
+    encoder = encoding_of(name).prepare(form, stored)
     assert encoder is not None and encoder.dictionary is None
-    return encoder.encode(0, len(array))
+    return encoder.encode(0, len(stored))
 
 
 def decoded(
     name: str, type: str, data: pa.Buffer | bytes, array: pa.Array, dictionary: pa.Array | None = None
 ) -> pa.Array:
-    """What a block of `array`'s rows and NULLs with these bytes stands for."""
+    """The values of a block of as many values as `array` has, with these bytes."""
     buffer = pa.py_buffer(data) if isinstance(data, bytes) else data
-    block = EncodedValues(buffer, len(array), column_validity(array), array.null_count, dictionary)
+    block = EncodedValues(buffer, len(array) - array.null_count, dictionary)
     return encoding_of(name).decode(form_of(type), block)
 
 
@@ -59,14 +60,15 @@ def back(name: str, type: str, array: pa.Array) -> pa.Buffer:
     data = encoded(name, type, array)
     found = decoded(name, type, data, array)
     found.validate(full=True)
-    assert found.type == array.type and same(found, array), (name, found, array)
+    assert found.type == array.type and same(found, array.drop_null()), (name, found, array)
     return data
 
 
 def chosen(name: str, type: str, array: pa.Array, compression: int = format.COMPRESSION_DEFAULT) -> str:
     form = form_of(type)
     block_rows = 1 << rows_per_block_log2(form, array, format.BLOCK_SIZE_BYTES_DEFAULT)
-    stored = form.stored_array(array)
+    stored = form.stored_array(array).drop_null()
+    block_rows = max(1, block_rows * len(stored) // max(1, len(array)))
     return choose_encoding(name, form, stored, compression, block_rows=block_rows)[0].name
 
 
