@@ -32,7 +32,7 @@ from nyala import compute as pc
 from nyala.cfile import format
 from nyala.cfile.compression import compress, decompress
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
-from nyala.cfile.encoding.column_block import ArrowBlock, ColumnBlock
+from nyala.cfile.encoding.column_block import ColumnBlock, NullBlock
 from nyala.cfile.encoding.nulls import Validity
 from nyala.cfile.physical import Physical, narrowest, slice_bitmap
 from nyala.errors import CorruptionError
@@ -267,27 +267,21 @@ def decode_block(
             path,
             offset,
         )
+    if header.null_count == row_count:
+        return NullBlock(narrowest(form).arrow, dictionary, row_count)
     try:
-        bitmap = pa.py_buffer(bytes((row_count + 7) // 8))
-        if 0 < header.null_count < row_count:
+        validity = None
+        if header.null_count:
             stored = block.slice(format.BLOCK_HEADER.size, header.validity_length)
             bitmap = decompress(header.validity_compression, stored, (row_count + 7) // 8)
             _check_bitmap(bitmap, row_count, row_count - header.null_count)
-        if header.null_count == row_count:
-            values: ColumnBlock = ArrowBlock(_no_values(form, dictionary))
-        else:
-            stored = block.slice(header.values_start, header.values_length)
-            data = decompress(header.compression, stored, header.values_size)
-            values = encoding.block(form, EncodedValues(data, row_count - header.null_count, dictionary))
+            validity = Validity(bitmap, row_count)
+        stored = block.slice(header.values_start, header.values_length)
+        data = decompress(header.compression, stored, header.values_size)
+        values = encoding.block(form, EncodedValues(data, row_count - header.null_count, dictionary))
+        return values if validity is None else values.with_nulls(validity)
     except ValueError as error:
         raise CorruptionError(str(error), path, offset) from error
-    return values.with_nulls(Validity(bitmap, row_count)) if header.null_count else values
-
-
-def _no_values(form: Physical, dictionary: pa.Array | None) -> pa.Array:
-    if dictionary is None:
-        return pa.nulls(0, narrowest(form).arrow)
-    return pa.DictionaryArray.from_arrays(pa.nulls(0, pa.int32()), dictionary, safe=False)
 
 
 def _check_bitmap(bitmap: pa.Buffer, row_count: int, value_count: int) -> None:

@@ -11,6 +11,7 @@
     RunBlock         run length                     a value and an end per run    a value per run
     NullableBlock    one of the last three          the block of the values and   the block of the values
                      in a block with NULLs          the validity bitmap
+    NullBlock        a block of NULLs only          nothing                       NULLs
 
 An encoding without a form of its own inherits `ArrowBlock`: it decodes once, and the operations work on the array. The
 cache keeps blocks in these forms, so a block takes about as much memory as it takes in the file.
@@ -40,7 +41,7 @@ from nyala.schema.arrow_values import python_at
 from nyala.schema.plain_arrays import array_of_numbers
 from nyala.schema.predicates.column_test import ColumnTest
 
-__all__ = ["ArrowBlock", "ColumnBlock", "NullableBlock", "Rows", "Wanted", "gathered", "rows_in"]
+__all__ = ["ArrowBlock", "ColumnBlock", "NullBlock", "NullableBlock", "Rows", "Wanted", "gathered", "rows_in"]
 
 Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
@@ -149,6 +150,30 @@ class ArrowBlock(ColumnBlock):
 
     def with_nulls(self, validity: Validity) -> ColumnBlock:
         return ArrowBlock(validity.spread(self.array))
+
+
+class NullBlock(ColumnBlock):
+    """Rows that are all NULL. dictionary: of a column that has one."""
+
+    __slots__ = ("_dictionary", "_type", "null_count", "row_count")
+
+    def __init__(self, type: pa.DataType, dictionary: pa.Array | None, row_count: int) -> None:
+        self._type: Final = type
+        self._dictionary: Final = dictionary
+        self.row_count = self.null_count = row_count
+
+    @property
+    def nbytes(self) -> int:
+        return 0
+
+    def decode(self, lower: int, upper: int, type: pa.DataType) -> pa.Array:
+        if self._dictionary is None:
+            return pa.nulls(upper - lower, self._type)
+        codes = pa.nulls(upper - lower, pa.int32())
+        return pa.DictionaryArray.from_arrays(codes, self._dictionary, safe=False)
+
+    def owning(self) -> NullBlock:
+        return self
 
 
 class NullableBlock(ColumnBlock):
