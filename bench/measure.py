@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-# The block cache keeps what this many scans read: `nyala.cfile.block_source`.
+# The block cache keeps what this many scans read: `nyala.cfile.blocks.source`.
 SCANS_UNTIL_KEPT = 2
 
 

@@ -31,7 +31,7 @@ from tests.unit.cfile.memory import MemoryFiles
 
 import nyala
 from nyala.cfile import format
-from nyala.cfile.block import read_header
+from nyala.cfile.blocks.block import read_header
 from nyala.cfile.column import BASE, BLOOM, KEY, ColumnKey, ColumnPlace, ColumnWriteSpec
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.dump import dump

@@ -18,11 +18,11 @@ from tests.unit.cfile.encoding.values import form_of
 
 import nyala.cfile.kernels
 from nyala.cfile import format
-from nyala.cfile.encoding.frame import Frame, value_bounds
-from nyala.cfile.encoding.frame_block import FrameBlock
-from nyala.cfile.number_set import NumberSet
+from nyala.cfile.bit_packing import delta_dtype, pack_bits
+from nyala.cfile.forms.frame import Frame, value_bounds
+from nyala.cfile.forms.frame_block import FrameBlock
+from nyala.cfile.forms.number_set import NumberSet
 from nyala.cfile.physical import narrowest
-from nyala.cfile.planes import delta_dtype, pack_planes
 from nyala.schema.predicates.constraint import Constraint
 
 TYPES = ("int8", "int32", "int64", "date", "decimal(9,2)", "decimal(18,0)")
@@ -61,7 +61,7 @@ def forged(draw: st.DrawFn) -> Forged:
     rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     deltas = rng.integers(0, most, rows, np.uint64, endpoint=True).tolist()
     header = format.FOR_HEADER.pack(base, step, unit, format.FOR_LINE, bits, bytes(6))
-    data = header + pack_planes(np.array(deltas, np.uint64).astype(delta_dtype(bits)), bits)
+    data = header + pack_bits(np.array(deltas, np.uint64).astype(delta_dtype(bits)), bits)
     ends = (base, base + step * (rows - 1))
     proved = [end + add for end in ends for add in (0, unit * max(deltas))]
     sums = [base + step * row + unit * delta for row, delta in enumerate(deltas)]

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from nyala.cfile.bit_packing import delta_dtype, pack_bits
 from nyala.cfile.kernels import Fill
-from nyala.cfile.planes import delta_dtype, pack_planes
 
 # Fewer and more than a kernel's tile, and sizes at which the last byte of a plane is not full.
 COUNTS = st.integers(1, 70) | st.sampled_from((2047, 2048, 2049, 4096 + 13, 9001))
@@ -38,7 +38,7 @@ def deltas_of(bits: int, count: int, seed: int) -> list[int]:
 
 def packed(deltas: list[int], bits: int, start: int) -> pa.Buffer:
     return pa.py_buffer(
-        b"#" * start + pack_planes(np.array(deltas, np.uint64).astype(delta_dtype(bits)), bits) + AFTER
+        b"#" * start + pack_bits(np.array(deltas, np.uint64).astype(delta_dtype(bits)), bits) + AFTER
     )
 
 
@@ -202,15 +202,6 @@ def test_delta_at(
             kernels.delta_at(block, start, bits, count, row)
 
 
-@given(words=st.lists(st.integers(0, 255), max_size=300), width=st.sampled_from((1, 2, 4)))
-def test_widen(kernels: ModuleType, words: list[int], width: int) -> None:
-    """Codewords that name other words, or one beyond the last that nobody notices."""
-    words = [word << 8 * (width - 1) >> (width == 4) for word in words]
-    out = np.full(len(words), -1, np.int32)
-    assert kernels.widen(pa.py_buffer(np.array(words, f"<u{width}")), width, out) == max(words, default=0)
-    assert out.tolist() == words
-
-
 def fill_job(**other: Any) -> Fill:
     data = packed([1, 2, 3, 0], 2, 0).slice(0, 1)
     out = pa.py_buffer(bytearray(32))
@@ -279,9 +270,6 @@ def test_no_question_reaches_outside_its_memory(compiled_kernels: ModuleType) ->
         compiled_kernels.in_table(data, 0, 2, 4, 0, 4, table[:3], out)
     with pytest.raises(ValueError, match="expected"):
         compiled_kernels.in_range(data, 0, 2, 4, 0, 4, 2, 1, out)
-    for words, width in ((b"\0" * 3, 1), (b"\0" * 5, 1), (b"\0" * 12, 3), (b"\0" * 4, 4)):
-        with pytest.raises(ValueError, match="expected"):
-            compiled_kernels.widen(pa.py_buffer(words), width, np.zeros(4, np.int32))
 
 
 def test_a_kernel_lets_go_of_the_interpreter_s_lock(compiled_kernels: ModuleType) -> None:

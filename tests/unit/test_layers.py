@@ -10,7 +10,7 @@ import grimp
 
 ROOT = Path(__file__).parents[2]
 # To be divided.
-LARGE = {"src/nyala/spark", "src/nyala/cfile", "src/nyala/cli"}
+LARGE = {"src/nyala/cli"}
 
 
 def test_imports_point_downwards() -> None:

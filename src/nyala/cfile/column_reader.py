@@ -5,7 +5,7 @@
     gather    single ordinals as an Arrow array
                      |
                      v
-    block_source     the blocks, from the cache or the file, in the forms that encodings keep
+    blocks.source    the blocks, from the cache or the file, in the forms that encodings keep
 
 No caller knows which form a block has.
 
@@ -21,19 +21,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.block_source import BlockSource
+from nyala.cfile.blocks.ordinals import Ordinals
+from nyala.cfile.blocks.read_stats import Access, ReadStats
+from nyala.cfile.blocks.source import BlockSource
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
-from nyala.cfile.encoding.column_block import ColumnBlock, Wanted, gathered
-from nyala.cfile.encoding.words import text_of
 from nyala.cfile.errors import SummaryError
 from nyala.cfile.footer import ColumnFooter
+from nyala.cfile.forms.column_block import ColumnBlock, Wanted, gathered
+from nyala.cfile.forms.number_set import NumberSet
+from nyala.cfile.forms.text import text_of
+from nyala.cfile.index.zone_map import Zone, zone_of
 from nyala.cfile.memory import pool
-from nyala.cfile.number_set import NumberSet
-from nyala.cfile.ordinals import Ordinals
 from nyala.cfile.physical import narrow_decimal, narrowest, text_bytes
-from nyala.cfile.read_stats import Access, ReadStats
-from nyala.cfile.zonemap import Zone, zone_of
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import is_sound
 from nyala.schema.plain_arrays import array_of_numbers

@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from nyala.cfile import format
-from nyala.cfile.block import BlockHeader, read_header
+from nyala.cfile.blocks.block import BlockHeader, read_header
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.compression import compression_name
 from nyala.cfile.encoding import encoding_by_code
+from nyala.cfile.index.zone_map import Zone
 from nyala.cfile.physical import Physical
 from nyala.cfile.reader import CFileReader
-from nyala.cfile.zonemap import Zone
 from nyala.env.files import Files
 
 __all__ = ["dump"]

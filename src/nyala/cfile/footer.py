@@ -36,8 +36,8 @@ from nyala.cfile.encoding import encoding_by_code
 from nyala.cfile.encoding.base import EncodedValues, Encoding
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
 from nyala.cfile.errors import another_file, refuse_unknown_flags
+from nyala.cfile.index.zone_map import Zone, ZoneMap
 from nyala.cfile.physical import BYTES, Physical, bloom_physical, physical
-from nyala.cfile.zonemap import Zone, ZoneMap
 from nyala.errors import CorruptionError, SchemaError
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.types import ColumnType

@@ -6,7 +6,7 @@
              double, decimal (4, 8 or 16 bytes)
     bytes    string, varchar, binary                   a length each, and the bytes back to back
 
-A block stores values without the NULLs between them (see `encoding.nulls`). So what stands under a NULL in memory never
+A block stores values without the NULLs between them (see `forms.validity`). So what stands under a NULL in memory never
 gets to disk.
 
 Left out: choosing an encoding (see `encoding`) and the bytes around a block (see `block`).

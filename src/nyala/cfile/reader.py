@@ -28,7 +28,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format
-from nyala.cfile.cache import BlockCache, new_owner
+from nyala.cfile.blocks.cache import BlockCache, new_owner
+from nyala.cfile.blocks.read_stats import Access
 from nyala.cfile.column import BASE, BLOOM, DELTA_VALUE, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.errors import (
     SummaryError,
@@ -39,14 +40,13 @@ from nyala.cfile.errors import (
     unreadable_keys,
 )
 from nyala.cfile.memory import allocate
-from nyala.cfile.read_stats import Access
 from nyala.env.files import Files, MissingFileError, RandomFile
 from nyala.errors import CorruptionError, StorageError
 from nyala.schema.adapter import are_versions
 
 if TYPE_CHECKING:
-    from nyala.cfile.bloom import PagedBloom
     from nyala.cfile.column_reader import ColumnReader
+    from nyala.cfile.index.bloom_filter import PagedBloom
 
 __all__ = ["CFileReader"]
 
@@ -150,7 +150,7 @@ class CFileReader:
         column = self.column(ColumnKey(BLOOM))
         if column is None:
             return None
-        from nyala.cfile.bloom import PagedBloom
+        from nyala.cfile.index.bloom_filter import PagedBloom
 
         count = column.row_count
         # It is never compressed, and lies before its footer: the memory for all of it is not taken on trust.
@@ -180,7 +180,7 @@ class CFileReader:
         return bloom
 
     def _bloom_words(self, lower: int, upper: int) -> npt.NDArray[np.uint32]:
-        from nyala.cfile.bloom import Bloom
+        from nyala.cfile.index.bloom_filter import Bloom
 
         column = self.column(ColumnKey(BLOOM))
         assert column is not None
@@ -192,7 +192,7 @@ class CFileReader:
         if self._cache is None:
             self._bloom = bloom
         else:
-            self._cache.put(self._owner, ColumnKey(BLOOM), bloom, bloom.nbytes, dear=True)
+            self._cache.put(self._owner, ColumnKey(BLOOM), bloom, bloom.nbytes, costly=True)
 
     def close(self) -> None:
         """Let go of the file and of what the cache holds of it. No other thread may be reading."""

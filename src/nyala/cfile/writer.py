@@ -23,14 +23,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format
-from nyala.cfile.block import BlockRows, block_rows, encode_blocks
-from nyala.cfile.bloom import Bloom
+from nyala.cfile.blocks.block import BlockRows, block_rows, encode_blocks
 from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace, ColumnWriteSpec, WrittenFile
 from nyala.cfile.compression import compression_code, effective_compression
 from nyala.cfile.encoding import PLAIN
-from nyala.cfile.encoding.auto import choose_encoding
 from nyala.cfile.encoding.base import BlockEncoder, Encoding
+from nyala.cfile.encoding.choice import choose_encoding
 from nyala.cfile.footer import ColumnFooter, key_stretch_log2
+from nyala.cfile.index.bloom_filter import Bloom
+from nyala.cfile.index.zone_map import Zone, zone_of
 from nyala.cfile.physical import (
     BITS,
     BYTES,
@@ -41,7 +42,6 @@ from nyala.cfile.physical import (
     canonical_array,
     physical,
 )
-from nyala.cfile.zonemap import Zone, zone_of
 from nyala.env import SYSTEM, AppendFile, Files, Randomness
 from nyala.schema.types import ColumnType
 

@@ -31,7 +31,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.cache import BlockCache, new_owner
+from nyala.cfile.blocks.cache import BlockCache, new_owner
+from nyala.cfile.blocks.read_stats import Access, ReadStats
 from nyala.cfile.column import (
     DELTA_ROWID,
     DELTA_TIMESTAMP,
@@ -43,7 +44,6 @@ from nyala.cfile.column import (
 )
 from nyala.cfile.memory import windows
 from nyala.cfile.physical import narrow_decimal
-from nyala.cfile.read_stats import Access, ReadStats
 from nyala.cfile.reader import CFileReader
 from nyala.delta.run import (
     LIVENESS,
@@ -63,7 +63,7 @@ from nyala.schema.types import ColumnType
 
 if TYPE_CHECKING:
     from nyala.cfile.column_reader import ColumnReader
-    from nyala.cfile.zonemap import Zone
+    from nyala.cfile.index.zone_map import Zone
 
 __all__ = [
     "LITTLE_TEXT_BYTES",
@@ -229,7 +229,7 @@ class DeltaFile:
             run = self._alive[column_id] = self._read_run(column_id, stats)
         if self._cache is not None and cached is None:
             # Twice its size: `latest`, which the run makes of itself when first asked, is at most as large.
-            self._cache.put(self._owner, column_id, run, 2 * run.nbytes, dear=True)
+            self._cache.put(self._owner, column_id, run, 2 * run.nbytes, costly=True)
         return run
 
     def run_in(

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from nyala import compute as pc
 from nyala.cfile import kernels
-from nyala.cfile.encoding.words import text_of
+from nyala.cfile.forms.text import text_of
 from nyala.cfile.memory import allocate, pool
 
 __all__ = ["VIEW_TYPES", "TextViews"]

@@ -18,8 +18,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from nyala.cfile.cache import Memo
-from nyala.cfile.read_stats import ReadStats
+from nyala.cfile.blocks.cache import Memo
+from nyala.cfile.blocks.read_stats import ReadStats
 from nyala.delta.delta_file import LITTLE_TEXT_BYTES, DeltaFile
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.node import Cell
@@ -146,7 +146,7 @@ class Changes(LazyValues):
         whole = rows is None or (self._keeps_redo and not self.has_much_text(column_id, snapshot))
         if len(runs) > 1 and whole and self._all_applied(self.redo, column_id, snapshot):
             name, state = ("run", column_id), self._redo_ids
-            return [self.memo.get(name, state, lambda _: _with_size(merge_runs(runs)), dear=True)]
+            return [self.memo.get(name, state, lambda _: _with_size(merge_runs(runs)), costly=True)]
         return runs
 
     def _relevant(

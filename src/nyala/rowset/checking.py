@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from nyala.cfile.blocks.read_stats import Access
 from nyala.cfile.column import BASE
 from nyala.cfile.errors import KeysError, SummaryError, SurplusError
 from nyala.cfile.memory import windows
-from nyala.cfile.read_stats import Access
 from nyala.delta.delta_file import DeltaFile, RunBounds
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids, Timestamps, merge_runs
 from nyala.errors import CorruptionError, StorageError

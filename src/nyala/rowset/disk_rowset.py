@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.ordinals import Ordinals
+from nyala.cfile.blocks.ordinals import Ordinals
+from nyala.cfile.blocks.read_stats import Access, ReadStats
 from nyala.cfile.physical import narrow_decimal
-from nyala.cfile.read_stats import Access, ReadStats
 from nyala.delta import applier
 from nyala.delta.applier import decide, resolve_at
 from nyala.delta.delta_file import LITTLE_TEXT_BYTES, DeltaFile
@@ -48,7 +48,7 @@ from nyala.schema.plain_arrays import booleans_of
 from nyala.schema.schema import ColumnSchema, Schema
 
 if TYPE_CHECKING:
-    from nyala.cfile.zonemap import Zone
+    from nyala.cfile.index.zone_map import Zone
     from nyala.rowset.patches import Patch
     from nyala.schema.predicates.column_test import ColumnTest
 

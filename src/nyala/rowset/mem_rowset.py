@@ -41,8 +41,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.ordinals import Ordinals
-from nyala.cfile.read_stats import Access
+from nyala.cfile.blocks.ordinals import Ordinals
+from nyala.cfile.blocks.read_stats import Access
 from nyala.delta.applier import decide, patch, resolve_at
 from nyala.delta.batch import SharedBatch
 from nyala.delta.compaction import insertion_undo, join_undo, redo_to_undo

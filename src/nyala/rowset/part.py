@@ -22,7 +22,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
 from nyala.cfile.column import BASE, ColumnPlace
 from nyala.cfile.reader import CFileReader
 from nyala.env.files import Files

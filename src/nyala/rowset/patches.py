@@ -31,8 +31,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from nyala.cfile.blocks.read_stats import ReadStats
 from nyala.cfile.physical import narrow_decimal, physical
-from nyala.cfile.read_stats import ReadStats
 from nyala.delta.applier import decide, overlay, patch
 from nyala.delta.run import take
 from nyala.rowset.changes import Changes

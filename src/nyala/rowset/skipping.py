@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from nyala.cfile.read_stats import ReadStats
-from nyala.cfile.zonemap import Zone
+from nyala.cfile.blocks.read_stats import ReadStats
+from nyala.cfile.index.zone_map import Zone
 from nyala.schema.predicates.constraint import Constraint
 from nyala.schema.schema import NO_DEFAULT, ColumnSchema
 from nyala.schema.types import to_canonical

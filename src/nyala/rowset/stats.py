@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nyala.cfile.read_stats import ReadStats
+from nyala.cfile.blocks.read_stats import ReadStats
 
 __all__ = ["RowSetStats"]
 

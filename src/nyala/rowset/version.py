@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from nyala.cfile.cache import BlockCache, Memo
+from nyala.cfile.blocks.cache import BlockCache, Memo
 from nyala.cfile.column import BASE, ColumnKey
 from nyala.cfile.reader import CFileReader
 from nyala.delta.delta_file import DeltaFile

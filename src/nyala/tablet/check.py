@@ -30,9 +30,9 @@ from nyala.catalog.model import CatalogState
 from nyala.catalog.rebuild import vouched_state
 from nyala.catalog.store import Catalog
 from nyala.catalog.store_lock import StoreLock
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
+from nyala.cfile.blocks.read_stats import Access
 from nyala.cfile.memory import windows
-from nyala.cfile.read_stats import Access
 from nyala.delta.run import MAX_TIMESTAMP, Rowids
 from nyala.env import MAY_NOT_WRITE, Env, MissingFileError
 from nyala.env.interrupts import Uninterrupted

@@ -37,7 +37,7 @@ from nyala.catalog.model import CatalogChange, RowSetEntry
 from nyala.catalog.rebuild import rebuild, vouched_state
 from nyala.catalog.store import Catalog
 from nyala.catalog.store_lock import StoreLock
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
 from nyala.cfile.errors import KeysError, SummaryError
 from nyala.delta.run import MAX_TIMESTAMP
 from nyala.env import Env

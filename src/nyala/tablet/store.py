@@ -45,7 +45,7 @@ from nyala.catalog.model import (
 )
 from nyala.catalog.store import Catalog
 from nyala.catalog.store_lock import Purpose, StoreLock
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
 from nyala.delta.delta_file import DeltaFile
 from nyala.env import Env, Reserve
 from nyala.env.interrupts import Interruptible, Uninterrupted

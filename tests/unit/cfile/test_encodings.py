@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from nyala.cfile import format
 from nyala.cfile.compression import _codecs, compress, decompress
 from nyala.cfile.encoding import encoding_by_code
-from nyala.cfile.encoding.auto import choose_encoding
 from nyala.cfile.encoding.base import EncodedValues
 from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
+from nyala.cfile.encoding.choice import choose_encoding
 from nyala.cfile.encoding.dictionary import Dictionary, _code_dtype, _sample_repeats
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
 from nyala.cfile.physical import physical, slice_bitmap

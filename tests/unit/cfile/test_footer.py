@@ -13,9 +13,9 @@ from tests.unit.cfile.memory import MemoryFiles, make_values
 from nyala.cfile import format
 from nyala.cfile.column import BASE, KEY, ColumnKey, ColumnWriteSpec
 from nyala.cfile.footer import ColumnFooter
+from nyala.cfile.index.zone_map import Zone
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
-from nyala.cfile.zonemap import Zone
 from nyala.errors import CorruptionError, StorageError
 from nyala.schema.types import parse_type
 

@@ -11,8 +11,8 @@ from tests.unit.cfile.encoding.values import ALLOWED
 from tests.unit.cfile.memory import MemoryFiles, make_values, same
 from tests.unit.cfile.test_roundtrip import written
 
+from nyala.cfile.blocks.read_stats import Access
 from nyala.cfile.column_reader import ColumnReader
-from nyala.cfile.read_stats import Access
 from nyala.schema.predicates.column_test import ColumnTest
 from nyala.schema.predicates.predicate import bind
 from nyala.schema.schema import build_schema

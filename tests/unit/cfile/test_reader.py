@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 from tests.unit.cfile.memory import MemoryFiles
 
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
+from nyala.cfile.blocks.read_stats import ReadStats
 from nyala.cfile.column import BASE, KEY, ColumnKey, ColumnPlace, ColumnWriteSpec
 from nyala.cfile.column_reader import ColumnReader
-from nyala.cfile.read_stats import ReadStats
+from nyala.cfile.index.zone_map import Zone
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
-from nyala.cfile.zonemap import Zone
 from nyala.errors import CorruptionError, StorageError
 from nyala.schema.types import parse_type
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.cfile.memory import TYPE_SPECS, MemoryFiles, make_values, same
 
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
+from nyala.cfile.blocks.read_stats import Access
 from nyala.cfile.column import BASE, DELTA_VALUE, KEY, ColumnKey, ColumnWriteSpec
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.memory import pool
-from nyala.cfile.read_stats import Access
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
 from nyala.schema.types import parse_type

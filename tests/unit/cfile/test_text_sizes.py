@@ -8,8 +8,8 @@ import pytest
 from tests.unit.cfile.memory import MemoryFiles
 from tests.unit.cfile.test_roundtrip import written
 
+from nyala.cfile.blocks.read_stats import Access
 from nyala.cfile.errors import SummaryError
-from nyala.cfile.read_stats import Access
 from nyala.cfile.reader import CFileReader
 
 ROWS = 10_000

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from nyala.cfile.encoding import PLAIN
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
-from nyala.cfile.encoding.column_block import ColumnBlock
+from nyala.cfile.forms.column_block import ColumnBlock
 from nyala.cfile.physical import Physical, narrowest
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nyala.cfile import memory
-from nyala.cfile.cache import BlockCache
-from nyala.cfile.read_stats import ReadStats
+from nyala.cfile.blocks.cache import BlockCache
+from nyala.cfile.blocks.read_stats import ReadStats
 from nyala.delta.compaction import merge_delta_files
 from nyala.delta.delta_file import DeltaFile, DeltaMeta, RunBounds, write_delta_file
 from nyala.delta.run import LIVENESS, DeltaRun, build_run

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
 from nyala.cfile.writer import CFileWriter
 from nyala.delta.compaction import insertion_undo
 from nyala.delta.delta_file import DeltaFile, write_delta_file

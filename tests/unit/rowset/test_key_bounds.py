@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import open_database
 
+from nyala.cfile.index.zone_map import Zone, ZoneMap
 from nyala.cfile.physical import physical
 from nyala.cfile.reader import CFileReader
-from nyala.cfile.zonemap import Zone, ZoneMap
 from nyala.errors import DuplicateKeyError
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from tests.support import open_database
 
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
 from nyala.cfile.reader import CFileReader
 from nyala.env import PosixFiles
 from nyala.rowset.disk_rowset import DiskRowSet

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nyala.catalog.model import PartEntry
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
 from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec
 from nyala.cfile.writer import CFileWriter
 from nyala.delta.batch import SharedBatch

@@ -15,10 +15,10 @@ from tests.support import open_database
 
 import nyala
 from nyala.cfile import format
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
+from nyala.cfile.blocks.read_stats import ReadStats
 from nyala.cfile.column import BASE, BLOOM, KEY, ColumnKey
 from nyala.cfile.errors import SummaryError
-from nyala.cfile.read_stats import ReadStats
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
 from nyala.env import PosixFiles

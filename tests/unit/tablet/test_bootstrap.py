@@ -24,7 +24,7 @@ from tests.support import open_database
 
 import nyala
 from nyala.api.database import Database
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
 from nyala.tablet.recovery import bootstrap
 from nyala.tablet.recovery.bootstrap import Replayer, ReplayReport
 from nyala.tablet.scan.read_path import ScanCounters, ScanSpec, plan, run

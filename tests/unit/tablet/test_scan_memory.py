@@ -13,7 +13,7 @@ from tests.support import open_database, pieces_read
 
 import nyala
 from nyala.cfile import memory
-from nyala.cfile.block_source import BlockSource
+from nyala.cfile.blocks.source import BlockSource
 from nyala.tablet.scan import read_path, scan_memory
 from nyala.tablet.scan.window import ScanCounters, ScanSpec
 

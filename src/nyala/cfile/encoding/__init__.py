@@ -11,7 +11,7 @@ from nyala.cfile.encoding.dictionary import Dictionary
 from nyala.cfile.encoding.frame_of_reference import FrameOfReference
 from nyala.cfile.encoding.plain import Plain
 from nyala.cfile.encoding.prefix import Prefix
-from nyala.cfile.encoding.rle import RunLength
+from nyala.cfile.encoding.run_length import RunLength
 
 __all__ = ["ENCODINGS", "PLAIN", "encoding_by_code"]
 

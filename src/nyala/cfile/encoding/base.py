@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.compression import compress
-from nyala.cfile.encoding.column_block import ArrowBlock, ColumnBlock
+from nyala.cfile.forms.column_block import ArrowBlock, ColumnBlock
 from nyala.cfile.physical import Physical, narrowest
 
 __all__ = ["BlockEncoder", "Candidate", "ColumnSample", "EncodedValues", "Encoding", "middles"]
@@ -48,7 +48,7 @@ class Candidate(NamedTuple):
     compression: int  # format.COMPRESSION_*
     row_bytes: float
     cost: int
-    """The rank by decode speed, the fastest first: see the table in `auto`."""
+    """The rank by decode speed, the fastest first: see the table in `choice`."""
     size_factor: float = 1.25
     """A faster candidate is taken unless it is so many times larger."""
     slack_bytes: float = 0.0
@@ -63,17 +63,25 @@ class ColumnSample:
     values: pa.Array
     sample: pa.Array | None
     block_rows: int
-    asked: int  # the schema's compression, format.COMPRESSION_*
+    schema_compression: int  # format.COMPRESSION_*
 
     @property
     def compression(self) -> int:
         """Of encodings that do not compress."""
-        return format.COMPRESSION_LZ4 if self.asked == format.COMPRESSION_DEFAULT else self.asked
+        return (
+            format.COMPRESSION_LZ4
+            if self.schema_compression == format.COMPRESSION_DEFAULT
+            else self.schema_compression
+        )
 
     @property
     def light_compression(self) -> int:
         """Of encodings that are small already."""
-        return format.COMPRESSION_NONE if self.asked == format.COMPRESSION_DEFAULT else self.asked
+        return (
+            format.COMPRESSION_NONE
+            if self.schema_compression == format.COMPRESSION_DEFAULT
+            else self.schema_compression
+        )
 
 
 class BlockEncoder(abc.ABC):

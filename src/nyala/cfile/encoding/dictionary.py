@@ -23,13 +23,13 @@ import pyarrow as pa
 
 from nyala import compute as pc
 from nyala.cfile import format, kernels
+from nyala.cfile.bit_packing import pack_bits, packed_size
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
 from nyala.cfile.encoding.bitshuffle import shuffle_bits, unshuffle_bits
-from nyala.cfile.encoding.code_block import CODES, CodeBlock
-from nyala.cfile.encoding.column_block import ColumnBlock
-from nyala.cfile.encoding.frame import Frame
+from nyala.cfile.forms.code_block import CODES, CodeBlock
+from nyala.cfile.forms.column_block import ColumnBlock
+from nyala.cfile.forms.frame import Frame
 from nyala.cfile.physical import BYTES, Physical
-from nyala.cfile.planes import pack_planes, planes_size
 
 __all__ = ["Dictionary"]
 
@@ -58,12 +58,12 @@ class _DictionaryEncoder(BlockEncoder):
         codes = self.codes[lower:upper]
         base = int(codes.min())
         bits = (int(codes.max()) - base).bit_length()
-        size = format.CODES_HEADER.size + planes_size(bits, len(codes))
+        size = format.CODES_HEADER.size + packed_size(bits, len(codes))
         shuffled = shuffle_bits(codes)
         if size > shuffled.size * _PACKED_SIZE_FACTOR:
             return shuffled
         header = format.CODES_HEADER.pack(format.CODES_PACKED, bits, bytes(2), base)
-        return pa.py_buffer(header + pack_planes(codes - codes.dtype.type(base), bits))
+        return pa.py_buffer(header + pack_bits(codes - codes.dtype.type(base), bits))
 
     def ends(self, lower: int, upper: int) -> pa.Array:
         # Codes ascend as values do, and numbers are compared ten times as fast as text.
@@ -95,7 +95,7 @@ class Dictionary(Encoding):
         if dictionary_size > format.DICTIONARY_BYTES_MAX:
             return None
         if (
-            dictionary_size + planes_size(bits, len(values)) > values_size * _SIZE_SHARE_MAX
+            dictionary_size + packed_size(bits, len(values)) > values_size * _SIZE_SHARE_MAX
             and len(distinct) > 1
         ):
             return None
@@ -132,7 +132,7 @@ def _codes(block: EncodedValues, entry_count: int) -> Frame:
     if data.size < start:
         raise ValueError(f"expected a header of {start} bytes before codes, found {data.size}")
     _, bits, _, base = format.CODES_HEADER.unpack_from(data)
-    if bits > format.CODES_BITS_MAX or data.size != start + planes_size(bits, rows):
+    if bits > format.CODES_BITS_MAX or data.size != start + packed_size(bits, rows):
         raise ValueError(
             f"expected {rows} codes of at most {format.CODES_BITS_MAX} bits, found {bits} bits in {data.size} bytes"
         )

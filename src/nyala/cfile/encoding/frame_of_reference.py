@@ -5,7 +5,7 @@
                                                    whole seconds (unit 1,000,000), whole euros (unit 100)
     wide     itself                                blocks with a decimal of 16 bytes that 64 bits do not hold
 
-Deltas are unsigned and have `bits` bits, 0 to 64; they are bit-packed in planes (`planes`).
+Deltas are unsigned and have `bits` bits, 0 to 64; they are bit-packed (`bit_packing`).
 
 The encoder keeps FOR-fits, which the decoder proves (`frame`):
 
@@ -26,12 +26,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format
+from nyala.cfile.bit_packing import pack_bits
 from nyala.cfile.encoding.base import BlockEncoder, Candidate, ColumnSample, EncodedValues, Encoding, middles
-from nyala.cfile.encoding.column_block import ArrowBlock, ColumnBlock
-from nyala.cfile.encoding.frame import Frame, line_fits
-from nyala.cfile.encoding.frame_block import FrameBlock
+from nyala.cfile.forms.column_block import ArrowBlock, ColumnBlock
+from nyala.cfile.forms.frame import Frame, line_fits
+from nyala.cfile.forms.frame_block import FrameBlock
 from nyala.cfile.physical import FIXED, Physical, narrowest
-from nyala.cfile.planes import pack_planes
 
 __all__ = ["FrameOfReference"]
 
@@ -59,7 +59,7 @@ class _FrameEncoder(BlockEncoder):
             if (line := self._line(deltas, bits, base, unit)) is not None:
                 base, step, deltas = line
                 bits = int(deltas.max()).bit_length()
-            packed = pack_planes(deltas, bits)
+            packed = pack_bits(deltas, bits)
         header = format.FOR_HEADER.pack(base, step, unit if bits else 1, format.FOR_LINE, bits, bytes(6))
         return pa.py_buffer(header + packed)
 

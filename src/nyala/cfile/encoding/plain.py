@@ -58,9 +58,9 @@ class Plain(Encoding):
         found: list[Candidate] = []
         if column.form.kind == FIXED:
             found.append(Candidate(self.code, format.COMPRESSION_NONE, column.form.width_bytes, 0))
-        if column.asked != format.COMPRESSION_NONE or column.form.kind != FIXED:
+        if column.schema_compression != format.COMPRESSION_NONE or column.form.kind != FIXED:
             found += self.sampled(column, column.compression, 5)
-            if column.asked == format.COMPRESSION_DEFAULT:
+            if column.schema_compression == format.COMPRESSION_DEFAULT:
                 found += self.sampled(column, format.COMPRESSION_ZSTD, 6, 1.55)
         return found
 

@@ -6,8 +6,8 @@
 
 Every group of rows has its own prefix, whole, and every value is its group's prefix and a suffix: a value
 depends on no value but the group's beginning. Prefixes and suffixes are two lists of plain binary values, so
-their lengths are proved as those of plain blocks are, and they are joined as words of a dictionary are laid out
-(`words`).
+their lengths are proved as those of plain blocks are. A prefix and a suffix are joined as dictionary entries are
+(`forms.text`).
 
 Departure: Kudu shares with the value before, restarting now and then. Such a chain shares more in a long group, but
 must be followed value by value. Even sharing with the restart point's value, one length per row, decodes at a
@@ -30,7 +30,7 @@ import pyarrow as pa
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, Candidate, ColumnSample, EncodedValues, Encoding
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
-from nyala.cfile.encoding.words import laid_out
+from nyala.cfile.forms.text import join_entries
 from nyala.cfile.physical import BYTES, Physical, binary_offsets
 
 __all__ = ["Prefix", "group_prefix_lengths"]
@@ -114,15 +114,14 @@ def _behind(prefixes: pa.Array, suffixes: pa.Array, log2: int) -> pa.Array:
     rows, groups = len(suffixes), len(prefixes)
     of_prefixes, of_suffixes = binary_offsets(prefixes), binary_offsets(suffixes)
     data = [np.frombuffer(array.buffers()[2], np.uint8) for array in (prefixes, suffixes)]
-    # Words: the prefixes, one of no bytes between them, the suffixes.
+    # The entries: the prefixes, one of no bytes between them, the suffixes.
     starts = np.concatenate((of_prefixes, of_suffixes + of_prefixes.dtype.type(data[0].size)))
     codes = np.empty(2 * rows, np.int32)
     codes[::2] = np.arange(rows) >> log2
     codes[1::2] = np.arange(groups + 1, groups + 1 + rows)
-    made = laid_out(codes, starts, np.concatenate(data))
-    assert made is not None
-    ends = np.frombuffer(made[0], np.int32)[::2].copy()
-    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends), made[1]], 0)
+    offsets, joined = join_entries(codes, starts, np.concatenate(data))
+    ends = np.frombuffer(offsets, np.int32)[::2].copy()
+    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends), joined], 0)
 
 
 def group_prefix_lengths(

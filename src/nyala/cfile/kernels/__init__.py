@@ -8,7 +8,6 @@
     in_range   which rows of a frame have a delta in a range           in_table   the same of any set of deltas
     places     the numbers of the rows that a mask has
     greatest   the greatest delta      delta_at   that of one row: over before the lock would be let go of
-    widen      codewords as Arrow's indices
     spread     dense values to the rows that have one      spread_ends   the same of offsets
     repeat     values of runs to their rows
     put_in     hashes of keys into a bloom filter
@@ -50,7 +49,6 @@ __all__ = [
     "spread",
     "spread_ends",
     "views",
-    "widen",
     "word_ends",
 ]
 
@@ -102,11 +100,10 @@ if TYPE_CHECKING:
         spread,
         spread_ends,
         views,
-        widen,
         word_ends,
     )
 else:
-    delta_at, fill, greatest, widen = _kernels.delta_at, _kernels.fill, _kernels.greatest, _kernels.widen
+    delta_at, fill, greatest = _kernels.delta_at, _kernels.fill, _kernels.greatest
     in_range, in_table = _kernels.in_range, _kernels.in_table
     places, views = _kernels.places, _kernels.views
     spread, spread_ends = _kernels.spread, _kernels.spread_ends

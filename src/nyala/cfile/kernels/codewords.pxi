@@ -1,33 +1,4 @@
-"""Codewords of dictionaries as what Arrow has for them, and as words: a part of `compiled.pyx`, which includes it."""
-
-
-cdef uint32_t _widen(const number* words, Py_ssize_t n, int32_t* out) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef number most = 0
-    for i in range(n):
-        most = max(most, words[i])
-        out[i] = <int32_t>words[i]
-    return <uint32_t>most
-
-
-def widen(words, int width, int32_t[::1] out):
-    cdef Views views = Views(1)
-    cdef Py_buffer* view = views.hold(words, PyBUF_SIMPLE)
-    cdef uint32_t most
-    cdef Py_ssize_t n = out.shape[0]
-    if width not in (1, 2, 4) or view.len != n * width:
-        raise ValueError(f"expected {n} codewords of 1, 2 or 4 bytes, found {view.len} bytes of {width} each")
-    if n == 0:
-        return 0
-    _aligned(view, width)
-    with nogil:
-        if width == 1:
-            most = _widen(<const uint8_t*>view.buf, n, &out[0])
-        elif width == 2:
-            most = _widen(<const uint16_t*>view.buf, n, &out[0])
-        else:
-            most = _widen(<const uint32_t*>view.buf, n, &out[0])
-    return most
+"""Entries of dictionaries by their codes, as Arrow's views and as text: a part of `compiled.pyx`, which includes it."""
 
 
 cdef struct Sixteen:

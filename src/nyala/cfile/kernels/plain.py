@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from nyala.cfile.bit_packing import gather_bits, gather_one, unpack_bits
 from nyala.cfile.memory import scratch
-from nyala.cfile.planes import pick_one, pick_planes, unpack_planes
 
 __all__ = [
     "CHECKED",
@@ -30,7 +30,7 @@ __all__ = [
     "put_in",
     "repeat",
 ]
-__all__ += ["spread", "spread_ends", "views", "widen", "word_ends"]
+__all__ += ["spread", "spread_ends", "views", "word_ends"]
 
 # Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
 # source lies about until somebody compiles anew.
@@ -70,7 +70,7 @@ def in_range(
 ) -> None:  # fmt: skip
     """Of the rows [lower, upper), of `count` with deltas of `bits` bits, whether the delta is in [least, greatest]: 1
     or 0 in `out`, which is as long. The bounds are numbers of so many bits, in order."""
-    deltas = unpack_planes(data, start, bits, count, lower, upper)
+    deltas = unpack_bits(data, start, bits, count, lower, upper)
     number, answers = deltas.dtype.type, out.view(np.bool_)
     if least == 0:
         np.less_equal(deltas, number(greatest), out=answers)
@@ -85,7 +85,7 @@ def in_table(
     table: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8],
 ) -> None:  # fmt: skip
     """The same of `table[delta]`, 1 or 0. At most 32 bits. Raises: ValueError for a delta that is not in the table."""
-    deltas = unpack_planes(data, start, bits, count, lower, upper)
+    deltas = unpack_bits(data, start, bits, count, lower, upper)
     try:
         out[:] = table[deltas]
     except IndexError as error:
@@ -102,24 +102,14 @@ def places(mask: npt.NDArray[np.uint8], out: npt.NDArray[np.int64]) -> int:
 
 def greatest(data: pa.Buffer, start: int, bits: int, count: int) -> int:
     """The greatest delta of all rows; 0 of none."""
-    return int(unpack_planes(data, start, bits, count).max(initial=0))
+    return int(unpack_bits(data, start, bits, count).max(initial=0))
 
 
 def delta_at(data: pa.Buffer, start: int, bits: int, count: int, row: int) -> int:
     """The delta of one row. Cost: the compiled one does not let go of the interpreter's lock."""
     if not 0 <= row < count:
         raise ValueError(f"expected a row of {count}, found {row}")
-    return pick_one(data, start, bits, count, row)
-
-
-def widen(words: pa.Buffer, width: int, out: npt.NDArray[np.int32]) -> int:
-    """Codewords of 1, 2 or 4 bytes, as many as `out` has room for, into it. Returns: the greatest, 0 of none.
-
-    Only codewords below 2^31 mean anything in `out`.
-    """
-    narrow = np.frombuffer(words, f"<u{width}")
-    np.copyto(out, narrow, casting="unsafe")
-    return int(narrow.max(initial=0))
+    return gather_one(data, start, bits, count, row)
 
 
 def spread(bitmap: pa.Buffer, rows: int, values: pa.Buffer, width: int, out: pa.Buffer) -> None:
@@ -194,9 +184,9 @@ def _fill(job: Fill) -> None:
     else:
         numbers = np.frombuffer(job.out, f"<i{job.width}")[job.at : job.at + count]
     if job.rows is None:
-        deltas = unpack_planes(job.data, job.start, job.bits, job.block_rows, job.lower, job.upper)
+        deltas = unpack_bits(job.data, job.start, job.bits, job.block_rows, job.lower, job.upper)
     else:
-        deltas = pick_planes(job.data, job.start, job.bits, job.block_rows, job.rows)
+        deltas = gather_bits(job.data, job.start, job.bits, job.block_rows, job.rows)
     if job.step:
         line = np.arange(job.lower, job.upper) if job.rows is None else job.rows
         line = line * np.int64(job.step)

@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from nyala.cfile import format
-from nyala.cfile.cache import BlockCache, new_owner
+from nyala.cfile.blocks.cache import BlockCache, new_owner
+from nyala.cfile.blocks.read_stats import Access, ReadStats
 from nyala.cfile.column import BASE, KEY, ColumnKey
 from nyala.cfile.errors import KeysError, SummaryError, unreadable_bloom, unreadable_keys
 from nyala.cfile.memory import windows
-from nyala.cfile.read_stats import Access, ReadStats
 from nyala.cfile.reader import CFileReader
 from nyala.delta.run import Rowids
 from nyala.errors import CorruptionError
@@ -218,7 +218,7 @@ class KeyIndex(LazyValues):
         if found.nbytes > self._cache.limit_bytes * _CACHE_SHARE:
             self._too_large = True
             return None
-        self._cache.put(self._owner, "keys", found, found.nbytes, dear=True)
+        self._cache.put(self._owner, "keys", found, found.nbytes, costly=True)
         return found
 
     def close(self) -> None:

@@ -30,12 +30,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
+from nyala.cfile.blocks.ordinals import Ordinals
+from nyala.cfile.blocks.read_stats import Access, ReadStats
 from nyala.cfile.column import KEY
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.errors import SummaryError, unreadable_keys
-from nyala.cfile.ordinals import Ordinals
-from nyala.cfile.read_stats import Access, ReadStats
 from nyala.delta.run import Rowids
 from nyala.errors import CorruptionError
 from nyala.keys.codec import KeyCodec

@@ -29,7 +29,7 @@ import google_crc32c
 import pyarrow as pa
 
 from nyala.catalog.model import TableEntry, TabletEntry
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
 from nyala.env import SYSTEM, Env
 from nyala.errors import CorruptionError
 from nyala.partition.model import Partition, PartitionSchema

@@ -28,7 +28,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
 from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec, WrittenFile
 from nyala.cfile.writer import CFileWriter
 from nyala.delta.compaction import merge_delta_files

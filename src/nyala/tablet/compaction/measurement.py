@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nyala.cfile.blocks.read_stats import Access
 from nyala.cfile.column import BASE
-from nyala.cfile.read_stats import Access
 from nyala.cfile.reader import CFileReader
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
 from nyala.rowset.disk_rowset import DiskRowSet

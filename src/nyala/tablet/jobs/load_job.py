@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from nyala.catalog.model import TableEntry, TabletEntry
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
 from nyala.env import Env
 from nyala.env.interrupts import Uninterrupted
 from nyala.partition.model import Partition, PartitionSchema

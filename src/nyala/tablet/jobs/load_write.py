@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 from nyala import compute as pc
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
 from nyala.delta.delta_file import write_delta_file
 from nyala.delta.run import LIVENESS, DeltaRun
 from nyala.env import Env

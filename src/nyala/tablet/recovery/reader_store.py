@@ -44,7 +44,7 @@ from nyala.catalog.leases import Lease, reader_lease
 from nyala.catalog.model import CatalogState
 from nyala.catalog.store import Catalog
 from nyala.catalog.store_lock import StoreLock
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
 from nyala.env import Env
 from nyala.errors import Error, HistoryExpiredError, ReadOnlyError, StorageError
 from nyala.tablet.recovery.bootstrap import Replayer, ReplayReport

@@ -5,7 +5,7 @@
 
 Each statement over a table brings tokens of the same rowsets to the same few processes. What takes as long as a small
 part of the scan itself need not be done for each: the text made into entries, footers read and decoded, deltas made
-into patches. And blocks that are asked for often (`cfile.block_source`) stay, within CACHE_BYTES.
+into patches. And blocks that are asked for often (`cfile.blocks.source`) stay, within CACHE_BYTES.
 
 Invariants
     T1  A rowset is given again only while each of its files is the very file that was there when it was opened: another
@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
 from nyala.env import Env
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.schema import Schema

@@ -23,12 +23,12 @@ import numpy as np
 import pyarrow as pa
 
 from nyala import compute as pc
-from nyala.cfile.encoding.column_block import rows_in
-from nyala.cfile.encoding.words import text_of
+from nyala.cfile.blocks.ordinals import Ordinals
+from nyala.cfile.blocks.read_stats import Access
+from nyala.cfile.forms.column_block import rows_in
+from nyala.cfile.forms.text import text_of
 from nyala.cfile.memory import pool
-from nyala.cfile.ordinals import Ordinals
 from nyala.cfile.physical import narrow_decimal
-from nyala.cfile.read_stats import Access
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange, clamp, is_key_range, key_range_of

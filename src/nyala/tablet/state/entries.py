@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nyala.catalog.model import DeltaEntry, PartEntry, RowSetEntry, is_inside
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
 from nyala.cfile.column import ColumnKey, ColumnPlace, WrittenFile
 from nyala.cfile.format import ROWS_PER_BLOCK_LOG2_MAX
 from nyala.delta.delta_file import WrittenDelta

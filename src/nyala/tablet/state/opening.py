@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from nyala.catalog.model import CatalogState, DeltaEntry, PartEntry, RowSetEntry
 from nyala.catalog.store import without_collector
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
 from nyala.delta.delta_file import DeltaFile, WrittenDelta
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS

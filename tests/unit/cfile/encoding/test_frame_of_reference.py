@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.cfile.encoding.values import arrow_of, back, decoded, encoded, int64
 
 from nyala.cfile import format
-from nyala.cfile.planes import pack_planes, planes_size, unpack_planes
+from nyala.cfile.bit_packing import pack_bits, packed_size, unpack_bits
 
 HEADER = format.FOR_HEADER.size
 
@@ -30,10 +30,10 @@ def frame(base: int, step: int, layout: int, bits: int, unit: int = 1) -> bytes:
 def test_planes_as_the_page_draws_them() -> None:
     """The layout on disk would change, and files of yesterday read as other numbers."""
     deltas = np.array([0x123, 0x456, 0x789, 0xABC, 0xDEF], np.uint16)
-    assert pack_planes(deltas, 12).hex() == "235689bcef" + "a1d407"
+    assert pack_bits(deltas, 12).hex() == "235689bcef" + "a1d407"
     # Nine values of one bit: two bytes, the first with values 0, 2, 4, 6, 8, the second with 1, 3, 5, 7.
-    assert pack_planes(np.array([1, 0, 0, 1, 1, 0, 0, 0, 1], np.uint8), 1).hex() == "1502"
-    assert pack_planes(np.array([3, 2, 1], np.uint8), 2).hex() == "1b"
+    assert pack_bits(np.array([1, 0, 0, 1, 1, 0, 0, 0, 1], np.uint8), 1).hex() == "1502"
+    assert pack_bits(np.array([3, 2, 1], np.uint8), 2).hex() == "1b"
 
 
 @pytest.mark.parametrize("bits", range(65))
@@ -43,9 +43,9 @@ def test_every_number_of_bits(bits: int, count: int) -> None:
     top = (1 << bits) - 1
     some = np.random.default_rng(bits).integers(0, top, count, np.uint64, endpoint=True)
     some[0] = top
-    data = pack_planes(some, bits)
-    assert len(data) == planes_size(bits, count) <= -(-count * bits // 8) + 3
-    assert np.array_equal(unpack_planes(pa.py_buffer(b"##" + data), 2, bits, count), some)
+    data = pack_bits(some, bits)
+    assert len(data) == packed_size(bits, count) <= -(-count * bits // 8) + 3
+    assert np.array_equal(unpack_bits(pa.py_buffer(b"##" + data), 2, bits, count), some)
 
 
 # -- layouts -----------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from tests.unit.cfile.memory import TYPE_SPECS, same
 
 from nyala.cfile import format
 from nyala.cfile.encoding import ENCODINGS
-from nyala.cfile.encoding.auto import choose_encoding
 from nyala.cfile.encoding.base import EncodedValues, Encoding
+from nyala.cfile.encoding.choice import choose_encoding
 from nyala.cfile.physical import Physical, physical
 from nyala.cfile.writer import rows_per_block_log2
 from nyala.schema.schema import allowed_encodings

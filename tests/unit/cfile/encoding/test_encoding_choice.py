@@ -15,8 +15,8 @@ from nyala.cfile import format
 from nyala.cfile.column import BASE, KEY, ColumnKey, ColumnWriteSpec
 from nyala.cfile.compression import compression_code
 from nyala.cfile.encoding import ENCODINGS, base, encoding_by_code
-from nyala.cfile.encoding.auto import choose_encoding, fastest
 from nyala.cfile.encoding.base import Candidate, ColumnSample
+from nyala.cfile.encoding.choice import choose_encoding, fastest
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
 from nyala.schema.schema import allowed_encodings

@@ -1,20 +1,20 @@
-"""Bit-packing in planes: unsigned numbers below 2^bits as the powers of two that make `bits`, the largest first.
+"""Bit packing in bit-planes: unsigned numbers below 2^bits, split into powers of two that add up to `bits`.
 
-Each plane holds so many bits of every number, from the lowest up. Of 12 bits the plane of 8 has a byte per number, and
-the plane of 4 the rest: half as many bytes as numbers, whose lower halves belong to the first half of the numbers, the
-upper ones to the second half.
+The largest plane comes first and holds the lowest bits of every number. With 12 bits the plane of 8 has a byte for each
+number. The plane of 4 has half as many bytes: its lower halves belong to the first half of the numbers, its upper
+halves to the second half.
 
          plane of 8 bits                plane of 4 bits
     ┌────┬────┬────┬────┐            ┌───────┬───────┐
     │ v0 │ v1 │ v2 │ v3 │ bits 0…7   │ v2 v0 │ v3 v1 │ bits 8…11
     └────┴────┴────┴────┘            └───────┴───────┘
 
-So a plane is unpacked by as many whole-vector shifts as numbers share a byte, at memory speed in NumPy, and the size is
-that of bit-packing. Numbers packed one after the other, as Parquet has them, would need a kernel of their own; bytes
-alone (8, 16, 32 bits) decode about as fast but take half as much again in TPC-H's lineitem (decision 0013).
+A plane is unpacked by as many whole-vector shifts as numbers share a byte, at memory speed in NumPy. The size is that
+of any bit packing. Packing whole bytes only (8, 16, 32 bits) decodes about as fast, but takes half as much again in
+TPC-H's lineitem (decision 0013).
 
-Source: planes are the vertical layout of D. Lemire and L. Boytsov, "Decoding billions of integers per second", 2015,
-with vectors as long as the block.
+Source: the vertical layout of D. Lemire and L. Boytsov, "Decoding billions of integers per second", 2015, with vectors
+as long as the block.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from nyala.cfile.memory import scratch
 
 __all__ = [
     "delta_dtype",
-    "pack_planes",
-    "pick_one",
-    "pick_planes",
-    "planes_size",
-    "unpack_planes",
+    "gather_bits",
+    "gather_one",
+    "pack_bits",
+    "packed_size",
+    "unpack_bits",
 ]
 
 _PLANES: Final = (64, 32, 16, 8, 4, 2, 1)
 
 
-def planes_size(bits: int, count: int) -> int:
+def packed_size(bits: int, count: int) -> int:
     """Bytes of `count` numbers of so many bits."""
     size = count * (bits >> 3)
     if bits & 4:
@@ -56,7 +56,7 @@ def delta_dtype(bits: int) -> np.dtype[Any]:
     return np.dtype(f"<u{next(width for width in (1, 2, 4, 8) if bits <= 8 * width)}")
 
 
-def pack_planes(deltas: npt.NDArray[Any], bits: int) -> bytes:
+def pack_bits(deltas: npt.NDArray[Any], bits: int) -> bytes:
     """Unsigned numbers below 2^bits, as planes."""
     parts, shift = [], 0
     deltas = deltas.astype(delta_dtype(bits), copy=False)  # every pass below is over as few bytes as can be
@@ -78,7 +78,7 @@ def pack_planes(deltas: npt.NDArray[Any], bits: int) -> bytes:
     return b"".join(parts)
 
 
-def unpack_planes(
+def unpack_bits(
     data: pa.Buffer, start: int, bits: int, count: int, lower: int = 0, upper: int | None = None
 ) -> npt.NDArray[Any]:
     """Those of the rows [lower, upper) among the `count` numbers at `start`, in the narrowest unsigned type; `data` is
@@ -148,10 +148,10 @@ def _copied(part: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return out
 
 
-def pick_planes(
+def gather_bits(
     data: pa.Buffer, start: int, bits: int, count: int, rows: npt.NDArray[np.int64]
 ) -> npt.NDArray[Any]:
-    """The numbers at these `rows` of the `count` at `start`: as `unpack_planes(…)[rows]`, at a cost of `rows` alone."""
+    """The numbers at these `rows` of the `count` at `start`: as `unpack_bits(…)[rows]`, at a cost of `rows` alone."""
     dtype = delta_dtype(bits)
     deltas = np.zeros(len(rows), dtype)
     shift = 0
@@ -172,7 +172,7 @@ def pick_planes(
     return deltas
 
 
-def pick_one(data: pa.Buffer, start: int, bits: int, count: int, row: int) -> int:
+def gather_one(data: pa.Buffer, start: int, bits: int, count: int, row: int) -> int:
     """The number at `row` of the `count` at `start`, by Python's own arithmetic."""
     view = memoryview(data)
     delta = shift = 0

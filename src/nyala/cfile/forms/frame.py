@@ -22,16 +22,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import format, kernels
+from nyala.cfile.bit_packing import packed_size
+from nyala.cfile.forms.number_set import NumberSet
 from nyala.cfile.kernels import Fill
 from nyala.cfile.memory import allocate, scratch
-from nyala.cfile.number_set import NumberSet
 from nyala.cfile.physical import Physical
-from nyala.cfile.planes import planes_size
 
 __all__ = ["Frame", "line_fits", "output", "value_bounds"]
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
-# Numbers that are no range are looked up in a table of all deltas, if these have so many bits at most: as codewords do.
+# Numbers that are no range are looked up in a table of all deltas, if deltas have at most so many bits, as dictionary
+# codes have.
 _LOOKED_UP_BITS_MAX: Final = 18
 
 
@@ -74,9 +75,9 @@ class Frame:
         base, step, unit, layout, bits, _ = format.FOR_HEADER.unpack_from(data)
         if layout != format.FOR_LINE or bits > 64:
             raise ValueError(f"expected a line of at most 64 bits, found layout {layout} and {bits} bits")
-        if data.size != header_size + planes_size(bits, rows):
+        if data.size != header_size + packed_size(bits, rows):
             raise ValueError(
-                f"expected {header_size + planes_size(bits, rows)} bytes for {rows} values of {bits} bits, found "
+                f"expected {header_size + packed_size(bits, rows)} bytes for {rows} values of {bits} bits, found "
                 f"{data.size}"
             )
         frame = Frame(form, data, rows, base, step, unit, bits, header_size)

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tests.unit.cfile.memory import MemoryFiles
 
 from nyala.cfile import format
-from nyala.cfile.bloom import Bloom, PagedBloom
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.cache import BlockCache
 from nyala.cfile.column import BLOOM, ColumnKey, ColumnPlace, ColumnWriteSpec
+from nyala.cfile.index.bloom_filter import Bloom, PagedBloom
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
 from nyala.errors import CorruptionError

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.cfile.memory import TYPE_SPECS, make_values
 
+from nyala.cfile.index.zone_map import Zone, ZoneMap, cut_lower, cut_upper, zone_of
 from nyala.cfile.physical import physical
-from nyala.cfile.zonemap import Zone, ZoneMap, cut_lower, cut_upper, zone_of
 from nyala.schema.predicates.constraint import NULL_ONLY, Constraint
 from nyala.schema.types import parse_type, to_canonical
 

@@ -34,9 +34,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nyala.cfile import kernels
-from nyala.cfile.encoding.nulls import Validity
+from nyala.cfile.forms.number_set import NumberSet
+from nyala.cfile.forms.validity import Validity
 from nyala.cfile.memory import pool, scratch
-from nyala.cfile.number_set import NumberSet
 from nyala.schema.arrow_values import python_at
 from nyala.schema.plain_arrays import array_of_numbers
 from nyala.schema.predicates.column_test import ColumnTest

@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 
 from nyala.cfile import format
 from nyala.cfile.encoding.base import BlockEncoder, Candidate, ColumnSample, EncodedValues, Encoding
-from nyala.cfile.encoding.column_block import ArrowBlock, ColumnBlock
-from nyala.cfile.encoding.run_block import RunBlock
+from nyala.cfile.forms.column_block import ArrowBlock, ColumnBlock
+from nyala.cfile.forms.run_block import RunBlock
 from nyala.cfile.physical import BITS, Physical
 
 __all__ = ["RunLength"]

@@ -1,24 +1,24 @@
-"""The block cache: decoded blocks, least recently used first out, within a limit of bytes.
+"""The block cache: blocks in memory, least recently used first out, within a limit of bytes.
 
-    dear    what was worked out from several blocks: runs of changes, patches, whole keys; what all blocks of a column
-            refer to: words of text, tables of numbers
-    cheap   blocks, as they are or laid over with their patches: they are made again at gigabytes a second
+    costly   what was computed from several blocks: runs of changes, patches, encoded keys; dictionaries, which all
+             blocks of a column refer to
+    cheap    blocks, with or without patches: they are decoded again at gigabytes a second
 
-Cheap ones go first, until dear ones take more than seven eighths: a scan of more than the cache holds would otherwise
-find none of either, and pay for the dear ones again each time.
+Cheap entries go first, until costly ones take more than seven eighths. Else a scan of more than the cache holds would
+evict both, and make the costly ones again each time.
 
-What was dropped a while ago and is made again belongs to more than the cache holds: asked for in turn, none of it
-would be there when its turn comes. So such a block is the next to go, unless it is asked for once more before, and
-those that are in the cache stay and are found. Every eighth of these is taken for young all the same, for what was
-asked for before may have come to its end, and the rest be worth the room now.
+A block that was evicted and is put in again belongs to more blocks than the cache holds. Read in turn, none of these
+would still be there at its next turn. So such a block is the next to go, unless somebody uses it before, and the blocks
+that are in the cache stay. Every eighth of these blocks counts as new all the same, for the blocks in the cache may not
+be used any more.
 
-What is cached owns its memory: an array cut out of one long read would keep the whole read alive and the
-count of bytes would lie. A reader is named by a number of its own (`new_owner`), never by its path, so that a
-path used twice cannot bring back another file's block.
+A cached block owns its memory. An array cut out of one long read would keep the whole read alive, and the count of
+bytes would be wrong. A reader is named by a number of its own (`new_owner`), not by its path, so a path that is used
+twice does not bring back another file's block.
 
-Thread-safety: every method may be called from any thread. Two threads that miss the same block both decode
-it; the second puts its result over the first's, which is equal.
-The cache also remembers which blocks scans asked for that it does not keep: see `block_source`.
+Thread-safety: any thread may call every method. Two threads that miss the same block both decode it; the second puts
+its result over the first's, which is equal.
+The cache also remembers which blocks scans read that it does not keep: see `source`.
 Source: M. Qureshi et al., "Adaptive insertion policies for high performance caching", 2007 (its bimodal insertion, here
 for blocks that are known to come again only). Kudu has a segmented LRU.
 """
@@ -35,15 +35,15 @@ __all__ = ["BlockCache", "Memo", "new_owner"]
 
 _owners: Final = itertools.count(1)
 _Entries: TypeAlias = "OrderedDict[tuple[int, Any], tuple[Any, int]]"
-# Of the limit: what dear entries may take while there are cheap ones.
-_DEAR_SHARE: Final = 7 / 8
+# Of the limit: what costly entries may take while there are cheap ones.
+_COSTLY_SHARE: Final = 7 / 8
 
 # Names of things that were dropped, which are remembered; and of how many that come again one is taken for young.
 _DROPPED_MAX: Final = 1 << 14
 _YOUNG_EVERY: Final = 8
 
 # Names of blocks that a scan read.
-_ASKED_BY_SCANS_MAX: Final = 1 << 16
+_SCANNED_MAX: Final = 1 << 16
 
 # A dictionary entry, its key and the Python and C++ sides of an array; so that very many tiny blocks count.
 _ENTRY_OVERHEAD_BYTES: Final = 512
@@ -60,13 +60,13 @@ class BlockCache:
     def __init__(self, limit_bytes: int) -> None:
         assert limit_bytes >= 0
         self._lock = threading.Lock()
-        # By dearness; the one used longest ago first.
+        # By costliness; the one used longest ago first.
         self._entries: tuple[_Entries, _Entries] = (OrderedDict(), OrderedDict())
         self._sizes_bytes = [0, 0]
         self._limit_bytes = limit_bytes
         self._dropped: OrderedDict[tuple[int, Any], None] = OrderedDict()  # for want of room
         self._came_again = 0
-        self._asked: OrderedDict[tuple[int, Any], None] = OrderedDict()  # by scans; the first to go first
+        self._scanned: OrderedDict[tuple[int, Any], None] = OrderedDict()  # by scans; the first to go first
         self._hits = 0
         self._misses = 0
 
@@ -86,13 +86,13 @@ class BlockCache:
     def get_all(self, names: Sequence[tuple[int, Any]]) -> list[Any | None]:
         """`get` of several (owner, key), at the cost of one wait for the lock."""
         found: list[Any | None] = []
-        cheap, dear = self._entries
+        cheap, costly = self._entries
         with self._lock:
             for name in names:
                 entries = cheap
                 entry = cheap.get(name)
                 if entry is None:
-                    entries, entry = dear, dear.get(name)
+                    entries, entry = costly, costly.get(name)
                 if entry is None:
                     self._misses += 1
                     found.append(None)
@@ -102,12 +102,12 @@ class BlockCache:
                     found.append(entry[0])
         return found
 
-    def put(self, owner: int, key: Any, value: Any, size_bytes: int, *, dear: bool = False) -> None:
+    def put(self, owner: int, key: Any, value: Any, size_bytes: int, *, costly: bool = False) -> None:
         """Keep `value` as the youngest, or as the oldest (see the module); older ones go until all fit.
 
         Too large for the whole cache: not kept.
 
-        dear: whether it costs much more to make again than a block.
+        costly: whether it costs much more to make again than a block.
         """
         size_bytes += _ENTRY_OVERHEAD_BYTES
         with self._lock:
@@ -120,24 +120,24 @@ class BlockCache:
                 if self._came_again % _YOUNG_EVERY:
                     # Room is made before it comes, so that it is the next to go and not the one that goes.
                     self._shrink(size_bytes)
-                    self._entries[dear][(owner, key)] = (value, size_bytes)
-                    self._entries[dear].move_to_end((owner, key), last=False)
-                    self._sizes_bytes[dear] += size_bytes
+                    self._entries[costly][(owner, key)] = (value, size_bytes)
+                    self._entries[costly].move_to_end((owner, key), last=False)
+                    self._sizes_bytes[costly] += size_bytes
                     return
-            self._entries[dear][(owner, key)] = (value, size_bytes)
-            self._sizes_bytes[dear] += size_bytes
+            self._entries[costly][(owner, key)] = (value, size_bytes)
+            self._sizes_bytes[costly] += size_bytes
             self._shrink()
 
-    def was_asked(self, owner: int, key: Any) -> bool:
+    def was_scanned(self, owner: int, key: Any) -> bool:
         """Whether a scan read this block before."""
-        return (owner, key) in self._asked
+        return (owner, key) in self._scanned
 
-    def note_asked(self, owner: int, key: Any) -> None:
+    def note_scan(self, owner: int, key: Any) -> None:
         """Remember that a scan read this block. The oldest of 65,536 names goes first."""
         with self._lock:
-            self._asked[owner, key] = None
-            if len(self._asked) > _ASKED_BY_SCANS_MAX:
-                self._asked.popitem(last=False)
+            self._scanned[owner, key] = None
+            if len(self._scanned) > _SCANNED_MAX:
+                self._scanned.popitem(last=False)
 
     def discard(self, owner: int, key: Any) -> None:
         """Forget what was put under the key, if anything was."""
@@ -150,7 +150,7 @@ class BlockCache:
             for entries in self._entries:
                 for key in [key for key in entries if key[0] == owner]:
                     self._drop(key)
-            for names in (self._dropped, self._asked):
+            for names in (self._dropped, self._scanned):
                 for name in [name for name in names if name[0] == owner]:
                     del names[name]
 
@@ -186,21 +186,21 @@ class BlockCache:
                 assert size_bytes == sum(size for _, size in entries.values())
             assert self.size_bytes <= self._limit_bytes
             assert not self._entries[0].keys() & self._entries[1].keys()
-            assert len(self._dropped) <= _DROPPED_MAX and len(self._asked) <= _ASKED_BY_SCANS_MAX
+            assert len(self._dropped) <= _DROPPED_MAX and len(self._scanned) <= _SCANNED_MAX
             assert not any(entries.keys() & self._dropped.keys() for entries in self._entries)
 
     def _drop(self, key: tuple[int, Any]) -> None:
-        for dear, entries in enumerate(self._entries):
+        for costly, entries in enumerate(self._entries):
             entry = entries.pop(key, None)
             if entry is not None:
-                self._sizes_bytes[dear] -= entry[1]
+                self._sizes_bytes[costly] -= entry[1]
 
     def _shrink(self, more_bytes: int = 0) -> None:
         """Drop the oldest until the others, and so many bytes more, fit."""
-        cheap, dear = self._entries
+        cheap, costly = self._entries
         while self.size_bytes + more_bytes > self._limit_bytes:
-            first = not cheap or self._sizes_bytes[1] > self._limit_bytes * _DEAR_SHARE
-            name, (_, size) = (dear if first else cheap).popitem(last=False)
+            first = not cheap or self._sizes_bytes[1] > self._limit_bytes * _COSTLY_SHARE
+            name, (_, size) = (costly if first else cheap).popitem(last=False)
             self._sizes_bytes[first] -= size
             self._dropped[name] = None
             if len(self._dropped) > _DROPPED_MAX:
@@ -228,11 +228,11 @@ class Memo:
         self._asked: dict[tuple[Hashable, Hashable], None] = {}
 
     def get(
-        self, name: Hashable, state: Hashable, make: Callable[[bool], tuple[_Made, int]], *, dear: bool
+        self, name: Hashable, state: Hashable, make: Callable[[bool], tuple[_Made, int]], *, costly: bool
     ) -> _Made:
         """What `make` gives, as (value, bytes), for this name and state, which say all that the value depends on.
 
-        make: is told whether the value will be kept. dear: as in `BlockCache.put`.
+        make: is told whether the value will be kept. costly: as in `BlockCache.put`.
         Two threads that ask at once both work it out.
         """
         if self._cache is None or not self._was_asked(name, state):
@@ -240,7 +240,7 @@ class Memo:
         found = self._kept(name, state)
         if found is None:
             found, size_bytes = make(True)
-            self._cache.put(self._owner, name, (state, found), size_bytes, dear=dear)
+            self._cache.put(self._owner, name, (state, found), size_bytes, costly=costly)
         made: _Made = found
         return made
 
@@ -257,7 +257,7 @@ class Memo:
         found = self._kept(name, state)
         if found is None:
             found, size_bytes = make()
-            self._cache.put(self._owner, name, (state, found), size_bytes, dear=True)
+            self._cache.put(self._owner, name, (state, found), size_bytes, costly=True)
         if is_last and not self._was_asked(name, state):
             self._cache.discard(self._owner, name)
         made: _Made = found

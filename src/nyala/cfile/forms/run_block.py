@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import kernels
-from nyala.cfile.encoding.column_block import ColumnBlock, Rows, Wanted
+from nyala.cfile.forms.column_block import ColumnBlock, Rows, Wanted
 from nyala.cfile.memory import scratch
 from nyala.cfile.physical import BITS, Physical
 

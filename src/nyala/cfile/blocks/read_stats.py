@@ -9,7 +9,7 @@ __all__ = ["Access", "ReadStats"]
 
 
 class Access(enum.Enum):
-    """How a block is accessed, which decides whether the cache keeps it: see `block_source`."""
+    """How a block is accessed, which decides whether the cache keeps it: see `source`."""
 
     LOOKUP = "lookup"
     SCAN = "scan"

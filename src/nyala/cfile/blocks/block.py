@@ -7,7 +7,7 @@
 
 The header repeats what the footer implies (first ordinal, row count), so that a block read from the wrong
 place is found out though its CRC is right. The validity bitmap is stored apart from the values and compressed by
-itself. The values are those without the NULLs between them (`encoding.nulls`). A block of NULLs only has neither bitmap
+itself. The values are those without the NULLs between them (`forms.validity`). A block of NULLs only has neither bitmap
 nor values.
 
 Blocks and the values in them begin at multiples of 16 bytes in the file. So when values are stored as they are
@@ -32,8 +32,8 @@ from nyala import compute as pc
 from nyala.cfile import format
 from nyala.cfile.compression import compress, decompress
 from nyala.cfile.encoding.base import BlockEncoder, EncodedValues, Encoding
-from nyala.cfile.encoding.column_block import ColumnBlock, NullBlock
-from nyala.cfile.encoding.nulls import Validity
+from nyala.cfile.forms.column_block import ColumnBlock, NullBlock
+from nyala.cfile.forms.validity import Validity
 from nyala.cfile.physical import Physical, narrowest, slice_bitmap
 from nyala.errors import CorruptionError
 

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from nyala.cfile import format
-from nyala.cfile.block import decode_block
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.block import decode_block
+from nyala.cfile.blocks.cache import BlockCache
+from nyala.cfile.blocks.read_stats import Access, ReadStats
 from nyala.cfile.column import BASE, ColumnPlace
 from nyala.cfile.encoding import PLAIN
-from nyala.cfile.encoding.column_block import ColumnBlock
 from nyala.cfile.footer import ColumnFooter
+from nyala.cfile.forms.column_block import ColumnBlock
 from nyala.cfile.physical import Physical
-from nyala.cfile.read_stats import Access, ReadStats
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import is_sound
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockSource"]
 
-# A dictionary of more bytes lies in the cache.
+# A larger dictionary is kept in the cache.
 _HELD_BYTES_MAX: Final = 64 << 10
-_WORDS: Final = -1  # the number of the dictionary among the blocks
+_DICTIONARY: Final = -1  # the number of the dictionary among the blocks
 
 
-class _Words:
-    """The column's dictionary, once it was read. If it is large it lies in the cache, as blocks do, and is read again
-    when it went; while anybody has it, it is that one."""
+class _Dictionary:
+    """The column's dictionary, once it was read. A large one is in the cache, as blocks are, and is read again when it
+    was evicted; while anybody holds it, everybody gets the same."""
 
     def __init__(self) -> None:
         self._held: pa.Array | None = None
@@ -56,7 +56,7 @@ class _Words:
         """None: it has to be read, for the first time or again. source: the column's."""
         if self._held is not None or self._shared is None:
             return self._held
-        found = None if source.cache is None else source.cache.get(*source.name(_WORDS))
+        found = None if source.cache is None else source.cache.get(*source.name(_DICTIONARY))
         return self._shared() if found is None else found
 
     def put(self, source: BlockSource, words: pa.Array, size_bytes: int) -> None:
@@ -64,7 +64,7 @@ class _Words:
             self._held = words
             return
         self._held, self._shared = None, weakref.ref(words)
-        source.cache.put(*source.name(_WORDS), words, size_bytes, dear=True)
+        source.cache.put(*source.name(_DICTIONARY), words, size_bytes, costly=True)
 
 
 class BlockSource:
@@ -74,7 +74,7 @@ class BlockSource:
         self._reader = reader
         self._footer = footer
         self._place = place
-        self._words = _Words()
+        self._dictionary = _Dictionary()
 
     @property
     def path(self) -> str:
@@ -91,10 +91,6 @@ class BlockSource:
     def kept(self, number: int) -> ColumnBlock | None:
         """The block, if the cache has it."""
         return None if self.cache is None else self.cache.get(*self.name(number))
-
-    def read_bytes(self, offset: int, length: int) -> bytes:
-        """Bytes of the file, whatever they are."""
-        return self._reader.read_exactly(offset, length)
 
     def read(self, block: int, stats: ReadStats | None = None) -> tuple[pa.Buffer, int]:
         """The bytes of one block from the file, past the cache, and where they lie."""
@@ -148,7 +144,7 @@ class BlockSource:
         return {
             number
             for number in numbers
-            if not self._is_within(number, lower, upper) or self.cache.was_asked(*self.name(number))
+            if not self._is_within(number, lower, upper) or self.cache.was_scanned(*self.name(number))
         }
 
     def _let_go(self, numbers: Sequence[int], lower: int, upper: int) -> None:
@@ -159,8 +155,8 @@ class BlockSource:
             first = number << self._footer.rows_per_block_log2
             if first + self._footer.block_rows(number) <= upper:
                 name = self.name(number)
-                if not self.cache.was_asked(*name):
-                    self.cache.note_asked(*name)
+                if not self.cache.was_scanned(*name):
+                    self.cache.note_scan(*name)
                     if first < lower:
                         self.cache.discard(*name)
 
@@ -192,7 +188,7 @@ class BlockSource:
                 yield number, block
 
     def _coalesce(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Blocks that lie one behind the other in the file, for one pread each."""
+        """Groups of blocks that follow each other in the file, for one pread each."""
         runs: list[list[int]] = []
         run_end = run_length = 0
         for number in numbers:
@@ -228,30 +224,32 @@ class BlockSource:
 
     def dictionary(self, stats: ReadStats | None) -> pa.Array:
         """Of a column that has one."""
-        found = self._words.found(self)
+        found = self._dictionary.found(self)
         return self.read_dictionary(stats) if found is None else found
 
     def read_dictionary(self, stats: ReadStats | None) -> pa.Array:
         """The same from the file, whatever is known already: blocks are decoded by this from now on.
 
-        Raises: CorruptionError, also for a word that is NULL: codewords say which rows are, and no more of them would
-        be taken for it; and for text that is not UTF-8, which of other blocks is not looked at: here it is once a
-        column and file, and at most `DICTIONARY_BYTES_MAX`.
+        Raises: CorruptionError, also for an entry that is NULL, since codes cannot name NULL, and for text that is not
+        UTF-8. Other blocks are not checked for UTF-8; a dictionary is, once a column and file, as it has at most
+        `DICTIONARY_BYTES_MAX`.
         """
         footer = self._footer
         place = footer.dictionary_offset, footer.dictionary_length, footer.dictionary_count
         words = self._read_beside(footer.form, *place, stats)
         if words.null_count:
             raise CorruptionError(
-                f"expected {len(words)} words, found {words.null_count} NULLs among them",
+                f"expected {len(words)} dictionary entries, found {words.null_count} NULLs among them",
                 self._reader.path,
                 footer.dictionary_offset,
             )
         if not is_sound(words):
             raise CorruptionError(
-                "expected words in UTF-8, found others", self._reader.path, footer.dictionary_offset
+                "expected dictionary entries in UTF-8, found others",
+                self._reader.path,
+                footer.dictionary_offset,
             )
-        self._words.put(self, words, _size(words))
+        self._dictionary.put(self, words, _size(words))
         return words
 
     def _read_beside(

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.encoding.column_block import ColumnBlock, Rows, Wanted
-from nyala.cfile.encoding.frame import Frame
-from nyala.cfile.encoding.frame_block import FrameBlock
-from nyala.cfile.encoding.words import text_of
+from nyala.cfile.forms.column_block import ColumnBlock, Rows, Wanted
+from nyala.cfile.forms.frame import Frame
+from nyala.cfile.forms.frame_block import FrameBlock
+from nyala.cfile.forms.text import text_of
 from nyala.cfile.physical import physical
 from nyala.schema.arrow_values import python_at
 from nyala.schema.types import ColumnType

@@ -16,12 +16,12 @@ from tests.unit.cfile.memory import MemoryFiles, make_values, same
 from tests.unit.cfile.test_roundtrip import COLUMN, written
 
 from nyala.cfile import format
-from nyala.cfile.block import BlockHeader, read_header
+from nyala.cfile.blocks.block import BlockHeader, read_header
+from nyala.cfile.blocks.read_stats import Access
 from nyala.cfile.column import ColumnWriteSpec
 from nyala.cfile.column_reader import ColumnReader
 from nyala.cfile.dump import dump
 from nyala.cfile.physical import physical
-from nyala.cfile.read_stats import Access
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
 from nyala.errors import CorruptionError

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import kernels
-from nyala.cfile.encoding.column_block import ColumnBlock, Rows, Wanted
-from nyala.cfile.encoding.frame import Frame, output
+from nyala.cfile.forms.column_block import ColumnBlock, Rows, Wanted
+from nyala.cfile.forms.frame import Frame, output
 from nyala.cfile.kernels import Fill
 from nyala.cfile.physical import Physical
 from nyala.schema.arrow_values import python_value

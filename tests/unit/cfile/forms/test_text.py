@@ -1,4 +1,4 @@
-"""Codewords as the words that they name: what Arrow's own look-up says, and a limit before memory is taken."""
+"""Dictionary codes as text: what Arrow's own look-up says, and a limit before memory is taken."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from nyala.cfile.encoding.words import text_of, words_of
+from nyala.cfile.forms.text import text_of
 
 WORDS = {
     "few": pa.array(["", "a", "ship", "a word of more than thirty-two bytes", "ü"]),
@@ -27,18 +27,6 @@ def codes_of(words: pa.Array, count: int) -> pa.Array:
     return pa.array(np.random.default_rng(count).integers(0, len(words), count, np.int32))
 
 
-@pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
-def test_words_are_what_arrow_takes(words: pa.Array) -> None:
-    """Of parts of arrays too, whose first code and word lie somewhere in their buffers."""
-    for count in (1, 3000):
-        whole = codes_of(words, count)
-        for codes in (whole, whole[count // 3 : count // 2]):
-            found = words_of(codes, words)
-            assert found is not None
-            found.validate(full=True)
-            assert found.type == words.type and found.equals(pc.take(words, codes))
-
-
 @pytest.mark.parametrize("count", [0, 1, 10_000])
 @pytest.mark.parametrize("words", (WORDS | OTHERS).values(), ids=WORDS | OTHERS)
 def test_a_dictionary_array_is_a_value_for_each_row(words: pa.Array, count: int) -> None:
@@ -55,15 +43,11 @@ def test_a_dictionary_array_is_a_value_for_each_row(words: pa.Array, count: int)
         assert found.type == words.type and found.equals(pc.take(words, indices))
 
 
-def test_what_is_too_much_is_told_before_it_is_made() -> None:
-    """Codewords of a few bytes name a megabyte each time: 5 GB."""
+def test_too_much_text_is_refused_before_memory_is_taken() -> None:
+    """Codes of a few bytes name a megabyte each time: 5 GB."""
     words = pa.array(["x" * (1 << 20), "y"])
     codes = pa.array([0] * 5000, pa.int32())
     before = pa.default_memory_pool().max_memory()
-    assert words_of(codes, words, 1 << 26) is None
     with pytest.raises(pa.ArrowInvalid, match="ask for fewer rows at once"):
         text_of(pa.DictionaryArray.from_arrays(codes, words))
     assert pa.default_memory_pool().max_memory() - before < 1 << 26
-    few = words_of(codes[:3], words, 3 << 20)
-    assert few is not None and few.to_pylist() == [words[0].as_py()] * 3
-    assert words_of(codes[:3], words, (3 << 20) - 1) is None

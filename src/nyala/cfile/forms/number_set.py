@@ -1,11 +1,11 @@
-"""Numbers that rows are asked for: what a demand on a column's values is of the numbers that lie in its blocks.
+"""The stored numbers that satisfy a test of a column: values, or dictionary codes.
 
-    all         [least, greatest]                        a range of ints, dates, decimals; words that lie side by side
-    values      some of these, which ascend              a list
-    marked      some of these, marked from 0 on          words of a dictionary, by their codewords
+    all         [least, greatest]                        a range of numbers; neighbouring dictionary codes
+    values      some of these, ascending                 a list of values
+    marked      some of these, marked from 0 on          dictionary codes
 
-Each frame brings them to its deltas, and kernels ask rows for these: so what is asked of a dictionary costs the same
-whatever the number of its words that satisfy it.
+A `Frame` converts the numbers to its deltas, and a kernel compares the deltas of the rows with them. So a filter of a
+dictionary column costs the same however many entries satisfy it.
 
 Immutable; any thread may use it.
 """
@@ -70,11 +70,6 @@ class NumberSet:
     def is_range(self) -> bool:
         """Whether it has all from `least` to `greatest`."""
         return self.values is None and self.marked is None
-
-    @property
-    def only(self) -> int | None:
-        """What it has, if that is one number."""
-        return self.least if self.least == self.greatest else None
 
     def has(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Of each number whether it is in it."""

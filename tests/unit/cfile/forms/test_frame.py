@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cfile.encoding.values import blocks, encoded, form_of, int64
 
-from nyala.cfile.encoding.frame import Frame
-from nyala.cfile.encoding.frame_block import FrameBlock
-from nyala.cfile.number_set import NOTHING, NumberSet
-from nyala.cfile.planes import pack_planes, pick_planes
+from nyala.cfile.bit_packing import gather_bits, pack_bits
+from nyala.cfile.forms.frame import Frame
+from nyala.cfile.forms.frame_block import FrameBlock
+from nyala.cfile.forms.number_set import NOTHING, NumberSet
 from nyala.schema.predicates.constraint import ANY, EMPTY, Constraint
 from nyala.schema.types import parse_type
 
@@ -108,5 +108,5 @@ def test_numbers_are_picked_from_their_planes(bits: int, count: int) -> None:
     """A number's upper bits would come from another's."""
     some = np.random.default_rng(bits).integers(0, (1 << bits) - 1, count, np.uint64, endpoint=True)
     rows = np.array([count - 1, 0, count // 2, 0])
-    picked = pick_planes(pa.py_buffer(b"##" + pack_planes(some, bits)), 2, bits, count, rows)
+    picked = gather_bits(pa.py_buffer(b"##" + pack_bits(some, bits)), 2, bits, count, rows)
     assert np.array_equal(picked, some[rows])

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cfile.memory import MemoryFiles
 
-from nyala.cfile import cache as cache_module
-from nyala.cfile.cache import _ENTRY_OVERHEAD_BYTES, BlockCache, Memo, new_owner
+from nyala.cfile.blocks import cache as cache_module
+from nyala.cfile.blocks.cache import _ENTRY_OVERHEAD_BYTES, BlockCache, Memo, new_owner
+from nyala.cfile.blocks.read_stats import Access, ReadStats
 from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec
-from nyala.cfile.read_stats import Access, ReadStats
 from nyala.cfile.reader import CFileReader
 from nyala.cfile.writer import CFileWriter
 from nyala.schema.types import parse_type
@@ -27,24 +27,24 @@ OPERATION = st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 3000)
 @given(st.lists(OPERATION, max_size=60))
 def test_the_limit_holds_and_the_oldest_goes(operations: list[tuple[int, int, int, bool]]) -> None:
     """Memory would grow with the table, or what is used again and again be made again and again. Cheap ones go before
-    dear ones, until these have more than seven eighths."""
+    costly ones, until these have more than seven eighths."""
     cache = BlockCache(10_000)
     order: list[tuple[int, int]] = []
     sizes: dict[tuple[int, int], int] = {}
-    dears: dict[tuple[int, int], bool] = {}
+    costlies: dict[tuple[int, int], bool] = {}
     dropped: set[tuple[int, int]] = set()
     came_again = 0
 
     def shrink(more_bytes: int) -> None:
         while sum(sizes.values()) + more_bytes > 10_000:
-            dear_bytes = sum(size for name, size in sizes.items() if dears[name])
-            goes = dear_bytes > 8_750 or all(dears[name] for name in order)
-            oldest = next(name for name in order if dears[name] == goes)
+            costly_bytes = sum(size for name, size in sizes.items() if costlies[name])
+            goes = costly_bytes > 8_750 or all(costlies[name] for name in order)
+            oldest = next(name for name in order if costlies[name] == goes)
             order.remove(oldest)
             del sizes[oldest]
             dropped.add(oldest)
 
-    for owner, key, size, dear in operations:
+    for owner, key, size, costly in operations:
         name = (owner, key)
         if size % 3 == 0:
             found = cache.get(owner, key)
@@ -53,7 +53,7 @@ def test_the_limit_holds_and_the_oldest_goes(operations: list[tuple[int, int, in
                 order.remove(name)
                 order.append(name)
         else:
-            cache.put(owner, key, object(), size, dear=dear)
+            cache.put(owner, key, object(), size, costly=costly)
             if name in sizes:
                 order.remove(name)
                 del sizes[name]
@@ -64,11 +64,11 @@ def test_the_limit_holds_and_the_oldest_goes(operations: list[tuple[int, int, in
                 if came_again % 8:  # the next to go
                     shrink(size)
                     order.insert(0, name)
-                    sizes[name], dears[name] = size, dear
+                    sizes[name], costlies[name] = size, costly
                     cache.check()
                     continue
             order.append(name)
-            sizes[name], dears[name] = size, dear
+            sizes[name], costlies[name] = size, costly
             shrink(0)
         cache.check()
     assert len(cache) == len(sizes) and cache.size_bytes == sum(sizes.values())
@@ -186,7 +186,7 @@ def test_what_was_asked_for_once_is_forgotten_in_the_end(monkeypatch: pytest.Mon
     monkeypatch.setattr(cache_module, "_ASKED_MAX", 10)
     memo = Memo(BlockCache(1 << 20))
     for state in range(100):
-        assert memo.get("patch", state, lambda kept: (kept, 1), dear=False) is False
+        assert memo.get("patch", state, lambda kept: (kept, 1), costly=False) is False
         assert len(memo._asked) <= 10
-    assert memo.get("patch", 99, lambda kept: (kept, 1), dear=False) is True
-    assert memo.get("patch", 0, lambda kept: (kept, 1), dear=False) is False, "as if it was the first time"
+    assert memo.get("patch", 99, lambda kept: (kept, 1), costly=False) is True
+    assert memo.get("patch", 0, lambda kept: (kept, 1), costly=False) is False, "as if it was the first time"

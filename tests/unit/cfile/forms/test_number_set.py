@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nyala.cfile.number_set import NOTHING, NumberSet
+from nyala.cfile.forms.number_set import NOTHING, NumberSet
 from nyala.schema.predicates.constraint import ANY, EMPTY, NULL_ONLY, Constraint
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
@@ -28,8 +28,6 @@ def check(numbers: NumberSet, expected: list[bool]) -> None:
 def test_a_list_has_its_values(values: list[int]) -> None:
     """Also one with values beyond 64 bits, as a decimal of many digits is asked for."""
     check(NumberSet.of(Constraint.one_of(values)), [number in values for number in NUMBERS.tolist()])
-    of_64_bits = sorted({value for value in values if INT64_MIN <= value <= INT64_MAX})
-    assert NumberSet.of(Constraint.one_of(values)).only == (of_64_bits[0] if len(of_64_bits) == 1 else None)
 
 
 @given(st.none() | BEYOND, st.none() | BEYOND)
@@ -46,7 +44,7 @@ def test_a_range_has_what_lies_between(lower: int | None, upper: int | None) -> 
 def test_nothing_and_everything() -> None:
     for constraint in (EMPTY, NULL_ONLY, Constraint.one_of([1 << 64])):
         assert NumberSet.of(constraint).is_empty
-    assert NOTHING.is_empty and NOTHING.only is None
+    assert NOTHING.is_empty
     assert NumberSet.of(ANY).has(NUMBERS).all()
 
 
@@ -55,7 +53,6 @@ def test_marks_are_numbers_from_0_on(mask: list[bool]) -> None:
     numbers = NumberSet.of_marked(np.array(mask, np.bool_))
     check(numbers, [0 <= number < len(mask) and mask[number] for number in NUMBERS.tolist()])
     assert numbers.is_empty == (not any(mask))
-    assert (numbers.only is not None) == (sum(mask) == 1)
     runs = "".join("x" if is_in else " " for is_in in mask).split()
     assert numbers.is_range == (len(runs) < 2), (
         "words that lie side by side are told by comparing, without a table"

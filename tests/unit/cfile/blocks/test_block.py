@@ -10,8 +10,8 @@ import pytest
 from tests.unit.cfile.memory import MemoryFiles
 
 from nyala.cfile import format
-from nyala.cfile.block import BlockHeader, block_rows, decode_block, encode_blocks
-from nyala.cfile.cache import BlockCache
+from nyala.cfile.blocks.block import BlockHeader, block_rows, decode_block, encode_blocks
+from nyala.cfile.blocks.cache import BlockCache
 from nyala.cfile.column import BASE, ColumnKey, ColumnWriteSpec
 from nyala.cfile.encoding import PLAIN
 from nyala.cfile.physical import physical
