@@ -1,4 +1,4 @@
-"""The main of a worker process, which `nyala.tablet.workers.pool` starts.
+"""The main of a worker process, which `nyala.tablet.workers.process` starts.
 
     fd 0      the socket to the parent; replaced at once, so that a handler that reads stdin finds its end
     fd 1, 2   one pipe to the parent's log, so that printed text never mixes with messages

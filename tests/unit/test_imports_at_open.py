@@ -74,7 +74,7 @@ OF_OTHER_WORK = (
     "nyala.tablet.flush.in_worker",
     "nyala.tablet.repair",
     "nyala.tablet.write.restore",
-    "nyala.tablet.workers.pool",
+    "nyala.tablet.workers.process",
     "nyala.testing",
 )
 OF_READING = (

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nyala.cli.base import Command, Failure, settings
-from nyala.cli.files import STDIO, Format, compression_of, duckdb_session, format_of, sql_name, sql_text
+from nyala.cli.files import (
+    STDIO,
+    Format,
+    compression_of,
+    duckdb_interrupts,
+    duckdb_session,
+    format_of,
+    sql_name,
+    sql_text,
+)
 from nyala.cli.options import delimiter_option, folder_argument, format_option, scan_options
 from nyala.cli.output import duration, echo_json, moment
 from nyala.cli.progress import Bar
@@ -163,12 +172,14 @@ def _copy(
         sign = delimiter or ("\t" if ".tsv" in name.lower() else ",")
         options += ["HEADER true", f"DELIMITER {sql_text(sign)}"]
     columns = ", ".join(f"{_value(field, format)} AS {sql_name(field.name)}" for field in schema)
-    with duckdb_session() as connection:
+    with duckdb_interrupts(), duckdb_session() as connection:
         connection.register("rows", pa.RecordBatchReader.from_batches(schema, guarded()))
         try:
             connection.execute(
                 f"COPY (SELECT {columns} FROM rows) TO {sql_text(path)} ({', '.join(options)})"
             )
+        except duckdb.InterruptException:
+            raise
         except duckdb.Error as error:
             raise (failed[0] if failed else Failure(f"{name}: {error}", "FileError")) from error
 

@@ -39,6 +39,7 @@ __all__ = [
     "Format",
     "Part",
     "compression_of",
+    "duckdb_interrupts",
     "duckdb_session",
     "find_files",
     "format_of",
@@ -418,14 +419,30 @@ def duckdb_session() -> Any:
 
 
 @contextmanager
-def _reading(file: DataFile) -> Iterator[Any]:
-    """Yield a DuckDB connection; its errors become Failure with the file's name."""
-    connection = duckdb_session()
+def duckdb_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt for Ctrl-C during a statement, which DuckDB reports as an error of its own."""
     import duckdb
 
-    with connection:
+    try:
+        yield
+    except duckdb.InterruptException as error:
+        raise KeyboardInterrupt from error
+    except RuntimeError as error:
+        if "Query interrupted" in str(error):
+            raise KeyboardInterrupt from error
+        raise
+
+
+@contextmanager
+def _reading(file: DataFile) -> Iterator[Any]:
+    """Yield a DuckDB connection; its errors become Failure with the file's name."""
+    with duckdb_session() as connection, duckdb_interrupts():
+        import duckdb
+
         try:
             yield connection
+        except duckdb.InterruptException:
+            raise
         except duckdb.Error as error:
             raise _unreadable(file, error) from error
 

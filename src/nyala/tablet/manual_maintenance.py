@@ -38,7 +38,7 @@ from nyala.tablet.compaction.plans import ExpirePlan, MergePlan, Plan, RowSetLay
 from nyala.tablet.compaction.policy import choose_expire, choose_minor, plan_full
 from nyala.tablet.flush.lifecycle import flush
 from nyala.tablet.state.root import Root, TableState
-from nyala.tablet.workers.pool import JobCancelled
+from nyala.tablet.workers.process import JobCancelled
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store

@@ -13,6 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -614,3 +615,13 @@ def test_a_reader_that_ends_early_is_no_error(tmp_path: Path) -> None:
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Query interrupted"), duckdb.InterruptException("INTERRUPT Error")]
+)
+def test_ctrl_c_while_duckdb_reads_is_no_error_of_the_file(error: Exception) -> None:
+    with pytest.raises(KeyboardInterrupt), cli_files.duckdb_interrupts():
+        raise error
+    with pytest.raises(RuntimeError, match="other"), cli_files.duckdb_interrupts():
+        raise RuntimeError("other")

@@ -22,7 +22,7 @@ from nyala.handover import commits as handover
 from nyala.tablet import manual_maintenance as care
 from nyala.tablet.compaction.lifecycle import run_here
 from nyala.tablet.manual_maintenance import compact_table, vacuum_table
-from nyala.tablet.workers.pool import JobCancelled
+from nyala.tablet.workers.process import JobCancelled
 from nyala.testing.clock import ManualClock
 from nyala.testing.faulty_files import FaultyFiles
 

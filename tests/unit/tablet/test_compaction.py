@@ -33,7 +33,7 @@ from nyala.tablet.compaction import file_jobs
 from nyala.tablet.compaction.lifecycle import CompactionReport, compact, run_here
 from nyala.tablet.compaction.plans import MajorPlan, MergePlan, MinorPlan, Plan
 from nyala.tablet.flush.lifecycle import flush
-from nyala.tablet.workers.pool import JobCancelled
+from nyala.tablet.workers.process import JobCancelled
 from nyala.testing.faulty_files import FaultyFiles
 
 Act = Callable[[], None]

@@ -283,7 +283,7 @@ def test_large_work_is_done_in_a_worker_process(
     plan = MergePlan(tuple(rowset.id for rowset in rowsets(real_store)), 1.0)
     report = compaction.compact(store, state.id, state.tablets[0].id, plan, made.runner(store), phase=phase)
     assert report is not None and late == ["reserved", "written"]
-    assert made._pool is not None
+    assert made._worker._child is not None
     assert (
         len(rowsets(real_store)) == 1 and table.count() == 2001 and table.get({"k": 1}) == {"k": 1, "v": -1}
     )

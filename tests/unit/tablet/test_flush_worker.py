@@ -24,7 +24,7 @@ from nyala.tablet.flush import in_worker as flush_worker
 from nyala.tablet.flush.file_jobs import Piece, Written, decode_written, run_spilled, spill, write_pieces
 from nyala.tablet.flush.in_worker import FlushWorker
 from nyala.tablet.flush.lifecycle import flush
-from nyala.tablet.workers.pool import JobCancelled
+from nyala.tablet.workers.process import JobCancelled
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ import nyala
 from nyala import _worker, errors
 from nyala.env import MissingFileError
 from nyala.errors import CorruptionError, Error, StorageError
-from nyala.tablet.workers import pool as workers
-from nyala.tablet.workers.pool import JobCancelled, JobFailedError, NoWorkerError, Worker
+from nyala.tablet.workers import process as workers
+from nyala.tablet.workers.process import JobCancelled, JobFailedError, NoWorkerError, Worker
 from nyala.tablet.workers.protocol import decode_error, encode_error
 
 CHILD = Path(__file__).parent / "worker_child.py"
@@ -252,7 +252,7 @@ def python(code: str, *arguments: object, **more: Any) -> subprocess.Popen[str]:
 
 PARENT = """
 import os, sys, time
-from nyala.tablet.workers.pool import Worker
+from nyala.tablet.workers.process import Worker
 child, path, fork = sys.argv[1:]
 pool = Worker([sys.executable, "-P", child])
 def progress(said):
@@ -281,7 +281,7 @@ def test_a_worker_does_not_outlive_its_parent(tmp_path: Path, fork: bool) -> Non
 def test_an_idle_worker_does_not_outlive_its_parent(tmp_path: Path) -> None:
     code = """
 import os, signal, sys
-from nyala.tablet.workers.pool import Worker
+from nyala.tablet.workers.process import Worker
 print(Worker().run("ping", {})["pid"], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -303,7 +303,7 @@ def test_a_program_that_never_closes_its_pools_ends_quietly(tmp_path: Path) -> N
     """No warning of processes still running, one idle and one at work, and no wait for them."""
     code = """
 import sys, threading
-from nyala.tablet.workers.pool import Worker
+from nyala.tablet.workers.process import Worker
 Worker().run("ping", {})
 pool = Worker([sys.executable, "-P", sys.argv[1]])
 begun = threading.Event()
@@ -319,7 +319,7 @@ def test_a_users_script_is_not_run_again(tmp_path: Path) -> None:
     """`multiprocessing` would run it once more in each worker, unless its author knew to guard against that."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from nyala.tablet.workers.pool import Worker\n"
+        "from nyala.tablet.workers.process import Worker\n"
         "print('begun')\n"
         "pool = Worker()\n"
         "pool.run('ping', {})\n"
@@ -337,7 +337,7 @@ def test_a_dead_worker_raises_no_sigpipe() -> None:
     code = f"""
 import signal, sys
 from nyala.errors import StorageError
-from nyala.tablet.workers.pool import Worker
+from nyala.tablet.workers.process import Worker
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 child = {HELLO + "os.close(0); time.sleep(1)"!r}
 pool = Worker([sys.executable, "-P", "-c", child])

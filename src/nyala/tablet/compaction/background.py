@@ -19,7 +19,6 @@ Source: Kudu facts §5.6. Departure: one currency for all work (`compaction.poli
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
 from collections import deque
 from dataclasses import asdict, dataclass
@@ -35,7 +34,7 @@ from nyala.tablet.compaction.plans import ExpirePlan, MajorPlan, MergePlan, Mino
 from nyala.tablet.compaction.policy import PolicyOptions, best_plan
 from nyala.tablet.state.reservations import Reservation
 from nyala.tablet.state.root import TableState, TabletState
-from nyala.tablet.workers.pool import JobCancelled, NoWorkerError, Worker
+from nyala.tablet.workers.process import JobCancelled, NoWorkerError, Worker
 from nyala.tablet.workers.protocol import placed
 
 if TYPE_CHECKING:
@@ -99,9 +98,7 @@ class Compactor:
         self._layouts = Layouts()
         self._planned: dict[int, _Planned] = {}
         self._put_off: dict[int, tuple[float, float]] = {}  # tablet: (until, for how long)
-        self._pool: Worker | None = None
-        self._pool_lock = threading.Lock()
-        self._stopped = threading.Event()
+        self._worker = Worker()
         self.counters = CompactionCounters()
         self.running: Running | None = None
         self.waiting = ""
@@ -252,10 +249,10 @@ class Compactor:
             kind, arguments = file_jobs.encode_job(job)
             started_s = clock.monotonic_s()
             try:
-                answer = self._workers().run(
+                answer = self._worker.run(
                     kind,
                     placed(arguments, store.env.files, store.root_path),
-                    lambda: reservation.revoked.is_set() or self._stopped.is_set(),
+                    reservation.revoked.is_set,
                     lambda fields: progress(fields["done"], fields["total"]),
                 )
             except NoWorkerError as error:
@@ -268,21 +265,9 @@ class Compactor:
 
         return run
 
-    def _workers(self) -> Worker:
-        with self._pool_lock:
-            if self._stopped.is_set():
-                raise JobCancelled("the store is closing")
-            if self._pool is None:
-                self._pool = Worker()
-            return self._pool
-
     def stop(self) -> None:
         """End what runs in a worker, and the workers. What runs in a thread of this process ends by itself."""
-        self._stopped.set()
-        with self._pool_lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close()
+        self._worker.close()
 
     def status(self, now_s: float) -> dict[str, Any]:
         """Counters, what runs and what was done last."""

@@ -53,7 +53,7 @@ from nyala.tablet.state.history import note_cut
 from nyala.tablet.state.opening import delta_entry, entry_of, part_entry_of
 from nyala.tablet.state.reservations import Reservation
 from nyala.tablet.state.root import Root, TableState
-from nyala.tablet.workers.pool import JobCancelled
+from nyala.tablet.workers.process import JobCancelled
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store

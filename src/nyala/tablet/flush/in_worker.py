@@ -1,11 +1,11 @@
 """Large flushes are written by a worker process, so that writes and scans keep the interpreter to themselves.
 
-The background's flushes only: who calls `flush()` waits for it anyway, and a script that ends after it should not
-wait for a second Python first. The process is one of its own, not the compactions': a flush gives back memory that
-writers wait for, and never waits for a compaction.
+Only flushes of the background: a caller of `flush()` waits for it anyway, and a script that ends after it should not
+wait for the start of a second Python. The process is not that of the compactions: a flush frees memory that writers
+wait for, and never waits for a compaction.
 
-Should the process fail, be killed or not be had, the pieces are written here: a flush that cannot be done would in the
-end stop all writes.
+If the process fails, is killed or cannot be started, the pieces are written in this process: without flushes all writes
+would stop in the end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 from collections.abc import Sequence
 from typing import Final
 
@@ -21,7 +20,7 @@ from nyala.env import Env
 from nyala.env.files import Files
 from nyala.errors import Error, StorageError
 from nyala.tablet.flush.file_jobs import Piece, Written, decode_written, spill, write_pieces
-from nyala.tablet.workers.pool import JobCancelled, JobFailedError, Worker
+from nyala.tablet.workers.process import JobFailedError, Worker
 from nyala.tablet.workers.protocol import placed
 
 logger = logging.getLogger("nyala.flush")
@@ -35,9 +34,7 @@ class FlushWorker:
 
     def __init__(self, env: Env) -> None:
         self._env = env
-        self._lock = threading.Lock()
-        self._pool: Worker | None = None
-        self._stopped = False
+        self._worker = Worker()
         self.jobs = 0
         """Flushes that a worker process has written, since the store was opened."""
 
@@ -49,7 +46,7 @@ class FlushWorker:
         path = f"{pieces[0].paths[0]}.spill"
         try:
             job = spill(files, root_path, path, pieces)
-            answer = self._workers().run("flush", placed(job, files, root_path))
+            answer = self._worker.run("flush", placed(job, files, root_path))
             self.jobs += 1
             return decode_written(answer)
         except (StorageError, JobFailedError) as error:
@@ -62,18 +59,6 @@ class FlushWorker:
                 files.unlink(os.path.join(root_path, left), missing_ok=True)
         return write_pieces(files, root_path, pieces)
 
-    def _workers(self) -> Worker:
-        with self._lock:
-            if self._stopped:
-                raise JobCancelled("the store is closing")
-            if self._pool is None:
-                self._pool = Worker()
-            return self._pool
-
     def stop(self) -> None:
         """End what is being written elsewhere; its flush fails, and the log keeps what was to be flushed."""
-        with self._lock:
-            self._stopped = True
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close()
+        self._worker.close()

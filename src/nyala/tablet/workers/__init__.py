@@ -1,1 +1,1 @@
-"""Processes for heavy work: the pool, and the protocol between parent and child (`nyala._worker`)."""
+"""The process for heavy work, and the messages between parent and child (`nyala._worker`)."""
