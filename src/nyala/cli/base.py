@@ -102,17 +102,9 @@ class Group(click.Group):
 
 
 def program() -> str:
-    """How this program was called, for lines that a person is to type."""
-    called = sys.argv[0]
-    if os.path.basename(called) != "nyala":
-        return f"{os.path.basename(sys.executable)} -m nyala"
-    import shutil
-
-    found = shutil.which("nyala")
-    if found is not None and os.path.realpath(found) == os.path.realpath(called):
-        return "nyala"
-    shown = os.path.relpath(called)
-    return shown if not shown.startswith("..") else called
+    """Return how this program was called, for lines that a person is to type."""
+    called = os.path.basename(sys.argv[0])
+    return called if called == "nyala" else f"{os.path.basename(sys.executable)} -m nyala"
 
 
 # Sentences and arguments of the library's messages, and the words of the command line for them.

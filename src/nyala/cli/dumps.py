@@ -10,7 +10,7 @@ import click
 
 from nyala.cli.base import Group, settings
 from nyala.cli.options import folder_argument, table_argument
-from nyala.cli.output import echo_json, echo_rows, size
+from nyala.cli.output import echo_json, echo_list, size
 from nyala.cli.stores import reader
 
 __all__ = ["cfile", "tablet", "wal"]
@@ -28,36 +28,27 @@ def list_tablets(folder: str, table: str | None) -> None:
     """The tablets of one table, or of all: partition, rowsets, rows, size."""
     with reader(folder) as database:
         wanted = database.list_tables() if table is None else [table]
-        found = [(name, one) for name in wanted for one in database.table(name).tablets()]
-        if settings().json:
-            documents = [
-                {
-                    "table": name,
-                    "id": one["id"],
-                    "partition": one["partition"],
-                    "rowsets": one["rowsets"],
-                    "rows": one["rows"],
-                    "bytes": one["bytes"],
-                    "memory_bytes": one["memory"],
-                }
-                for name, one in found
-            ]
-            echo_json({"store": database.path, "tablets": documents})
-            return
-        echo_rows(
-            ["table", "tablet", "rows", "rowsets", "in files", "in memory", "partition"],
-            [
-                [
-                    name,
-                    str(one["id"]),
-                    f"{one['rows']:,}",
-                    str(one["rowsets"]),
-                    size(one["bytes"]),
-                    size(one["memory"]),
-                    one["partition"],
-                ]
-                for name, one in found
-            ],
+        found = [
+            {
+                "table": name,
+                **{key: one[key] for key in ("id", "partition", "rowsets", "rows", "bytes")},
+                "memory_bytes": one["memory"],
+            }
+            for name in wanted
+            for one in database.table(name).tablets()
+        ]
+        echo_list(
+            {"store": database.path, "tablets": found},
+            "tablets",
+            {
+                "table": lambda one: one["table"],
+                "tablet": lambda one: str(one["id"]),
+                "rows": lambda one: f"{one['rows']:,}",
+                "rowsets": lambda one: str(one["rowsets"]),
+                "in files": lambda one: size(one["bytes"]),
+                "in memory": lambda one: size(one["memory_bytes"]),
+                "partition": lambda one: one["partition"],
+            },
             right=("tablet", "rows", "rowsets", "in files", "in memory"),
         )
 

@@ -116,20 +116,20 @@ def write_file(
     file: str, format: Format, delimiter: str | None, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
 ) -> None:
     """Write the batches to a file that appears only when it is complete; `-` is stdout."""
-    if file == STDIO:
+    with _path_of_stdout() if file == STDIO else _renamed_when_complete(file) as path:
         if format == "parquet":
-            _write_parquet(sys.stdout.buffer, schema, batches)
+            _write_parquet(path, schema, batches)
         else:
-            with _path_of_stdout() as path:
-                _copy(path, file, format, delimiter, schema, batches)
-        return
+            _copy(path, file, format, delimiter, schema, batches)
+
+
+@contextmanager
+def _renamed_when_complete(file: str) -> Iterator[str]:
+    """Yield the path of a new file, which gets its name when the block has succeeded."""
     unfinished = f"{file}.{os.getpid()}.partial"
     try:
         with open(unfinished, "xb") as written:
-            if format == "parquet":
-                _write_parquet(written, schema, batches)
-            else:
-                _copy(unfinished, file, format, delimiter, schema, batches)
+            yield unfinished
             os.fsync(written.fileno())
         os.replace(unfinished, file)
     except BaseException:
@@ -138,10 +138,10 @@ def write_file(
         raise
 
 
-def _write_parquet(file: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+def _write_parquet(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
     import pyarrow.parquet as pq
 
-    with pq.ParquetWriter(file, schema) as parquet:
+    with pq.ParquetWriter(path, schema) as parquet:
         for batch in batches:
             parquet.write_batch(batch)
 

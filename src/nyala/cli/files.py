@@ -1,7 +1,7 @@
 """Reads Parquet, CSV and JSON files as Arrow batches in bounded memory.
 
 pyarrow reads Parquet. DuckDB reads CSV and JSON as text, and one SELECT converts each cell to its column's type. A cell
-that does not convert makes its row a `BadRow`, and so does a CSV line that DuckDB rejects. The table checks the rest:
+that does not convert makes its row a bad row, and so does a CSV line that DuckDB rejects. The table checks the rest:
 ranges, lengths, dates and times.
 
 CSV: the first line names the columns; UTF-8; an empty field is NULL and "" is the empty text.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BAD_ROWS_MAX",
-    "BadRow",
+    "UNREADABLE",
     "CsvDialect",
     "DataFile",
     "Format",
@@ -46,6 +46,7 @@ __all__ = [
     "infer_schema",
     "lines_of",
     "read_parts",
+    "row_error",
     "sql_name",
     "sql_text",
 ]
@@ -59,6 +60,8 @@ _BATCH_BYTES: Final = 32 << 20
 _READ_ROWS: Final = 8192
 _LINE_MAX_BYTES: Final = 16 << 20
 _INFERENCE_ROWS: Final = 200_000
+# The code of a row that cannot be read.
+UNREADABLE: Final = "unreadable"
 # Bad rows that a part describes; the others are only counted.
 BAD_ROWS_MAX: Final = 100
 _CELL_SHOWN_MAX: Final = 40
@@ -93,20 +96,6 @@ class DataFile:
     format: Format
 
 
-class BadRow(NamedTuple):
-    """A row that cannot be read. row: its number in the file, from 1, without the header.
-
-    column, cell: the first cell that does not convert; for a rejected CSV line None and the line.
-    key: the cells of the key columns, empty for a rejected line.
-    """
-
-    row: int
-    column: str | None
-    cell: str
-    message: str
-    key: Mapping[str, Any]
-
-
 class Part(NamedTuple):
     """A batch of rows, their numbers in the file, and the bad rows among them.
 
@@ -116,8 +105,27 @@ class Part(NamedTuple):
     batch: pa.RecordBatch
     numbers: npt.NDArray[np.int64]
     done: float | None
-    bad: Sequence[BadRow] = ()
+    bad: Sequence[dict[str, Any]] = ()
     bad_count: int = 0
+
+
+def row_error(
+    file: DataFile,
+    row: int,
+    code: str,
+    message: str,
+    key: Mapping[str, Any],
+    column: str | None = None,
+    cell: str | None = None,
+) -> dict[str, Any]:
+    """Return a failing row as the JSON document of a load has it.
+
+    row: its number in the file, from 1, without the header; cell: the text that does not convert, or a rejected line.
+    """
+    return {
+        "file": file.name, "row": row, "line": None, "code": code, "column": column, "cell": cell, "message": message,
+        "key": key,
+    }  # fmt: skip
 
 
 def format_of(path: str, given: str | None) -> Format:
@@ -270,10 +278,13 @@ def _read_text(
             numbers = batch.column(0).to_numpy()
             # A line has as many rejected ones before it as have at most this many rows before them.
             numbers = numbers + np.searchsorted(rejected - np.arange(len(rejected)), numbers, "right")
-            yield _part(batch, numbers, None if total is None else numbers[-1] / total, names, types, key)
+            yield _part(
+                file, batch, numbers, None if total is None else numbers[-1] / total, names, types, key
+            )
 
 
 def _part(
+    file: DataFile,
     batch: pa.RecordBatch,
     numbers: npt.NDArray[np.int64],
     done: float | None,
@@ -293,20 +304,21 @@ def _part(
         return Part(rows, numbers, done)
     good = pc.is_null(errors)
     places = np.flatnonzero(~good.to_numpy(zero_copy_only=False))
-    bad = [_bad_row(rows, int(place), int(numbers[place]), errors[place].as_py(), types, key)
+    bad = [_bad_row(file, rows, int(place), int(numbers[place]), errors[place].as_py(), types, key)
            for place in places[:BAD_ROWS_MAX]]  # fmt: skip
     numbers = numbers[good.to_numpy(zero_copy_only=False)]
     return Part(rows.filter(good), numbers, done, bad, len(places))
 
 
 def _bad_row(
+    file: DataFile,
     rows: pa.RecordBatch,
     place: int,
     number: int,
     error: Mapping[str, str],
     types: Mapping[str, ColumnType],
     key: Sequence[str],
-) -> BadRow:
+) -> dict[str, Any]:
     from nyala.cli.cells import json_columns
 
     column, cell = error["column"], error["cell"]
@@ -317,8 +329,8 @@ def _bad_row(
         f"column {column!r}: {_short(cell, _CELL_SHOWN_MAX)!r} is not {type}: write "
         f"{_WRITTEN.get(type.name, 'a whole number')}, or name a word that means NULL with --null"
     )
-    return BadRow(number, column, cell, message, {**dict(zip(found, values, strict=True)),
-                                                  **({column: cell} if column in found else {})})  # fmt: skip
+    cells = dict(zip(found, values, strict=True)) | ({column: cell} if column in found else {})
+    return row_error(file, number, UNREADABLE, message, cells, column, cell)
 
 
 def _select(source: str, names: Sequence[str], types: Mapping[str, ColumnType]) -> str:
@@ -520,7 +532,7 @@ def _compression(file: DataFile) -> str:
 
 def _rejected_lines(
     connection: Any, file: DataFile, dialect: CsvDialect, source: str
-) -> tuple[int, npt.NDArray[np.int64], list[BadRow]]:
+) -> tuple[int, npt.NDArray[np.int64], list[dict[str, Any]]]:
     """Read a CSV once. Returns its number of rows, the numbers of those that DuckDB rejects, the first of them."""
     import numpy as np
 
@@ -536,7 +548,7 @@ def _rejected_lines(
         line = line.strip("\r\n")
         advice = f"; {_RECODE}" if kind == "INVALID ENCODING" else ""
         message = f"{message.rstrip('. ')}: {_short(line, _LINE_SHOWN_MAX)!r}{advice}"
-        bad.append(BadRow(row, None, line, message, {}))
+        bad.append(row_error(file, row, UNREADABLE, message, {}, None, line))
     return good + len(rows), np.array(rows, np.int64), bad
 
 

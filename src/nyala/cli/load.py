@@ -25,7 +25,7 @@ from nyala.cli.base import Command, Failure, cli_words, settings
 from nyala.cli.cells import parse_value
 from nyala.cli.files import (
     STDIO,
-    BadRow,
+    UNREADABLE,
     CsvDialect,
     DataFile,
     Part,
@@ -33,6 +33,7 @@ from nyala.cli.files import (
     infer_schema,
     lines_of,
     read_parts,
+    row_error,
 )
 from nyala.cli.options import delimiter_option, folder_argument, format_option, names
 from nyala.cli.output import counted, duration, echo_json, moment
@@ -63,8 +64,6 @@ _MESSAGES: Final = {
     "already-present": "the key is taken; --operation upsert would change that row, insert-ignore passes over it",
     "not-found": "there is no such key; --operation {verb}-ignore passes over it",
 }
-# The code of a row that could not be read.
-UNREADABLE: Final = "unreadable"
 _COLUMN: Final = re.compile(r"column '([^']*)'")
 _TWICE: Final = re.compile(r"the key stands twice in this batch, in rows (\d+) and (\d+)")
 
@@ -225,7 +224,7 @@ class _Load:
         types = {column.name: column.type for column in schema.columns}
         begin = len(self.errors)
         for part in read_parts(file, self.dialect, types, columns, schema.key_names):
-            errors = [_unreadable(file, row) for row in part.bad]
+            errors = list(part.bad)
             if errors and self.on_error == "raise":
                 raise self._failure(file, errors, part.bad_count, "FileError")
             with finish_first():  # E2
@@ -265,7 +264,7 @@ class _Load:
                 message = _MESSAGES.get(code, message).replace("{verb}", self.operation.partition("-")[0])
             key_cells = dict(zip(errors.column_names[4:], key, strict=True))
             number = int(part.numbers[row])
-            found.append(_row_error(file, number, code, column and column[1], None, message, key_cells))
+            found.append(row_error(file, number, code, message, key_cells, column and column[1]))
         return found
 
     def _refused(self, error: Any, file: DataFile, part: Part) -> Failure:
@@ -309,26 +308,6 @@ class _Load:
         """Flush if much is in memory. Raises Error; then, and after a KeyboardInterrupt, the rows are in the log."""
         if self.database.stats()["memory_bytes"] > _FLUSH_BYTES:
             self.database.flush()
-
-
-def _unreadable(file: DataFile, row: BadRow) -> dict[str, Any]:
-    return _row_error(file, row.row, UNREADABLE, row.column, row.cell, row.message, dict(row.key))
-
-
-def _row_error(
-    file: DataFile,
-    row: int,
-    code: str,
-    column: str | None,
-    cell: str | None,
-    message: str,
-    key: dict[str, Any],
-) -> dict[str, Any]:
-    """Return a failing row as the JSON document has it."""
-    return {
-        "file": file.name, "row": row, "line": None, "code": code, "column": column, "cell": cell, "message": message,
-        "key": key,
-    }  # fmt: skip
 
 
 def _row_text(error: Mapping[str, Any]) -> str:

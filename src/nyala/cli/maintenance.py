@@ -16,7 +16,7 @@ import click
 
 from nyala.cli.base import Command, Group, cli_words, settings
 from nyala.cli.options import folder_argument, table_argument
-from nyala.cli.output import counted, duration, echo_json, echo_rows, size
+from nyala.cli.output import counted, duration, echo_json, echo_list, size
 from nyala.cli.progress import Bar
 from nyala.cli.stores import readable_from, writer
 
@@ -170,17 +170,8 @@ class _Work:
 def _echo_tables(
     document: dict[str, Any], seconds: float, columns: Mapping[str, Callable[[Mapping[str, Any]], str]]
 ) -> None:
-    if settings().json:
-        echo_json({**document, "seconds": round(seconds, 3)})
+    if not echo_list({**document, "seconds": round(seconds, 3)}, "tables", columns, list(columns)[1:]):
         return
-    if not document["tables"]:
-        click.echo("The store has no tables.", err=True)
-        return
-    echo_rows(
-        list(columns),
-        [[cell(one) for cell in columns.values()] for one in document["tables"]],
-        right=list(columns)[1:],
-    )
     if document["waiting_files"] and not document.get("dry_run"):
         click.echo(
             f"{document['waiting_files']:,} more files wait for readers that still have them, and then go.",

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+from nyala.cli.base import settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +23,7 @@ __all__ = [
     "duration",
     "echo_facts",
     "echo_json",
+    "echo_list",
     "echo_rows",
     "echo_stream",
     "echo_stream_json",
@@ -92,6 +95,27 @@ def echo_rows(names: Sequence[str], rows: Sequence[Sequence[str]], right: Iterab
     """A table that is all there; the columns in `right` are set flush right."""
     flush_right = set(right)
     click.echo("\n".join(_lines([names, *rows], [0] * len(names), [name in flush_right for name in names])))
+
+
+def echo_list(
+    document: Mapping[str, Any],
+    what: str,
+    columns: Mapping[str, Callable[[Mapping[str, Any]], str]],
+    right: Iterable[str],
+) -> bool:
+    """Print `document` as JSON, or its list `what` as a table. columns: the cell of each heading for one of the list.
+
+    Returns whether a table was printed.
+    """
+    if settings().json:
+        echo_json(document)
+    elif not document[what]:
+        click.echo("The store has no tables.", err=True)
+    else:
+        rows = [[cell(one) for cell in columns.values()] for one in document[what]]
+        echo_rows(list(columns), rows, right)
+        return True
+    return False
 
 
 def _lines(rows: Sequence[Sequence[str]], widths: list[int], right: Sequence[bool]) -> Iterator[str]:

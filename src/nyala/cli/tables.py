@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,6 +14,7 @@ from nyala.cli.output import (
     TERMINAL_ROWS,
     echo_facts,
     echo_json,
+    echo_list,
     echo_rows,
     echo_stream,
     echo_stream_json,
@@ -64,26 +65,19 @@ def list_tables(folder: str) -> None:
                     "comment": state.entry.comment,
                 }
             )
-        if settings().json:
-            echo_json({"store": database.path, **moment(database.now()), "tables": found})
-        elif not found:
-            click.echo("The store has no tables.", err=True)
-        else:
-            echo_rows(
-                ["table", "rows", "size", "tablets", "key", "partition"],
-                [
-                    [
-                        one["name"],
-                        f"{one['rows']:,}",
-                        size(one["bytes"] + one["memory_bytes"]),
-                        str(one["tablets"]),
-                        ", ".join(one["key"]),
-                        one["partition"],
-                    ]
-                    for one in found
-                ],
-                right=("rows", "size", "tablets"),
-            )
+        echo_list(
+            {"store": database.path, **moment(database.now()), "tables": found},
+            "tables",
+            {
+                "table": lambda one: one["name"],
+                "rows": lambda one: f"{one['rows']:,}",
+                "size": lambda one: size(one["bytes"] + one["memory_bytes"]),
+                "tablets": lambda one: str(one["tablets"]),
+                "key": lambda one: ", ".join(one["key"]),
+                "partition": lambda one: one["partition"],
+            },
+            right=("rows", "size", "tablets"),
+        )
 
 
 @table.command()
@@ -307,32 +301,21 @@ def stats(folder: str, table: str | None, by_column: bool) -> None:
             _column_stats(database, find_table(database, table))
             return
         wanted = database.list_tables() if table is None else [table]
-        found = [(name, database.table(name).stats()) for name in wanted]
-        if settings().json:
-            documents = [
-                {
-                    "name": name,
-                    **moment(one["timestamp"]),
-                    **{key: one[key] for key in _FIGURES},
-                    **readable_from(one["oldest_readable"]),
-                }
-                for name, one in found
-            ]
-            echo_json({"store": database.path, "tables": documents})
-            return
-        if not found:
-            click.echo("The store has no tables.", err=True)
-            return
-        headings = ["table", *_FIGURES.values()]
-        echo_rows(
-            headings,
-            [
-                [name, *(size(one[key]) if "bytes" in key else f"{one[key]:,}" for key in _FIGURES)]
-                for name, one in found
-            ],
-            right=headings[1:],
-        )
-        if any(one["memory_bytes"] for _, one in found):
+        documents = []
+        for name in wanted:
+            one = database.table(name).stats()
+            figures = {key: one[key] for key in _FIGURES}
+            documents.append(
+                {"name": name, **moment(one["timestamp"]), **figures, **readable_from(one["oldest_readable"])}
+            )
+        columns: dict[str, Callable[[Mapping[str, Any]], str]] = {"table": lambda one: one["name"]}
+        for key, heading in _FIGURES.items():
+            shown = size if "bytes" in key else "{:,}".format
+            columns[heading] = lambda one, key=key, shown=shown: shown(one[key])  # type: ignore[misc]
+        document = {"store": database.path, "tables": documents}
+        if echo_list(document, "tables", columns, _FIGURES.values()) and any(
+            one["memory_bytes"] for one in documents
+        ):
             click.echo("What is in memory is in the log as well; a flush writes it to files.", err=True)
 
 

@@ -151,7 +151,7 @@ def test_every_row_keeps_its_number(tmp_path_factory: pytest.TempPathFactory, ki
         for part in read_parts(file, CsvDialect(), types, None, ["k"]):
             if part.batch.num_rows:
                 good += list(zip(part.numbers.tolist(), part.batch.column("k").to_pylist(), strict=True))
-            bad += [row.row for row in part.bad]
+            bad += [row["row"] for row in part.bad]
             assert part.bad_count == len(part.bad)
     assert good == [(n, n - 1) for n, (is_good, _) in enumerate(expected, 1) if is_good]
     assert sorted(bad) == [n for n, (is_good, _) in enumerate(expected, 1) if not is_good]
