@@ -3,8 +3,8 @@
 Profiles (--hypothesis-profile): `quick` by default and in `make test`, `nightly` in `make test-long`.
 A failing random test prints the seed of the run; `--hypothesis-seed=N` runs the same cases again.
 
-Order: tests without Spark first, in the order in which they are found, then those with Spark, the longest first: each
-xdist worker starts a JVM for those that it gets.
+Order: tests without Spark first, in the order in which they are found, then those with Spark: each xdist worker starts
+a JVM for those that it gets. Among these the longest tests come first, so that both workers end at about one time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,18 @@ import pytest
 
 SPARK_TESTS = Path(__file__).parent / "spark"
 SPARK_TIMEOUT_S = 300
-# Their tests start programs with a Spark of their own. They come first, so that both workers end at about one time.
-LONG_SPARK_TESTS = ("test_kills", "test_docs", "test_retries", "test_connect", "test_flights")
+# Files with the longest tests, in this order: the first four start programs or sessions of their own.
+LONG_SPARK_TESTS = (
+    "test_connect",
+    "test_kills",
+    "test_retries",
+    "test_flights",
+    "test_docs",
+    "test_backup_histories",
+    "test_tpch",
+    "test_streams",
+    "test_sql",
+)
 
 # No deadline: on a machine shared with a JVM the time of one example says nothing.
 hypothesis.settings.register_profile("quick", max_examples=20, deadline=None, print_blob=True)
@@ -70,5 +80,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def place_in_the_run(item: pytest.Item) -> int:
     if item.get_closest_marker("spark") is None:
-        return 0
-    return 1 if item.path.stem in LONG_SPARK_TESTS else 2
+        return -1
+    name = item.path.stem
+    return LONG_SPARK_TESTS.index(name) if name in LONG_SPARK_TESTS else len(LONG_SPARK_TESTS)

@@ -161,11 +161,8 @@ STEPS = {
         *INSTALL,
     ],
 }
-# One job that writes rows and one that rewrites files. The others, streams too, run by night.
-IN_THE_GATE = {
-    ("load", "nyala.tablet.jobs.load_commit:_moved_file:after"),
-    ("compact", "nyala.tablet.store:Store.transact:before"),
-}
+# A job that commits files of executors. The others, streams too, run by night.
+IN_THE_GATE = {("load", "nyala.tablet.jobs.load_commit:_moved_file:after")}
 CASES = [
     pytest.param(
         job,

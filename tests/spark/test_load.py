@@ -284,27 +284,9 @@ def test_tasks_keep_to_the_limits_of_the_database(spark: SparkSession, store: Pa
         assert "100" in done.errors["message"][0].as_py()
 
 
-def test_compact(spark: SparkSession, db: nyala.Database) -> None:
-    """Many tablets are compacted at once; the rows are what they were, now and at any moment before."""
-    table = db.create_table(
-        "t", {"k": "int64", "v": "int64", "w": "string"}, ["k"], [nyala.hash_partition("k", buckets=3)]
-    )
-    for begin in (0, 1):
-        table.insert({"k": list(range(begin, 200, 2)), "v": [0] * 100, "w": ["x"] * 100})
-        table.flush()
-    then = db.now()
-    table.update({"k": list(range(0, 200, 3)), "v": [1] * 67})
-    table.flush()
-    before = (table.to_arrow().sort_by("k"), table.scan(at=then).to_arrow().sort_by("k"))
-    version = db.stats()["version"]
-    done = nyala.spark.compact(spark, table)
-    assert done["compactions"] == 3
-    assert {tablet["rowsets"] for tablet in table.tablets()} == {1} and table.stats()["redo_bytes"] == 0
-    assert (table.to_arrow().sort_by("k"), table.scan(at=then).to_arrow().sort_by("k")) == before
-    assert db.stats()["version"] - version <= 3  # a flush of what was in memory, one install, one collection
-
-
-@pytest.mark.parametrize("where", ["on executors", "here", "much in few bytes"])
+@pytest.mark.parametrize(
+    "where", ["on executors", "here", pytest.param("much in few bytes", marks=pytest.mark.long)]
+)
 def test_backup_and_restore(
     spark: SparkSession, db: nyala.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

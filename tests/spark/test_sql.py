@@ -297,7 +297,7 @@ def test_each_way_gives_the_answer_of_spark(
     spark.conf.set(internals.SETTING, str(way != "without internals").lower())
     for name in ("t", "u"):
         spark.createDataFrame(db[name].to_arrow()).createOrReplaceTempView(name)
-    for text in one_of(4, STATEMENTS, request):
+    for text in one_of(6, STATEMENTS, request):
         ours = nyala.spark.sql(spark, text, store=db.path)
         if text not in of_views:
             theirs = spark.sql(text)
@@ -307,8 +307,6 @@ def test_each_way_gives_the_answer_of_spark(
         assert ours.schema.simpleString() == schema, text
         read = ours._jdf.queryExecution().optimizedPlan().toString()
         assert ("explode(" in read) == (way == "by tasks"), read
-        # A frame is read in more than one place of a plan.
-        assert answer(ours.union(ours).distinct()) == sorted(set(expected)), text
     with pytest.raises(nyala.ColumnNotFoundError, match="nosuch"):
         nyala.spark.sql(spark, "SELECT nosuch FROM t", store=db.path)
     with pytest.raises(AnalysisException, match="UNRESOLVED_ROUTINE"):
@@ -370,10 +368,10 @@ def test_what_cannot_be_told_of_a_statement_spark_is_left_to(
 
     spark.conf.set("spark.sql.ansi.enabled", ansi)
     try:
-        for text in one_of(4, HARD_TO_TELL, request):
+        for text in one_of(8, HARD_TO_TELL, request):
+            wanted = outcome(lambda text=text: spark.sql(text))
             for _ in range(2):  # and again, when it is known
-                ours = outcome(lambda text=text: nyala.spark.sql(spark, text, store=db.path))
-                assert ours == outcome(lambda text=text: spark.sql(text)), text
+                assert outcome(lambda text=text: nyala.spark.sql(spark, text, store=db.path)) == wanted, text
     finally:
         spark.conf.set("spark.sql.ansi.enabled", "true")
         for name in ("t", "u"):
@@ -471,7 +469,7 @@ def test_what_spark_says_of_a_constant_reaches_the_scan(
                 "k", "CAST(at AS TIMESTAMP_LTZ) AS at", "day", "n"
             ).createOrReplaceTempView("u")
             monkeypatch.setattr(query, "leased_frame", spied)
-            for term in one_of(3, OPEN, request):
+            for term in one_of(8, OPEN, request):
                 wanted = answer(spark.sql(f"SELECT k FROM u WHERE {term}"))
                 assert (
                     answer(nyala.spark.sql(spark, f"SELECT k FROM t WHERE {term}", store=store)) == wanted

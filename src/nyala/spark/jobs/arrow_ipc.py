@@ -1,4 +1,4 @@
-"""Rows as bytes of Arrow's stream format, in which they go between driver and tasks in a column of binary."""
+"""Arrow tables as bytes of Arrow's stream format: between driver and tasks they travel in binary columns."""
 
 from __future__ import annotations
 

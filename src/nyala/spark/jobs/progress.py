@@ -1,11 +1,11 @@
-"""How far a long job of Spark's is, and a lease that lives as long as its driver.
+"""Progress lines of long Spark jobs, and leases that live as long as their driver.
 
-    with watching(spark, "load of t"):      every few seconds: load of t: 12 of 40 tasks done, 2 running
+    with watching(spark, "load of t"):      every two seconds: load of t: 12 of 40 tasks done, 2 running
         frame.collect()
 
-Shown on stderr when that is a terminal; in a notebook below its cell, as one line that changes; otherwise as records of
-the logger `nyala.spark` (level INFO): see `nyala.progress`.
-A Connect server reports by itself how far it is, to a handler of the session, about everything that the session runs.
+The lines go to stderr if that is a terminal, in a notebook to one line below its cell, else to the logger
+`nyala.spark` at level INFO (`nyala.presentation.progress`). A Connect server reports by itself, to a handler of the
+session, the progress of everything that the session runs.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _GROUP: Final = "spark.jobGroup.id"
 
 @contextlib.contextmanager
 def watching(spark: SparkSession, what: str, show: Callable[[str], None] | None = None) -> Iterator[None]:
-    """While the body runs jobs, say how many of their tasks are done. show: told each line; None: see the module."""
+    """Report how many tasks of the jobs in the body are done. show: receives each line; default: see the module."""
     lines = _Lines(what, show or shower("nyala.spark"))
     with _watching_classic(spark, lines) if is_classic(spark) else _watching_connect(spark, lines):
         yield
 
 
 class _Lines:
-    """One line for each new state of affairs."""
+    """Shows a line whenever it differs from the last one."""
 
     def __init__(self, what: str, show: Callable[[str], None]) -> None:
         self._what, self._show, self._last = what, show, ""
@@ -109,7 +109,7 @@ def _watching_connect(spark: Any, lines: _Lines) -> Iterator[None]:
 
 @contextlib.contextmanager
 def renewing(path: str, lease: str, ttl_s: float) -> Iterator[None]:
-    """Keep a lease alive while the body runs, also while its tasks wait for their turn."""
+    """Renew a lease while the body runs, also while its tasks wait to start."""
     stopped = threading.Event()
 
     def keep() -> None:

@@ -1,16 +1,16 @@
-"""Small frames of `nyala.spark.load` and `.upsert`: Spark's rows as Arrow in the driver, and one write of this process.
+"""Collects a small frame of `load` or `upsert` into the driver, which then writes it as one batch.
 
     a plan that Spark estimates at SMALL_BYTES or less, of rows that only become fewer
         │ toArrow: one job, no Python worker, no shuffle
         ▼
     Table.insert / .upsert      one atomic batch, like any other
 
-For some ten thousand rows a flush, a shuffle and tasks that write files take several times as long as the rows do.
+For some ten thousand rows a flush, a shuffle and tasks that write files take several times as long as this.
 
 Invariants
-    U1  Rows, results and errors are those of the large way; rows are numbered by partition and place.
-    U2  What the driver holds is bounded whatever the estimate says: of a partition at most ROWS_MAX rows come here, and
-        when one has more, nothing was written and the executors write all of it.
+    U1  Rows, results and errors are those of the way by executors; rows are numbered by partition and place.
+    U2  The driver holds at most ROWS_MAX rows of each partition, whatever the estimate says. If a partition has more,
+        the driver writes nothing and the executors write all of it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ PLACE_BITS: Final = 33
 def small_rows(df: DataFrame, what: str) -> pa.Table | None:
     """The rows of a small frame in the order of its partitions, with their numbers in the last column, ROW.
 
-    None: it is not small, or nobody knows. what: for who watches the job.
+    None: the frame is not small, or Spark does not say. what: the name of the job in its progress lines.
     """
     place = F.col(ROW).bitwiseAND((1 << PLACE_BITS) - 1)
     exact = arrow_schema(StructType([*df.schema.fields, StructField(ROW, LongType(), False)]))
-    # One row more of a partition than is allowed: then it was not small.
+    # At most one row more than allowed comes from each partition: then the frame was not small.
     bounded = df.withColumn(ROW, F.monotonically_increasing_id()).where(place <= ROWS_MAX)
-    # The plan that is looked at is the one that runs: Spark makes it once.
+    # Spark optimizes this plan once, for the estimate and for the job.
     if not looks_small(bounded, SMALL_BYTES):
         return None
     with watching(df.sparkSession, what):

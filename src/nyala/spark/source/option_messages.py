@@ -1,7 +1,7 @@
-"""The library's advice in the words of `format("nyala")`: options, and nothing that is an argument of Python's.
+"""Rewrites error messages of the library in the words of `.option(...)`.
 
-A message of the library's names its own arguments and methods. Each rule below is one sentence of its, or one
-argument, as a pattern; what no rule knows stays as it is. `nyala.cli.base` does the same for the command line.
+A message of the library names arguments and methods of Python. Each rule below is a pattern for one sentence or one
+argument; text that no rule matches stays as it is. `nyala.cli.base` does the same for the command line.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _RULES: Final = tuple(
 
 
 def in_options(message: str) -> str:
-    """The message with the words of `.option(…)` for what the library's own are."""
+    """The message with options instead of Python arguments."""
     for pattern, words in _RULES:
         message = pattern.sub(words, message)
     return message
 
 
 def rows_in_options(errors: pa.Table) -> pa.Table:
-    """The same for a table of failing rows."""
+    """The same for the messages of a table of failing rows."""
     messages = errors.column("message")
     for python, words in _ROW_RULES:
         messages = pc.replace_substring(messages, python, words)
@@ -63,7 +63,7 @@ def rows_in_options(errors: pa.Table) -> pa.Table:
 
 
 def without_places(errors: pa.Table) -> pa.Table:
-    """Failing rows whose messages name no other rows by places that their owner does not know."""
+    """Failing rows, without the places of rows in their messages: these count rows of a task, not of the DataFrame."""
     messages = pc.replace_substring_regex(errors.column("message"), _PLACES, r"\1")
     return errors.set_column(errors.schema.get_field_index("message"), "message", messages)
 

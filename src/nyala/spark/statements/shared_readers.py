@@ -1,15 +1,15 @@
-"""What the statements of a program share: an open reader of a store, and scans that were given to Spark already.
+"""Open readers of stores, and DataFrames of scans, that the statements of a program share.
 
     sql(…)  ── reading(path) ──►  the reader that the last statement left open; it catches up with the writer
-                                  (some system calls, where opening one reads the whole catalogue)
-            ── task_frame(…) ──►  the DataFrame of the same scan at the same moment, if there was one
+                                  by some system calls, where opening one reads the whole catalogue
+            ── task_frame(…) ──►  the DataFrame of the same scan at the same moment, if there is one
 
-Neither changes what a statement sees: a reader catches up at each snapshot, and a scan of one moment has one answer.
+A statement sees the same rows as without sharing: a reader catches up at each snapshot, and a scan of one moment has
+one answer.
 
 Invariants
-    M1  A reader that nobody used for IDLE_S is closed, and with it its lease: files are not kept for a statement that
-        never comes. One that is in use is not closed.
-    M2  A reader whose lease is gone from the store's folder is not used again: the folder was removed, or is another.
+    M1  A reader is closed when nobody has used it for IDLE_S, and its lease ends. A reader in use is not closed.
+    M2  A reader whose lease has gone from the store's folder is not used again: the folder was removed or replaced.
     M3  A frame is given again only while its lease lives, and its lease is renewed then.
 """
 
@@ -57,7 +57,7 @@ class _Reader:
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[Database]:
-    """The store at `path`, open for reading. Raises: as `nyala.connect`."""
+    """Open the store at `path` for reading. Raises: as `nyala.connect`."""
     reader = _taken(path)
     try:
         yield reader.database
@@ -90,7 +90,7 @@ def _taken(path: str) -> _Reader:
 
 
 def _usable(path: str) -> _Reader | None:
-    """The reader that is there; one that is of no use any more goes. With the lock held."""
+    """The open reader, if it is still valid; closes one that is not. The caller holds the lock."""
     reader = _readers.get(path)
     if reader is None or (reader.pid == os.getpid() and _is_kept(reader.database)):
         return reader
@@ -107,7 +107,7 @@ def _is_kept(database: Database) -> bool:
 
 
 def _tick(path: str, reader: _Reader, after_s: float) -> None:
-    """Look after the reader in some time, once (M1)."""
+    """Start a timer that closes the reader if it is idle then; one timer at a time (M1)."""
     if not reader.ticking:
         reader.ticking = True
         timer = threading.Timer(after_s, _close_if_idle, (path, reader))
@@ -130,7 +130,7 @@ def _close_if_idle(path: str, reader: _Reader) -> None:
 
 @atexit.register
 def close_readers() -> None:
-    """Close all that nobody is using."""
+    """Close all readers that are not in use."""
     with _lock:
         for path, reader in list(_readers.items()):
             if not reader.users and reader.pid == os.getpid():
