@@ -72,7 +72,7 @@ class App(Group):
         except click.ClickException as error:
             object.__setattr__(error, "message", bounded(error.message))
             raise
-        except (Error, Failure, OSError) as error:
+        except (Error, Failure, ImportError, OSError) as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 # The program that read the output has ended, as in `nyala table scan … | head`.
                 os._exit(0)

@@ -20,7 +20,6 @@ from nyala.cli.files import (
     STDIO,
     Format,
     compression_of,
-    duckdb_interrupts,
     duckdb_session,
     format_of,
     sql_name,
@@ -155,7 +154,6 @@ def _copy(
     batches: Iterator[pa.RecordBatch],
 ) -> None:
     """Write CSV or JSON by DuckDB. An error of the scan is raised as it is."""
-    import duckdb
     import pyarrow as pa
 
     failed: list[BaseException] = []
@@ -172,16 +170,16 @@ def _copy(
         sign = delimiter or ("\t" if ".tsv" in name.lower() else ",")
         options += ["HEADER true", f"DELIMITER {sql_text(sign)}"]
     columns = ", ".join(f"{_value(field, format)} AS {sql_name(field.name)}" for field in schema)
-    with duckdb_interrupts(), duckdb_session() as connection:
+    with duckdb_session(name) as connection:
         connection.register("rows", pa.RecordBatchReader.from_batches(schema, guarded()))
         try:
             connection.execute(
                 f"COPY (SELECT {columns} FROM rows) TO {sql_text(path)} ({', '.join(options)})"
             )
-        except duckdb.InterruptException:
+        except Exception as error:
+            if failed:
+                raise failed[0] from error
             raise
-        except duckdb.Error as error:
-            raise (failed[0] if failed else Failure(f"{name}: {error}", "FileError")) from error
 
 
 def _value(field: pa.Field, format: Format) -> str:

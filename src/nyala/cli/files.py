@@ -39,7 +39,6 @@ __all__ = [
     "Format",
     "Part",
     "compression_of",
-    "duckdb_interrupts",
     "duckdb_session",
     "find_files",
     "format_of",
@@ -188,13 +187,19 @@ def _files_in(path: str, given: str | None) -> list[str]:
 
 @contextmanager
 def _regular_file(path: str) -> Iterator[str]:
-    """Yield the path, or that of a temporary copy if it is stdin or a pipe."""
+    """Yield the path; a temporary copy of stdin or a pipe; a link to a file whose name is a pattern for DuckDB."""
     import shutil
     import sys
     import tempfile
 
     if os.path.isfile(path):
-        yield path
+        if not set("*?[") & set(path):
+            yield path
+            return
+        with tempfile.TemporaryDirectory(prefix="nyala-") as folder:
+            link = os.path.join(folder, "file")
+            os.symlink(os.path.abspath(path), link)
+            yield link
         return
     with tempfile.NamedTemporaryFile(prefix="nyala-") as copy:
         if path == STDIO:
@@ -244,7 +249,7 @@ def _read_parquet(file: DataFile, columns: Sequence[str] | None) -> Iterator[Par
                 done += batch.num_rows
                 yield Part(batch, numbers, done / meta.num_rows)
     except pa.ArrowInvalid as error:
-        raise _unreadable(file, error) from error
+        raise _unreadable(file.name, error) from error
 
 
 def _read_text(
@@ -256,7 +261,7 @@ def _read_text(
 ) -> Iterator[Part]:
     import numpy as np
 
-    with _reading(file) as connection:
+    with duckdb_session(file.name) as connection:
         total, rejected = None, np.empty(0, np.int64)
         if file.format == "csv":
             header, delimiter = _header(file, dialect)
@@ -267,6 +272,10 @@ def _read_text(
                 connection, file, dialect, f"{source}, store_rejects = true)"
             )
             source += ", ignore_errors = true)"
+            if (
+                len(header) == 1 and not dialect.nulls
+            ):  # DuckDB skips empty lines only where there are more columns
+                source = f"(FROM {source} WHERE {sql_name(header[0])} IS NOT NULL)"
             if bad:
                 yield Part(_no_rows(), rejected[:0], None, bad, len(rejected))
         else:
@@ -421,56 +430,39 @@ def sql_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def duckdb_session() -> Any:
-    """Return a DuckDB connection in memory: times in UTC, and one thread, so that rows keep their order."""
+@contextmanager
+def duckdb_session(name: str) -> Iterator[Any]:
+    """Yield a DuckDB connection in memory, with times in UTC, and one thread, so that rows keep their order.
+
+    DuckDB's errors become Failure with the file's name. Ctrl-C, which DuckDB reports as an error, is KeyboardInterrupt.
+    """
     from nyala.optional import need
 
-    connection = need("duckdb", "sql").connect()
-    connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false; SET threads = 1")
-    return connection
-
-
-@contextmanager
-def duckdb_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt for Ctrl-C during a statement, which DuckDB reports as an error of its own."""
-    import duckdb
-
-    try:
-        yield
-    except duckdb.InterruptException as error:
-        raise KeyboardInterrupt from error
-    except RuntimeError as error:
-        if "Query interrupted" in str(error):
-            raise KeyboardInterrupt from error
-        raise
-
-
-@contextmanager
-def _reading(file: DataFile) -> Iterator[Any]:
-    """Yield a DuckDB connection; its errors become Failure with the file's name."""
-    with duckdb_session() as connection, duckdb_interrupts():
-        import duckdb
-
+    duckdb = need("duckdb", "cli")
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false; SET threads = 1")
         try:
             yield connection
-        except duckdb.InterruptException:
-            raise
+        except duckdb.InterruptException as error:
+            raise KeyboardInterrupt from error
         except duckdb.Error as error:
-            raise _unreadable(file, error) from error
+            raise _unreadable(name, error) from error
+        except RuntimeError as error:
+            if "Query interrupted" in str(error):
+                raise KeyboardInterrupt from error
+            raise
 
 
-def _unreadable(file: DataFile, error: Exception) -> Failure:
+def _unreadable(name: str, error: Exception) -> Failure:
     """Return the error without the reader's own advice, such as names of options that only DuckDB has."""
     if "Error when sniffing" in str(error):
         advice = "check --delimiter, and look for a double quote that is never closed"
-        return Failure(
-            f"{file.name}: its rows do not have the columns of its first line; {advice}", "FileError"
-        )
+        return Failure(f"{name}: its rows do not have the columns of its first line; {advice}", "FileError")
     if "Parquet magic bytes not found" in str(error) or "Parquet file size is" in str(error):
-        return Failure(f"{file.name}: not a Parquet file, or it was cut off", "FileError")
+        return Failure(f"{name}: not a Parquet file, or it was cut off", "FileError")
     text = str(error).partition("Possible ")[0].removeprefix("Invalid Input Error: ")
     lines = [_short(line.strip(), _LINE_SHOWN_MAX * 2) for line in text.splitlines() if line.strip()]
-    return Failure(f"{file.name}: {'; '.join(lines[:4]).rstrip('. ')}", "FileError")
+    return Failure(f"{name}: {'; '.join(lines[:4]).rstrip('. ')}", "FileError")
 
 
 def _projection(file: DataFile, columns: Sequence[str] | None, names: Sequence[str]) -> list[str]:
@@ -577,17 +569,17 @@ def lines_of(file: DataFile, dialect: CsvDialect, rows: Sequence[int]) -> dict[i
 def _records(file: DataFile, dialect: CsvDialect) -> Iterator[tuple[int, int]]:
     """Yield the row number and the first line of each record, read by Python's csv module; 0 and 1 for the header.
 
-    An empty line has the row number of the row before it, unless the file has one column only.
+    An empty line has the row number of the row before it.
     """
     import csv
 
-    names, delimiter = _header(file, dialect)
+    delimiter = _header(file, dialect)[1]
     csv.field_size_limit(_LINE_MAX_BYTES)
     with _lines(file) as lines, contextlib.suppress(csv.Error):
         reader = csv.reader(lines, delimiter=delimiter)
         row, line = -1, 1
         for fields in reader:
-            row += bool(fields) or len(names) == 1
+            row += bool(fields)
             yield row, line
             line = reader.line_num + 1
 
@@ -619,11 +611,11 @@ def infer_schema(file: DataFile, dialect: CsvDialect, columns: Sequence[str] | N
         try:
             schema = pq.read_schema(file.path)
         except pa.ArrowInvalid as error:
-            raise _unreadable(file, error) from error
+            raise _unreadable(file.name, error) from error
         return pa.schema(
             [schema.field(name).remove_metadata() for name in _projection(file, columns, schema.names)]
         )
-    with _reading(file) as connection:
+    with duckdb_session(file.name) as connection:
         if file.format == "json":
             schema = _json_schema(connection, file)
         else:

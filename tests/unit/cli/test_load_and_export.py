@@ -440,6 +440,18 @@ def test_the_delimiter_is_found_in_the_header(run: Run, tmp_path: Path, sign: st
     assert rows(tmp_path / "s", "t") == [{"k": 1, "v": 2}, {"k": 3, "v": 4}]
 
 
+@pytest.mark.parametrize("name", ["a[1].csv", "what?.csv", "*.json", "it's.csv"])
+def test_a_file_whose_name_is_a_pattern_or_has_a_quote(run: Run, tmp_path: Path, name: str) -> None:
+    """DuckDB reads patterns as several files; errors name the file as the user does."""
+    file = csv(tmp_path, '{"k": 1}\n' if name.endswith("json") else "k\n1\n\n", name)
+    run("table", "load", tmp_path / "s", "t", file, "--create", "--key", "k")
+    run("table", "export", tmp_path / "s", "t", file, "--overwrite")
+    run("table", "load", tmp_path / "s", "t", file)
+    assert rows(tmp_path / "s", "t") == [{"k": 1}]
+    file.write_text('{"k": "x"}\n' if name.endswith("json") else "k\nx\n")
+    assert f"{file}, row 1" in run("table", "load", tmp_path / "s", "t", file, code=1).stderr
+
+
 def test_a_given_delimiter_wins(run: Run, tmp_path: Path) -> None:
     """The header has more commas than semicolons, and its one column name contains them."""
     file = csv(tmp_path, "k;a,b,c\n1;x\n")
@@ -621,7 +633,15 @@ def test_a_reader_that_ends_early_is_no_error(tmp_path: Path) -> None:
     "error", [RuntimeError("Query interrupted"), duckdb.InterruptException("INTERRUPT Error")]
 )
 def test_ctrl_c_while_duckdb_reads_is_no_error_of_the_file(error: Exception) -> None:
-    with pytest.raises(KeyboardInterrupt), cli_files.duckdb_interrupts():
+    with pytest.raises(KeyboardInterrupt), cli_files.duckdb_session("x.csv"):
         raise error
-    with pytest.raises(RuntimeError, match="other"), cli_files.duckdb_interrupts():
+    with pytest.raises(RuntimeError, match="other"), cli_files.duckdb_session("x.csv"):
         raise RuntimeError("other")
+
+
+def test_without_duckdb_the_way_to_get_it_is_said(
+    run: Run, numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    said = run("table", "load", numbers, "t", csv(tmp_path, "k\n1\n"), code=1).stderr
+    assert "pip install 'nyala[cli]'" in said and "Traceback" not in said
