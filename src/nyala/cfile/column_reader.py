@@ -32,7 +32,7 @@ from nyala.cfile.forms.column_block import ColumnBlock, Wanted, gathered
 from nyala.cfile.forms.number_set import NumberSet
 from nyala.cfile.forms.text import text_of
 from nyala.cfile.index.zone_map import Zone, zone_of
-from nyala.cfile.memory import pool
+from nyala.cfile.memory import pool, scratch
 from nyala.cfile.physical import narrow_decimal, narrowest, text_bytes
 from nyala.errors import CorruptionError
 from nyala.schema.arrow_values import is_sound
@@ -260,24 +260,23 @@ class ColumnReader:
         """
         assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
         wanted = self._wanted(test)
-        if among is None:
-            masks = [
-                block.filter(wanted, begin, end, None)
-                for block, begin, end in self._parts(lower, upper, access, stats)
-            ]
-            return masks[0] if len(masks) == 1 else np.concatenate(masks)
-        found = np.zeros(upper - lower, np.bool_)
         log2 = self._footer.rows_per_block_log2
-        for number in self._blocks_of(lower, upper):
-            begin, end = max(number << log2, lower), min((number + 1) << log2, upper)
-            part = among[begin - lower : end - lower]
-            if not part.any():
+        parts = {
+            number: (max(number << log2, lower) - lower, min((number + 1) << log2, upper) - lower)
+            for number in self._blocks_of(lower, upper)
+        }
+        needed = [n for n, (begin, end) in parts.items() if among is None or among[begin:end].any()]
+        blocks = dict(zip(needed, self._source.blocks(needed, access, stats), strict=True))
+        masks = []
+        for number, (begin, end) in parts.items():
+            if number not in blocks:
+                masks.append(np.zeros(end - begin, np.bool_))
                 continue
-            (block,) = self._source.blocks((number,), access, stats, lower, upper)
-            first = number << log2
-            mask = block.filter(wanted, begin - first, end - first, part)
-            np.logical_and(mask, part, out=found[begin - lower : end - lower])
-        return found
+            first, some = lower - (number << log2), None if among is None else among[begin:end]
+            mask = blocks[number].filter(wanted, first + begin, first + end, some)
+            masks.append(mask if some is None else np.logical_and(mask, some, out=mask))
+        # Not `np.concatenate` alone: the pages of its memory would be cleared for every window.
+        return masks[0] if len(masks) == 1 else np.concatenate(masks, out=scratch(np.bool_, upper - lower))
 
     def gather(
         self,
@@ -341,7 +340,7 @@ class ColumnReader:
         """(block, the rows of it) of these ordinals."""
         log2, numbers = self._footer.rows_per_block_log2, self._blocks_of(lower, upper)
         for number, block in zip(
-            numbers, self._source.blocks(numbers, access, stats, lower, upper), strict=True
+            numbers, self._source.blocks(numbers, access, stats), strict=True
         ):
             first = number << log2
             yield block, max(lower - first, 0), min(upper - first, block.row_count)

@@ -1,16 +1,20 @@
-"""The block cache: blocks in memory, least recently used first out, within a limit of bytes.
+"""The block cache: blocks in memory within a limit of bytes.
 
+    first    blocks that scans read, in the order of their arrival: an eighth of the limit at most. A block stays for the
+             columns and windows of its own scan, and goes. Its name is remembered
+    cheap    blocks that a look-up read, or that a scan read again after they had gone: least recently used first out.
+             They are decoded again at gigabytes a second
     costly   what was computed from several blocks: runs of changes, patches, encoded keys; dictionaries, which all
-             blocks of a column refer to
-    cheap    blocks, with or without patches: they are decoded again at gigabytes a second
+             blocks of a column refer to. Least recently used first out
 
-Cheap entries go first, until costly ones take more than seven eighths. Else a scan of more than the cache holds would
-evict both, and make the costly ones again each time.
+So one scan of a large table evicts nothing else, and a second one finds its blocks. Cheap entries go before costly ones,
+until costly ones take more than seven eighths. Else a scan of more than the cache holds would evict both, and make the
+costly ones again each time.
 
-A block that was evicted and is put in again belongs to more blocks than the cache holds. Read in turn, none of these
-would still be there at its next turn. So such a block is the next to go, unless somebody uses it before, and the blocks
-that are in the cache stay. Every eighth of these blocks counts as new all the same, for the blocks in the cache may not
-be used any more.
+A block that was evicted from `cheap` and is put in again belongs to more blocks than the cache holds. Read in turn, none
+of these would still be there at its next turn. So such a block is the next to go, unless somebody uses it before, and
+the blocks that are in the cache stay. Every eighth of these blocks counts as new all the same, for the blocks in the
+cache may not be used any more.
 
 A cached block owns its memory. An array cut out of one long read would keep the whole read alive, and the count of
 bytes would be wrong. A reader is named by a number of its own (`new_owner`), not by its path, so a path that is used
@@ -18,9 +22,9 @@ twice does not bring back another file's block.
 
 Thread-safety: any thread may call every method. Two threads that miss the same block both decode it; the second puts
 its result over the first's, which is equal.
-The cache also remembers which blocks scans read that it does not keep: see `source`.
-Source: M. Qureshi et al., "Adaptive insertion policies for high performance caching", 2007 (its bimodal insertion, here
-for blocks that are known to come again only). Kudu has a segmented LRU.
+Source: T. Johnson and D. Shasha, "2Q", 1994 (`first` and its names); M. Qureshi et al., "Adaptive insertion policies for
+high performance caching", 2007 (its bimodal insertion, here for blocks that are known to come again only). Kudu has a
+segmented LRU.
 """
 
 from __future__ import annotations
@@ -37,12 +41,15 @@ _owners: Final = itertools.count(1)
 _Entries: TypeAlias = "OrderedDict[tuple[int, Any], tuple[Any, int]]"
 # Of the limit: what costly entries may take while there are cheap ones.
 _COSTLY_SHARE: Final = 7 / 8
+_CHEAP, _COSTLY, _FIRST = range(3)
+_NONE: Final = object()
 
 # Names of things that were dropped, which are remembered; and of how many that come again one is taken for young.
 _DROPPED_MAX: Final = 1 << 14
 _YOUNG_EVERY: Final = 8
 
-# Names of blocks that a scan read.
+# Of the limit: what blocks may take that a scan read for the first time; and names of these that are remembered.
+_FIRST_SHARE: Final = 1 / 8
 _SCANNED_MAX: Final = 1 << 16
 
 # A dictionary entry, its key and the Python and C++ sides of an array; so that very many tiny blocks count.
@@ -60,84 +67,67 @@ class BlockCache:
     def __init__(self, limit_bytes: int) -> None:
         assert limit_bytes >= 0
         self._lock = threading.Lock()
-        # By costliness; the one used longest ago first.
-        self._entries: tuple[_Entries, _Entries] = (OrderedDict(), OrderedDict())
-        self._sizes_bytes = [0, 0]
+        # cheap, costly, first: the next to go stands first.
+        self._entries: tuple[_Entries, _Entries, _Entries] = (OrderedDict(), OrderedDict(), OrderedDict())
+        self._sizes_bytes = [0, 0, 0]
         self._limit_bytes = limit_bytes
         self._dropped: OrderedDict[tuple[int, Any], None] = OrderedDict()  # for want of room
         self._came_again = 0
-        self._scanned: OrderedDict[tuple[int, Any], None] = OrderedDict()  # by scans; the first to go first
+        self._scanned: OrderedDict[tuple[int, Any], None] = OrderedDict()  # out of `first`
         self._hits = 0
         self._misses = 0
 
     def get(self, owner: int, key: Any) -> Any | None:
         """What was put under the key, or None; counts a hit or a miss."""
-        name = (owner, key)
-        with self._lock:
-            for entries in self._entries:
-                entry = entries.get(name)
-                if entry is not None:
-                    self._hits += 1
-                    entries.move_to_end(name)
-                    return entry[0]
-            self._misses += 1
-            return None
+        return self.get_all([(owner, key)])[0]
 
     def get_all(self, names: Sequence[tuple[int, Any]]) -> list[Any | None]:
         """`get` of several (owner, key), at the cost of one wait for the lock."""
         found: list[Any | None] = []
-        cheap, costly = self._entries
         with self._lock:
             for name in names:
-                entries = cheap
-                entry = cheap.get(name)
-                if entry is None:
-                    entries, entry = costly, costly.get(name)
+                for kind in (_CHEAP, _COSTLY, _FIRST):
+                    entry = self._entries[kind].get(name)
+                    if entry is not None:
+                        if kind != _FIRST:
+                            self._entries[kind].move_to_end(name)
+                        break
                 if entry is None:
                     self._misses += 1
-                    found.append(None)
                 else:
                     self._hits += 1
-                    entries.move_to_end(name)
-                    found.append(entry[0])
+                found.append(None if entry is None else entry[0])
         return found
 
-    def put(self, owner: int, key: Any, value: Any, size_bytes: int, *, costly: bool = False) -> None:
+    def put(
+        self, owner: int, key: Any, value: Any, size_bytes: int, *, costly: bool = False, by_scan: bool = False
+    ) -> None:
         """Keep `value` as the youngest, or as the oldest (see the module); older ones go until all fit.
 
         Too large for the whole cache: not kept.
 
-        costly: whether it costs much more to make again than a block.
+        costly: whether it costs much more to make again than a block. by_scan: whether a scan read this block.
         """
         size_bytes += _ENTRY_OVERHEAD_BYTES
+        name = (owner, key)
         with self._lock:
-            self._drop((owner, key))
+            self._drop(name)
             if size_bytes > self._limit_bytes:
                 return
-            if (owner, key) in self._dropped:
-                del self._dropped[(owner, key)]
+            kind = _COSTLY if costly else _FIRST if by_scan and name not in self._scanned else _CHEAP
+            comes_again = self._dropped.pop(name, _NONE) is None
+            if comes_again:
                 self._came_again += 1
                 if self._came_again % _YOUNG_EVERY:
                     # Room is made before it comes, so that it is the next to go and not the one that goes.
                     self._shrink(size_bytes)
-                    self._entries[costly][(owner, key)] = (value, size_bytes)
-                    self._entries[costly].move_to_end((owner, key), last=False)
-                    self._sizes_bytes[costly] += size_bytes
+                    self._entries[kind][name] = (value, size_bytes)
+                    self._entries[kind].move_to_end(name, last=False)
+                    self._sizes_bytes[kind] += size_bytes
                     return
-            self._entries[costly][(owner, key)] = (value, size_bytes)
-            self._sizes_bytes[costly] += size_bytes
+            self._entries[kind][name] = (value, size_bytes)
+            self._sizes_bytes[kind] += size_bytes
             self._shrink()
-
-    def was_scanned(self, owner: int, key: Any) -> bool:
-        """Whether a scan read this block before."""
-        return (owner, key) in self._scanned
-
-    def note_scan(self, owner: int, key: Any) -> None:
-        """Remember that a scan read this block. The oldest of 65,536 names goes first."""
-        with self._lock:
-            self._scanned[owner, key] = None
-            if len(self._scanned) > _SCANNED_MAX:
-                self._scanned.popitem(last=False)
 
     def discard(self, owner: int, key: Any) -> None:
         """Forget what was put under the key, if anything was."""
@@ -185,26 +175,40 @@ class BlockCache:
             for size_bytes, entries in zip(self._sizes_bytes, self._entries, strict=True):
                 assert size_bytes == sum(size for _, size in entries.values())
             assert self.size_bytes <= self._limit_bytes
-            assert not self._entries[0].keys() & self._entries[1].keys()
+            cheap, costly, first = (entries.keys() for entries in self._entries)
+            assert not cheap & costly and not cheap & first and not costly & first
+            assert self._sizes_bytes[_FIRST] <= self._limit_bytes * _FIRST_SHARE
             assert len(self._dropped) <= _DROPPED_MAX and len(self._scanned) <= _SCANNED_MAX
             assert not any(entries.keys() & self._dropped.keys() for entries in self._entries)
 
-    def _drop(self, key: tuple[int, Any]) -> None:
-        for costly, entries in enumerate(self._entries):
-            entry = entries.pop(key, None)
+    def _drop(self, name: tuple[int, Any]) -> None:
+        for kind, entries in enumerate(self._entries):
+            entry = entries.pop(name, None)
             if entry is not None:
-                self._sizes_bytes[costly] -= entry[1]
+                self._sizes_bytes[kind] -= entry[1]
 
     def _shrink(self, more_bytes: int = 0) -> None:
         """Drop the oldest until the others, and so many bytes more, fit."""
-        cheap, costly = self._entries
+        cheap, costly, _ = self._entries
+        while self._sizes_bytes[_FIRST] > self._limit_bytes * _FIRST_SHARE:
+            self._pop(_FIRST, self._scanned, _SCANNED_MAX)
         while self.size_bytes + more_bytes > self._limit_bytes:
-            first = not cheap or self._sizes_bytes[1] > self._limit_bytes * _COSTLY_SHARE
-            name, (_, size) = (costly if first else cheap).popitem(last=False)
-            self._sizes_bytes[first] -= size
-            self._dropped[name] = None
-            if len(self._dropped) > _DROPPED_MAX:
-                self._dropped.popitem(last=False)
+            if cheap and self._sizes_bytes[_COSTLY] <= self._limit_bytes * _COSTLY_SHARE:
+                self._pop(_CHEAP, self._dropped, _DROPPED_MAX)
+            elif costly:
+                self._pop(_COSTLY, self._dropped, _DROPPED_MAX)
+            elif cheap:
+                self._pop(_CHEAP, self._dropped, _DROPPED_MAX)
+            else:
+                self._pop(_FIRST, self._scanned, _SCANNED_MAX)
+
+    def _pop(self, kind: int, names: OrderedDict[tuple[int, Any], None], names_max: int) -> None:
+        """Drop the oldest of a kind, and remember its name."""
+        name, (_, size_bytes) = self._entries[kind].popitem(last=False)
+        self._sizes_bytes[kind] -= size_bytes
+        names[name] = None
+        if len(names) > names_max:
+            names.popitem(last=False)
 
 
 _Made = TypeVar("_Made")

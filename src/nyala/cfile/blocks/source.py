@@ -103,19 +103,10 @@ class BlockSource:
         return data, offset
 
     def blocks(
-        self,
-        numbers: Sequence[int],
-        access: Access,
-        stats: ReadStats | None,
-        lower: int = 0,
-        upper: int | None = None,
+        self, numbers: Sequence[int], access: Access, stats: ReadStats | None
     ) -> list[ColumnBlock]:
-        """The blocks of these numbers, which ascend.
-
-        lower, upper: the ordinals that a scan reads of them; None: all of every block.
-        Raises: CorruptionError.
-        """
-        cache, upper = self.cache, self._footer.row_count if upper is None else upper
+        """The blocks of these numbers, which ascend. Raises: CorruptionError."""
+        cache = self.cache
         found: dict[int, ColumnBlock] = {}
         if cache is not None:
             kept = cache.get_all([self.name(number) for number in numbers])
@@ -127,47 +118,16 @@ class BlockSource:
         missing = [number for number in numbers if number not in found]
         if missing:
             words = self.dictionary(stats) if self._footer.dictionary_length else None
-            keep = self._kept(missing, access, lower, upper)
-            for number, block in self._decoded(missing, keep, stats):
+            for number, block in self._decoded(missing, access, stats):
                 found[number] = block
             del words  # by which these were decoded, whether the cache had room for it or not
-        if access is Access.SCAN and cache is not None:
-            self._let_go(numbers, lower, upper)
         return [found[number] for number in numbers]
 
-    def _kept(self, numbers: Sequence[int], access: Access, lower: int, upper: int) -> Collection[int]:
-        """Those of the blocks that the cache is to keep."""
-        if self.cache is None or access is Access.ONCE:
-            return ()
-        if access is Access.LOOKUP:
-            return set(numbers)
-        return {
-            number
-            for number in numbers
-            if not self._is_within(number, lower, upper) or self.cache.was_scanned(*self.name(number))
-        }
-
-    def _let_go(self, numbers: Sequence[int], lower: int, upper: int) -> None:
-        """A scan has read these blocks up to the ordinal `upper`: the first scan that comes to a block's end leaves
-        nothing of it in the cache."""
-        assert self.cache is not None
-        for number in numbers:
-            first = number << self._footer.rows_per_block_log2
-            if first + self._footer.block_rows(number) <= upper:
-                name = self.name(number)
-                if not self.cache.was_scanned(*name):
-                    self.cache.note_scan(*name)
-                    if first < lower:
-                        self.cache.discard(*name)
-
-    def _is_within(self, number: int, lower: int, upper: int) -> bool:
-        first = number << self._footer.rows_per_block_log2
-        return lower <= first and first + self._footer.block_rows(number) <= upper
-
     def _decoded(
-        self, numbers: Sequence[int], keep: Collection[int], stats: ReadStats | None
+        self, numbers: Sequence[int], access: Access, stats: ReadStats | None
     ) -> Iterator[tuple[int, ColumnBlock]]:
-        """Each of the blocks, read and decoded; of those to `keep` the cache gets what owns its memory."""
+        """Each of the blocks, read and decoded. The cache gets blocks that own their memory."""
+        cache = None if access is Access.ONCE else self.cache
         for run in self._coalesce(numbers):
             start = int(self._footer.block_offsets[run[0]])
             end = int(self._footer.block_offsets[run[-1]]) + int(self._footer.block_lengths[run[-1]])
@@ -180,11 +140,10 @@ class BlockSource:
                 offset = int(self._footer.block_offsets[number])
                 length = int(self._footer.block_lengths[number])
                 block = self.decode(data.slice(offset - start, length), number, offset)
-                if number in keep:
+                if cache is not None:
                     if len(run) > 1:  # or it would keep the bytes of its neighbours
                         block = block.owning()
-                    assert self.cache is not None
-                    self.cache.put(*self.name(number), block, block.nbytes)
+                    cache.put(*self.name(number), block, block.nbytes, by_scan=access is Access.SCAN)
                 yield number, block
 
     def _coalesce(self, numbers: Sequence[int]) -> list[list[int]]:

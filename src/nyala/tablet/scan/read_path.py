@@ -67,9 +67,9 @@ __all__ += [
 ]
 
 # Rows decoded and filtered at a time: blocks of all columns nest in it, and C time outweighs Python time.
-WINDOW_ROWS: Final = 1 << 17
+WINDOW_ROWS: Final = 1 << 18
 # Rows that are left out of the middle of a window: fewer cost less to read than another piece does.
-GAP_ROWS: Final = WINDOW_ROWS // 32
+GAP_ROWS: Final = 1 << 12
 # A scan of so few rows is over before another thread has begun with them.
 _INLINE_ROWS: Final = GAP_ROWS
 # A list of more keys than this is not looked up, nor one in a table with fewer rows than 32 for each key.
