@@ -339,9 +339,7 @@ class ColumnReader:
     ) -> Iterator[tuple[ColumnBlock, int, int]]:
         """(block, the rows of it) of these ordinals."""
         log2, numbers = self._footer.rows_per_block_log2, self._blocks_of(lower, upper)
-        for number, block in zip(
-            numbers, self._source.blocks(numbers, access, stats), strict=True
-        ):
+        for number, block in zip(numbers, self._source.blocks(numbers, access, stats), strict=True):
             first = number << log2
             yield block, max(lower - first, 0), min(upper - first, block.row_count)
 

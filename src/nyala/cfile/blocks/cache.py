@@ -1,30 +1,30 @@
 """The block cache: blocks in memory within a limit of bytes.
 
-    first    blocks that scans read, in the order of their arrival: an eighth of the limit at most. A block stays for the
-             columns and windows of its own scan, and goes. Its name is remembered
-    cheap    blocks that a look-up read, or that a scan read again after they had gone: least recently used first out.
-             They are decoded again at gigabytes a second
-    costly   what was computed from several blocks: runs of changes, patches, encoded keys; dictionaries, which all
-             blocks of a column refer to. Least recently used first out
+    first    blocks that scans read, in the order of their arrival: an eighth of the limit at most. A block
+             stays for the columns and windows of its own scan, and goes. Its name is remembered
+    cheap    blocks that a look-up read, or that a scan read again after they had gone: least recently used
+             first out. They are decoded again at gigabytes a second
+    costly   what was computed from several blocks: runs of changes, patches, encoded keys; dictionaries,
+             which all blocks of a column refer to. Least recently used first out
 
-So one scan of a large table evicts nothing else, and a second one finds its blocks. Cheap entries go before costly ones,
-until costly ones take more than seven eighths. Else a scan of more than the cache holds would evict both, and make the
-costly ones again each time.
+So one scan of a large table evicts nothing else, and a second one finds its blocks. Cheap entries go before
+costly ones, until costly ones take more than seven eighths. Else a scan of more than the cache holds would
+evict both, and make the costly ones again each time.
 
-A block that was evicted from `cheap` and is put in again belongs to more blocks than the cache holds. Read in turn, none
-of these would still be there at its next turn. So such a block is the next to go, unless somebody uses it before, and
-the blocks that are in the cache stay. Every eighth of these blocks counts as new all the same, for the blocks in the
-cache may not be used any more.
+A block that was evicted from `cheap` and is put in again belongs to more blocks than the cache holds. Read in
+turn, none of these would still be there at its next turn. So such a block is the next to go, unless somebody
+uses it before, and the blocks that are in the cache stay. Every eighth of these blocks counts as new all the
+same, for the blocks in the cache may not be used any more.
 
-A cached block owns its memory. An array cut out of one long read would keep the whole read alive, and the count of
-bytes would be wrong. A reader is named by a number of its own (`new_owner`), not by its path, so a path that is used
-twice does not bring back another file's block.
+A cached block owns its memory. An array cut out of one long read would keep the whole read alive, and the count
+of bytes would be wrong. A reader is named by a number of its own (`new_owner`), not by its path, so a path that
+is used twice does not bring back another file's block.
 
-Thread-safety: any thread may call every method. Two threads that miss the same block both decode it; the second puts
-its result over the first's, which is equal.
-Source: T. Johnson and D. Shasha, "2Q", 1994 (`first` and its names); M. Qureshi et al., "Adaptive insertion policies for
-high performance caching", 2007 (its bimodal insertion, here for blocks that are known to come again only). Kudu has a
-segmented LRU.
+Thread-safety: any thread may call every method. Two threads that miss the same block both decode it; the second
+puts its result over the first's, which is equal.
+Source: T. Johnson and D. Shasha, "2Q", 1994 (`first` and its names); M. Qureshi et al., "Adaptive insertion
+policies for high performance caching", 2007 (its bimodal insertion, here for blocks that are known to come again
+only). Kudu has a segmented LRU.
 """
 
 from __future__ import annotations
@@ -100,7 +100,14 @@ class BlockCache:
         return found
 
     def put(
-        self, owner: int, key: Any, value: Any, size_bytes: int, *, costly: bool = False, by_scan: bool = False
+        self,
+        owner: int,
+        key: Any,
+        value: Any,
+        size_bytes: int,
+        *,
+        costly: bool = False,
+        by_scan: bool = False,
     ) -> None:
         """Keep `value` as the youngest, or as the oldest (see the module); older ones go until all fit.
 
@@ -115,8 +122,7 @@ class BlockCache:
             if size_bytes > self._limit_bytes:
                 return
             kind = _COSTLY if costly else _FIRST if by_scan and name not in self._scanned else _CHEAP
-            comes_again = self._dropped.pop(name, _NONE) is None
-            if comes_again:
+            if kind != _FIRST and self._dropped.pop(name, _NONE) is None:
                 self._came_again += 1
                 if self._came_again % _YOUNG_EVERY:
                     # Room is made before it comes, so that it is the next to go and not the one that goes.

@@ -4,20 +4,17 @@
 
 What the cache keeps depends on how a block is accessed:
 
-    LOOKUP    at once
-    SCAN      from the second scan on, so that a table that is read through once leaves nothing behind; a block of
-              which a scan reads a part only stays until the scan has read its last part
-    ONCE      never
+    LOOKUP    it is kept at once
+    SCAN      it is kept while its scan may need it, and from the second scan on as long as others: see `cache`
+    ONCE      it is not kept
 
 Trust and threads: as `reader`.
-Source: the second rule is that of 2Q (T. Johnson, D. Shasha, "2Q: A Low Overhead High Performance Buffer Management
-Replacement Algorithm", 1994).
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -102,9 +99,7 @@ class BlockSource:
             stats.blocks_read += 1
         return data, offset
 
-    def blocks(
-        self, numbers: Sequence[int], access: Access, stats: ReadStats | None
-    ) -> list[ColumnBlock]:
+    def blocks(self, numbers: Sequence[int], access: Access, stats: ReadStats | None) -> list[ColumnBlock]:
         """The blocks of these numbers, which ascend. Raises: CorruptionError."""
         cache = self.cache
         found: dict[int, ColumnBlock] = {}
