@@ -1,7 +1,8 @@
 """The block cache: blocks in memory within a limit of bytes.
 
-    first    blocks that scans read, in the order of their arrival: an eighth of the limit at most. A block
-             stays for the columns and windows of its own scan, and goes. Its name is remembered
+    first    blocks that scans read, in the order of their arrival: a 32nd of the limit at most, since memory
+             that is soon used again costs no page faults. A block stays for the columns of its window, and
+             goes. Its name is remembered
     cheap    blocks that a look-up read, or that a scan read again after they had gone: least recently used
              first out. They are decoded again at gigabytes a second
     costly   what was computed from several blocks: runs of changes, patches, encoded keys; dictionaries,
@@ -48,8 +49,9 @@ _NONE: Final = object()
 _DROPPED_MAX: Final = 1 << 14
 _YOUNG_EVERY: Final = 8
 
-# Of the limit: what blocks may take that a scan read for the first time; and names of these that are remembered.
-_FIRST_SHARE: Final = 1 / 8
+# Of the limit: what blocks may take that a scan read for the first time. And how many of their names are
+# remembered.
+_FIRST_SHARE: Final = 1 / 32
 _SCANNED_MAX: Final = 1 << 16
 
 # A dictionary entry, its key and the Python and C++ sides of an array; so that very many tiny blocks count.
