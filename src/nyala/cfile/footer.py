@@ -89,6 +89,13 @@ class ColumnFooter(LazyValues):
         assert self.text_sizes is not None
         return np.append(0, np.cumsum(self.text_sizes, dtype=np.int64))
 
+    @lazy_value
+    def _block_borders(self) -> npt.NDArray[np.int64]:
+        """The first ordinal of each block, and the row count."""
+        borders = np.arange(self.block_count + 1, dtype=np.int64) << self.rows_per_block_log2
+        borders[-1] = self.row_count
+        return borders
+
     @property
     def text_bytes(self) -> int:
         """Bytes of text, decoded; 0 of a fixed width."""
@@ -103,8 +110,7 @@ class ColumnFooter(LazyValues):
 
     def text_before(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """About how many bytes of text come before these ordinals, as if all values of a block were equally long."""
-        borders = np.minimum(np.arange(self.block_count + 1) << self.rows_per_block_log2, self.row_count)
-        before: npt.NDArray[np.float64] = np.interp(ordinals, borders, self._text_ends)
+        before: npt.NDArray[np.float64] = np.interp(ordinals, self._block_borders, self._text_ends)
         return before
 
     def bytes_before(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

@@ -103,7 +103,9 @@ class Fitting:
     def rows(self, lower: int, upper: int, window_rows: int) -> int:
         """The row count of the windows that the rows [lower, upper) are to be read in: `window_rows`, halved until each
         fits. All of these rows are in one window of `window_rows`."""
-        largest = self._largest(lower, upper, window_rows)
+        whole = np.array([lower, upper])
+        largest = self._per_row * (upper - lower)
+        largest += sum(float(reader.decoded_bytes(whole)[0]) for reader in self._text)
         if largest <= self._limit_bytes:
             return window_rows
         blocks = [reader.block_bytes_max(lower, upper) for reader in self._readers]
