@@ -322,8 +322,9 @@ class ColumnReader:
 
         Raises: CorruptionError, also for what is no value of the type.
         """
-        assert 0 <= ordinal < self.row_count
-        log2 = self._footer.rows_per_block_log2
+        footer = self._footer
+        assert 0 <= ordinal < footer.row_count
+        log2 = footer.rows_per_block_log2
         number = ordinal >> log2
         block = self._source.kept(number)
         if block is None:
@@ -331,7 +332,7 @@ class ColumnReader:
         try:
             return block.value(ordinal - (number << log2))
         except CorruptionError as error:
-            offset = int(self._footer.block_offsets[number])
+            offset = int(footer.block_offsets[number])
             raise CorruptionError(error.reason, self._source.path, offset) from error.__cause__
 
     def _parts(

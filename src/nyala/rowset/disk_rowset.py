@@ -254,7 +254,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
     def row(self, columns: Sequence[ColumnSchema], snapshot: int, rowid: int) -> list[Any]:
         """One row at `snapshot`, as Python values. Raises: CorruptionError, also for what is no value of its type."""
-        changed = self.changes.touched.intersection(column.id for column in columns)
+        touched = self.changes.touched
+        changed = touched.intersection(column.id for column in columns) if touched else ()
         cells = self.changes.cells(rowid, changed, snapshot) if changed else {}
         found = []
         for column in columns:

@@ -81,25 +81,24 @@ class BlockCache:
 
     def get(self, owner: int, key: Any) -> Any | None:
         """What was put under the key, or None; counts a hit or a miss."""
-        return self.get_all([(owner, key)])[0]
+        with self._lock:
+            return self._found((owner, key))
 
     def get_all(self, names: Sequence[tuple[int, Any]]) -> list[Any | None]:
         """`get` of several (owner, key), at the cost of one wait for the lock."""
-        found: list[Any | None] = []
         with self._lock:
-            for name in names:
-                for kind in (_CHEAP, _COSTLY, _FIRST):
-                    entry = self._entries[kind].get(name)
-                    if entry is not None:
-                        if kind != _FIRST:
-                            self._entries[kind].move_to_end(name)
-                        break
-                if entry is None:
-                    self._misses += 1
-                else:
-                    self._hits += 1
-                found.append(None if entry is None else entry[0])
-        return found
+            return [self._found(name) for name in names]
+
+    def _found(self, name: tuple[int, Any]) -> Any | None:
+        for kind, entries in enumerate(self._entries):
+            entry = entries.get(name)
+            if entry is not None:
+                self._hits += 1
+                if kind != _FIRST:
+                    entries.move_to_end(name)
+                return entry[0]
+        self._misses += 1
+        return None
 
     def put(
         self,

@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from nyala.cfile import format
 from nyala.cfile.blocks.block import decode_block
-from nyala.cfile.blocks.cache import BlockCache
 from nyala.cfile.blocks.read_stats import Access, ReadStats
 from nyala.cfile.column import BASE, ColumnPlace
 from nyala.cfile.encoding import PLAIN
@@ -69,25 +68,23 @@ class BlockSource:
 
     def __init__(self, reader: CFileReader, footer: ColumnFooter, place: ColumnPlace) -> None:
         self._reader = reader
+        self.cache: Final = reader._cache
+        self._owner: Final = reader._owner
+        self._offset: Final = place.offset
         self._footer = footer
-        self._place = place
         self._dictionary = _Dictionary()
 
     @property
     def path(self) -> str:
         return self._reader.path
 
-    @property
-    def cache(self) -> BlockCache | None:
-        return self._reader._cache
-
     def name(self, block: int) -> tuple[int, tuple[int, int]]:
         """(owner, name) of a block in the cache; no other column of the file has its place."""
-        return self._reader._owner, (self._place.offset, block)
+        return self._owner, (self._offset, block)
 
     def kept(self, number: int) -> ColumnBlock | None:
         """The block, if the cache has it."""
-        return None if self.cache is None else self.cache.get(*self.name(number))
+        return None if self.cache is None else self.cache.get(self._owner, (self._offset, number))
 
     def read(self, block: int, stats: ReadStats | None = None) -> tuple[pa.Buffer, int]:
         """The bytes of one block from the file, past the cache, and where they lie."""
