@@ -9,8 +9,6 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).parents[2]
-# To be divided.
-LARGE = {"src/nyala/cli"}
 
 
 def test_imports_point_downwards() -> None:
@@ -32,7 +30,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_folders_are_small() -> None:
-    """A folder has at most 15 modules, besides `__init__.py`."""
+    """A folder has at most 16 modules, besides `__init__.py`: as many as a reader can overlook."""
     folders = {path.parent for path in (ROOT / "src").rglob("*.py")}
     counts = {str(folder.relative_to(ROOT)): len(list(folder.glob("[!_]*.py"))) for folder in folders}
-    assert {name for name, count in counts.items() if count > 15} <= LARGE, counts
+    assert {name: count for name, count in counts.items() if count > 16} == {}
