@@ -324,8 +324,9 @@ DICTIONARY_BYTES_MAX: Final = 2 << 20
 # A block that compression makes no smaller than this share of itself is stored as it is (Kudu's
 # --min_compression_ratio): decompressing would cost more than reading the rest.
 COMPRESSION_RATIO_MAX: Final = 0.9
-# One pread for neighbouring blocks, up to this: more would only delay the first block.
-COALESCED_READ_BYTES_MAX: Final = 8 << 20
+# One pread for neighbouring blocks, up to this. Each is copied out of it for the cache, which costs more than a call
+# for large blocks.
+COALESCED_READ_BYTES_MAX: Final = 128 << 10
 
 BLOOM_BLOCK_BYTES: Final = 32
 # 16 bits a key let about 1 absent key in 800 through; halving that would cost 2 bits more per key in memory. 8 let 1 in

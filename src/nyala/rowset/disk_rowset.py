@@ -201,15 +201,19 @@ class DiskRowSet(RowSetVersion, LazyValues):
         if reader is None:
             default = test.mask(default_array(column, 1, "read"))
             mask = np.repeat(default, upper - lower)
+            mask = mask if among is None else mask & among
         elif reader.type == column.type:
             mask = reader.filter(test, lower, upper, among, access=access, stats=stats)
         else:
             mask = test.mask(self._base(column, lower, upper, stats, None, access))
+            mask = mask if among is None else mask & among
         patch = self._patch(column, snapshot, lower, upper, stats, access)
         if patch is not None:
             _count(stats, len(patch))
             mask[patch.positions] = test.mask(patch.values)
-        return mask if among is None else np.logical_and(mask, among, out=mask)
+            if among is not None:
+                np.logical_and(mask, among, out=mask)
+        return mask
 
     def gather(
         self,
