@@ -28,7 +28,7 @@ from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
 from nyala.cfile.errors import SummaryError
 from nyala.cfile.footer import ColumnFooter
-from nyala.cfile.forms.column_block import ColumnBlock, Wanted, gathered
+from nyala.cfile.forms.column_block import ColumnBlock, Wanted, decoded, gathered
 from nyala.cfile.forms.number_set import NumberSet
 from nyala.cfile.forms.text import text_of
 from nyala.cfile.index.zone_map import Zone, zone_of
@@ -233,9 +233,8 @@ class ColumnReader:
         if lower == upper:
             return pa.nulls(0, wanted)
         cheap = self.cheap_type if self.has_dictionary else wanted
-        parts = [
-            block.decode(begin, end, cheap) for block, begin, end in self._parts(lower, upper, access, stats)
-        ]
+        blocks, *ranges = zip(*self._parts(lower, upper, access, stats), strict=True)
+        parts = decoded(blocks, list(zip(*ranges, strict=True)), cheap)
         if len(parts) == 1 and 2 * len(parts[0]) < min(self.rows_per_block, self.row_count):
             return pa.concat_arrays(
                 [self._joined(parts, wanted)], memory_pool=pool()

@@ -8,7 +8,7 @@ smaller than a faster one to be taken. `fastest` picks one:
     cost  candidate            for                         smaller by  size from
     0     plain                numbers                                 the type's width
     1     for                  integers, dates, decimals   1.25        statistics of four blocks
-    2     rle                  bool, integers, dates       1.25        the sample, if its runs have 2 rows or more
+    2     rle                  bool, integers, dates       2           the sample, if its runs have 2 rows or more
     3     alp                  floats                      1.25        the sample
     4     bitshuffle           numbers                     1.25        the sample
     5     plain, compressed    everything                  1.25        the sample, by LZ4 or what the schema asks for

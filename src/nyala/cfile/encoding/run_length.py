@@ -37,6 +37,7 @@ _TYPES: Final = frozenset(
     )
 )
 _END_BYTES: Final = 8  # of a run's end, in memory
+_SIZE_FACTOR: Final = 2.0  # short runs take five to ten times as long to decode as a frame of reference
 _RUN_ROWS_MIN: Final = 2  # rows of a run, on average, for which `auto` considers runs
 _LENGTH_DTYPES: Final[dict[int, np.dtype[Any]]] = {
     width: np.dtype(f"<u{width}") for width in format.RLE_LENGTH_WIDTHS
@@ -81,7 +82,7 @@ class RunLength(Encoding):
         sample = column.sample
         if sample is None or len(sample) < _RUN_ROWS_MIN * len(pc.run_end_encode(sample).values):
             return ()
-        return self.sampled(column, column.compression, 2)
+        return self.sampled(column, column.compression, 2, _SIZE_FACTOR)
 
     def header(self, form: Physical, data: bytes) -> format.Layout | None:
         return format.RLE_HEADER

@@ -114,6 +114,13 @@ class ColumnBlock(abc.ABC):
         """`gather` of several blocks of this class, in one array or in more."""
         return [block.gather(of, type) for block, of in zip(blocks, rows, strict=True)]
 
+    @classmethod
+    def decode_all(
+        cls, blocks: Sequence[ColumnBlock], ranges: Sequence[tuple[int, int]], type: pa.DataType
+    ) -> list[pa.Array]:
+        """`decode` of [lower, upper) of several blocks of this class, in one array or in more."""
+        return [block.decode(*rows, type) for block, rows in zip(blocks, ranges, strict=True)]
+
     def value(self, row: int) -> Any:
         """One row as the Python value that Arrow gives for it. Raises: CorruptionError for what is no value."""
         return python_at(self.decode(row, row + 1, _ANY), 0)
@@ -211,6 +218,16 @@ class NullableBlock(ColumnBlock):
 
     def owning(self) -> NullableBlock:
         return NullableBlock(self._values.owning(), self._validity.owning())
+
+
+def decoded(
+    blocks: Sequence[ColumnBlock], ranges: Sequence[tuple[int, int]], type: pa.DataType
+) -> list[pa.Array]:
+    """`ColumnBlock.decode` of several blocks of one column, in one array or in more."""
+    kind = blocks[0].__class__
+    if all(block.__class__ is kind for block in blocks):
+        return kind.decode_all(blocks, ranges, type)
+    return [block.decode(*rows, type) for block, rows in zip(blocks, ranges, strict=True)]
 
 
 def gathered(blocks: Sequence[ColumnBlock], rows: Sequence[Rows], type: pa.DataType) -> list[pa.Array]:

@@ -145,29 +145,34 @@ cdef void _count_bits() noexcept:
 _count_bits()
 
 
+# Of 64 rows: fewer are found one by one.
+cdef enum:
+    SPARSE = 16
+
+
 cdef Py_ssize_t _places(const uint8_t* mask, Py_ssize_t n, int64_t row, int64_t* out) noexcept nogil:
     """The rows from `row` on that are in the mask, of 1 and 0; returns how many. Writes up to n numbers, whatever they are.
     """
-    cdef Py_ssize_t i = 0, j, found = 0
-    cdef uint64_t eight, any
+    cdef Py_ssize_t i = 0, j, k, found = 0
+    cdef uint64_t eight, bits
     cdef const uint8_t* places
-    cdef uint8_t byte
-    while i + 8 <= n:
-        if i % 64 == 0 and i + 64 <= n:  # whether there is any is asked of many: of few nobody could foretell it
-            any = 0
+    while i + 64 <= n:
+        bits = 0
+        for j in range(8):
+            memcpy(&eight, mask + i + 8 * j, 8)
+            bits |= ((eight * <uint64_t>0x0102040810204080) >> 56) << (8 * j)  # the lowest bit of each byte
+        if _ones(bits) < SPARSE:
+            while bits:
+                out[found] = row + i + _lowest(bits)
+                found += 1
+                bits &= bits - 1
+        else:
             for j in range(8):
-                memcpy(&eight, mask + i + 8 * j, 8)
-                any |= eight
-            if not any:
-                i += 64
-                continue
-        memcpy(&eight, mask + i, 8)
-        byte = (eight * <uint64_t>0x0102040810204080) >> 56  # the lowest bit of each byte
-        places = _set_bits[byte]
-        for j in range(8):  # found + 8 <= i + 8 <= n
-            out[found + j] = row + i + places[j]
-        found += _bit_count[byte]
-        i += 8
+                places = _set_bits[(bits >> (8 * j)) & 0xFF]
+                for k in range(8):  # found + 8 <= i + 8 * (j + 1) <= n
+                    out[found + k] = row + i + 8 * j + places[k]
+                found += _bit_count[(bits >> (8 * j)) & 0xFF]
+        i += 64
     while i < n:
         out[found] = row + i
         found += mask[i] & 1
