@@ -326,7 +326,7 @@ DICTIONARY_BYTES_MAX: Final = 2 << 20
 COMPRESSION_RATIO_MAX: Final = 0.9
 # One pread for neighbouring blocks, up to this. Each is copied out of it for the cache, which costs more than a call
 # for large blocks.
-COALESCED_READ_BYTES_MAX: Final = 128 << 10
+COALESCED_READ_BYTES_MAX: Final = 160 << 10
 
 BLOOM_BLOCK_BYTES: Final = 32
 # 16 bits a key let about 1 absent key in 800 through; halving that would cost 2 bits more per key in memory. 8 let 1 in
