@@ -103,9 +103,9 @@ def test_a_list_of_keys_gives_the_rows_that_a_scan_gives(
 @pytest.mark.usefixtures("always")
 def test_a_token_of_a_part_gives_the_listed_rows_of_that_part(db: nyala.Database) -> None:
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
-    table.insert({"k": range(300_000), "v": range(300_000)})
+    table.insert({"k": range(600_000), "v": range(600_000)})
     db.flush()
-    listed = [5, 131_071, 131_072, 299_999, 300_000]
+    listed = [5, 262_143, 262_144, 599_999, 600_000]
     scan = table.scan(where=nyala.col("k").isin(listed))
     tokens = [token.data for token in scan._tokens_in_pieces(4)]
     found = [row["k"] for token in tokens for batch in read_token(token) for row in batch.to_pylist()]

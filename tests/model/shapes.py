@@ -202,7 +202,7 @@ def tiny(yes: bool = True) -> Iterator[None]:
             sizes = {"segment_size_bytes": 2000}
             stack.enter_context(mock.patch.dict(LogWriter.__init__.__kwdefaults__, sizes))
             usual = spec.ChangeSpec.__init__.__defaults__
-            assert usual is not None and usual[-2:] == (1 << 17, SLICE_VERSIONS)
+            assert usual is not None and usual[-2:] == (1 << 18, SLICE_VERSIONS)
             stack.enter_context(
                 mock.patch.object(spec.ChangeSpec.__init__, "__defaults__", (*usual[:-2], 4, 3))
             )
