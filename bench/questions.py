@@ -20,7 +20,7 @@ Source = Callable[[], tuple[float, list[Any]]]
 def in_turns(sources: Mapping[str, Source], repeats: int, what: str) -> Taken:
     """Ask in turns, after a round that does not count, in which the answers are compared with that over Parquet.
 
-    `warm`, a reader that stays open, is asked before that as often as it takes to keep what it ever will.
+    `warm`, a reader that stays open, runs the query before that until its cache does not change any more.
     """
     names = list(sources)
     for _ in range(SCANS_UNTIL_KEPT if "warm" in sources else 0):

@@ -243,7 +243,7 @@ class Memo:
     ) -> _Made:
         """What `make` gives, as (value, bytes), for this name and state, which say all that the value depends on.
 
-        make: is told whether the value will be kept. costly: as in `BlockCache.put`.
+        make: receives whether the value will be kept. costly: as in `BlockCache.put`.
         Two threads that ask at once both work it out.
         """
         if self._cache is None or not self._was_asked(name, state):
