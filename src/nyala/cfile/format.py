@@ -309,7 +309,7 @@ COMPRESSION_ZSTD: Final = 5
 
 # Below about 1 MB a block costs more time in Python than in C (measured), so this is larger than Kudu's
 # 256 KiB. Blocks that carry the value index are small: a look-up by key decodes one of them whole.
-BLOCK_SIZE_BYTES_DEFAULT: Final = 1 << 20
+BLOCK_SIZE_BYTES_DEFAULT: Final = 2 << 20
 KEY_BLOCK_SIZE_BYTES_DEFAULT: Final = 64 << 10
 BLOCK_SIZE_BYTES_MIN: Final = 512  # Kudu raises smaller ones to this, and so do we
 BLOCK_SIZE_BYTES_MAX: Final = 16 << 20  # Kudu's --max_cfile_block_size

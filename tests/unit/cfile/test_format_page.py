@@ -132,7 +132,7 @@ NUMBERS = [
     ("BLOCK_ALIGNMENT_BYTES", "at a multiple of 16 bytes"),
     ("ROWS_PER_BLOCK_LOG2_MAX", "at most 1,048,576 (2^20)"),
     ("BLOCK_VALUES_BYTES_MAX", "before compression; at most 67,108,864"),
-    ("BLOCK_SIZE_BYTES_DEFAULT", "1,048,576\nbytes unless the schema says otherwise"),
+    ("BLOCK_SIZE_BYTES_DEFAULT", "2,097,152\nbytes unless the schema says otherwise"),
     ("KEY_BLOCK_SIZE_BYTES_DEFAULT", "65,536 for a column with first keys"),
     ("BLOCK_SIZE_BYTES_MIN", "512 bytes at the least"),
     ("BLOCK_SIZE_BYTES_MAX", "16,777,216 at the most"),

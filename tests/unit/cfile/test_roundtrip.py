@@ -176,7 +176,7 @@ def test_what_lies_under_a_null_does_not_get_to_disk(files: MemoryFiles) -> None
 
 def test_plain_values_are_not_copied(files: MemoryFiles) -> None:
     """A plain column would cost a copy more than reading its bytes, and unaligned buffers upset other engines."""
-    array = pa.array(np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 400_000))
+    array = pa.array(np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 800_000))
     column = written(files, array, "int64", "plain", "none")
     assert column.block_count == 4
     pools = [pa.default_memory_pool(), pool()]

@@ -265,7 +265,7 @@ def test_scattered_rows_do_not_hold_all_their_blocks_at_once(
     monkeypatch.setattr(BlockSource, "blocks", noting)
     keys = {"k": range(0, 500, 9)}
     found = db["cells"].get_many(keys)
-    assert max(at_once) <= SHARE / 1_000_000, "blocks of 1 MB"
+    assert max(at_once) <= SHARE / 1_000_000, "blocks of at least 1 MB"
     with nyala.connect(store, read_only=True) as roomy:
         assert found.equals(roomy["cells"].get_many(keys))
         assert max(at_once) > 10
