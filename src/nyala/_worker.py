@@ -9,7 +9,7 @@ the job's files, and the store's next open removes them.
 
 Ctrl-C is for the parent and ignored here. The process has a low priority, and on Linux the system ends it first when
 memory is short. It never reads the catalogue or the log: a job names the files to read.
-Source: design §3, "Compaction is a function from files to files".
+Source: docs/design/compaction.md, "Files to files".
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@
     ├── ReadOnlyError                        open the store for writing
     └── StorageError (OSError)               the file system failed or refused; the message says what to do
 
-Source: shared contract, "Errors". Every message says what, where and what to do.
+Source: docs/how-to/errors.md. Every message says what, where and what to do.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ def _storage_error(
     return StorageError(message, path=path, errno=errno, outcome=outcome)
 
 
-# Row error codes: the words in the column `code` of `.errors`. Part of the public contract.
+# Row error codes: the words in the column `code` of `.errors`. docs/how-to/errors.md lists them.
 ALREADY_PRESENT: Final = "already-present"
 NOT_FOUND: Final = "not-found"
 NO_PARTITION: Final = "no-partition"

@@ -1,4 +1,4 @@
-"""Bad input: each mistake is the error that the contract names, says what, where and what to do, and changes
+"""Bad input: each mistake is the error that docs/how-to/errors.md names, says what, where and what to do, and changes
 nothing."""
 
 # ruff: noqa: E501  (the cases are a table)

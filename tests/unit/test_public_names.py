@@ -108,7 +108,7 @@ def test_each_public_signature_is_typed() -> None:
     assert untyped == []
 
 
-def test_the_error_tree_is_the_one_that_the_contract_draws() -> None:
+def test_the_error_tree_is_as_documented() -> None:
     """`except ValueError` around a schema, `except KeyError` around a name, `except OSError` around a disk: each
     catches what it should."""
     tree = {

@@ -11,7 +11,7 @@
 Each call is checked on its own line, after those before it; nothing is changed before the block ends. Leaving it by an
 exception changes nothing. It takes milliseconds, whatever the table holds: no row is touched.
 
-Source: shared contract, "Change the table"; the specification's "Schema Alterations".
+Source: docs/how-to/changing-a-table.md; Kudu schema design, "Schema Alterations".
 """
 
 from __future__ import annotations

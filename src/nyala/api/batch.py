@@ -12,7 +12,7 @@ one sees what an earlier one of the same batch did.
 Inside the block the same thread cannot write in another way, by `table.insert(…)` or a second batch: such a write
 would be committed at once, whatever becomes of the batch. It raises `InvalidArgumentError`.
 
-Source: shared contract, "Write"; design §1.3.
+Source: docs/design/writes-and-batches.md, "Resolving a batch in closed form".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     for batch in feed.to_reader(): ...        in bounded memory
     last = feed.until                         the next call begins where this one ended
 
-Source: shared contract, "History".
+Source: docs/how-to/change-feed.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     db = nyala.connect("store")                     this process is its writer
     db = nyala.connect("store", read_only=True)     any number of processes, while a writer works
 
-Source: shared contract, "Open".
+Source: docs/how-to/settings.md.
 """
 
 from __future__ import annotations

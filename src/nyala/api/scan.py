@@ -11,7 +11,7 @@ Scan tokens carry one tablet's part of a scan to another process, or machine, th
 snapshot, schema, files with their offsets, predicate, and what the tablet has in memory as Arrow; whoever
 holds one needs neither the catalogue nor the log.
 
-Source: shared contract, "Read"; design §3 "A scan token carries all that a remote reader needs".
+Source: docs/how-to/expressions.md; docs/design/processes-and-locks.md, "Scan tokens".
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _Made = TypeVar("_Made")
 
-# A scan that nobody reads for this long gives back its files (shared contract, "Read").
+# A scan that nobody reads for this long gives back its files.
 UNREAD_LIMIT_S: Final = 15 * 60.0
 
 

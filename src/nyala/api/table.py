@@ -8,7 +8,7 @@ Every call of a write method is one atomic batch with one timestamp, whatever it
 `pyarrow.RecordBatchReader` is taken batch by batch, in bounded memory: then each record batch is an atomic
 batch of its own.
 
-Source: shared contract, "Write" and "Read".
+Source: docs/how-to/data-in-and-out.md; docs/how-to/expressions.md.
 """
 
 from __future__ import annotations

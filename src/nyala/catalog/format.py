@@ -12,7 +12,7 @@ Checksums (SQLite does not notice a flipped bit in its pages):
     C3  Every row of `sums` carries the catalogue's version, and is written by every transaction. So a page
         that SQLite wrote and the disk lost is noticed too.
 
-Source: design §3 (metadata), docs/format/catalog.md.
+Source: docs/format/catalog.md; docs/design/log-and-recovery.md, "The catalogue is a SQLite database".
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ Invariants
 The clocks of machines that share a store must agree much better than an expiry is long.
 Left out: a crash in the middle of `write_atomic` may leave a `.tmp` file of some 100 bytes here, half written; one that
 is whole goes as its lease would.
-Source: design §6, P1 and P2.
+Source: docs/design/rules.md, P1 and P2.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ Invariants
 
 Left out: which files are written when, and what may be dropped (`nyala.tablet`); files staged by running
 jobs.
-Source: design §3 (metadata) and §6, R2, P2, T1.
+Source: docs/design/log-and-recovery.md, "The catalogue is a SQLite database"; docs/design/rules.md, R2, P2 and T1.
 """
 
 from __future__ import annotations

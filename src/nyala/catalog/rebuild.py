@@ -8,7 +8,7 @@
 What is not: a value that was changed, a row that was lost, or one that came. Then count and sum say otherwise, and
 which of the two is right nobody knows.
 
-Source: design §3 (a CRC for every row, a count and a sum for every table); C1 to C3 of `catalog.format`.
+Source: docs/design/log-and-recovery.md, "The catalogue is a SQLite database"; C1 to C3 of `catalog.format`.
 """
 
 from __future__ import annotations

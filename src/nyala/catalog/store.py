@@ -19,7 +19,8 @@ Invariants
         the file, the connection is to a copy in memory (`memory_copy`).
 
 The writer must hold the store's lock; a Catalog may be used from any thread, one call at a time inside.
-Source: design §3 (metadata), §6 P1, T1; SQLite's documents on WAL mode and on how to corrupt a database.
+Source: docs/design/log-and-recovery.md, "The catalogue is a SQLite database"; docs/design/rules.md, P1 and T1;
+SQLite's documents on WAL mode and on how to corrupt a database.
 """
 
 from __future__ import annotations

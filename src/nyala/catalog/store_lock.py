@@ -7,7 +7,7 @@ lock is given back, empty.
 
 flock belongs to the open file, not to the process: a second lock in one process is refused too. A second `connect`
 therefore shares the store that is open (`nyala.api.open_store`).
-Source: design §1 (5) and §3, "One process holds the writer's lock".
+Source: docs/design/processes-and-locks.md, "One writer, and commits of others".
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ halves to the second half.
 
 A plane is unpacked by as many whole-vector shifts as numbers share a byte, at memory speed in NumPy. The size is that
 of any bit packing. Packing whole bytes only (8, 16, 32 bits) decodes about as fast, but takes half as much again in
-TPC-H's lineitem (decision 0013).
+TPC-H's lineitem (docs/design/column-files-and-encodings.md, "Frame of reference and bit-planes").
 
 Source: the vertical layout of D. Lemire and L. Boytsov, "Decoding billions of integers per second", 2015, with vectors
 as long as the block.

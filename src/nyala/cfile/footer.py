@@ -340,7 +340,8 @@ def key_stretch_log2(encoding: Encoding, form: Physical) -> int:
     """How long the stretches of rows may be, as a power of two, of which a rowset stores only the first encoded key.
     Look-ups make the other keys of the columns of the composite key, one of which this is. 0: all keys are stored.
 
-    Stretches are shorter for text, whose keys take longer to make than two or three numbers do: docs/decisions/0054.
+    Stretches are shorter for text, whose keys take longer to make than two or three numbers do:
+    docs/design/keys-and-look-ups.md, "Sparse keys".
     """
     if form.kind == BYTES:
         return format.SPARSE_TEXT_KEY_ROWS_LOG2

@@ -12,7 +12,7 @@ keep Kudu's numbers where Kudu has the thing, so that a dump reads familiar.
 Flags come in two kinds. An *incompatible* bit changes the meaning of bytes that an old reader would read: one
 that a reader does not know makes it refuse. A *compatible* bit only announces something that may be ignored.
 
-Source: Kudu `cfile.proto` and docs/design-docs/cfile.md for the idea; the bytes are our own.
+Source: Kudu column file design and its `cfile.proto` for the idea; the bytes are our own.
 """
 
 from __future__ import annotations
@@ -186,7 +186,8 @@ PREFIX_HEADER: Final = Layout(
     ("zero", "3s"),
 )
 # A restart point every 16 values: of 4, 8, 16 and 32 near the smallest both before LZ4, which likes large groups,
-# and after it, which likes small ones; decoding takes all alike (docs/decisions/0013-encodings.md).
+# and after it, which likes small ones; decoding takes all alike (docs/design/column-files-and-encodings.md, "Prefix
+# groups").
 PREFIX_GROUP_ROWS_LOG2: Final = 4
 PREFIX_GROUP_ROWS_LOG2_MAX: Final = 20
 
@@ -319,7 +320,7 @@ ROWS_PER_BLOCK_LOG2_MAX: Final = 20
 # a block of text of 16 MiB with one 64 KiB cell too many stay far below it.
 BLOCK_VALUES_BYTES_MAX: Final = 64 << 20
 # A dictionary is read whole for the first value that is wanted of the column, and to make text of codes costs more
-# the less of it the processor's cache holds: docs/decisions/0059.
+# the less of it the processor's cache holds: docs/design/column-files-and-encodings.md, "Dictionaries of up to 2 MiB".
 DICTIONARY_BYTES_MAX: Final = 2 << 20
 # A block that compression makes no smaller than this share of itself is stored as it is (Kudu's
 # --min_compression_ratio): decompressing would cost more than reading the rest.

@@ -25,7 +25,7 @@ Invariants
 
 click and DuckDB are the extra `cli`. Without click there is one sentence, and `--version`.
 Left out: the shell, `perf loadgen`, `serve`.
-Source: shared contract, "Command line".
+Source: docs/how-to/command-line.md.
 """
 
 from __future__ import annotations

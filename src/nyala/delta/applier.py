@@ -10,10 +10,10 @@ is left to do is one patch of the base.
 
 Invariants
     D4  For one cell no UNDO is newer than any REDO: rolling forward after rolling back is right.
-    D5  Runs of one kind follow one another in time without overlap (design R4).
+    D5  Runs of one kind follow one another in time without overlap (rule R4).
 
 Cost: one pass over the changes of the range and one copy of the base; no copy where nothing applies.
-Source: Kudu docs/design-docs/tablet.md, "Historical MVCC in DiskRowSets".
+Source: Kudu tablet design, "Historical MVCC in DiskRowSets".
 """
 
 from __future__ import annotations

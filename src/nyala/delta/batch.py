@@ -7,7 +7,8 @@
                     [16,31) -> tablet 2's store     column when somebody reads it
                     ...
 
-Source: shared design, section 3, "Arrow and NumPy throughout": calls are O(columns + tablets), never the product.
+Source: docs/design/writes-and-batches.md, "Cost is counted in calls": calls are O(columns + tablets), never the
+product.
 """
 
 from __future__ import annotations

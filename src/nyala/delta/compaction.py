@@ -15,7 +15,7 @@
 Pure but for `merge_delta_files`, which is a function from files to a file: it reads immutable inputs and writes a
 new, synced output; its caller installs it.
 Left out: choosing what to compact (`compaction.policy`).
-Source: Kudu docs/design-docs/tablet.md, "Types of Delta Compaction"; the example is its "Historical MVCC in
+Source: Kudu tablet design, "Types of Delta Compaction"; the example is its "Historical MVCC in
 DiskRowSets", where "Before Tx 2: SET row=1" means val=1.
 """
 

@@ -16,7 +16,7 @@ Invariants
         job writes its files before the moment of its commit is known.
 
 Files are immutable; a DeltaFile may be used from any thread.
-Format: docs/format/delta.md. Source: Kudu delta files (facts 3.6); departure: columns, not change lists per row.
+Format: docs/format/delta.md. Source: docs/design/kudu.md, "Delta files"; departure: columns, not change lists per row.
 """
 
 from __future__ import annotations

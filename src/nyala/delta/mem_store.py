@@ -21,12 +21,12 @@ Invariants
     M3  Every state that was ever published is a prefix of the appends: a reader sees whole appends only.
     M4  What a reader sees of the records with timestamp <= T does not change once T is published: later
         appends have later timestamps, and readers cut by timestamp.
-    M5  (rowid, timestamp) is unique per column (design W4).
+    M5  (rowid, timestamp) is unique per column (rule W4).
 
 Threads: `append` is called by one thread at a time (it holds the database's commit lock); everything else from any
 thread at any time, without a lock: the state is one immutable tuple in one attribute, replaced as a whole, and what
 nodes cache is recomputable, so two readers at worst build the same run twice.
-Source: Kudu docs/design-docs/tablet.md, "Handling mutations against on-disk files" (there a concurrent B-tree).
+Source: Kudu tablet design, "Handling mutations against on-disk files" (there a concurrent B-tree).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ Invariants of a run
 
 A run and its arrays are never changed after they were made; any thread may read them.
 Left out: which runs matter to a snapshot (the stores know their timestamp range) and patching (`applier`).
-Source: Kudu docs/design-docs/tablet.md, "MVCC Mutations in MemRowSet" to "Summary of delta file processing".
+Source: Kudu tablet design, "MVCC Mutations in MemRowSet" to "Summary of delta file processing".
 Departure: Kudu keeps row-wise change lists; a scan of three columns there decodes the changes of all.
 """
 

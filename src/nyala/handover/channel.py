@@ -32,7 +32,7 @@ Invariants
 This module speaks to the system itself (sockets and, for a folder whose path is longer than a socket's address
 may be, a symbolic link to it in the temporary folder, for the moment of binding or connecting).
 Left out: file systems without Unix sockets (`start` raises; commits of other processes wait for the lock then).
-Source: design §3, "One process holds the writer's lock; others hand it their commits".
+Source: docs/design/processes-and-locks.md, "One writer, and commits of others".
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Invariants
         the lock then: a commit is done once (H1), what begins or ends a load may be done twice.
     H3  Staged files are only read; they are removed after the commit, or when their time to live is over (P3).
 
-Source: design §3, "One process holds the writer's lock; others hand it their commits".
+Source: docs/design/processes-and-locks.md, "One writer, and commits of others".
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ polars hands over "dynamic" predicates too, a hint from a top-N above, which it 
 a conjunct is left out.
 
 Text goes to polars as Arrow views, which polars takes as they are: see `text_views`.
-Source: ecosystem notes, interchange; polars' `register_io_source`; on dynamic predicates, DuckDB's
+Source: docs/design/sql-and-polars.md, "Polars"; polars' `register_io_source`; on dynamic predicates, DuckDB's
 polars_io.py.
 """
 

@@ -16,7 +16,7 @@ Invariants
     K5  The bytes of a *prefix* of the columns (`encode_prefix`) begin the bytes of exactly the keys that have
         these values there.
 Left out: NULL, bool, float and double, which no key holds; ranges of keys (`nyala.keys.key_range`).
-Source: Kudu facts §1.
+Source: docs/design/kudu.md, "Key encoding".
 """
 
 from __future__ import annotations

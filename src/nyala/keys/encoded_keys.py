@@ -17,7 +17,7 @@ Invariants
     K3  Immutable: nothing changes the bytes behind a vector after it was made; slices share them.
 
 Any thread may read; nothing writes.
-Source: design, "Keys"; Kudu facts §1.
+Source: docs/design/keys-and-look-ups.md, "Keys as integers"; docs/design/kudu.md, "Key encoding".
 """
 
 from __future__ import annotations

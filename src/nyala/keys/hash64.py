@@ -8,7 +8,7 @@ it: never change it. (Buckets of hash partitioning come from another function, `
     1..7 bytes left over:         h ^= they, little-endian; h *= M
     h ^= h >> 47; h *= M; h ^= h >> 47
 
-Source: Kudu facts §2.2 and its golden vectors (there it is the bucket hash).
+Source: docs/design/kudu.md, "Hash buckets", with Kudu's test vectors (in Kudu it is the bucket hash).
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@
 The range is a necessary condition: every row that satisfies the predicates has its key in it; not every key
 in it satisfies them (above: all metrics between x and y).
 
-Source: Kudu facts §2.4, step 2. Departures: bounds are byte prefixes, not whole keys padded with minima, so
-one rule (`successor`) stands for Kudu's increment of a key; a lower bound that is exclusive is stepped to the
-next value.
+Source: docs/design/kudu.md, "Partition pruning". Departures: bounds are byte prefixes, not whole keys padded with
+minima, so one rule (`successor`) stands for Kudu's increment of a key; a lower bound that is exclusive is stepped to
+the next value.
 """
 
 from __future__ import annotations

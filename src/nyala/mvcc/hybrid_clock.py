@@ -1,14 +1,14 @@
 """The clock that gives every batch its timestamp: close to the wall clock, never twice, never backwards.
 
 Invariants
-    C1  next() is greater than every timestamp given before it, and than the `latest` that it began with (design T1).
+    C1  next() is greater than every timestamp given before it, and than the `latest` that it began with (rule T1).
     C2  A wall clock that is behind `latest`, by however much, does not stop writes: the logical part counts on until
         the wall clock has caught up. So a store that was written under a wrong clock stays writable.
     C3  A wall clock that jumps ahead by more than a day while the store is open is not believed. The monotonic clock
         is the evidence: it also counts the time that the machine slept.
 
 Called under the commit lock of the database; not thread-safe by itself, except `now_us`.
-Source: Kudu facts §4.1 (HybridTime), KUDU-2906 (C3). Left out: the error bound of several machines, as one writes.
+Source: docs/design/kudu.md, "Clock". Left out: the error bound of several machines, as one writes.
 """
 
 from __future__ import annotations

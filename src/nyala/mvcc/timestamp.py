@@ -11,7 +11,8 @@ It is kept in a signed 64-bit integer (Arrow's and NumPy's int64), so the last m
 A datetime names a whole microsecond; it stands for the *end* of that microsecond, so that the time at which a
 write was acknowledged includes the write.
 
-Source: design, "Timestamps are HybridTime"; Kudu facts §4.1. Departure from Kudu: a snapshot at T sees T itself.
+Source: docs/design/snapshots-and-history.md, "Timestamps and clock"; docs/design/kudu.md, "Clock". Departure from
+Kudu: a snapshot at T sees T itself.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     readers see up to here   writers resolve keys against this
 
 Timestamps are given, logged and applied under one lock, so both marks only ever move up, in order, and a
-snapshot is one number: it sees every batch with timestamp <= T (design §6, W1 and T2).
+snapshot is one number: it sees every batch with timestamp <= T (rules W1 and T2).
 
 Invariants
     M1  published <= applied.

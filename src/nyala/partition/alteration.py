@@ -4,7 +4,7 @@
     add_range      (2016, 2017)                 one partition more for each combination of buckets
     find_range     (2014, 2015)                 the one with just these bounds, to be dropped
 
-Source: Kudu schema design, "Range Partition Management"; Kudu facts §8.
+Source: Kudu schema design, "Range Partition Management"; docs/design/kudu.md, "Schema alteration".
 """
 
 from __future__ import annotations

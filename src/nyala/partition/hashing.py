@@ -18,7 +18,8 @@ So Spark computes a row's bucket natively: `pmod(hash(columns), buckets)`, after
 Rows on disk lie where this function put them: never change it; another one gets another name in the catalogue.
 
 Left out: NULL, bool, float, double: no key column holds them.
-Source: Spark's `Murmur3Hash` expression and `Murmur3_x86_32.hashUnsafeBytes`; design, "The hash of hash partitioning".
+Source: Spark's `Murmur3Hash` expression and `Murmur3_x86_32.hashUnsafeBytes`; docs/design/spark.md, "What Spark
+offers a Python data source".
 """
 
 from __future__ import annotations

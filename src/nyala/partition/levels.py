@@ -10,7 +10,7 @@ The invariants T1 to T4 stand in `nyala.partition.model`; here they are checked 
 layers above need of this package besides (`Router`, `describe`, the model) can be imported from here too.
 
 Left out: hash levels of a single range (Kudu 1.17). Adding and dropping ranges: `nyala.partition.alteration`.
-Source: Kudu schema design, "Partitioning"; Kudu facts §2.1, §2.3.
+Source: Kudu schema design, "Partitioning"; docs/design/kudu.md, "Partitions and their bounds".
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Invariants
         ascending.
     T4  A range bound is a whole encoded key over the range columns; None is unbounded.
 
-Source: Kudu facts §2.1, §2.3.
+Source: docs/design/kudu.md, "Partitions and their bounds".
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ by the stretches of range keys that its columns' constraints leave (one per comb
 
 Invariant T5: a partition is dropped only if no row in it can satisfy all constraints. Keeping one too many costs
 time only: lists whose combinations pass a cap are not enumerated.
-Source: Kudu facts §2.4. Departure: IN lists on range columns prune the ranges between their values as well.
+Source: docs/design/kudu.md, "Partition pruning". Departure: IN lists on range columns prune the ranges between their
+values as well.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ A *range key* is the key encoding of the range columns alone (`nyala.keys.codec`
                             its turn:  (1, None, 3) -> (1, None, 4)     (1, 127, 127) -> (2, None, None)
 
 Left out: nothing of Kudu's rules but bounds whose ranges have hash levels of their own.
-Source: Kudu facts §2.3. Departure: an unset decimal is at its own minimum, -(10^p - 1), not at that of its
-integer, so that it compares equal to that minimum written out.
+Source: docs/design/kudu.md, "Partitions and their bounds". Departure: an unset decimal is at its own minimum, -(10^p
+- 1), not at that of its integer, so that it compares equal to that minimum written out.
 """
 
 from __future__ import annotations

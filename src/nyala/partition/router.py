@@ -9,7 +9,7 @@
     partitions' ranges  [a, c) and [f, None)      -1     yes       -1        yes
 
 Invariant T1: a region lies in at most one range, for ranges are disjoint.
-Source: Kudu facts §2.2, §2.3.
+Source: docs/design/kudu.md, "Hash buckets" and "Partitions and their bounds".
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ All of it a window of rows or records at a time (`cfile.memory.windows`): a chec
 memory of one window, its bloom filter and the footers.
 
 Left out: what takes several rowsets to see (a key that lives twice), and the table's partitions: `tablet.check`.
-Source: design §6 (R2, R4, R5); ecosystem, reliability list, line 23.
+Source: docs/design/rules.md, R2, R4 and R5; docs/reliability.md.
 """
 
 from __future__ import annotations

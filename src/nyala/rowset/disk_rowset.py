@@ -12,7 +12,7 @@ Invariants
         apply says otherwise.
 
 Threads: any thread may read; `deltas.append` by the holder of the commit lock.
-Source: Kudu docs/design-docs/tablet.md, "Historical MVCC in DiskRowSets" to "Summary of delta file processing".
+Source: Kudu tablet design, "Historical MVCC in DiskRowSets" to "Summary of delta file processing".
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ is read once is not kept twice: the joined array replaces its parts.
 
 Visibility. A row is there from its insertion's timestamp on, as far as LIVENESS does not say otherwise. A key has at
 most one row here: if it is dead, inserting the key again is a REINSERT of that row, a change like an UPDATE of all
-columns (design R5).
+columns (rule R5).
 
 Invariants
     R1  Rowids are the order of arrival and never change.
@@ -27,7 +27,8 @@ Invariants
 Threads: `insert`, and appending to `deltas`, by one thread at a time, which holds the database's commit lock; all
 else from any thread, without a lock: the state is one immutable tuple in one attribute, replaced as a whole.
 Left out: history older than the ancient history mark (nothing is dropped before or by a flush).
-Source: Kudu docs/design-docs/tablet.md, "MVCC Mutations in MemRowSet"; facts 4.3, 5.3. Departure: no B-tree of rows.
+Source: Kudu tablet design, "MVCC Mutations in MemRowSet"; docs/design/kudu.md, "Rows in a MemRowSet". Departure: no
+B-tree of rows.
 """
 
 from __future__ import annotations
@@ -291,7 +292,7 @@ class MemRowSet:
                     here, dead or alive (R2).
         batch:      columns by column id, key columns among them. One that is missing reads as its read default.
         timestamps: of the insertion, one for all or one each.
-        Caller:     holds the commit lock, and has checked everything: nothing fails here (design W3).
+        Caller:     holds the commit lock, and has checked everything: nothing fails here (rule W3).
         Cost:       O(1) NumPy calls and no Arrow call, whatever the number of columns; every 64 small inserts a
                     join of them, every 4,096 keys a merge of keys.
         """

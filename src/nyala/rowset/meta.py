@@ -22,7 +22,7 @@ class RowSetMeta(LazyValues):
     """A rowset's base file and bounds.
 
     key_min, key_max: canonical bytes of the least and greatest key, both inclusive; dead rows count too.
-    deltas_durable:   every change of its rows up to this timestamp is on disk (design R2).
+    deltas_durable:   every change of its rows up to this timestamp is on disk (rule R2).
     path:             relative to the store's folder in the catalogue; as it was opened or written elsewhere.
     file_id:          of the base file (see `nyala.cfile.format.FILE_ID_BYTES`).
     columns:          where the footers lie; a column added later has none here.

@@ -10,7 +10,7 @@
 Rowids stay what they were, so nothing else of the rowset changes. What an older file still has of such columns is
 dead weight until the rowset is merged; a part of which every column was rewritten again goes at once.
 
-Source: Kudu docs/design-docs/tablet.md, "Major REDO delta compaction". Departure: Kudu has a file per column.
+Source: Kudu tablet design, "Types of Delta Compaction". Departure: Kudu has a file per column.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ Invariants
     T1  Bounds are inclusive on both sides.
     T2  A rowset is a candidate for a key iff key_min <= key <= key_max.
 
-Source: Kudu facts 5.7. Departure: no interval tree; one wide rowset at the low end makes all others before the key
-candidates for the comparison, which costs nanoseconds each.
+Source: docs/design/kudu.md, "Rowset tree". Departure: no interval tree; one wide rowset at the low end makes all
+others before the key candidates for the comparison, which costs nanoseconds each.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ open files; only the newest DeltaMemStore grows, at its end, with timestamps tha
 
 Invariants
     X2  For each column, stores follow one another in time: undo, redo, frozen, deltas, each with later
-        timestamps than the one before (D4). REDO stores do so as a whole (design R4); UNDO files need not: a
+        timestamps than the one before (D4). REDO stores do so as a whole (rule R4); UNDO files need not: a
         major delta compaction of some columns makes one while changes of the others, of the same time, stay REDO.
     X4  A column without a place in the base file was added after it was written: its base is its read default.
 
 Immutable; any thread may use it. Left out: what rows come to at a snapshot, and where a key is: `disk_rowset`.
-Source: Kudu docs/design-docs/tablet.md, "Historical MVCC in DiskRowSets" to "Summary of delta file processing".
+Source: Kudu tablet design, "Historical MVCC in DiskRowSets" to "Summary of delta file processing".
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def write_rowset(
     """Write the image's rows as the rowset `rowset_id`, into `directory` of the store in the folder `root`.
 
     name:           of the files, without suffix; by itself the rowset's id.
-    deltas_durable: the moment of the image (design R2): later changes of its rows are not in these files.
+    deltas_durable: the moment of the image (rule R2): later changes of its rows are not in these files.
     Raises: StorageError; then no file of it is left, or one that nothing names and the next open removes.
     """
     count = image.row_count

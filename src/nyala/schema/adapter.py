@@ -15,7 +15,7 @@ Invariants
     A2  `adapt` to a narrower type is right for every value that the column had while it had that type. Others turn into
         something of that type: they stand in rows that are not there at the moment that is read, which nobody sees.
 
-Source: Kudu docs/design-docs/schema-change.md, which leaves type changes to "type adapters".
+Source: Kudu schema changes, "Handling varying schemas at read time", which leaves type changes to "type adapters".
 """
 
 from __future__ import annotations

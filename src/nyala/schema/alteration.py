@@ -15,8 +15,8 @@ Invariants
     A1  The type of a column only widens, and NOT NULL only becomes nullable: whatever was stored is a value of what
         the column is now.
 
-Source: Kudu schema design, "Schema Alterations" and "Known Limitations"; Kudu facts §8. Departure: widening and NOT
-NULL to nullable, which Kudu has not.
+Source: Kudu schema design, "Schema Alterations" and "Known Limitations"; docs/design/kudu.md, "Schema alteration".
+Departure: widening and NOT NULL to nullable, which Kudu has not.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ Three forms of one value, and who uses which:
 
 Left out: unsigned integers, 16-bit floats, times of day, durations and nested types; `parse_type` says which
 type to use instead.
-Source: Kudu schema design, "Column Design"; the decimal's widths from its "Performance considerations".
+Source: Kudu schema design, "Column Design" and "Decimal Type" (the decimal's widths).
 """
 
 from __future__ import annotations

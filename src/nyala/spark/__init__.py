@@ -25,7 +25,7 @@ Where each runs matters more here than anywhere else in Nyala:
 No filter is ever taken from Spark (`pushFilters`): up to and including Spark 4.3 a filter pushed for one use
 of a DataFrame is applied to all its other uses, which gives wrong rows. The option `where` is the safe way.
 
-Source: shared contract, "Spark"; measurements and traps in the Spark data source study, sections 1 to 2.
+Source: docs/how-to/spark.md; docs/design/spark.md, "What Spark offers a Python data source".
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ Invariants
     F4  Spark estimates the size of a scan by tasks as if its rows were in Parquet files, so
         `spark.sql.autoBroadcastJoinThreshold` means what it means there.
 
-Source: the Spark data source study, 2.1 to 2.3; docs/decisions/0027, 0065.
+Source: docs/design/spark.md, "Rows travel as arrays".
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@
 DuckDB parses, plans and joins; Nyala reads. What DuckDB pushes into a table's scan, partitions, key bounds, zone maps
 and column choice work on as they do for `table.scan(columns=…, where=…)`.
 
-Source: shared contract, `db.sql`; decision 0014.
+Source: docs/how-to/sql.md; docs/design/sql-and-polars.md, "DuckDB plans, Nyala reads".
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ a block that it is decoding. DuckDB refuses to close there, and what the stateme
 the collector nothing is closed, and no stream of a cursor ends. A cursor that is left keeps what its statement reads.
 
 Cost: a call for each of Python's collections, from the first statement on.
-Source: Python, `gc.callbacks`; decision 0014.
+Source: Python, `gc.callbacks`; docs/design/sql-and-polars.md, "A private, locked DuckDB".
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ DuckDB 2.0.0 answers "the rows of a that have no partner in b" (`a LEFT JOIN (â€
 as if b were not filtered, where b is no table of its own: the rule that makes an anti join of it takes all filters with
 it that it meets on the way. A DuckDB that is wrong there goes without the rule, ours and one that a scan is given to.
 
-Source: shared contract, `db.sql`; DuckDB, "Securing DuckDB".
+Source: docs/how-to/sql.md; DuckDB, "Securing DuckDB".
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ SETTINGS: Final = {
 
 
 MEMORY_BYTES_MIN: Final = 512_000_000
-"""So much DuckDB may always take: with less it fails at sorts of rows of some hundred bytes (decision 0039)."""
+"""So much DuckDB may always take: with less it fails at sorts of rows of some hundred bytes
+(docs/design/sql-and-polars.md)."""
 _SESSIONS_MAX: Final = 32
 _RULE: Final = "outer_join_simplification"
 # 0 has no partner, as what is grouped has no NULL: one row.

@@ -1,6 +1,6 @@
 """What DuckDB says against a statement, as errors of ours: its sentence and position stay.
 
-Source: shared contract, "Errors".
+Source: docs/how-to/errors.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Like a scan, a result is a question at one moment: nothing is read before rows a
 statement again and gives the same answer (unless the statement itself asks for chance or the time of day), and it can
 be read when the snapshot is closed, not when the store is. `fetchone` and `fetchmany` walk through one run.
 
-Source: shared contract, `db.sql`; Python's DB-API for the fetch methods.
+Source: docs/how-to/sql.md; Python's DB-API for the fetch methods.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Invariants
 Predicates that DuckDB makes while it runs (from joins, top-N) it does not offer to Python sources. For joins of tables
 in one statement of ours `sql.partners` says which values one source hands over matter to another.
 
-Source: decision 0014; ecosystem notes, source protocol of DuckDB 2.0.
+Source: docs/design/sql-and-polars.md, "DuckDB plans, Nyala reads" and "Which predicates a scan takes".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What may be asked: one SELECT (WITH, FROM, VALUES, DESCRIBE, SUMMARIZE and SHOW are such), and which tables it names.
 
-Source: shared contract, `db.sql`.
+Source: docs/how-to/sql.md.
 """
 
 from __future__ import annotations

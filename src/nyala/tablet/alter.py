@@ -19,7 +19,8 @@ Invariants
     L4  The rows of a dropped range go with their past. Who reads an earlier moment and needs them is told so
         (`history.check_dropped`).
 
-Source: Kudu facts §8; design §3 "one immutable root", §6 W2, R7. Departure: Kudu flushes the MemRowSet.
+Source: docs/design/kudu.md, "Schema alteration"; docs/design/snapshots-and-history.md, "Altering a table";
+docs/design/rules.md, W2 and R7. Departure: Kudu flushes the MemRowSet.
 """
 
 from __future__ import annotations

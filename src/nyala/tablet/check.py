@@ -12,7 +12,7 @@ from within it, one root is looked at, as a reader would: then nothing is said o
 some of them are just being written.
 
 Nothing is changed; `tablet.repair` does what can be done without a loss.
-Source: ecosystem, reliability list, line 23; Kudu's `kudu fs check`.
+Source: docs/reliability.md; Kudu's `kudu fs check`.
 """
 
 from __future__ import annotations

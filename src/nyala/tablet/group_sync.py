@@ -4,7 +4,7 @@ It does nothing else, so that no flush and no compaction stands before a sync, a
 background maintenance. A batch waits at most `wal.writer.GROUP_SYNC_INTERVAL_S` and one `POLL_S` before its
 sync begins.
 
-Source: shared contract, `durability`.
+Source: docs/how-to/durability.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     nyala-compaction   when files came or went, and every second: see `compaction.background`
 
 A flush gives back memory that writers wait for, so it never waits for a compaction.
-Source: design §3 "The life of a write", `seeds/tablet.txt`; Kudu facts §5.6.
+Source: Kudu tablet design, "Overall picture"; docs/design/kudu.md, "Maintenance manager".
 """
 
 from __future__ import annotations

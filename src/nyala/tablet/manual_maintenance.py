@@ -6,7 +6,7 @@
 
 Each goes on beside writers and scans. What the background is doing at the moment is waited for; rowsets that running
 jobs hold (`jobs.held_rowsets`) are left out, for a job may take hours. That is told where it left something undone.
-Source: shared contract, "Care".
+Source: docs/how-to/maintenance.md.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ rows or changes, a damaged log or catalogue stay as they are, and for each a not
 dropped: which rows could be given up is not for a program to say. A file that was written anew leaves its old one as
 garbage, removed as ever when no reader needs it.
 
-Source: issue of the reliability proof; Kudu's `kudu fs check --repair`.
+Source: docs/reliability.md; Kudu's `kudu fs check --repair`.
 """
 
 from __future__ import annotations

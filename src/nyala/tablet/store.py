@@ -16,7 +16,7 @@ Invariants
     T1  A timestamp is greater than every one in the log, the catalogue and `published`.
 
 Threads: `view`, `check_writable` and properties from any; everything that changes the root holds
-`commit_lock`; lock order in `locks.py`. Source: design §3 and §6.
+`commit_lock`; lock order in `locks.py`. Source: docs/design/rules.md, all of them.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ WAIT_FOR_ROOM_S: Final = 30.0
 # grown by this part of the limit, what is there is counted anew.
 MEASURE_SHARE: Final = 64
 # A batch whose rows take more than this is written as rowset and delta files and never passes through the
-# log, so that no byte of a bulk load is written twice and the log stays within its 64 MB (design §3).
+# log, so that no byte of a bulk load is written twice and the log stays within its 64 MB.
 DIRECT_COMMIT_BYTES: Final = 64 << 20
 
 

@@ -54,7 +54,7 @@ END = LOGICAL_MAX
     ids=repr,
 )  # fmt: skip
 def test_parse_at(at: object, timestamp: int) -> None:
-    """Each way to say a moment that the contract names; another number would read another state of the table."""
+    """Each way to say a moment that docs/how-to/time-travel.md names; another number would read another state."""
     assert parse_at(at) == timestamp
 
 

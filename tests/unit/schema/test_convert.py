@@ -249,7 +249,7 @@ def same(left: list[Any], right: list[Any]) -> bool:
 def test_a_value_keeps_its_meaning_or_its_row_fails(
     values: Any, type_: str, expected: list[Any], failed: dict[int, str]
 ) -> None:
-    """The table of the public contract, "Values": what fits is stored as it is, what would change is an error."""
+    """The rules of docs/how-to/data-in-and-out.md: what fits is stored as it is, what would change is an error."""
     got, codes = converted(values, type_)
     assert same(got, expected)
     assert codes == failed

@@ -614,7 +614,7 @@ def test_counts_are_by_row_also_of_keys_that_changed_meanwhile(db: nyala.Databas
 
 def test_counts_of_rows_that_only_then_lack_a_column(db: nyala.Database) -> None:
     """The one exception: three rows for a key that was there, and is gone, cannot make a row. One of them says so, the
-    others are counted as the updates that they were (see docs/decisions/0018)."""
+    others are counted as the updates that they were (docs/design/loads-and-jobs.md)."""
     with db["t"].alter() as a:
         a.add_column("n", "int64", nullable=False, default=0)
         a.alter_column("n", default=None)

@@ -26,7 +26,7 @@ The sample is four stretches of neighbours from the middles of the column's quar
 unlike the rest is still seen from four places, and a flush encodes 8,192 values of a column to decide, however long the
 column is. Text has its dictionary first (`dictionary`), which decides from all values.
 
-Source: measured decode speeds (docs/decisions/0013-encodings.md).
+Source: measured decode speeds (docs/design/column-files-and-encodings.md, "Encodings and their speed").
 """
 
 from __future__ import annotations

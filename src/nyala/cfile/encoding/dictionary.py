@@ -99,7 +99,7 @@ class Dictionary(Encoding):
             and len(distinct) > 1
         ):
             return None
-        # Arrow sorts binary by bytes, and UTF-8 by bytes is the order of text that the contract has.
+        # Arrow sorts binary by bytes, and UTF-8 by bytes is the order of text in comparisons.
         order = pc.array_sort_indices(distinct).to_numpy()
         rank = np.empty(len(order), dtype)
         rank[order] = np.arange(len(order), dtype=dtype)

@@ -11,7 +11,7 @@ their lengths are proved as those of plain blocks are. A prefix and a suffix are
 
 Departure: Kudu shares with the value before, restarting now and then. Such a chain shares more in a long group, but
 must be followed value by value. Even sharing with the restart point's value, one length per row, decodes at a
-third of this one's speed (docs/decisions/0013-encodings.md).
+third of this one's speed (docs/design/column-files-and-encodings.md, "Prefix groups").
 
 Values need not be sorted, but then they share little.
 Source: Kudu schema design, "Prefix Encoding".

@@ -3,7 +3,7 @@
     codes 2 0 0 1      entries  a | bc | def      ->      def a a bc      and where each value ends
 
 Two kernels: one computes where each value ends, so that the size is known before memory is taken; one copies bytes.
-Source: decision 0060.
+Source: docs/design/column-files-and-encodings.md, "Text from codes by a kernel".
 """
 
 from __future__ import annotations

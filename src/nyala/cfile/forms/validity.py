@@ -6,7 +6,8 @@ A block stores its values without the NULLs between them. So an encoding never s
 NULL is as small as its values. A kernel scatters values in one pass: NULLs get zeros; of text only the offsets are
 scattered, and no byte of text is copied.
 
-Source: Kudu's nullable blocks, Parquet's and ORC's pages (docs/decisions/0053-dense-values.md).
+Source: Kudu's nullable blocks, Parquet's and ORC's pages (docs/design/column-files-and-encodings.md, "Values without
+NULLs").
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ Invariants
         alive at T; if none is, the key is dead.
     G3  A row that is dead since `cut` or before is left out, and with it what is older than the birth of a younger row.
 
-Pure: images in, an image out. Source: Kudu facts 5.3; seeds/tablet.txt, "Merging compactions". Departure: by column and
-in arrays, where Kudu walks lists of changes row by row.
+Pure: images in, an image out. Source: docs/design/kudu.md, "Rows in flush and compaction"; Kudu tablet design,
+"Merging compactions". Departure: by column and in arrays, where Kudu walks lists of changes row by row.
 """
 
 from __future__ import annotations

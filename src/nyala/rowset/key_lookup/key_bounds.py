@@ -8,7 +8,8 @@ would be looked for in each. Two comparisons with the zone of the column, which 
 
 Taken are the columns behind the first, and behind the last text, where they stand at a fixed distance from the key's
 end, of at most 8 bytes. Immutable; any thread may ask.
-Source: our own. Kudu asks the bloom filter of each rowset whose key range holds the key (Kudu facts 7.1).
+Source: our own. Kudu asks the bloom filter of each rowset whose key range holds the key (docs/design/kudu.md, "Write
+path and flush").
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@
 A file whose pieces are asked for again and again (keys that come at random) has all its keys in one piece in the block
 cache, if they take a small part of it: then keys cost one search, without filter, value index and blocks.
 
-Immutable; may be used from any thread. Source: Kudu facts 3.3, 3.5, 5.1.
+Immutable; may be used from any thread. Source: docs/design/kudu.md, "Column files, indexes and bloom filters" and
+"Write path and flush".
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Invariants
     I3  An index is never changed, but for its tail: that takes keys of rows which no reader of this index knows, and
         `find` leaves them out. A full tail makes a new index with a new tail.
 
-Source: shared design, section 3, "Every rowset is base + UNDO + REDO"; the logarithmic method.
+Source: docs/design/memory-and-rowsets.md, "MemRowSet"; the logarithmic method.
 """
 
 from __future__ import annotations

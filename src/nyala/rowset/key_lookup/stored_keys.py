@@ -15,7 +15,8 @@ Both cut the rows into pieces (blocks of the column, stretches), whose first key
 Sparse keys are for keys whose columns all are numbers in frames or runs, of which a single value costs the same
 wherever it is, or text: the encoded keys of all rows would be a sixth of lineitem, and half of a table whose key is a
 long text. Text in no dictionary is decompressed by the block, as encoded keys would be.
-Measured: docs/decisions/0033, 0054. Source: Kudu facts 3.3 (its composite index is dense). Departure: the sparse form.
+Source: docs/design/keys-and-look-ups.md, "Sparse keys"; docs/design/kudu.md, "Column files, indexes and bloom
+filters" (its composite index is dense). Departure: the sparse form.
 
 Immutable but for what the cache holds; any thread may use them.
 """

@@ -28,7 +28,7 @@ Invariants
         looked for when the checked cast says that some do.
 The result may share memory with the input: `nyala.schema.conversion.convert` sees to ownership.
 Left out: Python values (`nyala.schema.conversion.cast`), NULL in NOT NULL columns (`nyala.schema.conversion.convert`).
-Source: the public contract, "Values".
+Source: docs/how-to/data-in-and-out.md.
 """
 
 from __future__ import annotations

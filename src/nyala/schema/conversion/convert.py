@@ -17,7 +17,7 @@ Invariants
         concerns rows is in `errors`, each row with its first failing column in the schema's order.
     V4  Columns that are not in the data are not in the result. Whether they may be absent is the write's matter.
 Left out: streams (`pyarrow.RecordBatchReader` is cut into batches by the caller), the limit of a whole key.
-Source: the public contract, "Write" and "Values"; the limits of cells from Kudu schema design.
+Source: docs/how-to/data-in-and-out.md; the limits of cells from Kudu schema design, "Known Limitations".
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ nothing fails here, and no message is written here.
 Invariants
     RD1 What is taken is what `convert` makes of the same data: equal arrays, of the same types, and no error.
     RD2 The arrays look into the message and into nothing else: the user may change his own afterwards.
-Source: design §3, "Cost is counted in calls".
+Source: docs/design/writes-and-batches.md, "Small writes in few calls".
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Invariants
     E2  `rows` ascends strictly; `codes` and `messages` go with it.
     E3  Adding costs no step per row; the rows are put in order when they are asked for.
 Not thread-safe: one batch, one thread.
-Source: the public contract, "Write" and "Errors".
+Source: docs/how-to/errors.md.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ beside a date, for 1.234 beside a decimal(5,2). The floor may lie outside the ty
     binary           takes text as its UTF-8 bytes.
     text             is not cut to the length of a varchar.
 
-Source: shared contract, "Read" and "Values"; SQL:2016 part 2, 8.2 (comparison).
+Source: docs/how-to/expressions.md; SQL:2016 part 2, 8.2 (comparison).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Invariants
 
 Conditions combine with & | ~; `and`, `or`, `not` and chains such as 1 < col("x") < 5 raise, for Python would
 quietly drop one side.
-Source: shared contract, "Read"; docs/how-to/expressions.md.
+Source: docs/how-to/expressions.md.
 """
 
 from __future__ import annotations

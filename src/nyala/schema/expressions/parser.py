@@ -14,7 +14,7 @@ Keywords ignore case; columns do not, and are written in double quotes where the
 `nodes.RESERVED`. BETWEEN, IS DISTINCT FROM and comparisons of rows become comparisons, AND, OR and IS TRUE here.
 Without ESCAPE no character of a LIKE pattern escapes another, as the standard and DuckDB have it.
 
-Source: SQL:2016 part 2, 8.1 to 8.6, 6.12, 6.13 and 6.39; shared contract, "Read"; docs/how-to/expressions.md.
+Source: SQL:2016 part 2, 8.1 to 8.6, 6.12, 6.13 and 6.39; docs/how-to/expressions.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The language is that of `where=`: `expressions/parser.py`. Integers are computed
 digits; where a result does not fit, that row fails as out-of-range, as it does where a value would have to be rounded
 to fit its column: write round(x, 2). Only to a float column doubles are rounded.
 
-Source: shared contract, "Write" (`set=`) and "Values"; docs/how-to/expressions.md.
+Source: docs/how-to/expressions.md.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Invariants
     C4  null "only" has no bounds: only NULL satisfies it.
 
 Left out: `<>` and the complement of a list, which a range cannot say; they still demand a value (null "none").
-Source: Kudu's ColumnPredicate (canonical forms, merging); shared design, rule Z1.
+Source: Kudu's ColumnPredicate (canonical forms, merging); docs/design/rules.md, Z1.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Invariants
     P3  bind(str(p), schema) == p and BoundPredicate.from_json(p.to_json(), schema) == p, unless p holds a
         pyarrow expression.
 
-Source: shared contract, "Read"; Kudu's ColumnPredicate and ScanSpec.
+Source: docs/how-to/expressions.md; Kudu's ColumnPredicate and ScanSpec.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@
 
 py4j asks the JVM for each part of a name that is written as `jvm.org.apache.spark.…`, so classes are named in full.
 
-Source: the class files of Spark 4.2.1 and 4.3.0; docs/decisions/0027, 0065, 0066.
+Source: the class files of Spark 4.2.1 and 4.3.0; docs/design/spark.md, "Rows travel as arrays" and "Private classes
+of Spark".
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ Invariants
         is refused, of another table not.
 
 Where it runs: plans and metadata on the driver, files in Spark's tasks; both see the folder.
-Source: shared contract, "Spark"; Kudu facts on backup (row action column, metadata last).
+Source: docs/how-to/spark.md; docs/design/kudu.md, "Backups".
 """
 
 from __future__ import annotations

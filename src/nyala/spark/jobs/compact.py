@@ -8,7 +8,7 @@
     install  all of them in one catalogue transaction
 
 Writers go on meanwhile; they wait for the install only.
-Source: design §3 "Compaction is a function from files to files".
+Source: docs/design/compaction.md, "Files to files".
 """
 
 from __future__ import annotations

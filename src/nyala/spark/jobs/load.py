@@ -8,7 +8,7 @@
     commit     one catalogue transaction, through whoever holds the lock; what changed since S is settled anew
 
 Other writers wait for the commit only, which reads no row of the load. A shuffle costs about as much again as a write
-without one (study, 2.6), so small frames come to the driver instead (`small_frames`).
+without one, so small frames come to the driver instead (`small_frames`).
 
 Of a key that stands in the frame more than once the rows apply in the order of the frame's partitions, as they do in
 every write.
@@ -18,7 +18,7 @@ Invariants
         that died at the next open on its machine, or when their time is over.
     D2  A task may run twice: each attempt has files of its own, and those of the attempt that Spark takes are named.
 
-Source: design §3, §6 W6, R4; docs/decisions/0018.
+Source: docs/design/loads-and-jobs.md, "Executors write the files of a large load"; docs/design/rules.md, W6 and R4.
 """
 
 from __future__ import annotations

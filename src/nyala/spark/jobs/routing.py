@@ -8,7 +8,7 @@ The columns are cast as the table's types are, and varchar cut, before they are 
 becomes NULL here and so lands somewhere: the task that gets the row converts it properly, and says what is wrong with
 it.
 
-Source: design, "The hash of hash partitioning is Spark's"; the Spark data source study, 2.6.
+Source: docs/design/spark.md, "What Spark offers a Python data source".
 """
 
 from __future__ import annotations

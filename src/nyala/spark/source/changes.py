@@ -31,7 +31,7 @@ Invariants
     F3  A query reads the table that it began with, or ends with a sentence.
     F4  Rows that went with their range partition stop no stream: it goes on without them.
 
-Source: shared contract, "Spark" and "History"; the Spark data source study, 1.6.
+Source: docs/how-to/spark.md; docs/design/spark.md, "What Spark offers a Python data source".
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ T-c  A micro-batch without rows is recorded too: sent again, it may have some, w
 T-d  Staged files of a micro-batch whose driver was killed go at the next open on its machine, or when their time is
      over.
 
-Source: shared contract, "Spark"; the Spark data source study, 1.6.
+Source: docs/how-to/spark.md; docs/design/spark.md, "What Spark offers a Python data source".
 """
 
 from __future__ import annotations

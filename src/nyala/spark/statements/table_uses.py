@@ -36,7 +36,7 @@ Invariants
     Q6  What is told here of a statement is at most too little for Spark, which then refuses it: who gets such an error
         asks again with all columns and every term (`whole_uses`), and what Spark says then is the statement's.
 
-Source: shared contract, "Spark"; the Spark data source study, 1.2 and 1.3.
+Source: docs/how-to/spark.md; docs/design/spark.md, "What a statement reads".
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Invariants
     G1  The rows of all tokens and of `changes_in_memory` are those of the feed that made them: a key lives in one
         tablet, so tablets can be read apart.
 
-Source: design §3, "A scan token carries all that a remote reader needs".
+Source: docs/design/processes-and-locks.md, "Scan tokens".
 """
 
 from __future__ import annotations

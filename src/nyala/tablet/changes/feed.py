@@ -21,7 +21,7 @@ all    Every (row, t) that has a record is a version, with the row's values from
 
 Invariants
     N1  Net: a key comes once. The snapshot at `since` with the net changes applied is the snapshot at `until`.
-    N2  All: ordered by timestamp, then key; a key has at most one version at a timestamp (design W4).
+    N2  All: ordered by timestamp, then key; a key has at most one version at a timestamp (rule W4).
     N3  Keys are exact in every row. Of a deleted row every other column is NULL.
     N4  What comes depends on (root, since, until) only (V1 of `read_path`).
 
@@ -30,8 +30,9 @@ at most `slice_versions`, unless one batch alone has more: that one is merged by
 timestamps of the records of the rowset being read, and in "all" one count per distinct timestamp.
 Cost: net, the records of the rowsets that meet the interval and a look-up of the touched rows; "all" reads
 them once more for each slice.
-Source: Kudu facts 4.5. Departures: `since` is exclusive and `until` inclusive, as our snapshots are; values of deleted
-rows are NULL, where Kudu gives some historical value; types are three, where Kudu has IS_DELETED.
+Source: docs/design/kudu.md, "Change-history queries". Departures: `since` is exclusive and `until` inclusive, as our
+snapshots are; values of deleted rows are NULL, where Kudu gives some historical value; types are three, where Kudu
+has IS_DELETED.
 """
 
 from __future__ import annotations

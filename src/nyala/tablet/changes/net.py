@@ -1,6 +1,6 @@
 """The net change of each key between two moments (`changes.feed`, N1).
 
-A key lives in at most one row at a time and a dead row is not changed (design R5), so of a key's touched rows only such
+A key lives in at most one row at a time and a dead row is not changed (rule R5), so of a key's touched rows only such
 stand in two rowsets as were born or died in the interval. These rows, of rowsets of a tablet whose keys overlap, are
 merged by key; all others are given out as they are met.
 """

@@ -13,7 +13,8 @@ Invariants
         other tablets go on.
     N3  The foreground waits for the installs only: planning, reading and writing happen without a lock.
 
-Source: Kudu facts §5.6. Departure: one currency for all work (`compaction.policy`), so no order of kinds.
+Source: docs/design/kudu.md, "Maintenance manager". Departure: one currency for all work (`compaction.policy`), so no
+order of kinds.
 """
 
 from __future__ import annotations

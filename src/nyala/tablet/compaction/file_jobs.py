@@ -12,7 +12,8 @@ before the job was made, and later changes are carried over at the install.
 
 Memory: a merge holds one slice, about `target_bytes` of columns on disk, several times over while it is
 written, and the delta files of its inputs.
-Source: design §3, "Compaction is a function from files to files"; Kudu facts §5.3, 5.4.
+Source: docs/design/compaction.md, "Files to files"; docs/design/kudu.md, "Rows in flush and compaction" and "Delta
+compactions".
 """
 
 from __future__ import annotations

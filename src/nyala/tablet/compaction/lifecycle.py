@@ -18,8 +18,8 @@ Invariants
     C5  A major delta compaction moves all REDO of its columns into base and UNDO, so for each column UNDO
         stays older than REDO (X2). REDO files that were flushed meanwhile stand behind what it leaves.
 
-Source: design §3 and §6; Kudu facts §5.2–5.4. Departure: no DuplicatingRowSet; late changes are moved once,
-at the end.
+Source: docs/design/compaction.md, "Files to files"; docs/design/rules.md, R1 to R5; docs/design/kudu.md, "Write path
+and flush" and "Delta compactions". Departure: no DuplicatingRowSet; late changes are moved once, at the end.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ remembers it.
 What is called expired is gone after a rewrite, so estimates err downwards: of an UNDO file that is partly
 beyond the mark, none is counted unless its records are spread evenly over its time, of which half the share
 is taken.
-Source: Kudu facts §4.6, 5.4, 5.5.
+Source: docs/design/kudu.md, "History and its mark" and "Choice of rowsets to merge".
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What the compaction policy looks at and what it says: layouts of rowsets, plans, and what work costs as bytes.
 
-Source: Kudu facts §5.4–5.6. Departure: a small rowset is worth a fixed number of bytes (`OPEN_BYTES`), not 0.9 % of a
-tablet of whatever size; for the same reason what is too little is measured against the work, not against the tablet.
+Source: docs/design/kudu.md, "Choice of rowsets to merge". Departure: a small rowset is worth a fixed number of bytes
+(`OPEN_BYTES`), not 0.9 % of a tablet of whatever size; for the same reason what is too little is measured against the
+work, not against the tablet.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ Invariants
     Q4  After `plan_full` no two rowsets overlap, none has REDO, and it has nothing left to say.
 
 Left out: flushes and their order (`maintenance`), room on disk, and who is reading.
-Source: Kudu facts §5.4–5.6; the logarithmic method (Bentley and Saxe, 1980).
+Source: docs/design/compaction.md, "Compaction policy"; docs/design/kudu.md, "Choice of rowsets to merge"; the
+logarithmic method (Bentley and Saxe, 1980).
 Departures from Kudu: Q1. Space is a reason of its own (KUDU-1625), deletes count as REDO (KUDU-3619). Others: see
 `plans` and `rowset_selection`.
 """

@@ -11,7 +11,7 @@ by ascending key_max, each updates the rows of those that start no later than it
 of n² / 2 steps in Python, and the result is the optimum: 0.06 s for 500 rowsets.
 
 Invariants: Q1, Q2 and Q3 of `compaction.policy`.
-Source: Kudu docs/design-docs/compaction-policy.md, Kudu facts §5.5.
+Source: Kudu compaction policy; docs/design/kudu.md, "Choice of rowsets to merge".
 Departures from Kudu: Q1. The CDF is of the data of the present (base and REDO), the weight of all bytes. Rowsets of one
 key take part. The 1.003 holds always (Kudu spares unions that exceed the sum, which is no gain in either case).
 """

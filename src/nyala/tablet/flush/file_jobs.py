@@ -12,7 +12,7 @@ The spill is no format: it lies in the first tablet's folder for as long as the 
 catalogue names it, so a crash leaves an orphan (P3). Each vector in it is an Arrow IPC stream of one batch, written
 once also when several runs share it; keys are not in it, since they are a function of the key columns.
 
-Source: design §3 "Compaction is a function from files to files". Left out: checksums, for the bytes go from memory to
+Source: docs/design/compaction.md, "Files to files". Left out: checksums, for the bytes go from memory to
 memory within one installation (as in `workers.protocol`).
 """
 

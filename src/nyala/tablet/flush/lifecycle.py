@@ -19,8 +19,9 @@ Invariants
         it: it has got no rows since, only changes, and they go to files with it. So whoever freezes and installs under
         one hold of the lock leaves nothing in memory (R4, B2 of `direct_commit`).
 
-Source: design §3 "Compaction is a function from files to files", §6 W2, R2, R3; Kudu facts §5.2. Departure:
-with one root there is no DuplicatingRowSet; changes after F are carried over at the install, under the lock.
+Source: docs/design/compaction.md, "Files to files"; docs/design/rules.md, W2, R2 and R3; docs/design/kudu.md, "Write
+path and flush". Departure: with one root there is no DuplicatingRowSet; changes after F are carried over at the
+install, under the lock.
 """
 
 from __future__ import annotations

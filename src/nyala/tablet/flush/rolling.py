@@ -7,8 +7,9 @@
 Cut by their bytes in memory, rows that are a fifth of that on disk make five times the rowsets. Every look-up, every
 write and every first scan of changes pays for each, until the background has read and written all of them again.
 
-Source: Kudu facts 5.3 (its writer begins another rowset when so many bytes are written). Departure: columns are written
-one after the other here, so where rows are cut must be known before.
+Source: docs/design/compaction.md, "Loads and flushes make rowsets of the same size"; docs/design/kudu.md, "Write path
+and flush" (its writer begins another rowset when so many bytes are written). Departure: columns are written one after
+the other here, so where rows are cut must be known before.
 """
 
 from __future__ import annotations

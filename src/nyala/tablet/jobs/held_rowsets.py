@@ -6,7 +6,7 @@ holder ends, that is gone; then what was merged is settled anew at the job's com
 Several jobs may hold one rowset: each needs only that it is not merged away, and none of them does that. A delta
 compaction that runs when a job begins goes on beside it, since it leaves the rows their places.
 
-Threads: under the commit lock, but for `holders`. Source: design §6 R4.
+Threads: under the commit lock, but for `holders`. Source: docs/design/rules.md, R4.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ lock is taken.
 
 Cost: of each file its directory, a footer, and of a rowset the blocks with its first and its last key.
 Left out: values; whoever makes files with right checksums on purpose gets what he wrote.
-Source: docs/format/staging.md; docs/decisions/0018.
+Source: docs/format/staging.md; docs/design/loads-and-jobs.md, "Executors write the files of a large load".
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ Invariants
 
 Cost: of the staged files are read, before the locks are taken, what `load_check` compares, and under them the bloom
 filters and key indexes that the changed keys are looked up in.
-Source: design §3, §6 W6, R2, R4; docs/decisions/0018.
+Source: docs/design/loads-and-jobs.md, "Executors write the files of a large load"; docs/design/rules.md, W6, R2 and
+R4.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Invariants
         commit all the same is settled anew, by key.
     J3  The job's lease keeps the files of S from being deleted.
 
-Source: design §3 "Compaction is a function from files to files", §6 W6, R4; docs/decisions/0018.
+Source: docs/design/loads-and-jobs.md, "Executors write the files of a large load"; docs/design/rules.md, W6 and R4.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Invariants
     L1  Rowsets of one task do not overlap, and ascend.
     L2  Of a key that stands several times all rows are in one chunk, so they are settled together (W4).
     L3  Of each key that did not fail, what the job asks of it is staged: as a row, as a change, or as an idle row.
-Source: design §3, §6 W6; docs/decisions/0018.
+Source: docs/design/loads-and-jobs.md, "Executors write the files of a large load"; docs/design/rules.md, W6.
 """
 
 from __future__ import annotations

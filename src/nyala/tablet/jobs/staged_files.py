@@ -14,7 +14,7 @@ Invariants
         is routed rightly. Rows of another id, or of -1 (the key does not convert, no range covers it), are routed and
         judged by the commit.
     F3  What a file says is believed only as far as it is checked: see `tablet.settle.homes_of`.
-Source: docs/format/staging.md; the Spark data source study, 2.6.
+Source: docs/format/staging.md; docs/design/spark.md, "What Spark offers a Python data source".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     apply_changes      rows of a change feed: what it says was inserted or updated is upserted, what was deleted goes
 
 Both are batches like any other: settled and folded per key (W4), with one timestamp, under an idempotency key.
-Source: shared contract, "Spark".
+Source: docs/how-to/spark.md.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ stay. The writer removes folders whose time is over, and those whose process has
 to time; at open also what has no such name. Of a process on another machine, or in another container, nothing is
 certain: there the time decides.
 
-Source: design §6 P3. Departure: an entry is a name and not a row of the catalogue, so that a job makes one
-without the writer's lock.
+Source: docs/design/loads-and-jobs.md, "Staging folders"; docs/design/rules.md, P3. Departure: an entry is a name and
+not a row of the catalogue, so that a job makes one without the writer's lock.
 """
 
 from __future__ import annotations

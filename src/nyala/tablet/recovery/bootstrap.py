@@ -27,8 +27,8 @@ Invariants
     R1  (above) is kept per row, whatever was gathered.
     G1  Inserts are applied before updates and updates before deletes; of one key in the order of the log.
 
-Source: design §6 R1, R2 and its four histories; Kudu facts §6.2. Used by the writer at open and by reader
-processes, who go on feeding records as they come.
+Source: docs/design/log-and-recovery.md, "Replay"; docs/design/rules.md, R1 and R2; docs/design/kudu.md, "Bootstrap".
+Used by the writer at open and by reader processes, who go on feeding records as they come.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Invariants
     PU1 The record never goes back: what it says is asked for, and written, under one lock.
     PU2 Behind `stop` nothing is written: the record is another writer's then.
 
-Threads: any. Source: design §6, P1.
+Threads: any. Source: docs/design/rules.md, P1.
 """
 
 from __future__ import annotations

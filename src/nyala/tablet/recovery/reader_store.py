@@ -25,7 +25,7 @@ Invariants
     P7  What the replay has brought into memory is measured every `GATHER_ROWS` rows or `GATHER_BYTES`. Above
         `memory_limit` the view is refused until the writer has flushed: a reader has no place of its own to flush to.
 
-Threads: any. Source: design §6 P1, P2.
+Threads: any. Source: docs/design/processes-and-locks.md, "Readers replay the log"; docs/design/rules.md, P1 and P2.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ Invariants
     V1  What a scan returns depends on its root and its timestamp only: it may be run again and gives the
         same rows.
 
-Source: design §5 and §6 Z1; `seeds/tablet.txt`, "Historical MVCC in DiskRowSets".
+Source: ARCHITECTURE.md, "The life of a scan"; docs/design/rules.md, Z1; Kudu tablet design, "Historical MVCC in
+DiskRowSets".
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ Invariants
     K3  Arrow parts lie at multiples of 8 in memory: kernels refuse numbers that do not. Those of a token that somebody
         holds elsewhere are copied.
 
-Source: design §3, "A scan token carries all that a remote reader needs"; Kudu facts §2.5.
+Source: docs/design/processes-and-locks.md, "Scan tokens"; docs/design/kudu.md, "Scan tokens".
 """
 
 from __future__ import annotations

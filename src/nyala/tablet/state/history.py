@@ -22,7 +22,8 @@ Invariants
     H6  A table's history may be altered. A shorter one holds at once, and bytes go later; a longer one brings back
         nothing that was thrown away, which `history_start` tells.
 
-Source: Kudu facts 4.6. Departure: Kudu refuses by the mark alone; the clock of a machine may go back.
+Source: docs/design/kudu.md, "History and its mark". Departure: Kudu refuses by the mark alone; the clock of a machine
+may go back.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Where keys are: live in a MemRowSet or a DiskRowSet, dead in the MemRowSet that takes inserts, or nowhere.
 
-A key is live in at most one place (design R5). MemRowSets are asked first, then through the rowset tree those
+A key is live in at most one place (rule R5). MemRowSets are asked first, then through the rowset tree those
 DiskRowSets whose bounds hold the key: bloom filter, key index.
 
 Cost: O(touched rowsets) calls; each tablet's part of the keys is looked up at once.
-Source: design §4; Kudu facts §7.1.
+Source: docs/design/keys-and-look-ups.md, "How a key is found"; docs/design/kudu.md, "Write path and flush".
 """
 
 from __future__ import annotations

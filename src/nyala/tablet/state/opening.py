@@ -1,6 +1,6 @@
 """From the catalogue's entries to a root, and what an open clears away.
 
-Source: design §6, P3 (orphans).
+Source: docs/design/rules.md, P3.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ Invariants
 
 Threads: any. Whoever installs a compaction, and whoever revokes one, holds the commit lock, so that a
 reservation that is good at the beginning of an install is good until its end.
-Source: design §6 R3, R4. Departure from Kudu's `compact_flush_lock` on each rowset: one place, and it can be
-revoked.
+Source: docs/design/rules.md, R3 and R4. Departure from Kudu's `compact_flush_lock` on each rowset: one place, and it
+can be revoked.
 """
 
 from __future__ import annotations

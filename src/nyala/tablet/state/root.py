@@ -1,4 +1,4 @@
-"""The database's state as one immutable value (design §6, R7).
+"""The database's state as one immutable value (rule R7).
 
     Root ── tables ── TableState ── tablets ── TabletState ┬ memory    MemRowSet that takes inserts
                                                            ├ frozen    MemRowSets being flushed, oldest first

@@ -15,7 +15,7 @@ Invariants
 
 Memory: what waits to become rowsets, a quarter of the store's `memory_limit` at most, and in a repartition what changed
 while it ran. Simplification: one thread reads and writes.
-Source: shared contract, "Change the table". Kudu has no such thing: there one copies with Spark.
+Source: docs/how-to/changing-a-table.md. Kudu has no such thing: there one copies with Spark.
 """
 
 from __future__ import annotations

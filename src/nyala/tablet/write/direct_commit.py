@@ -18,7 +18,8 @@ Invariants
 Simplification: the lock is held while files are written, so other writers wait for the whole load (a large job of
 Spark's too, whose staged rows are written here). The way out is to write before the lock is taken, and to
 check under it that no key has moved.
-Source: design §3 "One log per database", §6 W6, R2, R4.
+Source: docs/design/writes-and-batches.md, "Batches above 64 MB are written as files"; docs/design/rules.md, W6, R2
+and R4.
 """
 
 from __future__ import annotations

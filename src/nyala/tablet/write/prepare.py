@@ -5,7 +5,7 @@ sort, group. Nothing is looked up, nothing changed.
                     ──►  rows by tablet and key, rows of one key next to each other in the user's order
 
 Cost: O(columns) Arrow and NumPy calls.
-Source: design §4 and §6 (W5).
+Source: ARCHITECTURE.md, "The life of a write"; docs/design/rules.md, W5.
 """
 
 from __future__ import annotations

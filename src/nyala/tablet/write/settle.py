@@ -20,8 +20,9 @@ Invariants
     S3  Rows of an effect stand in tablet order and, within a tablet, in key order.
     S4  Failed, ignored and no-op rows are in no effect (W5); counts report what was asked.
 
-Cost: O(columns + touched rowsets) Arrow and NumPy calls, never their product (design §3).
-Source: design §4 and §6 (W3–W5, R5); Kudu facts §7.1 for the outcome of each case.
+Cost: O(columns + touched rowsets) Arrow and NumPy calls, never their product.
+Source: docs/design/writes-and-batches.md, "Resolving a batch in closed form"; docs/design/rules.md, W3 to W5 and R5;
+docs/design/kudu.md, "Outcomes of operations".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 comes between: the rows are selected at `applied`, which every earlier batch is part of, and the changes are
 settled against the same state.
 
-Source: shared contract, "`where` forms are evaluated and applied under the same lock, as one batch".
+Source: docs/how-to/expressions.md.
 """
 
 from __future__ import annotations

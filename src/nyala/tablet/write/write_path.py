@@ -20,9 +20,9 @@ Batches above `store.direct_commit_bytes` leave this path after `settle` and are
 Invariants
     P1  After the log append nothing may fail; if it does, or a sync fails, the store takes no more writes
         until it is reopened, and the error says that the outcome is unknown (W3).
-    P2  A call either changes nothing, or everything that its result says (design §1.2).
+    P2  A call either changes nothing, or everything that its result says.
 
-Source: design §4 and §6 (W1–W6).
+Source: ARCHITECTURE.md, "The life of a write"; docs/design/rules.md, W1 to W6.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The rules of recovery and of reading, by their names in the design (section 6), each with the test that
-names it.
+"""The rules of docs/design/rules.md, each held against a whole store by the test that is named after it.
 
-The four histories of that section are scripts (`tests/scripts/recovery`), with a process that is killed for
-real; what the log does byte by byte (R6) is in `tests/unit/wal`. Here each rule is held against a whole store.
+The four histories of that page are scripts (`tests/scripts/recovery`), with a process that is killed. What the log does
+byte by byte (R6) is tested in `tests/unit/wal`.
 """
 
 from __future__ import annotations
