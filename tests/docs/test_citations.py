@@ -69,6 +69,22 @@ def test_each_citation_leads_somewhere() -> None:
     assert {str(path.relative_to(ROOT)): found for path in FILES if (found := unresolved(cited(path)))} == {}
 
 
+def slug(heading: str) -> str:
+    """The anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_each_link_to_a_heading_leads_to_one() -> None:
+    """Renaming a heading would break the link without anybody noticing."""
+    wrong = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md")]:
+        for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text()):
+            file = (page.parent / target).resolve() if target else page
+            if anchor not in {slug(heading) for heading in headings(str(file.relative_to(ROOT)))}:
+                wrong.append((page.name, f"{target}#{anchor}"))
+    assert wrong == []
+
+
 def test_rules_that_are_cited_by_number_are_on_their_page() -> None:
     known = set(re.findall(r"^\*\*([WRPHLTZ]\d):", (ROOT / "docs/design/rules.md").read_text(), re.M))
     missing = {}
