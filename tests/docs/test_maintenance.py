@@ -51,7 +51,7 @@ def inner(heading: str, key: str) -> set[str]:
 
 def test_every_key_of_status_is_on_the_page(db: Database) -> None:
     """Who watches a store meets a word that nothing explains, or waits for one that never comes."""
-    heading = "What is going on: `status()`"
+    heading = "Status of background work: `status()`"
     running: list[dict[str, object]] = []
     work = db.maintenance.compactor
     done = work._count
@@ -73,15 +73,15 @@ def test_every_key_of_status_is_on_the_page(db: Database) -> None:
 
 def test_every_key_of_stats_and_vacuum_is_on_the_page(db: Database) -> None:
     """A figure that decides what to do is not understood."""
-    assert sorted(keys("How a table lies: `stats()`")) == sorted(db["t"].stats())
-    assert sorted(keys("By hand: `compact()` and `vacuum()`")) == sorted(db["t"].vacuum(dry_run=True))
+    assert sorted(keys("Statistics of a table: `stats()`")) == sorted(db["t"].stats())
+    assert sorted(keys("Manual maintenance: `compact()` and `vacuum()`")) == sorted(db["t"].vacuum(dry_run=True))
     assert "garbage_files" in db.stats()
 
 
 def test_the_figures_on_the_page_are_those_of_the_code() -> None:
     """Somebody would wait for work that is not due, or be surprised by work that is."""
     text = " ".join(PAGE.split())
-    cells = {row[0]: row for row in _all_rows(section(PAGE, "What goes on by itself"))}
+    cells = {row[0]: row for row in _all_rows(section(PAGE, "Background work"))}
     log_mb, aged_mb = store.LOG_LIMIT_BYTES // MB, maintenance.FLUSH_AGE_MIN_BYTES // MB
     aged = f"at least {aged_mb} MB older than {maintenance.FLUSH_AGE_S:.0f} seconds"
     assert f"the log above {log_mb} MB, or {aged}" in cells["flush"][2]
@@ -89,7 +89,7 @@ def test_the_figures_on_the_page_are_those_of_the_code() -> None:
     assert f"{policy.REDO_RATIO_MIN:.0%}".replace("%", " %") in cells["major delta compaction"][2]
     assert cells["minor delta compaction"][2] == f"from {FILES_MIN} files on"
     assert cells["UNDO compaction"][2] == f"from {policy.UNDO_FILES_MIN} files on"
-    assert policy.SPACE_RATIO == 0.5 and cells["rewrite"][2].startswith("when half of it is that")
+    assert policy.SPACE_RATIO == 0.5 and cells["rewrite"][2].startswith("if half of the rowset can be discarded")
     expiry = f"from {policy.EXPIRED_FILES_MIN} files or {plans.OPEN_BYTES // MB} MB on"
     assert cells["expiry"][2].startswith(expiry)
     assert f"nobody has written to it for {compactor.QUIET_S:.0f} seconds" in text
@@ -144,7 +144,7 @@ def test_the_loggers_on_the_page_are_those_of_the_code() -> None:
 
 def test_every_key_of_the_stores_stats_is_on_the_page(db: Database) -> None:
     """Who sizes `memory_limit` would not know that hits and misses are counted."""
-    heading = "What the store as a whole has: `db.stats()`"
+    heading = "Statistics of a store: `db.stats()`"
     assert keys(heading) == list(db.stats())
     with nyala.connect(db.path, read_only=True) as reader:
         absent = {row[0].strip("`") for row in rows(section(PAGE, heading)) if "Not in a store" in row[1]}
