@@ -74,7 +74,9 @@ def test_every_key_of_status_is_on_the_page(db: Database) -> None:
 def test_every_key_of_stats_and_vacuum_is_on_the_page(db: Database) -> None:
     """A figure that decides what to do is not understood."""
     assert sorted(keys("Statistics of a table: `stats()`")) == sorted(db["t"].stats())
-    assert sorted(keys("Manual maintenance: `compact()` and `vacuum()`")) == sorted(db["t"].vacuum(dry_run=True))
+    assert sorted(keys("Manual maintenance: `compact()` and `vacuum()`")) == sorted(
+        db["t"].vacuum(dry_run=True)
+    )
     assert "garbage_files" in db.stats()
 
 
@@ -89,7 +91,9 @@ def test_the_figures_on_the_page_are_those_of_the_code() -> None:
     assert f"{policy.REDO_RATIO_MIN:.0%}".replace("%", " %") in cells["major delta compaction"][2]
     assert cells["minor delta compaction"][2] == f"from {FILES_MIN} files on"
     assert cells["UNDO compaction"][2] == f"from {policy.UNDO_FILES_MIN} files on"
-    assert policy.SPACE_RATIO == 0.5 and cells["rewrite"][2].startswith("if half of the rowset can be discarded")
+    assert policy.SPACE_RATIO == 0.5 and cells["rewrite"][2].startswith(
+        "if half of the rowset can be discarded"
+    )
     expiry = f"from {policy.EXPIRED_FILES_MIN} files or {plans.OPEN_BYTES // MB} MB on"
     assert cells["expiry"][2].startswith(expiry)
     assert f"nobody has written to it for {compactor.QUIET_S:.0f} seconds" in text

@@ -80,8 +80,8 @@ def test_the_sizes_of_a_load() -> None:
     """Who splits a file by what the page says of batches gets others, or waits for a flush that never comes."""
     said = section("`nyala table load FOLDER TABLE FILE|FOLDER...`")
     for words in (
-        f"{files._BATCH_ROWS:,} rows, or fewer that take {files._BATCH_BYTES >> 20} MB",
-        f"if that is more than {load._FLUSH_BYTES >> 20} MB",
+        f"{files._BATCH_ROWS:,} rows, or fewer if they take {files._BATCH_BYTES >> 20} MB",
+        f"if it holds more than {load._FLUSH_BYTES >> 20} MB",
     ):
         assert words in " ".join(said.split()), words
     said = " ".join((load.load.help or "").split())
