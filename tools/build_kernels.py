@@ -17,12 +17,12 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(os.path.dirname(_HERE), "src", "nyala", "cfile", "kernels")
 NAME = "nyala.cfile.kernels.compiled"
 PARTS = (
-    "codewords.pxi",
-    "filters.pxi",
-    "picking.pxi",
-    "questions.pxi",
+    "bloom.pxi",
+    "comparing.pxi",
+    "dictionary.pxi",
+    "gathering.pxi",
     "runs.pxi",
-    "spreading.pxi",
+    "scattering.pxi",
 )  # what the source includes
 
 

@@ -371,7 +371,7 @@ def all_of_bloom(reader: CFileReader) -> None:
     bloom = reader.bloom()
     if bloom is not None:
         bloom.may_contain(HASHES)
-        bloom.read_all()
+        bloom.load_all()
 
 
 def is_looked_at(column: ColumnReader) -> bool:

@@ -219,7 +219,7 @@ def test_files_of_another_history_of_the_same_store(tmp_path: Path) -> None:
                 try:
                     assert [rows(db["t"], at=at)] == right
                 except CorruptionError as error:
-                    assert "another file is in this place" in str(error)
+                    assert "this is a different file" in str(error)
     assert changed >= 3, "base, UNDO and REDO"
 
 
@@ -231,7 +231,7 @@ def test_repair_of_exchanged_files_keeps_what_may_be_misplaced(stores: Any, tmp_
     first.rename(first.with_name("77.base"))
     report = nyala.check(path, repair=True)
     assert not report.ok and first.with_name("77.base").exists()
-    with pytest.raises(nyala.StorageError, match="is gone"), nyala.connect(path, maintenance=False) as db:
+    with pytest.raises(nyala.StorageError, match="is missing"), nyala.connect(path, maintenance=False) as db:
         look(db)
     first.with_name("77.base").rename(first)
     assert nyala.check(path).ok

@@ -71,7 +71,7 @@ def forged(draw: st.DrawFn) -> Forged:
 @pytest.fixture
 def used(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames are read by these kernels."""
-    for name in ("fill", "greatest", "in_range", "in_table"):
+    for name in ("fill", "max_delta", "in_range", "in_table"):
         monkeypatch.setattr(nyala.cfile.kernels, name, getattr(kernels, name))
 
 

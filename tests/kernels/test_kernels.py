@@ -185,7 +185,7 @@ def test_in_table(kernels: ModuleType, rows: tuple[int, int, int], bits: int, se
 def test_greatest(kernels: ModuleType, count: int, bits: int, seed: int) -> None:
     """What proves that each delta of a line has a value of the type."""
     deltas = [delta >> 1 for delta in deltas_of(bits, count, seed)]
-    assert kernels.greatest(packed(deltas, bits, 2), 2, bits, count) == max(deltas)
+    assert kernels.max_delta(packed(deltas, bits, 2), 2, bits, count) == max(deltas)
 
 
 @given(count=COUNTS, bits=BITS, start=st.integers(0, 9), seed=st.integers(0, 1 << 32), data=st.data())
@@ -198,7 +198,7 @@ def test_delta_at(
     for row in (0, count - 1, *data.draw(st.lists(st.integers(0, count - 1), max_size=9))):
         assert kernels.delta_at(block, start, bits, count, row) == deltas[row]
     for row in (-1, count, count + 7):
-        with pytest.raises(ValueError, match=f"expected a row of {count}, found {row}"):
+        with pytest.raises(ValueError, match=f"expected a row below {count}, found {row}"):
             kernels.delta_at(block, start, bits, count, row)
 
 
@@ -263,7 +263,7 @@ def test_no_question_reaches_outside_its_memory(compiled_kernels: ModuleType) ->
             compiled_kernels.in_table(data, *place, table, out)
     for place in places[:4] + places[-2:]:
         with pytest.raises(ValueError, match="expected"):
-            compiled_kernels.greatest(data, *place[:3])
+            compiled_kernels.max_delta(data, *place[:3])
         with pytest.raises(ValueError, match="expected"):
             compiled_kernels.delta_at(data, *place[:3], 0)
     with pytest.raises(ValueError, match="expected deltas below 3"):
@@ -311,7 +311,7 @@ def test_the_block_is_left_as_it_is(kernels: ModuleType) -> None:
     kernels.fill(
         [Fill(data, 0, 8, 2304, 5, 1, 3, None, 0, 2304, pa.py_buffer(bytearray(2304 * 8)), 0, 8, False)]
     )
-    assert kernels.greatest(data, 0, 8, 2304) == 255
+    assert kernels.max_delta(data, 0, 8, 2304) == 255
     assert data.to_pybytes() == before
 
 
@@ -323,7 +323,7 @@ def test_the_rows_of_a_mask_are_found(kernels: ModuleType, mask: list[bool], off
     """A row that was selected would be lost, or another come in its place; nothing behind the room is written."""
     given = np.array([True] * offset + mask, np.bool_)[offset:].view(np.uint8)
     out = np.full(len(mask) + 3, -7, np.int64)
-    count = kernels.places(given, out[: len(mask) + 1])
+    count = kernels.mask_positions(given, out[: len(mask) + 1])
     assert out[:count].tolist() == [row for row, is_set in enumerate(mask) if is_set]
     assert out[len(mask) + 1 :].tolist() == [-7, -7]
 
@@ -331,7 +331,7 @@ def test_the_rows_of_a_mask_are_found(kernels: ModuleType, mask: list[bool], off
 def test_rows_need_room_for_one_more(compiled_kernels: ModuleType) -> None:
     """It is written to."""
     with pytest.raises(ValueError, match="expected room for 9 rows, found 8"):
-        compiled_kernels.places(np.ones(8, np.uint8), np.empty(8, np.int64))
+        compiled_kernels.mask_positions(np.ones(8, np.uint8), np.empty(8, np.int64))
 
 
 @given(codes=st.lists(st.integers(0, 6), max_size=70))
@@ -339,7 +339,7 @@ def test_views_are_those_of_the_words(kernels: ModuleType, codes: list[int]) -> 
     """A text would be another."""
     words = np.frombuffer(bytes(range(7 * 16)), "V16")
     out = pa.allocate_buffer(16 * len(codes))
-    kernels.views(np.array(codes, np.int32), words, out)
+    kernels.gather_views(np.array(codes, np.int32), words, out)
     assert out.to_pybytes() == b"".join(words[code].tobytes() for code in codes)
 
 
@@ -347,7 +347,7 @@ def test_a_code_of_no_word_is_any_word(kernels: ModuleType) -> None:
     """Where a value is NULL the code may be anything, memory of somebody else included."""
     words = np.frombuffer(bytes(range(32)), "V16")
     out = pa.allocate_buffer(16 * 4)
-    kernels.views(np.array([-1, 2, 1 << 30, -(1 << 31)], np.int32), words, out)
+    kernels.gather_views(np.array([-1, 2, 1 << 30, -(1 << 31)], np.int32), words, out)
     assert set(np.frombuffer(out, "V16").tolist()) <= set(words.tolist())
 
 
@@ -355,8 +355,8 @@ def test_views_need_words_and_room(compiled_kernels: ModuleType) -> None:
     """What is not there would be copied, or written behind the room."""
     codes, words = np.zeros(3, np.int32), np.zeros(2, "V16")
     for some, out in ((words[:0], pa.allocate_buffer(48)), (words, pa.allocate_buffer(47))):
-        with pytest.raises(ValueError, match="expected words, and room for 3"):
-            compiled_kernels.views(codes, some, out)
+        with pytest.raises(ValueError, match="expected entries, and room for 3"):
+            compiled_kernels.gather_views(codes, some, out)
 
 
 BITMAPS = st.lists(st.booleans(), min_size=1, max_size=200) | st.tuples(
@@ -372,7 +372,7 @@ def test_dense_values_come_to_their_rows(
     dense = np.random.default_rng(seed).bytes(width * sum(ones))
     bitmap = pa.py_buffer(np.packbits(ones, bitorder="little").tobytes() + AFTER)
     out = pa.py_buffer(np.full(width * len(ones) + len(AFTER), 0xA5, np.uint8))
-    kernels.spread(bitmap, len(ones), pa.py_buffer(dense), width, out)
+    kernels.scatter(bitmap, len(ones), pa.py_buffer(dense), width, out)
     values = iter([dense[at : at + width] for at in range(0, len(dense), width)])
     expected = b"".join([next(values) if one else bytes(width) for one in ones])
     assert out.to_pybytes() == expected + b"\xa5" * len(AFTER)
@@ -387,7 +387,7 @@ def test_offsets_of_dense_text_come_to_their_rows(
     offsets = np.cumsum([first, *given_lengths]).astype(np.int32)
     bitmap = pa.py_buffer(np.packbits(ones, bitorder="little").tobytes())
     out = np.full(len(ones) + 1, -1, np.int32)
-    kernels.spread_ends(bitmap, len(ones), offsets, out)
+    kernels.scatter_offsets(bitmap, len(ones), offsets, out)
     left = iter(given_lengths)
     assert out.tolist() == list(
         itertools.accumulate([next(left) if one else 0 for one in ones], initial=first)
@@ -398,10 +398,10 @@ def test_offsets_of_dense_text_come_to_their_rows(
 def test_as_many_values_as_ones_are_needed(kernels: ModuleType, count: int) -> None:
     """A row would get what lies behind the values, or a value none."""
     bitmap = pa.py_buffer(bytes([0b0001_0011]))
-    with pytest.raises(ValueError, match=f"a value for each row that has one, found {count}"):
-        kernels.spread(bitmap, 8, pa.py_buffer(bytes(4 * count)), 4, pa.py_buffer(bytearray(32)))
-    with pytest.raises(ValueError, match=f"a value for each row that has one, found {count}"):
-        kernels.spread_ends(bitmap, 8, np.zeros(count + 1, np.int32), np.zeros(9, np.int32))
+    with pytest.raises(ValueError, match=f"one value per 1-bit of the bitmap, found {count}"):
+        kernels.scatter(bitmap, 8, pa.py_buffer(bytes(4 * count)), 4, pa.py_buffer(bytearray(32)))
+    with pytest.raises(ValueError, match=f"one value per 1-bit of the bitmap, found {count}"):
+        kernels.scatter_offsets(bitmap, 8, np.zeros(count + 1, np.int32), np.zeros(9, np.int32))
 
 
 def test_spreading_reaches_no_other_memory(compiled_kernels: ModuleType) -> None:
@@ -414,10 +414,12 @@ def test_spreading_reaches_no_other_memory(compiled_kernels: ModuleType) -> None
         (full, 8, bytes(24), 3, room),
     ):
         with pytest.raises(ValueError, match="expected"):
-            compiled_kernels.spread(bitmap, rows, pa.py_buffer(values), width, out)
+            compiled_kernels.scatter(bitmap, rows, pa.py_buffer(values), width, out)
     for rows, offsets, ends in ((9, 9, 10), (8, 9, 8), (8, 0, 9)):
         with pytest.raises(ValueError, match="expected"):
-            compiled_kernels.spread_ends(full, rows, np.zeros(offsets, np.int32), np.zeros(ends, np.int32))
+            compiled_kernels.scatter_offsets(
+                full, rows, np.zeros(offsets, np.int32), np.zeros(ends, np.int32)
+            )
 
 
 @given(
@@ -432,7 +434,7 @@ def test_runs_are_repeated(kernels: ModuleType, lengths: list[int], width: int, 
     data = np.random.default_rng(seed).bytes(width * len(lengths))
     room = bytearray(b"\xa5" * (width * sum(lengths) + len(AFTER)))
     out = pa.py_buffer(memoryview(room)[: width * sum(lengths)])
-    kernels.repeat(pa.py_buffer(data), width, np.cumsum(lengths, dtype=np.int64), out)
+    kernels.repeat_runs(pa.py_buffer(data), width, np.cumsum(lengths, dtype=np.int64), out)
     expected = b"".join(data[width * run : width * (run + 1)] * length for run, length in enumerate(lengths))
     assert room == expected + AFTER
 
@@ -444,7 +446,7 @@ def test_runs_end_with_the_rows(kernels: ModuleType, ends: list[int]) -> None:
     """Rows would be left as they were, or others be written."""
     out = pa.py_buffer(bytearray(16))
     with pytest.raises(ValueError, match="ends of runs that ascend to 8"):
-        kernels.repeat(pa.py_buffer(bytes(6)), 2, np.array(ends, np.int64), out)
+        kernels.repeat_runs(pa.py_buffer(bytes(6)), 2, np.array(ends, np.int64), out)
 
 
 def test_runs_reach_no_other_memory(compiled_kernels: ModuleType) -> None:
@@ -455,7 +457,7 @@ def test_runs_reach_no_other_memory(compiled_kernels: ModuleType) -> None:
         (bytes(4), 2, pa.py_buffer(bytearray(15))),
     ):
         with pytest.raises(ValueError, match="expected"):
-            compiled_kernels.repeat(pa.py_buffer(values), width, ends, out)
+            compiled_kernels.repeat_runs(pa.py_buffer(values), width, ends, out)
 
 
 @given(
@@ -467,7 +469,7 @@ def test_hashes_are_put_into_a_filter(kernels: ModuleType, hashes: list[int], bl
     """A key whose bits are elsewhere is denied, and inserted a second time."""
     salts = np.random.default_rng(seed).integers(0, 1 << 32, 8, np.uint32)
     words = np.zeros((blocks, 8), np.uint32)
-    kernels.put_in(np.array(hashes, np.uint64), salts, words)
+    kernels.bloom_insert(np.array(hashes, np.uint64), salts, words)
     expected = [[0] * 8 for _ in range(blocks)]
     for number in hashes:
         for place, salt in enumerate(salts.tolist()):
@@ -481,4 +483,4 @@ def test_a_filter_without_blocks_is_refused(compiled_kernels: ModuleType) -> Non
     hashes, salts = np.ones(1, np.uint64), np.ones(8, np.uint32)
     for words in (np.zeros((0, 8), np.uint32), np.zeros((1, 4), np.uint32)):
         with pytest.raises(ValueError, match="blocks"):
-            compiled_kernels.put_in(hashes, salts, words)
+            compiled_kernels.bloom_insert(hashes, salts, words)

@@ -1,20 +1,22 @@
-"""Bit packing in bit-planes: unsigned numbers below 2^bits, split into powers of two that add up to `bits`.
+"""Packs unsigned integers below 2^bits into bit-planes whose widths are powers of two.
 
-The largest plane comes first and holds the lowest bits of every number. With 12 bits the plane of 8 has a byte for each
-number. The plane of 4 has half as many bytes: its lower halves belong to the first half of the numbers, its upper
-halves to the second half.
+The widths of the planes add up to `bits`. The widest plane comes first and holds the lowest bits of
+every number. With 12 bits, the 8-bit plane has one byte per number. The 4-bit plane has half as
+many
+bytes: their lower halves belong to the first half of the numbers, their upper halves to the second.
 
-         plane of 8 bits                plane of 4 bits
+         8-bit plane                    4-bit plane
     ┌────┬────┬────┬────┐            ┌───────┬───────┐
     │ v0 │ v1 │ v2 │ v3 │ bits 0…7   │ v2 v0 │ v3 v1 │ bits 8…11
     └────┴────┴────┴────┘            └───────┴───────┘
 
-A plane is unpacked by as many whole-vector shifts as numbers share a byte, at memory speed in NumPy. The size is that
-of any bit packing. Packing whole bytes only (8, 16, 32 bits) decodes about as fast, but takes half as much again in
-TPC-H's lineitem (docs/design/column-files-and-encodings.md, "Frame of reference and bit-planes").
+A plane in which k numbers share a byte is unpacked by k shifts of whole vectors, at memory speed in
+NumPy. The size is that of any bit packing. Packing into whole bytes only (8, 16, 32 bits) decodes
+about as fast, but needs 1.5 times the space on TPC-H's lineitem
+(docs/design/column-files-and-encodings.md, "Frame of reference and bit-planes").
 
-Source: the vertical layout of D. Lemire and L. Boytsov, "Decoding billions of integers per second", 2015, with vectors
-as long as the block.
+Source: the vertical layout of D. Lemire and L. Boytsov, "Decoding billions of integers per second",
+2015. Here a vector is as long as the block.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _PLANES: Final = (64, 32, 16, 8, 4, 2, 1)
 
 
 def packed_size(bits: int, count: int) -> int:
-    """Bytes of `count` numbers of so many bits."""
+    """Return the size in bytes of `count` numbers of `bits` bits."""
     size = count * (bits >> 3)
     if bits & 4:
         size += count + 1 >> 1
@@ -52,14 +54,14 @@ def packed_size(bits: int, count: int) -> int:
 
 
 def delta_dtype(bits: int) -> np.dtype[Any]:
-    """The narrowest unsigned type of so many bits."""
+    """Return the narrowest unsigned type that holds `bits` bits."""
     return np.dtype(f"<u{next(width for width in (1, 2, 4, 8) if bits <= 8 * width)}")
 
 
 def pack_bits(deltas: npt.NDArray[Any], bits: int) -> bytes:
-    """Unsigned numbers below 2^bits, as planes."""
+    """Pack unsigned numbers below 2^bits into planes."""
     parts, shift = [], 0
-    deltas = deltas.astype(delta_dtype(bits), copy=False)  # every pass below is over as few bytes as can be
+    deltas = deltas.astype(delta_dtype(bits), copy=False)  # every pass below costs less on a narrow type
     for plane in _PLANES:
         if not bits & plane:
             continue
@@ -71,8 +73,8 @@ def pack_bits(deltas: npt.NDArray[Any], bits: int) -> bytes:
             low = np.zeros(share * size, np.uint8)
             np.bitwise_and(part.astype(np.uint8), np.uint8((1 << plane) - 1), out=low[: len(deltas)])
             packed = low[:size]
-            for place in range(1, share):
-                packed |= low[place * size : (place + 1) * size] << np.uint8(place * plane)
+            for slot in range(1, share):
+                packed |= low[slot * size : (slot + 1) * size] << np.uint8(slot * plane)
             parts.append(packed.tobytes())
         shift += plane
     return b"".join(parts)
@@ -81,10 +83,9 @@ def pack_bits(deltas: npt.NDArray[Any], bits: int) -> bytes:
 def unpack_bits(
     data: pa.Buffer, start: int, bits: int, count: int, lower: int = 0, upper: int | None = None
 ) -> npt.NDArray[Any]:
-    """Those of the rows [lower, upper) among the `count` numbers at `start`, in the narrowest unsigned type; `data` is
-    known to be long enough.
+    """Unpack the numbers [lower, upper) of the `count` numbers at `start`, in the narrowest type.
 
-    May be a view of `data`, which nobody may change.
+    The caller has checked that `data` is long enough. The result may be a read-only view of `data`.
     """
     upper = count if upper is None else upper
     dtype = delta_dtype(bits)
@@ -94,7 +95,8 @@ def unpack_bits(
         if not bits & plane:
             continue
         size = -(-count * plane // 8)
-        # Bits go to their places at once where that is in a byte; else a byte is made of them, and moved.
+        # If the result has one byte per number, bits are shifted directly into place. Otherwise a
+        # plane is unpacked to one byte per number first and then widened and shifted.
         moved = 0 if plane >= 8 or dtype.itemsize > 1 else shift
         if plane >= 8:
             part = np.frombuffer(data, f"<u{plane // 8}", count, start)[lower:upper]
@@ -115,19 +117,21 @@ def unpack_bits(
 def _unpacked(
     packed: npt.NDArray[np.uint8], plane: int, moved: int, lower: int, upper: int
 ) -> npt.NDArray[np.uint8]:
-    """The rows [lower, upper) of a plane of less than a byte as a byte a number, in which the bits stand `moved` places
-    up."""
+    """Unpack rows [lower, upper) of a plane narrower than a byte, to one byte per number.
+
+    The bits are shifted left by `moved`.
+    """
     size, out = len(packed), scratch(np.uint8, upper - lower)
     begin = lower
     while begin < upper:
-        place = begin // size
-        end = min(upper, (place + 1) * size)
-        of_place = packed[begin - place * size : end - place * size]
-        up = moved - place * plane
+        slot = begin // size
+        end = min(upper, (slot + 1) * size)
+        of_slot = packed[begin - slot * size : end - slot * size]
+        up = moved - slot * plane
         if up > 0:  # NumPy multiplies bytes ten times as fast as it shifts them to the left
-            np.multiply(of_place, np.uint8(1 << up), out=out[begin - lower : end - lower])
+            np.multiply(of_slot, np.uint8(1 << up), out=out[begin - lower : end - lower])
         else:
-            np.right_shift(of_place, np.uint8(-up), out=out[begin - lower : end - lower])
+            np.right_shift(of_slot, np.uint8(-up), out=out[begin - lower : end - lower])
         begin = end
     out &= np.uint8(((1 << plane) - 1) << moved)
     return out
@@ -151,7 +155,7 @@ def _copied(part: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 def gather_bits(
     data: pa.Buffer, start: int, bits: int, count: int, rows: npt.NDArray[np.int64]
 ) -> npt.NDArray[Any]:
-    """The numbers at these `rows` of the `count` at `start`: as `unpack_bits(…)[rows]`, at a cost of `rows` alone."""
+    """Return `unpack_bits(…)[rows]`. The cost depends on the number of `rows` only."""
     dtype = delta_dtype(bits)
     deltas = np.zeros(len(rows), dtype)
     shift = 0
@@ -162,9 +166,9 @@ def gather_bits(
         if plane >= 8:
             part = np.frombuffer(data, f"<u{plane // 8}", count, start)[rows]
         else:
-            place, inside = np.divmod(rows, size)
+            slot, inside = np.divmod(rows, size)
             part = np.frombuffer(data, np.uint8, size, start)[inside]
-            part >>= (place * plane).astype(np.uint8)
+            part >>= (slot * plane).astype(np.uint8)
             part &= np.uint8((1 << plane) - 1)
         deltas |= part.astype(dtype) << dtype.type(shift)
         start += size
@@ -173,7 +177,7 @@ def gather_bits(
 
 
 def gather_one(data: pa.Buffer, start: int, bits: int, count: int, row: int) -> int:
-    """The number at `row` of the `count` at `start`, by Python's own arithmetic."""
+    """Return the number at `row`, computed with Python integers."""
     view = memoryview(data)
     delta = shift = 0
     for plane in _PLANES:
@@ -184,8 +188,8 @@ def gather_one(data: pa.Buffer, start: int, bits: int, count: int, row: int) -> 
             part = int.from_bytes(view[at : at + width], "little")
         else:
             size = -(-count * plane // 8)
-            place, inside = divmod(row, size)
-            part = view[start + inside] >> place * plane & (1 << plane) - 1
+            slot, inside = divmod(row, size)
+            part = view[start + inside] >> slot * plane & (1 << plane) - 1
         delta |= part << shift
         start += -(-count * plane // 8)
         shift += plane

@@ -1,4 +1,4 @@
-"""What names a column of a file, what is asked of its writer, and where it went: values that cross seams."""
+"""Values that describe a column of a file: its key, how to write it, and where its footer is."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ DELTA_VALUE: Final = format.ROLE_DELTA_VALUE
 
 
 class ColumnKey(NamedTuple):
-    """The name of a column inside one file; unique there. A tuple, as all columns of a file are looked up by it: a
-    dataclass is hashed and compared in Python."""
+    """The name of a column, unique within one file.
+
+    It is a tuple because every access to a column looks it up by this key. The hash and comparison
+    of a dataclass would run in Python.
+    """
 
     role: int
     group: int = 0  # delta files: columns of one group share rowids and timestamps
-    column_id: int = 0  # the schema's id; negative for liveness, 0 for keys, bloom, rowids and timestamps
+    column_id: int = 0  # the schema's id; negative for LIVENESS; 0 for keys, bloom, rowids and timestamps
 
     def __str__(self) -> str:
         return f"{format.ROLES.get(self.role, self.role)}/{self.group}/{self.column_id}"
@@ -33,21 +36,29 @@ class ColumnKey(NamedTuple):
 
 @dataclass(frozen=True)
 class ColumnWriteSpec:
-    """How a column is to be stored. What its type or its values do not allow falls back to what 'auto' takes."""
+    """How to store a column.
+
+    If its type or values do not allow an option, 'auto' decides instead.
+    """
 
     key: ColumnKey
     type: ColumnType
     encoding: str = "auto"
     compression: str = "default"
     block_size_bytes: int | None = None
-    single_values: bool = (
-        False  # of a composite key or a delta file: 'auto' takes frames and runs, where it can
-    )
+    single_values: bool = False
+    """Whether readers gather single values, as of composite keys and delta files.
+
+    If so, 'auto' chooses an encoding that gathers without decoding a block, where the type has one.
+    """
 
 
 @dataclass(frozen=True)
 class ColumnPlace:
-    """Where a column's footer lies: what the catalogue keeps, so that no directory need be read."""
+    """Where a column's footer is in the file.
+
+    The catalogue keeps it, so readers need no directory.
+    """
 
     key: ColumnKey
     offset: int
@@ -56,7 +67,7 @@ class ColumnPlace:
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A finished file. `columns` in the order in which they were appended; `file_id`: see `format.FILE_ID_BYTES`."""
+    """A finished file. `columns` is in file order; for `file_id` see `format.FILE_ID_BYTES`."""
 
     path: str
     file_id: str

@@ -1,15 +1,16 @@
-"""One column of a column file: its footer, and the three operations of a scan over its values.
+"""One column of a column file: its footer, and the three operations that scans use.
 
     decode    ordinals [lower, upper) as an Arrow array
-    filter    which of these satisfy a test of the column; zone maps have left out blocks before (`excluded_blocks`)
-    gather    single ordinals as an Arrow array
+    filter    a mask of the ordinals that satisfy a predicate on this column
+    gather    the values at single ordinals as an Arrow array
                      |
                      v
-    blocks.source    the blocks, from the cache or the file, in the forms that encodings keep
+    blocks.source    blocks from the cache or the file, in the form of their encoding
 
-No caller knows which form a block has.
+The operations work the same for every form of block. A scan has already left out blocks by zone map
+(`excluded_blocks`) before it calls `filter`.
 
-Trust and threads: as `reader`, which makes these.
+Trust and thread safety are those of `reader`, which creates these objects.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
 from nyala.cfile.errors import SummaryError
 from nyala.cfile.footer import ColumnFooter
-from nyala.cfile.forms.column_block import ColumnBlock, Wanted, decoded, gathered
+from nyala.cfile.forms.column_block import BoundPredicate, ColumnBlock, decoded, gathered
 from nyala.cfile.forms.number_set import NumberSet
 from nyala.cfile.forms.text import text_of
 from nyala.cfile.index.zone_map import Zone, zone_of
@@ -46,27 +47,30 @@ if TYPE_CHECKING:
 
 __all__ = ["ColumnReader"]
 
-# Answers of `excluded_blocks`, and of `_wanted`.
-_ANSWERS_KEPT: Final = 16
-# So many blocks are held at once, whatever they take.
+# The most cached results of `excluded_blocks`, and of `_bound`.
+_CACHED_MAX: Final = 16
+# This many blocks are always gathered from at once, whatever their size.
 _BLOCKS_FEW: Final = 4
 
 
 class ColumnReader:
-    """One column of a file. Made by `CFileReader.column`; lives as long as the file's reader."""
+    """One column of a file. `CFileReader.column` creates it; closing the file ends its use."""
 
     def __init__(self, reader: CFileReader, footer: ColumnFooter, place: ColumnPlace) -> None:
         self._footer = footer
         self.place = place
         self._column_zone: Zone | None = None
         self._excluded: dict[Constraint, npt.NDArray[np.bool_]] = {}
-        self._tests: dict[ColumnTest, Wanted] = {}
-        # Keys of many blocks in one array may pass the 2 GiB that 32-bit offsets can address.
+        self._tests: dict[ColumnTest, BoundPredicate] = {}
+        # One array of keys from many blocks may exceed the 2 GiB that 32-bit offsets address.
         self._arrow = pa.large_binary() if footer.key.role == KEY else footer.form.arrow
         self._source = BlockSource(reader, footer, place)
         self.cheap_type = self._cheap_type()
-        """The type in which `decode` and `gather` give values at least cost: a dictionary where the column has one, a
-        narrow decimal where its type has one, else the column's own."""
+        """The Arrow type that `decode` and `gather` produce at the lowest cost.
+
+        A dictionary if the column has one, a narrow decimal if its type has one, else the column's
+        own type.
+        """
 
     # -- what the footer says ------------------------------------------------------------------------------
 
@@ -80,7 +84,7 @@ class ColumnReader:
 
     @property
     def arrow(self) -> pa.DataType:
-        """Arrow's type of what `decode` and `gather` give."""
+        """The Arrow type of the results of `decode` and `gather`."""
         return self._arrow
 
     @property
@@ -94,7 +98,10 @@ class ColumnReader:
 
     @property
     def compression(self) -> str:
-        """What was asked for; each block says for itself whether it was worth it."""
+        """The compression that the schema names.
+
+        A block that does not shrink is stored uncompressed.
+        """
         name = compression_name(self._footer.compression)
         assert name is not None
         return name
@@ -123,20 +130,22 @@ class ColumnReader:
 
     @property
     def row_bytes(self) -> float:
-        """Bytes of a decoded value on average."""
+        """Average bytes of a decoded value."""
         return self._footer.row_bytes
 
     def text_bytes(self, lower: int, upper: int) -> int:
-        """About how many bytes of text the ordinals [lower, upper) are, decoded: see `ColumnFooter.text_before`."""
+        """Return the approximate bytes of decoded text in ordinals [lower, upper)."""
         first, last = self._footer.text_before(np.array([lower, upper])).tolist()
         return int(np.ceil(last - first))
 
     def decoded_bytes(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """About how many bytes the values between each two of these ordinals take in memory."""
+        """Return the approximate bytes in memory of the values between each two neighbours of
+        `ordinals`.
+        """
         return np.diff(self._footer.bytes_before(ordinals))
 
     def block_bytes_max(self, lower: int, upper: int) -> float:
-        """`ColumnFooter.block_bytes_max`."""
+        """See `ColumnFooter.block_bytes_max`."""
         return self._footer.block_bytes_max(lower, upper)
 
     @property
@@ -144,7 +153,7 @@ class ColumnReader:
         return self._footer
 
     def extents(self) -> list[tuple[int, int]]:
-        """(offset, length) of every block, the dictionary's too."""
+        """Return (offset, length) of every block, and of the dictionary if there is one."""
         footer = self._footer
         extents = list(zip(footer.block_offsets.tolist(), footer.block_lengths.tolist(), strict=True))
         if footer.dictionary_length:
@@ -153,11 +162,11 @@ class ColumnReader:
 
     @property
     def has_zones(self) -> bool:
-        """Whether there is a zone map: every column but KEY and BLOOM has one."""
+        """Whether the column has a zone map: every column but KEY and BLOOM has one."""
         return self._footer.zone_bytes is not None
 
     def zone(self, block: int) -> Zone:
-        """The zone of one block."""
+        """Return the zone of one block."""
         assert self._footer.zone_map is not None, "this column has no zone map"
         return self._footer.zone_map.zone(block)
 
@@ -167,31 +176,33 @@ class ColumnReader:
         return [self.zone(block) for block in range(self.block_count)]
 
     def column_zone(self) -> Zone:
-        """The zone of the whole column."""
+        """Return the zone of the whole column."""
         if self._column_zone is None:
             assert self._footer.zone_map is not None, "this column has no zone map"
             self._column_zone = self._footer.zone_map.column_zone()
         return self._column_zone
 
     def number_bounds(self) -> tuple[int, int] | None:
-        """`ZoneMap.number_bounds`."""
+        """See `ZoneMap.number_bounds`."""
         return None if self._footer.zone_map is None else self._footer.zone_map.number_bounds()
 
     def excluded_blocks(self, constraint: Constraint) -> npt.NDArray[np.bool_]:
-        """Of each block whether its zone says that no row of the base satisfies the constraint. Not to be changed.
+        """Return one bool per block: whether its zone proves that no base row satisfies the
+        constraint.
 
-        Scans of many columns ask a few times for the same; the last answers are kept.
+        The result must not be changed. The last results are cached, because a scan of many columns
+        repeats the call a few times.
         """
-        found = self._excluded.get(constraint)
-        if found is None:
+        excluded = self._excluded.get(constraint)
+        if excluded is None:
             assert self._footer.zone_map is not None, "this column has no zone map"
-            if len(self._excluded) >= _ANSWERS_KEPT:
+            if len(self._excluded) >= _CACHED_MAX:
                 self._excluded = {}
-            found = self._excluded[constraint] = self._footer.zone_map.excluded(constraint)
-        return found
+            excluded = self._excluded[constraint] = self._footer.zone_map.excluded(constraint)
+        return excluded
 
     def block_first_keys(self) -> pa.LargeBinaryArray | None:
-        """The value index: the encoded key at each block's first ordinal, None when the column carries none."""
+        """Return the key index: the encoded key at each block's first ordinal; None without one."""
         return self._footer.first_keys
 
     @property
@@ -201,7 +212,7 @@ class ColumnReader:
 
     @property
     def gathers_single_values(self) -> bool:
-        """`ColumnFooter.gathers_single_values`."""
+        """See `ColumnFooter.gathers_single_values`."""
         return self._footer.gathers_single_values
 
     # -- the three operations ------------------------------------------------------------------------------
@@ -222,24 +233,24 @@ class ColumnReader:
         access: Access = Access.LOOKUP,
         stats: ReadStats | None = None,
     ) -> pa.Array:
-        """The values of ordinals [lower, upper).
+        """Return the values of ordinals [lower, upper).
 
         type: `arrow` (None) or `cheap_type`.
-        Cost: decodes the blocks that are touched; one pread for neighbours.
-        Raises: CorruptionError. ArrowInvalid for more than 2 GiB of text at once.
+        Cost: decodes every block that overlaps the range; one pread for neighbouring blocks.
+        Raises: CorruptionError; ArrowInvalid for more than 2 GiB of text in one call.
         """
         assert 0 <= lower <= upper <= self.row_count, (lower, upper, self.row_count)
-        wanted = self._arrow if type is None else type
+        result_type = self._arrow if type is None else type
         if lower == upper:
-            return pa.nulls(0, wanted)
-        cheap = self.cheap_type if self.has_dictionary else wanted
+            return pa.nulls(0, result_type)
+        block_type = self.cheap_type if self.has_dictionary else result_type
         blocks, *ranges = zip(*self._parts(lower, upper, access, stats), strict=True)
-        parts = decoded(blocks, list(zip(*ranges, strict=True)), cheap)
+        parts = decoded(blocks, list(zip(*ranges, strict=True)), block_type)
+        joined = self._joined(parts, result_type)
         if len(parts) == 1 and 2 * len(parts[0]) < min(self.rows_per_block, self.row_count):
-            return pa.concat_arrays(
-                [self._joined(parts, wanted)], memory_pool=pool()
-            )  # or the block stays with it
-        return self._joined(parts, wanted)
+            # A copy, because a slice would keep the memory of the whole block alive.
+            return pa.concat_arrays([joined], memory_pool=pool())
+        return joined
 
     def filter(
         self,
@@ -251,14 +262,15 @@ class ColumnReader:
         access: Access = Access.SCAN,
         stats: ReadStats | None = None,
     ) -> npt.NDArray[np.bool_]:
-        """A mask of the ordinals [lower, upper), at least one, that satisfy a test of the column.
+        """Return a mask of the ordinals [lower, upper), at least one, that satisfy `test`.
 
-        among: the only ones that matter, counted from `lower`; the mask has no other. None: all.
-        Cost: blocks without one that matters are not read; no value is decoded where the encoding can tell without.
+        among: only these rows (counted from `lower`) can be in the mask. None: all rows.
+        Cost: reads only blocks that contain a row of `among`, and decodes values only if the
+        encoding cannot evaluate the test on encoded data.
         Raises: CorruptionError.
         """
         assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
-        wanted = self._wanted(test)
+        predicate = self._bound(test)
         log2 = self._footer.rows_per_block_log2
         parts = {
             number: (max(number << log2, lower) - lower, min((number + 1) << log2, upper) - lower)
@@ -272,9 +284,10 @@ class ColumnReader:
                 masks.append(np.zeros(end - begin, np.bool_))
                 continue
             first, some = lower - (number << log2), None if among is None else among[begin:end]
-            mask = blocks[number].filter(wanted, first + begin, first + end, some)
+            mask = blocks[number].filter(predicate, first + begin, first + end, some)
             masks.append(mask if some is None else np.logical_and(mask, some, out=mask))
-        # Not `np.concatenate` alone: the pages of its memory would be cleared for every window.
+        # Plain `np.concatenate` would allocate new memory, whose pages the system clears for every
+        # window.
         return masks[0] if len(masks) == 1 else np.concatenate(masks, out=scratch(np.bool_, upper - lower))
 
     def gather(
@@ -285,30 +298,32 @@ class ColumnReader:
         access: Access = Access.LOOKUP,
         stats: ReadStats | None = None,
     ) -> pa.Array:
-        """The values at these ordinals, in their order; an ordinal may come twice. `type` and errors: as `decode`."""
+        """Return the values at these ordinals, in their order; ordinals may repeat.
+
+        Types and errors are those of `decode`.
+        """
         if not isinstance(ordinals, Ordinals):
             ordinals = Ordinals(ordinals)
-        wanted = self._arrow if type is None else type
+        result_type = self._arrow if type is None else type
         if not ordinals.count:
-            return pa.nulls(0, wanted)
+            return pa.nulls(0, result_type)
         assert ordinals.least >= 0 and ordinals.greatest < self.row_count
-        cut = ordinals.cut(self._footer.rows_per_block_log2)
+        by_block = ordinals.by_block(self._footer.rows_per_block_log2)
         parts: list[pa.Array] = []
-        at_once = self._blocks_at_once(len(cut.blocks))
-        for at in range(0, len(cut.blocks), at_once):
-            few = cut.blocks[at : at + at_once]
-            blocks = self._source.blocks(few, access, stats)
-            rows = [cut.inside[begin:end] for begin, end in cut.pieces[at : at + at_once]]
-            parts += gathered(blocks, rows, self.cheap_type if self.has_dictionary else wanted)
-        joined = self._joined(parts, wanted)
-        if cut.order is None:
+        at_once = self._blocks_at_once(len(by_block.blocks))
+        for at in range(0, len(by_block.blocks), at_once):
+            blocks = self._source.blocks(by_block.blocks[at : at + at_once], access, stats)
+            rows = [by_block.rows[begin:end] for begin, end in by_block.ranges[at : at + at_once]]
+            parts += gathered(blocks, rows, self.cheap_type if self.has_dictionary else result_type)
+        joined = self._joined(parts, result_type)
+        if by_block.order is None:
             return joined
-        place = np.empty(len(cut.order), np.int64)
-        place[cut.order] = np.arange(len(cut.order))
-        return joined.take(array_of_numbers(place))
+        positions = np.empty(len(by_block.order), np.int64)
+        positions[by_block.order] = np.arange(len(by_block.order))
+        return joined.take(array_of_numbers(positions))
 
     def _blocks_at_once(self, count: int) -> int:
-        """How many blocks are held at once while few rows of each are gathered: no more than the cache may hold."""
+        """Return how many blocks one step of `gather` holds: no more than the cache may hold."""
         cache = self._source.cache
         if count <= _BLOCKS_FEW or cache is None:
             return count
@@ -317,9 +332,9 @@ class ColumnReader:
         return max(_BLOCKS_FEW, int(cache.limit_bytes / max(1.0, block_bytes)))
 
     def value(self, ordinal: int) -> Any:
-        """`gather` of one ordinal, as the Python value that Arrow gives for it.
+        """Return the value at one ordinal as Arrow's Python value.
 
-        Raises: CorruptionError, also for what is no value of the type.
+        Raises: CorruptionError, also if the stored value is not a value of the type.
         """
         footer = self._footer
         assert 0 <= ordinal < footer.row_count
@@ -337,58 +352,62 @@ class ColumnReader:
     def _parts(
         self, lower: int, upper: int, access: Access, stats: ReadStats | None
     ) -> Iterator[tuple[ColumnBlock, int, int]]:
-        """(block, the rows of it) of these ordinals."""
+        """Yield (block, first row, end row) for each block that overlaps these ordinals."""
         log2, numbers = self._footer.rows_per_block_log2, self._blocks_of(lower, upper)
         for number, block in zip(numbers, self._source.blocks(numbers, access, stats), strict=True):
             first = number << log2
             yield block, max(lower - first, 0), min(upper - first, block.row_count)
 
-    def _joined(self, parts: list[pa.Array], wanted: pa.DataType) -> pa.Array:
-        """Arrays of blocks as one, in the wanted type where that is the column's own."""
+    def _joined(self, parts: list[pa.Array], result_type: pa.DataType) -> pa.Array:
+        """Join the arrays of several blocks; convert to the column's own type if that is requested."""
         if self.has_dictionary:
             joined = parts[0]
             if len(parts) > 1:
                 codes = pa.concat_arrays([part.indices for part in parts], memory_pool=pool())
                 joined = pa.DictionaryArray.from_arrays(codes, parts[0].dictionary, safe=False)
-            return joined if pa.types.is_dictionary(wanted) else text_of(joined)
-        parts = [self._in_own_type(part, wanted) for part in parts]
+            return joined if pa.types.is_dictionary(result_type) else text_of(joined)
+        parts = [self._in_own_type(part, result_type) for part in parts]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts, memory_pool=pool())
 
-    def _in_own_type(self, array: pa.Array, wanted: pa.DataType) -> pa.Array:
-        if array.type == wanted or wanted != self._arrow:
+    def _in_own_type(self, array: pa.Array, result_type: pa.DataType) -> pa.Array:
+        if array.type == result_type or result_type != self._arrow:
             return array
         if self._footer.key.role == KEY:
             return array.cast(self._arrow)
-        # A narrow decimal; not by Arrow's cast, which looks at each value's digits, of those under NULLs as well.
+        # A narrow decimal. Arrow's cast would check the digits of every value, also of those under
+        # NULLs.
         form = self._footer.form
         width = form.width_bytes
         values = array.buffers()[1].slice(array.offset * width, len(array) * width)
         validity = array.is_valid().buffers()[1] if array.null_count else None
         return form.fixed_array(values, len(array), validity, array.null_count)
 
-    def _wanted(self, test: ColumnTest) -> Wanted:
-        """The test in terms of the numbers that lie in blocks. Cost: with a new test, each word of a dictionary."""
-        found = self._tests.get(test)
-        if found is None:
+    def _bound(self, test: ColumnTest) -> BoundPredicate:
+        """Convert a test to the numbers stored in this column.
+
+        Cost: on the first use of a test, it is evaluated on every dictionary entry.
+        """
+        predicate = self._tests.get(test)
+        if predicate is None:
             numbers: NumberSet | None = None
             if self._footer.dictionary_length:
-                numbers = NumberSet.of_marked(test.mask(self._source.dictionary(None)))
+                numbers = NumberSet.of_mask(test.mask(self._source.dictionary(None)))
             elif test.constraint is not None and narrowest(self._footer.form).holds_integers:
                 numbers = NumberSet.of(test.constraint)
-            if len(self._tests) >= _ANSWERS_KEPT:
+            if len(self._tests) >= _CACHED_MAX:
                 self._tests = {}
-            found = self._tests[test] = Wanted(test, self.cheap_type, numbers)
-        return found
+            predicate = self._tests[test] = BoundPredicate(test, self.cheap_type, numbers)
+        return predicate
 
     def _blocks_of(self, lower: int, upper: int) -> range:
-        """Those with the ordinals [lower, upper), at least one."""
+        """Return the block numbers of ordinals [lower, upper), at least one."""
         shift = self._footer.rows_per_block_log2
         return range(lower >> shift, ((upper - 1) >> shift) + 1)
 
-    # -- the whole of it -----------------------------------------------------------------------------------
+    # -- checking ------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Read every block from the file, past the cache, and compare it with what the footer says of it."""
+        """Read every block from the file, not from the cache, and compare it with the footer."""
         footer, path = self._footer, self._source.path
         if footer.dictionary_length:
             self._source.read_dictionary(None)
@@ -400,15 +419,15 @@ class ColumnReader:
             try:
                 array.validate(full=True)
                 if not is_sound(array):
-                    raise pa.ArrowInvalid("days of other years than 1 to 9999")
+                    raise pa.ArrowInvalid("a date or time outside the years 1 to 9999")
             except pa.ArrowInvalid as error:
                 raise CorruptionError(
-                    f"expected values of {self.type}, found others ({error})", path, offset
+                    f"expected values of type {self.type}, found invalid ones ({error})", path, offset
                 ) from error
             null_count += array.null_count
             if footer.text_sizes is not None and text_bytes(array) != footer.text_sizes[number]:
                 raise SummaryError(
-                    f"expected {footer.text_sizes[number]} bytes of text in the block, as the column's footer says, "
+                    f"the column's footer says {footer.text_sizes[number]} bytes of text in this block, "
                     f"found {text_bytes(array)}",
                     path,
                     offset,
@@ -425,7 +444,7 @@ class ColumnReader:
                 and array[0] != footer.first_keys[number]
             ):
                 raise SummaryError(
-                    "expected the footer's first key in the block, found another", path, offset
+                    "expected the first key that the footer names, found another key", path, offset
                 )
         if null_count != footer.null_count:
             raise SummaryError(

@@ -1,8 +1,9 @@
-"""Block compression: the codecs of a column's `compression`, over pyarrow's.
+"""Block compression: the codecs that a column's `compression` names, from pyarrow.
 
-All are bare streams (a raw LZ4 block, raw Snappy, a zlib member of gzip, a zstd frame): the block header keeps
-the lengths. What a codec says about damaged bytes becomes a ValueError; who knows path and offset makes a
-`CorruptionError` of it. Damage is found by the CRC before a codec ever sees it, so this is the second line.
+All codecs write bare streams (a raw LZ4 block, raw Snappy, a zlib member of gzip, a zstd frame);
+the block header stores the lengths. A codec error becomes a ValueError, and the caller, which knows
+path and offset, makes it a `CorruptionError`. The CRC finds damage before a codec sees the bytes,
+so these checks are the second line of defence.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _CODECS: Final[dict[int, tuple[str, str | None]]] = {
 _NAMES: Final = {format.COMPRESSION_DEFAULT: "default", **{code: name for code, (name, _) in _CODECS.items()}}
 _CODES: Final = {name: code for code, name in _NAMES.items()}
 
-# How many bytes one stored byte can stand for at the most, by the codec's format; +64 for tiny inputs. A
-# length beyond it is absurd, and is refused before memory is asked for.
+# The most bytes that one stored byte can expand to, by the codec's format; +64 for tiny inputs. A
+# larger length is rejected before memory is allocated.
 _EXPANSION_MAX: Final = {
     format.COMPRESSION_SNAPPY: 32,
     format.COMPRESSION_LZ4: 256,
@@ -38,20 +39,20 @@ _EXPANSION_MAX: Final = {
 
 
 def compression_code(name: str) -> int:
-    """The number of a compression's name; KeyError for one that the schema should have refused."""
+    """Return the number of a compression. Raises KeyError for a name that no schema allows."""
     return _CODES[name]
 
 
 def compression_name(code: int) -> str | None:
-    """The name of a number, None when it is unknown."""
+    """Return the name of a number, None if it is unknown."""
     return _NAMES.get(code)
 
 
 class _Codecs(threading.local):
     """The codecs of one thread.
 
-    Arrow's zlib keeps its stream in the codec, and lets go of the interpreter's lock while it works: two threads on one
-    codec write bytes that nobody can read, or crash the process.
+    Arrow's zlib codec keeps its stream state in the object and releases the interpreter lock while
+    it works. Two threads with one codec would write unreadable bytes or crash the process.
     """
 
     def __init__(self) -> None:
@@ -68,7 +69,7 @@ _codecs: Final = _Codecs()
 
 
 def compress(code: int, data: pa.Buffer) -> tuple[int, pa.Buffer]:
-    """`data` compressed, and with what: COMPRESSION_NONE and unchanged when it does not shrink enough."""
+    """Compress `data`. Return COMPRESSION_NONE and `data` itself if it does not shrink enough."""
     if code == format.COMPRESSION_NONE or data.size == 0:
         return format.COMPRESSION_NONE, data
     packed = _codecs.get(code).compress(data)
@@ -77,17 +78,19 @@ def compress(code: int, data: pa.Buffer) -> tuple[int, pa.Buffer]:
     return code, packed
 
 
-def effective_compression(asked: int, compresses: bool) -> int:
-    """The compression of blocks: what was asked for; by default LZ4, but nothing on what is compressed already."""
-    if asked != format.COMPRESSION_DEFAULT:
-        return asked
+def effective_compression(schema_compression: int, compresses: bool) -> int:
+    """Return the compression of blocks: the schema's; by default LZ4, none if the encoding
+    `compresses`.
+    """
+    if schema_compression != format.COMPRESSION_DEFAULT:
+        return schema_compression
     return format.COMPRESSION_NONE if compresses else format.COMPRESSION_LZ4
 
 
 def decompress(code: int, data: pa.Buffer, size: int) -> pa.Buffer:
-    """The `size` bytes that `data` stands for.
+    """Decompress `data` to exactly `size` bytes.
 
-    Raises: ValueError with the reason when the codec is unknown, or the bytes cannot be what was compressed.
+    Raises: ValueError with the reason if the codec is unknown or the bytes are invalid for it.
     """
     if code == format.COMPRESSION_NONE:
         if data.size != size:

@@ -1,10 +1,11 @@
-"""A column file as text for people: `nyala cfile dump [--bytes] FILE`.
+"""Prints a column file as text: `nyala cfile dump [--bytes] FILE`.
 
-Without bytes: columns, blocks and zones. With bytes: every byte of the file in file order, as offset, hex and
-meaning, with the names that docs/format/cfile.md uses. Values of blocks and other long runs are cut.
+Without --bytes the output lists columns, blocks and zones. With --bytes it lists every byte of the
+file in file order, as offset, hex and meaning, with the field names of docs/format/cfile.md. Block
+values and other long byte runs are shortened.
 
-The lines come one by one, so that of a damaged file everything up to the damage is shown before its
-`CorruptionError`.
+Lines are produced one by one, so the dump of a damaged file shows everything before the damage and
+then raises its `CorruptionError`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _MEANINGS: Final[dict[str, dict[int, str]]] = {
 
 
 def dump(files: Files, path: str, bytes: bool = False) -> Iterator[str]:
-    """The lines for one file. Raises CorruptionError and StorageError as reading does."""
+    """Yield the lines for one file. Raises CorruptionError and StorageError, as reading does."""
     with CFileReader(files, path) as reader:
         columns = [column for key in reader.columns() if (column := reader.column(key)) is not None]
         if bytes:
@@ -139,7 +140,7 @@ def _dump_bytes(reader: CFileReader, columns: list[ColumnReader], size: int) -> 
 
 
 def _values_layout(header: BlockHeader, form: Physical, values: bytes) -> format.Layout | None:
-    """The structure with which the values begin; None: none, or the values are compressed."""
+    """Return the header structure of a block's values; None without one or if they are compressed."""
     encoding = encoding_by_code(header.encoding)
     if encoding is None or header.compression != format.COMPRESSION_NONE:
         return None

@@ -6,17 +6,19 @@
       88 B    8 B a block     4 B a block     4 B a block   optional   optional     of all before
                                               of text and binary
 
-The text sizes say how many bytes of text each block has when it is decoded. A scan chooses the size of its windows by
-them, before it reads a block (`bytes_before`).
+The text sizes are the bytes of text that each block has when decoded. A scan uses them to choose
+the size of its windows before it reads a block (`bytes_before`).
 
-Block i holds the ordinals [i · R, (i + 1) · R) of R rows per block, a power of two: the ordinal index is a
-shift. Offsets and lengths are parallel vectors and not pairs, so that NumPy reads them as they lie.
+Block i holds the ordinals [i · R, (i + 1) · R), where R, the rows per block, is a power of two. So
+the ordinal index is a shift. Offsets and lengths are two vectors instead of pairs, so NumPy reads
+them without a copy.
 
     F-count   block count = ceil(row count / R)
-    F-inside  every block lies between the file's head and this footer
-    F-exact   the footer's parts fill exactly the length that directory or catalogue gave
+    F-inside  every block is between the file's head and this footer
+    F-exact   the footer's parts fill exactly the length that the directory or the catalogue names
 
-`encode` writes what `decode` checks; beyond the CRC, no length, count or offset is believed before these hold.
+`encode` writes what `decode` checks. After the CRC, `decode` uses no length, count or offset before
+these invariants hold.
 """
 
 from __future__ import annotations
@@ -35,26 +37,26 @@ from nyala.cfile.compression import compression_name
 from nyala.cfile.encoding import encoding_by_code
 from nyala.cfile.encoding.base import EncodedValues, Encoding
 from nyala.cfile.encoding.plain import decode_binary, encode_binary
-from nyala.cfile.errors import another_file, refuse_unknown_flags
+from nyala.cfile.errors import refuse_unknown_flags, wrong_file
 from nyala.cfile.index.zone_map import Zone, ZoneMap
 from nyala.cfile.physical import BYTES, Physical, bloom_physical, physical
 from nyala.errors import CorruptionError, SchemaError
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.types import ColumnType
 
-__all__ = ["ColumnFooter", "key_stretch_log2"]
+__all__ = ["ColumnFooter", "sparse_key_rows_log2"]
 
-_OFFSET_BYTES: Final = 4  # of a value of text in Arrow's memory
+_OFFSET_BYTES: Final = 4  # one offset of a text array in Arrow's memory
 
 
 @dataclass(frozen=True)
 class ColumnFooter(LazyValues):
-    """Everything that a reader needs to know of a column before its first block."""
+    """Everything that a reader needs to know about a column before it reads a block."""
 
     key: ColumnKey
     form: Physical
     encoding: Encoding
-    compression: int  # what was asked for; a block says itself what it has
+    compression: int  # the schema's; each block header names its own
     rows_per_block_log2: int
     row_count: int
     null_count: int
@@ -63,16 +65,16 @@ class ColumnFooter(LazyValues):
     dictionary_offset: int = 0
     dictionary_length: int = 0  # 0: the column has no dictionary
     dictionary_count: int = 0
-    zone_bytes: bytes | None = None  # of the zone map, whose CRC was right
+    zone_bytes: bytes | None = None  # the encoded zone map
     first_keys: pa.LargeBinaryArray | None = None
-    text_sizes: npt.NDArray[np.uint32] | None = None  # bytes of text of each block; None: of a fixed width
-    place: tuple[str, int] = ("", 0)  # path and offset, for errors
+    text_sizes: npt.NDArray[np.uint32] | None = None  # bytes of text per block; None for fixed width
+    location: tuple[str, int] = ("", 0)  # path and offset, for errors
 
     @lazy_value
     def zone_map(self) -> ZoneMap | None:
-        """Decoded when first asked for: a scan reads most columns without a predicate on them.
+        """The zone map, decoded at first use: most columns of a scan have no predicate.
 
-        Raises: CorruptionError for bytes that no writer wrote.
+        Raises: CorruptionError for bytes that are not a valid zone map.
         """
         if self.zone_bytes is None:
             return None
@@ -81,46 +83,49 @@ class ColumnFooter(LazyValues):
         try:
             return ZoneMap.decode(self.form, self.zone_bytes, rows)
         except ValueError as error:
-            raise CorruptionError(f"column footer: {error}", *self.place) from error
+            raise CorruptionError(f"column footer: {error}", *self.location) from error
 
     @lazy_value
     def _text_ends(self) -> npt.NDArray[np.int64]:
-        """Bytes of text before each block, and of all."""
+        """Bytes of text before each block, and of the whole column."""
         assert self.text_sizes is not None
         return np.append(0, np.cumsum(self.text_sizes, dtype=np.int64))
 
     @lazy_value
     def _block_borders(self) -> npt.NDArray[np.int64]:
-        """The first ordinal of each block, and the row count."""
+        """The first ordinal of each block, then the row count."""
         borders = np.arange(self.block_count + 1, dtype=np.int64) << self.rows_per_block_log2
         borders[-1] = self.row_count
         return borders
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of text, decoded; 0 of a fixed width."""
+        """Bytes of decoded text; 0 for fixed-width types."""
         return 0 if self.text_sizes is None else int(self._text_ends[-1])
 
     @property
     def row_bytes(self) -> float:
-        """Bytes of a decoded value on average."""
+        """Average bytes of a decoded value."""
         if self.text_sizes is None:
             return float(self.form.arrow.bit_width / 8)
         return _OFFSET_BYTES + self.text_bytes / max(1, self.row_count)
 
     def text_before(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """About how many bytes of text come before these ordinals, as if all values of a block were equally long."""
+        """Return the approximate bytes of text before these ordinals.
+
+        All values of a block count as equally long.
+        """
         before: npt.NDArray[np.float64] = np.interp(ordinals, self._block_borders, self._text_ends)
         return before
 
     def bytes_before(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """About how many bytes the values before these ordinals take in memory, decoded."""
+        """Return the approximate bytes in memory of the decoded values before these ordinals."""
         if self.text_sizes is None:
             return np.multiply(ordinals, self.row_bytes, dtype=np.float64)
         return self.text_before(ordinals) + _OFFSET_BYTES * ordinals
 
     def block_bytes_max(self, lower: int, upper: int) -> float:
-        """Bytes of the largest decoded block that has some of the ordinals [lower, upper), at least one."""
+        """Return the bytes of the largest decoded block among those of ordinals [lower, upper)."""
         rows = min(self.rows_per_block, self.row_count)
         if self.text_sizes is None:
             return rows * self.row_bytes
@@ -137,21 +142,26 @@ class ColumnFooter(LazyValues):
 
     @property
     def gathers_single_values(self) -> bool:
-        """Whether gathering one value costs the same wherever it is, and does not decode its block."""
+        """Whether gathering one value costs the same anywhere in the block, and does not decode the
+        block.
+        """
         return self.null_count == 0 and self.encoding.gathers_single_values(self.form)
 
     @property
-    def key_stretch_log2(self) -> int:
-        """See the function."""
-        return key_stretch_log2(self.encoding, self.form)
+    def sparse_key_rows_log2(self) -> int:
+        """See the function of the same name."""
+        return sparse_key_rows_log2(self.encoding, self.form)
 
     def block_rows(self, block: int) -> int:
-        """Rows of a block: all have `rows_per_block`, the last one what is left."""
+        """Return the row count of a block: `rows_per_block`, or fewer for the last block."""
         log2 = self.rows_per_block_log2
         return min(1 << log2, self.row_count - (block << log2))
 
     def encode(self, zones: list[Zone] | None, file_id: str) -> bytes:
-        """The footer's bytes; `zones` in the place of a zone map that is not built yet."""
+        """Return the footer's bytes.
+
+        `zones` replaces `zone_bytes`, which a writer does not have.
+        """
         zone_bytes = b"" if zones is None else ZoneMap.encode(self.form, zones)
         key_bytes = b"" if self.first_keys is None else encode_binary(self.first_keys).to_pybytes()
         flags = format.COLUMN_HAS_ZONE_MAP * (zones is not None)
@@ -192,9 +202,10 @@ class ColumnFooter(LazyValues):
     def decode(
         cls, data: bytes, key: ColumnKey | None, path: str, offset: int, file_id: str | None = None
     ) -> ColumnFooter:
-        """The footer whose bytes lie at `offset`; of column `key` and of file `file_id`, if the caller knows them.
+        """Decode the footer that was read at `offset`.
 
-        Raises: CorruptionError for bytes that no writer wrote; StorageError for flags of a newer version.
+        key, file_id: the column and file that the caller expects, if it knows them.
+        Raises: CorruptionError for invalid bytes; StorageError for flags of a newer version.
         """
 
         def damaged(message: str) -> CorruptionError:
@@ -238,7 +249,7 @@ class ColumnFooter(LazyValues):
             raise damaged(f"expected magic {format.FOOTER_MAGIC!r}, found {magic!r}")
         refuse_unknown_flags(incompatible, format.COLUMN_INCOMPATIBLE_KNOWN, path)
         if file_id is not None and found_id.hex() != file_id:
-            raise another_file(file_id, found_id.hex(), path, offset)
+            raise wrong_file(file_id, found_id.hex(), path, offset)
         found_key = ColumnKey(role, group, column_id)
         if key is not None and found_key != key:
             raise damaged(f"expected column {key}, found {found_key}")
@@ -284,7 +295,8 @@ class ColumnFooter(LazyValues):
                     f"{int(text_sizes.max())}"
                 )
         lower, upper = format.HEAD.size, offset
-        # The lengths are subtracted, never added: an offset near 2^64 must not wrap around to a small one.
+        # The lengths are subtracted, never added: an offset near 2^64 must not wrap around to a
+        # small one.
         if np.any(offsets < lower) or np.any(offsets > upper) or np.any(lengths > upper - offsets):
             raise damaged(f"expected blocks between {lower} and {upper}, found one outside")
         if (taken := int(lengths.sum(dtype=np.uint64))) > upper:
@@ -294,7 +306,7 @@ class ColumnFooter(LazyValues):
                 f"expected the dictionary between {lower} and {upper}, found it at {dictionary_offset}"
             )
         if dictionary_count and not dictionary_length:
-            raise damaged(f"expected no words without a dictionary, found {dictionary_count}")
+            raise damaged(f"expected no dictionary entries without a dictionary, found {dictionary_count}")
         if bool(flags & format.COLUMN_HAS_ZONE_MAP) == (role in (KEY, BLOOM)):
             raise damaged(f"expected a zone map for every role but key and bloom, found flags {flags:#06x}")
         if dictionary_count > 1 << format.ROWS_PER_BLOCK_LOG2_MAX:
@@ -336,12 +348,13 @@ class ColumnFooter(LazyValues):
         )
 
 
-def key_stretch_log2(encoding: Encoding, form: Physical) -> int:
-    """How long the stretches of rows may be, as a power of two, of which a rowset stores only the first encoded key.
-    Look-ups make the other keys of the columns of the composite key, one of which this is. 0: all keys are stored.
+def sparse_key_rows_log2(encoding: Encoding, form: Physical) -> int:
+    """Return how many rows may share one stored encoded key, as a power of two; 0: each row has its
+    own.
 
-    Stretches are shorter for text, whose keys take longer to make than two or three numbers do:
-    docs/design/keys-and-look-ups.md, "Sparse keys".
+    The column is part of a composite key. Look-ups compute the keys that are not stored from its
+    columns. Text allows fewer rows per stored key, because its keys take longer to compute than
+    those of two or three numbers (docs/design/keys-and-look-ups.md, "Sparse keys").
     """
     if form.kind == BYTES:
         return format.SPARSE_TEXT_KEY_ROWS_LOG2

@@ -1,4 +1,4 @@
-"""Every number of the column file: magics, widths, enumerations, flags, limits. On disk: never renumber.
+"""Every number of the column file: magics, widths, enumerations, flags and limits. Never renumber.
 
     ┌──────┬────────┬────────┬───┬──────────┬──────────┬───┬───────────┬──────┐
     │ head │ block  │ block  │ … │ column   │ column   │ … │ directory │ tail │
@@ -6,13 +6,14 @@
     └──────┴────────┴────────┴───┴──────────┴──────────┴───┴───────────┴──────┘
     0      48                    one per column            where they are
 
-`docs/format/cfile.md` shows the same numbers as byte tables; a test compares page and module. Enumerations
-keep Kudu's numbers where Kudu has the thing, so that a dump reads familiar.
+`docs/format/cfile.md` shows the same numbers as byte tables, and a test compares page and module.
+Enumerations keep Kudu's numbers where Kudu has the same thing.
 
-Flags come in two kinds. An *incompatible* bit changes the meaning of bytes that an old reader would read: one
-that a reader does not know makes it refuse. A *compatible* bit only announces something that may be ignored.
+There are two kinds of flags. An *incompatible* bit changes the meaning of bytes that an old reader
+would read, so a reader rejects a file with an incompatible bit that it does not know. A
+*compatible* bit announces something that a reader may ignore.
 
-Source: Kudu column file design and its `cfile.proto` for the idea; the bytes are our own.
+Source: the idea is Kudu's (its column file design and `cfile.proto`); the bytes are our own.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from typing import Any, Final
 
 
 class Layout:
-    """A structure of fixed size: named fields, little-endian, without gaps, in file order.
+    """A structure of fixed size: named little-endian fields without gaps, in file order.
 
-    The names serve `dump` and the tests that compare docs/format/cfile.md with this module; code packs and
-    unpacks by position, as with `struct.Struct`.
+    `dump` and the tests of docs/format/cfile.md use the names. Other code packs and unpacks by
+    position, as with `struct.Struct`.
     """
 
     def __init__(self, *fields: tuple[str, str]) -> None:
@@ -50,13 +51,13 @@ class Layout:
         return self._struct.iter_unpack(data)
 
 
-# Random, drawn for each file, and kept by the catalogue beside the file's name. The head has it, and so does every
-# column footer, which readers read anyway: a file in the place of another is found before its first value is used.
+# A random id per file, which the catalogue stores beside the file's name. The head and every column
+# footer repeat it, so a reader detects a wrong file before it uses a value.
 FILE_ID_BYTES: Final = 16
 
 # -- The file's two ends -----------------------------------------------------------------------------------
 
-HEAD_MAGIC: Final = b"nyalacf\n"  # the newline shows a transfer that rewrote line ends
+HEAD_MAGIC: Final = b"nyalacf\n"  # the newline reveals a transfer that rewrote line ends
 TAIL_MAGIC: Final = b"\nfcalayn"
 FORMAT_VERSION: Final = 4
 
@@ -93,7 +94,7 @@ FILE_COMPATIBLE_KNOWN: Final = 0x0000
 
 # -- A block -----------------------------------------------------------------------------------------------
 
-# Blocks begin and end on this boundary, so that a buffer cut out of one long read is aligned for Arrow's
+# Blocks begin and end on this boundary, so a buffer cut out of one long read is aligned for Arrow's
 # widest value (a decimal128 of 16 bytes) without a copy.
 BLOCK_ALIGNMENT_BYTES: Final = 16
 BLOCK_HEADER: Final = Layout(
@@ -138,13 +139,14 @@ FOOTER: Final = Layout(
     ("first keys length", "I"),
     ("file id", "16s"),
 )
-# After it: block offsets, block lengths, text sizes (of text and binary), zone map, first keys, CRC-32C of all before.
+# After it: block offsets, block lengths, text sizes (text and binary only), zone map, first keys,
+# and the CRC-32C of all bytes before it.
 BLOCK_OFFSET_DTYPE: Final = "<u8"
 BLOCK_LENGTH_DTYPE: Final = "<u4"
 TEXT_SIZE_DTYPE: Final = "<u4"
 
 COLUMN_INCOMPATIBLE_KNOWN: Final = 0x0000
-# The optional parts of a footer. Their lengths stand in it, so a reader may skip what it does not know.
+# The optional parts of a footer. It contains their lengths, so a reader may skip an unknown part.
 COLUMN_HAS_ZONE_MAP: Final = 0x0001
 COLUMN_HAS_FIRST_KEYS: Final = 0x0002
 COLUMN_COMPATIBLE_KNOWN: Final = COLUMN_HAS_ZONE_MAP | COLUMN_HAS_FIRST_KEYS
@@ -157,11 +159,11 @@ ZONE_HAS_NAN: Final = 0x04
 ZONE_MIN_TRUNCATED: Final = 0x08
 ZONE_MAX_TRUNCATED: Final = 0x10
 ZONE_FLAGS_KNOWN: Final = 0x1F
-# Bounds of text and binary are cut to this: enough to tell values apart, and a footer stays small though a
-# cell may have 64 KiB.
+# Bounds of text and binary are cut to this length. It is enough to tell most values apart, and
+# keeps the footer small although a cell may have 64 KiB.
 ZONE_BOUND_BYTES: Final = 32
 
-# -- What a plain block of variable width begins with ------------------------------------------------------
+# -- Header of a plain block of variable width -------------------------------------------------------------
 
 BINARY_HEADER: Final = Layout(
     ("data length", "I"),
@@ -170,7 +172,7 @@ BINARY_HEADER: Final = Layout(
 )
 BINARY_LENGTH_WIDTHS: Final = (0, 1, 2, 4)
 
-# -- What blocks of the other encodings begin with ---------------------------------------------------------
+# -- Headers of blocks of the other encodings --------------------------------------------------------------
 
 RLE_HEADER: Final = Layout(
     ("run count", "I"),
@@ -185,14 +187,14 @@ PREFIX_HEADER: Final = Layout(
     ("group rows log2", "B"),
     ("zero", "3s"),
 )
-# A restart point every 16 values: of 4, 8, 16 and 32 near the smallest both before LZ4, which likes large groups,
-# and after it, which likes small ones; decoding takes all alike (docs/design/column-files-and-encodings.md, "Prefix
-# groups").
+# A restart point every 16 values. Of 4, 8, 16 and 32, this size is near the smallest both before
+# LZ4 (which favours large groups) and after it (which favours small ones). All decode equally fast
+# (docs/design/column-files-and-encodings.md, "Prefix groups").
 PREFIX_GROUP_ROWS_LOG2: Final = 4
 PREFIX_GROUP_ROWS_LOG2_MAX: Final = 20
 
-# What bit-packed dictionary codes begin with. Shuffled codes are a Blosc frame, whose first byte, its version, is where
-# this header has the layout.
+# The header of bit-packed dictionary codes. Shuffled codes are a Blosc frame, whose first byte, its
+# version, is at the position of this header's layout byte.
 CODES_HEADER: Final = Layout(
     ("codes", "B"),
     ("bits", "B"),
@@ -204,7 +206,7 @@ CODES_SHUFFLED: Final = 2
 CODES: Final = {CODES_PACKED: "packed", CODES_SHUFFLED: "shuffled"}
 CODES_BITS_MAX: Final = 32
 
-# 32 bytes, so that the values after it are aligned as the block's are.
+# 32 bytes, so the values after it have the same alignment as the block.
 FOR_HEADER: Final = Layout(
     ("base", "q"),
     ("step", "q"),
@@ -217,7 +219,8 @@ FOR_LINE: Final = 0  # base + step · position + unit · delta
 FOR_WIDE: Final = 1  # as plain: decimals of 16 bytes that 64 bits do not hold
 FOR_LAYOUTS: Final = {FOR_LINE: "line", FOR_WIDE: "wide"}
 
-# Then the places of exceptions (4 bytes each) and their values, either padded, and a frame of reference of int64.
+# After it: positions of exceptions (4 bytes each), their values, both padded, and a frame of
+# reference of int64.
 ALP_HEADER: Final = Layout(
     ("floats", "B"),
     ("exponent", "B"),
@@ -227,7 +230,7 @@ ALP_HEADER: Final = Layout(
 ALP_PLAIN: Final = 0
 ALP_DECIMALS: Final = 1  # number / 10^exponent
 ALP_LAYOUTS: Final = {ALP_PLAIN: "plain", ALP_DECIMALS: "decimals"}
-ALP_EXPONENT_MAX: Final = 22  # 10^22 is the last power of ten that a double is
+ALP_EXPONENT_MAX: Final = 22  # 10^22 is the last power of ten that a double represents exactly
 ALP_ALIGNMENT_BYTES: Final = 8
 
 # -- Enumerations ------------------------------------------------------------------------------------------
@@ -235,9 +238,9 @@ ALP_ALIGNMENT_BYTES: Final = 8
 ROLE_BASE: Final = 0  # a user's column
 ROLE_KEY: Final = 1  # the encoded keys of a composite key: of every 2^group-th row
 ROLE_BLOOM: Final = 2  # the bloom filter's bits
-ROLE_DELTA_ROWID: Final = 3  # of a delta file: rowids of one group
-ROLE_DELTA_TIMESTAMP: Final = 4  # … timestamps of one group
-ROLE_DELTA_VALUE: Final = 5  # … values of one column
+ROLE_DELTA_ROWID: Final = 3  # rowids of one group of a delta file
+ROLE_DELTA_TIMESTAMP: Final = 4  # timestamps of one group of a delta file
+ROLE_DELTA_VALUE: Final = 5  # values of one column in a delta file
 ROLES: Final = {
     ROLE_BASE: "base",
     ROLE_KEY: "key",
@@ -247,13 +250,14 @@ ROLES: Final = {
     ROLE_DELTA_VALUE: "delta-value",
 }
 
-# The groups of role key where a key stands for a stretch of rows: of numbers, and where a key column is text.
+# The groups of role key if one stored key serves several rows: for numeric keys, and for keys with
+# text.
 SPARSE_KEY_ROWS_LOG2: Final = 6
 SPARSE_TEXT_KEY_ROWS_LOG2: Final = 5
-# Of numbers, where a key in 64 would take more than a 24th of what the columns do.
+# For numeric keys, if one key per 64 rows would take more than a 24th of the size of the columns.
 SPARSE_WIDE_KEY_ROWS_LOG2: Final = 7
 
-# Kudu's DataType where it has one. A decimal's number says its width on disk.
+# Kudu's DataType where Kudu has the type. Each width of decimals has its own number.
 TYPE_INT8: Final = 1
 TYPE_INT16: Final = 3
 TYPE_INT32: Final = 5
@@ -299,7 +303,7 @@ ENCODING_FOR: Final = 7
 ENCODING_ALP: Final = 8
 
 # Kudu's CompressionType, and zstd.
-COMPRESSION_DEFAULT: Final = 0  # in a footer only: what was asked for, never what a block has
+COMPRESSION_DEFAULT: Final = 0  # in footers only (the schema's choice), never in a block
 COMPRESSION_NONE: Final = 1
 COMPRESSION_SNAPPY: Final = 2
 COMPRESSION_LZ4: Final = 3
@@ -308,34 +312,38 @@ COMPRESSION_ZSTD: Final = 5
 
 # -- Sizes and limits --------------------------------------------------------------------------------------
 
-# Below about 1 MB a block costs more time in Python than in C (measured), so this is larger than Kudu's
-# 256 KiB. Blocks that carry the value index are small: a look-up by key decodes one of them whole.
+# A block below about 1 MB costs more time in Python than in C (measured), so this is larger than
+# Kudu's 256 KiB. Blocks with the key index are small, because a look-up by key decodes one whole
+# block.
 BLOCK_SIZE_BYTES_DEFAULT: Final = 2 << 20
 KEY_BLOCK_SIZE_BYTES_DEFAULT: Final = 64 << 10
-BLOCK_SIZE_BYTES_MIN: Final = 512  # Kudu raises smaller ones to this, and so do we
+BLOCK_SIZE_BYTES_MIN: Final = 512  # Kudu also raises smaller sizes to this
 BLOCK_SIZE_BYTES_MAX: Final = 16 << 20  # Kudu's --max_cfile_block_size
-# Rows per block are a power of two, so blocks of all columns of a rowset nest in windows of the largest.
+# Rows per block are a power of two, so blocks of all columns of a rowset nest in those of the
+# largest.
 ROWS_PER_BLOCK_LOG2_MAX: Final = 20
-# What a reader believes before it allocates: values of one block, uncompressed. 2^20 rows of 16 bytes and
-# a block of text of 16 MiB with one 64 KiB cell too many stay far below it.
+# The most bytes of uncompressed values of one block that a reader allocates. 2^20 rows of 16 bytes,
+# and a text block of 16 MiB with one extra 64 KiB cell, are far below it.
 BLOCK_VALUES_BYTES_MAX: Final = 64 << 20
-# A dictionary is read whole for the first value that is wanted of the column, and to make text of codes costs more
-# the less of it the processor's cache holds: docs/design/column-files-and-encodings.md, "Dictionaries of up to 2 MiB".
+# The first value that is read from a column reads its whole dictionary. Decoding codes to text also
+# costs more if the dictionary exceeds the processor's cache
+# (docs/design/column-files-and-encodings.md, "Dictionaries of up to 2 MiB").
 DICTIONARY_BYTES_MAX: Final = 2 << 20
-# A block that compression makes no smaller than this share of itself is stored as it is (Kudu's
-# --min_compression_ratio): decompressing would cost more than reading the rest.
+# A block that does not compress below this share of its size is stored uncompressed (Kudu's
+# --min_compression_ratio): decompressing it would cost more than reading the difference.
 COMPRESSION_RATIO_MAX: Final = 0.9
-# One pread for neighbouring blocks, up to this. Each is copied out of it for the cache, which costs more than a call
-# for large blocks.
+# The most bytes of neighbouring blocks that one pread reads. Each block is then copied out for the
+# cache; for large blocks the copy costs more than another pread.
 COALESCED_READ_BYTES_MAX: Final = 160 << 10
 
 BLOOM_BLOCK_BYTES: Final = 32
-# 16 bits a key let about 1 absent key in 800 through; halving that would cost 2 bits more per key in memory. 8 let 1 in
-# 30 through: where rows are narrow, looking for these costs less than filters that take as much as the rows.
+# 16 bits per key let about 1 absent key in 800 through; halving that rate would cost 2 more bits
+# per key in memory. 8 bits let 1 in 30 through: for narrow rows, looking up these keys costs less
+# than filters as large as the rows.
 BLOOM_BITS_PER_KEY: Final = 16
 BLOOM_BITS_PER_KEY_MIN: Final = 8
 BLOOM_ROWS_PER_BLOCK_LOG2: Final = 11  # 64 KiB of filter under one CRC
-# Parquet's split-block filter: one odd multiplier per word. On disk: never change.
+# Parquet's split-block filter: one odd multiplier per 32-bit word. On disk: never change.
 BLOOM_SALT: Final = (
     0x47B6137B,
     0x44974D91,

@@ -1,10 +1,10 @@
-"""Memory for decoded values: Arrow's jemalloc, which keeps freed pages for a while.
+"""Memory for decoded values: Arrow's jemalloc pool, which keeps freed pages for a while.
 
-A scan fills a buffer of a megabyte per block and column, which its reader lets go of some milliseconds later. Pages
-that go back to the system meanwhile have to be cleared for the next buffer, which takes longer than decoding into it.
-Where a build of Arrow has no jemalloc, its default pool is taken.
+A scan fills a buffer of a megabyte per block and column, and frees it some milliseconds later. If
+the pages went back to the system, it would have to clear them for the next buffer, which takes
+longer than decoding. Builds of Arrow without jemalloc use Arrow's default pool.
 
-Arrays over such buffers are Arrow arrays like any other: whoever has one frees it, from whichever thread.
+Arrays over these buffers are ordinary Arrow arrays: any thread may free them.
 """
 
 from __future__ import annotations
@@ -17,41 +17,43 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["WINDOW_ROWS", "allocate", "pool", "scratch", "windows"]
+__all__ = ["allocate", "pool", "row_ranges", "scratch"]
 
-WINDOW_ROWS: Final = 1 << 17
-_WINDOW_BYTES: Final = 16 << 20
-# How long freed pages stay with the process; jemalloc's own rule, which Arrow shortens to a second.
+_RANGE_ROWS_MAX: Final = 1 << 17
+_RANGE_BYTES_MAX: Final = 16 << 20
+# How long freed pages stay with the process. It is jemalloc's default, which Arrow shortens to a
+# second.
 _DECAY_MS: Final = 10_000
 
 
 @functools.cache
 def pool() -> pa.MemoryPool:
-    """Where decoded values lie."""
+    """Return the memory pool of decoded values."""
     try:
-        found = pa.jemalloc_memory_pool()
+        jemalloc = pa.jemalloc_memory_pool()
     except NotImplementedError:
         return pa.default_memory_pool()
     pa.jemalloc_set_decay_ms(_DECAY_MS)
-    return found
+    return jemalloc
 
 
 def allocate(size_bytes: int) -> pa.Buffer:
-    """A buffer to be filled by its caller, who then owns it."""
+    """Return an uninitialized buffer from the pool."""
     return pa.allocate_buffer(size_bytes, memory_pool=pool())
 
 
 def scratch(dtype: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
-    """Room for numbers on their way, as a NumPy array, of any content."""
+    """Return an uninitialized NumPy array over memory from the pool."""
     dtype = np.dtype(dtype)
     return np.frombuffer(allocate(count * dtype.itemsize), dtype)
 
 
-def windows(count: int, row_bytes: float = 0.0) -> Iterator[tuple[int, int]]:
-    """[lower, upper) of so many rows, one range after the other: each of 16 MB at the most, if a row takes `row_bytes`.
+def row_ranges(count: int, row_bytes: float = 0.0) -> Iterator[tuple[int, int]]:
+    """Yield ranges [lower, upper) that cover `count` rows; each has at most 16 MB if a row has
+    `row_bytes`.
 
-    For who goes through all rows of a file once, whatever its size: a check.
+    For checks, which read every row of a file once, whatever its size.
     """
-    step = max(1, min(WINDOW_ROWS, int(_WINDOW_BYTES / max(row_bytes, 1.0))))
+    step = max(1, min(_RANGE_ROWS_MAX, int(_RANGE_BYTES_MAX / max(row_bytes, 1.0))))
     for lower in range(0, count, step):
         yield lower, min(lower + step, count)

@@ -1,4 +1,4 @@
-"""How values of a column type lie in a block, and how they become Arrow arrays again.
+"""How values of a column type are stored in a block, and how they become Arrow arrays again.
 
     kind     types                                     values of a block
     bits     bool                                      one bit each, least significant first
@@ -6,10 +6,9 @@
              double, decimal (4, 8 or 16 bytes)
     bytes    string, varchar, binary                   a length each, and the bytes back to back
 
-A block stores values without the NULLs between them (see `forms.validity`). So what stands under a NULL in memory never
-gets to disk.
-
-Left out: choosing an encoding (see `encoding`) and the bytes around a block (see `block`).
+A block stores only the values that are not NULL (`forms.validity`). So the memory under a NULL
+never reaches the disk. `encoding` chooses encodings, and `blocks.block` writes the bytes around the
+values.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _FIXED: Final[dict[str, tuple[int, str]]] = {
     "float": (format.TYPE_FLOAT, "<f4"),
     "double": (format.TYPE_DOUBLE, "<f8"),
 }
-# NumPy has no 16-byte integer; complex128 is a scalar of that size that is only ever moved, never computed with.
+# NumPy has no 16-byte integer. complex128 has that size; it is only used to move values.
 _DECIMALS: Final[dict[int, tuple[int, str]]] = {
     4: (format.TYPE_DECIMAL32, "<i4"),
     8: (format.TYPE_DECIMAL64, "<i8"),
@@ -67,16 +66,16 @@ class Physical:
     type: ColumnType
     code: int  # format.TYPE_*
     kind: str
-    dtype: np.dtype[Any] | None  # of `fixed`
-    narrow: bool = False  # decode decimals as they are stored
+    dtype: np.dtype[Any] | None  # for kind `fixed`
+    narrow: bool = False  # decode decimals to their stored width
     arrow: pa.DataType = field(init=False, repr=False, compare=False)
-    """The type of a decoded array."""
+    """The Arrow type of a decoded array."""
     width_bytes: int = field(init=False, repr=False, compare=False)
     """Bytes of one stored value of kind `fixed`; 0 for other kinds."""
     is_narrowed: bool = field(init=False, repr=False, compare=False)
     """Whether Arrow's value (a decimal128) is wider than the stored one."""
     is_wide: bool = field(init=False, repr=False, compare=False)
-    """Whether it is a decimal of 16 bytes, which 64 bits need not hold."""
+    """Whether it is a decimal of 16 bytes, whose values may exceed 64 bits."""
     arrow_width_bytes: int = field(init=False, repr=False, compare=False)
     """Bytes of one value of kind `fixed` in Arrow's memory."""
 
@@ -94,21 +93,24 @@ class Physical:
 
     @property
     def holds_integers(self) -> bool:
-        """Whether 64 bits hold its values as integers: integers, dates, timestamps, decimals of up to 18 digits."""
+        """Whether every value is an integer of 64 bits: integers, dates, timestamps, narrow
+        decimals.
+        """
         is_integer = self.type.is_integer or self.type.name in ("date", "timestamp", "decimal")
         return self.kind == FIXED and is_integer and not self.is_wide
 
     def stored_array(self, array: pa.Array) -> pa.Array:
-        """Values of the type's Arrow form in the type that is stored, NULLs kept.
+        """Convert values from the type's Arrow form to the stored type; NULLs stay.
 
-        Returns: bool, an integer, a float, or (large) binary; a decimal of 16 bytes stays what it is. No copy
-                 but for narrow decimals.
+        Returns: bool, an integer, a float, or (large) binary. A decimal of 16 bytes stays a
+        decimal. Only narrow decimals are copied.
         """
         if self.kind == BYTES:
             return array.view(pa.large_binary() if is_large(array.type) else pa.binary())
         if self.is_narrowed:
             assert self.dtype is not None
-            # The precision promises that the upper words are mere sign, so the lowest word is the value.
+            # The precision guarantees that the upper halves are only the sign: the lower half is
+            # the value.
             words = np.frombuffer(array.buffers()[1] or b"", "<i8")
             values = words[2 * array.offset :][: 2 * len(array) : 2].astype(self.dtype)
             validity = pc.is_valid(array).buffers()[1] if array.null_count else None
@@ -119,7 +121,7 @@ class Physical:
         return array
 
     def fixed_values(self, stored: pa.Array) -> npt.NDArray[Any]:
-        """The values of a stored `fixed` array without NULLs, as a view."""
+        """Return the values of a stored array of kind `fixed` without NULLs, as a view."""
         assert self.dtype is not None and stored.null_count == 0
         buffer = stored.buffers()[1]
         if buffer is None:
@@ -129,9 +131,10 @@ class Physical:
     def fixed_array(
         self, values: pa.Buffer, row_count: int, validity: pa.Buffer | None = None, null_count: int = 0
     ) -> pa.Array:
-        """An Arrow array over stored values; no copy except to widen a narrow decimal.
+        """Return an Arrow array over stored values; only a narrow decimal that is widened is
+        copied.
 
-        Takes: a buffer of exactly `row_count` values, checked by the caller.
+        values: exactly `row_count` values; the caller checked that.
         """
         assert values.size == row_count * self.width_bytes
         if self.is_narrowed:
@@ -145,7 +148,9 @@ class Physical:
 
 @functools.cache
 def narrow_decimal(type: ColumnType) -> pa.DataType | None:
-    """Arrow's decimal of 4 or 8 bytes for a decimal that is stored so; None for others."""
+    """Return Arrow's decimal of 4 or 8 bytes for a decimal stored in that width; None for other
+    types.
+    """
     if type.name != "decimal" or type.storage_width_bytes not in (4, 8):
         return None
     make = pa.decimal32 if type.storage_width_bytes == 4 else pa.decimal64
@@ -154,12 +159,12 @@ def narrow_decimal(type: ColumnType) -> pa.DataType | None:
 
 @functools.cache
 def narrow_physical(type: ColumnType) -> Physical:
-    """The stored form of a type that has a `narrow_decimal`, decoded to that."""
+    """Return the stored form of a type with a `narrow_decimal`, decoded to that type."""
     return dataclasses.replace(physical(type), narrow=True)
 
 
 def narrowest(form: Physical) -> Physical:
-    """The form that values are decoded to at least cost: of a decimal the narrow one, where its type has one."""
+    """Return the form that decodes at the lowest cost: the narrow one, if the type has one."""
     if form.code == format.TYPE_BLOOM or narrow_decimal(form.type) is None:
         return form
     return narrow_physical(form.type)
@@ -167,7 +172,7 @@ def narrowest(form: Physical) -> Physical:
 
 @functools.cache
 def physical(type: ColumnType) -> Physical:
-    """The stored form of a type."""
+    """Return the stored form of a type."""
     if type.name == "bool":
         return Physical(type, format.TYPE_BOOL, BITS, None)
     if type.name in _BYTES:
@@ -182,14 +187,15 @@ def physical(type: ColumnType) -> Physical:
 
 @functools.cache
 def bloom_physical() -> Physical:
-    """The blocks of a bloom filter, stored like a column of 32-byte values."""
+    """Return the stored form of bloom filter blocks: 32-byte values."""
     return Physical(ColumnType("binary"), format.TYPE_BLOOM, FIXED, np.dtype(f"V{format.BLOOM_BLOCK_BYTES}"))
 
 
 def canonical_array(type: ColumnType, array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One contiguous array of the type's Arrow form, or of its large form where the offsets have 64 bits.
+    """Return one contiguous array of the type's Arrow form (or its large form, with 64-bit
+    offsets).
 
-    Raises: ArrowInvalid (and the like) for values of another type: the caller converts, this only tidies up.
+    Raises: ArrowInvalid or similar for values of another type; the caller converts types.
     """
     if isinstance(array, pa.ChunkedArray):
         array = (
@@ -205,18 +211,18 @@ def canonical_array(type: ColumnType, array: pa.Array | pa.ChunkedArray) -> pa.A
 
 
 def is_large(type: pa.DataType) -> bool:
-    """Whether it is text or binary with offsets of 64 bits."""
+    """Whether the type is text or binary with 64-bit offsets."""
     return bool(pa.types.is_large_binary(type) or pa.types.is_large_string(type))
 
 
 def binary_offsets(array: pa.Array) -> npt.NDArray[Any]:
-    """The offsets (one more than values) of a text or binary array that has any value."""
+    """Return the offsets (one more than values) of a text or binary array with at least one value."""
     buffer = array.buffers()[1]
     return np.frombuffer(buffer, "<i8" if is_large(array.type) else "<i4")[array.offset :][: len(array) + 1]
 
 
 def text_bytes(array: pa.Array) -> int:
-    """The bytes of a text or binary array's values."""
+    """Return the bytes of text of a text or binary array."""
     if not len(array):
         return 0
     offsets = binary_offsets(array)
@@ -224,7 +230,7 @@ def text_bytes(array: pa.Array) -> int:
 
 
 def slice_bitmap(bitmap: pa.Buffer, lower: int, count: int) -> pa.Buffer | bytes:
-    """The bits [lower, lower + count) moved to bit 0, zeros in the rest of the last byte."""
+    """Return the bits [lower, lower + count) from bit 0 on, with zeros after the last bit."""
     size = (count + 7) // 8
     if lower % 8 == 0 and count % 8 == 0:
         return bitmap.slice(lower // 8, size)
@@ -236,7 +242,7 @@ def slice_bitmap(bitmap: pa.Buffer, lower: int, count: int) -> pa.Buffer | bytes
 
 
 def word_dtype(type: pa.DataType) -> np.dtype[Any] | None:
-    """NumPy's type to move values of this one by: complex for those of 16 bytes. None for bits, text and binary."""
+    """Return a NumPy type of the same width, to copy values with; None for bool, text and binary."""
     if pa.types.is_boolean(type):
         return None
     try:

@@ -1,18 +1,20 @@
-"""Read a column file: any column, any ordinals, as Arrow arrays.
+"""Opens a column file and reads any ordinals of any column as Arrow arrays.
 
     CFileReader ── places or directory ──> ColumnReader ── footer ──> blocks ── cache, pread, decode ──> Arrow
 
-Given its columns' places (from the catalogue) a reader touches nothing but the footers and blocks that it is
-asked for; without them it reads the file's own directory first. The file is opened at the first read.
+If the caller knows the places of the footers (from the catalogue), a reader reads only the footers
+and blocks that it needs. Otherwise it reads the file's own directory first. The file is opened at
+the first read.
 
-Trust: nothing read is used before its CRC was compared, and no length, count or offset before it was checked
-against what it must fit into; a file made by someone who fixes up the CRCs is still only a CorruptionError, or other
-values. Which of these are no values of their type is not looked at: see `nyala.schema.arrow_values`.
+Trust: the CRC of every byte is checked before use, and every length, count or offset is checked
+against its limits. A file with forged but consistent CRCs causes a CorruptionError or wrong values,
+and nothing worse. Values are not checked for validity in their type (see
+`nyala.schema.arrow_values`).
 
-What decodes is imported when a column is first read: opening a store needs none of it.
+Decoders are imported when the first column is read, so opening a store does not import them.
 
-Thread-safety: any thread may read, `close` when none does.
-Left out: parallel decoding; callers' threads do that, as decompression, CRC and preads release the interpreter lock.
+Thread safety: any thread may read. `close` requires that no thread reads. Decoding is not parallel
+in itself; callers use threads, because decompression, CRC and preads release the interpreter lock.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ from nyala.cfile.blocks.read_stats import Access
 from nyala.cfile.column import BASE, BLOOM, DELTA_VALUE, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.errors import (
     SummaryError,
-    SurplusError,
-    another_file,
+    TrailingBytesError,
     refuse_unknown_flags,
     unreadable_bloom,
     unreadable_keys,
+    wrong_file,
 )
 from nyala.cfile.memory import allocate
 from nyala.env.files import Files, MissingFileError, RandomFile
@@ -50,15 +52,18 @@ if TYPE_CHECKING:
 
 __all__ = ["CFileReader"]
 
-_VALUES: Final = (BASE, DELTA_VALUE)  # roles of columns that are columns of the table's schema
+_VALUES: Final = (BASE, DELTA_VALUE)  # roles of columns that hold values of a column of the schema
 
 
-# What is calculated from other columns of the same file, and so can be made anew whatever its bytes are.
+# Columns that are computed from others of the same file, so damage to them loses no data.
 _DERIVED: Final = {BLOOM: unreadable_bloom, KEY: unreadable_keys}
 
 
 class CFileReader:
-    """One file. Cheap to make: nothing is read, nor the file opened, before a column is asked for."""
+    """One file.
+
+    Creating it is cheap: it reads nothing and opens no file before a column is used.
+    """
 
     def __init__(
         self,
@@ -70,10 +75,12 @@ class CFileReader:
         size_bytes: int | None = None,
         file_id: str | None = None,
     ) -> None:
-        """types: of columns by their ids, as a schema of the table has them. A file that says otherwise is damaged.
+        """types: the Arrow types of columns by id, from the table's schema. Other types in the file
+        are damage.
 
-        size_bytes: how long the file was made; what stands behind that is not of it. None: all that there is.
-        file_id: of the file that the catalogue names: another one in its place is damage. None: whichever is there.
+        size_bytes: the length of the file when it was written; bytes after it are ignored. None:
+        the actual size.
+        file_id: the id that the catalogue names; another id is damage. None: any file is accepted.
         """
         self._file_id = file_id
         self._size_bytes = size_bytes
@@ -84,16 +91,16 @@ class CFileReader:
         self._owner = new_owner()
         self._lock = threading.RLock()
         self._file: RandomFile | None = None
-        self._given = (
-            places  # by key when first asked for: a store of 10,000 rowsets opens, and most are not read
-        )
+        # Indexed by key at first use: a store of 10,000 rowsets opens, and most of them are not
+        # read.
+        self._given = places
         self._places: dict[ColumnKey, ColumnPlace] | None = None
         self._columns: dict[ColumnKey, ColumnReader] = {}
         self._bloom: PagedBloom | None = None
 
     @property
     def file_id(self) -> str:
-        """As the catalogue says; without a catalogue as the file's head says."""
+        """The id from the catalogue, or without a catalogue from the file's head."""
         if self._file_id is None:
             self._check_head()
         assert self._file_id is not None
@@ -101,19 +108,22 @@ class CFileReader:
 
     @property
     def cache_limit_bytes(self) -> int | None:
-        """What the cache may hold; None without one."""
+        """The byte limit of the cache; None without a cache."""
         return None if self._cache is None else self._cache.limit_bytes
 
     def columns(self) -> tuple[ColumnKey, ...]:
-        """All columns, in the order in which they were written."""
+        """Return all columns, in the order in which they were written."""
         return tuple(self._all_places())
 
     def places(self) -> tuple[ColumnPlace, ...]:
-        """Where the footers of all columns lie, in the same order."""
+        """Return where the footers of all columns are, in the same order."""
         return tuple(self._all_places().values())
 
     def column(self, key: ColumnKey) -> ColumnReader | None:
-        """The reader of a column, None when the file has no such column. Reads its footer the first time."""
+        """Return the reader of a column, None if the file has no such column.
+
+        The first call reads its footer.
+        """
         column = self._columns.get(key)
         if column is None:
             from nyala.cfile.column_reader import ColumnReader
@@ -132,17 +142,20 @@ class CFileReader:
 
     def _check_type(self, column: ColumnReader) -> None:
         key, types = column.key, self._types
-        wanted = None if types is None or key.role not in _VALUES else types.get(key.column_id)
-        if wanted is not None and not are_versions(column.type.arrow, wanted):
+        expected = None if types is None or key.role not in _VALUES else types.get(key.column_id)
+        if expected is not None and not are_versions(column.type.arrow, expected):
             raise CorruptionError(
-                f"expected column {key.column_id} to be of type {wanted}, found {column.type}",
+                f"expected column {key.column_id} to be of type {expected}, found {column.type}",
                 self.path,
                 column.place.offset,
             )
 
     def bloom(self) -> PagedBloom | None:
-        """The bloom filter of the keys, None when the file has none. What was read of it is counted in the cache, if
-        there is one. Its look-ups raise CorruptionError for the pages that they read."""
+        """Return the bloom filter of the keys, None if the file has none.
+
+        The cache, if there is one, counts the pages that were read. The filter's look-ups raise
+        CorruptionError for damaged pages.
+        """
         bloom: PagedBloom | None
         bloom = self._bloom if self._cache is None else self._cache.get(self._owner, ColumnKey(BLOOM))
         if bloom is not None:
@@ -153,7 +166,8 @@ class CFileReader:
         from nyala.cfile.index.bloom_filter import PagedBloom
 
         count = column.row_count
-        # It is never compressed, and lies before its footer: the memory for all of it is not taken on trust.
+        # The filter is never compressed and comes before its footer, so this bounds the allocation
+        # below.
         if (
             not 0 < count * format.BLOOM_BLOCK_BYTES <= column.place.offset
             or column.code != format.TYPE_BLOOM
@@ -162,20 +176,22 @@ class CFileReader:
                 f"expected the blocks of a bloom filter, found {count}", self.path, column.place.offset
             )
 
-        # The cache outlives readers, which go, and their files with them, when nobody has them any more: so what lies
-        # in it must not have this one. Who asks the filter got it from its reader, and has that.
-        me: Callable[[], CFileReader | None] = (lambda: self) if self._cache is None else weakref.ref(self)
+        # The cache lives longer than readers, and a reader must be freed when its last user drops
+        # it. So a cached filter has only a weak reference to this reader. Whoever uses the filter
+        # holds its reader.
+        self_ref: Callable[[], CFileReader | None]
+        self_ref = (lambda: self) if self._cache is None else weakref.ref(self)
 
-        def words(lower: int, upper: int) -> npt.NDArray[np.uint32]:
-            reader = me()
-            assert reader is not None, "a bloom filter is asked whose reader is gone"
+        def read(lower: int, upper: int) -> npt.NDArray[np.uint32]:
+            reader = self_ref()
+            assert reader is not None, "a bloom filter was used after its reader was freed"
             return reader._bloom_words(lower, upper)
 
-        def grown(bloom: PagedBloom) -> None:
-            if (reader := me()) is not None:
+        def on_load(bloom: PagedBloom) -> None:
+            if (reader := self_ref()) is not None:
                 reader._keep_bloom(bloom)
 
-        bloom = PagedBloom(count, column.rows_per_block, words, grown)
+        bloom = PagedBloom(count, column.rows_per_block, read, on_load)
         self._keep_bloom(bloom)
         return bloom
 
@@ -195,7 +211,7 @@ class CFileReader:
             self._cache.put(self._owner, ColumnKey(BLOOM), bloom, bloom.nbytes, costly=True)
 
     def close(self) -> None:
-        """Let go of the file and of what the cache holds of it. No other thread may be reading."""
+        """Close the file and drop its blocks from the cache. No other thread may be reading."""
         with self._lock:
             if self._cache is not None:
                 self._cache.drop_owner(self._owner)
@@ -211,13 +227,16 @@ class CFileReader:
         self.close()
 
     def read_exactly(self, offset: int, length: int) -> bytes:
-        """The bytes [offset, offset + length). Raises CorruptionError when the file ends before."""
+        """Return the bytes [offset, offset + length).
+
+        Raises CorruptionError if the file ends before.
+        """
         data = self._opened().read(offset, length)
         self._expect(length, len(data), offset)
         return data
 
     def read_buffer(self, offset: int, length: int) -> pa.Buffer:
-        """The same in Arrow's memory, where blocks lie: what one leaves is used for the next, without page faults."""
+        """Read the same bytes into memory of `cfile.memory`, which is reused without page faults."""
         data = allocate(length)
         self._expect(length, self._opened().read_into(offset, data), offset)
         return data
@@ -234,8 +253,8 @@ class CFileReader:
             return self._files.open(self.path)
         except MissingFileError as error:
             raise MissingFileError(
-                f"the data file {self.path} is gone, and rows with it: `nyala fs check` says what else is; bring it "
-                "back, or restore a backup",
+                f"the data file {self.path} is missing, and its rows with it: restore the file or a backup; "
+                "`nyala fs check` lists everything that is damaged",
                 path=self.path,
                 errno=error.errno,
             ) from error
@@ -247,13 +266,20 @@ class CFileReader:
             )
 
     def check(self) -> None:
-        """Read everything and compare everything that is said twice.
+        """Read the whole file and compare every fact that is stored twice.
 
-        Head, tail and directory; that blocks and footers fill the file without a gap; every block; counts of
-        NULLs; that zone maps are sound and first keys the first keys.
-        Raises: CorruptionError at the first thing that does not hold; SummaryError when all values are whole, and what
-        does not hold was calculated from them: the bloom filter and the encoded keys, whatever their bytes are, zone
-        maps, first keys; SurplusError when all that was written is whole, and something stands behind it.
+        This covers the head, tail and directory; every block and the counts of NULLs; zone maps and
+        first keys. Blocks and footers must fill the file without a gap.
+
+        Raises
+        ------
+        SummaryError
+            All values are intact, but derived data is not: zone maps, first keys, the bloom filter or
+            the encoded keys.
+        TrailingBytesError
+            The file is intact, but bytes follow its end.
+        CorruptionError
+            The first other mismatch.
         """
         from nyala.cfile.column_reader import ColumnReader
         from nyala.cfile.footer import ColumnFooter
@@ -263,7 +289,9 @@ class CFileReader:
         if self._given is not None and any(
             directory.get(key) != place for key, place in self._all_places().items()
         ):
-            raise CorruptionError("expected the columns that the catalogue names, found others", self.path)
+            raise CorruptionError(
+                "expected the columns that the catalogue names, found different ones", self.path
+            )
         extents = []
         derived: SummaryError | None = None
         for place in directory.values():
@@ -299,14 +327,14 @@ class CFileReader:
                 f"expected the directory at {end}, found it at {directory_offset}", self.path, end
             )
         if self._size_bytes is not None and self._actual_size() > self._size_bytes:
-            raise SurplusError(
-                f"expected {self._size_bytes} bytes, as the catalogue says, found {self._actual_size()}: those behind "
-                "are of nobody",
+            raise TrailingBytesError(
+                f"expected {self._size_bytes} bytes, as the catalogue says, found {self._actual_size()}: the bytes "
+                "after the end are not part of the file",
                 self.path,
                 self._size_bytes,
             )
 
-    # -- the two ends of the file --------------------------------------------------------------------------
+    # -- head, directory and tail --------------------------------------------------------------------------
 
     def _all_places(self) -> dict[ColumnKey, ColumnPlace]:
         if self._places is None:
@@ -331,7 +359,7 @@ class CFileReader:
         if self._file_id is None:
             self._file_id = id.hex()
         if id.hex() != self._file_id:
-            raise another_file(self._file_id, id.hex(), self.path, 0)
+            raise wrong_file(self._file_id, id.hex(), self.path, 0)
 
     def _actual_size(self) -> int:
         self.read_exactly(0, 0)  # opens the file
@@ -384,8 +412,8 @@ class CFileReader:
     def _refuse_newer(self, version: int, incompatible: int) -> None:
         if version != format.FORMAT_VERSION:
             raise StorageError(
-                f"{self.path}: a column file of version {version}, this Nyala reads version {format.FORMAT_VERSION}; "
-                "open it with a newer one",
+                f"{self.path}: this column file has version {version}, but this Nyala reads version "
+                f"{format.FORMAT_VERSION}; open the store with a newer Nyala",
                 path=self.path,
             )
         refuse_unknown_flags(incompatible, format.FILE_INCOMPATIBLE_KNOWN, self.path)

@@ -1,13 +1,14 @@
-"""Write a column file: columns one after the other, each cut into blocks, then footers, directory and tail.
+"""Writes a column file: the blocks of one column after another, then footers, directory and tail.
 
     append_column(…) → blocks appended          append_column(…) → …          finish() → footers, directory,
                        footer kept in memory                                            tail, sync, close
 
-Nothing is written twice or in place; until `finish` returns the file has no tail and no reader accepts it.
-Making the file's *name* durable is the caller's: it syncs the directory once for all files of a flush, before
-the catalogue names them.
+Nothing is written twice or overwritten. Until `finish` returns, the file has no tail, and no reader
+accepts it. The caller makes the file's *name* durable: it syncs the directory once for all files of
+a flush, before the catalogue names them.
 
-Rows per block are a power of two per column, so that blocks of all columns of a rowset nest (see `format`).
+Rows per block are a power of two per column, so blocks of all columns of a rowset nest (see
+`format`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from nyala.cfile.compression import compression_code, effective_compression
 from nyala.cfile.encoding import PLAIN
 from nyala.cfile.encoding.base import BlockEncoder, Encoding
 from nyala.cfile.encoding.choice import choose_encoding
-from nyala.cfile.footer import ColumnFooter, key_stretch_log2
+from nyala.cfile.footer import ColumnFooter, sparse_key_rows_log2
 from nyala.cfile.index.bloom_filter import Bloom
 from nyala.cfile.index.zone_map import Zone, zone_of
 from nyala.cfile.physical import (
@@ -47,18 +48,22 @@ from nyala.schema.types import ColumnType
 
 __all__ = ["CFileWriter", "FirstKeys", "column_bytes", "rows_per_block_log2"]
 
-_WORDS_FORM: Final = physical(ColumnType("binary"))
+_DICTIONARY_FORM: Final = physical(ColumnType("binary"))
 
 FirstKeys: TypeAlias = Callable[[npt.NDArray[np.int64]], pa.LargeBinaryArray]
-"""The encoded keys of the rows at these ordinals: asked once, with the first ordinal of every block."""
+"""Returns the encoded keys of the rows at these ordinals.
 
-# Blocks smaller than this are gathered before they are appended: 300 columns of a small flush are one write.
+Called once, with each block's first ordinal.
+"""
+
+# Parts are collected up to this size before they are appended: a small flush of 300 columns is one
+# write.
 _PENDING_BYTES_MAX = 1 << 20
-_PENDING_PARTS_MAX = 512  # below the 1,024 buffers that one writev may take
+_PENDING_PARTS_MAX = 512  # writev takes at most 1,024 buffers
 
 
 class CFileWriter:
-    """One new file. Used by one thread; a failure anywhere leaves `abort` as the only thing to do."""
+    """Writes one new file. Used by one thread. After a failure, `abort` is the only valid call."""
 
     def __init__(self, files: Files, path: str, randomness: Randomness = SYSTEM.randomness) -> None:
         self._files = files
@@ -77,17 +82,17 @@ class CFileWriter:
     def append_column(
         self, spec: ColumnWriteSpec, array: pa.Array | pa.ChunkedArray, *, first_keys: FirstKeys | None = None
     ) -> ColumnFooter:
-        """Write a whole column. Returns: what its footer will say, zone map excepted.
+        """Write a whole column, and return its footer without the zone map.
 
-        first_keys: makes the column carry the value index, for the single column of a primary key: it is
-                    asked for the encoded keys at the blocks' first ordinals, and the column gets the smaller
-                    blocks of an index. A column of role KEY carries one unasked, from its own values.
-        Takes:      values of the type's Arrow form (text and binary also with 64-bit offsets).
+        array: values in the type's Arrow form (text and binary also with 64-bit offsets).
+        first_keys: gives the single column of a primary key its key index: the encoded keys at the
+        first ordinals of the blocks. The column then gets the smaller blocks of an index. A column
+        of role KEY always has a key index, from its own values.
         """
-        assert spec.key not in self._footers, f"{spec.key} is there already"
+        assert spec.key not in self._footers, f"{spec.key} was appended already"
         array = canonical_array(spec.type, array)
-        made = _encoded(spec, array, is_index=first_keys is not None)
-        starts = np.array([rows.lower for rows in made.blocks], np.int64)
+        encoded = _encoded(spec, array, is_index=first_keys is not None)
+        starts = np.array([rows.lower for rows in encoded.blocks], np.int64)
         keys = None
         if first_keys is not None:
             keys = first_keys(starts)
@@ -95,36 +100,36 @@ class CFileWriter:
             keys = array.take(pa.array(starts)).cast(pa.large_binary())
         assert keys is None or len(keys) == len(starts)
 
-        dictionary = self._append_dictionary(_dictionary(made))
-        blocks = self._append_blocks(_blocks(made))
-        # A block of the KEY column has its first key; a zone would only say the same again.
-        zones = None if spec.key.role == KEY else [_zone(made, rows) for rows in made.blocks]
+        dictionary = self._append_dictionary(_dictionary(encoded))
+        blocks = self._append_blocks(_blocks(encoded))
+        # The footer has the first key of each block of a KEY column; a zone would repeat it.
+        zones = None if spec.key.role == KEY else [_zone(encoded, rows) for rows in encoded.blocks]
         footer = ColumnFooter(
             spec.key,
-            made.form,
-            made.encoding,
-            made.asked,
-            made.log2,
+            encoded.form,
+            encoded.encoding,
+            encoded.schema_compression,
+            encoded.log2,
             len(array),
             array.null_count,
             *blocks,
             *dictionary,
             None,
             keys,
-            _text_sizes(made),
+            _text_sizes(encoded),
         )
         self._footers[spec.key] = (footer, zones)
         return footer
 
     @property
     def size_bytes(self) -> int:
-        """Of what was appended so far."""
+        """Bytes appended so far."""
         return self._offset
 
     def append_bloom(
         self, hashes: npt.NDArray[np.uint64], bits_per_key: int = format.BLOOM_BITS_PER_KEY
     ) -> None:
-        """Write the bloom filter of a rowset's keys, from their 64-bit hashes in any order."""
+        """Write the bloom filter of a rowset's keys from their 64-bit hashes, in any order."""
         form, log2 = bloom_physical(), format.BLOOM_ROWS_PER_BLOCK_LOG2
         bits = pa.py_buffer(Bloom.build(hashes, bits_per_key).to_bytes())
         count = bits.size // format.BLOOM_BLOCK_BYTES
@@ -135,9 +140,9 @@ class CFileWriter:
         self._footers[key] = (footer, None)
 
     def finish(self, sync: bool = True) -> WrittenFile:
-        """Complete the file and close it; `sync` makes its bytes (not its name) durable.
+        """Complete the file and close it. `sync` makes its bytes durable, but not its name.
 
-        Returns: where every column's footer lies, in the order of appending.
+        Returns: the location of every column's footer, in the order of appending.
         """
         assert self._file is not None, "finished already"
         places = []
@@ -165,7 +170,10 @@ class CFileWriter:
         return WrittenFile(self._path, self._file_id, self._offset, tuple(places))
 
     def abort(self) -> None:
-        """Take the file away again. May be called after anything, also twice; after `finish` it does nothing."""
+        """Close and delete the file.
+
+        Safe to call at any time and repeatedly; no effect after `finish`.
+        """
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -179,13 +187,13 @@ class CFileWriter:
     ) -> None:
         self.abort()
 
-    def _append_dictionary(self, words: _Words | None) -> tuple[int, int, int]:
-        """Its offset, its length, and how many words it has."""
-        if words is None:
+    def _append_dictionary(self, dictionary: _StoredDictionary | None) -> tuple[int, int, int]:
+        """Return its offset, its length and its number of entries."""
+        if dictionary is None:
             return 0, 0, 0
         offset = self._offset
-        self._append(words.block)
-        return offset, self._offset - offset, words.word_count
+        self._append(dictionary.block)
+        return offset, self._offset - offset, dictionary.entry_count
 
     def _append_blocks(
         self, blocks: Iterable[list[Any]]
@@ -213,22 +221,25 @@ class CFileWriter:
 
 
 class _Encoded(NamedTuple):
-    """How the values of a column are to be written."""
+    """The values of a column with everything that was decided about writing them."""
 
     form: Physical
     stored: pa.Array
-    values: pa.Array  # the same without NULLs
+    values: pa.Array  # `stored` without NULLs
     encoding: Encoding
     encoder: BlockEncoder
-    asked: int  # compression
+    schema_compression: int
     compression: int
-    log2: int  # rows of a block
+    log2: int  # of the rows per block
     blocks: list[BlockRows]
 
 
 def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool, is_sample: bool = False) -> _Encoded:
-    """array: in its canonical form. is_index: whether it carries the value index; a column of role KEY does anyway.
-    is_sample: see `choose_encoding`."""
+    """Decide how to store a column whose `array` is in canonical form.
+
+    is_index: whether the column carries the key index; a column of role KEY always does.
+    is_sample: see `choose_encoding`.
+    """
     form = physical(spec.type)
     is_index = is_index or spec.key.role == KEY
     block_size = spec.block_size_bytes or (
@@ -236,50 +247,53 @@ def _encoded(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool, is_sampl
     )
     log2 = rows_per_block_log2(form, array, block_size)
     stored = form.stored_array(array)
-    asked = compression_code(spec.compression)
-    # Of composite keys, which readers search as they lie in the block.
+    schema_compression = compression_code(spec.compression)
+    # Readers search the keys of a composite key in the encoded block, so these are stored plain.
     name = "plain" if spec.key.role == KEY and spec.encoding == "auto" else spec.encoding
     values = stored.drop_null() if stored.null_count else stored
     encoding, encoder, compression = choose_encoding(
         name,
         form,
         values,
-        asked,
+        schema_compression,
         single_values=spec.single_values,
         is_index=is_index,
         is_sample=is_sample,
         block_rows=max(1, (len(values) << log2) // max(1, len(stored))),  # on average
     )
     if spec.single_values and form.kind == BYTES and not encoding.gathers_single_values(form):
-        # A look-up decodes whole blocks of it, as of an index.
+        # A look-up decodes a whole block of such a column, so its blocks are as small as those of
+        # an index.
         block_size = spec.block_size_bytes or format.KEY_BLOCK_SIZE_BYTES_DEFAULT
         log2 = rows_per_block_log2(form, array, block_size)
     blocks = block_rows(stored, log2)
-    return _Encoded(form, stored, values, encoding, encoder, asked, compression, log2, blocks)
+    return _Encoded(form, stored, values, encoding, encoder, schema_compression, compression, log2, blocks)
 
 
-def _zone(made: _Encoded, rows: BlockRows) -> Zone:
+def _zone(encoded: _Encoded, rows: BlockRows) -> Zone:
     count = rows.last - rows.first
-    ends = made.encoder.ends(rows.first, rows.last) if count else None
-    zone = zone_of(made.form, made.values.slice(rows.first, count) if ends is None else ends)
+    bounds = encoded.encoder.bounds(rows.first, rows.last) if count else None
+    zone = zone_of(encoded.form, encoded.values.slice(rows.first, count) if bounds is None else bounds)
     row_count = rows.upper - rows.lower
     return replace(zone, null_count=row_count - count, row_count=row_count)
 
 
-def _text_sizes(made: _Encoded) -> npt.NDArray[np.uint32] | None:
-    """How many bytes of text each block has; None: of a fixed width."""
-    if made.form.kind != BYTES:
+def _text_sizes(encoded: _Encoded) -> npt.NDArray[np.uint32] | None:
+    """Return the bytes of text of each block; None for fixed-width types."""
+    if encoded.form.kind != BYTES:
         return None
-    if not len(made.values):
-        return np.zeros(len(made.blocks), np.uint32)
-    offsets = binary_offsets(made.values)
-    first, last = np.array([(rows.first, rows.last) for rows in made.blocks]).T
+    if not len(encoded.values):
+        return np.zeros(len(encoded.blocks), np.uint32)
+    offsets = binary_offsets(encoded.values)
+    first, last = np.array([(rows.first, rows.last) for rows in encoded.blocks]).T
     sizes: npt.NDArray[np.uint32] = (offsets[last] - offsets[first]).astype(np.uint32)
     return sizes
 
 
-def _blocks(made: _Encoded) -> Iterator[list[Any]]:
-    return encode_blocks(made.encoding, made.encoder, made.compression, made.stored, made.blocks)
+def _blocks(encoded: _Encoded) -> Iterator[list[Any]]:
+    return encode_blocks(
+        encoded.encoding, encoded.encoder, encoded.compression, encoded.stored, encoded.blocks
+    )
 
 
 def _plain_blocks(form: Physical, values: pa.Array, compression: int, log2: int) -> Iterator[list[Any]]:
@@ -288,40 +302,40 @@ def _plain_blocks(form: Physical, values: pa.Array, compression: int, log2: int)
     return encode_blocks(PLAIN, encoder, compression, values, block_rows(values, log2))
 
 
-class _Words(NamedTuple):
-    """A column's dictionary, as a block."""
+class _StoredDictionary(NamedTuple):
+    """A column's dictionary, encoded as a block."""
 
     block: list[Any]
-    word_count: int
+    entry_count: int
 
 
-def _dictionary(made: _Encoded) -> _Words | None:
-    words = made.encoder.dictionary
-    if words is None:
+def _dictionary(encoded: _Encoded) -> _StoredDictionary | None:
+    entries = encoded.encoder.dictionary
+    if entries is None:
         return None
-    compression = effective_compression(made.asked, PLAIN.compresses)
-    (block,) = _plain_blocks(_WORDS_FORM, words, compression, format.ROWS_PER_BLOCK_LOG2_MAX)
-    return _Words(block, len(words))
+    compression = effective_compression(encoded.schema_compression, PLAIN.compresses)
+    (block,) = _plain_blocks(_DICTIONARY_FORM, entries, compression, format.ROWS_PER_BLOCK_LOG2_MAX)
+    return _StoredDictionary(block, len(entries))
 
 
 class ColumnBytes(NamedTuple):
-    """What `append_column` would write of a column, footer excepted."""
+    """The bytes that `append_column` would write for a column, without the footer."""
 
     blocks: int
     dictionary: int
-    key_stretch_log2: int  # as the footer would say
+    sparse_key_rows_log2: int  # see `ColumnFooter.sparse_key_rows_log2`
 
 
 def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = False) -> ColumnBytes:
-    """What `append_column` would write of these values, as a part of a column that is not small.
+    """Return what `append_column` would write for these values, as a part of a large column.
 
-    Cost: as writing them.
+    Cost: that of writing them.
     """
-    made = _encoded(spec, canonical_array(spec.type, array), is_index=is_index, is_sample=True)
-    blocks = sum(map(_size_of, _blocks(made)))
-    words = _dictionary(made)
-    stretch_log2 = key_stretch_log2(made.encoding, made.form)
-    return ColumnBytes(blocks, 0 if words is None else _size_of(words.block), stretch_log2)
+    encoded = _encoded(spec, canonical_array(spec.type, array), is_index=is_index, is_sample=True)
+    blocks = sum(map(_size_of, _blocks(encoded)))
+    dictionary = _dictionary(encoded)
+    key_rows_log2 = sparse_key_rows_log2(encoded.encoding, encoded.form)
+    return ColumnBytes(blocks, 0 if dictionary is None else _size_of(dictionary.block), key_rows_log2)
 
 
 def _size_of(parts: Sequence[Any]) -> int:
@@ -329,11 +343,13 @@ def _size_of(parts: Sequence[Any]) -> int:
 
 
 def rows_per_block_log2(form: Physical, array: pa.Array, block_size_bytes: int) -> int:
-    """The most rows (as a power of two) whose values fill no block beyond `block_size_bytes`.
+    """Return the largest rows per block (as a power of two) that keeps blocks within
+    `block_size_bytes`.
 
-    For text it is the largest block that must fit; but a few long values among short ones shall not cut the
-    whole column into crumbs, so blocks that are a sixteenth full on average are allowed to be too large, up to
-    `BLOCK_SIZE_BYTES_MAX`, which not even a single long value exceeds.
+    For text, the largest block must fit. But a few long values among short ones must not cut the
+    whole column into tiny blocks. So larger blocks, up to `BLOCK_SIZE_BYTES_MAX`, are allowed if
+    blocks of half the rows would on average be less than a sixteenth full. No single value exceeds
+    that limit.
     """
     size = min(max(block_size_bytes, format.BLOCK_SIZE_BYTES_MIN), format.BLOCK_SIZE_BYTES_MAX)
     limit = format.ROWS_PER_BLOCK_LOG2_MAX
@@ -347,7 +363,7 @@ def rows_per_block_log2(form: Physical, array: pa.Array, block_size_bytes: int) 
     offsets = binary_offsets(array)
     if int(offsets[-1]) - int(offsets[0]) + len(array) <= size:
         return min(limit, len(array).bit_length())
-    # Offsets with a byte for each value's length; blocks from the whole column down to single values.
+    # Offsets plus one byte per value for its length. Try block sizes from the whole column down.
     ends = offsets.astype(np.int64) + np.arange(len(offsets))
     total = int(ends[-1] - ends[0])
     for log2 in range(min(limit, len(array).bit_length()), 0, -1):

@@ -42,7 +42,7 @@ from nyala.cfile.column import (
     ColumnWriteSpec,
     WrittenFile,
 )
-from nyala.cfile.memory import windows
+from nyala.cfile.memory import row_ranges
 from nyala.cfile.physical import narrow_decimal
 from nyala.cfile.reader import CFileReader
 from nyala.delta.run import (
@@ -386,7 +386,7 @@ class DeltaFile:
         wrong: CorruptionError | None = None
         rowids = timestamps = _NOTHING  # of the window before
         least, greatest = MAX_TIMESTAMP, -1
-        for lower, upper in windows(column.row_count, column.row_bytes + _MOMENT_BYTES):
+        for lower, upper in row_ranges(column.row_count, column.row_bytes + _MOMENT_BYTES):
             last_rowid, last_timestamp = rowids[-1:], timestamps[-1:]
             run = self._read_records(column_id, None, lower, upper)
             rowids, timestamps = run.rowids, run.timestamps

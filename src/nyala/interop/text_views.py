@@ -143,7 +143,7 @@ class _Words:
         places = np.frombuffer(codes, np.int32, len(indices))
         views = allocate(_VIEW.itemsize * len(indices))
         # What stands where a value is NULL says nothing, so it may point anywhere.
-        kernels.views(places, self._views, views)
+        kernels.gather_views(places, self._views, views)
         return pa.Array.from_buffers(
             self._type, len(indices), [validity, views, *self._data], indices.null_count
         )

@@ -11,7 +11,7 @@
 A finding is *derived* when the rows themselves are whole and only what was calculated from them is wrong: a zone map, a
 bloom filter, an index, bounds. Then the rowset can be written anew from its own rows (`tablet.repair`).
 
-All of it a window of rows or records at a time (`cfile.memory.windows`): a check of a rowset of any size takes the
+All of it a window of rows or records at a time (`cfile.memory.row_ranges`): a check of a rowset of any size takes the
 memory of one window, its bloom filter and the footers.
 
 Left out: what takes several rowsets to see (a key that lives twice), and the table's partitions: `tablet.check`.
@@ -29,8 +29,8 @@ import numpy.typing as npt
 
 from nyala.cfile.blocks.read_stats import Access
 from nyala.cfile.column import BASE
-from nyala.cfile.errors import KeysError, SummaryError, SurplusError
-from nyala.cfile.memory import windows
+from nyala.cfile.errors import KeysError, SummaryError, TrailingBytesError
+from nyala.cfile.memory import row_ranges
 from nyala.delta.delta_file import DeltaFile, RunBounds
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids, Timestamps, merge_runs
 from nyala.errors import CorruptionError, StorageError
@@ -56,7 +56,7 @@ class Finding:
 
     @property
     def surplus(self) -> bool:
-        return isinstance(self.error, SurplusError)
+        return isinstance(self.error, TrailingBytesError)
 
     @property
     def keyless(self) -> bool:
@@ -323,7 +323,7 @@ def _values(run: DeltaRun) -> Bools:
 def _of_lives(rowset: DiskRowSet, history_start: int) -> Iterator[Finding]:
     chain: Finding | None = None  # of the first row with a broken one
     late: dict[tuple[int, int], int] = {}  # by (column, store): the first row that is changed after its death
-    for lower, upper in windows(rowset.row_count):
+    for lower, upper in row_ranges(rowset.row_count):
         lives, base, of_undo = _disk_lives(rowset, history_start, lower, upper)
         chain = chain or _broken_chain(rowset, lives, base, of_undo)
         deaths = ~of_undo & ~lives.born

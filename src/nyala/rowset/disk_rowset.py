@@ -243,7 +243,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         if patch is None:
             return base
         _count(stats, len(patch))
-        return patch.picked(ordinals.places - lower, upper - lower, base)
+        return patch.picked(ordinals.positions - lower, upper - lower, base)
 
     def rows(
         self,
@@ -304,7 +304,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
             )
         # The text of all changes may not fit one array: only that of rows that lie close together is read at once.
         rows = max(1, int(LITTLE_TEXT_BYTES / changes.text_row_bytes(column.id, snapshot)))
-        places = ordinals.places
+        places = ordinals.positions
         cuts = np.flatnonzero(np.diff(places // rows)) + 1
         parts = [
             self._laid_over(
@@ -328,7 +328,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         base = self._gathered_base(column, ordinals, stats, None, Access.LOOKUP)
         if not undo and not redo:
             return base
-        places, values = resolve_at(undo, redo, snapshot, ordinals.places)
+        places, values = resolve_at(undo, redo, snapshot, ordinals.positions)
         if values is None:
             return base
         _count(stats, len(places))

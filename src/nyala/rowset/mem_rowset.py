@@ -501,7 +501,7 @@ class MemRowSet:
 
         type, within: without effect.
         """
-        places = rowids.places if isinstance(rowids, Ordinals) else rowids
+        places = rowids.positions if isinstance(rowids, Ordinals) else rowids
         return self.rows((column,), snapshot, places, stats)[0]
 
     def rows(

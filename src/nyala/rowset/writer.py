@@ -87,7 +87,7 @@ def write_rowset(
             for column in schema.columns
         }
         if schema.key_count > 1:
-            stretch_log2 = min(footers[column_id].key_stretch_log2 for column_id in schema.key_ids)
+            stretch_log2 = min(footers[column_id].sparse_key_rows_log2 for column_id in schema.key_ids)
             writer.append_column(*encoded_keys(image.keys, stretch_log2, writer.size_bytes / count))
         if bits_per_key := filter_bits_per_key(writer.size_bytes / count):
             writer.append_bloom(image.keys.hash64(), bits_per_key)

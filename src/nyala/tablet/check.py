@@ -32,7 +32,7 @@ from nyala.catalog.store import Catalog
 from nyala.catalog.store_lock import StoreLock
 from nyala.cfile.blocks.cache import BlockCache
 from nyala.cfile.blocks.read_stats import Access
-from nyala.cfile.memory import windows
+from nyala.cfile.memory import row_ranges
 from nyala.delta.run import MAX_TIMESTAMP, Rowids
 from nyala.env import MAY_NOT_WRITE, Env, MissingFileError
 from nyala.env.interrupts import Uninterrupted
@@ -458,7 +458,7 @@ class _Check:
                 )
                 self.add("damage", error, table, tablet, rowset)
                 return False
-        for lower, upper in windows(rowset.row_count, rowset.keys.row_bytes):
+        for lower, upper in row_ranges(rowset.row_count, rowset.keys.row_bytes):
             arrays = [
                 rowset.decode(column, MAX_TIMESTAMP, lower, upper, access=Access.SCAN)
                 for column in key_columns
@@ -580,7 +580,7 @@ def _rows_of(store: AnyRowSet, keys: EncodedKeys, following: bytes | None) -> It
         yield store.find(keys)
         return
     begin, end = store.rowid_range(KeyRange(keys.at(0), following))
-    for lower, upper in windows(end - begin, store.keys.row_bytes):
+    for lower, upper in row_ranges(end - begin, store.keys.row_bytes):
         found = store.keys.read(begin + lower, begin + upper, access=Access.ONCE).find(keys)
         yield np.where(found >= 0, found + (begin + lower), found)
 
@@ -591,7 +591,7 @@ def _pieces(store: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, bytes | Non
         order = store.order()
         yield store.keys_of(order), order, None
         return
-    for lower, upper in windows(store.row_count, store.keys.row_bytes):
+    for lower, upper in row_ranges(store.row_count, store.keys.row_bytes):
         following = store.keys.read(upper, upper + 1).at(0) if upper < store.row_count else None
         yield store.keys.read(lower, upper, access=Access.ONCE), np.arange(lower, upper), following
 

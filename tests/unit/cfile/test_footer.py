@@ -78,7 +78,7 @@ def changed(footer: bytes, field: str, value: int) -> bytes:
         ("dictionary offset", 1 << 63, "expected the dictionary between"),
         ("dictionary length", (1 << 32) - 1, "expected the dictionary between"),
         ("dictionary count", 1 << 31, r"dictionary of at most 2\^20"),
-        ("dictionary length", 0, "no words without a dictionary, found 2"),
+        ("dictionary length", 0, "no dictionary entries without a dictionary, found 2"),
         ("compatible flags", 0, "a zone map for every role but key and bloom, found flags 0x0000"),
         ("block offset", 0, "expected blocks between"),
         ("block offset", 31, "expected blocks between"),
@@ -217,7 +217,7 @@ def test_check_compares_what_is_said_twice(files: MemoryFiles, monkeypatch: pyte
         return encode_lie
 
     monkeypatch.setattr(ColumnFooter, "encode", lying(null_count=0))
-    with pytest.raises(CorruptionError, match="expected no NULLs, as the column's footer says, found 1"):
+    with pytest.raises(CorruptionError, match="the column's footer says that there are no NULLs, found 1"):
         check()
     monkeypatch.setattr(ColumnFooter, "encode", lying(first_keys=pa.array([b"j"], pa.large_binary())))
     with pytest.raises(CorruptionError, match="first key"):

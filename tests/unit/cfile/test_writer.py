@@ -119,5 +119,5 @@ def test_a_name_is_used_once(files: MemoryFiles) -> None:
     """The second column of a name would hide the first."""
     with CFileWriter(files, "f") as writer:
         writer.append_column(COLUMN, pa.array([1]))
-        with pytest.raises(AssertionError, match="there already"):
+        with pytest.raises(AssertionError, match="appended already"):
             writer.append_column(COLUMN, pa.array([1]))

@@ -1,1 +1,1 @@
-"""Blocks in the file, in the cache, and on their way between both."""
+"""Blocks in the file and in the cache, and reading them from one into the other."""

@@ -1,20 +1,21 @@
-"""One block: header, validity bitmap, values, padding, CRC. Everything between an encoding and the file.
+"""Encodes and decodes one block: header, validity bitmap, values, padding, CRC.
 
     ┌────────┬──────────┬─────────┬────────┬─────────┬─────────┐
     │ header │ validity │ padding │ values │ padding │ CRC-32C │   a multiple of 16 bytes
     └────────┴──────────┴─────────┴────────┴─────────┴─────────┘
       32 B     only with NULLs                         of all before
 
-The header repeats what the footer implies (first ordinal, row count), so that a block read from the wrong
-place is found out though its CRC is right. The validity bitmap is stored apart from the values and compressed by
-itself. The values are those without the NULLs between them (`forms.validity`). A block of NULLs only has neither bitmap
-nor values.
+The header repeats facts of the footer (first ordinal, row count), so a block read from the wrong
+offset is detected although its CRC is right. The validity bitmap is stored before the values and
+compressed separately. The values do not include NULLs (`forms.validity`). A block of NULLs only has
+neither bitmap nor values.
 
-Blocks and the values in them begin at multiples of 16 bytes in the file. So when values are stored as they are
-(plain, not compressed) the bytes that were read are the Arrow buffer, aligned as Arrow's users expect.
+Blocks, and the values in them, begin at multiples of 16 bytes in the file. So for plain,
+uncompressed values, the bytes that were read are the Arrow buffer, with Arrow's alignment.
 
-Order of distrust: the length of what was read, the CRC, the header against the footer, every length against
-the block's size, the decompressed size, the values (see `Encoding.decode`). Each failure is a CorruptionError.
+Checks, in this order: the length that was read, the CRC, the header against the footer, every
+length against the block's size, the decompressed size, the values (see `Encoding.decode`). Every
+failure is a CorruptionError.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ _NOTHING: Final = pa.py_buffer(b"")
 
 @dataclass(frozen=True)
 class BlockHeader:
-    """The first 32 bytes of a block, fields in file order."""
+    """The first 32 bytes of a block; fields are in file order."""
 
     first_ordinal: int
     row_count: int
     null_count: int
-    validity_length: int  # as stored; 0 without NULLs, and with nothing but NULLs
-    values_length: int  # as stored
-    values_size: int  # uncompressed
+    validity_length: int  # stored bytes; 0 if no row, or every row, is NULL
+    values_length: int  # stored bytes
+    values_size: int  # uncompressed bytes
     encoding: int
     compression: int
     validity_compression: int
@@ -92,7 +93,9 @@ def _aligned(length: int) -> int:
 
 
 class BlockRows(NamedTuple):
-    """The rows [lower, upper) of a block, and their values [first, last) among the column's values without NULLs."""
+    """The rows [lower, upper) of a block, and the range [first, last) of their dense values in the
+    column.
+    """
 
     lower: int
     upper: int
@@ -101,7 +104,7 @@ class BlockRows(NamedTuple):
 
 
 def block_rows(column: pa.Array, log2: int) -> list[BlockRows]:
-    """The blocks of a column, of 2^`log2` rows each."""
+    """Return the blocks of a column, of 2^`log2` rows each."""
     borders = np.append(np.arange(0, len(column), 1 << log2), len(column))
     values = borders
     if column.null_count:
@@ -119,7 +122,9 @@ def encode_blocks(
     column: pa.Array,
     blocks: Sequence[BlockRows],
 ) -> Iterator[list[pa.Buffer | bytes]]:
-    """The blocks of a column, each in parts. encoder: of the column's values without NULLs."""
+    """Yield the blocks of a column, each as a list of parts. encoder: for the column's dense
+    values.
+    """
     validity = pc.is_valid(column).buffers()[1] if column.null_count else None
     for rows in blocks:
         count, value_count = rows.upper - rows.lower, rows.last - rows.first
@@ -176,14 +181,16 @@ def _block(
 
 
 def _packed_bitmap(bitmap: pa.Buffer) -> tuple[int, pa.Buffer]:
-    """A bitmap as it is stored. Zstd halves what LZ4 leaves of scattered ones, and takes a fifth of a nanosecond a row
-    to undo: taken as `auto` takes encodings, where the other is more than a quarter larger."""
-    quick, small = compress(format.COMPRESSION_LZ4, bitmap), compress(format.COMPRESSION_ZSTD, bitmap)
-    return small if quick[1].size > small[1].size * _BITMAP_SIZE_FACTOR else quick
+    """Compress a bitmap with LZ4, or with Zstandard if LZ4's result is more than a quarter larger.
+
+    For scattered bits Zstandard needs half the space of LZ4; decompressing takes 0.2 ns per row.
+    """
+    lz4, zstd = compress(format.COMPRESSION_LZ4, bitmap), compress(format.COMPRESSION_ZSTD, bitmap)
+    return zstd if lz4[1].size > zstd[1].size * _BITMAP_SIZE_FACTOR else lz4
 
 
 def compare_crc(block: pa.Buffer, path: str, offset: int) -> None:
-    """Raises: CorruptionError for what is too short for a block, and for one whose CRC is not that of its bytes."""
+    """Raise CorruptionError for bytes that are too short for a block, or whose CRC is wrong."""
     if block.size < BLOCK_BYTES_MIN:
         raise CorruptionError(f"expected a block, found {block.size} bytes", path, offset)
     body = block.slice(0, block.size - format.CRC.size)
@@ -198,15 +205,15 @@ def compare_crc(block: pa.Buffer, path: str, offset: int) -> None:
 
 
 def read_header(block: pa.Buffer, path: str, offset: int) -> BlockHeader:
-    """The header of a whole block whose CRC and lengths are right, whatever column it belongs to.
+    """Return the header of a whole block of any column, after checking its CRC and lengths.
 
-    Raises: CorruptionError naming what was expected at which offset.
+    Raises: CorruptionError with what was expected at which offset.
     """
     compare_crc(block, path, offset)
     header = BlockHeader.unpack(block)
     if header.block_length != block.size:
         raise CorruptionError(
-            f"expected a block of {block.size} bytes, found lengths that make {header.block_length}",
+            f"expected a block of {block.size} bytes, found a header for {header.block_length}",
             path,
             offset,
         )
@@ -245,12 +252,12 @@ def decode_block(
     path: str,
     offset: int,
 ) -> ColumnBlock:
-    """The block of these ordinals, in the form that its encoding keeps.
+    """Decode the block of these ordinals to the form of its encoding.
 
-    form: the column's own; a decimal that has a narrow form decodes to that.
+    form: the column's own. Decimals with a narrow form are decoded to that.
 
-    Owns: the result may refer to `block`'s memory; it keeps it alive.
-    Raises: CorruptionError naming `path` and `offset` for anything that a writer cannot have written.
+    The result may refer to the memory of `block` and keeps it alive.
+    Raises: CorruptionError with `path` and `offset` for anything that a writer cannot have written.
     """
     header = read_header(block, path, offset)
     if header.first_ordinal != first_ordinal or header.row_count != row_count:
@@ -287,7 +294,7 @@ def decode_block(
 def _check_bitmap(bitmap: pa.Buffer, row_count: int, value_count: int) -> None:
     bits = np.frombuffer(bitmap, np.uint8)
     if row_count % 8 and int(bits[-1]) >> (row_count % 8):
-        # Bits after the last row are zero when we wrote them; anything else is no bitmap of ours.
+        # Writers pad with zeros, so anything else is damage.
         raise ValueError("expected zeros after the last row of the bitmap, found ones")
     if (found := int(np.bitwise_count(bits).sum(dtype=np.int64))) != value_count:
-        raise ValueError(f"expected {value_count} values, found a bitmap of {found}")
+        raise ValueError(f"expected {value_count} values, found a bitmap with {found} ones")

@@ -1,31 +1,33 @@
-"""The block cache: blocks in memory within a limit of bytes.
+"""The block cache: decoded blocks in memory, within a limit of bytes.
 
-    first    blocks that scans read, in the order of their arrival: a 32nd of the limit at most, since memory
-             that is soon used again costs no page faults. A block stays for the columns of its window, and
-             goes. Its name is remembered
-    cheap    blocks that a look-up read, or that a scan read again after they had gone: least recently used
-             first out. They are decoded again at gigabytes a second
-    costly   what was computed from several blocks: runs of changes, patches, encoded keys; dictionaries,
-             which all blocks of a column refer to. Least recently used first out
+    probation  blocks that a scan read for the first time, in order of arrival; at most a 32nd of the limit,
+               because memory that is reused soon costs no page faults. A block is evicted after the columns
+               of its window, and its name goes into a ghost list
+    cheap      blocks that a look-up read, or that a scan read again while their name was in the ghost list;
+               least recently used first out. Decoding them again runs at gigabytes per second
+    costly     values computed from several blocks (runs of changes, patches, encoded keys), and dictionaries,
+               which all blocks of a column need; least recently used first out
 
-So one scan of a large table evicts nothing else, and a second one finds its blocks. Cheap entries go before
-costly ones, until costly ones take more than seven eighths. Else a scan of more than the cache holds would
-evict both, and make the costly ones again each time.
+So one scan of a large table evicts no other data, and a second scan finds its blocks. Cheap entries
+are evicted before costly ones, until the costly ones take more than seven eighths of the limit.
+Otherwise a scan of more data than the cache holds would evict both, and every scan would compute
+the costly ones again.
 
-A block that was evicted from `cheap` and is put in again belongs to more blocks than the cache holds. Read in
-turn, none of these would still be there at its next turn. So such a block is the next to go, unless somebody
-uses it before, and the blocks that are in the cache stay. Every eighth of these blocks counts as new all the
-same, for the blocks in the cache may not be used any more.
+A block that was evicted from `cheap` and then comes back belongs to a working set larger than the
+cache. If such blocks are read in turn, none would survive until its next turn. So such a block is
+inserted as the next to be evicted, and the other blocks stay. If it is used before that, it moves
+to the end like any other. One in eight of these blocks counts as recently used nevertheless,
+because the cached blocks may be out of use.
 
-A cached block owns its memory. An array cut out of one long read would keep the whole read alive, and the count
-of bytes would be wrong. A reader is named by a number of its own (`new_owner`), not by its path, so a path that
-is used twice does not bring back another file's block.
+A cached block owns its memory. A slice of one long read would keep the whole read alive, and the
+byte counts would be wrong. Readers are identified by a unique number (`new_owner`) and not by path,
+so a reused path never returns a block of another file.
 
-Thread-safety: any thread may call every method. Two threads that miss the same block both decode it; the second
-puts its result over the first's, which is equal.
-Source: T. Johnson and D. Shasha, "2Q", 1994 (`first` and its names); M. Qureshi et al., "Adaptive insertion
-policies for high performance caching", 2007 (its bimodal insertion, here for blocks that are known to come again
-only). Kudu has a segmented LRU.
+Thread safety: any thread may call every method. If two threads miss the same block, both decode it,
+and the second result replaces the first, which is equal.
+Source: T. Johnson and D. Shasha, "2Q", 1994 (probation and its ghost list); M. Qureshi et al.,
+"Adaptive insertion policies for high performance caching", 2007 (bimodal insertion; here only for
+blocks that come back). Kudu has a segmented LRU.
 """
 
 from __future__ import annotations
@@ -40,52 +42,53 @@ __all__ = ["BlockCache", "Memo", "new_owner"]
 
 _owners: Final = itertools.count(1)
 _Entries: TypeAlias = "OrderedDict[tuple[int, Any], tuple[Any, int]]"
-# Of the limit: what costly entries may take while there are cheap ones.
+# The share of the limit that costly entries may take while there are cheap ones.
 _COSTLY_SHARE: Final = 7 / 8
-_CHEAP, _COSTLY, _FIRST = range(3)
+_CHEAP, _COSTLY, _PROBATION = range(3)
 _NONE: Final = object()
 
-# Names of things that were dropped, which are remembered; and of how many that come again one is taken for young.
-_DROPPED_MAX: Final = 1 << 14
+# The most names of evicted entries that are remembered. Of entries that come back, one in so many
+# counts as recently used.
+_GHOSTS_MAX: Final = 1 << 14
 _YOUNG_EVERY: Final = 8
 
-# Of the limit: what blocks may take that a scan read for the first time. And how many of their names are
-# remembered.
-_FIRST_SHARE: Final = 1 / 32
-_SCANNED_MAX: Final = 1 << 16
+# The share of the limit for blocks on probation, and the most names of them that are remembered.
+_PROBATION_SHARE: Final = 1 / 32
+_PROBATION_GHOSTS_MAX: Final = 1 << 16
 
-# A dictionary entry, its key and the Python and C++ sides of an array; so that very many tiny blocks count.
+# A dictionary entry, its key, and the Python and C++ sides of an array, so that many tiny blocks
+# count.
 _ENTRY_OVERHEAD_BYTES: Final = 512
 
 
 def new_owner() -> int:
-    """A number that no other reader of this process has."""
+    """Return a number that no other reader of this process has."""
     return next(_owners)
 
 
 class BlockCache:
-    """Keyed by (owner, anything). Values are immutable; sizes are given by who puts them in."""
+    """A cache with keys (owner, any hashable). Values are immutable; callers give their sizes."""
 
     def __init__(self, limit_bytes: int) -> None:
         assert limit_bytes >= 0
         self._lock = threading.Lock()
-        # cheap, costly, first: the next to go stands first.
+        # Indexed by kind: cheap, costly, probation. The next entry to be evicted comes first.
         self._entries: tuple[_Entries, _Entries, _Entries] = (OrderedDict(), OrderedDict(), OrderedDict())
         self._sizes_bytes = [0, 0, 0]
         self._limit_bytes = limit_bytes
-        self._dropped: OrderedDict[tuple[int, Any], None] = OrderedDict()  # for want of room
-        self._came_again = 0
-        self._scanned: OrderedDict[tuple[int, Any], None] = OrderedDict()  # out of `first`
+        self._ghosts: OrderedDict[tuple[int, Any], None] = OrderedDict()  # evicted from cheap and costly
+        self._returned = 0
+        self._probation_ghosts: OrderedDict[tuple[int, Any], None] = OrderedDict()
         self._hits = 0
         self._misses = 0
 
     def get(self, owner: int, key: Any) -> Any | None:
-        """What was put under the key, or None; counts a hit or a miss."""
+        """Return the value of the key, or None. Counts a hit or a miss."""
         with self._lock:
             return self._found((owner, key))
 
     def get_all(self, names: Sequence[tuple[int, Any]]) -> list[Any | None]:
-        """`get` of several (owner, key), at the cost of one wait for the lock."""
+        """Return `get` of several (owner, key), with the lock taken once."""
         with self._lock:
             return [self._found(name) for name in names]
 
@@ -94,7 +97,7 @@ class BlockCache:
             entry = entries.get(name)
             if entry is not None:
                 self._hits += 1
-                if kind != _FIRST:
+                if kind != _PROBATION:
                     entries.move_to_end(name)
                 return entry[0]
         self._misses += 1
@@ -110,11 +113,13 @@ class BlockCache:
         costly: bool = False,
         by_scan: bool = False,
     ) -> None:
-        """Keep `value` as the youngest, or as the oldest (see the module); older ones go until all fit.
+        """Add `value` as the most recently used entry, or as the next to be evicted (see the
+        module).
 
-        Too large for the whole cache: not kept.
+        Older entries are evicted until all fit. A value larger than the whole cache is not kept.
 
-        costly: whether it costs much more to make again than a block. by_scan: whether a scan read this block.
+        costly: it costs much more to compute again than a block.
+        by_scan: a scan read this block.
         """
         size_bytes += _ENTRY_OVERHEAD_BYTES
         name = (owner, key)
@@ -122,11 +127,13 @@ class BlockCache:
             self._drop(name)
             if size_bytes > self._limit_bytes:
                 return
-            kind = _COSTLY if costly else _FIRST if by_scan and name not in self._scanned else _CHEAP
-            if kind != _FIRST and self._dropped.pop(name, _NONE) is None:
-                self._came_again += 1
-                if self._came_again % _YOUNG_EVERY:
-                    # Room is made before it comes, so that it is the next to go and not the one that goes.
+            is_on_probation = by_scan and name not in self._probation_ghosts
+            kind = _COSTLY if costly else _PROBATION if is_on_probation else _CHEAP
+            if kind != _PROBATION and self._ghosts.pop(name, _NONE) is None:
+                self._returned += 1
+                if self._returned % _YOUNG_EVERY:
+                    # Make room first, so this entry is the next to be evicted and not evicted at
+                    # once.
                     self._shrink(size_bytes)
                     self._entries[kind][name] = (value, size_bytes)
                     self._entries[kind].move_to_end(name, last=False)
@@ -137,22 +144,22 @@ class BlockCache:
             self._shrink()
 
     def discard(self, owner: int, key: Any) -> None:
-        """Forget what was put under the key, if anything was."""
+        """Remove the key, if it is in the cache."""
         with self._lock:
             self._drop((owner, key))
 
     def drop_owner(self, owner: int) -> None:
-        """Forget everything of a reader that was closed. Cost: one pass over the cache."""
+        """Remove everything of a reader that was closed. Cost: one pass over the cache."""
         with self._lock:
             for entries in self._entries:
                 for key in [key for key in entries if key[0] == owner]:
                     self._drop(key)
-            for names in (self._dropped, self._scanned):
+            for names in (self._ghosts, self._probation_ghosts):
                 for name in [name for name in names if name[0] == owner]:
                     del names[name]
 
     def resize(self, limit_bytes: int) -> None:
-        """Another limit, at once."""
+        """Change the limit at once."""
         with self._lock:
             self._limit_bytes = limit_bytes
             self._shrink()
@@ -177,16 +184,17 @@ class BlockCache:
         return sum(map(len, self._entries))
 
     def check(self) -> None:
-        """Every invariant: sizes add up, within the limit, and nothing is in it twice."""
+        """Check every invariant: sizes add up and are within the limit, and no key is in it twice."""
         with self._lock:
             for size_bytes, entries in zip(self._sizes_bytes, self._entries, strict=True):
                 assert size_bytes == sum(size for _, size in entries.values())
             assert self.size_bytes <= self._limit_bytes
-            cheap, costly, first = (entries.keys() for entries in self._entries)
-            assert not cheap & costly and not cheap & first and not costly & first
-            assert self._sizes_bytes[_FIRST] <= self._limit_bytes * _FIRST_SHARE
-            assert len(self._dropped) <= _DROPPED_MAX and len(self._scanned) <= _SCANNED_MAX
-            assert not any(entries.keys() & self._dropped.keys() for entries in self._entries)
+            cheap, costly, probation = (entries.keys() for entries in self._entries)
+            assert not cheap & costly and not cheap & probation and not costly & probation
+            assert self._sizes_bytes[_PROBATION] <= self._limit_bytes * _PROBATION_SHARE
+            assert len(self._ghosts) <= _GHOSTS_MAX
+            assert len(self._probation_ghosts) <= _PROBATION_GHOSTS_MAX
+            assert not any(entries.keys() & self._ghosts.keys() for entries in self._entries)
 
     def _drop(self, name: tuple[int, Any]) -> None:
         for kind, entries in enumerate(self._entries):
@@ -195,100 +203,102 @@ class BlockCache:
                 self._sizes_bytes[kind] -= entry[1]
 
     def _shrink(self, more_bytes: int = 0) -> None:
-        """Drop the oldest until the others, and so many bytes more, fit."""
+        """Evict entries until the rest, and `more_bytes` more, fit into the limit."""
         cheap, costly, _ = self._entries
-        while self._sizes_bytes[_FIRST] > self._limit_bytes * _FIRST_SHARE:
-            self._pop(_FIRST, self._scanned, _SCANNED_MAX)
+        while self._sizes_bytes[_PROBATION] > self._limit_bytes * _PROBATION_SHARE:
+            self._evict(_PROBATION)
         while self.size_bytes + more_bytes > self._limit_bytes:
             if cheap and self._sizes_bytes[_COSTLY] <= self._limit_bytes * _COSTLY_SHARE:
-                self._pop(_CHEAP, self._dropped, _DROPPED_MAX)
+                self._evict(_CHEAP)
             elif costly:
-                self._pop(_COSTLY, self._dropped, _DROPPED_MAX)
-            elif cheap:
-                self._pop(_CHEAP, self._dropped, _DROPPED_MAX)
+                self._evict(_COSTLY)
             else:
-                self._pop(_FIRST, self._scanned, _SCANNED_MAX)
+                self._evict(_CHEAP if cheap else _PROBATION)
 
-    def _pop(self, kind: int, names: OrderedDict[tuple[int, Any], None], names_max: int) -> None:
-        """Drop the oldest of a kind, and remember its name."""
+    def _evict(self, kind: int) -> None:
+        """Remove the first entry of a kind, and remember its name."""
         name, (_, size_bytes) = self._entries[kind].popitem(last=False)
         self._sizes_bytes[kind] -= size_bytes
-        names[name] = None
-        if len(names) > names_max:
-            names.popitem(last=False)
+        ghosts, ghosts_max = self._ghosts, _GHOSTS_MAX
+        if kind == _PROBATION:
+            ghosts, ghosts_max = self._probation_ghosts, _PROBATION_GHOSTS_MAX
+        ghosts[name] = None
+        if len(ghosts) > ghosts_max:
+            ghosts.popitem(last=False)
 
 
 _Made = TypeVar("_Made")
-# Names that were asked for once. A scan asks for a name per column and window, so this is many scans' worth.
-_ASKED_MAX: Final = 1 << 12
+# The most names that a memo remembers. A scan uses one name per column and window, so this covers
+# many scans.
+_REQUESTED_MAX: Final = 1 << 12
 
 
 class Memo:
-    """Things that one owner works out and may be asked for again; kept in a block cache from the second time on:
-    they cost more than a block does.
+    """Computed values of one owner. From the second request on, they are kept in a block cache.
 
-    A thing has a name and a state, and is right for as long as the state is the same: of each name the cache has one,
-    and a newer state takes the place of an older. What is asked for in one state only (a scan of what the next write
-    replaces) takes no room from the blocks.
-    Thread-safe.
+    Each value has a name and a state, and is valid while the state is unchanged. The cache holds
+    one value per name; a newer state replaces an older one. A value that is requested only once per
+    state (a scan of rows that the next write replaces) takes no space from blocks. Thread-safe.
     """
 
     def __init__(self, cache: BlockCache | None) -> None:
         self._cache = cache
         self._owner = new_owner()
-        self._asked: dict[tuple[Hashable, Hashable], None] = {}
+        self._requested: dict[tuple[Hashable, Hashable], None] = {}
 
     def get(
         self, name: Hashable, state: Hashable, make: Callable[[bool], tuple[_Made, int]], *, costly: bool
     ) -> _Made:
-        """What `make` gives, as (value, bytes), for this name and state, which say all that the value depends on.
+        """Return the value of `make` for this name and state, on which the value must only depend.
 
-        make: receives whether the value will be kept. costly: as in `BlockCache.put`.
-        Two threads that ask at once both work it out.
+        make: returns (value, bytes); its argument says whether the value will be kept.
+        costly: as in `BlockCache.put`.
+        Threads that call at the same time may each compute the value.
         """
-        if self._cache is None or not self._was_asked(name, state):
+        if self._cache is None or not self._was_requested(name, state):
             return make(False)[0]
-        found = self._kept(name, state)
-        if found is None:
-            found, size_bytes = make(True)
-            self._cache.put(self._owner, name, (state, found), size_bytes, costly=costly)
-        made: _Made = found
+        cached = self._cached(name, state)
+        if cached is None:
+            cached, size_bytes = make(True)
+            self._cache.put(self._owner, name, (state, cached), size_bytes, costly=costly)
+        made: _Made = cached
         return made
 
     def part(
         self, name: Hashable, state: Hashable, make: Callable[[], tuple[_Made, int]], *, is_last: bool
     ) -> _Made:
-        """The same of a thing that a scan asks for several times, for a part of it each time; never None.
+        """Return a value that one scan requests several times, each time to use another part of it.
 
-        is_last: whether this is the last part. Until then it is kept, and from the second scan on it stays.
-        Threads that ask at once all work it out.
+        is_last: whether this is the last request of the scan. The value is kept until then, and
+        from the second scan on it stays in the cache. It is never None. Threads that call at the
+        same time may each compute the value.
         """
         if self._cache is None:
             return make()[0]
-        found = self._kept(name, state)
-        if found is None:
-            found, size_bytes = make()
-            self._cache.put(self._owner, name, (state, found), size_bytes, costly=True)
-        if is_last and not self._was_asked(name, state):
+        cached = self._cached(name, state)
+        if cached is None:
+            cached, size_bytes = make()
+            self._cache.put(self._owner, name, (state, cached), size_bytes, costly=True)
+        if is_last and not self._was_requested(name, state):
             self._cache.discard(self._owner, name)
-        made: _Made = found
+        made: _Made = cached
         return made
 
-    def _kept(self, name: Hashable, state: Hashable) -> Any | None:
+    def _cached(self, name: Hashable, state: Hashable) -> Any | None:
         assert self._cache is not None
         entry = self._cache.get(self._owner, name)
         return entry[1] if entry is not None and entry[0] == state else None
 
-    def _was_asked(self, name: Hashable, state: Hashable) -> bool:
-        """Whether this was asked for in this state before; notes that it was now."""
-        if (name, state) in self._asked:
+    def _was_requested(self, name: Hashable, state: Hashable) -> bool:
+        """Whether this name and state was requested before; records the request."""
+        if (name, state) in self._requested:
             return True
-        if len(self._asked) >= _ASKED_MAX:
-            self._asked = {}
-        self._asked[name, state] = None
+        if len(self._requested) >= _REQUESTED_MAX:
+            self._requested = {}
+        self._requested[name, state] = None
         return False
 
     def close(self) -> None:
-        """Forget everything."""
+        """Remove all values of this memo from the cache."""
         if self._cache is not None:
             self._cache.drop_owner(self._owner)

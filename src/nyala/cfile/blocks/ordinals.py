@@ -1,9 +1,10 @@
-"""Ordinals to gather, cut at the borders of blocks.
+"""Ordinals to gather, grouped by block.
 
-    ordinals   7, 131080, 9, 131072        any order, any of them twice
-    cut        block 0: 7, 9   block 1: 8, 0   the same for every column whose blocks have so many rows
+    ordinals   7, 131080, 9, 131072            any order; duplicates are allowed
+    by block   block 0: 7, 9   block 1: 8, 0   the same for every column with the same rows per block
 
-A look-up gathers the same rows of every column of a rowset. So the cut is made once for all columns.
+A look-up gathers the same rows from every column of a rowset, so the grouping is computed once for
+all columns.
 """
 
 from __future__ import annotations
@@ -15,63 +16,69 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Cut", "Ordinals"]
+__all__ = ["Ordinals", "OrdinalsByBlock"]
 
-Places = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Ordinals by block: of `blocks[i]`, which ascend, the rows `inside[begin:end]` with `pieces[i]` = (begin, end)."""
+class OrdinalsByBlock:
+    """Ordinals grouped by block.
+
+    In `blocks[i]` (ascending) they are `rows[begin:end]`, with `ranges[i]` = (begin, end).
+    """
 
     blocks: list[int]
-    pieces: list[tuple[int, int]]
-    inside: Places
-    order: Places | None
-    """For each row of `inside` the place of its ordinal among those given; None: they stand in the given order."""
+    ranges: list[tuple[int, int]]
+    rows: Positions
+    order: Positions | None
+    """For each entry of `rows`, the index of its ordinal in the given order; None: the order is the
+    same.
+    """
 
 
 class Ordinals:
-    """Ordinals in any order. Threads do not share it."""
+    """Ordinals in any order. Not shared between threads."""
 
-    __slots__ = ("_cuts", "_is_ascending", "count", "greatest", "least", "places")
+    __slots__ = ("_by_block", "_is_ascending", "count", "greatest", "least", "positions")
 
-    def __init__(self, places: Places) -> None:
-        self.places: Final = places
-        self.count: Final = len(places)
-        self._is_ascending = bool((places[1:] >= places[:-1]).all())
-        least = places[:1] if self._is_ascending else places
-        greatest = places[-1:] if self._is_ascending else places
+    def __init__(self, positions: Positions) -> None:
+        self.positions: Final = positions
+        self.count: Final = len(positions)
+        self._is_ascending = bool((positions[1:] >= positions[:-1]).all())
+        least = positions[:1] if self._is_ascending else positions
+        greatest = positions[-1:] if self._is_ascending else positions
         self.least: Final = int(least.min()) if self.count else 0
         self.greatest: Final = int(greatest.max(initial=-1))
-        self._cuts: dict[int, Cut] = {}
+        self._by_block: dict[int, OrdinalsByBlock] = {}
 
-    def cut(self, rows_per_block_log2: int) -> Cut:
-        """The ordinals, at least one, by block of 2^`rows_per_block_log2` rows."""
-        found = self._cuts.get(rows_per_block_log2)
-        if found is None:
-            found = self._cuts[rows_per_block_log2] = self._cut(rows_per_block_log2)
-        return found
+    def by_block(self, rows_per_block_log2: int) -> OrdinalsByBlock:
+        """Return the ordinals, at least one, grouped by blocks of 2^`rows_per_block_log2` rows."""
+        grouped = self._by_block.get(rows_per_block_log2)
+        if grouped is None:
+            grouped = self._by_block[rows_per_block_log2] = self._grouped(rows_per_block_log2)
+        return grouped
 
-    def _cut(self, log2: int) -> Cut:
+    def _grouped(self, log2: int) -> OrdinalsByBlock:
         mask = (1 << log2) - 1
         first = self.least >> log2
         if first == self.greatest >> log2:
-            inside = self.places if first == 0 else self.places & mask
-            return Cut([first], [(0, self.count)], inside, None)
-        places, order = self.places, None
+            rows = self.positions if first == 0 else self.positions & mask
+            return OrdinalsByBlock([first], [(0, self.count)], rows, None)
+        positions, order = self.positions, None
         if not self._is_ascending:
-            order = np.argsort(places, kind="stable")
-            places = places[order]
+            order = np.argsort(positions, kind="stable")
+            positions = positions[order]
         last = self.greatest >> log2
         if last - first < self.count:
             numbers = np.arange(first, last + 1)
-        else:  # many blocks without an ordinal
-            numbers = np.unique(places >> log2)
-        borders = [*np.searchsorted(places, numbers << log2).tolist(), self.count]
-        found = [
-            (number, piece)
-            for number, piece in zip(numbers.tolist(), pairwise(borders), strict=True)
-            if piece[0] < piece[1]
+        else:  # many blocks contain no ordinal
+            numbers = np.unique(positions >> log2)
+        borders = [*np.searchsorted(positions, numbers << log2).tolist(), self.count]
+        used = [
+            (number, range_of)
+            for number, range_of in zip(numbers.tolist(), pairwise(borders), strict=True)
+            if range_of[0] < range_of[1]
         ]
-        return Cut([number for number, _ in found], [piece for _, piece in found], places & mask, order)
+        blocks, ranges = [number for number, _ in used], [range_of for _, range_of in used]
+        return OrdinalsByBlock(blocks, ranges, positions & mask, order)

@@ -1,4 +1,4 @@
-"""How blocks of column files are accessed, and what reading them has cost, for `explain()`."""
+"""How blocks are accessed, and the counters of reading that `explain()` shows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Access", "ReadStats"]
 
 
 class Access(enum.Enum):
-    """How a block is accessed, which decides whether the cache keeps it: see `source`."""
+    """How a block is accessed. This decides whether the cache keeps it: see `source`."""
 
     LOOKUP = "lookup"
     SCAN = "scan"
@@ -18,11 +18,11 @@ class Access(enum.Enum):
 
 @dataclass
 class ReadStats:
-    """What reading has cost so far. Mutable, for one thread at a time; `explain()` adds them up."""
+    """Counters of reading. Mutable, for one thread at a time; `explain()` adds them up."""
 
-    bytes_read: int = 0  # from the file, footers excluded
-    blocks_read: int = 0  # decoded
-    cache_hits: int = 0  # blocks that were decoded already
-    reads: int = 0  # preads
+    bytes_read: int = 0  # from the file, without footers
+    blocks_read: int = 0  # blocks that were decoded
+    cache_hits: int = 0  # blocks that were in the cache
+    reads: int = 0  # calls of pread
     base_blocks: set[tuple[int, int]] = field(default_factory=set, compare=False, repr=False)
-    """Which blocks of base columns were decoded or found, each once: (the column's source, block)."""
+    """Blocks of base columns that were used, each once: (the column's source, block number)."""

@@ -1,14 +1,14 @@
-"""Blocks of one column: found in the cache, or read from the file.
+"""Reads the blocks of one column, from the cache or from the file.
 
     blocks ── cache ── one pread for neighbours ── decode_block
 
-What the cache keeps depends on how a block is accessed:
+How a block is accessed decides whether the cache keeps it:
 
-    LOOKUP    it is kept at once
-    SCAN      it is kept while its scan may need it, and from the second scan on as long as others: see `cache`
-    ONCE      it is not kept
+    LOOKUP    the cache keeps it
+    SCAN      the cache keeps it during the scan, and from the second scan on like any other: see `cache`
+    ONCE      the cache does not keep it
 
-Trust and threads: as `reader`.
+Trust and thread safety are those of `reader`.
 """
 
 from __future__ import annotations
@@ -35,32 +35,35 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockSource"]
 
-# A larger dictionary is kept in the cache.
+# A larger dictionary is kept in the block cache and may be evicted.
 _HELD_BYTES_MAX: Final = 64 << 10
 _DICTIONARY: Final = -1  # the number of the dictionary among the blocks
 
 
 class _Dictionary:
-    """The column's dictionary, once it was read. A large one is in the cache, as blocks are, and is read again when it
-    was evicted; while anybody holds it, everybody gets the same."""
+    """The column's dictionary, after its first read.
+
+    A small one stays in memory. A large one is in the cache and is read again after its eviction.
+    While any thread holds it, all threads get the same object.
+    """
 
     def __init__(self) -> None:
         self._held: pa.Array | None = None
         self._shared: weakref.ref[pa.Array] | None = None
 
-    def found(self, source: BlockSource) -> pa.Array | None:
-        """None: it has to be read, for the first time or again. source: the column's."""
+    def get(self, source: BlockSource) -> pa.Array | None:
+        """Return the dictionary, or None if it must be read."""
         if self._held is not None or self._shared is None:
             return self._held
-        found = None if source.cache is None else source.cache.get(*source.name(_DICTIONARY))
-        return self._shared() if found is None else found
+        cached = None if source.cache is None else source.cache.get(*source.name(_DICTIONARY))
+        return self._shared() if cached is None else cached
 
-    def put(self, source: BlockSource, words: pa.Array, size_bytes: int) -> None:
+    def put(self, source: BlockSource, entries: pa.Array, size_bytes: int) -> None:
         if source.cache is None or size_bytes <= _HELD_BYTES_MAX:
-            self._held = words
+            self._held = entries
             return
-        self._held, self._shared = None, weakref.ref(words)
-        source.cache.put(*source.name(_DICTIONARY), words, size_bytes, costly=True)
+        self._held, self._shared = None, weakref.ref(entries)
+        source.cache.put(*source.name(_DICTIONARY), entries, size_bytes, costly=True)
 
 
 class BlockSource:
@@ -79,15 +82,19 @@ class BlockSource:
         return self._reader.path
 
     def name(self, block: int) -> tuple[int, tuple[int, int]]:
-        """(owner, name) of a block in the cache; no other column of the file has its place."""
+        """Return the (owner, key) of a block in the cache; the column's offset makes it unique in
+        the file.
+        """
         return self._owner, (self._offset, block)
 
     def kept(self, number: int) -> ColumnBlock | None:
-        """The block, if the cache has it."""
+        """Return the block if it is in the cache."""
         return None if self.cache is None else self.cache.get(self._owner, (self._offset, number))
 
     def read(self, block: int, stats: ReadStats | None = None) -> tuple[pa.Buffer, int]:
-        """The bytes of one block from the file, past the cache, and where they lie."""
+        """Return the bytes of one block, read from the file and not from the cache, and their
+        offset.
+        """
         offset, length = int(self._footer.block_offsets[block]), int(self._footer.block_lengths[block])
         data = self._reader.read_buffer(offset, length)
         if stats is not None:
@@ -97,7 +104,7 @@ class BlockSource:
         return data, offset
 
     def blocks(self, numbers: Sequence[int], access: Access, stats: ReadStats | None) -> list[ColumnBlock]:
-        """The blocks of these numbers, which ascend. Raises: CorruptionError."""
+        """Return the blocks of these numbers, which must ascend. Raises CorruptionError."""
         cache = self.cache
         found: dict[int, ColumnBlock] = {}
         if cache is not None:
@@ -109,16 +116,16 @@ class BlockSource:
                 stats.base_blocks.update([(id(self), number) for number in numbers])
         missing = [number for number in numbers if number not in found]
         if missing:
-            words = self.dictionary(stats) if self._footer.dictionary_length else None
+            dictionary = self.dictionary(stats) if self._footer.dictionary_length else None
             for number, block in self._decoded(missing, access, stats):
                 found[number] = block
-            del words  # by which these were decoded, whether the cache had room for it or not
+            del dictionary  # held until here, so that decoding uses one object even if the cache evicts it
         return [found[number] for number in numbers]
 
     def _decoded(
         self, numbers: Sequence[int], access: Access, stats: ReadStats | None
     ) -> Iterator[tuple[int, ColumnBlock]]:
-        """Each of the blocks, read and decoded. The cache gets blocks that own their memory."""
+        """Yield each block, read and decoded. Blocks in the cache own their memory."""
         cache = None if access is Access.ONCE else self.cache
         for run in self._coalesce(numbers):
             start = int(self._footer.block_offsets[run[0]])
@@ -133,13 +140,13 @@ class BlockSource:
                 length = int(self._footer.block_lengths[number])
                 block = self.decode(data.slice(offset - start, length), number, offset)
                 if cache is not None:
-                    if len(run) > 1:  # or it would keep the bytes of its neighbours
+                    if len(run) > 1:  # a slice would keep the bytes of its neighbours alive
                         block = block.owning()
                     cache.put(*self.name(number), block, block.nbytes, by_scan=access is Access.SCAN)
                 yield number, block
 
     def _coalesce(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Groups of blocks that follow each other in the file, for one pread each."""
+        """Return groups of blocks that are adjacent in the file; one pread reads each group."""
         runs: list[list[int]] = []
         run_end = run_length = 0
         for number in numbers:
@@ -154,59 +161,60 @@ class BlockSource:
         return runs
 
     def decode(self, data: pa.Buffer, number: int, offset: int) -> ColumnBlock:
-        """The block with these bytes. Raises: CorruptionError."""
+        """Decode one block from its bytes. Raises CorruptionError."""
         footer = self._footer
-        words = self.dictionary(None) if footer.dictionary_length else None
+        dictionary = self.dictionary(None) if footer.dictionary_length else None
         first = number << footer.rows_per_block_log2
         count = footer.block_rows(number)
         try:
             block = decode_block(
-                footer.form, footer.encoding, data, first, count, words, self._reader.path, offset
+                footer.form, footer.encoding, data, first, count, dictionary, self._reader.path, offset
             )
         except CorruptionError as error:
             raise error.with_rows(first, first + count) from error.__cause__
         if footer.null_count == 0 and block.null_count:
             raise CorruptionError(
-                f"expected no NULLs, as the column's footer says, found {block.null_count}",
+                f"the column's footer says that there are no NULLs, found {block.null_count}",
                 self._reader.path,
                 offset,
             )
         return block
 
     def dictionary(self, stats: ReadStats | None) -> pa.Array:
-        """Of a column that has one."""
-        found = self._dictionary.found(self)
-        return self.read_dictionary(stats) if found is None else found
+        """Return the dictionary of a column that has one."""
+        cached = self._dictionary.get(self)
+        return self.read_dictionary(stats) if cached is None else cached
 
     def read_dictionary(self, stats: ReadStats | None) -> pa.Array:
-        """The same from the file, whatever is known already: blocks are decoded by this from now on.
+        """Read the dictionary from the file, even if it is in memory; later blocks are decoded with
+        it.
 
-        Raises: CorruptionError, also for an entry that is NULL, since codes cannot name NULL, and for text that is not
-        UTF-8. Other blocks are not checked for UTF-8; a dictionary is, once a column and file, as it has at most
-        `DICTIONARY_BYTES_MAX`.
+        Raises: CorruptionError, also for NULL entries (a code cannot refer to NULL) and for text
+        that is not UTF-8. Other blocks are not checked for UTF-8. A dictionary is, because it is
+        checked once per column and file and has at most `DICTIONARY_BYTES_MAX`.
         """
         footer = self._footer
-        place = footer.dictionary_offset, footer.dictionary_length, footer.dictionary_count
-        words = self._read_beside(footer.form, *place, stats)
-        if words.null_count:
+        location = footer.dictionary_offset, footer.dictionary_length, footer.dictionary_count
+        entries = self._read_values(footer.form, *location, stats)
+        if entries.null_count:
             raise CorruptionError(
-                f"expected {len(words)} dictionary entries, found {words.null_count} NULLs among them",
+                f"expected {len(entries)} dictionary entries, found {entries.null_count} NULLs among them",
                 self._reader.path,
                 footer.dictionary_offset,
             )
-        if not is_sound(words):
+        if not is_sound(entries):
             raise CorruptionError(
-                "expected dictionary entries in UTF-8, found others",
+                "expected dictionary entries in UTF-8, found an entry that is not",
                 self._reader.path,
                 footer.dictionary_offset,
             )
-        self._dictionary.put(self, words, _size(words))
-        return words
+        self._dictionary.put(self, entries, _size(entries))
+        return entries
 
-    def _read_beside(
+    def _read_values(
         self, form: Physical, offset: int, length: int, count: int, stats: ReadStats | None
     ) -> pa.Array:
-        """The values of the one block that stands beside those of rows."""
+        """Read a block that does not belong to rows, and decode it."""
         data = self._reader.read_buffer(offset, length)
         if stats is not None:
             stats.reads += 1

@@ -1,14 +1,14 @@
 """The protocol of encodings.
 
-An encoding turns the values of one block into bytes and back. It never sees a NULL: `block` stores the validity bitmap
-beside the values. Compression, checksums and files are not its affair either.
+An encoding turns the values of one block into bytes and back. It never handles NULLs, compression,
+checksums or files; `blocks.block` does.
 
 To add an encoding, write its module and add one line to the table of `encoding/__init__.py`:
 
-    prepare             makes the encoder of a column, or refuses the values
-    decode or block     makes an Arrow array, or a `ColumnBlock` of the encoding's own form; either has a default that
-                        calls the other
-    candidates          what `auto` may take; by default nothing
+    prepare             creates the encoder of a column, or declines the values
+    decode or block     creates an Arrow array, or a `ColumnBlock` in the encoding's own form; each has a default
+                        that calls the other
+    candidates          what 'auto' may choose; nothing by default
 
 `tests/unit/cfile/toy_encodings.py` has two small examples.
 """
@@ -34,30 +34,32 @@ _QUARTERS: Final = 4
 
 @dataclass(frozen=True)
 class EncodedValues:
-    """What a decoder is given: checked counts, unchecked bytes."""
+    """The input of a decoder: counts that were checked, and bytes that were not."""
 
     data: pa.Buffer
-    row_count: int  # of values, none of them NULL
+    row_count: int  # without NULLs
     dictionary: pa.Array | None  # the column's dictionary, if it has one
 
 
 class Candidate(NamedTuple):
-    """An encoding and compression that `auto` may take for a column, and how large that is."""
+    """An encoding and compression that 'auto' may choose for a column, and the resulting size."""
 
     encoding: int  # format.ENCODING_*
     compression: int  # format.COMPRESSION_*
     row_bytes: float
     cost: int
-    """The rank by decode speed, the fastest first: see the table in `choice`."""
+    """The rank by decode speed; 0 is the fastest. See the table in `choice`."""
     size_factor: float = 1.25
-    """A faster candidate is taken unless it is so many times larger."""
+    """How many times smaller this candidate must be than a faster one to be chosen."""
     slack_bytes: float = 0.0
-    """... and larger by so many bytes a row."""
+    """... and by how many bytes per row."""
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnSample:
-    """What `auto` knows of a column. sample: some of its values; None: the column is too short for a sample."""
+    """What 'auto' knows about a column. sample: some values; None if the column is too short for
+    one.
+    """
 
     form: Physical
     values: pa.Array
@@ -67,7 +69,7 @@ class ColumnSample:
 
     @property
     def compression(self) -> int:
-        """Of encodings that do not compress."""
+        """The compression for encodings that do not compress."""
         return (
             format.COMPRESSION_LZ4
             if self.schema_compression == format.COMPRESSION_DEFAULT
@@ -76,7 +78,7 @@ class ColumnSample:
 
     @property
     def light_compression(self) -> int:
-        """Of encodings that are small already."""
+        """The compression for encodings that already compress."""
         return (
             format.COMPRESSION_NONE
             if self.schema_compression == format.COMPRESSION_DEFAULT
@@ -85,70 +87,80 @@ class ColumnSample:
 
 
 class BlockEncoder(abc.ABC):
-    """The encoder of one column, made by `Encoding.prepare` after it saw all of the column's values."""
+    """The encoder of one column. `Encoding.prepare` creates it from all of the column's values."""
 
     dictionary: pa.Array | None = None
-    """Distinct values that all blocks refer to; stored once, as a plain block. None for most encodings."""
+    """Distinct values that all blocks refer to, stored once as a plain block.
+
+    None for most encodings.
+    """
 
     @abc.abstractmethod
     def encode(self, lower: int, upper: int) -> pa.Buffer:
-        """The values [lower, upper), at least one, of those it was prepared with, as bytes."""
+        """Encode the values [lower, upper), at least one, of those that `prepare` received."""
 
-    def ends(self, lower: int, upper: int) -> pa.Array | None:
-        """The least and the greatest of these values; None: the encoder knows no cheaper way than to compare all."""
+    def bounds(self, lower: int, upper: int) -> pa.Array | None:
+        """Return the least and greatest of these values; None if comparing all values is the
+        cheapest way.
+        """
         return None
 
 
 class Encoding(abc.ABC):
-    """A way to write the values of a block. Stateless, so any thread may use it."""
+    """A way to encode the values of a block. Stateless, so any thread may use it."""
 
     code: ClassVar[int]
-    """Its number on disk."""
+    """The encoding's number on disk."""
     name: ClassVar[str]
     compresses: ClassVar[bool] = False
-    """Whether the bytes are compressed already, so that compression "default" adds nothing."""
+    """Whether the bytes are already compressed, so compression "default" adds none."""
     uses_dictionary: ClassVar[bool] = False
     """Whether its columns have a dictionary."""
 
     @abc.abstractmethod
     def handles(self, form: Physical) -> bool:
-        """Whether columns of this type may be encoded so."""
+        """Whether columns of this type may have this encoding."""
 
     @abc.abstractmethod
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
-        """An encoder for a whole column, or None when these values are not worth it (the column goes plain).
+        """Return an encoder for a whole column, or None if the encoding declines these values.
 
-        Takes: `values` in their stored form (`Physical.stored_array`), without NULLs.
+        values: in their stored form (`Physical.stored_array`), without NULLs.
         """
 
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
-        """The Arrow array of one block.
+        """Decode one block to an Arrow array.
 
-        Raises: ValueError, saying what was expected and found, for bytes that no encoder can have written. Whatever the
-        bytes claim, nothing outside of them is read, and no memory beyond the format's limits is taken.
+        Raises: ValueError with what was expected and found, for bytes that no encoder can have
+        written. For any bytes, it must not read outside of them or allocate more than the format's
+        limits.
         """
         return self.block(form, block).decode(0, block.row_count, form.arrow)
 
     def block(self, form: Physical, block: EncodedValues) -> ColumnBlock:
-        """The block in the form that the cache keeps. Raises: as `decode`."""
+        """Return the block in the form that the cache keeps. Raises: as `decode`."""
         return ArrowBlock(self.decode(narrowest(form), block))
 
     def gathers_single_values(self, form: Physical) -> bool:
-        """Whether gathering one value costs the same wherever it is, and does not decode its block."""
+        """Whether gathering one value costs the same anywhere in the block, and does not decode the
+        block.
+        """
         return False
 
     def candidates(self, column: ColumnSample) -> Sequence[Candidate]:
-        """What `auto` may take of this encoding for a column."""
+        """Return what 'auto' may choose of this encoding for a column."""
         return ()
 
     def header(self, form: Physical, data: bytes) -> format.Layout | None:
-        """The fixed structure with which the bytes of a block begin, for `dump`; None if there is none."""
+        """Return the header structure of a block's values, for `dump`; None if there is none."""
         return None
 
     def sampled(
         self, column: ColumnSample, compression: int, cost: int, size_factor: float = 1.25
     ) -> Sequence[Candidate]:
-        """The candidate that encodes and compresses the sample; none without a sample."""
+        """Return one candidate, measured by encoding and compressing the sample; none without a
+        sample.
+        """
         if column.sample is None or (encoder := self.prepare(column.form, column.sample)) is None:
             return ()
         count = len(column.sample)
@@ -157,5 +169,5 @@ class Encoding(abc.ABC):
 
 
 def middles(count: int) -> list[int]:
-    """The rows in the middles of a column's quarters."""
+    """Return the middle row of each quarter of a column."""
     return [(2 * quarter + 1) * count // (2 * _QUARTERS) for quarter in range(_QUARTERS)]

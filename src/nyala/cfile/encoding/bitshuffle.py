@@ -1,14 +1,14 @@
-"""Bitshuffle: all values' first bits, then all second bits and so on, then LZ4.
+"""Bitshuffle: the first bits of all values, then all second bits and so on, compressed with LZ4.
 
-Values that repeat, or change little along the key, agree in most of their bits, so that most bit planes are
-runs. The transposition and LZ4 are those of C-Blosc, through `numcodecs`; a block's bytes are one Blosc 1
-frame, whose header (version, flags, type size, sizes) is checked against the block's before it is trusted.
+Values that repeat, or change little along the key, have most bits in common, so most bit-planes are
+runs. C-Blosc transposes and compresses, through `numcodecs`. A block's bytes are one Blosc 1 frame.
+The header of the frame (version, flags, type size, sizes) is checked against the block before it is
+used.
 
-`shuffle_bits` and `unshuffle_bits` serve the codes of the dictionary encoding as well.
-
-Left out: decoding a part of a frame (a look-up of one row decodes a block).
-Source: K. Masui et al., "A compression scheme for radio data in high performance computing", 2015; Blosc
-README_CHUNK_FORMAT.
+The dictionary encoding also uses `shuffle_bits` and `unshuffle_bits` for its codes. A frame cannot
+be decoded in part: a look-up of one row decodes the block.
+Source: K. Masui et al., "A compression scheme for radio data in high performance computing", 2015;
+Blosc README_CHUNK_FORMAT.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ __all__ = ["Bitshuffle", "shuffle_bits", "unshuffle_bits"]
 # Blosc's own header: format version, version of the inner codec, flags, type size, and three sizes.
 _FRAME: Final = struct.Struct("<BBBBIII")
 _FRAME_VERSION: Final = 2
-# Flags: inner codec in bits 5..7 (1 is LZ4), bit shuffle, copied as it is, byte shuffle. The others (whether
-# blocks were split by bytes) are Blosc's own affair.
+# Flags: inner codec in bits 5..7 (1 is LZ4), bit shuffle, stored uncompressed, byte shuffle. The
+# other flags (whether blocks were split by bytes) do not matter here.
 _FLAGS_MASK: Final = 0xE7
 _FLAGS_SHUFFLED: Final = 0x24
 _FLAGS_COPIED: Final = 0x26
 _LEVEL: Final = 5
-# One Blosc block: large enough to find repetitions, small enough for the second-level cache, where the
-# transposition takes half the time that it takes outside.
+# The size of one Blosc block: large enough to contain repetitions, small enough for the
+# second-level cache, where the transposition takes half the time.
 _FRAME_BLOCK_BYTES: Final = 32 << 10
 
 
@@ -54,14 +54,17 @@ def _blosc() -> Any:
 
 
 def shuffle_bits(values: npt.NDArray[Any]) -> pa.Buffer:
-    """A frame of `values` (at least one); the width of their type is the one that is transposed."""
+    """Return a frame of `values` (at least one). The bits of their type are transposed."""
     values = np.ascontiguousarray(values)
     with _on_this_thread() as blosc:
         return pa.py_buffer(blosc.compress(values, b"lz4", _LEVEL, blosc.BITSHUFFLE, _FRAME_BLOCK_BYTES))
 
 
 def unshuffle_bits(frame: pa.Buffer, count: int, width_bytes: int) -> pa.Buffer:
-    """The `count` values of a frame, `width_bytes` each. Raises ValueError when it is no such frame."""
+    """Return the `count` values of a frame, `width_bytes` each.
+
+    Raises ValueError if it is not such a frame.
+    """
     if frame.size < _FRAME.size:
         raise ValueError(f"expected a frame header of {_FRAME.size} bytes, found {frame.size}")
     version, _, flags, width, size, block_size, frame_size = _FRAME.unpack_from(frame)
@@ -89,12 +92,12 @@ def unshuffle_bits(frame: pa.Buffer, count: int, width_bytes: int) -> pa.Buffer:
 
 @contextmanager
 def _on_this_thread() -> Iterator[Any]:
-    """Blosc, which works on the calling thread only while this context is open.
+    """Use Blosc on the calling thread only.
 
-    On the main thread, numcodecs would take a lock and hand parts of a block to threads of its own. Two reasons
-    against that: a part takes some microseconds only, and an interrupt (Ctrl-C) at the moment when numcodecs takes
-    its lock leaves the lock taken, so that the next call waits for ever. Only the main thread changes the setting
-    and restores it, because numcodecs uses no lock on other threads.
+    On the main thread, numcodecs would take a lock and give parts of a block to its own threads.
+    That is not worth it for parts of a few microseconds. And an interrupt (Ctrl-C) while numcodecs
+    takes its lock would leave the lock taken, so that the next call would block for ever. Only the
+    main thread changes and restores the setting, because numcodecs takes no lock on other threads.
     """
     blosc = _blosc()
     if threading.current_thread() is not threading.main_thread():
@@ -115,7 +118,8 @@ class _BitshuffleEncoder(BlockEncoder):
         return shuffle_bits(self.values[lower:upper])
 
 
-# A faster encoding may be a bit a value larger: bitshuffle takes eight times as long to decode as frame of reference.
+# A faster encoding may be one bit per value larger: bitshuffle decodes eight times slower than
+# frame of reference.
 _SLACK_BYTES: Final = 1 / 8
 
 
@@ -133,8 +137,8 @@ class Bitshuffle(Encoding):
         return _BitshuffleEncoder(form.fixed_values(values))
 
     def candidates(self, column: ColumnSample) -> Sequence[Candidate]:
-        found = self.sampled(column, column.light_compression, 4)
-        return [candidate._replace(slack_bytes=_SLACK_BYTES) for candidate in found]
+        candidates = self.sampled(column, column.light_compression, 4)
+        return [candidate._replace(slack_bytes=_SLACK_BYTES) for candidate in candidates]
 
     def decode(self, form: Physical, block: EncodedValues) -> pa.Array:
         values = unshuffle_bits(block.data, block.row_count, form.width_bytes)

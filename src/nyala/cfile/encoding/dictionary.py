@@ -1,14 +1,16 @@
-"""Dictionary: the distinct values once per column and file; in blocks the code of each value.
+"""Dictionary: the distinct values once per column and file; blocks contain a code per value.
 
-The dictionary is sorted by bytes, so a range of values is a range of codes, and a block's least and greatest value are
-those of its least and greatest code. Codes have 1, 2 or 4 bytes, the fewest that the dictionary's count allows. In a
-block they are bit-packed as the deltas of a frame of reference are, or bit-shuffled where that is a fifth smaller, as
-in sorted columns, whose codes are runs. Bit-packed codes decode about twice as fast.
+The dictionary is sorted by bytes. So a range of values is a range of codes, and a block's least and
+greatest codes are those of its least and greatest values. Codes have 1, 2 or 4 bytes, as few as the
+dictionary allows. A block bit-packs them like the deltas of a frame of reference. If bit-shuffled
+codes are a fifth smaller, it bit-shuffles them, as in sorted columns, whose codes are runs.
+Bit-packed codes decode about twice as fast.
 
-Whether a column is worth a dictionary is decided once per column of a file, from all of its values (Kudu: once per
-file, at the block where the dictionary becomes too large; here the whole column is at hand). The dictionary must keep
-below `DICTIONARY_BYTES_MAX`, and codes with dictionary must be well below the values' own size. A sample is looked at
-first, so that a column of distinct values costs little. Otherwise the column goes plain.
+Whether a column gets a dictionary is decided once per file, from all values of the column. (Kudu
+decides at the block where the dictionary becomes too large; here the whole column is known.) The
+dictionary must not exceed `DICTIONARY_BYTES_MAX`, and codes plus dictionary must be well below the
+size of the values. A sample is checked first, so a column of distinct values costs little. If the
+column gets no dictionary, another encoding is used.
 """
 
 from __future__ import annotations
@@ -33,19 +35,21 @@ from nyala.cfile.physical import BYTES, Physical
 
 __all__ = ["Dictionary"]
 
-# Eight stretches of 1,024 values: stretches, because values repeat among neighbours when a key sorts them.
-_SAMPLE_STRETCHES: Final = 8
-_SAMPLE_STRETCH_ROWS: Final = 1024
-# The most distinct values of a sample, unless a dictionary of the greatest size would have more in it.
+# A sample of eight runs of 1,024 adjacent values: values repeat among neighbours if a key sorts
+# them.
+_SAMPLE_RUNS: Final = 8
+_SAMPLE_RUN_ROWS: Final = 1024
+# The most distinct values of a sample, unless the largest possible dictionary would have more in
+# it.
 _SAMPLE_DISTINCT_SHARE_MAX: Final = 0.8
-# Codes and dictionary together, against the values' bytes and one length byte each.
+# The largest size of codes and dictionary, compared with the values plus one length byte each.
 _SIZE_SHARE_MAX: Final = 0.75
-# How much larger than bit-shuffled codes bit-packed ones may be: as `auto` judges encodings.
+# How much larger than bit-shuffled codes bit-packed ones may be: the factor of 'auto'.
 _PACKED_SIZE_FACTOR: Final = 1.25
 
 
 def _code_dtype(entry_count: int) -> np.dtype[Any]:
-    """The type of codes of so many dictionary entries."""
+    """Return the type of codes for `entry_count` dictionary entries."""
     return np.dtype("<u1" if entry_count <= 1 << 8 else "<u2" if entry_count <= 1 << 16 else "<u4")
 
 
@@ -65,15 +69,16 @@ class _DictionaryEncoder(BlockEncoder):
         header = format.CODES_HEADER.pack(format.CODES_PACKED, bits, bytes(2), base)
         return pa.py_buffer(header + pack_bits(codes - codes.dtype.type(base), bits))
 
-    def ends(self, lower: int, upper: int) -> pa.Array:
-        # Codes ascend as values do, and numbers are compared ten times as fast as text.
+    def bounds(self, lower: int, upper: int) -> pa.Array:
+        # Codes have the order of the values, and comparing numbers is ten times faster than
+        # comparing text.
         codes = self.codes[lower:upper]
         assert self.dictionary is not None
         return self.dictionary.take(pa.array([codes.min(), codes.max()]))
 
 
 class Dictionary(Encoding):
-    """For text and binary with few distinct values."""
+    """For text and binary columns with few distinct values."""
 
     code = format.ENCODING_DICTIONARY
     name = "dictionary"
@@ -99,7 +104,7 @@ class Dictionary(Encoding):
             and len(distinct) > 1
         ):
             return None
-        # Arrow sorts binary by bytes, and UTF-8 by bytes is the order of text in comparisons.
+        # Arrow sorts binary by bytes. The order of text is the order of its UTF-8 bytes.
         order = pc.array_sort_indices(distinct).to_numpy()
         rank = np.empty(len(order), dtype)
         rank[order] = np.arange(len(order), dtype=dtype)
@@ -118,7 +123,7 @@ class Dictionary(Encoding):
 
 
 def _codes(block: EncodedValues, entry_count: int) -> Frame:
-    """The codes of a block, as they are stored; all are below `entry_count`."""
+    """Parse the codes of a block and check that all are below `entry_count`."""
     data, rows = block.data, block.row_count
     layout = data[0] if data.size else None
     if layout == format.CODES_SHUFFLED:
@@ -136,8 +141,8 @@ def _codes(block: EncodedValues, entry_count: int) -> Frame:
         raise ValueError(
             f"expected {rows} codes of at most {format.CODES_BITS_MAX} bits, found {bits} bits in {data.size} bytes"
         )
-    if base + (1 << bits) > entry_count:  # more room than was used, or nonsense: the greatest delta tells
-        _check(base + kernels.greatest(data, start, bits, rows), entry_count)
+    if base + (1 << bits) > entry_count:  # the bits allow codes that do not exist, so compute the maximum
+        _check(base + kernels.max_delta(data, start, bits, rows), entry_count)
     return Frame(CODES, data, rows, base, 0, 1, bits, start)
 
 
@@ -147,15 +152,16 @@ def _check(greatest: int, entry_count: int) -> None:
 
 
 def _sample_repeats(values: pa.Array) -> bool:
-    rows = _SAMPLE_STRETCHES * _SAMPLE_STRETCH_ROWS
+    rows = _SAMPLE_RUNS * _SAMPLE_RUN_ROWS
     if len(values) <= 2 * rows:
         return True
-    step = len(values) // _SAMPLE_STRETCHES
-    stretches = [values.slice(i * step, _SAMPLE_STRETCH_ROWS) for i in range(_SAMPLE_STRETCHES)]
-    distinct = pc.count_distinct(pa.chunked_array(stretches)).as_py()
-    # Of so many words, each as likely as any other, so many come in a sample.
-    words_max = format.DICTIONARY_BYTES_MAX / (sum(map(_data_size, stretches)) / rows + 1)
-    expected = words_max * -math.expm1(-rows / words_max)
+    step = len(values) // _SAMPLE_RUNS
+    runs = [values.slice(i * step, _SAMPLE_RUN_ROWS) for i in range(_SAMPLE_RUNS)]
+    distinct = pc.count_distinct(pa.chunked_array(runs)).as_py()
+    # The number of distinct values that a sample contains if the largest possible dictionary is
+    # equally distributed.
+    entries_max = format.DICTIONARY_BYTES_MAX / (sum(map(_data_size, runs)) / rows + 1)
+    expected = entries_max * -math.expm1(-rows / entries_max)
     return bool(distinct <= max(rows * _SAMPLE_DISTINCT_SHARE_MAX, expected))
 
 

@@ -1,17 +1,18 @@
-"""Frame of reference: the distance of each value from a line, in as few bits as the block needs.
+"""Frame of reference: the distance of each value from a line, bit-packed in as few bits as the
+block needs.
 
     layout   a value is                            for
     line     base + step · position + unit · delta ranges of numbers, dates, prices; rowids (step 1, no bits);
                                                    whole seconds (unit 1,000,000), whole euros (unit 100)
-    wide     itself                                blocks with a decimal of 16 bytes that 64 bits do not hold
+    wide     itself                                blocks with a 16-byte decimal that exceeds 64 bits
 
-Deltas are unsigned and have `bits` bits, 0 to 64; they are bit-packed (`bit_packing`).
+Deltas are unsigned and have `bits` bits, 0 to 64 (`bit_packing`). The encoder keeps this invariant,
+and the decoder checks it (`forms.frame`):
 
-The encoder keeps FOR-fits, which the decoder proves (`frame`):
+    FOR-fits   base and base + step · (rows - 1), each with and without unit · max delta, are values of the type
 
-    FOR-fits   base, base + step · (rows - 1) and either plus unit · the greatest delta are values of the type
-
-Left out: patching single outliers (they cost their block its bits; `auto` then takes bitshuffle).
+Single outliers are not patched: they widen all deltas of their block, and 'auto' then chooses
+bitshuffle.
 Source: J. Goldstein et al., "Compressing relations and indexes", 1998.
 """
 
@@ -35,7 +36,7 @@ from nyala.cfile.physical import FIXED, Physical, narrowest
 
 __all__ = ["FrameOfReference"]
 
-_LINE_BITS_MAX: Final = 61  # beyond them, positions times step might not fit 64 bits
+_LINE_BITS_MAX: Final = 61  # beyond it, position · step might exceed 64 bits
 _PROBE_ROWS: Final = 512
 
 
@@ -66,39 +67,44 @@ class _FrameEncoder(BlockEncoder):
     def _line(
         self, deltas: npt.NDArray[Any], bits: int, base: int, unit: int
     ) -> tuple[int, int, npt.NDArray[Any]] | None:
-        """Base, step and deltas of a line in `unit` that needs fewer bits than these; None when there is none."""
+        """Return (base, step, deltas) of a line in `unit` that needs fewer bits; None if there is
+        none.
+        """
         rows = len(deltas)
         if rows < 2 or bits > _LINE_BITS_MAX:
             return None
         step = (int(deltas[-1]) - int(deltas[0])) // (rows - 1)
         if step == 0:
             return None
-        places = np.arange(0, rows, max(1, rows // _PROBE_ROWS))
-        probe = deltas[places].astype(np.int64) - places * step
+        positions = np.arange(0, rows, max(1, rows // _PROBE_ROWS))
+        probe = deltas[positions].astype(np.int64) - positions * step
         if (int(probe.max()) - int(probe.min())).bit_length() >= bits:
             return None
-        off = deltas.astype(np.int64)
-        off -= np.arange(rows, dtype=np.int64) * step
-        least = int(off.min())
-        off -= least
-        greatest = int(off.max())
+        distances = deltas.astype(np.int64)
+        distances -= np.arange(rows, dtype=np.int64) * step
+        least = int(distances.min())
+        distances -= least
+        greatest = int(distances.max())
         base, step = base + unit * least, unit * step
         if greatest.bit_length() >= bits or not line_fits(self.form, base, step, rows, unit * greatest):
             return None
-        if not -(1 << 63) <= step < 1 << 63:  # from one end of 64 bits to the other in one step
+        if not -(1 << 63) <= step < 1 << 63:  # two rows at opposite ends of the 64-bit range
             return None
-        return base, step, off.view("<u8")
+        return base, step, distances.view("<u8")
 
 
 def _unit(deltas: npt.NDArray[Any]) -> int:
-    """The greatest number that divides all deltas, one of which is not 0. A probe spares most columns the pass."""
+    """Return the greatest common divisor of all deltas, one of which is not 0.
+
+    A probe avoids most full passes.
+    """
     if int(np.gcd.reduce(deltas[:: max(1, len(deltas) // _PROBE_ROWS)])) == 1:
         return 1
     return int(np.gcd.reduce(deltas))
 
 
 class FrameOfReference(Encoding):
-    """For integers, dates, timestamps, and decimals by their unscaled integers."""
+    """For integers, dates, timestamps, and decimals as unscaled integers."""
 
     code = format.ENCODING_FOR
     name = "for"
@@ -112,8 +118,8 @@ class FrameOfReference(Encoding):
     def prepare(self, form: Physical, values: pa.Array) -> BlockEncoder | None:
         if not form.is_wide:
             return _FrameEncoder(form, form.fixed_values(values))
-        words = np.frombuffer(values.buffers()[1] or b"", "<i8")[2 * values.offset :][: 2 * len(values)]
-        low, high = words[::2], words[1::2]
+        halves = np.frombuffer(values.buffers()[1] or b"", "<i8")[2 * values.offset :][: 2 * len(values)]
+        low, high = halves[::2], halves[1::2]
         fits = high == low >> 63
         frame = _FrameEncoder(form, low.copy())
         return frame if fits.all() else _WideEncoder(form, values, frame, fits)
@@ -127,7 +133,7 @@ class FrameOfReference(Encoding):
                     raise ValueError(f"expected {rows} values of {form.width_bytes} bytes, found {data.size}")
                 return ArrowBlock(form.fixed_array(data.slice(header_size), rows))
         frame = FrameBlock(Frame.parse(form, data, rows), form, narrowest(form))
-        # No test compares numbers of 16 bytes undecoded, so the block is decoded once.
+        # No predicate is evaluated on encoded 16-byte numbers, so the block is decoded once.
         return ArrowBlock(frame.decode(0, rows, form.arrow)) if form.is_wide else frame
 
     def gathers_single_values(self, form: Physical) -> bool:
@@ -145,7 +151,7 @@ class FrameOfReference(Encoding):
 
 
 def _estimated_bytes(values: npt.NDArray[Any], block_rows: int) -> float:
-    """Bytes a row: the mean of four blocks, without encoding them."""
+    """Estimate the bytes per row: the average of four blocks, without encoding them."""
     size = rows = 0.0
     for start in middles(len(values)):
         block = values[start // block_rows * block_rows :][:block_rows]
@@ -157,25 +163,27 @@ def _estimated_bytes(values: npt.NDArray[Any], block_rows: int) -> float:
 
 
 def _estimated_bits(numbers: npt.NDArray[Any]) -> int:
-    """Bits of a delta: exact but for the common divisor and the line, which are estimated by a probe."""
+    """Estimate the bits of a delta: exact, except that a probe estimates the common divisor and the
+    line.
+    """
     least, greatest = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
     if least == greatest:
         return 0
-    places = np.arange(0, len(numbers), max(1, len(numbers) // _PROBE_ROWS))
-    probe = numbers[places].astype(np.int64)
+    positions = np.arange(0, len(numbers), max(1, len(numbers) // _PROBE_ROWS))
+    probe = numbers[positions].astype(np.int64)
     deltas = np.append(probe, greatest).view(np.uint64) - np.array(least, np.int64).view(np.uint64)
     unit = int(np.gcd.reduce(deltas))
     bits = ((greatest - least) // unit).bit_length()
     if bits > _LINE_BITS_MAX:
         return bits
-    off = probe - places * ((int(numbers[-1]) - int(numbers[0])) // (len(numbers) - 1))
-    spread = int(off.max()) - int(off.min())
+    distances = probe - positions * ((int(numbers[-1]) - int(numbers[0])) // (len(numbers) - 1))
+    spread = int(distances.max()) - int(distances.min())
     return min(bits, (spread // unit).bit_length() + (spread > 0))
 
 
 @dataclass(frozen=True)
 class _WideEncoder(BlockEncoder):
-    """Decimals of 16 bytes, some above 64 bits: only the blocks with these are wide."""
+    """For 16-byte decimals, some beyond 64 bits: only the blocks that contain such values are wide."""
 
     form: Physical
     values: pa.Array

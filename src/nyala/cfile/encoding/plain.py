@@ -4,9 +4,10 @@
     fixed width   little-endian, back to back
     text, binary  header, one length per value, the bytes back to back
 
-Lengths rather than offsets: a length fits one byte where an offset takes four, and non-negative lengths with
-the right sum cannot point outside the block, so one addition both builds Arrow's offsets and proves them.
-When all values are equally long (keys of fixed width) no lengths are stored at all.
+Text stores lengths instead of offsets: a length fits one byte where an offset needs four. Lengths
+are not negative and their sum is checked, so they cannot point outside the block. One cumulative
+sum both builds and checks Arrow's offsets. If all values are equally long (keys of fixed width), no
+lengths are stored.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class _PlainEncoder(BlockEncoder):
 
 
 class Plain(Encoding):
-    """The encoding that every type has."""
+    """The encoding that handles every type."""
 
     code = format.ENCODING_PLAIN
     name = "plain"
@@ -55,14 +56,14 @@ class Plain(Encoding):
         return _PlainEncoder(form, values)
 
     def candidates(self, column: ColumnSample) -> Sequence[Candidate]:
-        found: list[Candidate] = []
+        candidates: list[Candidate] = []
         if column.form.kind == FIXED:
-            found.append(Candidate(self.code, format.COMPRESSION_NONE, column.form.width_bytes, 0))
+            candidates.append(Candidate(self.code, format.COMPRESSION_NONE, column.form.width_bytes, 0))
         if column.schema_compression != format.COMPRESSION_NONE or column.form.kind != FIXED:
-            found += self.sampled(column, column.compression, 5)
+            candidates += self.sampled(column, column.compression, 5)
             if column.schema_compression == format.COMPRESSION_DEFAULT:
-                found += self.sampled(column, format.COMPRESSION_ZSTD, 6, 1.55)
-        return found
+                candidates += self.sampled(column, format.COMPRESSION_ZSTD, 6, 1.55)
+        return candidates
 
     def header(self, form: Physical, data: bytes) -> format.Layout | None:
         return format.BINARY_HEADER if form.kind == BYTES else None
@@ -77,7 +78,7 @@ class Plain(Encoding):
         return decode_binary(form.arrow, block)
 
 
-# What offsets of 32 bits can address.
+# The most bytes that 32-bit offsets can address.
 _DATA_LENGTH_MAX: Final = (1 << 31) - 1
 
 
@@ -87,7 +88,7 @@ def _expect_size(block: EncodedValues, size: int) -> None:
 
 
 def encode_binary(part: pa.Array) -> pa.Buffer:
-    """Text or binary, with offsets of 32 or 64 bits, without NULLs."""
+    """Encode text or binary with 32-bit or 64-bit offsets, without NULLs."""
     if len(part) == 0:
         return pa.py_buffer(format.BINARY_HEADER.pack(0, 1, bytes(3)))
     offsets = binary_offsets(part)
@@ -108,7 +109,7 @@ def encode_binary(part: pa.Array) -> pa.Buffer:
 
 
 def decode_binary(type: pa.DataType, block: EncodedValues) -> pa.Array:
-    """The inverse of `encode_binary`, always with offsets of 32 bits: a block has at most 64 MiB."""
+    """Decode the bytes of `encode_binary`, always to 32-bit offsets: a block has at most 64 MiB."""
     count, data = block.row_count, block.data
     if data.size < format.BINARY_HEADER.size:
         raise ValueError(f"expected a header of {format.BINARY_HEADER.size} bytes, found {data.size}")
@@ -132,11 +133,11 @@ def decode_binary(type: pa.DataType, block: EncodedValues) -> pa.Array:
         )
     else:
         lengths = np.frombuffer(data, _LENGTH_DTYPES[width], count, format.BINARY_HEADER.size)
-        # Summed in 64 bits, which no such number of 32-bit lengths overflows: a sum that is right there is
-        # right in 32 bits too, and with it every offset before it.
+        # The 64-bit sum cannot overflow. If it is right, every 32-bit offset before it is right
+        # too.
         total = int(lengths.sum(dtype=np.int64))
         if total != data_length:
-            raise ValueError(f"expected {data_length} bytes of data, found lengths that make {total}")
+            raise ValueError(f"expected {data_length} bytes of data, found lengths that add up to {total}")
         offsets = scratch(np.int32, count + 1)
         offsets[0] = 0
         np.cumsum(lengths, out=offsets[1:], dtype=np.int32)

@@ -1,19 +1,19 @@
-"""Prefix: what a few neighbours begin with is stored once.
+"""Prefix: the common prefix of a group of neighbouring values is stored once.
 
     rows      0 … 15                        16 … 31
     prefix    'Customer#00000'              'Customer#00000'           a restart point every 16 rows
-    suffixes  '0001' '0002' … '0016'        '0017' …                   what is left of each value
+    suffixes  '0001' '0002' … '0016'        '0017' …                   the rest of each value
 
-Every group of rows has its own prefix, whole, and every value is its group's prefix and a suffix: a value
-depends on no value but the group's beginning. Prefixes and suffixes are two lists of plain binary values, so
-their lengths are proved as those of plain blocks are. A prefix and a suffix are joined as dictionary entries are
-(`forms.text`).
+Every group of rows stores its whole prefix, and every value is its group's prefix plus a suffix. So
+a value depends on no other value. Prefixes and suffixes are two lists of plain binary values, with
+the same checks. Decoding joins a prefix and a suffix like two dictionary entries (`forms.text`).
 
-Departure: Kudu shares with the value before, restarting now and then. Such a chain shares more in a long group, but
-must be followed value by value. Even sharing with the restart point's value, one length per row, decodes at a
-third of this one's speed (docs/design/column-files-and-encodings.md, "Prefix groups").
+Difference from Kudu: Kudu shares with the previous value and restarts at intervals. Such a chain
+shares more in a long group, but must be decoded value by value. Sharing with the value of the
+restart point, with one length per row, decodes at a third of the speed
+(docs/design/column-files-and-encodings.md, "Prefix groups").
 
-Values need not be sorted, but then they share little.
+Values need not be sorted, but unsorted values share little.
 Source: Kudu schema design, "Prefix Encoding".
 """
 
@@ -61,7 +61,7 @@ class _PrefixEncoder(BlockEncoder):
 
 
 class Prefix(Encoding):
-    """For text and binary: sorted values whose neighbours begin alike."""
+    """For text and binary: sorted values whose neighbours have a common prefix."""
 
     code = format.ENCODING_PREFIX
     name = "prefix"
@@ -93,7 +93,8 @@ class Prefix(Encoding):
             pa.binary(), EncodedValues(data.slice(header_size, length), group_count, None)
         )
         suffixes = decode_binary(pa.binary(), EncodedValues(data.slice(header_size + length), rows, None))
-        # Joined values are larger than what was read: how large, is known before memory is taken.
+        # Joined values are larger than the stored bytes: check their size before memory is
+        # allocated.
         shared = np.diff(binary_offsets(prefixes)).astype(np.int64)
         group_rows = np.full(group_count, 1 << log2)
         group_rows[-1:] = rows - ((group_count - 1) << log2)
@@ -104,18 +105,21 @@ class Prefix(Encoding):
             )
         joined = suffixes
         if shared.any():
-            joined = _behind(prefixes, suffixes, log2)
+            joined = _joined(prefixes, suffixes, log2)
         _, offsets, values = joined.buffers()
         return pa.Array.from_buffers(form.arrow, rows, [None, offsets, values], 0)
 
 
-def _behind(prefixes: pa.Array, suffixes: pa.Array, log2: int) -> pa.Array:
-    """Each of the suffixes behind the prefix of its group of 2^`log2`; all are no more than a block may hold."""
+def _joined(prefixes: pa.Array, suffixes: pa.Array, log2: int) -> pa.Array:
+    """Append each suffix to the prefix of its group of 2^`log2` rows.
+
+    The caller checked the total size.
+    """
     rows, groups = len(suffixes), len(prefixes)
-    of_prefixes, of_suffixes = binary_offsets(prefixes), binary_offsets(suffixes)
+    prefix_offsets, suffix_offsets = binary_offsets(prefixes), binary_offsets(suffixes)
     data = [np.frombuffer(array.buffers()[2], np.uint8) for array in (prefixes, suffixes)]
-    # The entries: the prefixes, one of no bytes between them, the suffixes.
-    starts = np.concatenate((of_prefixes, of_suffixes + of_prefixes.dtype.type(data[0].size)))
+    # The entries are the prefixes, one empty entry between the two lists, and the suffixes.
+    starts = np.concatenate((prefix_offsets, suffix_offsets + prefix_offsets.dtype.type(data[0].size)))
     codes = np.empty(2 * rows, np.int32)
     codes[::2] = np.arange(rows) >> log2
     codes[1::2] = np.arange(groups + 1, groups + 1 + rows)
@@ -127,16 +131,17 @@ def _behind(prefixes: pa.Array, suffixes: pa.Array, log2: int) -> pa.Array:
 def group_prefix_lengths(
     data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], group_rows: int
 ) -> npt.NDArray[np.int64]:
-    """How many bytes the values of each group of `group_rows` begin with alike.
+    """Return the length of the common prefix of each group of `group_rows` values.
 
-    Cost: passes over the groups that still agree, each over twice as many bytes as the one before: as many calls as the
-    longest prefix has binary digits, and no more than about two looks at a byte that is shared.
+    Cost: passes over the groups whose values still agree, each over twice as many bytes as the pass
+    before. The passes are as many as the longest prefix has binary digits; a shared byte is read
+    about twice.
     """
     count = len(offsets) - 1
     starts = offsets[:-1]
     firsts = np.arange(0, count, group_rows)
     limit = np.minimum.reduceat(np.diff(offsets), firsts)
-    # Every eight bytes of the data as one number, the byte at its address the lowest.
+    # Read any eight bytes of the data as one integer whose lowest byte is at the integer's address.
     padded = np.concatenate((data, np.zeros(_WORD_BYTES, np.uint8)))
     words = np.ndarray((len(data) + 1,), "<u8", padded, strides=(1,))
     shared = np.zeros(len(firsts), np.int64)
@@ -144,12 +149,13 @@ def group_prefix_lengths(
     position, step = 0, 1
     while len(alive):
         rows = np.minimum(firsts[alive][:, None] + np.arange(group_rows), count - 1)
-        places = starts[rows][:, :, None] + (position + _WORD_BYTES * np.arange(step))
-        found = words[np.minimum(places, len(data))]  # what lies behind a value is cut off by its limit
-        differ = np.bitwise_or.reduce(found ^ found[:, :1], axis=1)
+        addresses = starts[rows][:, :, None] + (position + _WORD_BYTES * np.arange(step))
+        group_words = words[np.minimum(addresses, len(data))]  # `limit` cuts off bytes after the value
+        differ = np.bitwise_or.reduce(group_words ^ group_words[:, :1], axis=1)
         word = np.where((differ != 0).any(axis=1), (differ != 0).argmax(axis=1), step - 1)
         least = differ[np.arange(len(alive)), word]
-        # The lowest bit that differs tells the first byte that does; with no such bit all eight agree.
+        # The lowest bit that differs is in the first byte that differs; without one all eight bytes
+        # agree.
         in_word = np.bitwise_count((least & (~least + np.uint64(1))) - np.uint64(1)).astype(np.int64) >> 3
         equal = _WORD_BYTES * word + in_word
         shared[alive] = np.minimum(position + equal, limit[alive])
@@ -162,10 +168,10 @@ def group_prefix_lengths(
 def _ranges(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> pa.Array:
-    """The binary values that lie in `data` at these places."""
+    """Return the binary values of these starts and lengths in `data`."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    places = np.repeat(starts - offsets[:-1], lengths)
-    places += np.arange(len(places))
-    buffers: list[Any] = [None, pa.py_buffer(offsets), pa.py_buffer(data[places])]
+    addresses = np.repeat(starts - offsets[:-1], lengths)
+    addresses += np.arange(len(addresses))
+    buffers: list[Any] = [None, pa.py_buffer(offsets), pa.py_buffer(data[addresses])]
     return pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers, 0)

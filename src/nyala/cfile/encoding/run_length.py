@@ -1,12 +1,13 @@
-"""Run length: each run of equal values once, with its length.
+"""Run length: each run of equal values is stored once, with its length.
 
     bool          header (with the first value), run lengths            runs alternate, so no values are stored
     fixed width   header, one value per run, run lengths
 
-Lengths are as narrow as the longest allows. They are at least 1 and make exactly the block's rows: one sum proves a
-decoder's output before its memory is allocated.
+All lengths have the width that the longest run needs. They are at least 1 and add up to the block's
+rows: the decoder checks this sum before it allocates memory.
 
-`block` keeps the runs: a filter tests each once, and a single row is found by a search among the ends.
+In memory a block keeps the runs: a filter tests each run once, and a binary search in the ends
+finds a row.
 
 Source: Kudu schema design, "Run Length Encoding".
 """
@@ -37,8 +38,8 @@ _TYPES: Final = frozenset(
     )
 )
 _END_BYTES: Final = 8  # of a run's end, in memory
-_SIZE_FACTOR: Final = 2.0  # short runs take five to ten times as long to decode as a frame of reference
-_RUN_ROWS_MIN: Final = 2  # rows of a run, on average, for which `auto` considers runs
+_SIZE_FACTOR: Final = 2.0  # short runs decode five to ten times slower than a frame of reference
+_RUN_ROWS_MIN: Final = 2  # 'auto' considers runs of this average length or longer
 _LENGTH_DTYPES: Final[dict[int, np.dtype[Any]]] = {
     width: np.dtype(f"<u{width}") for width in format.RLE_LENGTH_WIDTHS
 }
@@ -57,14 +58,14 @@ class _RunLengthEncoder(BlockEncoder):
         lengths = np.diff(starts, append=len(values))
         longest = int(lengths.max())
         width = 1 if longest < 1 << 8 else 2 if longest < 1 << 16 else 4
-        of_lengths = lengths.astype(_LENGTH_DTYPES[width]).tobytes()
-        of_values = b"" if is_bool else values[starts].tobytes()
+        stored_lengths = lengths.astype(_LENGTH_DTYPES[width]).tobytes()
+        stored_values = b"" if is_bool else values[starts].tobytes()
         header = format.RLE_HEADER.pack(len(starts), width, int(values[0]) if is_bool else 0, bytes(2))
-        return pa.py_buffer(b"".join((header, of_values, of_lengths)))
+        return pa.py_buffer(b"".join((header, stored_values, stored_lengths)))
 
 
 class RunLength(Encoding):
-    """For bool, integers, dates and timestamps: values that repeat when sorted by primary key."""
+    """For bool, integers, dates and timestamps that repeat when sorted by primary key."""
 
     code = format.ENCODING_RLE
     name = "rle"
@@ -88,7 +89,7 @@ class RunLength(Encoding):
         return format.RLE_HEADER
 
     def block(self, form: Physical, block: EncodedValues) -> ColumnBlock:
-        """Runs; where they are short, the rows, which take no more memory."""
+        """Return the runs, or the decoded rows if short runs would take more memory."""
         ends, values = _runs(form, block)
         runs = RunBlock(form, values.copy(), ends)
         row_bytes = 1 if form.kind == BITS else values.itemsize
@@ -98,7 +99,7 @@ class RunLength(Encoding):
 
 
 def _runs(form: Physical, block: EncodedValues) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """Ends and values of the runs. Raises ValueError when they cannot be a block of so many rows."""
+    """Return (ends, values) of the runs. Raises ValueError if they are not valid for this block."""
     data, header_size = block.data, format.RLE_HEADER.size
     if data.size < header_size:
         raise ValueError(f"expected a header of {header_size} bytes, found {data.size}")
@@ -110,7 +111,7 @@ def _runs(form: Physical, block: EncodedValues) -> tuple[npt.NDArray[np.int64], 
             f"{width}"
         )
     if first > (1 if is_bool else 0):
-        raise ValueError(f"expected a first value of 0, of bool also 1, found {first}")
+        raise ValueError(f"expected a first value of 0 (or 1 for bool), found {first}")
     lengths_start = header_size + count * form.width_bytes
     if data.size != lengths_start + count * width:
         raise ValueError(
@@ -126,7 +127,7 @@ def _runs(form: Physical, block: EncodedValues) -> tuple[npt.NDArray[np.int64], 
     ends, shortest = np.cumsum(lengths, dtype=np.int64), int(lengths.min())
     if int(ends[-1]) != block.row_count or shortest <= 0:
         raise ValueError(
-            f"expected runs of 1 or more that make {block.row_count} rows, found {int(ends[-1])}, the shortest of "
-            f"{shortest}"
+            f"expected runs of 1 row or more that add up to {block.row_count} rows, found {int(ends[-1])} rows and a "
+            f"run of {shortest}"
         )
     return ends, values

@@ -1,1 +1,1 @@
-"""Blocks in memory: the forms that encodings keep them in, each with the three operations of a scan."""
+"""Blocks in memory: one class per stored form, each with the three operations of a scan."""

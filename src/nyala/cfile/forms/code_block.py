@@ -1,4 +1,4 @@
-"""A block of dictionary codes as the cache keeps it: packed, and filtered without looking up a value."""
+"""A block of packed dictionary codes in memory. Filters compare codes without looking up values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.forms.column_block import ColumnBlock, Rows, Wanted
+from nyala.cfile.forms.column_block import BoundPredicate, ColumnBlock, Rows
 from nyala.cfile.forms.frame import Frame
 from nyala.cfile.forms.frame_block import FrameBlock
 from nyala.cfile.forms.text import text_of
@@ -20,12 +20,12 @@ from nyala.schema.types import ColumnType
 __all__ = ["CODES", "CodeBlock"]
 
 Bools = npt.NDArray[np.bool_]
-# The form of dictionary codes: Arrow's indices.
+# The form of dictionary codes, which are the indices of an Arrow dictionary array.
 CODES: Final = physical(ColumnType("int32"))
 
 
 class CodeBlock(ColumnBlock):
-    """Codes of entries of the column's dictionary."""
+    """Codes that refer to entries of the column's dictionary."""
 
     __slots__ = ("_codes", "_dictionary", "row_count")
 
@@ -36,7 +36,7 @@ class CodeBlock(ColumnBlock):
 
     @staticmethod
     def of(frame: Frame, dictionary: pa.Array) -> CodeBlock:
-        """frame: of the form `CODES`."""
+        """Create a block from a frame of codes, whose form must be `CODES`."""
         return CodeBlock(FrameBlock(frame, CODES, CODES), dictionary)
 
     @property
@@ -46,8 +46,8 @@ class CodeBlock(ColumnBlock):
     def decode(self, lower: int, upper: int, type: pa.DataType) -> pa.Array:
         return self._in_type(self._codes.decode(lower, upper, CODES.arrow), type)
 
-    def filter(self, wanted: Wanted, lower: int, upper: int, among: Bools | None) -> Bools:
-        return self._codes.filter(wanted, lower, upper, among)
+    def filter(self, predicate: BoundPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
+        return self._codes.filter(predicate, lower, upper, among)
 
     def gather(self, rows: Rows, type: pa.DataType) -> pa.Array:
         return self._in_type(self._codes.gather(rows, CODES.arrow), type)
@@ -77,5 +77,5 @@ class CodeBlock(ColumnBlock):
         return CodeBlock(self._codes.owning(), self._dictionary)
 
     def _in_type(self, codes: pa.Array, type: pa.DataType) -> pa.Array:
-        made = pa.DictionaryArray.from_arrays(codes, self._dictionary, safe=False)
-        return made if pa.types.is_dictionary(type) else text_of(made)
+        array = pa.DictionaryArray.from_arrays(codes, self._dictionary, safe=False)
+        return array if pa.types.is_dictionary(type) else text_of(array)

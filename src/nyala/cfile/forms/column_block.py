@@ -1,24 +1,25 @@
-"""A block of a column in memory, in the form that its encoding keeps, and the three operations of a scan over it.
+"""A block of a column in memory, in the form of its encoding, and the three operations of a scan
+over it.
 
     decode    rows [lower, upper) as an Arrow array
-    filter    which of these rows satisfy a test; without decoding them where the form allows it
+    filter    a mask of the rows that satisfy a predicate, without decoding if the form allows it
     gather    single rows as an Arrow array
 
-    form             of                             keeps                         filters
-    ArrowBlock       any encoding                   the decoded array             its values
-    FrameBlock       frame of reference             packed differences            packed differences
-    CodeBlock        dictionary                     packed dictionary codes       packed dictionary codes
-    RunBlock         run length                     a value and an end per run    a value per run
-    NullableBlock    one of the last three          the block of the values and   the block of the values
-                     in a block with NULLs          the validity bitmap
-    NullBlock        a block of NULLs only          nothing                       NULLs
+    form             encoding                      keeps                         filters
+    ArrowBlock       any                           the decoded array             values
+    FrameBlock       frame of reference            packed integers               packed integers
+    CodeBlock        dictionary                    packed dictionary codes       packed dictionary codes
+    RunBlock         run length                    a value and an end per run    one value per run
+    NullableBlock    one of the last three,        the block of the values and   the block of the values
+                     with some NULLs               the validity bitmap
+    NullBlock        any, all rows NULL            nothing                       NULLs
 
-An encoding without a form of its own inherits `ArrowBlock`: it decodes once, and the operations work on the array. The
-cache keeps blocks in these forms, so a block takes about as much memory as it takes in the file.
+An encoding without a form of its own uses `ArrowBlock`: it decodes once, and the operations work on
+the array. The cache keeps blocks in these forms, so a block takes about as much memory as in the
+file.
 
-Encodings and their forms never see a NULL: a block stores its values without NULLs, and `with_nulls` adds the bitmap.
-
-A block is immutable; any thread may use it.
+Encodings and their forms never contain NULLs: a block stores only its values that are not NULL, and
+`with_nulls` adds the bitmap. A block is immutable; any thread may use it.
 """
 
 from __future__ import annotations
@@ -41,20 +42,29 @@ from nyala.schema.arrow_values import python_at
 from nyala.schema.plain_arrays import array_of_numbers
 from nyala.schema.predicates.column_test import ColumnTest
 
-__all__ = ["ArrowBlock", "ColumnBlock", "NullBlock", "NullableBlock", "Rows", "Wanted", "gathered", "rows_in"]
+__all__ = [
+    "ArrowBlock",
+    "BoundPredicate",
+    "ColumnBlock",
+    "NullBlock",
+    "NullableBlock",
+    "Rows",
+    "gathered",
+    "rows_in",
+]
 
 Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
-# Where fewer rows are left, a costly test looks at these alone.
+# If a smaller share of the rows is selected, a costly test is evaluated on these rows only.
 _FEW_SHARE: Final = 1 / 8
 
 
 @dataclass(frozen=True, eq=False)
-class Wanted:
-    """A test of one column of one file.
+class BoundPredicate:
+    """A test of a column, together with the stored numbers that satisfy it in one column file.
 
-    numbers: the stored numbers that satisfy the test: values of a frame of reference, dictionary codes. None: only
-             values tell.
+    numbers: dictionary codes, or values of a frame of reference. None: only decoded values can be
+    tested.
     """
 
     test: ColumnTest
@@ -64,7 +74,10 @@ class Wanted:
 
 
 class ColumnBlock(abc.ABC):
-    """See the module. A form implements `decode`, and overrides the operations that it can do at less cost."""
+    """The base class of all forms.
+
+    A form implements `decode` and overrides operations it can do at less cost.
+    """
 
     row_count: int
     null_count: int = 0
@@ -72,27 +85,31 @@ class ColumnBlock(abc.ABC):
     @property
     @abc.abstractmethod
     def nbytes(self) -> int:
-        """What it keeps in memory, without a dictionary, which the column shares."""
+        """Bytes in memory, without the dictionary, which all blocks of a column share."""
 
     @abc.abstractmethod
     def decode(self, lower: int, upper: int, type: pa.DataType) -> pa.Array:
-        """The rows [lower, upper), maybe none: as `type` where the form has that at no more cost, else in the block's
-        own type."""
+        """Return the rows [lower, upper), possibly none.
+
+        The result is of `type` if the form can produce it at no extra cost, else of the block's own
+        type.
+        """
 
     @abc.abstractmethod
     def owning(self) -> ColumnBlock:
-        """The same without references into memory that it was read to."""
+        """Return the block with its own copy of all memory that it refers to."""
 
     def with_nulls(self, validity: Validity) -> ColumnBlock:
-        """The block of rows with and without a value, whose values are this block's rows."""
+        """Return a nullable block whose values are the rows of this block."""
         return NullableBlock(self, validity)
 
-    def filter(self, wanted: Wanted, lower: int, upper: int, among: Bools | None) -> Bools:
-        """A fresh mask of the rows [lower, upper) that satisfy a test.
+    def filter(self, predicate: BoundPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
+        """Return a new mask of the rows [lower, upper) that satisfy the predicate.
 
-        among: the rows that matter, counted from `lower`; of others the answer may be anything. None: all.
+        among: the rows that matter, counted from `lower`; the mask may have any value for others.
+        None: all.
         """
-        array, test = self.decode(lower, upper, wanted.type), wanted.test
+        array, test = self.decode(lower, upper, predicate.type), predicate.test
         if among is None or not test.is_costly:
             return test.mask(array)
         rows = rows_in(among)
@@ -103,7 +120,7 @@ class ColumnBlock(abc.ABC):
         return mask
 
     def gather(self, rows: Rows, type: pa.DataType) -> pa.Array:
-        """These rows, in their order; types as of `decode`."""
+        """Return these rows, in their order; for types see `decode`."""
         array = self.decode(0, self.row_count, type)
         return pc.take(array, array_of_numbers(rows), boundscheck=False, memory_pool=pool())
 
@@ -111,18 +128,21 @@ class ColumnBlock(abc.ABC):
     def gather_all(
         cls, blocks: Sequence[ColumnBlock], rows: Sequence[Rows], type: pa.DataType
     ) -> list[pa.Array]:
-        """`gather` of several blocks of this class, in one array or in more."""
-        return [block.gather(of, type) for block, of in zip(blocks, rows, strict=True)]
+        """Gather from several blocks of this class, into one or more arrays."""
+        return [block.gather(part, type) for block, part in zip(blocks, rows, strict=True)]
 
     @classmethod
     def decode_all(
         cls, blocks: Sequence[ColumnBlock], ranges: Sequence[tuple[int, int]], type: pa.DataType
     ) -> list[pa.Array]:
-        """`decode` of [lower, upper) of several blocks of this class, in one array or in more."""
+        """Decode ranges [lower, upper) of several blocks of this class, into one or more arrays."""
         return [block.decode(*rows, type) for block, rows in zip(blocks, ranges, strict=True)]
 
     def value(self, row: int) -> Any:
-        """One row as the Python value that Arrow gives for it. Raises: CorruptionError for what is no value."""
+        """Return one row as Arrow's Python value.
+
+        Raises CorruptionError if it is not valid for the type.
+        """
         return python_at(self.decode(row, row + 1, _ANY), 0)
 
 
@@ -130,7 +150,7 @@ _ANY: Final = pa.null()
 
 
 class ArrowBlock(ColumnBlock):
-    """A decoded array: of a decimal that is stored in 4 or 8 bytes the narrow one."""
+    """A decoded array. Decimals stored in 4 or 8 bytes are decoded to the narrow type."""
 
     __slots__ = ("array", "null_count", "row_count")
 
@@ -156,11 +176,11 @@ class ArrowBlock(ColumnBlock):
         )
 
     def with_nulls(self, validity: Validity) -> ColumnBlock:
-        return ArrowBlock(validity.spread(self.array))
+        return ArrowBlock(validity.scatter(self.array))
 
 
 class NullBlock(ColumnBlock):
-    """Rows that are all NULL. dictionary: of a column that has one."""
+    """Rows that are all NULL. dictionary: the column's, if it has one."""
 
     __slots__ = ("_dictionary", "_type", "null_count", "row_count")
 
@@ -184,7 +204,10 @@ class NullBlock(ColumnBlock):
 
 
 class NullableBlock(ColumnBlock):
-    """A block with NULLs, over the block of its values. validity: has as many ones as `values` has rows."""
+    """A block with NULLs over the block of its values.
+
+    `validity` has one 1-bit per row of `values`.
+    """
 
     __slots__ = ("_validity", "_values", "null_count", "row_count")
 
@@ -200,21 +223,21 @@ class NullableBlock(ColumnBlock):
 
     def decode(self, lower: int, upper: int, type: pa.DataType) -> pa.Array:
         part, first, last = self._validity.part(lower, upper)
-        return part.spread(self._values.decode(first, last, type))
+        return part.scatter(self._values.decode(first, last, type))
 
-    def filter(self, wanted: Wanted, lower: int, upper: int, among: Bools | None) -> Bools:
+    def filter(self, predicate: BoundPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
         part, first, last = self._validity.part(lower, upper)
-        of_values = None if among is None else among[part.bits()]
-        mask = part.spread_mask(self._values.filter(wanted, first, last, of_values))
-        return mask | ~part.bits() if wanted.test.admits_null else mask
+        among_values = None if among is None else among[part.bits()]
+        mask = part.scatter_mask(self._values.filter(predicate, first, last, among_values))
+        return mask | ~part.bits() if predicate.test.admits_null else mask
 
     def gather(self, rows: Rows, type: pa.DataType) -> pa.Array:
-        part, places = self._validity.take(rows)
-        return part.spread(self._values.gather(places, type))
+        part, positions = self._validity.take(rows)
+        return part.scatter(self._values.gather(positions, type))
 
     def value(self, row: int) -> Any:
-        part, place, _ = self._validity.part(row, row + 1)
-        return self._values.value(place) if part.bits()[0] else None
+        part, position, _ = self._validity.part(row, row + 1)
+        return self._values.value(position) if part.bits()[0] else None
 
     def owning(self) -> NullableBlock:
         return NullableBlock(self._values.owning(), self._validity.owning())
@@ -223,7 +246,7 @@ class NullableBlock(ColumnBlock):
 def decoded(
     blocks: Sequence[ColumnBlock], ranges: Sequence[tuple[int, int]], type: pa.DataType
 ) -> list[pa.Array]:
-    """`ColumnBlock.decode` of several blocks of one column, in one array or in more."""
+    """Decode ranges of several blocks of one column, into one or more arrays."""
     kind = blocks[0].__class__
     if all(block.__class__ is kind for block in blocks):
         return kind.decode_all(blocks, ranges, type)
@@ -231,17 +254,17 @@ def decoded(
 
 
 def gathered(blocks: Sequence[ColumnBlock], rows: Sequence[Rows], type: pa.DataType) -> list[pa.Array]:
-    """`ColumnBlock.gather` of several blocks of one column, in one array or in more."""
+    """Gather rows from several blocks of one column, into one or more arrays."""
     kind = blocks[0].__class__
     if all(block.__class__ is kind for block in blocks):
         return kind.gather_all(blocks, rows, type)
-    return [block.gather(of, type) for block, of in zip(blocks, rows, strict=True)]
+    return [block.gather(part, type) for block, part in zip(blocks, rows, strict=True)]
 
 
 def rows_in(mask: Bools) -> Rows:
-    """The numbers of the rows that a contiguous mask has; ascending.
+    """Return the row numbers whose byte is set in a contiguous mask, in ascending order.
 
-    Cost: as `np.flatnonzero`, but in memory that is used again: it would have that of eight bytes a row cleared.
+    Cost: as `np.flatnonzero`, but in reused memory; NumPy would allocate and clear 8 bytes per row.
     """
     out = scratch(np.int64, len(mask) + 1)
-    return out[: kernels.places(mask.view(np.uint8), out)]
+    return out[: kernels.mask_positions(mask.view(np.uint8), out)]

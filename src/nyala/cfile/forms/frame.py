@@ -1,15 +1,17 @@
-"""A block of the frame-of-reference encoding as it is stored: predicates and look-ups before any value is made.
+"""An encoded block in a frame of reference: decodes ranges, compares and gathers without decoding
+the whole block.
 
-    rows_into   a range of values, into the caller's memory
-    matches     which rows have a number of a set: the set is converted to deltas, and deltas are compared (16 bits a
-                row for dates, 8 for discounts)
-    picked_into the values of a few rows, from their bits
-    number      the value of one row
+    decode_into   values of a range of rows, into the caller's memory
+    gather_into   values of single rows, into the caller's memory
+    matches       a mask of the rows whose value is in a set of numbers. The set is converted to deltas, and the
+                  packed deltas are compared (for example 16 bits per row for dates, 8 for discounts)
+    number        the value of one row
 
-    FOR-fits    base, base + step · (rows - 1) and either plus unit · the greatest delta are values of the type
+    FOR-fits    base and base + step · (rows - 1), each with and without unit · max delta, are values of
+                the type
 
-FOR-fits is proved when a frame is made, so no sum wraps around. `kernels` does the work over many rows.
-Immutable; any thread may use it.
+FOR-fits is checked when a frame is created, so no sum overflows. `kernels` processes the rows.
+A frame is immutable; any thread may use it.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ from nyala.cfile.physical import Physical
 __all__ = ["Frame", "line_fits", "output", "value_bounds"]
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
-# Numbers that are no range are looked up in a table of all deltas, if deltas have at most so many bits, as dictionary
-# codes have.
-_LOOKED_UP_BITS_MAX: Final = 18
+# A set of numbers that is not a range becomes a table over all deltas, if deltas have at most this
+# many bits. Dictionary codes have at most as many.
+_TABLE_BITS_MAX: Final = 18
 
 
 def value_bounds(form: Physical) -> tuple[int, int]:
-    """The least and greatest value that 64 bits and the type hold."""
+    """Return the least and greatest value that fits both 64 bits and the type."""
     least, greatest = _INT64_MIN, _INT64_MAX
     if form.type.name == "decimal":
         greatest = 10 ** (form.type.precision or 0) - 1
@@ -47,7 +49,7 @@ def value_bounds(form: Physical) -> tuple[int, int]:
 
 
 def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -> bool:
-    """FOR-fits."""
+    """Whether a line satisfies FOR-fits."""
     least, greatest = value_bounds(form)
     end = base + step * (rows - 1)
     return least <= min(base, end) and max(base, end) + delta_max <= greatest
@@ -55,7 +57,9 @@ def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A line: base, step, unit, and a delta for each row."""
+    """A line (base, step, unit) and a packed delta per row: value = base + step · row + unit ·
+    delta.
+    """
 
     form: Physical
     data: pa.Buffer
@@ -64,11 +68,11 @@ class Frame:
     step: int
     unit: int
     bits: int
-    start: int  # of the planes
+    start: int  # offset of the planes in `data`
 
     @staticmethod
     def parse(form: Physical, data: pa.Buffer, rows: int) -> Frame:
-        """Raises: ValueError for bytes that no encoder of frames can have written."""
+        """Parse a block. Raises ValueError for bytes that no encoder can have written."""
         header_size = format.FOR_HEADER.size
         if data.size < header_size:
             raise ValueError(f"expected a header of {header_size} bytes, found {data.size}")
@@ -90,41 +94,50 @@ class Frame:
         return int(self.data.size)
 
     def owning(self) -> Frame:
-        """The same over bytes of its own."""
+        """Return the frame with its own copy of the bytes."""
         return replace(self, data=pa.py_buffer(self.data.to_pybytes()))
 
-    def rows_into(self, out: pa.Buffer, at: int, width: int, lower: int, upper: int) -> Fill:
-        """What writes the values of the rows [lower, upper) into `out`, from the number `at` on (see `output`)."""
+    def decode_into(self, out: pa.Buffer, at: int, width: int, lower: int, upper: int) -> Fill:
+        """Return the job that writes the values of rows [lower, upper) into `out` (see `output`).
+
+        The first value is written at the position `at`, counted in values of `width` bytes.
+        """
         return Fill(
             self.data, self.start, self.bits, self.row_count, self.base, self.step, self.unit,
             None, lower, upper, out, at, width, True,
         )  # fmt: skip
 
-    def picked_into(self, out: pa.Buffer, at: int, width: int, rows: npt.NDArray[np.int64]) -> Fill:
-        """`rows_into` of some rows, in their order."""
-        places = np.ascontiguousarray(rows, np.int64)
+    def gather_into(self, out: pa.Buffer, at: int, width: int, rows: npt.NDArray[np.int64]) -> Fill:
+        """Return the job that writes the values of single rows, in their order; see `decode_into`."""
+        rows = np.ascontiguousarray(rows, np.int64)
         return Fill(
             self.data, self.start, self.bits, self.row_count, self.base, self.step, self.unit,
-            places, 0, 0, out, at, width, True,
+            rows, 0, 0, out, at, width, True,
         )  # fmt: skip
 
     def matches(self, numbers: NumberSet, lower: int, upper: int) -> npt.NDArray[np.bool_]:
-        """Which of the rows [lower, upper) have one of the numbers."""
+        """Return a mask of the rows [lower, upper) whose value is one of the numbers."""
         count = upper - lower
-        wanted = self._wanted(numbers)
-        if wanted is None:
-            return numbers.has(self._numbers(lower, upper))
-        if isinstance(wanted, np.ndarray):
-            return self._in_table(wanted, lower, upper)
-        if not wanted:
+        deltas = self._matching_deltas(numbers)
+        if deltas is None:
+            return numbers.contains(self._numbers(lower, upper))
+        if isinstance(deltas, np.ndarray):
+            return self._in_table(deltas, lower, upper)
+        if not deltas:
             return np.zeros(count, np.bool_)
-        if wanted == (0, (1 << self.bits) - 1):
+        if deltas == (0, (1 << self.bits) - 1):
             return np.ones(count, np.bool_)
-        return self._in_range(*wanted, lower, upper)
+        return self._in_range(*deltas, lower, upper)
 
-    def _wanted(self, numbers: NumberSet) -> tuple[int, int] | tuple[()] | npt.NDArray[np.bool_] | None:
-        """The deltas of these numbers: a range, nothing, or of each delta whether it is one; None where deltas do not
-        tell."""
+    def _matching_deltas(
+        self, numbers: NumberSet
+    ) -> tuple[int, int] | tuple[()] | npt.NDArray[np.bool_] | None:
+        """Convert a set of numbers to deltas: a range, an empty tuple, or a table with one bool per
+        delta.
+
+        None: the rows must be decoded, because the deltas depend on the row or have too many bits
+        for a table.
+        """
         if numbers.is_empty:
             return ()
         if self.step:
@@ -136,25 +149,25 @@ class Frame:
             return ()
         if numbers.is_range:
             return least, greatest
-        if self.bits > _LOOKED_UP_BITS_MAX:
+        if self.bits > _TABLE_BITS_MAX:
             return None
-        table = numbers.of_line(self.base, self.unit, most)
+        table = numbers.matching_deltas(self.base, self.unit, most)
         return table if table.any() else ()
 
     def _in_range(self, least: int, greatest: int, lower: int, upper: int) -> npt.NDArray[np.bool_]:
         out = scratch(np.uint8, upper - lower)
-        place = (self.data, self.start, self.bits, self.row_count, lower, upper)
-        kernels.in_range(*place, least, greatest, out)
+        block = (self.data, self.start, self.bits, self.row_count, lower, upper)
+        kernels.in_range(*block, least, greatest, out)
         return out.view(np.bool_)
 
     def _in_table(self, table: npt.NDArray[np.bool_], lower: int, upper: int) -> npt.NDArray[np.bool_]:
         out = scratch(np.uint8, upper - lower)
-        place = (self.data, self.start, self.bits, self.row_count, lower, upper)
-        kernels.in_table(*place, table.view(np.uint8), out)
+        block = (self.data, self.start, self.bits, self.row_count, lower, upper)
+        kernels.in_table(*block, table.view(np.uint8), out)
         return out.view(np.bool_)
 
     def number(self, row: int) -> int:
-        """The value of one row as the number that is stored. In Python, as NumPy's calls for one number cost more."""
+        """Return the stored number of one row, in Python: NumPy calls for one number cost more."""
         assert 0 <= row < self.row_count
         delta = kernels.delta_at(self.data, self.start, self.bits, self.row_count, row)
         return self.base + self.step * row + self.unit * delta
@@ -163,18 +176,19 @@ class Frame:
 
     def _numbers(self, lower: int, upper: int) -> npt.NDArray[np.int64]:
         out = allocate(8 * (upper - lower))
-        kernels.fill([self.rows_into(out, 0, 8, lower, upper)])
+        kernels.fill([self.decode_into(out, 0, 8, lower, upper)])
         return np.frombuffer(out, "<i8")
 
-    def _greatest(self) -> int:
-        return kernels.greatest(self.data, self.start, self.bits, self.row_count)
+    def _max_delta(self) -> int:
+        return kernels.max_delta(self.data, self.start, self.bits, self.row_count)
 
     def _check_line(self) -> None:
         if self.unit == 0:
             raise ValueError("expected a unit of 1 or more, found 0")
         if not line_fits(self.form, self.base, self.step, self.row_count, self.unit * ((1 << self.bits) - 1)):
-            # More room than was used, or nonsense: the greatest delta tells.
-            delta_max = self.unit * self._greatest()
+            # The bits allow a delta that does not fit. Whether the block is valid depends on its
+            # max delta.
+            delta_max = self.unit * self._max_delta()
             if not line_fits(self.form, self.base, self.step, self.row_count, delta_max):
                 raise ValueError(
                     f"expected values of {self.form.type}, found a line from {self.base} with step {self.step} "
@@ -183,9 +197,9 @@ class Frame:
 
 
 def output(form: Physical, rows: int) -> tuple[pa.Buffer, int]:
-    """(the Arrow buffer to be filled, bytes of a number in it).
+    """Return (an Arrow buffer for the values of `rows` rows, the bytes of one value in it).
 
-    Arrow's memory, which is used again without the page faults that NumPy's would cost.
+    The buffer is in reused memory, which avoids page faults.
     """
     width = form.arrow_width_bytes
     return allocate(rows * width), width

@@ -1,4 +1,4 @@
-"""A block in a frame of reference as the cache keeps it: packed differences, which filters compare undecoded."""
+"""A frame-of-reference block in memory: packed integers, which filters compare without decoding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import kernels
-from nyala.cfile.forms.column_block import ColumnBlock, Rows, Wanted
+from nyala.cfile.forms.column_block import BoundPredicate, ColumnBlock, Rows
 from nyala.cfile.forms.frame import Frame, output
 from nyala.cfile.kernels import Fill
 from nyala.cfile.physical import Physical
@@ -19,12 +19,14 @@ from nyala.schema.arrow_values import python_value
 __all__ = ["FrameBlock"]
 
 Bools = npt.NDArray[np.bool_]
-# Of more rows of a block copying out of the decoded block costs less.
+# If a larger share of a block's rows is gathered, decoding the block and copying costs less.
 _GATHER_SHARE: Final = 1 / 8
 
 
 class FrameBlock(ColumnBlock):
-    """Numbers in a frame of reference. form: the column's own; narrow: the narrow one, where it has one."""
+    """Numbers in a frame of reference. form: the column's own. narrow: the narrow form, or the
+    same.
+    """
 
     __slots__ = ("_form", "_frame", "_narrow", "row_count")
 
@@ -45,7 +47,7 @@ class FrameBlock(ColumnBlock):
     def decode_all(
         cls, blocks: Sequence[ColumnBlock], ranges: Sequence[tuple[int, int]], type: pa.DataType
     ) -> list[pa.Array]:
-        """In one array, by one call of a kernel: to join arrays of blocks would copy them."""
+        """Decode into one array by one kernel call; joining one array per block would copy them."""
         first, count = blocks[0], sum(upper - lower for lower, upper in ranges)
         assert isinstance(first, FrameBlock)
         form = first._narrow if type == first._narrow.arrow else first._form
@@ -54,15 +56,15 @@ class FrameBlock(ColumnBlock):
         at = 0
         for block, (lower, upper) in zip(blocks, ranges, strict=True):
             assert isinstance(block, FrameBlock)
-            jobs.append(block._frame.rows_into(out, at, width, lower, upper))
+            jobs.append(block._frame.decode_into(out, at, width, lower, upper))
             at += upper - lower
         kernels.fill(jobs)
         return [pa.Array.from_buffers(form.arrow, count, [None, out], 0)]
 
-    def filter(self, wanted: Wanted, lower: int, upper: int, among: Bools | None) -> Bools:
-        if wanted.numbers is None:
-            return wanted.test.mask(self.decode(lower, upper, self._narrow.arrow))
-        return self._frame.matches(wanted.numbers, lower, upper)
+    def filter(self, predicate: BoundPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
+        if predicate.numbers is None:
+            return predicate.test.mask(self.decode(lower, upper, self._narrow.arrow))
+        return self._frame.matches(predicate.numbers, lower, upper)
 
     def gather(self, rows: Rows, type: pa.DataType) -> pa.Array:
         if len(rows) > self.row_count * _GATHER_SHARE:
@@ -73,19 +75,19 @@ class FrameBlock(ColumnBlock):
     def gather_all(
         cls, blocks: Sequence[ColumnBlock], rows: Sequence[Rows], type: pa.DataType
     ) -> list[pa.Array]:
-        """In one array, by one call of a kernel, unless many rows of a block are gathered."""
+        """Gather into one array by one kernel call, unless many rows of a block are gathered."""
         first, count = blocks[0], sum(map(len, rows))
         assert isinstance(first, FrameBlock)
         if len(blocks) > 1 and count > _GATHER_SHARE * sum(block.row_count for block in blocks):
-            return [block.gather(of, type) for block, of in zip(blocks, rows, strict=True)]
+            return [block.gather(part, type) for block, part in zip(blocks, rows, strict=True)]
         form = first._narrow if type == first._narrow.arrow else first._form
         out, width = output(form, count)
         jobs: list[Fill] = []
         at = 0
-        for block, of in zip(blocks, rows, strict=True):
+        for block, part in zip(blocks, rows, strict=True):
             assert isinstance(block, FrameBlock)
-            jobs.append(block._frame.picked_into(out, at, width, of))
-            at += len(of)
+            jobs.append(block._frame.gather_into(out, at, width, part))
+            at += len(part)
         kernels.fill(jobs)
         return [pa.Array.from_buffers(form.arrow, count, [None, out], 0)]
 

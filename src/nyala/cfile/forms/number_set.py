@@ -1,11 +1,11 @@
-"""The stored numbers that satisfy a test of a column: values, or dictionary codes.
+"""The stored numbers that satisfy a test of a column: integer values or dictionary codes.
 
-    all         [least, greatest]                        a range of numbers; neighbouring dictionary codes
-    values      some of these, ascending                 a list of values
-    marked      some of these, marked from 0 on          dictionary codes
+    neither     all of [least, greatest]             a range of values; adjacent dictionary codes
+    values      a sorted list                        an IN list of values
+    mask        a byte per number from 0 on          dictionary codes
 
-A `Frame` converts the numbers to its deltas, and a kernel compares the deltas of the rows with them. So a filter of a
-dictionary column costs the same however many entries satisfy it.
+A `Frame` converts the numbers to its deltas, and a kernel compares the deltas of the rows with
+them. So filtering a dictionary column costs the same however many entries satisfy the test.
 
 Immutable; any thread may use it.
 """
@@ -28,16 +28,19 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 @dataclass(frozen=True, eq=False)
 class NumberSet:
-    """Made by `of` and `of_marked`. Memory of others, not to be changed."""
+    """A set of integers, created by `of` and `of_mask`.
 
-    least: int  # of all that are in it
-    greatest: int  # below `least`: nothing is
+    Its arrays may be shared and must not be changed.
+    """
+
+    least: int  # of all numbers in the set
+    greatest: int  # below `least` if the set is empty
     values: npt.NDArray[np.int64] | None = None
-    marked: npt.NDArray[np.uint8] | None = None
+    mask: npt.NDArray[np.uint8] | None = None
 
     @staticmethod
     def of(constraint: Constraint) -> NumberSet:
-        """Of integers, NULLs aside. Those beyond 64 bits are none."""
+        """Return the 64-bit integers that satisfy a constraint. NULL is not considered."""
         if constraint.empty or constraint.null == "only":
             return NOTHING
         if constraint.values is not None:
@@ -53,14 +56,14 @@ class NumberSet:
         return NumberSet(least, greatest)
 
     @staticmethod
-    def of_marked(mask: npt.NDArray[np.bool_]) -> NumberSet:
-        """Of the numbers from 0 on those whose place in a contiguous mask is marked."""
-        places = np.flatnonzero(mask)
-        if not len(places):
+    def of_mask(mask: npt.NDArray[np.bool_]) -> NumberSet:
+        """Return the positions of the True values of a contiguous mask."""
+        positions = np.flatnonzero(mask)
+        if not len(positions):
             return NOTHING
-        least, greatest = int(places[0]), int(places[-1])
-        is_range = greatest - least < len(places)
-        return NumberSet(least, greatest, marked=None if is_range else mask.view(np.uint8))
+        least, greatest = int(positions[0]), int(positions[-1])
+        is_range = greatest - least < len(positions)
+        return NumberSet(least, greatest, mask=None if is_range else mask.view(np.uint8))
 
     @property
     def is_empty(self) -> bool:
@@ -68,33 +71,35 @@ class NumberSet:
 
     @property
     def is_range(self) -> bool:
-        """Whether it has all from `least` to `greatest`."""
-        return self.values is None and self.marked is None
+        """Whether the set contains every number from `least` to `greatest`."""
+        return self.values is None and self.mask is None
 
-    def has(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Of each number whether it is in it."""
+    def contains(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return one bool per number: whether it is in the set."""
         if self.values is not None:
             return np.isin(numbers, self.values)
         inside: npt.NDArray[np.bool_] = (self.least <= numbers) & (numbers <= self.greatest)
-        if self.marked is not None:
-            inside &= self.marked[np.where(inside, numbers, 0)].view(np.bool_)
+        if self.mask is not None:
+            inside &= self.mask[np.where(inside, numbers, 0)].view(np.bool_)
         return inside
 
-    def of_line(self, base: int, unit: int, most: int) -> npt.NDArray[np.bool_]:
-        """Of each delta from 0 to `most` whether base + unit · delta is in it; not of a range, which takes no table.
+    def matching_deltas(self, base: int, unit: int, most: int) -> npt.NDArray[np.bool_]:
+        """Return one bool per delta from 0 to `most`: whether base + unit · delta is in the set.
 
-        Cost: of marks, to copy a part of them; of values, a few calls, and those that it may have.
+        Not for ranges, which need no table.
+        Cost: copies a part of `mask`; with `values`, a few calls over the values between the
+        bounds.
         """
         table = np.zeros(most + 1, np.bool_)
-        if self.marked is not None:
+        if self.mask is not None:
             first, last = max(0, -(base // unit)), min(most, (self.greatest - base) // unit)
             if first <= last:
                 lower, upper = base + unit * first, base + unit * last + 1
-                table[first : last + 1] = self.marked[lower:upper:unit].view(np.bool_)
+                table[first : last + 1] = self.mask[lower:upper:unit].view(np.bool_)
             return table
         assert self.values is not None
         lower, upper = np.searchsorted(self.values, [base, min(base + unit * most, _INT64_MAX)])
-        # None of these is below the base, so their differences from it are of 64 bits without a sign.
+        # None of these values is below the base, so the differences fit unsigned 64 bits.
         above = self.values[lower : upper + 1].view(np.uint64) - np.array(base, np.int64).view(np.uint64)
         deltas, rest = np.divmod(above, np.uint64(unit))
         table[deltas[(rest == 0) & (deltas <= most)]] = True

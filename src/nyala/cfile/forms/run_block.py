@@ -1,4 +1,4 @@
-"""A block of runs as the cache keeps it: a value and an end for each run."""
+"""A run-length block in memory: a value and an end per run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import kernels
-from nyala.cfile.forms.column_block import ColumnBlock, Rows, Wanted
+from nyala.cfile.forms.column_block import BoundPredicate, ColumnBlock, Rows
 from nyala.cfile.memory import scratch
 from nyala.cfile.physical import BITS, Physical
 
@@ -24,8 +24,11 @@ class RunBlock(ColumnBlock):
     __slots__ = ("_ends", "_form", "_values", "row_count")
 
     def __init__(self, form: Physical, values: npt.NDArray[Any], ends: Rows) -> None:
-        """values: as they are stored, one for each run; of bool one byte each. ends: ascending, the last one the row
-        count."""
+        """Create a block of runs.
+
+        values: one stored value per run; one byte each for bool.
+        ends: ascending; the last one is the row count.
+        """
         self._form: Final = form
         self._values: Final = values
         self._ends: Final = ends
@@ -41,12 +44,12 @@ class RunBlock(ColumnBlock):
         if len(values) == 1:
             rows.fill(values[0])
         elif len(values):
-            kernels.repeat(pa.py_buffer(values), values.itemsize, ends, pa.py_buffer(rows))
+            kernels.repeat_runs(pa.py_buffer(values), values.itemsize, ends, pa.py_buffer(rows))
         return self._array(rows)
 
-    def filter(self, wanted: Wanted, lower: int, upper: int, among: Bools | None) -> Bools:
+    def filter(self, predicate: BoundPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
         values, ends = self._runs(lower, upper)
-        return np.repeat(wanted.test.mask(self._array(values)), np.diff(ends, prepend=0))
+        return np.repeat(predicate.test.mask(self._array(values)), np.diff(ends, prepend=0))
 
     def gather(self, rows: Rows, type: pa.DataType) -> pa.Array:
         return self._array(self._values[self._ends.searchsorted(rows, side="right")])
@@ -55,7 +58,7 @@ class RunBlock(ColumnBlock):
         return self
 
     def _runs(self, lower: int, upper: int) -> tuple[npt.NDArray[Any], Rows]:
-        """(values, ends) of the runs of these rows, counted from `lower`."""
+        """Return (values, ends) of the runs that overlap these rows; ends are counted from `lower`."""
         first = int(self._ends.searchsorted(lower, side="right"))
         last = int(self._ends.searchsorted(upper - 1, side="right")) + 1 if lower < upper else first
         return self._values[first:last], np.minimum(self._ends[first:last], upper) - lower

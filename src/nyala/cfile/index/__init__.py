@@ -1,1 +1,1 @@
-"""What tells a scan or a look-up that a block, or a whole file, can be left out."""
+"""Zone maps and bloom filters: indexes that exclude blocks or whole files from scans and look-ups."""

@@ -1,21 +1,23 @@
 """A split-block bloom filter over 64-bit hashes of encoded keys.
 
     hash   63 ───────────── 32 31 ───────────── 0
-           which block           which bit of each of its eight 32-bit words
+           which block           which bit in each of its eight 32-bit words
 
-A block has 32 bytes, and a file's filter begins in memory where a cache line does, so one look-up touches one cache
-line and no other. In each of the block's eight words one bit is set: bits 27..31 of the lower half times that word's
-odd multiplier.
+A block has 32 bytes, and the filter begins at a cache line in memory, so one look-up touches one
+cache line. A key sets one bit in each of the eight words of its block: bits 27..31 of the hash's
+lower half multiplied by the word's odd multiplier.
 
-    pages   |  64 KB  |  64 KB  |  …     a file's filter has a CRC for each, and is read by pages (`PagedBloom`): one
-                                         key costs one of them, however many keys the rowset has
+    pages   |  64 KB  |  64 KB  |  …     In a file, each page has its own CRC and is read on demand (`PagedBloom`):
+                                         looking up one key reads one page, however large the filter is
 
-False answers: never "absent" for a key that was put in; "maybe" for about 1 absent key in 800 with 16 bits a key, 1 in
-185 with 12, 1 in 30 with 8.
-Thread-safety: a Bloom is immutable; a PagedBloom gains pages, and two threads that need one may both read it.
-Left out: the hash itself (see `nyala.keys.encoded_keys`), growing (a rowset's keys are known when it is written).
-Source: F. Putze et al., "Cache-, Hash- and Space-Efficient Bloom Filters", 2007; Parquet BloomFilter.md, whose
-layout and multipliers these are. Kudu's own filter spreads a key over 4 KiB.
+The filter never says "absent" for a key that it contains. It says "maybe" for about 1 absent key in
+800 with 16 bits per key, 1 in 185 with 12, and 1 in 30 with 8. `nyala.keys.encoded_keys` computes
+the hashes. A filter does not grow: a rowset's keys are known when it is written.
+
+Thread safety: a Bloom is immutable. A PagedBloom loads pages; two threads that need the same page
+may both read it.
+Source: F. Putze et al., "Cache-, Hash- and Space-Efficient Bloom Filters", 2007; layout and
+multipliers are those of Parquet's BloomFilter.md. Kudu's own filter spreads a key over 4 KiB.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _CACHE_LINE_BYTES: Final = 64
 
 
 class Bloom:
-    """The filter's blocks, as words of shape (block count, 8)."""
+    """A bloom filter in memory: 32-bit words of shape (block count, 8)."""
 
     def __init__(self, words: npt.NDArray[np.uint32]) -> None:
         assert words.ndim == 2 and words.shape[1] == _WORDS and len(words) > 0
@@ -47,23 +49,24 @@ class Bloom:
 
     @classmethod
     def build(cls, hashes: npt.NDArray[np.uint64], bits_per_key: int = format.BLOOM_BITS_PER_KEY) -> Bloom:
-        """A filter of so many bits a key (in whole blocks, at least one).
+        """Build a filter with `bits_per_key` bits per key, in whole blocks, at least one.
 
-        Cost: a few nanoseconds a key; without compiled kernels about 40, and 16 bytes of memory a key.
+        Cost: a few nanoseconds per key. Without compiled kernels about 40, and 16 bytes of memory
+        per key.
         """
         bits_per_block = 8 * format.BLOOM_BLOCK_BYTES
         count = max(1, -(-len(hashes) * bits_per_key // bits_per_block))
         words = np.zeros((count, _WORDS), np.uint32)
-        kernels.put_in(np.ascontiguousarray(hashes), _SALT, words)
+        kernels.bloom_insert(np.ascontiguousarray(hashes), _SALT, words)
         return cls(words)
 
     def may_contain(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """For each hash: False when no key with it was put in."""
+        """Return one bool per hash; False if no inserted key has this hash."""
         blocks, keys = _split(hashes, len(self._words))
         return _matching(self._words[blocks], keys)
 
     def may_contain_one(self, key_hash: int) -> bool:
-        """`may_contain` of one hash, without NumPy's calls but for the reading of its block."""
+        """Return `may_contain` of one hash, with Python arithmetic instead of NumPy calls."""
         return _matches(self._words[_block_of(key_hash, len(self._words))].tolist(), key_hash)
 
     @property
@@ -75,7 +78,10 @@ class Bloom:
 
     @classmethod
     def from_bytes(cls, data: Any) -> Bloom:
-        """The inverse of `to_bytes`, over the same memory. Raises ValueError for a part of a block."""
+        """Return a filter over the memory of `data`.
+
+        Raises ValueError if it is not whole blocks.
+        """
         words = np.frombuffer(data, "<u4")
         if len(words) == 0 or len(words) % _WORDS:
             raise ValueError(
@@ -85,9 +91,9 @@ class Bloom:
 
 
 class PagedBloom:
-    """A filter in a file: pages of it are read when a look-up first needs them, and kept.
+    """A bloom filter in a file. A look-up reads the pages that it needs, and they stay in memory.
 
-    Asks as a `Bloom` does. What `read` raises, its look-ups raise.
+    It has the look-ups of a `Bloom`, which also raise whatever `read` raises.
     """
 
     def __init__(
@@ -95,54 +101,60 @@ class PagedBloom:
         block_count: int,
         page_blocks: int,
         read: Callable[[int, int], npt.NDArray[np.uint32]],
-        grown: Callable[[PagedBloom], None],
+        on_load: Callable[[PagedBloom], None],
     ) -> None:
-        """read: the words of the blocks [lower, upper), whole pages. grown: told when pages came and `nbytes` rose."""
-        self._words = _no_words_yet(block_count)
+        """read: returns the words of the blocks [lower, upper), which are whole pages.
+
+        on_load: called after pages were loaded and `nbytes` grew.
+        """
+        self._words = _zero_words(block_count)
         self._page_blocks = page_blocks
-        self._there = np.zeros(-(-block_count // page_blocks), np.bool_)
+        self._loaded = np.zeros(-(-block_count // page_blocks), np.bool_)
         self._read = read
-        self._grown = grown
+        self._on_load = on_load
 
     @property
     def nbytes(self) -> int:
-        """Of the pages that were read."""
-        return int(self._there.sum()) * self._page_blocks * format.BLOOM_BLOCK_BYTES
+        """Bytes of the loaded pages."""
+        return int(self._loaded.sum()) * self._page_blocks * format.BLOOM_BLOCK_BYTES
 
     def may_contain(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """For each hash: False when no key with it was put in. Cost: the pages that are needed, neighbours together."""
+        """Return one bool per hash; False if no inserted key has it.
+
+        Reads adjacent missing pages at once.
+        """
         blocks, keys = _split(hashes, len(self._words))
-        if not self._there.all():
-            self._need(blocks // self._page_blocks)
+        if not self._loaded.all():
+            self._load(blocks // self._page_blocks)
         return _matching(self._words[blocks], keys)
 
     def may_contain_one(self, key_hash: int) -> bool:
-        """`may_contain` of one hash."""
+        """Return `may_contain` of one hash."""
         block = _block_of(key_hash, len(self._words))
-        if not self._there[block // self._page_blocks]:
-            self._need(np.array([block // self._page_blocks]))
+        if not self._loaded[block // self._page_blocks]:
+            self._load(np.array([block // self._page_blocks]))
         return _matches(self._words[block].tolist(), key_hash)
 
-    def read_all(self) -> None:
-        """Have every page, for who would need them one after the other."""
-        self._need(np.arange(len(self._there)))
+    def load_all(self) -> None:
+        """Load every page, for callers that would otherwise need them one by one."""
+        self._load(np.arange(len(self._loaded)))
 
-    def _need(self, pages: npt.NDArray[np.int64]) -> None:
-        missing = np.unique(pages[~self._there[pages]])
+    def _load(self, pages: npt.NDArray[np.int64]) -> None:
+        missing = np.unique(pages[~self._loaded[pages]])
         if not len(missing):
             return
         for run in np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1):
             lower = int(run[0]) * self._page_blocks
             upper = min((int(run[-1]) + 1) * self._page_blocks, len(self._words))
             self._words[lower:upper] = self._read(lower, upper)
-            self._there[run] = True  # not before its words are
-        self._grown(self)
+            self._loaded[run] = True  # only after its words are in place
+        self._on_load(self)
 
 
-def _no_words_yet(block_count: int) -> npt.NDArray[np.uint32]:
-    """The words of so many blocks, all 0, from the beginning of a cache line on: or a block may lie in two of them.
+def _zero_words(block_count: int) -> npt.NDArray[np.uint32]:
+    """Return zeroed words of `block_count` blocks, aligned so that no block spans two cache lines.
 
-    Of what is not written no memory is taken.
+    The system allocates memory only for pages that are written.
     """
     size = block_count * format.BLOOM_BLOCK_BYTES
     memory = np.zeros(size + _CACHE_LINE_BYTES, np.uint8)
@@ -151,7 +163,7 @@ def _no_words_yet(block_count: int) -> npt.NDArray[np.uint32]:
 
 
 def _matching(words: npt.NDArray[np.uint32], keys: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
-    """Of each key whether its block, a row of `words`, has all its bits."""
+    """Return one bool per key: whether all of its bits are set in its block, a row of `words`."""
     masks = np.uint32(1) << ((keys[:, None] * _SALT) >> _BIT_SHIFT)
     found: npt.NDArray[np.bool_] = ((words & masks) == masks).all(axis=1)
     return found
@@ -172,6 +184,6 @@ def _block_of(key_hash: int, block_count: int) -> int:
 def _split(
     hashes: npt.NDArray[np.uint64], block_count: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
-    # The upper half scaled to the count: a multiplication where a modulo would cost a division.
+    # The upper half scaled to the block count: a multiplication instead of a modulo's division.
     blocks = ((hashes >> _HALF) * np.uint64(block_count)) >> _HALF
     return blocks.astype(np.int64), (hashes & _LOW).astype(np.uint32)

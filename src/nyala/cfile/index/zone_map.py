@@ -1,15 +1,15 @@
-"""Zone maps: the least and greatest value of every block, so that a predicate may skip what cannot match.
+"""Zone maps: the least and greatest value of every block, so a predicate can skip blocks.
 
-    Z-sound      min ≤ every value of the block that is neither NULL nor NaN ≤ max. Cut bounds keep this.
-    Z-none       min is None exactly when the block has no such value at all.
-    Z-open       max None beside a min means: no upper bound is known.
+    Z-sound      min ≤ every value of the block that is neither NULL nor NaN ≤ max; also for shortened bounds
+    Z-none       min is None exactly if the block has no such value
+    Z-open       max None with a min: no upper bound is known
 
-Bounds are canonical scalars (see `nyala.schema.types`). Those of text and binary are cut to 32 bytes, of text
-between characters; a cut upper bound is incremented, so that it stays above what was cut. NaN is kept out of
-the bounds and flagged, for it is greater than everything else and would make every block look unbounded.
--0.0 and 0.0 are equal; which of them a bound is says nothing.
+Bounds are canonical scalars (see `nyala.schema.types`). Bounds of text and binary are shortened to
+32 bytes, text at a character border. A shortened upper bound is incremented, so that it stays above
+the values. NaN is not in the bounds and has a flag: it is greater than every other value and would
+make most blocks unbounded. -0.0 and 0.0 are equal, and a bound may be either.
 
-Left out: whether a block may be skipped, which depends on its deltas as well (rule Z1; see `rowset`).
+Whether a block can be skipped also depends on its deltas (rule Z1; see `rowset`).
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ __all__ = ["Zone", "ZoneMap", "zone_of"]
 
 @dataclass(frozen=True)
 class Zone:
-    """What is known of a range of values without reading it."""
+    """What is known about a range of values without reading it."""
 
     min: Any
     max: Any
     null_count: int
     row_count: int
     has_nan: bool = False
-    min_truncated: bool = False  # min is below the least value, by cutting
-    max_truncated: bool = False  # max is above the greatest value, or None, by cutting
+    min_truncated: bool = False  # min was shortened and may be below the least value
+    max_truncated: bool = False  # max was shortened: it may be above the greatest value, or None
 
     def merge(self, other: Zone) -> Zone:
-        """The zone of both ranges together."""
+        """Return the zone of both ranges together."""
         if other.min is None:
             least, greatest = self, self
         elif self.min is None:
@@ -66,20 +66,20 @@ class Zone:
 
 
 def zone_of(form: Physical, stored: pa.Array) -> Zone:
-    """The zone of values in their stored form (see `Physical.stored_array`)."""
+    """Return the zone of values in their stored form (see `Physical.stored_array`)."""
     rows, nulls = len(stored), stored.null_count
     if nulls == rows:
         return Zone(None, None, nulls, rows)
     if form.code == format.TYPE_DECIMAL128:
         return Zone(*_decimal128_bounds(stored), nulls, rows)
-    if form.kind == FIXED and not nulls:  # Arrow's calls take most of the time of a small block
+    if form.kind == FIXED and not nulls:  # for small blocks, Arrow's calls would dominate
         values = form.fixed_values(stored)
         least, greatest = values.min().item(), values.max().item()
         if least == least:  # no NaN
             return Zone(least, greatest, nulls, rows)
     has_nan = False
     if form.type.is_floating:
-        # Arrow's bounds leave quiet NaNs out, but a signalling one makes them forget what came before it.
+        # Arrow's min_max ignores quiet NaNs, but a signalling NaN makes it forget earlier values.
         is_nan = pc.is_nan(stored)
         has_nan = bool(pc.any(is_nan).as_py())
         if has_nan:
@@ -100,7 +100,7 @@ def _decimal128_bounds(stored: pa.Array) -> tuple[int, int]:
     stored = stored.drop_null() if stored.null_count else stored
     words = np.frombuffer(stored.buffers()[1], "<u8")[2 * stored.offset :][: 2 * len(stored)].reshape(-1, 2)
     low, high = words[:, 0], words[:, 1].view("<i8")
-    # The upper words decide, and among equal ones the lower words, which have no sign.
+    # Compare the upper halves, and among equal ones the lower halves, which are unsigned.
     high_min, high_max = int(high.min()), int(high.max())
     return (
         (high_min << 64) + int(low[high == high_min].min()),
@@ -115,7 +115,7 @@ def _character_border(text: bytes, cut: int) -> int:
 
 
 def cut_lower(value: bytes, is_text: bool) -> bytes:
-    """A value of at most 32 bytes that is not above `value`: its beginning."""
+    """Return a lower bound of `value` with at most 32 bytes: its beginning."""
     if len(value) <= format.ZONE_BOUND_BYTES:
         return value
     cut = format.ZONE_BOUND_BYTES
@@ -123,7 +123,10 @@ def cut_lower(value: bytes, is_text: bool) -> bytes:
 
 
 def cut_upper(value: bytes, is_text: bool) -> bytes | None:
-    """A short value that is not below `value`: its beginning, incremented; None when there is none."""
+    """Return an upper bound of `value` with at most 32 bytes: its beginning, incremented.
+
+    None if there is none.
+    """
     if len(value) <= format.ZONE_BOUND_BYTES:
         return value
     cut = format.ZONE_BOUND_BYTES
@@ -133,7 +136,7 @@ def cut_upper(value: bytes, is_text: bool) -> bytes | None:
     characters = value[: _character_border(value, cut)].decode()
     while characters:
         code_point = ord(characters[-1]) + 1
-        if code_point == 0xD800:  # surrogates are no characters; the next one comes after them
+        if code_point == 0xD800:  # surrogates are not characters; skip them
             code_point = 0xE000
         if code_point <= 0x10FFFF:
             return (characters[:-1] + chr(code_point)).encode()
@@ -148,13 +151,13 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 @dataclass(frozen=True)
 class ZoneMap:
-    """The zones of a column's blocks. Immutable; decoded from a footer without a Python object per block."""
+    """The zones of a column's blocks. Immutable; decoded without a Python object per block."""
 
     form: Physical
     row_counts: npt.NDArray[np.int64]
     null_counts: npt.NDArray[np.uint32]
     flags: npt.NDArray[np.uint8]
-    mins: _Bounds  # stored form: NumPy values, or bytes; anything where the flags say there is none
+    mins: _Bounds  # stored form: NumPy values or bytes; undefined where a flag says that there is none
     maxs: _Bounds
 
     def __len__(self) -> int:
@@ -173,13 +176,14 @@ class ZoneMap:
         )
 
     def column_zone(self) -> Zone:
-        """The zone of the whole column."""
+        """Return the zone of the whole column."""
         return functools.reduce(Zone.merge, map(self.zone, range(len(self))), Zone(None, None, 0, 0))
 
     def number_bounds(self) -> tuple[int, int] | None:
-        """The least and greatest of integers, days, times and decimals of at most 8 bytes, in all blocks.
+        """Return the least and greatest integer, date, time or narrow decimal over all blocks.
 
-        None: of other types, and where a block does not say both, or says what cannot be. Cost: a few NumPy calls.
+        None for other types, and if any block lacks a bound or has min > max. Cost: a few NumPy
+        calls.
         """
         if self.form.kind != FIXED or self.form.code == format.TYPE_DECIMAL128 or self.form.type.is_floating:
             return None
@@ -190,17 +194,17 @@ class ZoneMap:
         return int(self.mins.min()), int(self.maxs.max())
 
     def excluded(self, constraint: Constraint) -> npt.NDArray[np.bool_]:
-        """Of each block whether no row of it can satisfy the constraint: `Constraint.excludes_range` of all zones.
+        """Return one bool per block: whether `Constraint.excludes_range` excludes it.
 
-        Cost: a few NumPy calls for numbers and times, whose bounds are compared as they lie; else a call per block.
+        Cost: a few NumPy calls for numbers and times; otherwise one call per block.
         """
-        bounds = self._numbers(constraint)
+        bounds = self._number_arrays(constraint)
         if bounds is None:
             zones = map(self.zone, range(len(self)))
-            found = (
+            excludes = (
                 constraint.excludes_range(z.min, z.max, z.null_count, z.row_count, z.has_nan) for z in zones
             )
-            return np.fromiter(found, np.bool_, len(self))
+            return np.fromiter(excludes, np.bool_, len(self))
         mins, maxs = bounds
         no_min, no_max = (self.flags & flag == 0 for flag in (format.ZONE_HAS_MIN, format.ZONE_HAS_MAX))
         if constraint.values is not None:
@@ -222,8 +226,10 @@ class ZoneMap:
             out &= self.null_counts == 0
         return out
 
-    def _numbers(self, constraint: Constraint) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-        """Bounds as numbers that compare with the constraint's as `Zone`'s would; None where that is not so simple."""
+    def _number_arrays(self, constraint: Constraint) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+        """Return (mins, maxs) as int64; None if they or the constraint's bounds do not compare as
+        int64.
+        """
         if self.form.kind != FIXED or self.form.code == format.TYPE_DECIMAL128 or self.form.type.is_floating:
             return None
         if constraint.empty or constraint.null == "only":
@@ -245,7 +251,9 @@ class ZoneMap:
 
     @staticmethod
     def encode(form: Physical, zones: Sequence[Zone]) -> bytes:
-        """null counts (u32 each), flags (a byte each), lower bounds, upper bounds."""
+        """Return the bytes: null counts (u32 each), flags (one byte each), lower bounds, upper
+        bounds.
+        """
         flags = bytes(
             format.ZONE_HAS_MIN * (zone.min is not None)
             | format.ZONE_HAS_MAX * (zone.max is not None)
@@ -260,7 +268,10 @@ class ZoneMap:
 
     @classmethod
     def decode(cls, form: Physical, data: bytes, row_counts: npt.NDArray[np.int64]) -> ZoneMap:
-        """The inverse of `encode`. Raises ValueError when the bytes cannot be a zone map of so many blocks."""
+        """Decode the bytes of `encode`.
+
+        Raises ValueError if they are not a zone map of these blocks.
+        """
         count = len(row_counts)
         if len(data) < 5 * count:
             raise ValueError(f"expected null counts and flags of {count} blocks, found {len(data)} bytes")

@@ -1,25 +1,30 @@
-"""The loops that scans spend their time in: compiled where that was possible, in NumPy otherwise.
+"""The inner loops of scans: compiled if possible, in NumPy otherwise.
 
-    compiled   `compiled.pyx`, made by Cython and a C compiler when Nyala is installed or a wheel is built; for x86-64
-               on Linux once more, as `compiled_avx2`, for processors whose vectors are twice as long
-    plain      `plain.py`, its twin: the same functions, the same answers, a NumPy call for each step
+    compiled   `compiled.pyx`, built with Cython and a C compiler when Nyala is installed or a wheel is
+               built. On x86-64 Linux it is also built as `compiled_avx2`, for processors with AVX2
+    plain      `plain.py`: the same functions with the same results, one NumPy call per step
 
-    fill       numbers of frames, of one or of many at once, into the memory of Arrow arrays
-    in_range   which rows of a frame have a delta in a range           in_table   the same of any set of deltas
-    places     the numbers of the rows that a mask has
-    greatest   the greatest delta      delta_at   that of one row: over before the lock would be let go of
-    spread     dense values to the rows that have one      spread_ends   the same of offsets
-    repeat     values of runs to their rows
-    put_in     hashes of keys into a bloom filter
-    views      codewords as Arrow's views of the words
-    word_ends  where the words end that codewords name          lay_words   the words themselves
+    fill             decodes or gathers numbers of one or many frames into the memory of Arrow arrays
+    in_range         which rows of a frame have a delta in a range
+    in_table         which rows of a frame have a delta in a set
+    max_delta        the greatest delta of a frame
+    delta_at         the delta of one row
+    mask_positions   the row numbers in a mask
+    scatter          writes dense values to the rows that have one
+    scatter_offsets  the same for offsets of text
+    repeat_runs      writes the values of runs to their rows
+    bloom_insert     inserts key hashes into a bloom filter
+    gather_views     dictionary codes to Arrow string views
+    entry_ends       the ends of the dictionary entries of codes, laid out back to back
+    copy_entries     the bytes of these entries
 
-A kernel takes the bytes of a block as they lie, goes over them once, and lets go of the interpreter's lock meanwhile.
-Its caller has proved what the block says of them. A kernel proves again that it reads and writes no memory but what it
-was given, and raises ValueError otherwise; of what the twin does with such arguments nothing is said.
+A kernel takes the encoded bytes of a block, makes one pass over them, and releases the interpreter lock
+meanwhile (except `delta_at`). The caller has checked the block's header. A compiled kernel checks again
+that it reads and writes no memory outside of its arguments, and raises ValueError otherwise. The
+behaviour of `plain` for such arguments is undefined.
 
-Which is used is decided when Nyala is imported, by the environment variable NYALA_KERNELS: `plain` takes the twin,
-`compiled` insists on the other; without it, what there is.
+The environment variable NYALA_KERNELS is read when Nyala is imported: `plain` or `compiled` selects one.
+By default the compiled kernels are used if they exist.
 """
 
 from __future__ import annotations
@@ -36,47 +41,47 @@ from nyala.errors import InvalidArgumentError
 __all__ = [
     "COMPILED",
     "Fill",
+    "bloom_insert",
+    "copy_entries",
     "delta_at",
     "described",
+    "entry_ends",
     "fill",
-    "greatest",
+    "gather_views",
     "in_range",
     "in_table",
-    "lay_words",
-    "places",
-    "put_in",
-    "repeat",
-    "spread",
-    "spread_ends",
-    "views",
-    "word_ends",
+    "mask_positions",
+    "max_delta",
+    "repeat_runs",
+    "scatter",
+    "scatter_offsets",
 ]
 
 SETTING: Final = "NYALA_KERNELS"
 
 
 def _choose() -> str:
-    """The module that is used."""
-    wanted = os.environ.get(SETTING, "")
-    if wanted not in ("", "plain", "compiled"):
+    """Return the name of the module to use."""
+    setting = os.environ.get(SETTING, "")
+    if setting not in ("", "plain", "compiled"):
         raise InvalidArgumentError(
-            f"the environment variable {SETTING} is {wanted!r}: set it to 'plain' or 'compiled', or leave it out"
+            f"the environment variable {SETTING} is {setting!r}: set it to 'plain' or 'compiled', or unset it"
         )
     name = f"{__name__}.compiled"
-    if wanted == "plain" or (not wanted and sys.byteorder != "little"):
+    if setting == "plain" or (not setting and sys.byteorder != "little"):
         return f"{__name__}.plain"
     try:
         module = importlib.import_module(name)
         if getattr(module, "HAS_AVX2", False) and importlib.util.find_spec(f"{name}_avx2") is not None:
             name = f"{name}_avx2"
             module = importlib.import_module(name)
-        if (found := getattr(module, "REVISION", "unknown")) != REVISION:
-            raise ImportError(f"they were compiled from another source, of revision {found}")
+        if (revision := getattr(module, "REVISION", "unknown")) != REVISION:
+            raise ImportError(f"they were compiled from revision {revision} of the source, not {REVISION}")
     except ImportError as error:
-        if wanted:
+        if setting:
             raise InvalidArgumentError(
-                f"the environment variable {SETTING} is 'compiled', but this installation has no compiled kernels "
-                f"({error}): install Nyala where there is a C compiler, or leave the variable out"
+                f"the environment variable {SETTING} is 'compiled', but this installation has no usable compiled "
+                f"kernels ({error}): install Nyala on a machine with a C compiler, or unset the variable"
             ) from error
         return f"{__name__}.plain"
     return name
@@ -88,31 +93,31 @@ COMPILED: Final = not _CHOSEN.endswith(".plain")
 _kernels: Final = importlib.import_module(_CHOSEN)
 if TYPE_CHECKING:
     from nyala.cfile.kernels.plain import (
+        bloom_insert,
+        copy_entries,
         delta_at,
+        entry_ends,
         fill,
-        greatest,
+        gather_views,
         in_range,
         in_table,
-        lay_words,
-        places,
-        put_in,
-        repeat,
-        spread,
-        spread_ends,
-        views,
-        word_ends,
+        mask_positions,
+        max_delta,
+        repeat_runs,
+        scatter,
+        scatter_offsets,
     )
 else:
-    delta_at, fill, greatest = _kernels.delta_at, _kernels.fill, _kernels.greatest
+    delta_at, fill, max_delta = _kernels.delta_at, _kernels.fill, _kernels.max_delta
     in_range, in_table = _kernels.in_range, _kernels.in_table
-    places, views = _kernels.places, _kernels.views
-    spread, spread_ends = _kernels.spread, _kernels.spread_ends
-    repeat, put_in = _kernels.repeat, _kernels.put_in
-    lay_words, word_ends = _kernels.lay_words, _kernels.word_ends
+    mask_positions, gather_views = _kernels.mask_positions, _kernels.gather_views
+    scatter, scatter_offsets = _kernels.scatter, _kernels.scatter_offsets
+    repeat_runs, bloom_insert = _kernels.repeat_runs, _kernels.bloom_insert
+    copy_entries, entry_ends = _kernels.copy_entries, _kernels.entry_ends
 
 
 def described() -> str:
-    """Which kernels are used, in a word or two."""
+    """Return a short description of the kernels in use."""
     if not COMPILED:
         return "plain"
     words = ["compiled"]

@@ -1,15 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The kernels in C: see `nyala.cfile.kernels`, which says what each takes and gives, and `plain`, the twin of most.
+"""The kernels in C. `plain` documents the arguments and results of each function.
 
-Every kernel works on a tile at a time, a few thousand rows that stay in the nearest cache: each plane is laid into it by a
-loop of its own, which the compiler makes vectors of, and what becomes of the deltas is one more.
+A kernel processes one tile at a time: 2,048 rows, which stay in the first-level cache. A separate loop,
+which the compiler vectorizes, unpacks each plane into the tile. One more loop processes the deltas.
 
-    planes of a block ──> tile of deltas ──> numbers, answers, the greatest
+    planes of a block ──> tile of deltas ──> numbers, masks, the maximum
 
-Where each access lies is proved before the interpreter's lock is let go (`_planes_in`, `_rows_in`); no number in a block is
-an address. Only words are looked up by what the block says, and codewords are compared first.
+All memory ranges are checked before the interpreter lock is released (`_planes_in`, `_rows_in`). A
+number in a block is never used as an address, except dictionary codes, which are compared first.
 
-Built with NYALA_KERNEL_CHECKS=1 every range is proved again where it is read or written (`CHECKED`).
+A build with NYALA_KERNEL_CHECKS=1 checks every range again where it is read or written (`CHECKED`).
 """
 
 cimport cython
@@ -34,17 +34,17 @@ cdef extern from *:
     bint _checked "NYALA_CHECKED"
     bint _has_avx2 "NYALA_HAS_AVX2"
 
-REVISION = 23
+REVISION = 24
 CHECKED = bool(_checked)
 HAS_AVX2 = bool(_has_avx2)
 
-ctypedef fused word:  # of a tile: the fewer bytes, the more of them a vector has
+ctypedef fused word:  # the type of a tile: a vector holds more narrow words than wide ones
     uint8_t
     uint16_t
     uint32_t
     uint64_t
 
-ctypedef fused long_word:  # the same, where few deltas are picked
+ctypedef fused long_word:  # the type of a tile of gathered deltas
     uint32_t
     uint64_t
 
@@ -55,19 +55,18 @@ ctypedef fused number:
     uint64_t
 
 cdef enum:
-    TILE = 2048  # rows: of 8 bytes, half of a first-level cache
-    # Rows that lie close by are taken out of a tile, which is unpacked whole: where they are no fewer than these, and
-    # that costs less (in hundredths of a nanosecond, as measured: a row in a plane of whole bytes, and of bits; all
-    # planes of a row that is unpacked to so many bits).
-    CLOSE_MIN = 16
-    PICK_BYTES = 30
-    PICK_BITS = 90
+    TILE = 2048  # rows: with 8 bytes each, half of a first-level cache
+    # At least DENSE_MIN adjacent rows are gathered by unpacking a whole tile, if that costs less. The costs were
+    # measured, in 0.01 ns: gathering a row from one plane of whole bytes, or of bits; unpacking all planes of a row.
+    DENSE_MIN = 16
+    GATHER_BYTES = 30
+    GATHER_BITS = 90
     UNPACK_8 = 6
     UNPACK_16 = 12
     UNPACK_32 = 36
 
 cdef struct Planes:
-    # `count` numbers of `bits` bits from `data` on, of which the planes end at `end`.
+    # The planes of `count` numbers of `bits` bits, from `data` to `end`.
     const uint8_t* data
     const uint8_t* end
     int bits
@@ -81,7 +80,7 @@ cdef struct Line:
 cdef struct Job:
     Planes planes
     Line line
-    const int64_t* rows  # NULL: the rows [lower, lower + count); counted from `first`
+    const int64_t* rows  # counted from `first`; NULL: the rows [lower, lower + count)
     int64_t first
     Py_ssize_t lower
     Py_ssize_t count
@@ -91,11 +90,11 @@ cdef struct Job:
     bint is_signed
 
 
-# ------------------------------------------------------------------------------------------------ proofs
+# ------------------------------------------------------------------------------------------------ checks
 
 
 cdef Py_ssize_t _size(int bits, Py_ssize_t count) noexcept nogil:
-    """Bytes of `count` numbers of so many bits."""
+    """Return the bytes of `count` numbers of `bits` bits."""
     cdef Py_ssize_t size = 0
     cdef int plane = 64
     while plane:
@@ -107,7 +106,7 @@ cdef Py_ssize_t _size(int bits, Py_ssize_t count) noexcept nogil:
 
 cdef int _planes_in(Planes* planes, Py_buffer* view, Py_ssize_t start, int bits, Py_ssize_t count) except -1:
     if not 0 <= bits <= 64 or not 0 <= count <= <Py_ssize_t>0xFFFFFFFF or start < 0:
-        raise ValueError(f"expected at most 64 bits, found {bits} of {count} rows at {start}")
+        raise ValueError(f"expected at most 64 bits per row, found {bits} bits, {count} rows, offset {start}")
     if start > view.len - _size(bits, count):
         raise ValueError(f"expected {_size(bits, count)} bytes at {start}, found {view.len} in all")
     planes.data = <const uint8_t*>view.buf + start
@@ -118,19 +117,19 @@ cdef int _planes_in(Planes* planes, Py_buffer* view, Py_ssize_t start, int bits,
 
 cdef int _rows_in(Py_ssize_t lower, Py_ssize_t upper, Py_ssize_t count) except -1:
     if not 0 <= lower <= upper <= count:
-        raise ValueError(f"expected rows of {count}, found [{lower}, {upper})")
+        raise ValueError(f"expected rows below {count}, found [{lower}, {upper})")
     return 0
 
 
 cdef int _aligned(Py_buffer* view, int width) except -1:
     if view.len and <size_t>view.buf % width:
-        raise ValueError(f"expected memory for numbers of {width} bytes, found it at {<size_t>view.buf}")
+        raise ValueError(f"expected memory aligned to {width} bytes, found address {<size_t>view.buf}")
     return 0
 
 
 @cython.final
 cdef class Views:
-    """Contiguous memory of others, held until this goes."""
+    """Contiguous buffers of other objects, held until this object is freed."""
 
     cdef Py_buffer* _held
     cdef Py_ssize_t _count, _room
@@ -153,8 +152,8 @@ cdef class Views:
         free(self._held)
 
 
-cdef inline void _prove(bint holds) noexcept nogil:
-    """In a build with checks: end the process rather than read or write what is not ours."""
+cdef inline void _check(bint holds) noexcept nogil:
+    """In a build with checks: abort the process before it reads or writes outside of its memory."""
     if _checked and not holds:
         abort()
 
@@ -162,9 +161,11 @@ cdef inline void _prove(bint holds) noexcept nogil:
 # ------------------------------------------------------------------------------------------------ planes
 
 
-cdef void _lay(word* tile, const uint8_t* part, Py_ssize_t n, int plane, int shift, bint first) noexcept nogil:
-    """The next n numbers of a plane of whole bytes, moved `shift` bits up, into the tile: as they are, or beside what is
-    there."""
+cdef void _unpack_bytes(word* tile, const uint8_t* part, Py_ssize_t n, int plane, int shift, bint first) noexcept nogil:
+    """Unpack the next n numbers of a plane of whole bytes into the tile, shifted left by `shift` bits.
+
+    The first plane of a tile overwrites it; later planes are combined by OR.
+    """
     cdef Py_ssize_t i
     cdef uint16_t two[TILE]
     cdef uint32_t four[TILE]
@@ -174,7 +175,7 @@ cdef void _lay(word* tile, const uint8_t* part, Py_ssize_t n, int plane, int shi
         if first:
             for i in range(n):
                 tile[i] = part[i]
-        elif word is uint16_t:  # which compilers multiply as they are, and widen to be shifted
+        elif word is uint16_t:  # compilers vectorize the product in 16 bits, but widen to shift
             scale = 1 << shift
             for i in range(n):
                 tile[i] |= <word>(<word>part[i] * scale)
@@ -197,16 +198,16 @@ cdef void _lay(word* tile, const uint8_t* part, Py_ssize_t n, int plane, int shi
         else:
             for i in range(n):
                 tile[i] |= <word>four[i] << shift
-    else:  # of 64 bits there is no other
+    else:  # 64 bits: there is no other plane
         memcpy(eight, part, 8 * n)
         for i in range(n):
             tile[i] = <word>eight[i]
 
 
 cdef void _shifted(uint8_t* out, const uint8_t* part, Py_ssize_t n, uint8_t mask, int up, bint first) noexcept nogil:
-    """The bits of a mask in each of n bytes, moved up, or down if that is below 0: as they are, or beside what is there.
+    """Shift the masked bits of each of n bytes left by `up` (right if negative), and store or OR them to `out`.
 
-    Eight bytes at a time, as processors have no shift of bytes: no bit leaves its own.
+    It shifts eight bytes at a time, because processors cannot shift single bytes; no bit leaves its byte.
     """
     cdef uint64_t eight, there, eight_masks = <uint64_t>mask * <uint64_t>0x0101010101010101
     cdef int down = -up if up < 0 else 0
@@ -229,19 +230,19 @@ cdef void _shifted(uint8_t* out, const uint8_t* part, Py_ssize_t n, uint8_t mask
             out[i] |= (part[i] & mask) >> down << up
 
 
-cdef void _lay_bits(uint8_t* tile, const Planes* planes, const uint8_t* part, Py_ssize_t row, Py_ssize_t n) noexcept nogil:
-    """What the planes of less than a byte, the first of which is `part`, have of the rows [row, row + n)."""
+cdef void _unpack_bits(uint8_t* tile, const Planes* planes, const uint8_t* part, Py_ssize_t row, Py_ssize_t n) noexcept nogil:
+    """Unpack the rows [row, row + n) of the planes narrower than a byte, the first of which is `part`."""
     cdef Py_ssize_t size, done, share, inside, some
     cdef int plane = 4, shift = 0
     while plane:
         if planes.bits & plane:
-            # A byte has numbers of several stretches of the block, one stretch after the other.
+            # A byte holds one number from each of several parts of the block.
             size = (planes.count * plane + 7) // 8
             done = 0
             while done < n:
                 share, inside = (row + done) // size, (row + done) % size
                 some = min(n - done, size - inside)
-                _prove(share * plane < 8 and part + inside + some <= planes.end)
+                _check(share * plane < 8 and part + inside + some <= planes.end)
                 _shifted(
                     tile + done, part + inside, some, ((1 << plane) - 1) << (share * plane),
                     shift - <int>share * plane, shift == 0,
@@ -253,29 +254,29 @@ cdef void _lay_bits(uint8_t* tile, const Planes* planes, const uint8_t* part, Py
 
 
 cdef void _unpack(const Planes* planes, Py_ssize_t row, Py_ssize_t n, word* tile) noexcept nogil:
-    """The deltas of the rows [row, row + n), at most a tile of them; the tile's words have as many bits, or more."""
+    """Unpack the deltas of the rows [row, row + n), at most a tile. The tile's words have at least `bits` bits."""
     cdef const uint8_t* part = planes.data
     cdef uint8_t low[TILE]
     cdef int plane = 64, shift = 0
     cdef bint first = True
-    _prove(0 <= n <= TILE and 0 <= row and row + n <= planes.count)
+    _check(0 <= n <= TILE and 0 <= row and row + n <= planes.count)
     if planes.bits == 0:
         memset(tile, 0, n * sizeof(word))
         return
     while plane >= 8:
         if planes.bits & plane:
-            _prove(part + (row + n) * (plane // 8) <= planes.end)
-            _lay(tile, part + row * (plane // 8), n, plane, shift, first)
+            _check(part + (row + n) * (plane // 8) <= planes.end)
+            _unpack_bytes(tile, part + row * (plane // 8), n, plane, shift, first)
             part += planes.count * (plane // 8)
             shift += plane
             first = False
         plane >>= 1
     if planes.bits & 7:
         if word is uint8_t:
-            _lay_bits(tile, planes, part, row, n)
+            _unpack_bits(tile, planes, part, row, n)
         else:
-            _lay_bits(low, planes, part, row, n)
-            _lay(tile, low, n, 8, shift, first)
+            _unpack_bits(low, planes, part, row, n)
+            _unpack_bytes(tile, low, n, 8, shift, first)
 
 
 # ------------------------------------------------------------------------------------------------ numbers
@@ -284,7 +285,7 @@ cdef void _unpack(const Planes* planes, Py_ssize_t row, Py_ssize_t n, word* tile
 cdef void _narrow_line(
     const word* tile, Py_ssize_t n, Py_ssize_t row, const Line* line, number* out
 ) noexcept nogil:
-    """base + step · row + unit · delta, in as many bits as `out` has: sums that fit may be made of parts that wrap."""
+    """Write base + step · row + unit · delta in the width of `out`. The sums fit, but products may wrap around."""
     cdef number base = <number>line.base, step = <number>line.step, unit = <number>line.unit
     cdef Py_ssize_t i
     if step:
@@ -300,7 +301,7 @@ cdef void _narrow_line(
 
 
 cdef void _wide(const uint64_t* low, Py_ssize_t n, bint is_signed, uint64_t* out) noexcept nogil:
-    """Numbers of 16 bytes of their lower halves."""
+    """Extend 8-byte numbers to 16 bytes."""
     cdef Py_ssize_t i
     if is_signed:
         for i in range(n):
@@ -315,11 +316,11 @@ cdef void _wide(const uint64_t* low, Py_ssize_t n, bint is_signed, uint64_t* out
 cdef void _store(
     const Job* job, const word* tile, Py_ssize_t done, Py_ssize_t n
 ) noexcept nogil:
-    """The numbers of n deltas, for the places from `done` on."""
+    """Write the numbers of n deltas to the output, from the position `done` on."""
     cdef uint64_t low[TILE]
     cdef uint8_t* out = job.out + done * job.width
     cdef Py_ssize_t row = job.lower + done
-    _prove(0 <= done and (done + n) * job.width <= job.out_size)
+    _check(0 <= done and (done + n) * job.width <= job.out_size)
     if job.width == 16:
         _narrow_line(tile, n, row, &job.line, low)
         _wide(low, n, job.is_signed, <uint64_t*>out)
@@ -357,14 +358,14 @@ cdef void _fill_range(const Job* job) noexcept nogil:
 
 
 cdef Job _flat(const Job* job, uint64_t base) noexcept nogil:
-    """The job of storing what is in a tile, as numbers that only `base` is to be added to."""
+    """Return a job that writes a tile's numbers after adding `base` only."""
     cdef Job flat = job[0]
     flat.line.base, flat.line.step, flat.line.unit = base, 0, 1
     return flat
 
 
 cdef bint _fill_one(const Job* job) noexcept nogil:
-    """False if a row lies outside."""
+    """Run one job. Return False if a row is outside of the frame."""
     if job.rows is not NULL:
         return _fill_rows(job)
     _fill_range(job)
@@ -386,19 +387,19 @@ def fill(jobs):
                     failed = i
                     break
         if failed >= 0:
-            raise ValueError(f"expected rows of the frame, found others in job {failed}")
+            raise ValueError(f"expected rows of the frame, found a row outside of it in job {failed}")
     finally:
         free(plan)
 
 
-cdef int _plan(object asked, Job* job, Views views) except -1:
-    """A job of which every place is proved."""
+cdef int _plan(object fields, Job* job, Views views) except -1:
+    """Convert a `Fill` to a job, and check every memory range of it."""
     cdef Py_buffer* view
     cdef Py_ssize_t start, at, lower, upper, block_rows
     cdef int bits
     (
         data, start, bits, block_rows, base, step, unit, rows, lower, upper, out, at, width, signed, first,
-    ) = asked
+    ) = fields
     _planes_in(&job.planes, views.hold(data, PyBUF_SIMPLE), start, bits, block_rows)
     job.line.base, job.line.step, job.line.unit = <uint64_t><int64_t>base, <uint64_t><int64_t>step, unit
     job.rows, job.first, job.lower = NULL, first, lower
@@ -419,9 +420,9 @@ cdef int _plan(object asked, Job* job, Views views) except -1:
     return 0
 
 
-include "picking.pxi"
-include "questions.pxi"
-include "codewords.pxi"
-include "spreading.pxi"
+include "gathering.pxi"
+include "comparing.pxi"
+include "dictionary.pxi"
+include "scattering.pxi"
 include "runs.pxi"
-include "filters.pxi"
+include "bloom.pxi"

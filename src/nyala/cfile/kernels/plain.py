@@ -1,7 +1,7 @@
-"""The kernels in NumPy: the twin of `compiled`, and what there is where nothing could be compiled.
+"""The kernels in NumPy, used if the compiled ones do not exist.
 
-Each function is what its namesake in `compiled.pyx` promises; the tests hold both to the same answers. What it costs
-is a call of NumPy for each plane and each step, over vectors as long as the block.
+Each function has the contract of its namesake in `compiled.pyx`, and the tests compare the results of
+both. The cost is one NumPy call per plane and step, over vectors as long as the block.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ __all__ = [
     "CHECKED",
     "REVISION",
     "Fill",
+    "bloom_insert",
+    "copy_entries",
     "delta_at",
     "fill",
-    "greatest",
     "in_range",
     "in_table",
-    "lay_words",
-    "places",
-    "put_in",
-    "repeat",
+    "mask_positions",
+    "max_delta",
+    "repeat_runs",
 ]
-__all__ += ["spread", "spread_ends", "views", "word_ends"]
+__all__ += ["entry_ends", "gather_views", "scatter", "scatter_offsets"]
 
-# Counted up here and in `compiled.pyx` with every change of what a kernel takes or gives: what was compiled from older
-# source lies about until somebody compiles anew.
-REVISION: Final = 23
+# Raised here and in `compiled.pyx` with every change of a kernel's arguments or results, because old
+# compiled modules stay on disk until the next build.
+REVISION: Final = 24
 CHECKED: Final = False
 
 
 class Fill(NamedTuple):
-    """Numbers of one frame, and where they go: base + step · row + unit · delta, values of the type (FOR-fits)."""
+    """The job of writing base + step · row + unit · delta for rows of one frame; the results fit (FOR-fits)."""
 
     data: pa.Buffer
-    start: int  # of the planes in `data`
+    start: int  # offset of the planes in `data`
     bits: int
-    block_rows: int  # of the frame
+    block_rows: int  # rows of the frame
     base: int
     step: int
     unit: int
-    rows: npt.NDArray[np.int64] | None  # which rows, in their order; None: [lower, upper)
+    rows: npt.NDArray[np.int64] | None  # the rows to gather, in this order; None: decode [lower, upper)
     lower: int
     upper: int
-    out: pa.Buffer  # Arrow's memory
-    at: int  # of the first number, counted in numbers
-    width: int  # of a number in `out`, in bytes: 1, 2, 4, 8, or 16 for decimal128
-    is_signed: bool  # whether one may be below zero, which numbers of 16 bytes are told
-    first: int = 0  # what `rows` says of the frame's first row
+    out: pa.Buffer  # the memory of an Arrow array
+    at: int  # position of the first result in `out`, counted in numbers
+    width: int  # bytes of a number in `out`: 1, 2, 4, 8, or 16 for decimal128
+    is_signed: bool  # whether numbers of 16 bytes are sign-extended
+    first: int = 0  # the value in `rows` that means the frame's first row
 
 
 def fill(jobs: Sequence[Fill]) -> None:
-    """Write the numbers of all jobs. Cost: the interpreter's lock is let go of once for all of them."""
+    """Write the numbers of all jobs. The interpreter lock is released once for all of them."""
     for job in jobs:
         _fill(job)
 
@@ -68,90 +68,95 @@ def in_range(
     data: pa.Buffer, start: int, bits: int, count: int, lower: int, upper: int, least: int, greatest: int,
     out: npt.NDArray[np.uint8],
 ) -> None:  # fmt: skip
-    """Of the rows [lower, upper), of `count` with deltas of `bits` bits, whether the delta is in [least, greatest]: 1
-    or 0 in `out`, which is as long. The bounds are numbers of so many bits, in order."""
+    """Write 1 to `out` for each of the rows [lower, upper) whose delta is in [least, greatest], else 0.
+
+    The frame has `count` rows with deltas of `bits` bits; least <= greatest, and both have at most `bits` bits.
+    """
     deltas = unpack_bits(data, start, bits, count, lower, upper)
-    number, answers = deltas.dtype.type, out.view(np.bool_)
+    number, mask = deltas.dtype.type, out.view(np.bool_)
     if least == 0:
-        np.less_equal(deltas, number(greatest), out=answers)
+        np.less_equal(deltas, number(greatest), out=mask)
     elif greatest == (1 << bits) - 1:
-        np.greater_equal(deltas, number(least), out=answers)
-    else:  # what is below wraps around to above
-        np.less_equal(deltas - number(least), number(greatest - least), out=answers)
+        np.greater_equal(deltas, number(least), out=mask)
+    else:  # the difference of a delta below `least` wraps around to a large number
+        np.less_equal(deltas - number(least), number(greatest - least), out=mask)
 
 
 def in_table(
     data: pa.Buffer, start: int, bits: int, count: int, lower: int, upper: int,
     table: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8],
 ) -> None:  # fmt: skip
-    """The same of `table[delta]`, 1 or 0. At most 32 bits. Raises: ValueError for a delta that is not in the table."""
+    """Write `table[delta]` to `out` for each row; at most 32 bits. Raises ValueError for a delta beyond the table."""
     deltas = unpack_bits(data, start, bits, count, lower, upper)
     try:
         out[:] = table[deltas]
     except IndexError as error:
-        raise ValueError(f"expected deltas below {len(table)}, found a greater one") from error
+        raise ValueError(f"expected deltas below {len(table)}, found a larger one") from error
 
 
-def places(mask: npt.NDArray[np.uint8], out: npt.NDArray[np.int64]) -> int:
-    """Where a mask of 1 and 0 has a 1: the numbers of these rows, which ascend, into `out`, which has room for one more
-    than there are rows. Returns: how many there are."""
-    found = np.flatnonzero(mask)
-    out[: len(found)] = found
-    return len(found)
+def mask_positions(mask: npt.NDArray[np.uint8], out: npt.NDArray[np.int64]) -> int:
+    """Write the ascending row numbers of the ones in a mask of 0 and 1 to `out`, and return their count.
+
+    out: must have room for one number more than the mask has rows.
+    """
+    positions = np.flatnonzero(mask)
+    out[: len(positions)] = positions
+    return len(positions)
 
 
-def greatest(data: pa.Buffer, start: int, bits: int, count: int) -> int:
-    """The greatest delta of all rows; 0 of none."""
+def max_delta(data: pa.Buffer, start: int, bits: int, count: int) -> int:
+    """Return the greatest delta of all rows; 0 without rows."""
     return int(unpack_bits(data, start, bits, count).max(initial=0))
 
 
 def delta_at(data: pa.Buffer, start: int, bits: int, count: int, row: int) -> int:
-    """The delta of one row. Cost: the compiled one does not let go of the interpreter's lock."""
+    """Return the delta of one row. The compiled kernel does not release the interpreter lock for it."""
     if not 0 <= row < count:
-        raise ValueError(f"expected a row of {count}, found {row}")
+        raise ValueError(f"expected a row below {count}, found {row}")
     return gather_one(data, start, bits, count, row)
 
 
-def spread(bitmap: pa.Buffer, rows: int, values: pa.Buffer, width: int, out: pa.Buffer) -> None:
-    """Values of 1, 2, 4, 8 or 16 bytes, in their order, to those of the rows, at least one, whose bit is 1; zeros to
-    the others. Raises: ValueError unless there are as many values as ones."""
+def scatter(bitmap: pa.Buffer, rows: int, values: pa.Buffer, width: int, out: pa.Buffer) -> None:
+    """Write values of 1, 2, 4, 8 or 16 bytes, in order, to the rows whose bit is 1, and zeros to the others.
+
+    Raises: ValueError if the number of values is not the number of ones.
+    """
     dtype = np.dtype(f"<u{width}" if width <= 8 else f"V{width}")
-    places, dense = np.flatnonzero(_bits(bitmap, rows)), np.frombuffer(values, dtype)
-    _expect_ones(len(places), len(dense))
+    positions, dense = np.flatnonzero(_bits(bitmap, rows)), np.frombuffer(values, dtype)
+    _expect_ones(len(positions), len(dense))
     cells = np.frombuffer(out, dtype, rows)
     cells.view(np.uint8).fill(0)
-    cells[places] = dense
+    cells[positions] = dense
 
 
-def spread_ends(
+def scatter_offsets(
     bitmap: pa.Buffer, rows: int, offsets: npt.NDArray[np.int32], out: npt.NDArray[np.int32]
 ) -> None:
-    """The same of Arrow's offsets, of which there is one more: a row whose bit is 0 gets a value of no bytes."""
+    """Scatter Arrow's text offsets (one more than values): a row whose bit is 0 gets an empty value."""
     bits = _bits(bitmap, rows)
     _expect_ones(int(np.count_nonzero(bits)), len(offsets) - 1)
     out[0] = offsets[0]
     np.take(offsets, np.cumsum(bits, dtype=np.int32), out=out[1 : rows + 1], mode="clip")
 
 
-def put_in(
+def bloom_insert(
     hashes: npt.NDArray[np.uint64], salts: npt.NDArray[np.uint32], words: npt.NDArray[np.uint32]
 ) -> None:
-    """Set the bits of these hashes in the words of a bloom filter, a row for each block, which are all 0."""
+    """Set the bits of these hashes in a bloom filter whose words (one row per block) are all 0."""
     count, width = words.shape
     starts = (((hashes >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)).astype(np.int64) * (32 * width)
     keys = hashes.astype(np.uint32)
-    # One byte for each bit and packing at the end: setting bits of words in place would have to be
-    # done one after the other where two keys share a word.
+    # Use one byte per bit and pack at the end. NumPy cannot set bits in place if two keys share a word.
     bits = np.zeros(32 * words.size, np.uint8)
     for word, salt in enumerate(salts):
         bits[starts + (32 * word) + ((keys * salt) >> np.uint32(27))] = 1
     words[:] = np.packbits(bits, bitorder="little").view("<u4").reshape(words.shape)
 
 
-def repeat(values: pa.Buffer, width: int, ends: npt.NDArray[np.int64], out: pa.Buffer) -> None:
-    """The value, of 1, 2, 4 or 8 bytes, of each run to all of its rows. ends: of the runs.
+def repeat_runs(values: pa.Buffer, width: int, ends: npt.NDArray[np.int64], out: pa.Buffer) -> None:
+    """Write the value (1, 2, 4 or 8 bytes) of each run to all of its rows.
 
-    Raises: ValueError unless these ascend to the rows for which there is room.
+    ends: the end of each run. Raises ValueError if they do not ascend to the number of rows in `out`.
     """
     dtype = np.dtype(f"<u{width}")
     cells = np.frombuffer(out, dtype)
@@ -169,9 +174,9 @@ def _bits(bitmap: pa.Buffer, rows: int) -> npt.NDArray[np.bool_]:
     return bits.view(np.bool_)
 
 
-def _expect_ones(found: int, count: int) -> None:
-    if found != count:
-        raise ValueError(f"expected a value for each row that has one, found {count}")
+def _expect_ones(ones: int, count: int) -> None:
+    if ones != count:
+        raise ValueError(f"expected one value per 1-bit of the bitmap, found {count} values")
 
 
 def _fill(job: Fill) -> None:
@@ -204,8 +209,11 @@ def _fill(job: Fill) -> None:
 
 
 def _add_base(job: Fill, deltas: npt.NDArray[Any], numbers: npt.NDArray[Any]) -> None:
-    """base + unit · deltas into `numbers`: in as few bytes as the sums fit, and then copied, which is one pass over the
-    wide numbers and not two."""
+    """Write base + unit · deltas to `numbers`.
+
+    The sums are computed in the narrowest type that fits and then copied: one pass over the wide numbers
+    instead of two.
+    """
     unsigned = numbers.view(f"<u{numbers.itemsize}")
     base, unit = job.base, job.unit
     if job.bits == 0:
@@ -214,7 +222,7 @@ def _add_base(job: Fill, deltas: npt.NDArray[Any], numbers: npt.NDArray[Any]) ->
     most = base + unit * ((1 << job.bits) - 1)
     width = next((w for w in (1, 2, 4) if deltas.itemsize <= w and most < 1 << 8 * w), 8)
     if base < 0 or width >= numbers.itemsize:
-        modulus = 1 << 8 * numbers.itemsize  # sums that fit the type may be made of parts that wrap
+        modulus = 1 << 8 * numbers.itemsize  # sums fit the type, but products and base may wrap around
         dtype = unsigned.dtype
         first = dtype.type(base % modulus)
         if unit == 1:
@@ -233,40 +241,45 @@ def _add_base(job: Fill, deltas: npt.NDArray[Any], numbers: npt.NDArray[Any]) ->
     np.copyto(unsigned, deltas)
 
 
-def views(codes: npt.NDArray[np.int32], words: npt.NDArray[Any], out: pa.Buffer) -> None:
-    """Of each code the word that it names, or any word if there is none, into `out`. words: of 16 bytes each, at least
-    one, as Arrow's views of text."""
-    words.view("V16").take(codes.view(np.uint32), out=np.frombuffer(out, "V16")[: len(codes)], mode="clip")
+def gather_views(codes: npt.NDArray[np.int32], entries: npt.NDArray[Any], out: pa.Buffer) -> None:
+    """Write the entry of each code to `out`; for a code without an entry, any entry.
+
+    entries: Arrow string views of 16 bytes each, at least one.
+    """
+    entries.view("V16").take(codes.view(np.uint32), out=np.frombuffer(out, "V16")[: len(codes)], mode="clip")
 
 
-def word_ends(
+def entry_ends(
     codes: npt.NDArray[np.int32], starts: npt.NDArray[np.int32], ends: npt.NDArray[np.int32]
 ) -> int:
-    """Where each of the words that the codes name ends if they lie one behind the other, and the first begins, into
-    `ends`, one more than codes. starts: of all words, one more than there are; they ascend.
+    """Write 0 and the end of each code's entry to `ends`, as if the entries were copied back to back.
 
-    Returns: how long they are together; if that is more than 31 bits have, `ends` holds anything. Raises: ValueError
-    for a code that names no word.
+    starts: the ascending starts of all entries, and the end of the last one. `ends` has one number more
+    than `codes`.
+    Returns: the total bytes. If they exceed 31 bits, the content of `ends` is undefined.
+    Raises: ValueError for a code without an entry.
     """
     if len(codes) and codes.view(np.uint32).max() >= len(starts) - 1:
-        raise ValueError(f"expected codewords below {len(starts) - 1}, found others")
+        raise ValueError(f"expected codes below {len(starts) - 1}, found others")
     lengths = np.diff(starts)[codes]
     ends[0] = 0
     np.cumsum(lengths, out=ends[1:])
     return int(lengths.sum(dtype=np.int64))
 
 
-def lay_words(
+def copy_entries(
     codes: npt.NDArray[np.int32],
     starts: npt.NDArray[np.int32],
-    words: pa.Buffer,
+    entries: pa.Buffer,
     ends: npt.NDArray[np.int32],
     out: pa.Buffer,
 ) -> None:
-    """The words that the codes name, one behind the other, into `out`, where they end at `ends`, as `word_ends` said.
-    Bytes of `out` behind the last are anything."""
-    of_words = pa.Array.from_buffers(pa.binary(), len(starts) - 1, [None, pa.py_buffer(starts), words])
+    """Copy the entries of the codes back to back into `out`, up to the `ends` that `entry_ends` computed.
+
+    The bytes of `out` after the last entry are undefined.
+    """
+    array = pa.Array.from_buffers(pa.binary(), len(starts) - 1, [None, pa.py_buffer(starts), entries])
     size = int(ends[-1])
     if size:
-        laid = of_words.take(pa.array(codes)).buffers()[2]
-        np.frombuffer(out, np.uint8)[:size] = np.frombuffer(laid, np.uint8)[:size]
+        copied = array.take(pa.array(codes)).buffers()[2]
+        np.frombuffer(out, np.uint8)[:size] = np.frombuffer(copied, np.uint8)[:size]

@@ -1,14 +1,14 @@
-"""Runs: a part of `compiled.pyx`, which includes it."""
+"""Decodes runs: a part of `compiled.pyx`, which includes it."""
 
 cdef enum:
     AT_ONCE = 8
 
 
-cdef bint _repeat(const cell* values, const int64_t* ends, Py_ssize_t count, cell* out, Py_ssize_t rows) noexcept nogil:
-    """Whether the ends ascend to the rows.
+cdef bint _repeat_runs(const cell* values, const int64_t* ends, Py_ssize_t count, cell* out, Py_ssize_t rows) noexcept nogil:
+    """Write the value of each run to its rows. Return False if the ends do not ascend to `rows`.
 
-    Eight rows at a time, also beyond the end of a run, where the next one is laid over them: how long runs are is what
-    processors cannot foresee.
+    It writes eight rows at a time, also beyond the end of a run; the next run overwrites them. Otherwise
+    the processor would mispredict the end of each run.
     """
     cdef Py_ssize_t i, j, row = 0, end
     cdef cell value
@@ -18,7 +18,7 @@ cdef bint _repeat(const cell* values, const int64_t* ends, Py_ssize_t count, cel
             return False
         if end <= rows - AT_ONCE:
             while row < end:
-                _prove(row + AT_ONCE <= rows)
+                _check(row + AT_ONCE <= rows)
                 for j in range(AT_ONCE):
                     out[row + j] = value
                 row += AT_ONCE
@@ -29,28 +29,28 @@ cdef bint _repeat(const cell* values, const int64_t* ends, Py_ssize_t count, cel
     return row == rows
 
 
-def repeat(values, int width, const int64_t[::1] ends, out):
+def repeat_runs(values, int width, const int64_t[::1] ends, out):
     cdef Views views = Views(2)
-    cdef Py_buffer* of_values = views.hold(values, PyBUF_SIMPLE)
+    cdef Py_buffer* value_view = views.hold(values, PyBUF_SIMPLE)
     cdef Py_buffer* into = views.hold(out, PyBUF_WRITABLE)
     cdef Py_ssize_t count = ends.shape[0], rows
     cdef bint fits
-    if width not in (1, 2, 4, 8) or of_values.len != width * count or into.len % width or not count:
+    if width not in (1, 2, 4, 8) or value_view.len != width * count or into.len % width or not count:
         raise ValueError(
-            f"expected {count} values of 1, 2, 4 or 8 bytes, and room for such, found {of_values.len} and {into.len} "
-            f"bytes of {width} each"
+            f"expected {count} values of 1, 2, 4 or 8 bytes, and room for such values, found {value_view.len} and "
+            f"{into.len} bytes, with {width} bytes each"
         )
-    _aligned(of_values, width)
+    _aligned(value_view, width)
     _aligned(into, width)
     rows = into.len // width
     with nogil:
         if width == 1:
-            fits = _repeat(<const uint8_t*>of_values.buf, &ends[0], count, <uint8_t*>into.buf, rows)
+            fits = _repeat_runs(<const uint8_t*>value_view.buf, &ends[0], count, <uint8_t*>into.buf, rows)
         elif width == 2:
-            fits = _repeat(<const uint16_t*>of_values.buf, &ends[0], count, <uint16_t*>into.buf, rows)
+            fits = _repeat_runs(<const uint16_t*>value_view.buf, &ends[0], count, <uint16_t*>into.buf, rows)
         elif width == 4:
-            fits = _repeat(<const uint32_t*>of_values.buf, &ends[0], count, <uint32_t*>into.buf, rows)
+            fits = _repeat_runs(<const uint32_t*>value_view.buf, &ends[0], count, <uint32_t*>into.buf, rows)
         else:
-            fits = _repeat(<const uint64_t*>of_values.buf, &ends[0], count, <uint64_t*>into.buf, rows)
+            fits = _repeat_runs(<const uint64_t*>value_view.buf, &ends[0], count, <uint64_t*>into.buf, rows)
     if not fits:
         raise ValueError(f"expected ends of runs that ascend to {rows}, found others")

@@ -24,7 +24,7 @@ from nyala.cfile.blocks.cache import BlockCache, new_owner
 from nyala.cfile.blocks.read_stats import Access, ReadStats
 from nyala.cfile.column import BASE, KEY, ColumnKey
 from nyala.cfile.errors import KeysError, SummaryError, unreadable_bloom, unreadable_keys
-from nyala.cfile.memory import windows
+from nyala.cfile.memory import row_ranges
 from nyala.cfile.reader import CFileReader
 from nyala.delta.run import Rowids
 from nyala.errors import CorruptionError
@@ -250,7 +250,7 @@ class KeyIndex(LazyValues):
         try:
             bloom = self._reader.bloom()
             if bloom is not None:
-                bloom.read_all()
+                bloom.load_all()
         except CorruptionError as error:
             wrong["bloom"], bloom = unreadable_bloom(error), None
         before: bytes | None = None
@@ -274,7 +274,7 @@ class KeyIndex(LazyValues):
 
     def _windows(self) -> Iterator[tuple[int, EncodedKeys]]:
         """(the first row, keys) of all rows, past the cache. Raises: as `check`."""
-        for lower, upper in windows(self._row_count, self.row_bytes):
+        for lower, upper in row_ranges(self._row_count, self.row_bytes):
             try:
                 keys = self._stored.read(lower, upper, access=Access.ONCE)
             except CorruptionError as error:

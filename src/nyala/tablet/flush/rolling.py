@@ -92,7 +92,7 @@ def disk_bytes(image: RowSetImage, schema: Schema) -> float:
             blocks += made.blocks
             words += made.dictionary
             if column.id in schema.key_ids:
-                stretch_log2 = min(stretch_log2, made.key_stretch_log2)
+                stretch_log2 = min(stretch_log2, made.sparse_key_rows_log2)
         if schema.key_count > 1:
             keys = encoded_keys(piece.keys, stretch_log2, (blocks - before) / (end - start))
             blocks += column_bytes(*keys).blocks

@@ -93,7 +93,7 @@ def test_of_more_than_fits_asked_for_in_turn_most_is_found() -> None:
     assert rounds(cache, range(80), 40) == 80
     cache.drop_owner(1)
     cache.check()
-    assert len(cache) == 0 and not cache._dropped
+    assert len(cache) == 0 and not cache._ghosts
 
 
 def test_hits_misses_and_limits() -> None:
@@ -183,10 +183,10 @@ def test_many_threads(files: MemoryFiles) -> None:
 def test_what_was_asked_for_once_is_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each scan asks for a state of its own while rows are written: names of all that ever were would fill the memory.
     What is asked for again in between is kept."""
-    monkeypatch.setattr(cache_module, "_ASKED_MAX", 10)
+    monkeypatch.setattr(cache_module, "_REQUESTED_MAX", 10)
     memo = Memo(BlockCache(1 << 20))
     for state in range(100):
         assert memo.get("patch", state, lambda kept: (kept, 1), costly=False) is False
-        assert len(memo._asked) <= 10
+        assert len(memo._requested) <= 10
     assert memo.get("patch", 99, lambda kept: (kept, 1), costly=False) is True
     assert memo.get("patch", 0, lambda kept: (kept, 1), costly=False) is False, "as if it was the first time"

@@ -49,9 +49,9 @@ def test_bits_after_the_last_row_are_zero() -> None:
 @pytest.mark.parametrize(
     ("type", "content", "reason"),
     [
-        ("int8", runs(1, 1, 0, b"\x05\x02"), "make 3 rows, found 2"),
-        ("int8", runs(2, 1, 0, b"\x05\x06\x03\x00"), "the shortest of 0"),
-        ("int8", runs(2, 1, 0, b"\x05\x06\x02\x02"), "make 3 rows, found 4"),
+        ("int8", runs(1, 1, 0, b"\x05\x02"), "add up to 3 rows, found 2"),
+        ("int8", runs(2, 1, 0, b"\x05\x06\x03\x00"), "a run of 0"),
+        ("int8", runs(2, 1, 0, b"\x05\x06\x02\x02"), "add up to 3 rows, found 4"),
         ("int8", runs(2, 4, 0, b"\x05\x06\x04\x00\x00\x00\xff\xff\xff\xff"), "found 4294967299"),
         ("int8", runs(0, 1, 0, b""), "1 to 3 runs"),
         ("int8", runs(4, 1, 0, bytes(8)), "1 to 3 runs"),

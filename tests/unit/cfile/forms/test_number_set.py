@@ -18,7 +18,7 @@ BEYOND = NEAR | st.sampled_from([INT64_MIN - 1, INT64_MAX + 1, 10**30])
 
 
 def check(numbers: NumberSet, expected: list[bool]) -> None:
-    assert numbers.has(NUMBERS).tolist() == expected
+    assert numbers.contains(NUMBERS).tolist() == expected
     inside = [number for number, is_in in zip(NUMBERS.tolist(), expected, strict=True) if is_in]
     assert not (numbers.is_empty and inside)
     assert all(numbers.least <= number <= numbers.greatest for number in inside)
@@ -45,12 +45,12 @@ def test_nothing_and_everything() -> None:
     for constraint in (EMPTY, NULL_ONLY, Constraint.one_of([1 << 64])):
         assert NumberSet.of(constraint).is_empty
     assert NOTHING.is_empty
-    assert NumberSet.of(ANY).has(NUMBERS).all()
+    assert NumberSet.of(ANY).contains(NUMBERS).all()
 
 
 @given(st.lists(st.booleans(), max_size=24))
 def test_marks_are_numbers_from_0_on(mask: list[bool]) -> None:
-    numbers = NumberSet.of_marked(np.array(mask, np.bool_))
+    numbers = NumberSet.of_mask(np.array(mask, np.bool_))
     check(numbers, [0 <= number < len(mask) and mask[number] for number in NUMBERS.tolist()])
     assert numbers.is_empty == (not any(mask))
     runs = "".join("x" if is_in else " " for is_in in mask).split()
@@ -73,11 +73,11 @@ def test_deltas_of_a_line_are_told_as_its_numbers(
 ) -> None:
     """A delta that the room of a frame has and no row of it may stand for a number beyond 64 bits: it is in no set."""
     if isinstance(what[0], bool):
-        numbers = NumberSet.of_marked(np.array(what, np.bool_))
+        numbers = NumberSet.of_mask(np.array(what, np.bool_))
         wanted = {place for place, is_in in enumerate(what) if is_in}
     else:
         numbers = NumberSet.of(Constraint.one_of(what))
         wanted = set(what)
     if not numbers.is_range:
-        table = numbers.of_line(base, unit, most)
+        table = numbers.matching_deltas(base, unit, most)
         assert table.tolist() == [base + unit * delta in wanted for delta in range(most + 1)]

@@ -48,6 +48,6 @@ def test_too_much_text_is_refused_before_memory_is_taken() -> None:
     words = pa.array(["x" * (1 << 20), "y"])
     codes = pa.array([0] * 5000, pa.int32())
     before = pa.default_memory_pool().max_memory()
-    with pytest.raises(pa.ArrowInvalid, match="ask for fewer rows at once"):
+    with pytest.raises(pa.ArrowInvalid, match="decode fewer rows at once"):
         text_of(pa.DictionaryArray.from_arrays(codes, words))
     assert pa.default_memory_pool().max_memory() - before < 1 << 26

@@ -155,7 +155,7 @@ def test_a_bitmap_of_other_rows_is_refused(encoding: str) -> None:
     content = files.content[path]
     forged = sealed(BlockHeader.unpack(bytes(block)), bytes(block))
     files.content[path] = content[:offset] + forged + content[offset + length :]
-    with pytest.raises(CorruptionError, match="expected 4 values, found a bitmap of 5"):
+    with pytest.raises(CorruptionError, match="expected 4 values, found a bitmap with 5 ones"):
         column.decode(0, 7)
 
 

@@ -105,7 +105,7 @@ def test_through_a_file(files: MemoryFiles, count: int) -> None:
         assert bloom is not None and bloom.may_contain(keys).all()
         assert (bloom.may_contain(others) == expected).all()
         assert [bloom.may_contain_one(one) for one in others[:50].tolist()] == expected[:50].tolist()
-        bloom.read_all()
+        bloom.load_all()
         files.reads.clear()
         assert reader.bloom() is bloom and bloom.may_contain(keys).all() and not files.reads
         reader.check()
@@ -154,7 +154,7 @@ def test_a_look_up_reads_the_pages_of_its_keys_and_no_other(files: MemoryFiles) 
     files.reads.clear()
     bloom.may_contain_one(of_page(6, pages))
     assert len(files.reads) == 1 and reads(6) == []
-    bloom.read_all()
+    bloom.load_all()
     assert bloom.nbytes == pages * PAGE_BYTES and reads(*range(pages)) == []
     cache.resize(0)
     bloom = reader.bloom()
@@ -176,7 +176,7 @@ def test_a_block_lies_in_one_cache_line(blocks: int) -> None:
         assert bloom._words.ctypes.data % 64 == 0 and bloom._words.shape == (blocks, 8)
         assert bloom.may_contain(keys).all()
         assert (bloom.may_contain(others) == whole.may_contain(others)).all()
-        bloom.read_all()
+        bloom.load_all()
         assert (bloom._words == whole.words).all()
 
 
@@ -205,7 +205,7 @@ def test_a_damaged_page_is_told_to_those_who_need_it(files: MemoryFiles) -> None
         with pytest.raises(CorruptionError, match="CRC"):
             bloom.may_contain(np.array([of_page(page, pages) for page in range(pages)], np.uint64))
     with pytest.raises(CorruptionError, match="CRC"):
-        bloom.read_all()
+        bloom.load_all()
 
 
 def test_a_filter_that_cannot_lie_before_its_footer_is_no_filter(files: MemoryFiles) -> None:

@@ -1,4 +1,4 @@
-"""Dense values to the rows that a bitmap says: a part of `compiled.pyx`, which includes it."""
+"""Scatters dense values to the rows of a bitmap: a part of `compiled.pyx`, which includes it."""
 
 cdef extern from *:
     """
@@ -6,9 +6,9 @@ cdef extern from *:
     #if defined(__GNUC__)
         return __builtin_ctzll(word);
     #else
-        int place = 0;
-        while (!(word & 1)) { word >>= 1; place++; }
-        return place;
+        int position = 0;
+        while (!(word & 1)) { word >>= 1; position++; }
+        return position;
     #endif
     }
     static inline int nyala_ones(unsigned long long word) {
@@ -33,15 +33,15 @@ ctypedef fused cell:
 
 
 cdef inline uint64_t _bits_of(const uint8_t* bitmap, Py_ssize_t row, Py_ssize_t n) noexcept nogil:
-    """The bits of n rows, 64 at the most, from a multiple of 8 on."""
+    """Return the bits of n rows (at most 64) from `row`, a multiple of 8."""
     cdef uint64_t word = 0
     memcpy(&word, bitmap + row // 8, (n + 7) // 8)
     return word if n == 64 else word & ((<uint64_t>1 << n) - 1)
 
 
-cdef bint _spread(const uint8_t* bitmap, Py_ssize_t rows, const cell* values, Py_ssize_t count, cell* out) noexcept nogil:
-    """Whether there are as many values as ones."""
-    cdef Py_ssize_t row = 0, done = 0, n, place
+cdef bint _scatter(const uint8_t* bitmap, Py_ssize_t rows, const cell* values, Py_ssize_t count, cell* out) noexcept nogil:
+    """Return False if the number of values is not the number of ones."""
+    cdef Py_ssize_t row = 0, done = 0, n, position
     cdef uint64_t word
     while row < rows:
         n = min(<Py_ssize_t>64, rows - row)
@@ -54,16 +54,16 @@ cdef bint _spread(const uint8_t* bitmap, Py_ssize_t rows, const cell* values, Py
         else:
             memset(out + row, 0, n * sizeof(cell))
             while word:
-                place = row + _lowest(word)
-                _prove(place < rows and done < count)
-                out[place] = values[done]
+                position = row + _lowest(word)
+                _check(position < rows and done < count)
+                out[position] = values[done]
                 done += 1
                 word &= word - 1
         row += n
     return done == count
 
 
-cdef bint _spread_ends(
+cdef bint _scatter_offsets(
     const uint8_t* bitmap, Py_ssize_t rows, const int32_t* offsets, Py_ssize_t count, int32_t* out
 ) noexcept nogil:
     cdef Py_ssize_t row = 0, done = 0, n, i
@@ -76,7 +76,7 @@ cdef bint _spread_ends(
             return False
         for i in range(n):
             done += (word >> i) & 1
-            _prove(done <= count and row + i < rows)
+            _check(done <= count and row + i < rows)
             out[row + i + 1] = offsets[done]
         row += n
     return done == count
@@ -89,37 +89,37 @@ cdef Py_buffer* _bitmap_in(Views views, object bitmap, Py_ssize_t rows) except N
     return view
 
 
-def spread(bitmap, Py_ssize_t rows, values, int width, out):
+def scatter(bitmap, Py_ssize_t rows, values, int width, out):
     cdef Views views = Views(3)
     cdef const uint8_t* bits = <const uint8_t*>_bitmap_in(views, bitmap, rows).buf
-    cdef Py_buffer* of_values = views.hold(values, PyBUF_SIMPLE)
+    cdef Py_buffer* value_view = views.hold(values, PyBUF_SIMPLE)
     cdef Py_buffer* into = views.hold(out, PyBUF_WRITABLE)
     cdef Py_ssize_t count
     cdef bint fits
-    if width not in (1, 2, 4, 8, 16) or of_values.len % width or into.len // width < rows:
+    if width not in (1, 2, 4, 8, 16) or value_view.len % width or into.len // width < rows:
         raise ValueError(
-            f"expected values of 1, 2, 4, 8 or 16 bytes, and room for {rows}, found {of_values.len} and {into.len} "
-            f"bytes of {width} each"
+            f"expected values of 1, 2, 4, 8 or 16 bytes, and room for {rows}, found {value_view.len} and {into.len} "
+            f"bytes, with {width} bytes each"
         )
-    _aligned(of_values, min(width, 8))
+    _aligned(value_view, min(width, 8))
     _aligned(into, min(width, 8))
-    count = of_values.len // width
+    count = value_view.len // width
     with nogil:
         if width == 1:
-            fits = _spread(bits, rows, <const uint8_t*>of_values.buf, count, <uint8_t*>into.buf)
+            fits = _scatter(bits, rows, <const uint8_t*>value_view.buf, count, <uint8_t*>into.buf)
         elif width == 2:
-            fits = _spread(bits, rows, <const uint16_t*>of_values.buf, count, <uint16_t*>into.buf)
+            fits = _scatter(bits, rows, <const uint16_t*>value_view.buf, count, <uint16_t*>into.buf)
         elif width == 4:
-            fits = _spread(bits, rows, <const uint32_t*>of_values.buf, count, <uint32_t*>into.buf)
+            fits = _scatter(bits, rows, <const uint32_t*>value_view.buf, count, <uint32_t*>into.buf)
         elif width == 8:
-            fits = _spread(bits, rows, <const uint64_t*>of_values.buf, count, <uint64_t*>into.buf)
+            fits = _scatter(bits, rows, <const uint64_t*>value_view.buf, count, <uint64_t*>into.buf)
         else:
-            fits = _spread(bits, rows, <const Sixteen*>of_values.buf, count, <Sixteen*>into.buf)
+            fits = _scatter(bits, rows, <const Sixteen*>value_view.buf, count, <Sixteen*>into.buf)
     if not fits:
-        raise ValueError(f"expected a value for each row that has one, found {count}")
+        raise ValueError(f"expected one value per 1-bit of the bitmap, found {count} values")
 
 
-def spread_ends(bitmap, Py_ssize_t rows, const int32_t[::1] offsets, int32_t[::1] out):
+def scatter_offsets(bitmap, Py_ssize_t rows, const int32_t[::1] offsets, int32_t[::1] out):
     cdef Views views = Views(1)
     cdef const uint8_t* bits = <const uint8_t*>_bitmap_in(views, bitmap, rows).buf
     cdef Py_ssize_t count = offsets.shape[0] - 1
@@ -127,6 +127,6 @@ def spread_ends(bitmap, Py_ssize_t rows, const int32_t[::1] offsets, int32_t[::1
     if count < 0 or out.shape[0] <= rows:
         raise ValueError(f"expected offsets, and room for {rows + 1}, found {count + 1} and {out.shape[0]}")
     with nogil:
-        fits = _spread_ends(bits, rows, &offsets[0], count, &out[0])
+        fits = _scatter_offsets(bits, rows, &offsets[0], count, &out[0])
     if not fits:
-        raise ValueError(f"expected a value for each row that has one, found {count}")
+        raise ValueError(f"expected one value per 1-bit of the bitmap, found {count} values")

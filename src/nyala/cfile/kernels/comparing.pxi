@@ -1,10 +1,10 @@
-"""What is asked of the rows of frames: a part of `compiled.pyx`, which includes it and proves where their planes lie."""
+"""Comparisons over the rows of a frame, and masks: a part of `compiled.pyx`, which includes it."""
 
 
 cdef void _compare(const word* tile, Py_ssize_t n, word least, word span, uint8_t* out) noexcept nogil:
     cdef Py_ssize_t i
     for i in range(n):
-        out[i] = <word>(tile[i] - least) <= span  # what is below wraps around to above
+        out[i] = <word>(tile[i] - least) <= span  # a delta below `least` wraps around to a large number
 
 
 def in_range(
@@ -21,11 +21,14 @@ def in_range(
     _planes_in(&planes, views.hold(data, PyBUF_SIMPLE), start, bits, count)
     _rows_in(lower, upper, count)
     if out.shape[0] != upper - lower or least > greatest or (bits < 64 and greatest >> bits):
-        raise ValueError(f"expected {upper - lower} answers about [{least}, {greatest}], found {out.shape[0]}")
+        raise ValueError(
+            f"expected room for {upper - lower} results and a range of {bits} bits, found room for {out.shape[0]} "
+            f"and [{least}, {greatest}]"
+        )
     with nogil:
         while row < upper:
             n = min(TILE, upper - row)
-            _prove(row - lower + n <= out.shape[0])
+            _check(row - lower + n <= out.shape[0])
             if bits <= 8:
                 _unpack(&planes, row, n, tiny)
                 _compare(tiny, n, <uint8_t>least, <uint8_t>(greatest - least), &out[row - lower])
@@ -53,11 +56,13 @@ def in_table(
     _planes_in(&planes, views.hold(data, PyBUF_SIMPLE), start, bits, count)
     _rows_in(lower, upper, count)
     if out.shape[0] != upper - lower or bits > 32:
-        raise ValueError(f"expected {upper - lower} answers about 32 bits at most, found {out.shape[0]}")
+        raise ValueError(
+            f"expected room for {upper - lower} results and at most 32 bits, found room for {out.shape[0]} and {bits}"
+        )
     with nogil:
         while row < upper and not outside:
             n = min(TILE, upper - row)
-            _prove(row - lower + n <= out.shape[0])
+            _check(row - lower + n <= out.shape[0])
             _unpack(&planes, row, n, tile)
             for i in range(n):
                 if tile[i] >= size:
@@ -66,10 +71,10 @@ def in_table(
                 out[row - lower + i] = table[tile[i]]
             row += n
     if outside:
-        raise ValueError(f"expected deltas below {size}, found a greater one")
+        raise ValueError(f"expected deltas below {size}, found a larger one")
 
 
-cdef uint64_t _most(const word* tile, Py_ssize_t n) noexcept nogil:
+cdef uint64_t _max_of(const word* tile, Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t i
     cdef word most = 0
     cdef int32_t biased = -(1 << 31)
@@ -83,7 +88,7 @@ cdef uint64_t _most(const word* tile, Py_ssize_t n) noexcept nogil:
         return most
 
 
-cdef uint64_t _greatest_delta(const Planes* planes) noexcept nogil:
+cdef uint64_t _max_delta(const Planes* planes) noexcept nogil:
     cdef uint8_t tiny[TILE]
     cdef uint16_t little[TILE]
     cdef uint32_t small[TILE]
@@ -94,27 +99,27 @@ cdef uint64_t _greatest_delta(const Planes* planes) noexcept nogil:
         n = min(TILE, planes.count - row)
         if planes.bits <= 8:
             _unpack(planes, row, n, tiny)
-            most = max(most, _most(tiny, n))
+            most = max(most, _max_of(tiny, n))
         elif planes.bits <= 16:
             _unpack(planes, row, n, little)
-            most = max(most, _most(little, n))
+            most = max(most, _max_of(little, n))
         elif planes.bits <= 32:
             _unpack(planes, row, n, small)
-            most = max(most, _most(small, n))
+            most = max(most, _max_of(small, n))
         else:
             _unpack(planes, row, n, large)
-            most = max(most, _most(large, n))
+            most = max(most, _max_of(large, n))
         row += n
     return most
 
 
-def greatest(data, Py_ssize_t start, int bits, Py_ssize_t count):
+def max_delta(data, Py_ssize_t start, int bits, Py_ssize_t count):
     cdef Views views = Views(1)
     cdef Planes planes
     cdef uint64_t most
     _planes_in(&planes, views.hold(data, PyBUF_SIMPLE), start, bits, count)
     with nogil:
-        most = _greatest_delta(&planes)
+        most = _max_delta(&planes)
     return most
 
 
@@ -124,38 +129,37 @@ def delta_at(data, Py_ssize_t start, int bits, Py_ssize_t count, Py_ssize_t row)
     cdef uint64_t delta
     _planes_in(&planes, views.hold(data, PyBUF_SIMPLE), start, bits, count)
     if not 0 <= row < count:
-        raise ValueError(f"expected a row of {count}, found {row}")
+        raise ValueError(f"expected a row below {count}, found {row}")
     _unpack(&planes, row, 1, &delta)
     return delta
 
 
-cdef uint8_t _set_bits[256][8]  # of each byte the places of its bits, the lowest first; behind them 0
+cdef uint8_t _set_bits[256][8]  # per byte value: the positions of its ones, the lowest first, then zeros
 cdef uint8_t _bit_count[256]
 
 
 cdef void _count_bits() noexcept:
-    cdef int byte, place
+    cdef int byte, position
     for byte in range(256):
-        for place in range(8):
-            if byte >> place & 1:
-                _set_bits[byte][_bit_count[byte]] = place
+        for position in range(8):
+            if byte >> position & 1:
+                _set_bits[byte][_bit_count[byte]] = position
                 _bit_count[byte] += 1
 
 
 _count_bits()
 
 
-# Of 64 rows: fewer are found one by one.
+# Fewer ones than this among 64 rows are read one by one.
 cdef enum:
     SPARSE = 16
 
 
-cdef Py_ssize_t _places(const uint8_t* mask, Py_ssize_t n, int64_t row, int64_t* out) noexcept nogil:
-    """The rows from `row` on that are in the mask, of 1 and 0; returns how many. Writes up to n numbers, whatever they are.
-    """
+cdef Py_ssize_t _mask_positions(const uint8_t* mask, Py_ssize_t n, int64_t row, int64_t* out) noexcept nogil:
+    """Write the rows (counted from `row`) whose mask byte is 1, and return their count. May write up to n numbers."""
     cdef Py_ssize_t i = 0, j, k, found = 0
     cdef uint64_t eight, bits
-    cdef const uint8_t* places
+    cdef const uint8_t* positions
     while i + 64 <= n:
         bits = 0
         for j in range(8):
@@ -168,9 +172,9 @@ cdef Py_ssize_t _places(const uint8_t* mask, Py_ssize_t n, int64_t row, int64_t*
                 bits &= bits - 1
         else:
             for j in range(8):
-                places = _set_bits[(bits >> (8 * j)) & 0xFF]
+                positions = _set_bits[(bits >> (8 * j)) & 0xFF]
                 for k in range(8):  # found + 8 <= i + 8 * (j + 1) <= n
-                    out[found + k] = row + i + 8 * j + places[k]
+                    out[found + k] = row + i + 8 * j + positions[k]
                 found += _bit_count[(bits >> (8 * j)) & 0xFF]
         i += 64
     while i < n:
@@ -180,11 +184,11 @@ cdef Py_ssize_t _places(const uint8_t* mask, Py_ssize_t n, int64_t row, int64_t*
     return found
 
 
-def places(const uint8_t[::1] mask, int64_t[::1] out):
+def mask_positions(const uint8_t[::1] mask, int64_t[::1] out):
     cdef Py_ssize_t count = mask.shape[0], found = 0
     if out.shape[0] <= count:
         raise ValueError(f"expected room for {count + 1} rows, found {out.shape[0]}")
     if count:
         with nogil:
-            found = _places(&mask[0], count, 0, &out[0])
+            found = _mask_positions(&mask[0], count, 0, &out[0])
     return found
