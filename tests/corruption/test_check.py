@@ -241,23 +241,23 @@ FALSE = pa.array([False])
         pytest.param(other_rowsets_deltas, "damage", "the rowset has", id="REDO of another rowset"),
         pytest.param(
             lambda path: more_redo(path, (LIVENESS, [0, 0], [0, 1], pa.array([False, False]))),
-            "damage", "broken chain", id="a row dies twice",
+            "damage", "chain of changes is broken", id="a row dies twice",
         ),
         pytest.param(
             lambda path: more_redo(path, (LIVENESS, [0], [0], pa.array([True]))),
-            "damage", "broken chain", id="a living row is born",
+            "damage", "chain of changes is broken", id="a living row is born",
         ),
         pytest.param(
             lambda path: more_redo(path, (LIVENESS, [0], [0], FALSE), (11, [0], [5], pa.array([7]))),
-            "damage", "after it was deleted", id="a dead row is changed",
+            "damage", "after the row was deleted", id="a dead row is changed",
         ),
         pytest.param(
             lambda path: more_undo(path, was_alive=False, late=False),
-            "damage", "is born at .* broken chain", id="a row was born twice",
+            "damage", "is inserted at .* chain of changes is broken", id="a row was born twice",
         ),
         pytest.param(
             lambda path: more_undo(path, was_alive=True, late=True),
-            "damage", "is deleted at .* broken chain", id="a death is undone of a row that lives",
+            "damage", "is deleted at .* chain of changes is broken", id="a death is undone of a row that lives",
         ),
     ],
 )  # fmt: skip
@@ -269,7 +269,7 @@ def test_logical_damage_is_found(
     problems = nyala.check(store).problems
     assert kind in {problem.kind for problem in problems}, problems
     assert any(re.search(words, problem.message) for problem in problems), problems
-    monkeypatch.setattr(memory, "WINDOW_ROWS", 3)
+    monkeypatch.setattr(memory, "_RANGE_ROWS_MAX", 3)
     assert nyala.check(store).problems == problems
 
 

@@ -76,7 +76,7 @@ BOUND_BYTES = 16_000_000
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """An eighth of the window, and hardly a cache: what both may take is a part of the rowset, as of one of 4 million
     rows."""
-    monkeypatch.setattr(memory, "WINDOW_ROWS", 1 << 14)
+    monkeypatch.setattr(memory, "_RANGE_ROWS_MAX", 1 << 14)
     monkeypatch.setattr(check, "_CACHE_BYTES", 1 << 21)
 
 

@@ -180,7 +180,7 @@ _TINY: Sequence[tuple[ModuleType, str, int]] = (
     (read_path, "WINDOW_ROWS", 4),
     (read_path, "GAP_ROWS", 1),
     (read_path, "_INLINE_ROWS", 2),
-    (memory, "WINDOW_ROWS", 4),
+    (memory, "_RANGE_ROWS_MAX", 4),
     (bootstrap, "GATHER_ROWS", 3),
     (bootstrap, "GATHER_BYTES", 200),
     (skipping, "_DEFAULT_ROWS_LOG2", 1),

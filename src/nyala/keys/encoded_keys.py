@@ -166,9 +166,11 @@ class EncodedKeys(abc.ABC):
         """Bytes of each key's canonical form."""
 
     @abc.abstractmethod
-    def words(self, behind: int, width: int) -> npt.NDArray[np.uint64]:
-        """Of each key the `width` bytes, at most 8, that `behind` bytes follow, as a big-endian integer: a column of
-        `KeyCodec.fixed_tail`. Not to be changed."""
+    def integers(self, suffix_bytes: int, width: int) -> npt.NDArray[np.uint64]:
+        """Return `width` bytes (at most 8) of each key as a big-endian integer; `suffix_bytes` bytes follow them.
+
+        So the result has the values of one column of `KeyCodec.fixed_tail`. It must not be changed.
+        """
 
     @abc.abstractmethod
     def hash64(self) -> npt.NDArray[np.uint64]:
@@ -347,14 +349,14 @@ class NumpyKeys(EncodedKeys):
     def sizes(self) -> Indexes:
         return np.full(len(self), self.width, dtype=np.int64)
 
-    def words(self, behind: int, width: int) -> npt.NDArray[np.uint64]:
+    def integers(self, suffix_bytes: int, width: int) -> npt.NDArray[np.uint64]:
         if self.layout == "int":
-            words = self.data >> np.uint64(8 * behind) if behind else self.data
-            return words & _ones(width) if behind + width < self.width else words
-        if behind + width <= TAIL_WIDTH and (self._tails is not None or width == TAIL_WIDTH):
-            words = self.tails >> np.uint64(8 * behind) if behind else self.tails
-            return words if width == TAIL_WIDTH else words & _ones(width)
-        end = self.width - behind
+            numbers = self.data >> np.uint64(8 * suffix_bytes) if suffix_bytes else self.data
+            return numbers & _ones(width) if suffix_bytes + width < self.width else numbers
+        if suffix_bytes + width <= TAIL_WIDTH and (self._tails is not None or width == TAIL_WIDTH):
+            numbers = self.tails >> np.uint64(8 * suffix_bytes) if suffix_bytes else self.tails
+            return numbers if width == TAIL_WIDTH else numbers & _ones(width)
+        end = self.width - suffix_bytes
         return _as_words(self._matrix()[:, end - width : end])
 
     def hash64(self) -> npt.NDArray[np.uint64]:
@@ -443,12 +445,12 @@ class BinaryKeys(EncodedKeys):
     def sizes(self) -> Indexes:
         return np.diff(binary_view(self.data)[0])
 
-    def words(self, behind: int, width: int) -> npt.NDArray[np.uint64]:
+    def integers(self, suffix_bytes: int, width: int) -> npt.NDArray[np.uint64]:
         offsets, data = binary_view(self.data)
-        if len(data) < behind + width:
+        if len(data) < suffix_bytes + width:
             return np.zeros(len(self), np.uint64)
         # A key shorter than its columns is damaged: of it any bytes do.
-        starts = np.maximum(offsets[1:] - (behind + width), 0)
+        starts = np.maximum(offsets[1:] - (suffix_bytes + width), 0)
         return _as_words(data[starts[:, None] + np.arange(width)])
 
     def hash64(self) -> npt.NDArray[np.uint64]:

@@ -1,12 +1,17 @@
-"""What happened to a rowset on disk before and since its base was written: its UNDO, REDO and memory, column by column.
+"""The changes of a DiskRowSet by column: its UNDO and REDO files and its DeltaMemStores.
 
-Which runs a snapshot applies to some rows, in which order, and how much of them the block cache should hold:
+This module decides which runs a snapshot applies to some rows, in which order, and how much of them
+the block cache keeps:
 
-    small   the runs of all files of a kind take a small part of the cache: whole and kept, those of the present merged
-    large   of each stretch of a scan the blocks that hold its rows; look-ups have the whole run, for they come back
-    text    of a column with much text in these files only the blocks that hold the rows of a window or of a look-up
+    small   all files of a kind take a small share of the cache: runs are read whole and cached; the
+            REDO runs that apply to the present are merged
+    large   a scan reads the blocks of a range of rows; a look-up reads the whole run, because
+            look-ups repeat
+    text    for a column with much text in these files, only the blocks of the rows of a window or
+            look-up are read
 
-Immutable but for the newest DeltaMemStore, which grows at its end (X2 of `version`). Any thread may read.
+Immutable except for the newest DeltaMemStore, which grows at its end (X2 of `version`). Any thread
+may read.
 """
 
 from __future__ import annotations
@@ -29,53 +34,57 @@ from nyala.lazy_values import LazyValues, lazy_value
 
 __all__ = ["Changes"]
 
-# Of the block cache, for the runs of all REDO of a rowset, or all its UNDO. There are many rowsets, and beside the runs
-# the blocks, and what scans remember of the two laid over one another.
+# The share of the block cache for all REDO runs of one rowset, and for all its UNDO runs. The cache
+# holds many rowsets, and also blocks and the patches of scans.
 _RUNS_SHARE: Final = 1 / 64
-# Of the block cache, for the REDO that a scan has in memory at once while it lays the runs over one another; and the
-# fewest rows of which it reads the REDO at once: a window of a scan.
-_STRETCH_SHARE: Final = 1 / 16
-_STRETCH_ROWS_MIN: Final = 1 << 17
+# The share of the block cache for the REDO that a scan reads at once to compute a patch, and the
+# fewest rows whose REDO it reads at once: a window of a scan.
+_REDO_RANGE_SHARE: Final = 1 / 16
+_REDO_RANGE_ROWS_MIN: Final = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
 class Changes(LazyValues):
-    """The stores of one version of a rowset, in the order of `RowSetVersion`'s fields of these names."""
+    """The delta stores of one version of a rowset, in the order of the fields of `RowSetVersion`."""
 
     undo: tuple[DeltaFile, ...]
     redo: tuple[DeltaFile, ...]
     frozen: tuple[DeltaMemStore, ...]
     deltas: DeltaMemStore
     memo: Memo
-    _touched_before: frozenset[int] = field(init=False)
-    """The columns of which stores have a change that take no changes any more."""
+    _changed_before: frozenset[int] = field(init=False)
+    """The columns that have a change in any store but `deltas`.
+
+    These stores take no more changes.
+    """
 
     def __post_init__(self) -> None:
-        of_files = (file.column_ids for file in (*self.undo, *self.redo))
-        touched = frozenset().union(*of_files, *(store.column_ids for store in self.frozen))
-        object.__setattr__(self, "_touched_before", touched)
+        in_files = (file.column_ids for file in (*self.undo, *self.redo))
+        changed = frozenset().union(*in_files, *(store.column_ids for store in self.frozen))
+        object.__setattr__(self, "_changed_before", changed)
 
     @property
     def memory(self) -> tuple[DeltaMemStore, ...]:
-        """What is not in files, oldest first."""
+        """The stores that are not in files, oldest first."""
         return (*self.frozen, self.deltas)
 
-    def touch(self, column_id: int, snapshot: int) -> bool:
+    def has_changes(self, column_id: int, snapshot: int) -> bool:
         """Whether any store holds a change of the column that `snapshot` applies. Opens no file.
 
-        Of a column that was updated once, UNDO stays for as long as the past does, and concerns nobody who reads now.
+        UNDO of old updates remains in files as long as the history, but snapshots of the present do
+        not apply it.
         """
-        if column_id not in self.touched:
+        if column_id not in self.changed_columns:
             return False
         return any(
             file.relevant(snapshot) for file in (*self.undo, *self.redo) if column_id in file.column_ids
         ) or any(run.relevant(snapshot) for store in self.memory for run in store.levels(column_id))
 
     @property
-    def touched(self) -> frozenset[int]:
-        """The columns of which any store has a change, whenever it was. Opens no file."""
+    def changed_columns(self) -> frozenset[int]:
+        """The columns with a change in any store, at any time. Opens no file."""
         memory = self.deltas.column_ids
-        return self._touched_before | memory if memory else self._touched_before
+        return self._changed_before | memory if memory else self._changed_before
 
     def runs(
         self,
@@ -85,9 +94,11 @@ class Changes(LazyValues):
         lower: int = 0,
         upper: int | None = None,
     ) -> tuple[list[DeltaRun], list[DeltaRun]]:
-        """(UNDO, REDO) of the column that `snapshot` may apply, in the order of application.
+        """Return (UNDO, REDO) runs of the column that `snapshot` may apply, in the order of
+        application.
 
-        Of the rows [lower, upper) at least. Without them everything, and kept: look-ups come back for other rows.
+        With bounds, the runs cover at least the rows [lower, upper). Without `upper` they cover all
+        rows, and are cached, because look-ups of other rows follow.
         """
         undo, redo = self.runs_of_files(column_id, snapshot, stats, lower, upper)
         for store in self.memory if self.frozen else (self.deltas,):
@@ -103,17 +114,18 @@ class Changes(LazyValues):
         lower: int = 0,
         upper: int | None = None,
     ) -> tuple[list[DeltaRun], list[DeltaRun]]:
-        """`runs` without what is in memory, which is newer than all of it (D4)."""
+        """Return `runs` without the changes in memory, which are newer than those in files (D4)."""
         rows = None if upper is None else (lower, upper)
         undo = list(self._relevant(self.undo, column_id, snapshot, stats, rows)) if self.undo else []
-        if len(undo) > 1:  # newest first, which their files as a whole need not be (X2)
+        if len(undo) > 1:  # newest first; the files themselves may overlap in time (X2)
             undo.sort(key=lambda run: -run.timestamp_min)
         return undo, self._redo_runs(column_id, snapshot, stats, rows) if self.redo else []
 
     def cells(self, rowid: int, column_ids: Set[int], snapshot: int) -> dict[int, Cell]:
-        """What memory says of one row at `snapshot`: the value of each of these columns of which a record applies.
+        """Return the changed values in memory of one row at `snapshot`, by column, for these
+        columns.
 
-        It has the last word: all of it is newer than what files say (D4).
+        They override all changes in files, because all changes in memory are newer (D4).
         """
         found: dict[int, Cell] = {}
         for store in reversed(self.memory):
@@ -124,8 +136,11 @@ class Changes(LazyValues):
     def newest(
         self, column_id: int, snapshot: int, stats: ReadStats | None, lower: int, upper: int
     ) -> list[tuple[Rowids, pa.Array]]:
-        """What REDO says of the column's rows [lower, upper), oldest first, to a snapshot for which `all_apply`: each
-        (rowids, values), of a decimal of either width. Keeps nothing of it.
+        """Return the REDO of the column's rows [lower, upper), oldest first, as (rowids, values) of
+        each store.
+
+        Only for a snapshot for which `all_apply`. Decimals may be narrow or wide. The runs are not
+        cached.
         """
         of_files = (file.newest(column_id, lower, upper, stats) for file in self.redo)
         runs = (run for store in self.memory for run in store.levels(column_id))
@@ -141,7 +156,9 @@ class Changes(LazyValues):
         stats: ReadStats | None,
         rows: tuple[int, int] | None,
     ) -> list[DeltaRun]:
-        """The REDO of the column in files; of the present in one run, however many small files there are."""
+        """Return the REDO runs of the column in files; for the present, merged into one run if they
+        are small.
+        """
         runs = list(self._relevant(self.redo, column_id, snapshot, stats, rows))
         whole = rows is None or (self._keeps_redo and not self.has_much_text(column_id, snapshot))
         if len(runs) > 1 and whole and self._all_applied(self.redo, column_id, snapshot):
@@ -169,23 +186,27 @@ class Changes(LazyValues):
                     yield run
 
     def keeps_runs(self, file: DeltaFile, column_id: int, snapshot: int | None = None) -> bool:
-        """Whether a scan should read the whole run of this column of the file, and keep it.
+        """Whether a scan should read and cache the whole run of this column of the file.
 
-        It should where all files of this kind together take a small part of the cache. Whole changes of half a table
-        would evict everything else, and would be evicted in turn.
+        It should if all files of the kind together take a small share of the cache. Whole runs of a
+        table that is half changed would evict everything else and then each other.
         """
         small = self._keeps_redo if file.kind == "redo" else self._keeps_undo
         return small and not self.has_much_text(column_id, snapshot)
 
     def text_row_bytes(self, column_id: int, snapshot: int | None = None) -> float:
-        """Bytes of text that each row has in records of the column, if every file has one average record for it.
+        """Return the bytes of text per row in changes of the column, if each file had one average
+        record per row.
 
-        snapshot: only of the files that it may apply. Opens these files, unless they have few records.
+        snapshot: only files that it may apply. Opens these files, except those with few records.
         """
         return sum(file.value_bytes(column_id) for file in self._applied(snapshot))
 
     def has_much_text(self, column_id: int, snapshot: int | None = None) -> bool:
-        """Whether records of the column have more text than is read at once. Arguments and cost: `text_row_bytes`."""
+        """Whether changes of the column have more text than is read at once.
+
+        See `text_row_bytes`.
+        """
         sizes = (file.record_count * file.value_bytes(column_id) for file in self._applied(snapshot))
         return sum(sizes) > LITTLE_TEXT_BYTES
 
@@ -203,7 +224,7 @@ class Changes(LazyValues):
 
     @staticmethod
     def _all_applied(stores: Sequence[DeltaFile | DeltaMemStore], column_id: int, snapshot: int) -> bool:
-        """Whether no REDO of these that has the column is newer than the snapshot."""
+        """Whether no REDO of the column in these stores is newer than the snapshot."""
         return all(
             (store.timestamp_max or 0) <= snapshot for store in stores if column_id in store.column_ids
         )
@@ -212,30 +233,34 @@ class Changes(LazyValues):
     def _redo_ids(self) -> tuple[int, ...]:
         return tuple(file.serial for file in self.redo)
 
-    def stretch(
+    def redo_range(
         self, column_id: int, snapshot: int, lower: int, upper: int, row_count: int
     ) -> tuple[int, int]:
-        """The rows [begin, end) of a rowset of `row_count` whose REDO a scan of [lower, upper) reads at once.
+        """Return the rows [begin, end) whose REDO a scan of [lower, upper) reads at once.
 
-        As many as have a small part of the cache's worth of records, were they spread evenly; cut at powers of two, so
-        that neighbours get the same. Where the column has much text in REDO, no more rows than the scan asks for.
+        If records were spread evenly, their size would be a small share of the cache. The bounds
+        are multiples of a power of two, so neighbouring windows get the same range. For a column
+        with much text in REDO, the range is [lower, upper).
         """
         if self.has_much_text(column_id, snapshot):
             return lower, upper
-        rows_max = int(self._stretch_bytes_max * row_count) // max(1, self._redo_bytes)
-        log2 = max(_STRETCH_ROWS_MIN.bit_length(), rows_max.bit_length()) - 1
+        rows_max = int(self._redo_range_bytes_max * row_count) // max(1, self._redo_bytes)
+        log2 = max(_REDO_RANGE_ROWS_MIN.bit_length(), rows_max.bit_length()) - 1
         return lower >> log2 << log2, min(((upper - 1 >> log2) + 1) << log2, row_count)
 
     @lazy_value
-    def _stretch_bytes_max(self) -> float:
-        return _STRETCH_SHARE * min((file.cache_bytes for file in self.redo), default=0)
+    def _redo_range_bytes_max(self) -> float:
+        return _REDO_RANGE_SHARE * min((file.cache_bytes for file in self.redo), default=0)
 
     @lazy_value
     def _redo_bytes(self) -> int:
         return sum(file.run_bytes for file in self.redo)
 
     def all_apply(self, column_id: int, snapshot: int) -> bool:
-        """Whether the column has REDO, all of which the snapshot applies, and no UNDO that it does. Opens no file."""
+        """Whether the snapshot applies all REDO of the column (at least one) and no UNDO.
+
+        Opens no file.
+        """
         memory = [store for store in self.memory if column_id in store.column_ids]
         return (
             (bool(memory) or column_id in self._redo_columns)
@@ -244,9 +269,11 @@ class Changes(LazyValues):
         )
 
     def state_of_files(self, column_id: int, snapshot: int) -> Hashable | None:
-        """`state` where what `snapshot` applies of the column is all of the REDO in files and nothing else; else None.
+        """Return `state` if `snapshot` applies exactly the REDO in files and nothing else of the
+        column; else None.
 
-        What is appended to memory in between is newer than the snapshot. Opens no file.
+        A later change in memory is newer than the snapshot, so the state remains valid. Opens no
+        file.
         """
         if column_id not in self._redo_columns or self._newest_since[column_id] > snapshot:
             return None
@@ -260,7 +287,7 @@ class Changes(LazyValues):
 
     @lazy_value
     def _newest_since(self) -> dict[int, int]:
-        """Of each column that files have: from which snapshot on all of their REDO applies, and none of their UNDO."""
+        """The first snapshot, by column, that applies all REDO in files and no UNDO."""
         since: dict[int, int] = {}
         for file in (*self.undo, *self.redo):
             for column_id in file.column_ids:
@@ -272,12 +299,14 @@ class Changes(LazyValues):
         return (self._redo_ids,)
 
     def state(self, column_id: int) -> Hashable:
-        """Names the REDO that there is of the column, in files and memory; another state has another name."""
+        """Return a name of all REDO of the column, in files and memory; it is different after each
+        change.
+        """
         stores = [store for store in self.memory if column_id in store.column_ids]
         return (*self._state_of_files, *((store.serial, store.record_count) for store in stores))
 
     def check_order(self, rowset_id: int) -> None:
-        """X2 of the REDO files, as far as their entries tell. Raises: CorruptionError."""
+        """Check X2 for the REDO files by their catalogue entries. Raises CorruptionError."""
         for kind, files in (("undo", self.undo), ("redo", self.redo)):
             strange = next((file for file in files if file.kind != kind), None)
             if strange is not None:
@@ -292,7 +321,9 @@ class Changes(LazyValues):
 
 
 def _with_size(run: DeltaRun) -> tuple[DeltaRun, int]:
-    """The run, and its bytes with those of `latest`, which it makes of itself when first asked."""
+    """Return the run and its bytes, including those of `latest`, which the run computes at first
+    use.
+    """
     return run, 2 * run.nbytes
 
 

@@ -1,20 +1,21 @@
-"""Everything that must hold of one DiskRowSet, looked at: its files, and what they say of one another.
+"""Checks everything that must hold for one DiskRowSet: its files, and their consistency with each
+other.
 
-    files     every block, footer and CRC; counts, zone maps, value indexes                    `CFileReader.check`
-    keys      ascend; each is in the bloom filter and under the value index; bounds are those of the catalogue;
-              the encoded key is that of the key columns
-    deltas    in order; of rows that there are; within the timestamps and counts that the catalogue names; for each
-              column one store after the other (X2); none newer than `deltas_durable` (R2)
-    lives     LIVENESS alternates: nobody dies twice, or is born while he lives; who is dead on disk is changed no
-              more (R5)
+    files     every block, footer and CRC; counts, zone maps, key indexes (`CFileReader.check`)
+    keys      ascend; each is in the bloom filter and the key index; the bounds are those of the
+              catalogue; encoded keys match the key columns
+    deltas    are in order; refer to existing rows; match the timestamps and counts of the
+              catalogue; the stores of each column follow one another in time (X2); none is newer
+              than `deltas_durable` (R2)
+    lives     LIVENESS alternates: a dead row is not deleted and a live row is not inserted; a row
+              that is dead on disk has no later changes (R5)
 
-A finding is *derived* when the rows themselves are whole and only what was calculated from them is wrong: a zone map, a
-bloom filter, an index, bounds. Then the rowset can be written anew from its own rows (`tablet.repair`).
+A finding is *derived* if the rows are intact and only derived data is wrong: a zone map, a bloom
+filter, an index, bounds. Then `tablet.repair` can rewrite the rowset from its own rows.
 
-All of it a window of rows or records at a time (`cfile.memory.row_ranges`): a check of a rowset of any size takes the
-memory of one window, its bloom filter and the footers.
-
-Left out: what takes several rowsets to see (a key that lives twice), and the table's partitions: `tablet.check`.
+Rows and records are read in windows (`cfile.memory.row_ranges`), so checking a rowset of any size
+takes the memory of one window, its bloom filter and the footers. `tablet.check` checks what
+concerns several rowsets (a key that is alive twice) and the partitions.
 Source: docs/design/rules.md, R2, R4 and R5; docs/reliability.md.
 """
 
@@ -39,23 +40,26 @@ from nyala.rowset.mem_rowset import MemRowSet
 if TYPE_CHECKING:
     from nyala.rowset.disk_rowset import DiskRowSet
 
-__all__ = ["Finding", "Lives", "findings", "first_of", "lives_of"]
+__all__ = ["Finding", "Lives", "findings", "lives_of", "raise_first"]
 
 Bools = npt.NDArray[np.bool_]
 _FileBounds: TypeAlias = dict[tuple[int, int], RunBounds]
-"""Of each column that a delta file has records of, by the file's number (`DeltaFile.serial`) and the column's."""
+"""Bounds of a column's records in a delta file, by (`DeltaFile.serial`, column id)."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that does not hold. `derived`: the rows are whole, see the module. `surplus`: all that was written is,
-    and there is more. `keyless`: of the rows nothing can be found by its key."""
+    """One problem of a rowset.
+
+    `derived`: see the module. `trailing`: only extra bytes follow an intact file. `keyless`: rows
+    cannot be found by key.
+    """
 
     error: CorruptionError | StorageError
     derived: bool = False
 
     @property
-    def surplus(self) -> bool:
+    def trailing(self) -> bool:
         return isinstance(self.error, TrailingBytesError)
 
     @property
@@ -64,33 +68,36 @@ class Finding:
 
 
 def findings(rowset: DiskRowSet, history_start: int = MAX_TIMESTAMP) -> Iterator[Finding]:
-    """What does not hold of the rowset, files first: what rests on a damaged file is not looked at.
+    """Yield the problems of a rowset, files first. Checks that depend on a damaged file are
+    skipped.
 
-    history_start: what its table's history begins with; what came before may be gone in part, and is not looked at.
-                   By itself only what is coming (REDO) is.
-    Raises: AssertionError for what is wrong in memory: our own mistake.
-    Cost: reads and decodes all its files, past the cache for blocks; a window of rows or records at a time in memory.
+    history_start: the beginning of the table's history. Older changes may be partly deleted and are
+    not checked. By default only REDO is checked.
+    Raises: AssertionError for inconsistent memory, which is a bug.
+    Cost: reads and decodes all files without filling the block cache, one window of rows or records
+    at a time.
     """
-    base = list(_of_base(rowset))
+    base = list(_check_base(rowset))
     yield from base
     bounds: _FileBounds = {}
     files = (*rowset.undo, *rowset.redo)
-    deltas = [finding for file in files for finding in _of_delta_file(rowset, file, bounds)]
+    deltas = [finding for file in files for finding in _check_delta_file(rowset, file, bounds)]
     yield from deltas
-    if all(finding.derived or finding.surplus for finding in base):
+    if all(finding.derived or finding.trailing for finding in base):
         if not any(finding.keyless for finding in base):
-            # Of the bloom filter the keys' own check says what that of the file said.
-            told = {(str(finding.error), finding.derived, finding.keyless) for finding in base}
-            for finding in _of_keys(rowset):
-                if (str(finding.error), finding.derived, finding.keyless) not in told:
+            # The check of the keys repeats a finding about the bloom filter of the base file.
+            reported = {(str(finding.error), finding.derived, finding.keyless) for finding in base}
+            for finding in _check_keys(rowset):
+                if (str(finding.error), finding.derived, finding.keyless) not in reported:
                     yield finding
-        if all(finding.surplus for finding in deltas):
-            yield from _of_deltas(rowset, bounds)
-            yield from _of_lives(rowset, history_start)
+        if all(finding.trailing for finding in deltas):
+            yield from _check_order(rowset, bounds)
+            yield from _check_lives(rowset, history_start)
     _assert_memory(rowset)
 
 
-# ── files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── files
+# ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _caught(check: Callable[[], object]) -> Iterator[Finding]:
@@ -102,7 +109,7 @@ def _caught(check: Callable[[], object]) -> Iterator[Finding]:
         yield Finding(error)
 
 
-def _of_base(rowset: DiskRowSet) -> Iterator[Finding]:
+def _check_base(rowset: DiskRowSet) -> Iterator[Finding]:
     yield from _caught(lambda: rowset.changes.check_order(rowset.id))
     yield from _caught(rowset.reader.check)
     for part in rowset.parts:
@@ -116,8 +123,8 @@ def _of_base(rowset: DiskRowSet) -> Iterator[Finding]:
         yield from _caught(lambda column_id=column_id: rowset.base_column(column_id))  # type: ignore[misc]
 
 
-def _of_delta_file(rowset: DiskRowSet, file: DeltaFile, bounds: _FileBounds) -> Iterator[Finding]:
-    """Puts the bounds of its columns into `bounds`."""
+def _check_delta_file(rowset: DiskRowSet, file: DeltaFile, bounds: _FileBounds) -> Iterator[Finding]:
+    """Check one delta file, and add the bounds of its columns to `bounds`."""
     damaged = list(_caught(file.reader.check))
     yield from damaged
     runs: dict[int, RunBounds] = {}
@@ -129,8 +136,8 @@ def _of_delta_file(rowset: DiskRowSet, file: DeltaFile, bounds: _FileBounds) -> 
                 runs[column_id] = bounds[file.serial, column_id] = run
 
     unread = list(_caught(read))
-    told = {(type(one.error), str(one.error)) for one in damaged}  # the reading meets the same block again
-    yield from (one for one in unread if (type(one.error), str(one.error)) not in told)
+    reported = {(type(one.error), str(one.error)) for one in damaged}  # reading finds the same damage again
+    yield from (one for one in unread if (type(one.error), str(one.error)) not in reported)
     if unread:
         return
     path = file.reader.path
@@ -138,12 +145,13 @@ def _of_delta_file(rowset: DiskRowSet, file: DeltaFile, bounds: _FileBounds) -> 
         if run.rowid_max >= rowset.row_count:
             yield Finding(
                 CorruptionError(
-                    f"a change of row {run.rowid_max} of column {column_id}, the rowset has {rowset.row_count}",
+                    f"found a change of row {run.rowid_max} in column {column_id}, but the rowset has only "
+                    f"{rowset.row_count} rows",
                     path,
                 )
             )
     if not runs:
-        yield Finding(CorruptionError("a delta file without records (F3)", path))
+        yield Finding(CorruptionError("expected records in the delta file, found none (F3)", path))
         return
     named = file.timestamp_min, file.timestamp_max
     found = min(run.timestamp_min for run in runs.values()), max(run.timestamp_max for run in runs.values())
@@ -158,17 +166,18 @@ def _of_delta_file(rowset: DiskRowSet, file: DeltaFile, bounds: _FileBounds) -> 
     if file.timestamp_max > rowset.meta.deltas_durable:
         yield Finding(
             CorruptionError(
-                f"changes up to {file.timestamp_max}, but rowset {rowset.id} is said to be on disk up to "
-                f"{rowset.meta.deltas_durable} (R2)",
+                f"found changes up to timestamp {file.timestamp_max}, but the catalogue says that changes of rowset "
+                f"{rowset.id} are on disk up to {rowset.meta.deltas_durable} (R2)",
                 path,
             )
         )
 
 
-# ── keys ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── keys
+# ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _of_keys(rowset: DiskRowSet) -> Iterator[Finding]:
+def _check_keys(rowset: DiskRowSet) -> Iterator[Finding]:
     unread = list(_caught(rowset.keys.check))
     yield from unread
     if any(not finding.derived or finding.keyless for finding in unread):
@@ -185,17 +194,18 @@ def _of_keys(rowset: DiskRowSet) -> Iterator[Finding]:
         )
 
 
-# ── deltas ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── deltas
+# ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _in_memory(rowset: DiskRowSet, column_id: int) -> list[DeltaRun]:
-    """REDO of the column that is in no file, oldest first."""
+    """Return the REDO of the column in memory, oldest first."""
     stores = (*rowset.frozen, rowset.deltas)
     return [run for store in stores for run in store.levels(column_id) if len(run)]
 
 
-def _of_deltas(rowset: DiskRowSet, bounds: _FileBounds) -> Iterator[Finding]:
-    """X2: for each column, one store after the other in time."""
+def _check_order(rowset: DiskRowSet, bounds: _FileBounds) -> Iterator[Finding]:
+    """Check X2: for each column, the stores follow one another in time."""
     for column_id in sorted({number for file in (*rowset.undo, *rowset.redo) for number in file.column_ids}):
         reached = -1
         undo, redo = (
@@ -211,8 +221,8 @@ def _of_deltas(rowset: DiskRowSet, bounds: _FileBounds) -> Iterator[Finding]:
             if timestamp_min < reached:
                 yield Finding(
                     CorruptionError(
-                        f"changes of column {column_id} from {timestamp_min} on in one delta store of rowset "
-                        f"{rowset.id}, and up to {reached} in an older one (X2)",
+                        f"found changes of column {column_id} from timestamp {timestamp_min} on in a delta store of "
+                        f"rowset {rowset.id}, but an older store has changes up to {reached} (X2)",
                         rowset.reader.path,
                     )
                 )
@@ -228,15 +238,17 @@ def _assert_memory(rowset: DiskRowSet) -> None:
             last = store.timestamp_max or last
 
 
-# ── lives ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── lives
+# ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
 class Lives:
-    """When rows of a rowset came and went, those from `lower` on: events by (rowid, timestamp), ascending.
+    """Births and deaths of rows from `lower` on: events sorted by (rowid, timestamp).
 
-    born[i]: whether event i is a birth (else a death). first[r]: whether row lower + r was there before its first
-    event. UNDO of before the history's beginning is left out: some of it may be gone, so the rest leads nowhere.
+    born[i]: whether event i is a birth (else a death). first[r]: whether row lower + r was alive
+    before its first event. UNDO older than the history is not included, because some of it may be
+    deleted already.
     """
 
     lower: int
@@ -246,7 +258,9 @@ class Lives:
     first: Bools
 
     def of(self, rowids: Rowids) -> tuple[npt.NDArray[np.int64], Timestamps, Bools, Bools]:
-        """The events of these rows: (index into `rowids`, timestamp, born) of each, and `first` of each row."""
+        """Return (index into `rowids`, timestamp, born) of each event of these rows, and `first` of
+        each row.
+        """
         begin = np.searchsorted(self.rowids, rowids, side="left")
         count = np.searchsorted(self.rowids, rowids, side="right") - begin
         owner = np.repeat(np.arange(len(rowids)), count)
@@ -255,9 +269,10 @@ class Lives:
 
 
 def lives_of(rowset: DiskRowSet | MemRowSet, history_start: int, lower: int, upper: int) -> Lives:
-    """Of the rows [lower, upper) at least; right for every moment from `history_start` on.
+    """Return the lives of at least the rows [lower, upper), valid for every moment from
+    `history_start` on.
 
-    Cost: LIVENESS of these rows, base and changes; of a MemRowSet that of all.
+    Cost: reads LIVENESS of these rows, base and changes; for a MemRowSet that of all rows.
     """
     if isinstance(rowset, MemRowSet):
         count = rowset.row_count
@@ -280,7 +295,9 @@ _NOTHING: Final = np.empty(0, np.int64)
 
 
 def _disk_lives(rowset: DiskRowSet, history_start: int, lower: int, upper: int) -> tuple[Lives, Bools, Bools]:
-    """The lives of the rows [lower, upper), their base, and which of the events come from UNDO."""
+    """Return the lives of the rows [lower, upper), their base LIVENESS, and which events come from
+    UNDO.
+    """
     undo, redo = (
         [run for file in files if (run := file.window(LIVENESS, lower, upper)) is not None and len(run)]
         for files in (rowset.undo, rowset.redo)
@@ -293,18 +310,19 @@ def _disk_lives(rowset: DiskRowSet, history_start: int, lower: int, upper: int) 
     parts = [run for run in (past, coming) if run is not None]
     rowids = np.concatenate([_NOTHING, *(run.rowids for run in parts)])
     times = np.concatenate([_NOTHING, *(run.timestamps for run in parts)])
-    # UNDO says what was before its moment, and so what came with it is the other; REDO says what came.
+    # UNDO has the value before its timestamp, so the event is the opposite. REDO has the value
+    # after it.
     born = np.concatenate(
         [np.empty(0, np.bool_), *(~_values(run) if run.kind == "undo" else _values(run) for run in parts)]
     )
-    of_undo = np.zeros(len(rowids), np.bool_)
-    of_undo[: 0 if past is None else len(past)] = True
+    from_undo = np.zeros(len(rowids), np.bool_)
+    from_undo[: 0 if past is None else len(past)] = True
     order = np.lexsort((times, rowids))
-    rowids, times, born, of_undo = rowids[order], times[order], born[order], of_undo[order]
+    rowids, times, born, from_undo = rowids[order], times[order], born[order], from_undo[order]
     first = base.copy()
     starts = np.flatnonzero(np.diff(rowids, prepend=-1))
     first[rowids[starts]] = ~born[starts]
-    return Lives(lower, rowids + lower, times, born, first), base, of_undo
+    return Lives(lower, rowids + lower, times, born, first), base, from_undo
 
 
 def _base_liveness(rowset: DiskRowSet, lower: int, upper: int) -> Bools:
@@ -320,38 +338,41 @@ def _values(run: DeltaRun) -> Bools:
     return values.astype(np.bool_)
 
 
-def _of_lives(rowset: DiskRowSet, history_start: int) -> Iterator[Finding]:
-    chain: Finding | None = None  # of the first row with a broken one
+def _check_lives(rowset: DiskRowSet, history_start: int) -> Iterator[Finding]:
+    chain: Finding | None = None  # for the first row with a broken chain of events
     late: dict[tuple[int, int], int] = {}  # by (column, store): the first row that is changed after its death
     for lower, upper in row_ranges(rowset.row_count):
-        lives, base, of_undo = _disk_lives(rowset, history_start, lower, upper)
-        chain = chain or _broken_chain(rowset, lives, base, of_undo)
-        deaths = ~of_undo & ~lives.born
+        lives, base, from_undo = _disk_lives(rowset, history_start, lower, upper)
+        chain = chain or _broken_chain(rowset, lives, base, from_undo)
+        deaths = ~from_undo & ~lives.born
         if deaths.any():
-            for place, row in _late_changes(rowset, lives.rowids[deaths], lives.timestamps[deaths]):
-                late.setdefault(place, row)
+            for column_store, row in _late_changes(rowset, lives.rowids[deaths], lives.timestamps[deaths]):
+                late.setdefault(column_store, row)
     if chain is not None:
         yield chain
     for (column_id, _), row in sorted(late.items()):
         yield Finding(
             CorruptionError(
-                f"row {row} of rowset {rowset.id} is changed (column {column_id}) after it was deleted (R5)",
+                f"found a change of row {row} of rowset {rowset.id} in column {column_id} after the row was deleted "
+                "(R5)",
                 rowset.reader.path,
             )
         )
 
 
-def _broken_chain(rowset: DiskRowSet, lives: Lives, base: Bools, of_undo: Bools) -> Finding | None:
-    """The first of these events that does not follow from the one before. base, of_undo: as of `_disk_lives`."""
+def _broken_chain(rowset: DiskRowSet, lives: Lives, base: Bools, from_undo: Bools) -> Finding | None:
+    """Return the first event that does not follow from the previous one. base, from_undo: see
+    `_disk_lives`.
+    """
     if not len(lives.rowids):
         return None
     same = lives.rowids[1:] == lives.rowids[:-1]
     twice = same & (lives.born[1:] == lives.born[:-1])
-    # What the newest UNDO leads to, and what the oldest REDO starts from, is the base.
+    # The base is the state after the newest UNDO and before the oldest REDO.
     ends = np.append(~same, True)
     starts = np.append(True, ~same)
-    next_is_redo = np.append(same & of_undo[:-1] & ~of_undo[1:], False) | (ends & of_undo)
-    after_undo = np.insert(same & of_undo[:-1] & ~of_undo[1:], 0, False) | (starts & ~of_undo)
+    next_is_redo = np.append(same & from_undo[:-1] & ~from_undo[1:], False) | (ends & from_undo)
+    after_undo = np.insert(same & from_undo[:-1] & ~from_undo[1:], 0, False) | (starts & ~from_undo)
     broken = np.zeros(len(lives.rowids), np.bool_)
     broken[1:] |= twice
     base_of_event = base[lives.rowids - lives.lower]
@@ -360,11 +381,11 @@ def _broken_chain(rowset: DiskRowSet, lives: Lives, base: Bools, of_undo: Bools)
     if not broken.any():
         return None
     at = int(np.argmax(broken))
-    word = "born" if lives.born[at] else "deleted"
+    event, state = ("inserted", "alive") if lives.born[at] else ("deleted", "dead")
     return Finding(
         CorruptionError(
-            f"row {lives.rowids[at]} of rowset {rowset.id} is {word} at {lives.timestamps[at]}, and was so "
-            "already: a broken chain of changes",
+            f"row {lives.rowids[at]} of rowset {rowset.id} is {event} at timestamp {lives.timestamps[at]}, but it was "
+            f"{state} before: the chain of changes is broken",
             rowset.reader.path,
         )
     )
@@ -373,8 +394,11 @@ def _broken_chain(rowset: DiskRowSet, lives: Lives, base: Bools, of_undo: Bools)
 def _late_changes(
     rowset: DiskRowSet, dead_rows: Rowids, died: Timestamps
 ) -> Iterator[tuple[tuple[int, int], int]]:
-    """((column, number of the store), row): for each column and store the first of these rows that is changed after it
-    died. The rows ascend; a row may stand several times, its first death first."""
+    """Yield ((column, number of the store), row): per column and store, the first row that is
+    changed after its death.
+
+    dead_rows: ascending; a row may repeat, with its first death first.
+    """
     lower, upper = int(dead_rows[0]), int(dead_rows[-1]) + 1
     for column_id in {number for file in rowset.redo for number in file.column_ids} - {LIVENESS}:
         redo = [file.moments(column_id, lower, upper) for file in rowset.redo]
@@ -386,7 +410,7 @@ def _late_changes(
                 yield (column_id, store), int(rowids[np.argmax(late)])
 
 
-def first_of(found: Iterator[Finding]) -> None:
-    """Raise the first finding's error, if there is one."""
+def raise_first(found: Iterator[Finding]) -> None:
+    """Raise the error of the first finding, if there is one."""
     for finding in found:
         raise finding.error

@@ -1,18 +1,20 @@
-"""The DiskRowSet: rows in key order in immutable base files, read as they were and are at a snapshot.
+"""The DiskRowSet: rows in key order in immutable base files, readable at any snapshot of the
+history.
 
     key, key range ──► find, rowid_range ──► rowids     through the key index
-    rowids, window ──► decode, filter, gather, row ──►  base column     with what the snapshot applies of UNDO and REDO
-                       liveness                                         laid over it: `changes`, `patches`
+    rowids, window ──► decode, filter, gather, row ──►  base column, patched with the UNDO and REDO
+                       liveness                         that the snapshot applies: `changes`, `patches`
 
-What files and stores it is made of, and how its next version is made: `version`.
+`version` describes its files and stores, and how the next version is created.
 
 Invariants
     X1  Rowids are ordinals of the base file, whose keys ascend strictly.
-    X3  Skipping obeys Z1: what the base's zone map excludes is skipped only where no change that the snapshot may
-        apply says otherwise.
+    X3  Skipping obeys Z1: rows that the base's zone map excludes are skipped only if no change that
+        the snapshot may apply can match.
 
-Threads: any thread may read; `deltas.append` by the holder of the commit lock.
-Source: Kudu tablet design, "Historical MVCC in DiskRowSets" to "Summary of delta file processing".
+Threads: any thread may read. Only the holder of the commit lock calls `deltas.append`.
+Source: Kudu tablet design, "Historical MVCC in DiskRowSets" to "Summary of delta file
+processing".
 """
 
 from __future__ import annotations
@@ -59,38 +61,50 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class DiskRowSet(RowSetVersion, LazyValues):
-    """One version of a rowset on disk, to be read (see the module). Compared by identity."""
+    """One version of a rowset on disk, with all read operations (see the module).
+
+    Compared by identity.
+    """
 
     # --- looking up -------------------------------------------------------------------------------
 
     def find(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Rowids:
-        """The rowid of each key, or -1. Keys ascend; a key may stand twice. Dead rows are found as well."""
+        """Return the rowid of each key, or -1.
+
+        Keys ascend and may repeat. Dead rows are found too.
+        """
         return self.keys.find(keys, stats)
 
     def live(self, rowids: Rowids) -> Bools:
-        """Whether each row is there in the applied state. Cost: as `gather_liveness`."""
+        """Return one bool per row: whether it is alive in the applied state.
+
+        Cost: as `gather_liveness`.
+        """
         return self.gather_liveness(MAX_TIMESTAMP, rowids)
 
     # --- reading (the same names as in MemRowSet) -------------------------------------------------
 
     def rowid_range(self, key_range: KeyRange, stats: ReadStats | None = None) -> tuple[int, int]:
-        """The rows [lower, upper) whose keys are in the range."""
+        """Return the rows [lower, upper) whose keys are in the range."""
         return self.keys.range(key_range, stats)
 
     def rowids_in(self, key_range: KeyRange, stats: ReadStats | None = None) -> slice:
-        """The same as a slice."""
+        """Return `rowid_range` as a slice."""
         return slice(*self.keys.range(key_range, stats))
 
     def order(self) -> Rowids:
-        """All rowids in the order of their keys: as they are (X1)."""
+        """Return all rowids in key order, which is their own order (X1)."""
         return np.arange(self.row_count)
 
     def keys_of(self, rowids: Rowids, stats: ReadStats | None = None) -> EncodedKeys:
-        """The keys of these rows, in their order. Raises: CorruptionError for a row of a change that there is not."""
+        """Return the keys of these rows, in their order.
+
+        Raises CorruptionError for a rowid beyond the rowset.
+        """
         if len(rowids) and (greatest := int(rowids.max())) >= self.row_count:
             raise CorruptionError(
-                f"expected changes of the rowset's {self.row_count} rows, found one of row {greatest}: a file of "
-                "changes belongs to another rowset",
+                f"expected changes of the rowset's {self.row_count} rows, found a change of row {greatest}: the "
+                "delta file belongs to another rowset",
                 self.reader.path,
             )
         return self.keys.gather(rowids, stats)
@@ -98,7 +112,9 @@ class DiskRowSet(RowSetVersion, LazyValues):
     def liveness(
         self, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
     ) -> Bools | None:
-        """Whether each of the rows [lower, upper) is there at `snapshot`; None when all are."""
+        """Return one bool per row of [lower, upper): whether it is alive at `snapshot`; None if all
+        are.
+        """
         base = self.base_column(LIVENESS)
         alive: Bools | None = None
         if base is not None:
@@ -113,9 +129,10 @@ class DiskRowSet(RowSetVersion, LazyValues):
         return None if alive is None or alive.all() else alive
 
     def gather_liveness(self, snapshot: int, rowids: Rowids, stats: RowSetStats | None = None) -> Bools:
-        """Whether each of these rows is there at `snapshot`.
+        """Return one bool per row: whether it is alive at `snapshot`.
 
-        Cost: O(rows asked for · log changes), whatever the rowset holds, once its files' runs are in the cache.
+        Cost: O(rows · log changes), independent of the rowset's size, once the runs are in the
+        cache.
         """
         base = self.base_column(LIVENESS)
         if base is None:
@@ -125,29 +142,29 @@ class DiskRowSet(RowSetVersion, LazyValues):
         undo, redo = self.changes.runs(LIVENESS, snapshot, stats)
         if not undo and not redo:
             return alive
-        places, values = resolve_at(undo, redo, snapshot, rowids)
+        positions, values = resolve_at(undo, redo, snapshot, rowids)
         if values is not None:
-            alive[places] = booleans_of(values)
-            _count(stats, len(places))
+            alive[positions] = booleans_of(values)
+            _count(stats, len(positions))
         return alive
 
     @property
     def may_have_dead(self) -> bool:
-        """Whether a row may not be there in the applied state. (Of the past, UNDO says when each came.)"""
+        """Whether a row may be dead in the applied state. (For the past, UNDO has the births.)"""
         return self._had_dead or LIVENESS in self.deltas.column_ids
 
     @lazy_value
     def _had_dead(self) -> bool:
-        """`may_have_dead`, from what takes no changes any more."""
+        """`may_have_dead` without `deltas`, which still takes changes."""
         stores: tuple[DeltaFile | DeltaMemStore, ...] = (*self.redo, *self.frozen)
         return any(LIVENESS in store.column_ids for store in stores) or self.base_column(LIVENESS) is not None
 
     def is_live(self, snapshot: int, rowid: int) -> bool:
-        """`gather_liveness` of one row."""
-        if LIVENESS in self.changes.touched:
-            said = self.changes.cells(rowid, {LIVENESS}, snapshot).get(LIVENESS)
-            if said is not None:
-                values, at = said
+        """Return `gather_liveness` of one row."""
+        if LIVENESS in self.changes.changed_columns:
+            cell = self.changes.cells(rowid, {LIVENESS}, snapshot).get(LIVENESS)
+            if cell is not None:
+                values, at = cell
                 return bool(values[at].as_py())
             undo, redo = self.changes.runs_of_files(LIVENESS, snapshot, None)
             _, values = resolve_at(undo, redo, snapshot, np.array([rowid]))
@@ -167,19 +184,20 @@ class DiskRowSet(RowSetVersion, LazyValues):
         *,
         access: Access = Access.LOOKUP,
     ) -> pa.Array:
-        """The column's rows [lower, upper) at `snapshot`. Of a row that is not there, any value.
+        """Return the column's rows [lower, upper) at `snapshot`; for rows that are not alive, any
+        value.
 
-        type: a dictionary of the column's type, or its narrow decimal: the values come so if they lie so, else in the
-              column's own type, as they do with None.
-        Cost: the decoded base, without a copy, where no store holds a change that the snapshot applies; stores whose
-              timestamps rule that out are not opened.
+        type: a dictionary of the column's type, or its narrow decimal. The result has this type if
+        the block can produce it cheaply, else the column's own type. None: the column's own type.
+        Cost: decodes the base; no copy if no store holds a change that the snapshot applies. Stores
+        that cannot apply by their timestamps are not opened.
         """
         patch = self._patch(column, snapshot, lower, upper, stats, access)
         if patch is None:
             return self._base(column, lower, upper, stats, type, access)
         _count(stats, len(patch))
         narrow = type if type is not None and type == narrow_decimal(column.type) else None
-        return patch.onto(self._base(column, lower, upper, stats, narrow, access))
+        return patch.apply(self._base(column, lower, upper, stats, narrow, access))
 
     def filter(
         self,
@@ -192,9 +210,10 @@ class DiskRowSet(RowSetVersion, LazyValues):
         *,
         access: Access = Access.SCAN,
     ) -> Bools:
-        """A mask of the rows [lower, upper), at least one, that satisfy a test of one column at `snapshot`.
+        """Return a mask of the rows [lower, upper), at least one, that satisfy a test of one column
+        at `snapshot`.
 
-        among: the only rows that matter; the mask has no other. None: all.
+        among: only these rows can be in the mask. None: all rows.
         """
         column = test.column
         reader = self.base_column(column.id)
@@ -225,12 +244,13 @@ class DiskRowSet(RowSetVersion, LazyValues):
         *,
         within: tuple[int, int] | None = None,
     ) -> pa.Array:
-        """The column at these rows, in their order, at `snapshot`. Of a row that is not there, any value. type: as of
-        `decode`.
+        """Return the column's values of these rows, in their order, at `snapshot`; any value for
+        dead rows.
 
-        within: a window [lower, upper) of a scan, some rows of which these are, ascending: a scan keeps a block only
-                when it is asked for often, and reads no more of the changes than it needs.
-        Cost: of the base, only the blocks that hold one of the rows are read.
+        type: as for `decode`.
+        within: the window [lower, upper) of a scan that contains these ascending rows. The cache
+        then treats the blocks as those of a scan, and only the changes of the window are read.
+        Cost: reads only blocks of the base that contain one of the rows.
         """
         ordinals = rowids if isinstance(rowids, Ordinals) else Ordinals(rowids)
         if within is None:
@@ -243,7 +263,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         if patch is None:
             return base
         _count(stats, len(patch))
-        return patch.picked(ordinals.positions - lower, upper - lower, base)
+        return patch.apply_gathered(ordinals.positions - lower, upper - lower, base)
 
     def rows(
         self,
@@ -252,38 +272,41 @@ class DiskRowSet(RowSetVersion, LazyValues):
         rowids: Rowids,
         stats: RowSetStats | None = None,
     ) -> list[pa.Array]:
-        """`gather` of several columns. Cost: where the rows lie is worked out once for all of them."""
+        """Return `gather` of several columns; the positions of the rows are computed once for all."""
         ordinals = Ordinals(rowids)
         return [self.gather(column, snapshot, ordinals, stats) for column in columns]
 
     def row(self, columns: Sequence[ColumnSchema], snapshot: int, rowid: int) -> list[Any]:
-        """One row at `snapshot`, as Python values. Raises: CorruptionError, also for what is no value of its type."""
-        touched = self.changes.touched
+        """Return one row at `snapshot` as Python values.
+
+        Raises CorruptionError, also for invalid values.
+        """
+        touched = self.changes.changed_columns
         changed = touched.intersection(column.id for column in columns) if touched else ()
         cells = self.changes.cells(rowid, changed, snapshot) if changed else {}
-        found = []
+        values = []
         for column in columns:
             if (cell := cells.get(column.id)) is not None:
-                found.append(self._python(column, *cell))
+                values.append(self._python(column, *cell))
             else:
-                found.append(self._value(column, snapshot, rowid))
-        return found
+                values.append(self._value(column, snapshot, rowid))
+        return values
 
     def _value(self, column: ColumnSchema, snapshot: int, rowid: int) -> Any:
-        """One value of a row of which memory says nothing."""
+        """Return one value of a row that has no change in memory."""
         undo: Sequence[DeltaRun] = ()
         redo: Sequence[DeltaRun] = ()
-        if column.id in self.changes.touched:
+        if column.id in self.changes.changed_columns:
             upper = rowid + 1 if self.changes.has_much_text(column.id, snapshot) else None
             undo, redo = self.changes.runs_of_files(column.id, snapshot, None, rowid, upper)
         reader = self.base_column(column.id)
         if not undo and not redo and reader is not None and reader.arrow == column.type.arrow:
             return reader.value(rowid)
         rows = Ordinals(np.array([rowid]))
-        return self._python(column, self._laid_over(column, snapshot, rows, None, undo, redo), 0)
+        return self._python(column, self._patched(column, snapshot, rows, None, undo, redo), 0)
 
     def _python(self, column: ColumnSchema, array: pa.Array, at: int) -> Any:
-        """One value of the column. Raises: CorruptionError, which names column and file."""
+        """Return one value of the column. Raises CorruptionError with the column and the file."""
         try:
             return adapted_at(array, at, column.type.arrow)
         except CorruptionError as error:
@@ -299,23 +322,22 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
         changes = self.changes
         if not changes.has_much_text(column.id, snapshot):
-            return self._laid_over(
-                column, snapshot, ordinals, stats, *changes.runs(column.id, snapshot, stats)
-            )
-        # The text of all changes may not fit one array: only that of rows that lie close together is read at once.
+            return self._patched(column, snapshot, ordinals, stats, *changes.runs(column.id, snapshot, stats))
+        # The text of all changes may not fit one array, so read only the text of rows that are
+        # close together.
         rows = max(1, int(LITTLE_TEXT_BYTES / changes.text_row_bytes(column.id, snapshot)))
-        places = ordinals.positions
-        cuts = np.flatnonzero(np.diff(places // rows)) + 1
+        positions = ordinals.positions
+        cuts = np.flatnonzero(np.diff(positions // rows)) + 1
         parts = [
-            self._laid_over(
+            self._patched(
                 column, snapshot, Ordinals(part), stats,
                 *changes.runs(column.id, snapshot, stats, int(part.min()), int(part.max()) + 1),
             )
-            for part in np.split(places, cuts) if len(part)
+            for part in np.split(positions, cuts) if len(part)
         ]  # fmt: skip
         return pa.concat_arrays(parts) if parts else pa.nulls(0, column.type.arrow)
 
-    def _laid_over(
+    def _patched(
         self,
         column: ColumnSchema,
         snapshot: int,
@@ -324,34 +346,34 @@ class DiskRowSet(RowSetVersion, LazyValues):
         undo: Sequence[DeltaRun],
         redo: Sequence[DeltaRun],
     ) -> pa.Array:
-        """The column at these rows, with what the runs say of them."""
+        """Return the column's values of these rows, with the changes of the runs applied."""
         base = self._gathered_base(column, ordinals, stats, None, Access.LOOKUP)
         if not undo and not redo:
             return base
-        places, values = resolve_at(undo, redo, snapshot, ordinals.positions)
+        positions, values = resolve_at(undo, redo, snapshot, ordinals.positions)
         if values is None:
             return base
-        _count(stats, len(places))
-        return applier.patch(base, places, _as(values, column))
+        _count(stats, len(positions))
+        return applier.patch(base, positions, _as(values, column))
 
     # --- compacting -------------------------------------------------------------------------------
 
     def image(self, schema: Schema, lower: int, upper: int, cut: int = 0) -> RowSetImage:
-        """The rows [lower, upper) as their files have them: see `compacting.image`."""
-        from nyala.rowset.compaction import inputs as compacting
+        """Return the rows [lower, upper) as their files have them: see `compaction.inputs.image`."""
+        from nyala.rowset.compaction import inputs
 
-        return compacting.image(self, schema, lower, upper, cut)
+        return inputs.image(self, schema, lower, upper, cut)
 
     # --- skipping ---------------------------------------------------------------------------------
 
     def zone(self, column_id: int) -> Zone | None:
-        """Bounds of the column's base; None when it has none in the file (X4)."""
+        """Return the zone of the column's base; None if no file has the column (X4)."""
         reader = self.base_column(column_id)
         return None if reader is None else reader.column_zone()
 
-    def delta_touches(self, column_id: int, snapshot: int) -> bool:
+    def has_changes(self, column_id: int, snapshot: int) -> bool:
         """Whether any store holds a change of the column that `snapshot` applies. Opens no file."""
-        return self.changes.touch(column_id, snapshot)
+        return self.changes.has_changes(column_id, snapshot)
 
     # --- base and changes -------------------------------------------------------------------------
 
@@ -401,15 +423,17 @@ class DiskRowSet(RowSetVersion, LazyValues):
         return _as(reader.gather(ordinals, access=access, stats=stats), column)
 
     def check(self) -> None:
-        """Read everything and compare. Raises: CorruptionError or StorageError for files, AssertionError for our own
-        mistakes. All that is wrong, not only the first: `checking.findings`."""
-        from nyala.rowset.checking import findings, first_of
+        """Read everything and raise the first problem; `checking.findings` returns all of them.
 
-        first_of(findings(self))
+        Raises: CorruptionError or StorageError for files, AssertionError for bugs.
+        """
+        from nyala.rowset.checking import findings, raise_first
+
+        raise_first(findings(self))
 
 
 def _as(array: pa.Array, column: ColumnSchema) -> pa.Array:
-    """Values in the type that the column has in the schema that is read, whenever they were written."""
+    """Convert values of any older type of the column to its type in this schema."""
     return adapt(array, column.type.arrow)
 
 

@@ -1,4 +1,4 @@
-"""Rows on their way to disk: what a flush takes out of a MemRowSet, and a compaction out of its inputs."""
+"""Rows to be written: the output of a MemRowSet for a flush, and of the inputs of a compaction."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from nyala.schema.plain_arrays import booleans_of
 
 __all__ = ["RowSetImage", "most_text", "one_array", "whole_column"]
 
-# What offsets of 32 bits address.
+# The most bytes that 32-bit offsets can address.
 _TEXT_BYTES_MAX: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, eq=False)
 class RowSetImage:
-    """Rows in key order, as of one moment: base values, and UNDO to all moments before.
+    """Rows in key order as of one moment: base values, and UNDO records for all earlier moments.
 
     keys:      strictly ascending; row i of the image has key i.
-    columns:   by column id, key columns among them; values as of that moment. Text of more than 2 GiB has offsets of 64
-               bits, or is a `LongColumn`; in a `piece` it is an array with offsets of 32 bits.
-    liveness:  bool per row as of that moment; None when all are there.
-    undo:      by column id, LIVENESS among them; rowids are places in the image.
-    positions: for each row of the source its place here, or -1: changes newer than the image follow it. Several rows of
-               one key, merged, have one place.
+    columns:   by column id, including key columns; values as of the moment. Text above 2 GiB has 64-bit offsets or is
+               a `LongColumn`; in a `piece` it is an array with 32-bit offsets.
+    liveness:  one bool per row as of the moment; None if all rows are alive.
+    undo:      by column id, including LIVENESS; rowids are positions in the image.
+    positions: for each row of the source, its position in the image, or -1. Changes newer than the image are moved by
+               it. Several merged rows of one key have the same position.
     """
 
     keys: EncodedKeys
@@ -49,18 +49,23 @@ class RowSetImage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys, columns and UNDO in memory: an upper bound, mostly, of what the files will take."""
+        """Bytes of keys, columns and UNDO in memory: mostly an upper bound of the file sizes."""
         columns = sum(array.nbytes for array in self.columns.values())
         return int(columns + self.keys.nbytes + sum(run.nbytes for run in self.undo.values()))
 
     def slice(self, lower: int, upper: int) -> RowSetImage:
-        """The rows [lower, upper) as an image of their own. Cost: a pass over all positions; see `piece`."""
+        """Return the rows [lower, upper) as an image.
+
+        Cost: a pass over all positions; see `piece`.
+        """
         inside = (self.positions >= lower) & (self.positions < upper)
         positions = np.where(inside, self.positions - lower, NO_ROWID)
         return dataclasses.replace(self.piece(lower, upper), positions=positions)
 
     def piece(self, lower: int, upper: int) -> RowSetImage:
-        """The rows [lower, upper) to be written: a flush of much makes several rowsets. It has no positions."""
+        """Return the rows [lower, upper) as an image to write as one of several rowsets, without
+        positions.
+        """
         if (lower, upper) == (0, self.row_count) and all(
             isinstance(array, pa.Array) and not is_large(array.type) for array in self.columns.values()
         ):
@@ -85,24 +90,26 @@ class RowSetImage:
         )
 
     def text_bytes(self, lower: int, upper: int) -> int:
-        """How much text the rows [lower, upper) have in the column, or the UNDO of a column, that has most."""
+        """Return the bytes of text of the rows [lower, upper) in the column, or UNDO of a column,
+        with the most text.
+        """
         most = most_text(self.columns, lower, upper)
         for run in self.undo.values():
             most = max(most, text_bytes(run.values, *np.searchsorted(run.rowids, (lower, upper)).tolist()))
         return most
 
     def alive(self) -> npt.NDArray[np.bool_]:
-        """Per row whether it is there at the image's moment."""
+        """Return one bool per row: whether it is alive at the image's moment."""
         if self.liveness is None:
             return np.ones(self.row_count, np.bool_)
         alive: npt.NDArray[np.bool_] = booleans_of(self.liveness)
         return alive
 
     def without_history(self, cut: int) -> RowSetImage:
-        """The image as snapshots from `cut` on need it: no older UNDO, no rows that were dead already.
+        """Return the image without UNDO and dead rows that no snapshot from `cut` on needs.
 
-        Cost: nothing when there is nothing to leave out; otherwise a pass over the UNDO, and over all columns when
-              rows go.
+        Cost: none if nothing is dropped. Otherwise a pass over the UNDO, and over all columns if
+        rows are dropped.
         """
         image = dataclasses.replace(self, undo=without_history(self.undo, cut))
         if self.liveness is None:
@@ -110,41 +117,40 @@ class RowSetImage:
         needed = image.alive()
         past = image.undo.get(LIVENESS)
         if past is not None:
-            needed[past.rowids] = True  # dead now, and there at some moment after the cut
+            needed[past.rowids] = True  # dead now, but alive at some moment after the cut
         return image if needed.all() else image._only(np.flatnonzero(needed))
 
     def _only(self, rows: npt.NDArray[np.int64]) -> RowSetImage:
-        place = np.full(self.row_count, NO_ROWID, np.int64)
-        place[rows] = np.arange(len(rows))
-        undo = {column_id: run.moved(place) for column_id, run in self.undo.items()}
+        position = np.full(self.row_count, NO_ROWID, np.int64)
+        position[rows] = np.arange(len(rows))
+        undo = {column_id: run.moved(position) for column_id, run in self.undo.items()}
         liveness = None if self.liveness is None else take(self.liveness, rows)
         return RowSetImage(
             self.keys.take(rows),
             {column_id: take(array, rows) for column_id, array in self.columns.items()},
             None if liveness is None or liveness.true_count == len(rows) else liveness,
             {column_id: run for column_id, run in undo.items() if len(run)},
-            np.where(self.positions >= 0, place[self.positions], NO_ROWID),
+            np.where(self.positions >= 0, position[self.positions], NO_ROWID),
         )
 
     def check(self) -> None:
-        """Assert what the fields promise."""
+        """Assert the invariants of the fields."""
         count = self.row_count
-        assert self.keys.is_strictly_ascending(), "keys ascend, and each stands once"
-        assert all(len(array) == count for array in self.columns.values()), "columns are as long as keys"
-        assert self.liveness is None or len(self.liveness) == count, "liveness is as long as keys"
+        assert self.keys.is_strictly_ascending(), "keys must ascend strictly"
+        assert all(len(array) == count for array in self.columns.values()), "columns must be as long as keys"
+        assert self.liveness is None or len(self.liveness) == count, "liveness must be as long as keys"
         for run in self.undo.values():
             run.check()
-            assert run.kind == "undo" and len(run), "UNDO, and not empty"
-            assert run.rowids[-1] < count, "UNDO is of rows of the image"
-        placed = np.unique(self.positions[self.positions >= 0])
-        assert np.array_equal(placed, np.arange(count)), (
-            "each row of the image comes from a row of the source"
+            assert run.kind == "undo" and len(run), "runs must be UNDO and not empty"
+            assert run.rowids[-1] < count, "UNDO must refer to rows of the image"
+        used = np.unique(self.positions[self.positions >= 0])
+        assert np.array_equal(used, np.arange(count)), (
+            "each row of the image must come from a row of the source"
         )
 
 
 def whole_column(parts: Sequence[pa.Array]) -> pa.Array:
-    """Parts of a column, one at least, as one array for an image: text and binary with offsets of 64 bits where those
-    of 32 do not reach."""
+    """Join parts of a column, at least one, to one array; text above 2 GiB gets 64-bit offsets."""
     type = parts[0].type
     is_text = type == pa.string()
     if (is_text or type == pa.binary()) and sum(part.nbytes for part in parts) > _TEXT_BYTES_MAX:
@@ -153,12 +159,12 @@ def whole_column(parts: Sequence[pa.Array]) -> pa.Array:
 
 
 def most_text(columns: Mapping[int, Column], lower: int, upper: int) -> int:
-    """Bytes of text in the rows [lower, upper) of the column that has most."""
+    """Return the bytes of text in the rows [lower, upper) of the column with the most text."""
     return max((text_bytes(column, lower, upper) for column in columns.values()), default=0)
 
 
 def text_bytes(column: Column, lower: int, upper: int) -> int:
-    """Bytes of text in the rows [lower, upper); 0: the column has another type."""
+    """Return the bytes of text in the rows [lower, upper) of a column; 0 for other types."""
     if isinstance(column, LongColumn):
         return column.text_bytes(lower, upper)
     if lower >= upper or not (is_large(column.type) or column.type in (pa.string(), pa.binary())):
@@ -168,11 +174,14 @@ def text_bytes(column: Column, lower: int, upper: int) -> int:
 
 
 def one_array(array: Column) -> pa.Array:
-    """The column in its type's Arrow form: text with offsets of 32 bits. It has less than 2 GiB of text."""
+    """Return the column in its type's Arrow form, with 32-bit offsets.
+
+    It must have less than 2 GiB of text.
+    """
     if isinstance(array, LongColumn):
         return array.array()
     if not is_large(array.type):
         return array
-    # Offsets count from the array's beginning: that of the image, unless it is copied.
+    # Offsets of a slice count from the beginning of the whole image, unless it is copied.
     copied = pa.concat_arrays([array.slice(0, 0), array])
     return copied.cast(pa.string() if pa.types.is_large_string(array.type) else pa.binary())

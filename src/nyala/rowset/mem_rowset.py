@@ -1,34 +1,34 @@
-"""The MemRowSet: rows that were inserted and not yet flushed.
+"""The MemRowSet: rows that were inserted and are not flushed yet.
 
-It is a rowset like any other: a base (the rows as inserted), REDO (its DeltaMemStore) and rowids that are positions in
-the base. The base is columnar and grows at its end:
+It is a rowset like any other: a base (the rows as inserted), REDO (its DeltaMemStore), and rowids,
+which are positions in the base. The base is columnar and grows at its end:
 
     rowid   0 ............... 70,000 ........ 90,000 .. 95,000
-    chunks  [    merged      ][   merged     ][ insert ][i][i]      values by column, made contiguous when read
+    chunks  [    merged      ][   merged     ][ insert ][i][i]      values by column, joined when read
     index   key -> rowid      see `key_runs`
-    deltas  LIVENESS, values  from the insertion on: DELETE, UPDATE, REINSERT
+    deltas  LIVENESS, values  after the insertion: DELETE, UPDATE, REINSERT
 
-An insert stays a slice (batch, offset, length) of a batch that it shares with other tablets, until somebody reads
-a column; then chunks of like size are joined, column by column, so that each value is copied O(log rows) times. What
-is read once is not kept twice: the joined array replaces its parts.
+An insert remains a slice (batch, offset, length) of a batch that several tablets share, until a
+reader needs a column. Then chunks of similar size are joined, column by column, so each value is
+copied O(log rows) times. The joined array replaces its parts, so values are not kept twice.
 
-Visibility. A row is there from its insertion's timestamp on, as far as LIVENESS does not say otherwise. A key has at
-most one row here: if it is dead, inserting the key again is a REINSERT of that row, a change like an UPDATE of all
-columns (rule R5).
+Visibility. A row is alive from the timestamp of its insertion on, unless LIVENESS says otherwise. A
+key has at most one row here. If that row is dead, inserting the key again is a REINSERT of the row,
+a change like an UPDATE of all columns (rule R5).
 
 Invariants
     R1  Rowids are the order of arrival and never change.
     R2  A key has exactly one row.
-    R3  Chunks follow one another without a gap, and each has more than MERGE_RATIO times the rows of the next, as far
-        as they have the same columns.
-    R4  All states that were ever published are prefixes of one another: a reader sees whole inserts only.
+    R3  Chunks are adjacent, and each has more than MERGE_RATIO times the rows of the next one, if
+        both have the same columns.
+    R4  Each published state is a prefix of the next: a reader sees whole inserts only.
     R5  What a reader sees of timestamps <= T does not change once T is published.
 
-Threads: `insert`, and appending to `deltas`, by one thread at a time, which holds the database's commit lock; all
-else from any thread, without a lock: the state is one immutable tuple in one attribute, replaced as a whole.
-Left out: history older than the ancient history mark (nothing is dropped before or by a flush).
-Source: Kudu tablet design, "MVCC Mutations in MemRowSet"; docs/design/kudu.md, "Rows in a MemRowSet". Departure: no
-B-tree of rows.
+Threads: one thread at a time, the holder of the database's commit lock, calls `insert` and appends
+to `deltas`. Any thread may call everything else without a lock, because the state is one immutable
+tuple that is replaced as a whole. A flush drops no history; only later compactions do.
+Source: Kudu tablet design, "MVCC Mutations in MemRowSet"; docs/design/kudu.md, "Rows in a
+MemRowSet". Kudu has a B-tree of rows instead.
 """
 
 from __future__ import annotations
@@ -68,18 +68,19 @@ if TYPE_CHECKING:
 __all__ = ["MemRowSet", "RowSetImage", "SharedBatch"]
 
 MERGE_RATIO: Final = 4
-# As in the DeltaMemStore: an insert costs some 2 KB of objects, so many small ones are joined by the writer.
+# An insert costs about 2 KB of objects, so the writer joins many small inserts, as in the
+# DeltaMemStore.
 _SMALL_INSERTS: Final = 64
 _SMALL_ROWS: Final = 256
 _OVERHEAD_BYTES: Final = 2048
-# Text columns have 32-bit offsets; joining chunks beyond this could pass them.
+# Text columns have 32-bit offsets, which larger joined chunks could exceed.
 _CHUNK_BYTES_MAX: Final = 1 << 30
 
 Bools = npt.NDArray[np.bool_]
 
 
 class _Insert:
-    """One call of `insert`, as it came."""
+    """The rows of one call of `insert`."""
 
     __slots__ = ("batch", "offset")
 
@@ -89,10 +90,10 @@ class _Insert:
 
 
 class _Chunk:
-    """The rows of some inserts that follow one another.
+    """The rows of one or more consecutive inserts.
 
-    `content` is the one insert, or the two chunks that it was made of, or once every column was joined, all of them.
-    `cache` has the columns joined before that; whatever is in it can be joined again from `content`.
+    `content` is one insert, or the two chunks that were merged, or all columns, once every column
+    was joined. `cache` has the columns joined so far; they can be joined again from `content`.
     """
 
     __slots__ = (
@@ -119,7 +120,7 @@ class _Chunk:
         self.data_bytes = data_bytes
         self.timestamp_min = timestamp_min
         self.timestamp_max = timestamp_max
-        self.timestamps = timestamps  # one for all rows, or a vector, or None: not joined yet
+        self.timestamps = timestamps  # one for all rows, or one per row; None: not joined yet
 
     @staticmethod
     def of_insert(batch: SharedBatch, offset: int, length: int, timestamps: int | Timestamps) -> _Chunk:
@@ -147,7 +148,7 @@ class _Chunk:
         )
 
     def column(self, column_id: int) -> pa.Array:
-        """One of `column_ids`, as inserted."""
+        """Return one of `column_ids`, as inserted."""
         array = self.cache.get(column_id)
         if array is not None:
             return array
@@ -157,19 +158,20 @@ class _Chunk:
         if isinstance(content, _Insert):
             return content.batch.columns[column_id].slice(content.offset, self.row_count)
         parts = self._parts(column_id)
-        if not parts:  # another thread has joined it meanwhile
+        if not parts:  # another thread has joined the column meanwhile
             return self.column(column_id)
         array = pa.concat_arrays([part.column(column_id) for part in parts])
         for half in content:
-            # The array here has it all. A reader of an older state, who still has the half, joins it again.
+            # The new array replaces those of the halves. A reader of an older state joins them
+            # again.
             half.cache.pop(column_id, None)
         self.cache[column_id] = array
         if len(self.cache) == len(self.column_ids):
-            self._let_go(dict(self.cache))
+            self._replace_parts(dict(self.cache))
         return array
 
     def times(self) -> int | Timestamps:
-        """When the rows were inserted: one timestamp for all, or one each."""
+        """Return the insertion timestamps: one for all rows, or one per row."""
         if self.timestamps is None:
             parts = self._parts(None)
             if parts:
@@ -183,15 +185,16 @@ class _Chunk:
                         for time, count in zip(times, counts, strict=True)
                     ]
                     self.timestamps = np.concatenate(vectors)
-        # Without parts: whoever put all joined columns in their place had joined the timestamps before.
+        # If there are no parts, the thread that replaced them by joined columns joined the
+        # timestamps first.
         assert self.timestamps is not None
         return self.timestamps
 
     def join(self) -> None:
-        """Join every column, so that the inserts are let go."""
+        """Join every column, so that the inserts can be freed."""
         parts = self._parts(None)
         if parts:
-            self._let_go(
+            self._replace_parts(
                 _joined_at_once(parts)
                 or {
                     number: pa.concat_arrays([part.column(number) for part in parts])
@@ -200,9 +203,11 @@ class _Chunk:
             )
 
     def _parts(self, column_id: int | None) -> list[_Chunk]:
-        """The chunks in which the column, or with None no column, is joined already, in order; none if it is here.
+        """Return the largest chunks below this one that have the column joined, in order; none if
+        this chunk has it.
 
-        Joining many small inserts is one call this way, not a call for each of the merges that were put off.
+        column_id: None returns the chunks that are not pairs of chunks.
+        So many small inserts are joined by one call, instead of one call per merge.
         """
         parts, waiting = [], [self]
         while waiting:
@@ -214,9 +219,9 @@ class _Chunk:
                 parts.append(chunk)
         return parts
 
-    def _let_go(self, columns: dict[int, pa.Array]) -> None:
-        """Keep the joined columns in place of the parts, if they are all there."""
-        # A copied cache may have lost a column to the chunk above, which another thread is joining.
+    def _replace_parts(self, columns: dict[int, pa.Array]) -> None:
+        """Replace the parts by the joined columns, if all columns are there."""
+        # A copied cache may lack a column that another thread moved to a larger chunk.
         if len(columns) == len(self.column_ids):
             self.times()
             self.content = columns
@@ -224,9 +229,11 @@ class _Chunk:
 
 
 def _joined_at_once(parts: Sequence[_Chunk]) -> dict[int, pa.Array] | None:
-    """The columns of parts that came as batches, and of such as were joined before; None: join them one by one.
+    """Join the columns of parts that are whole batches or were joined before; None if parts have
+    another form.
 
-    Cost: one Arrow call, where 64 inserts of 16 columns are a thousand slices.
+    Cost: one Arrow call. Joining column by column, 64 inserts of 16 columns would need a thousand
+    slices.
     """
     like = next((part.content.batch.batch for part in parts if isinstance(part.content, _Insert)), None)
     if like is None:
@@ -243,7 +250,7 @@ def _joined_at_once(parts: Sequence[_Chunk]) -> dict[int, pa.Array] | None:
             batch = pa.RecordBatch.from_arrays([content[number] for number in ids], names=like.schema.names)
         else:
             batch = None
-        # An alteration may have come in between.
+        # The table may have been altered between two inserts.
         if batch is None or not batch.schema.equals(like.schema):
             return None
         batches.append(batch)
@@ -251,7 +258,9 @@ def _joined_at_once(parts: Sequence[_Chunk]) -> dict[int, pa.Array] | None:
 
 
 def _joinable(left: _Chunk, right: _Chunk) -> bool:
-    """Whether two chunks have the same columns (others came with an alteration) and fit into one."""
+    """Whether two chunks have the same columns (an alteration changes them) and together are not
+    too large.
+    """
     return left.column_ids == right.column_ids and left.data_bytes + right.data_bytes <= _CHUNK_BYTES_MAX
 
 
@@ -265,14 +274,17 @@ class _State(NamedTuple):
 
 
 class MemRowSet:
-    """Rows in memory (see the module). One per tablet takes inserts; frozen ones are on their way to disk."""
+    """Rows in memory (see the module).
+
+    One per tablet takes inserts; frozen ones are being flushed.
+    """
 
     def __init__(self, codec: KeyCodec, schema: Schema) -> None:
         self.codec = codec
         self.schema = schema
         self.deltas = DeltaMemStore()
         self.frozen_at: int | None = None
-        """The timestamp at which it stopped taking inserts, set by the flush that freezes it."""
+        """The timestamp at which a flush froze it; it takes no inserts after that."""
         self._state = _State((), (), 0, KeyRuns(codec.empty()), MAX_TIMESTAMP, -1)
         self._order: tuple[int, Rowids] | None = None
 
@@ -286,15 +298,15 @@ class MemRowSet:
         length: int,
         timestamps: int | Timestamps,
     ) -> int:
-        """Add the rows [offset, offset + length) of `batch`; returns the rowid of the first.
+        """Add the rows [offset, offset + length) of `batch`, and return the rowid of the first.
 
-        keys:       of these rows (or SharedKeys: of all rows of the batch), strictly ascending; none of them has a row
+        keys:       of these rows, or SharedKeys of all rows of the batch; strictly ascending. None of them has a row
                     here, dead or alive (R2).
-        batch:      columns by column id, key columns among them. One that is missing reads as its read default.
-        timestamps: of the insertion, one for all or one each.
-        Caller:     holds the commit lock, and has checked everything: nothing fails here (rule W3).
-        Cost:       O(1) NumPy calls and no Arrow call, whatever the number of columns; every 64 small inserts a
-                    join of them, every 4,096 keys a merge of keys.
+        batch:      columns by column id, including key columns. A missing column has its read default.
+        timestamps: of the insertion, one for all rows or one each.
+        Caller:     holds the commit lock and has checked everything, so the insert cannot fail (rule W3).
+        Cost:       O(1) NumPy calls and no Arrow call, for any number of columns. Every 64 small inserts are joined,
+                    and every 4,096 keys are merged.
         """
         assert self.frozen_at is None, "a frozen MemRowSet takes no inserts"
         old = self._state
@@ -329,51 +341,57 @@ class MemRowSet:
     # --- looking up -------------------------------------------------------------------------------
 
     def find(self, keys: EncodedKeys) -> Rowids:
-        """The rowid of each key, in any order, or -1. Dead rows are found as well."""
+        """Return the rowid of each key, in any order, or -1. Dead rows are found too."""
         state = self._state
         return state.keys.find(keys, state.row_count)
 
     def find_one(self, key: EncodedKeys) -> int:
-        """`find` of one key."""
+        """Return `find` of one key."""
         state = self._state
         return state.keys.find_one(key, state.row_count)
 
     @property
     def key_runs(self) -> KeyRuns:
-        """The key index as it is now, for who looks into many tablets' tails at once. Under the commit lock."""
+        """The current key index, for callers that search the tails of many tablets.
+
+        Requires the commit lock.
+        """
         return self._state.keys
 
     @property
     def may_have_dead(self) -> bool:
-        """Whether any row was deleted: what the applied state has no liveness of is there."""
+        """Whether any row was deleted. Without a LIVENESS change, all rows are alive."""
         return LIVENESS in self.deltas.column_ids
 
     def live(self, rowids: Rowids) -> Bools:
-        """Whether each row is there in the applied state. Cost: as `gather_liveness`."""
+        """Return one bool per row: whether it is alive in the applied state.
+
+        Cost: as `gather_liveness`.
+        """
         return self.gather_liveness(MAX_TIMESTAMP, rowids)
 
     @property
     def row_count(self) -> int:
-        """Rows ever inserted, dead ones too."""
+        """All inserted rows, including dead ones."""
         return self._state.row_count
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, about: rows, keys and deltas."""
+        """Approximate bytes in memory: rows, keys and deltas."""
         state = self._state
         rows = sum(chunk.data_bytes + _OVERHEAD_BYTES * chunk.insert_count for chunk in state.chunks)
         return rows + state.keys.nbytes + self.deltas.nbytes
 
     @property
     def timestamp_min(self) -> int | None:
-        """The least timestamp of an insertion or a change; None when there is none."""
+        """The least timestamp of an insertion or change; None without rows."""
         times = [self._state.timestamp_min, self.deltas.timestamp_min]
         least = min(time for time in times if time is not None)
         return None if least == MAX_TIMESTAMP else least
 
     @property
     def timestamp_max(self) -> int | None:
-        """The greatest timestamp of an insertion or a change; None when there is none."""
+        """The greatest timestamp of an insertion or change; None without rows."""
         times = [self._state.timestamp_max, self.deltas.timestamp_max]
         greatest = max(time for time in times if time is not None)
         return None if greatest < 0 else greatest
@@ -381,14 +399,14 @@ class MemRowSet:
     # --- reading (the same names as in DiskRowSet) ------------------------------------------------
 
     def rowids_in(self, key_range: KeyRange) -> Rowids | slice:
-        """The rows with a key in the range: a slice of rowids when they are all rows, else ascending rowids."""
+        """Return the rows with a key in the range: a slice of all rowids, or ascending rowids."""
         state = self._state
         if key_range.is_all:
             return slice(0, state.row_count)
         return state.keys.rowids_in(key_range, state.row_count)
 
     def order(self) -> Rowids:
-        """All rowids in the order of their keys. Kept until the next insert."""
+        """Return all rowids in key order. Cached until the next insert."""
         state, known = self._state, self._order
         if known is not None and known[0] == state.row_count:
             return known[1]
@@ -397,56 +415,59 @@ class MemRowSet:
         return rowids
 
     def keys_of(self, rowids: Rowids) -> EncodedKeys:
-        """The keys of these rows, in their order."""
+        """Return the keys of these rows, in their order."""
         return self.codec.encode([self._gather_base(column, rowids) for column in self.schema.key_columns])
 
     def liveness(
         self, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
     ) -> Bools | None:
-        """Whether each of the rows [lower, upper) is there at `snapshot`; None when all are."""
+        """Return one bool per row of [lower, upper): whether it is alive at `snapshot`; None if all
+        are.
+        """
         alive: Bools | None = None
         if self._state.timestamp_max > snapshot:
             alive = self.insertion_times(lower, upper) <= snapshot
         rows, values = decide((), self.deltas.levels(LIVENESS), snapshot, lower, upper)
         if values is not None:
-            # A deletion or reinsertion is later than the insertion, so it has the last word.
+            # Deletions and reinsertions are later than the insertion, so they override it.
             alive = np.ones(upper - lower, np.bool_) if alive is None else alive
             alive[rows - lower] = booleans_of(values)
             _count(stats, len(rows))
         return None if alive is None or alive.all() else alive
 
     def gather_liveness(self, snapshot: int, rowids: Rowids) -> Bools:
-        """Whether each of these rows is there at `snapshot`.
+        """Return one bool per row: whether it is alive at `snapshot`.
 
-        Cost: O(rows asked for · log records), whatever the rowset holds, once the levels that changed are resolved.
+        Cost: O(rows · log records), independent of the rowset's size, once the changed levels are
+        resolved.
         """
         if self._state.timestamp_max > snapshot:
             alive = self.insertion_times_at(rowids) <= snapshot
         else:
             alive = np.ones(len(rowids), np.bool_)
-        places, values = resolve_at((), self.deltas.levels(LIVENESS), snapshot, rowids)
+        positions, values = resolve_at((), self.deltas.levels(LIVENESS), snapshot, rowids)
         if values is not None:
-            alive[places] = booleans_of(values)
+            alive[positions] = booleans_of(values)
         return alive
 
     def insertion_times(self, lower: int, upper: int) -> Timestamps:
-        """When each of the rows [lower, upper) was inserted: before, it was not there."""
+        """Return the timestamps at which the rows [lower, upper) were inserted."""
         times = np.empty(upper - lower, np.int64)
         done = 0
         for chunk, begin, end in self._chunks_in(lower, upper):
-            of_chunk = chunk.times()
+            chunk_times = chunk.times()
             times[done : done + end - begin] = (
-                of_chunk[begin:end] if isinstance(of_chunk, np.ndarray) else of_chunk
+                chunk_times[begin:end] if isinstance(chunk_times, np.ndarray) else chunk_times
             )
             done += end - begin
         return times
 
     def insertion_times_at(self, rowids: Rowids) -> Timestamps:
-        """`insertion_times` of these rows, in their order."""
+        """Return `insertion_times` of these rows, in their order."""
         times = np.empty(len(rowids), np.int64)
         for chunk, inside, at in self._chunks_of(rowids):
-            of_chunk = chunk.times()
-            times[at] = of_chunk[inside] if isinstance(of_chunk, np.ndarray) else of_chunk
+            chunk_times = chunk.times()
+            times[at] = chunk_times[inside] if isinstance(chunk_times, np.ndarray) else chunk_times
         return times
 
     def decode(
@@ -460,10 +481,11 @@ class MemRowSet:
         *,
         access: Access = Access.LOOKUP,
     ) -> pa.Array:
-        """The column's rows [lower, upper) at `snapshot`. Of a row that is not there, any value.
+        """Return the column's rows [lower, upper) at `snapshot`; for rows that are not alive, any
+        value.
 
-        type, access: without effect: values in memory lie in the column's own type.
-        Cost: no copy when the rows are in one chunk and have no changes.
+        type, access: ignored; values in memory have the column's own type.
+        Cost: no copy if the rows are in one chunk and have no changes.
         """
         base = self._base(column, lower, upper)
         rows, values = decide((), self.deltas.levels(column.id), snapshot, lower, upper)
@@ -483,7 +505,9 @@ class MemRowSet:
         *,
         access: Access = Access.SCAN,
     ) -> Bools:
-        """A mask of the rows [lower, upper) that satisfy a test of one column, and are `among` those that matter."""
+        """Return a mask of the rows [lower, upper) that are in `among` and satisfy a test of one
+        column.
+        """
         mask = test.mask(self.decode(test.column, snapshot, lower, upper, stats))
         return mask if among is None else np.logical_and(mask, among, out=mask)
 
@@ -497,12 +521,13 @@ class MemRowSet:
         *,
         within: tuple[int, int] | None = None,
     ) -> pa.Array:
-        """The column at these rows, in their order, at `snapshot`. Of a row that is not there, any value.
+        """Return the column's values of these rows, in their order, at `snapshot`; any value for
+        dead rows.
 
-        type, within: without effect.
+        type, within: ignored.
         """
-        places = rowids.positions if isinstance(rowids, Ordinals) else rowids
-        return self.rows((column,), snapshot, places, stats)[0]
+        positions = rowids.positions if isinstance(rowids, Ordinals) else rowids
+        return self.rows((column,), snapshot, positions, stats)[0]
 
     def rows(
         self,
@@ -511,61 +536,65 @@ class MemRowSet:
         rowids: Rowids,
         stats: RowSetStats | None = None,
     ) -> list[pa.Array]:
-        """`gather` of several columns. Cost: where the rows lie is worked out once for all of them."""
+        """Return `gather` of several columns; the positions of the rows are computed once for all."""
         chunks = list(self._chunks_of(rowids))
         arrays = []
         for column in columns:
             array = _gather_chunks(column, chunks)
             if column.id in self.deltas.column_ids:
-                places, values = resolve_at((), self.deltas.levels(column.id), snapshot, rowids)
+                positions, values = resolve_at((), self.deltas.levels(column.id), snapshot, rowids)
                 if values is not None:
-                    _count(stats, len(places))
-                    array = patch(array, places, _as(values, column))
+                    _count(stats, len(positions))
+                    array = patch(array, positions, _as(values, column))
             arrays.append(array)
         return arrays
 
     def is_live(self, snapshot: int, rowid: int) -> bool:
-        """`gather_liveness` of one row."""
+        """Return `gather_liveness` of one row."""
         if LIVENESS in self.deltas.column_ids:
-            said = self.deltas.cells(rowid, {LIVENESS}, snapshot).get(LIVENESS)
-            if said is not None:
-                values, at = said
+            cell = self.deltas.cells(rowid, {LIVENESS}, snapshot).get(LIVENESS)
+            if cell is not None:
+                values, at = cell
                 return bool(values[at].as_py())
         state = self._state
         return state.timestamp_max <= snapshot or bool(self.insertion_times(rowid, rowid + 1)[0] <= snapshot)
 
     def row(self, columns: Sequence[ColumnSchema], snapshot: int, rowid: int) -> list[Any]:
-        """One row at `snapshot`, as Python values. Cost: no array is made of what was not changed."""
+        """Return one row at `snapshot` as Python values.
+
+        No array is created for unchanged columns.
+        """
         state = self._state
         number = bisect_right(state.starts, rowid) - 1
         chunk, inside = state.chunks[number], rowid - state.starts[number]
         changed = self.deltas.column_ids.intersection(column.id for column in columns)
         cells = self.deltas.cells(rowid, changed, snapshot) if changed else {}
-        found = []
+        values = []
         for column in columns:
             cell = cells.get(column.id)
             if cell is None:
                 known = column.id in chunk.column_ids
                 cell = (chunk.column(column.id), inside) if known else (default_array(column, 1, "read"), 0)
-            found.append(adapted_at(*cell, column.type.arrow))
-        return found
+            values.append(adapted_at(*cell, column.type.arrow))
+        return values
 
     # --- flushing ---------------------------------------------------------------------------------
 
     def image(self, snapshot: int, schema: Schema | None = None) -> RowSetImage:
-        """What a flush writes: the rows inserted up to `snapshot`, in key order, with their history.
+        """Return the rows that a flush writes: inserted up to `snapshot`, in key order, with their
+        history.
 
-        schema: the columns to write; its own when None. A column that the rows were inserted without is written
-                as what it reads.
-        Changes newer than `snapshot` are not in it: `deltas.batches_after(snapshot)`, moved by the image's `positions`,
-        belong into the DeltaMemStore of the rowset made of it.
+        schema: the columns to write; None: its own. A column that did not exist at the insertion is written with its
+                read default.
+        The image does not contain changes newer than `snapshot`. The caller moves `deltas.batches_after(snapshot)` by
+        the image's `positions` into the DeltaMemStore of the new rowset.
         """
         state = self._state
         ordered = state.keys.sorted(state.row_count)
         keys, rowids = ordered.keys, ordered.rowids
         if state.timestamp_max > snapshot:
-            there = np.flatnonzero(self.insertion_times(0, state.row_count)[rowids] <= snapshot)
-            keys, rowids = keys.take(there), rowids[there]
+            visible = np.flatnonzero(self.insertion_times(0, state.row_count)[rowids] <= snapshot)
+            keys, rowids = keys.take(visible), rowids[visible]
         count = len(rowids)
         positions = np.full(state.row_count, NO_ROWID, np.int64)
         positions[rowids] = np.arange(count)
@@ -602,7 +631,7 @@ class MemRowSet:
         run = self.deltas.run(column_id)
         if run is None:
             return None
-        # A record's row was inserted no later than the record, so it has a position.
+        # A row is inserted no later than its changes, so every change has a position.
         run = run.between(-1, snapshot).moved(positions)
         if not len(run):
             return None
@@ -617,7 +646,7 @@ class MemRowSet:
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def _base_parts(self, column: ColumnSchema, lower: int, upper: int) -> list[pa.Array]:
-        """The rows of one chunk after the other; one part at least."""
+        """Return the column's rows as one array per chunk, at least one."""
         parts = [
             chunk.column(column.id).slice(begin, end - begin)
             if column.id in chunk.column_ids
@@ -627,7 +656,9 @@ class MemRowSet:
         return [_as(part, column) for part in parts] or [pa.array([], column.type.arrow)]
 
     def _chunks_in(self, lower: int, upper: int) -> Iterator[tuple[_Chunk, int, int]]:
-        """The chunks that hold rows of [lower, upper), and which of theirs these are."""
+        """Yield (chunk, begin, end) for each chunk with rows of [lower, upper); bounds count from
+        the chunk.
+        """
         state = self._state
         assert 0 <= lower <= upper <= state.row_count, (lower, upper, state.row_count)
         for chunk, start in zip(state.chunks, state.starts, strict=True):
@@ -639,7 +670,9 @@ class MemRowSet:
         return _gather_chunks(column, list(self._chunks_of(rowids)))
 
     def _chunks_of(self, rowids: Rowids) -> Iterator[tuple[_Chunk, Rowids, Rowids]]:
-        """The chunks that hold some of these rows: (chunk, which of its rows, at which places of `rowids`)."""
+        """Yield (chunk, rows of the chunk, their positions in `rowids`) for each chunk with some of
+        these rows.
+        """
         state = self._state
         if not len(rowids):
             return
@@ -652,20 +685,22 @@ class MemRowSet:
             yield state.chunks[number], rowids[at] - state.starts[number], at
 
     def check(self) -> None:
-        """Assert R1 to R3 and those of the index and the deltas. Cost: a pass over everything."""
+        """Assert R1 to R3, and the invariants of index and deltas. Cost: a pass over everything."""
         state = self._state
         state.keys.check(state.row_count)
         end = 0
         for chunk, start in zip(state.chunks, state.starts, strict=True):
-            assert start == end, "R3: chunks follow one another"
+            assert start == end, "R3: chunks must be adjacent"
             end += chunk.row_count
-        assert end == state.row_count, "R3: chunks hold every row"
+        assert end == state.row_count, "R3: chunks must hold every row"
         for older, newer in pairwise(state.chunks):
             assert older.row_count > MERGE_RATIO * newer.row_count or not _joinable(older, newer), (
-                "R3: geometric"
+                "R3: chunks must shrink geometrically"
             )
         rowids = np.arange(state.row_count)
-        assert (self.find(self.keys_of(rowids)) == rowids).all(), "R2: the index finds each row by its key"
+        assert (self.find(self.keys_of(rowids)) == rowids).all(), (
+            "R2: the index must find each row by its key"
+        )
         times = self.insertion_times(0, state.row_count)
         if state.row_count:
             assert (int(times.min()), int(times.max())) == (state.timestamp_min, state.timestamp_max)
@@ -673,32 +708,34 @@ class MemRowSet:
         for column_id in self.deltas.column_ids:
             run = self.deltas.run(column_id)
             assert run is not None
-            assert run.rowids[-1] < state.row_count, "a change of a row that is not there"
-            assert (run.timestamps >= times[run.rowids]).all(), "a change before its row's insertion"
+            assert run.rowids[-1] < state.row_count, "a change must refer to an existing row"
+            assert (run.timestamps >= times[run.rowids]).all(), (
+                "a change must not precede the row's insertion"
+            )
 
 
 def _gather_chunks(column: ColumnSchema, chunks: Sequence[tuple[_Chunk, Rowids, Rowids]]) -> pa.Array:
-    """The column as inserted, at the rows that `_chunks_of` gave, in the order in which they were asked for."""
-    parts, places = [], []
+    """Return the column as inserted, for the rows of `_chunks_of`, in their original order."""
+    parts, positions = [], []
     for chunk, inside, at in chunks:
         if column.id in chunk.column_ids:
             part = take(chunk.column(column.id), inside)
         else:
             part = default_array(column, len(inside), "read")
         parts.append(_as(part, column))
-        places.append(at)
+        positions.append(at)
     if not parts:
         return pa.array([], column.type.arrow)
     if len(parts) == 1:
         return parts[0]
-    order = np.concatenate(places)
+    order = np.concatenate(positions)
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
     return take(pa.concat_arrays(parts), back)
 
 
 def _as(array: pa.Array, column: ColumnSchema) -> pa.Array:
-    """Values in the type that the column has in the schema that is read, whenever they were written."""
+    """Convert values of any older type of the column to its type in this schema."""
     return adapt(array, column.type.arrow)
 
 

@@ -1,4 +1,4 @@
-"""What must be known of a DiskRowSet to open it: a row of the catalogue, without the catalogue."""
+"""What a reader must know about a DiskRowSet before it opens the files; the catalogue stores it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ __all__ = ["NO_ROWID", "RowSetId", "RowSetMeta"]
 RowSetId = NewType("RowSetId", int)
 
 NO_ROWID: Final = -1
-"""Stands for "no such row" wherever rowids come back from a look-up."""
+"""The rowid that look-ups return for a key that does not exist."""
 
 
 @dataclass(frozen=True)
 class RowSetMeta(LazyValues):
     """A rowset's base file and bounds.
 
-    key_min, key_max: canonical bytes of the least and greatest key, both inclusive; dead rows count too.
+    key_min, key_max: canonical bytes of the least and greatest key, both inclusive; dead rows count
+    too.
     deltas_durable:   every change of its rows up to this timestamp is on disk (rule R2).
-    path:             relative to the store's folder in the catalogue; as it was opened or written elsewhere.
+    path:             relative to the store's folder if it comes from the catalogue.
     file_id:          of the base file (see `nyala.cfile.format.FILE_ID_BYTES`).
-    columns:          where the footers lie; a column added later has none here.
+    columns:          where the footers are; a column that was added later is not in it.
     size_bytes:       of the base file, without deltas.
-    schema_version:   of the table's schema with which it was written.
+    schema_version:   of the table's schema when the rowset was written.
     """
 
     id: int

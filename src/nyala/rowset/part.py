@@ -1,16 +1,17 @@
-"""A part: base columns of a rowset that a major delta compaction has written anew, in a file of their own.
+"""A part: a file with base columns that a major delta compaction rewrote.
 
     40.base      key  a  b  c  d      as flushed
-    51.part              b     d      a compaction brought b and d up to date
-    60.part              b            and b once more
+    51.part              b     d      a compaction applied the changes of b and d
+    60.part              b            another one applied those of b
 
-    read         key  a  b  c  d      the newest file that has a column has it: b from 60, d from 51, the rest from 40
-                 40  40 60 40 51
+    read         key  a  b  c  d      each column comes from the newest file that has it: b from 60, d from 51,
+                 40  40 60 40 51      the rest from 40
 
-Rowids stay what they were, so nothing else of the rowset changes. What an older file still has of such columns is
-dead weight until the rowset is merged; a part of which every column was rewritten again goes at once.
+Rowids do not change, so nothing else of the rowset changes. The older copies of these columns stay
+on disk until the rowset is merged. A part whose columns were all rewritten again is deleted at
+once.
 
-Source: Kudu tablet design, "Types of Delta Compaction". Departure: Kudu has a file per column.
+Source: Kudu tablet design, "Types of Delta Compaction". Kudu has one file per column instead.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = ["Part", "PartDescription"]
 
 
 class PartDescription(Protocol):
-    """What must be known of a part to use it: a row of the catalogue."""
+    """What a reader must know about a part; the catalogue stores it."""
 
     @property
     def id(self) -> int: ...
@@ -47,7 +48,7 @@ class PartDescription(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """An open part. Compared by identity; may be used from any thread."""
+    """An open part. Compared by identity; usable from any thread."""
 
     entry: PartDescription
     reader: CFileReader
@@ -61,9 +62,9 @@ class Part:
         cache: BlockCache | None = None,
         types: Mapping[int, pa.DataType] | None = None,
     ) -> Part:
-        """A part of the store in the folder `root`. Nothing is read, nor the file opened, before it is needed.
+        """Return a part of the store in the folder `root`. No file is opened before its first use.
 
-        types: of columns by their ids; see `CFileReader`.
+        types: the Arrow types of columns by id; see `CFileReader`.
         """
         reader = CFileReader(
             files,

@@ -1,25 +1,28 @@
-"""Patches: what REDO and UNDO make of one column's rows at a snapshot, ready to be laid over the base of a window.
+"""Patches: the changed values of one column at a snapshot, to apply over the base values of a
+window.
 
-    changes of the column    files, memory        runs by (rowid, timestamp), one over the other
-              │  once for a stretch of rows, by whichever thread comes first; the parts of a scan share it
+    changes of the column    files, memory        runs by (rowid, timestamp)
+              │  computed once per range of rows, by the first thread; the windows of a scan share the result
               v
-    patch                    positions, values    each row once, 4 bytes and a value (of a decimal the narrow one)
+    patch                    positions, values    each changed row once: 4 bytes and a value (narrow for decimals)
               │
-              ├── laid over       the decoded base of a window
-              ├── filtered        a test is asked of the base, and of the patch's values at their positions
-              └── picked from     of few rows, the base's where they lie, the patch's by search
+              ├── apply             over the decoded base of a window
+              ├── filter            a predicate tests the base, and the patch's values at their positions
+              └── apply_gathered    over gathered rows of the base
 
-A stretch is as long as memory allows, so that a file of which one block holds the changes of many windows is read once
-and not for each of them. What lasts, because only files say it, is kept from the second scan on (`cfile.cache.Memo`);
-what memory says lasts until the next write, and is worked out for each window anew.
+A range is as long as memory allows, so a file whose block holds the changes of many windows is read
+once, and not once per window. A patch that depends on files only is cached from the second scan on
+(`cfile.cache.Memo`). A patch with changes from memory is valid until the next write only, and is
+computed for each window.
 
 Invariants
-    P1  Positions ascend, and each stands once.
-    P2  A patch has no more and no less than what the snapshot applies: a row that is not in it has its base value.
+    P1  Positions ascend strictly.
+    P2  A patch contains exactly the changes that the snapshot applies: other rows have their base
+        value.
 
 Immutable; any thread may use it.
-Source: Kudu's DeltaApplier, which prepares the deltas of each batch of a scan and lays them over its columns.
-Departure: what they come to is one patch, which scans share.
+Source: Kudu's DeltaApplier, which prepares the deltas of each batch of a scan and applies them to
+its columns. Here the prepared changes are a patch that several scans share.
 """
 
 from __future__ import annotations
@@ -44,17 +47,18 @@ from nyala.schema.types import ColumnType
 __all__ = ["Patch", "find_patch"]
 
 Rows = npt.NDArray[np.int64]
-# Rows that are fewer than this part of the window are searched among the positions; else they are marked in it.
+# A smaller share of rows is searched in the positions; a larger one is marked in a mask of the
+# window.
 _SEARCHED_SHARE: Final = 1 / 64
 
 
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """Rows of a range that have another value than the base, counted from its first row (P1)."""
+    """The changed rows of a range of rows, counted from the range's first row (P1)."""
 
     type: ColumnType
     positions: npt.NDArray[np.int32]
-    values: pa.Array  # of the type; of a decimal that has a `narrow_decimal` as that
+    values: pa.Array  # of the type, or of its `narrow_decimal` if it has one
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -64,50 +68,54 @@ class Patch:
         return int(self.positions.nbytes) + int(self.values.nbytes)
 
     def window(self, lower: int, upper: int) -> Patch:
-        """The part of the rows [lower, upper), counted from `lower`."""
+        """Return the patch of the rows [lower, upper), counted from `lower`."""
         begin, end = np.searchsorted(self.positions, np.array((lower, upper), np.int32)).tolist()
         positions = self.positions[begin:end]
         if lower:
             positions = positions - np.int32(lower)
         return Patch(self.type, positions, self.values.slice(begin, end - begin))
 
-    def onto(self, base: pa.Array) -> pa.Array:
-        """The rows of the range with what is changed; `base`, in the column's type or narrow, stays as it is."""
+    def apply(self, base: pa.Array) -> pa.Array:
+        """Return a copy of `base`, the values of the range, with the patch applied.
+
+        `base` may be narrow.
+        """
         return patch(base, self.positions, _in(self.values, self.type, base.type))
 
-    def picked(self, rows: Rows, count: int, base: pa.Array) -> pa.Array:
-        """`base`, which has the values of these ascending rows of a range of `count`, with what is changed.
+    def apply_gathered(self, rows: Rows, count: int, base: pa.Array) -> pa.Array:
+        """Return a copy of `base`, the values of these ascending rows of a range of `count`, with
+        the patch applied.
 
-        Cost: O(patch + rows); of few rows a search of each.
+        Cost: O(patch + rows), or a binary search for each row if there are few.
         """
         if len(rows) < count * _SEARCHED_SHARE:
             at = np.searchsorted(self.positions, rows.astype(np.int32))
             at[at == len(self.positions)] = 0
-            places = np.flatnonzero(self.positions[at] == rows)
-            found = at[places]
+            targets = np.flatnonzero(self.positions[at] == rows)
+            sources = at[targets]
         else:
-            wanted = np.zeros(count, np.bool_)
-            wanted[rows] = True
-            found = np.flatnonzero(wanted[self.positions])
-            places = np.searchsorted(rows, self.positions[found].astype(np.int64))
-        if not len(places):
+            is_gathered = np.zeros(count, np.bool_)
+            is_gathered[rows] = True
+            sources = np.flatnonzero(is_gathered[self.positions])
+            targets = np.searchsorted(rows, self.positions[sources].astype(np.int64))
+        if not len(targets):
             return base
-        return patch(base, places, _in(take(self.values, found), self.type, base.type))
+        return patch(base, targets, _in(take(self.values, sources), self.type, base.type))
 
 
-def _in(values: pa.Array, type: ColumnType, wanted: pa.DataType) -> pa.Array:
-    """Values of a patch in the type itself, or narrow."""
-    if values.type == wanted:
+def _in(values: pa.Array, type: ColumnType, result_type: pa.DataType) -> pa.Array:
+    """Convert the values of a patch to the type itself, or keep them narrow."""
+    if values.type == result_type:
         return values
-    # Not by a cast: of rows that are not there values may be of anything, of more digits than the type has, too (A2 of
-    # `adapter`).
+    # Not by a cast: values of dead rows may be anything, also numbers with too many digits for the
+    # type (A2 of `adapter`).
     form = physical(type)
     data = values.buffers()[1].slice(values.offset * form.width_bytes, len(values) * form.width_bytes)
     return form.fixed_array(data, len(values), _validity(values), values.null_count)
 
 
 def _validity(values: pa.Array) -> pa.Buffer | None:
-    """The bits of a slice, from its first value on."""
+    """Return the validity bits of a slice, from its first value on."""
     return values.is_valid().buffers()[1] if values.null_count else None
 
 
@@ -121,18 +129,19 @@ def find_patch(
     *,
     scanning: bool,
 ) -> Patch | None:
-    """What `snapshot` makes of the rows [lower, upper) of a rowset of `row_count`; None: nothing.
+    """Return the patch of the rows [lower, upper) of a rowset of `row_count` at `snapshot`; None if
+    it is empty.
 
-    scanning: whether a scan asks, which comes for the neighbours of these rows too.
+    scanning: whether the caller is a scan, which also needs the neighbours of these rows.
     Raises: CorruptionError.
     """
     lower, upper = rows
-    if column.id not in changes.touched:
+    if column.id not in changes.changed_columns:
         return None
-    # What memory says lasts until the next write only.
+    # A patch with changes from memory is valid until the next write only.
     state = changes.state_of_files(column.id, snapshot) if scanning else None
     if state is not None:
-        begin, end = changes.stretch(column.id, snapshot, lower, upper, row_count)
+        begin, end = changes.redo_range(column.id, snapshot, lower, upper, row_count)
 
         def whole() -> tuple[Patch, int]:
             made = _newest(changes, column, snapshot, begin, end, stats)
@@ -141,7 +150,7 @@ def find_patch(
         name = ("patch", column.id, column.type, begin, end)
         shared = changes.memo.part(name, state, whole, is_last=upper == end)
         found = shared if (begin, end) == rows else shared.window(lower - begin, upper - begin)
-    elif not changes.touch(column.id, snapshot):
+    elif not changes.has_changes(column.id, snapshot):
         return None
     else:
         found = _resolved(changes, column, snapshot, lower, upper, stats)
@@ -151,7 +160,7 @@ def find_patch(
 def _resolved(
     changes: Changes, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: ReadStats | None
 ) -> Patch:
-    """Of any snapshot."""
+    """Return the patch for any snapshot."""
     undo, redo = changes.runs(column.id, snapshot, stats, lower, upper)
     return _patch(column, lower, *decide(undo, redo, snapshot, lower, upper))
 
@@ -159,7 +168,7 @@ def _resolved(
 def _newest(
     changes: Changes, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: ReadStats | None
 ) -> Patch:
-    """Of a snapshot that applies all REDO, and no UNDO."""
+    """Return the patch for a snapshot that applies all REDO and no UNDO."""
     parts = [
         (rowids, _stored(values, column.type))
         for rowids, values in changes.newest(column.id, snapshot, stats, lower, upper)
@@ -174,7 +183,7 @@ def _patch(column: ColumnSchema, lower: int, rowids: Rows, values: pa.Array | No
 
 
 def _stored(values: pa.Array, type: ColumnType) -> pa.Array:
-    """Values of any of the types that the column has had, in that of a patch."""
+    """Convert values of any older type of the column to the type of a patch."""
     narrow = narrow_decimal(type)
     if values.type == narrow:
         return values
@@ -183,7 +192,7 @@ def _stored(values: pa.Array, type: ColumnType) -> pa.Array:
     values = adapt(values, type.arrow)
     if narrow is None:
         return values
-    # The low halves of Arrow's 16 bytes; of rows that are not there they may be of anything (A2 of `adapter`).
-    words = fixed_values(values, type).astype(f"<i{narrow.bit_width // 8}")
-    data = pa.py_buffer(words)
+    # The low halves of Arrow's 16 bytes. For dead rows they may be anything (A2 of `adapter`).
+    low_halves = fixed_values(values, type).astype(f"<i{narrow.bit_width // 8}")
+    data = pa.py_buffer(low_halves)
     return pa.Array.from_buffers(narrow, len(values), [_validity(values), data], values.null_count)

@@ -1,18 +1,20 @@
-"""Which DiskRowSets can hold a key: their bounds, sorted.
+"""Finds the DiskRowSets that can contain a key, by their sorted bounds.
 
     key_min ascending      a........c.....f....k
     rowset                 [a..e]  [c....z] [f.g] [k.m]
-    greatest key_max so far e       z       z     z      -> the first rowset that can reach a key, by search
+    greatest key_max so far e       z       z     z      -> binary search finds the first rowset that can reach a key
 
-A tablet's rowsets seldom overlap after compaction, so two binary searches leave few candidates, which are then compared
-one and all in two calls. The tree is immutable; the tablet makes another with each change of its rowsets.
+Rowsets of a tablet seldom overlap after compaction, so two binary searches leave few candidates,
+and two calls compare all of these. The tree is immutable; the tablet creates a new one with each
+change of its rowsets.
 
 Invariants
     T1  Bounds are inclusive on both sides.
     T2  A rowset is a candidate for a key iff key_min <= key <= key_max.
 
-Source: docs/design/kudu.md, "Rowset tree". Departure: no interval tree; one wide rowset at the low end makes all
-others before the key candidates for the comparison, which costs nanoseconds each.
+Source: docs/design/kudu.md, "Rowset tree". Kudu has an interval tree. Here one wide rowset at the
+low end makes all rowsets before the key candidates for the comparison, which costs nanoseconds
+each.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ __all__ = ["RowSetTree"]
 
 
 class RowSetTree(LazyValues):
-    """The rowsets of one tablet at one moment, by key. Any thread may ask."""
+    """The rowsets of one tablet at one moment, by key. Any thread may use it."""
 
     def __init__(self, rowsets: Sequence[DiskRowSet]) -> None:
         self.rowsets: tuple[DiskRowSet, ...] = ()
@@ -45,16 +47,18 @@ class RowSetTree(LazyValues):
         self.rowsets = tuple(rowsets[index] for index in order.tolist())
         self._mins = mins.take(order)
         self._maxs = codec.from_binary(array_of_bytes([r.meta.key_max for r in self.rowsets]))
-        # The greatest key_max up to each rowset: by rank, because keys of every layout sort but do not accumulate.
+        # The greatest key_max up to each rowset, computed by rank: keys of any layout sort, but do
+        # not accumulate.
         by_max = self._maxs.sort_indices()
         rank = np.empty(len(by_max), np.int64)
         rank[by_max] = np.arange(len(by_max))
         self._reach = self._maxs.take(by_max[np.maximum.accumulate(rank)])
 
     def candidates(self, keys: EncodedKeys) -> list[tuple[DiskRowSet, int, int]]:
-        """(rowset, lower, upper): the keys [lower, upper) of ascending `keys` may be in the rowset, no other can.
+        """Return (rowset, lower, upper): only the keys [lower, upper) of ascending `keys` can be in
+        the rowset.
 
-        Cost: four searches, however many the rowsets and keys, and the result.
+        Cost: four searches for any number of rowsets and keys, plus the result.
         """
         if not self.rowsets or not len(keys):
             return []
@@ -70,19 +74,21 @@ class RowSetTree(LazyValues):
         ]
 
     def holding(self, key: bytes) -> list[DiskRowSet]:
-        """The rowsets whose bounds hold this key, given in its canonical bytes. Cost: two searches."""
+        """Return the rowsets whose bounds contain a key in canonical bytes. Cost: two searches."""
         reach, mins = self._bounds
         first, last = bisect_left(reach, key), bisect_right(mins, key)
         return [rowset for rowset in self.rowsets[first:last] if key <= rowset.meta.key_max]
 
     @lazy_value
     def _bounds(self) -> tuple[list[bytes], list[bytes]]:
-        """Of each rowset the greatest key up to it, and its least: canonical bytes ascend as keys do."""
+        """(The greatest key up to each rowset, its least key) in canonical bytes, which sort as
+        keys do.
+        """
         mins = [rowset.meta.key_min for rowset in self.rowsets]
         return list(itertools.accumulate((rowset.meta.key_max for rowset in self.rowsets), max)), mins
 
     def in_range(self, key_range: KeyRange) -> list[DiskRowSet]:
-        """The rowsets whose bounds meet the range, by ascending key_min."""
+        """Return the rowsets whose bounds overlap the range, by ascending key_min."""
         if not self.rowsets or key_range.is_empty:
             return []
         first = 0 if key_range.lower is None else self._reach.lower_bound(key_range.lower)

@@ -1,15 +1,17 @@
-"""Which rows of a rowset a predicate leaves, told without decoding any of them (rule Z1).
+"""Excludes rows of a rowset by zone maps, without decoding them (rule Z1).
 
-    zone maps of the base     blocks of each column that a predicate names, whose bounds exclude it
-    minus changes             a block stays in when a store has a change of one of its rows that the snapshot may apply,
-                              unless the bounds of that store's values exclude the predicate as well
-    all columns together      rows [lower, upper) where no column's block is excluded
+    zone maps of the base     blocks of each constrained column whose bounds exclude the constraint
+    minus changes             a block is kept if a store has a change of one of its rows that the
+                              snapshot may apply, unless the bounds of that store's values exclude
+                              the constraint too
+    all columns together      the rows [lower, upper) that no column excludes
 
-Blocks of different columns have different numbers of rows, all powers of two: the finest of them is the grain.
+Blocks of different columns have different numbers of rows, all powers of two. The result is
+computed in the smallest.
 
 Invariants
-    Z1  A row is left out only if the base's zone map and every change of the column that the snapshot may apply say
-        that it cannot match.
+    Z1  A row is excluded only if the base's zone map, and every change of the column that the
+        snapshot may apply, prove that the row cannot match.
 """
 
 from __future__ import annotations
@@ -29,42 +31,44 @@ from nyala.schema.types import to_canonical
 if TYPE_CHECKING:
     from nyala.rowset.disk_rowset import DiskRowSet
 
-__all__ = ["rows_left"]
+__all__ = ["candidate_ranges"]
 
 Bools = npt.NDArray[np.bool_]
-# A column that the base file does not have is its default in every row: blocks of so many rows are as good as any.
+# A column that the base file does not have has its default in every row, so any block size works.
 _DEFAULT_ROWS_LOG2: Final = 16
 
 
-def rows_left(
+def candidate_ranges(
     rowset: DiskRowSet,
-    demands: Sequence[tuple[ColumnSchema, Constraint]],
+    constraints: Sequence[tuple[ColumnSchema, Constraint]],
     snapshot: int,
     lower: int,
     upper: int,
     stats: ReadStats | None = None,
 ) -> list[tuple[int, int]]:
-    """The parts of [lower, upper) that may hold rows which satisfy all demands at `snapshot`; ascending, apart.
+    """Return the ascending, disjoint ranges in [lower, upper) that may have rows that satisfy all
+    constraints.
 
-    Cost: footers; a comparison a block; and the rowids of the columns' changes, which a scan needs next anyway.
+    Cost: footers; one comparison per block; and the rowids of the columns' changes, which a scan
+    needs next anyway.
     """
     if lower >= upper:
         return []
     excluded = [
         found
-        for column, constraint in demands
+        for column, constraint in constraints
         if (found := _excluded(rowset, column, constraint, snapshot, lower, upper, stats)) is not None
     ]
     if not excluded:
         return [(lower, upper)]
-    grain = min(log2 for log2, _ in excluded)
-    first, end = lower >> grain, ((upper - 1) >> grain) + 1
+    log2_min = min(log2 for log2, _ in excluded)
+    first, end = lower >> log2_min, ((upper - 1) >> log2_min) + 1
     gone = np.zeros(end - first, np.bool_)
     for log2, blocks in excluded:
-        grains = np.arange(first, end) >> (log2 - grain)
-        gone |= blocks[grains - (lower >> log2)]
+        numbers = np.arange(first, end) >> (log2 - log2_min)
+        gone |= blocks[numbers - (lower >> log2)]
     borders = np.flatnonzero(np.diff(np.concatenate(([True], gone, [True]))))
-    starts, stops = (first + borders[::2]) << grain, (first + borders[1::2]) << grain
+    starts, stops = (first + borders[::2]) << log2_min, (first + borders[1::2]) << log2_min
     return [
         (max(start, lower), min(stop, upper))
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
@@ -80,7 +84,9 @@ def _excluded(
     upper: int,
     stats: ReadStats | None,
 ) -> tuple[int, Bools] | None:
-    """(rows of a block as a power of two, of each block of [lower, upper) whether it is excluded); None if none is."""
+    """Return (log2 of the rows per block, one bool per block of [lower, upper): excluded); None if
+    no block is.
+    """
     reader = rowset.base_column(column.id)
     if reader is None:
         default = column.read_default
@@ -100,7 +106,7 @@ def _excluded(
         zone = file.column_zone(column.id)
         if zone is not None and _excludes(constraint, zone):
             continue
-        # A file of which no run is kept is read where it matters only, a piece at a time.
+        # If the runs of a file are not cached, only the ranges of excluded blocks are read.
         whole = rowset.changes.keeps_runs(file, column.id, snapshot)
         for begin, end in [(lower, upper)] if whole else _ranges(blocks, first, log2, lower, upper):
             run = file.run_in(column.id, begin, end, stats, whole=whole)
@@ -113,7 +119,7 @@ def _excluded(
 
 
 def _ranges(blocks: Bools, first: int, log2: int, lower: int, upper: int) -> list[tuple[int, int]]:
-    """Where blocks are excluded, in pieces of a few blocks of values at most."""
+    """Return the ranges of excluded blocks, at most a few blocks of values each."""
     step = 1 << max(log2, _DEFAULT_ROWS_LOG2)
     inside: dict[int, None] = dict.fromkeys(
         (((first + np.flatnonzero(blocks)) << log2) // step * step).tolist()

@@ -1,4 +1,4 @@
-"""What reading rowsets has cost, for `explain()`."""
+"""Counters of reading rowsets, for `explain()`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ __all__ = ["RowSetStats"]
 
 @dataclass
 class RowSetStats(ReadStats):
-    """Counts of the column files, and of changes laid over what they hold. For one thread at a time."""
+    """Counters of column files, and of changes applied to their values.
 
-    deltas_applied: int = 0  # cells that UNDO or REDO gave
+    For one thread at a time.
+    """
+
+    deltas_applied: int = 0  # values that came from UNDO or REDO
     operations: set[tuple[str, str]] = field(default_factory=set)
-    """Which operation was used on which column."""
+    """The (operation, column) pairs that were used."""
 
     def note(self, operation: str, column: str) -> None:
         self.operations.add((operation, column))

@@ -1,4 +1,4 @@
-"""A version of a rowset on disk: which files and stores it is made of, and what the next version is made of.
+"""A version of a rowset on disk: its files and stores, and how the next version is created.
 
       undo (newest first)        base            redo (oldest first)      frozen        deltas
     +--------+--------+     +------------+     +--------+--------+      +--------+    +----------+
@@ -7,16 +7,18 @@
       files                   one file, and      files                  being         takes
                               parts (`part`)     delta flushes          flushed       changes
 
-A version is an immutable value: the `with_…` methods make the next one, which the tablet installs. Versions share the
-open files; only the newest DeltaMemStore grows, at its end, with timestamps that no reader was promised yet.
+A version is an immutable value. The `with_…` methods create the next one, and the tablet installs
+it. Versions share the open files. Only the newest DeltaMemStore grows, at its end, with timestamps
+that no reader may see yet.
 
 Invariants
-    X2  For each column, stores follow one another in time: undo, redo, frozen, deltas, each with later
-        timestamps than the one before (D4). REDO stores do so as a whole (rule R4); UNDO files need not: a
-        major delta compaction of some columns makes one while changes of the others, of the same time, stay REDO.
-    X4  A column without a place in the base file was added after it was written: its base is its read default.
+    X2  The stores of each column follow one another in time: undo, redo, frozen, deltas, each with
+        later timestamps than the one before (D4). For REDO stores this holds across all columns
+        (rule R4). It does not hold for UNDO files: a major delta compaction of some columns writes
+        one while changes of other columns, of the same time, remain REDO.
+    X4  A column without a footer in any file was added later: its base value is its read default.
 
-Immutable; any thread may use it. Left out: what rows come to at a snapshot, and where a key is: `disk_rowset`.
+Immutable; any thread may use it. `disk_rowset` reads rows and finds keys.
 Source: Kudu tablet design, "Historical MVCC in DiskRowSets" to "Summary of delta file processing".
 """
 
@@ -55,24 +57,27 @@ __all__ = ["RowSetVersion"]
 
 @dataclass(frozen=True, eq=False)
 class RowSetVersion:
-    """What one version of a rowset on disk is made of (see the module). Compared by identity."""
+    """The files and stores of one version of a rowset on disk (see the module).
+
+    Compared by identity.
+    """
 
     meta: RowSetMeta
     reader: CFileReader
     keys: KeyIndex
     codec: KeyCodec
-    memo: Memo  # what scans may ask for again; all versions share it
+    memo: Memo  # computed values that scans may need again; all versions share it
     parts: tuple[Part, ...] = ()  # oldest first
     undo: tuple[DeltaFile, ...] = ()  # newest first
     redo: tuple[DeltaFile, ...] = ()  # oldest first
-    frozen: tuple[DeltaMemStore, ...] = ()  # oldest first: set aside, waiting to be written
+    frozen: tuple[DeltaMemStore, ...] = ()  # oldest first: being flushed
     deltas: DeltaMemStore = dataclasses.field(default_factory=DeltaMemStore)  # takes changes
     changes: Changes = dataclasses.field(init=False, repr=False)
-    """Its stores, column by column."""
+    """The stores, column by column."""
     _base_columns: dict[int, ColumnReader | None] = dataclasses.field(
         init=False, repr=False, default_factory=dict
     )
-    """What `base_column` has found of this version."""
+    """The results of `base_column` for this version."""
 
     def __post_init__(self) -> None:
         changes = Changes(self.undo, self.redo, self.frozen, self.deltas, self.memo)
@@ -92,10 +97,11 @@ class RowSetVersion:
         redo: Sequence[DeltaFile] = (),
         deltas: DeltaMemStore | None = None,
     ) -> Self:
-        """A rowset of the store in the folder `root`. Nothing is read, nor a file opened, before it is needed.
+        """Return a rowset of the store in the folder `root`. No file is opened before its first
+        use.
 
         parts: oldest first; undo: newest first; redo: oldest first.
-        Raises: CorruptionError when the files' timestamps say otherwise (X2).
+        Raises: CorruptionError if the timestamps of the files contradict this order (X2).
         """
         types = {LIVENESS: pa.bool_(), **schema.arrow_types}
         reader = CFileReader(
@@ -110,7 +116,7 @@ class RowSetVersion:
         rowset.changes.check_order(rowset.id)
         return rowset
 
-    # --- what it is -------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------
 
     @property
     def id(self) -> int:
@@ -118,7 +124,7 @@ class RowSetVersion:
 
     @property
     def row_count(self) -> int:
-        """Rows in the base, dead ones too."""
+        """Rows of the base, including dead ones."""
         return self.meta.row_count
 
     @property
@@ -133,7 +139,7 @@ class RowSetVersion:
 
     @property
     def column_ids(self) -> frozenset[int]:
-        """The columns, LIVENESS among them, of which a file has base values or changes."""
+        """The columns, including LIVENESS, with base values or changes in a file."""
         base = {place.key.column_id for place in self.meta.columns if place.key.role == BASE}
         others = (
             (part.column_ids for part in self.parts),
@@ -143,11 +149,11 @@ class RowSetVersion:
 
     @property
     def cache_limit_bytes(self) -> int | None:
-        """What the block cache may hold that its blocks go to; None when they go to none."""
+        """The byte limit of the block cache that its blocks use; None without a cache."""
         return self.reader.cache_limit_bytes
 
     def row_bytes(self, column: ColumnSchema) -> float:
-        """About how many bytes a value of the column takes in memory, on average. Opens its footer."""
+        """Return the average bytes of a value of the column in memory. Opens its footer."""
         reader = self.base_column(column.id)
         return default_array(column, 1, "read").nbytes if reader is None else reader.row_bytes
 
@@ -159,17 +165,17 @@ class RowSetVersion:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory that a flush would free: changes not yet in a file."""
+        """Bytes in memory that a flush would free: changes that are in no file yet."""
         return self.deltas.nbytes + sum(store.nbytes for store in self.frozen)
 
     @property
     def timestamp_min(self) -> int | None:
-        """The oldest change that is in memory only; None when there is none."""
+        """The oldest change that is only in memory; None without one."""
         times = [store.timestamp_min for store in (*self.frozen, self.deltas)]
         return min((time for time in times if time is not None), default=None)
 
     def close(self) -> None:
-        """Let go of all files. Only when no version of the rowset is read any more."""
+        """Close all files. Only valid if no version of the rowset is read any more."""
         self.memo.close()
         self.keys.close()
         self.reader.close()
@@ -178,11 +184,13 @@ class RowSetVersion:
         for file in (*self.undo, *self.redo):
             file.close()
 
-    # --- its parts --------------------------------------------------------------------------------
+    # --- columns ----------------------------------------------------------------------------------
 
     def base_column(self, column_id: int) -> ColumnReader | None:
-        """The column's base, in the newest file that has it; None when no file has (X4). Raises:
-        CorruptionError."""
+        """Return the column's base in the newest file that has it; None if no file has it (X4).
+
+        Raises: CorruptionError.
+        """
         known = self._base_columns
         if column_id not in known:
             known[column_id] = self._find_base_column(column_id)
@@ -200,7 +208,7 @@ class RowSetVersion:
             file = self.reader
         reader = file.column(key)
         if reader is None or reader.row_count != self.row_count:
-            found = "none" if reader is None else f"one with {reader.row_count}"
+            found = "no such column" if reader is None else f"{reader.row_count} rows"
             raise CorruptionError(
                 f"expected column {column_id} with {self.row_count} rows, found {found}", file.path
             )
@@ -209,7 +217,7 @@ class RowSetVersion:
     # --- the next version -------------------------------------------------------------------------
 
     def with_frozen_deltas(self, fresh: DeltaMemStore | None = None) -> Self:
-        """Set the DeltaMemStore aside to be written; `fresh` takes changes from now on."""
+        """Freeze the DeltaMemStore for a flush; `fresh` takes changes from now on."""
         return dataclasses.replace(
             self,
             frozen=(*self.frozen, self.deltas),
@@ -217,15 +225,17 @@ class RowSetVersion:
         )
 
     def with_flushed_deltas(self, files: Sequence[DeltaFile], deltas_durable: int) -> Self:
-        """Put REDO files in place of all stores set aside; changes up to `deltas_durable` are on disk now."""
-        assert deltas_durable >= self.meta.deltas_durable, "R2: durable marks only rise"
+        """Replace all frozen stores by REDO files; changes up to `deltas_durable` are now on disk."""
+        assert deltas_durable >= self.meta.deltas_durable, "R2: durable marks must not decrease"
         meta = dataclasses.replace(self.meta, deltas_durable=deltas_durable)
         return dataclasses.replace(self, meta=meta, redo=(*self.redo, *files), frozen=())
 
     def with_merged_redo(self, inputs: Sequence[DeltaFile], merged: DeltaFile | None) -> Self:
-        """Put one REDO file in place of neighbouring ones: a minor delta compaction. None: nothing of them is left."""
+        """Replace adjacent REDO files by one: a minor delta compaction. merged: None if no record
+        remains.
+        """
         first = self.redo.index(inputs[0])
-        assert self.redo[first : first + len(inputs)] == tuple(inputs), "only neighbours are merged (R4)"
+        assert self.redo[first : first + len(inputs)] == tuple(inputs), "inputs must be adjacent (R4)"
         made = () if merged is None else (merged,)
         redo = (*self.redo[:first], *made, *self.redo[first + len(inputs) :])
         return dataclasses.replace(self, redo=redo)
@@ -233,12 +243,13 @@ class RowSetVersion:
     def with_major_compaction(
         self, inputs: Sequence[DeltaFile], rest: DeltaFile | None, part: Part | None, undo: DeltaFile | None
     ) -> Self:
-        """Put what a major delta compaction made in the place of its inputs: the oldest REDO files.
+        """Replace the inputs of a major delta compaction by its output.
 
-        rest: REDO of the columns that were not compacted; part: the new base columns; undo: their past.
+        rest: REDO of the columns that were not compacted. part: the new base columns. undo: their
+        history.
         """
         assert self.redo[: len(inputs)] == tuple(inputs), (
-            "a major delta compaction takes the oldest REDO files"
+            "a major delta compaction must take the oldest REDO files"
         )
         redo = (*(() if rest is None else (rest,)), *self.redo[len(inputs) :])
         parts = self.parts
@@ -249,12 +260,12 @@ class RowSetVersion:
         )
 
     def with_undo(self, inputs: Sequence[DeltaFile], merged: DeltaFile | None) -> Self:
-        """Put one UNDO file, or none, in the place of `inputs`."""
+        """Replace `inputs` by one UNDO file, or by none."""
         gone = set(map(id, inputs))
         assert len(gone) == len([file for file in self.undo if id(file) in gone]), (
-            "inputs are UNDO files of its own"
+            "inputs must be UNDO files of this version"
         )
         undo = [file for file in self.undo if id(file) not in gone]
-        if merged is not None:  # where the newest of them was: files stay newest first
+        if merged is not None:  # at the position of the newest input, so files stay newest first
             undo.insert(next(index for index, file in enumerate(self.undo) if id(file) in gone), merged)
         return dataclasses.replace(self, undo=tuple(undo))

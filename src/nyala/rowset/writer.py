@@ -1,12 +1,12 @@
-"""Write an image as a DiskRowSet: one base file, and one UNDO file when there is history.
+"""Writes an image as a DiskRowSet: one base file, and one UNDO file if there is history.
 
-    <id>.base         base columns · encoded keys (composite keys only) · bloom filter (but for rows that take next to
-                      nothing) · LIVENESS when a row is dead
-    <id>.base.undo    UNDO records; without it the rows would have been there for ever
+    <id>.base         base columns · encoded keys (composite keys only) · bloom filter (except for very narrow
+                      rows) · LIVENESS if a row is dead
+    <id>.base.undo    UNDO records; without it, the rows have existed for ever
 
-Both files are complete and synced on return. Their names are not: the caller syncs the directory, once for all files of
-a flush, before the catalogue names them.
-Formats: docs/format/rowset.md, docs/format/cfile.md, docs/format/delta.md.
+Both files are complete and synced on return, but their names are not: the caller syncs the
+directory once for all files of a flush, before the catalogue names them. Formats:
+docs/format/rowset.md, docs/format/cfile.md, docs/format/delta.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["WrittenRowSet", "column_spec", "encoded_keys", "filter_bits_per_key"
 _ENCODED: Final = ColumnType("binary")
 _SPARSE_KEY_BYTES_MAX: Final = 256
 _FILTERED_ROW_BYTES_MIN: Final = 2
-_SAMPLES_SHARE_MAX: Final = 1 / 24
+_KEYS_SHARE_MAX: Final = 1 / 24
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class WrittenRowSet:
 
     @property
     def paths(self) -> list[str]:
-        """All files, for whoever has to remove them when the flush fails after all."""
+        """All files, for callers that must delete them if the flush fails later."""
         return [self.meta.path] if self.undo_path is None else [self.meta.path, self.undo_path]
 
 
@@ -67,14 +67,16 @@ def write_rowset(
     deltas_durable: int,
     name: str | None = None,
 ) -> WrittenRowSet:
-    """Write the image's rows as the rowset `rowset_id`, into `directory` of the store in the folder `root`.
+    """Write the rows of the image as rowset `rowset_id` into `directory` of the store in the folder
+    `root`.
 
-    name:           of the files, without suffix; by itself the rowset's id.
-    deltas_durable: the moment of the image (rule R2): later changes of its rows are not in these files.
-    Raises: StorageError; then no file of it is left, or one that nothing names and the next open removes.
+    name:           of the files, without suffix. Default: the rowset's id.
+    deltas_durable: the moment of the image (rule R2); later changes of its rows are not in these
+    files.
+    Raises: StorageError. Then no file remains, or one that nothing names and the next open removes.
     """
     count = image.row_count
-    assert count, "a rowset without rows"
+    assert count, "a rowset must have rows"
     path = f"{directory}/{rowset_id if name is None else name}.base"
     writer = CFileWriter(files, os.path.join(root, path))
     try:
@@ -87,8 +89,8 @@ def write_rowset(
             for column in schema.columns
         }
         if schema.key_count > 1:
-            stretch_log2 = min(footers[column_id].sparse_key_rows_log2 for column_id in schema.key_ids)
-            writer.append_column(*encoded_keys(image.keys, stretch_log2, writer.size_bytes / count))
+            key_rows_log2 = min(footers[column_id].sparse_key_rows_log2 for column_id in schema.key_ids)
+            writer.append_column(*encoded_keys(image.keys, key_rows_log2, writer.size_bytes / count))
         if bits_per_key := filter_bits_per_key(writer.size_bytes / count):
             writer.append_bloom(image.keys.hash64(), bits_per_key)
         if image.liveness is not None:
@@ -124,12 +126,12 @@ def write_rowset(
 
 
 def filter_bits_per_key(row_bytes: float) -> int:
-    """How large the bloom filter of rows that take so much on disk shall be: an eighth of their bits, so as many as
-    they have bytes, within its limits; 0: there shall be none.
+    """Return the bits per key of the bloom filter for rows of this size on disk; 0: no filter.
 
-    Rows of less than two bytes have keys that follow one another, as keys at random would take more by themselves: a
-    search for one is cheap, those of a feed are mostly told by `key_bounds`, and a filter would be a third of the table
-    or more.
+    The filter takes an eighth of the rows' bits, within limits: as many bits per key as a row has
+    bytes. Rows below two bytes have nearly consecutive keys, because random keys alone would be
+    larger. Searching these is cheap, `key_bounds` excludes most new keys of a feed, and a filter
+    would take a third of the table or more.
     """
     if row_bytes < _FILTERED_ROW_BYTES_MIN:
         return 0
@@ -137,7 +139,7 @@ def filter_bits_per_key(row_bytes: float) -> int:
 
 
 def column_spec(column: ColumnSchema, schema: Schema) -> ColumnWriteSpec:
-    """How the base of a column of the schema is to be stored."""
+    """Return how to store the base of a column of the schema."""
     return ColumnWriteSpec(
         ColumnKey(BASE, 0, column.id),
         column.type,
@@ -149,26 +151,29 @@ def column_spec(column: ColumnSchema, schema: Schema) -> ColumnWriteSpec:
 
 
 def encoded_keys(
-    keys: EncodedKeys, stretch_log2: int, row_bytes: float = math.inf
+    keys: EncodedKeys, key_rows_log2: int, row_bytes: float = math.inf
 ) -> tuple[ColumnWriteSpec, pa.LargeBinaryArray]:
-    """The column of a composite key's encoded keys: of every row, or of the first of each stretch (see `stored_keys`).
+    """Return the column of a composite key's encoded keys: of every row, or of the first row per
+    group.
 
-    stretch_log2: of how many rows a stretch may be, as a power of two; 0: of one. Long keys are all stored even so: a
-            stretch of them for each that is asked for would take more memory than blocks do.
-    row_bytes: what the columns take of a row. Keys of numbers are stored of twice as long stretches where they would be
-            more than a 24th of that: pairs of wide ids are five bytes a row, and the pair in 64 a quarter of one.
+    key_rows_log2: the rows per group (see `stored_keys`), as a power of two; 0: every row has its key. Long keys are
+            all stored in any case, because reading a group of them per look-up would take more memory than blocks.
+    row_bytes: what the columns take per row. Groups of numeric keys are twice as large if the stored keys would take
+            more than a 24th of that: pairs of wide ids take five bytes per row, and one pair per 64 rows a quarter.
     """
-    if not stretch_log2 or (keys.width is None and int(keys.sizes().max()) > _SPARSE_KEY_BYTES_MAX):
+    if not key_rows_log2 or (keys.width is None and int(keys.sizes().max()) > _SPARSE_KEY_BYTES_MAX):
         return ColumnWriteSpec(ColumnKey(KEY), _ENCODED), keys.to_binary()
-    if stretch_log2 == format.SPARSE_KEY_ROWS_LOG2 and keys.width is not None:
-        if keys.width / (1 << stretch_log2) > row_bytes * _SAMPLES_SHARE_MAX:
-            stretch_log2 = format.SPARSE_WIDE_KEY_ROWS_LOG2
-    samples = keys.take(np.arange(0, len(keys), 1 << stretch_log2))
-    return ColumnWriteSpec(ColumnKey(KEY, stretch_log2), _ENCODED), samples.to_binary()
+    if key_rows_log2 == format.SPARSE_KEY_ROWS_LOG2 and keys.width is not None:
+        if keys.width / (1 << key_rows_log2) > row_bytes * _KEYS_SHARE_MAX:
+            key_rows_log2 = format.SPARSE_WIDE_KEY_ROWS_LOG2
+    first_keys = keys.take(np.arange(0, len(keys), 1 << key_rows_log2))
+    return ColumnWriteSpec(ColumnKey(KEY, key_rows_log2), _ENCODED), first_keys.to_binary()
 
 
 def _first_keys(column: ColumnSchema, schema: Schema, keys: EncodedKeys) -> FirstKeys | None:
-    """The value index of a single key column; None for any other column."""
+    """Return the function that computes the key index of a single key column; None for other
+    columns.
+    """
     if schema.key_count > 1 or column.id != schema.columns[0].id:
         return None
 

@@ -433,8 +433,10 @@ class _Check:
         sound = True
         try:
             for finding in findings(rowset, table.entry.history_start):
-                sound = sound and (finding.derived or finding.surplus) and not finding.keyless
-                kind: ProblemKind = "index" if finding.derived else "surplus" if finding.surplus else "damage"
+                sound = sound and (finding.derived or finding.trailing) and not finding.keyless
+                kind: ProblemKind = (
+                    "index" if finding.derived else "surplus" if finding.trailing else "damage"
+                )
                 self.add(kind, finding.error, table, tablet, rowset)
         except AssertionError as error:
             self.add("memory", error, table, tablet, rowset)
@@ -470,7 +472,8 @@ class _Check:
                 if not equal.all():
                     row = lower + int(np.argmin(equal))
                     error = CorruptionError(
-                        f"row {row} of rowset {rowset.id} has another key than its key columns", path
+                        f"the stored key of row {row} of rowset {rowset.id} is not the key of its key columns",
+                        path,
                     )
                     self.add("damage", error, table, tablet, rowset)
                     return False

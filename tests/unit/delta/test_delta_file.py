@@ -190,7 +190,7 @@ def test_records_out_of_order_are_corruption_with_their_place(tmp_path):
 def test_a_check_in_windows_finds_what_a_run_finds(window, tmp_path, monkeypatch):
     """F1 and F2: within a window of records, between two, in the first, in the last; and where nothing is wrong, the
     bounds of all."""
-    monkeypatch.setattr(memory, "WINDOW_ROWS", window)
+    monkeypatch.setattr(memory, "_RANGE_ROWS_MAX", window)
     good = [(n // 2, 5 + n, n) for n in range(8)]
     swapped = [[*good[:at], good[at + 1], good[at], *good[at + 2 :]] for at in range(7)]
     twice = [[*good[:at], *good[at : at + 1] * 2, *good[at + 1 :]] for at in range(8)]

@@ -203,10 +203,10 @@ def test_words_are_the_bytes_at_a_distance_from_the_end(
         return
     expected = [int.from_bytes(key[len(key) - behind - width : len(key) - behind], "big") for key in keys]
     vector = make(codec, keys)
-    assert vector.words(behind, width).tolist() == expected
-    assert vector.slice(1).words(behind, width).tolist() == expected[1:]
+    assert vector.integers(behind, width).tolist() == expected
+    assert vector.slice(1).integers(behind, width).tolist() == expected[1:]
     vector.prepare_search()
-    assert vector.words(behind, width).tolist() == expected
+    assert vector.integers(behind, width).tolist() == expected
 
 
 def test_hash64_of_fixed_layouts() -> None:

@@ -23,7 +23,7 @@ from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.image import RowSetImage
-from nyala.rowset.skipping import rows_left
+from nyala.rowset.skipping import candidate_ranges
 from nyala.rowset.writer import WrittenRowSet, write_rowset
 from nyala.schema.predicates.constraint import Constraint
 from nyala.schema.schema import ColumnSchema, Schema, build_schema, column
@@ -56,7 +56,7 @@ def excluded(
 ) -> bool:
     """Whether none of the rows [lower, upper), by default all, can satisfy the constraint at `snapshot`."""
     end = disk.row_count if upper is None else upper
-    return not rows_left(disk, [(column, constraint)], snapshot, lower, end)
+    return not candidate_ranges(disk, [(column, constraint)], snapshot, lower, end)
 
 
 def key_columns(schema: Schema, numbers: list[int]) -> list[pa.Array]:
@@ -286,7 +286,7 @@ def test_z1_a_skipped_window_holds_no_row_that_matches_at_the_snapshot(
                 for r in [f.run(v.id)]
                 if r is not None and r.relevant(snapshot)
             ]
-            assert disk.delta_touches(v.id, snapshot) >= bool(changed)
+            assert disk.has_changes(v.id, snapshot) >= bool(changed)
 
 
 def test_z1_what_undo_brings_back_keeps_its_block(tmp_path):
@@ -306,7 +306,7 @@ def test_z1_what_undo_brings_back_keeps_its_block(tmp_path):
     assert not excluded(disk, v, wanted, 89)
     assert not excluded(disk, v, wanted, 89, 640, 768)
     assert excluded(disk, v, wanted, 89, 768, 896)
-    assert disk.delta_touches(v.id, 89) and not disk.delta_touches(v.id, INSERTED), "by file, unopened"
+    assert disk.has_changes(v.id, 89) and not disk.has_changes(v.id, INSERTED), "by file, unopened"
 
 
 @pytest.mark.parametrize("part", ["base", "undo"])

@@ -243,7 +243,7 @@ def test_g1_a_row_that_dies_twice_is_corruption() -> None:
     broken = RowSetImage(
         images[0].keys, images[0].columns, images[0].liveness, {LIVENESS: twice}, images[0].positions
     )
-    with pytest.raises(CorruptionError, match="rowsets 8, 9: a row .* dies while it is dead"):
+    with pytest.raises(CorruptionError, match="rowsets 8, 9: a row .* deleted while it is dead"):
         merge_images([broken, images[1]], schema, 0, "rowsets 8, 9")
 
 

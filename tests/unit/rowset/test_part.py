@@ -19,7 +19,7 @@ from nyala.keys.codec import KeyCodec
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.part import Part
-from nyala.rowset.skipping import rows_left
+from nyala.rowset.skipping import candidate_ranges
 from nyala.rowset.writer import column_spec, write_rowset
 from nyala.schema.predicates.constraint import Constraint
 from nyala.schema.schema import build_schema
@@ -90,14 +90,14 @@ def test_z1_zone_maps_are_those_of_the_newest_file(tmp_path: Path) -> None:
     a = SCHEMA.by_id(A)
     (tmp_path / "other").mkdir()
     for disk, value, rows in ((found, 5000, COUNT), (found, 5, 0), (rowset(tmp_path / "other"), 5, COUNT)):
-        left = rows_left(disk, [(a, Constraint.one_of([value]))], MAX_TIMESTAMP, 0, COUNT)
+        left = candidate_ranges(disk, [(a, Constraint.one_of([value]))], MAX_TIMESTAMP, 0, COUNT)
         assert sum(upper - lower for lower, upper in left) == rows
 
 
 def test_a_part_of_another_length_is_corruption(tmp_path: Path) -> None:
     """Values of other rows are worse than an error."""
     found = rowset(tmp_path, [part(tmp_path, 51, {A: pa.array([1] * (COUNT - 1), pa.int64())})])
-    with pytest.raises(CorruptionError, match=f"column {A} with {COUNT} rows, found one with {COUNT - 1}"):
+    with pytest.raises(CorruptionError, match=f"column {A} with {COUNT} rows, found {COUNT - 1} rows"):
         column(found, A)
     with pytest.raises(CorruptionError):
         found.check()

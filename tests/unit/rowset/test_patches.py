@@ -76,7 +76,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_path, "WINDOW_ROWS", WINDOW)
     monkeypatch.setattr(read_path, "_INLINE_ROWS", 0)
     monkeypatch.setattr(window, "_SCAN_ROWS_MIN", 2048)
-    monkeypatch.setattr(changes, "_STRETCH_ROWS_MIN", WINDOW)
+    monkeypatch.setattr(changes, "_REDO_RANGE_ROWS_MIN", WINDOW)
 
 
 Rows = dict[int, dict[str, Any]]

@@ -160,7 +160,7 @@ def test_every_key_is_found_and_no_other(
     assert isinstance(sparse._stored, SparseKeys)
     assert (sparse._stored._samples.column.block_count > 1) == (block_bytes is not None)
     for stored in (sparse._stored, dense._stored):
-        assert stored.find(keys, stored.pieces(keys), None).tolist() == expected.tolist()
+        assert stored.find(keys, stored.segments(keys), None).tolist() == expected.tolist()
         for row in {0, 1, 127, 128, 129, 255, 256, 4095, 4096, 4097, 8191, 8192, count - 1} & {*range(count)}:
             for number, found, bound in (
                 (3 * row, -1, row),
@@ -206,7 +206,7 @@ def test_a_value_index_with_one_key_of_another_row_is_found(block: int, tmp_path
         writer.append_column(column_spec(schema.columns[0], schema), values, first_keys=first_keys)
         writer.append_bloom(keys.hash64())
         writer.finish(sync=False)
-    with pytest.raises(SummaryError, match="in the value index, found others"):
+    with pytest.raises(SummaryError, match="in the key index, found other keys"):
         KeyIndex(CFileReader(FILES, path), codec, schema.key_ids, 300).check()
 
 
@@ -218,7 +218,7 @@ def test_a_key_column_without_a_value_index_is_corruption(tmp_path: Path) -> Non
     with CFileWriter(FILES, path) as writer:
         writer.append_column(column_spec(schema.columns[0], schema), values)
         writer.finish(sync=False)
-    with pytest.raises(CorruptionError, match="carries no value index"):
+    with pytest.raises(CorruptionError, match="has no key index"):
         KeyIndex(CFileReader(FILES, path), codec, schema.key_ids, 300).find(codec.encode([values]))
 
 
@@ -358,12 +358,12 @@ def test_encoded_keys_that_are_not_of_the_key_columns_are_found(
     real, types = rowset_writer.encoded_keys, build_schema({"a": "int64", "b": "int32"}, ["a", "b"]).columns
     codec = KeyCodec([of.type for of in types])
 
-    def forged(keys: EncodedKeys, stretch_log2: int, row_bytes: float) -> object:
-        assert (stretch_log2 > 0) == (encoding == "for")
+    def forged(keys: EncodedKeys, key_rows_log2: int, row_bytes: float) -> object:
+        assert (key_rows_log2 > 0) == (encoding == "for")
         a, b = codec.decode(keys)
         values = b.to_numpy().copy()
         values[2 * STRETCH] += 1
-        return real(codec.encode([a, pa.array(values)]), stretch_log2, row_bytes)
+        return real(codec.encode([a, pa.array(values)]), key_rows_log2, row_bytes)
 
     monkeypatch.setattr(rowset_writer, "encoded_keys", forged)
     with open_database(tmp_path / "s") as db:
@@ -376,8 +376,8 @@ def test_encoded_keys_that_are_not_of_the_key_columns_are_found(
     assert any(
         problem.kind == "damage"
         and not problem.repairable
-        and f"row {2 * STRETCH}" in problem.message
-        and "another key than its key columns" in problem.message
+        and f"row {2 * STRETCH} " in problem.message
+        and "is not the key of its key columns" in problem.message
         for problem in report.problems
     ), report.problems
 
@@ -385,7 +385,7 @@ def test_encoded_keys_that_are_not_of_the_key_columns_are_found(
 @pytest.mark.parametrize(
     ("group", "count", "words"),
     [
-        (40, 1, "expected a key of every"),
+        (40, 1, "expected a key for at least every"),
         (6, 20, "expected 32 keys, found 20"),
         (6, 40, "expected 32 keys, found 40"),
         (0, 20, "expected 2000 keys"),
@@ -423,5 +423,5 @@ def test_a_key_column_that_is_not_there_is_corruption(tmp_path: Path) -> None:
         writer.append_column(*encoded_keys(keys, format.SPARSE_TEXT_KEY_ROWS_LOG2))
         writer.finish(sync=False)
     index = KeyIndex(CFileReader(FILES, path), codec, [10, 11], 2000)
-    with pytest.raises(CorruptionError, match=r"no column base/0/1[01]: its keys are not there"):
+    with pytest.raises(CorruptionError, match=r"no column base/0/1[01], so its keys are missing"):
         index.find(keys.slice(0, 1))

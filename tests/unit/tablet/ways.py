@@ -94,7 +94,7 @@ def small_windows(rows: int = WINDOW) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for module, name, value in (
             (read_path, "WINDOW_ROWS", rows), (read_path, "_INLINE_ROWS", 0),
-            (window, "_SCAN_ROWS_MIN", rows // 2), (changes, "_STRETCH_ROWS_MIN", rows),
+            (window, "_SCAN_ROWS_MIN", rows // 2), (changes, "_REDO_RANGE_ROWS_MIN", rows),
         ):  # fmt: skip
             stack.enter_context(mock.patch.object(module, name, value))
         yield

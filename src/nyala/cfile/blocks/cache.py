@@ -1,12 +1,13 @@
 """The block cache: decoded blocks in memory, within a limit of bytes.
 
-    probation  blocks that a scan read for the first time, in order of arrival; at most a 32nd of the limit,
-               because memory that is reused soon costs no page faults. A block is evicted after the columns
-               of its window, and its name goes into a ghost list
-    cheap      blocks that a look-up read, or that a scan read again while their name was in the ghost list;
-               least recently used first out. Decoding them again runs at gigabytes per second
-    costly     values computed from several blocks (runs of changes, patches, encoded keys), and dictionaries,
-               which all blocks of a column need; least recently used first out
+    probation  blocks that a scan read for the first time, in order of arrival; at most a 32nd of
+               the limit, because memory that is reused soon costs no page faults. A block is
+               evicted after the columns of its window, and its name goes into a ghost list
+    cheap      blocks that a look-up read, or that a scan read again while their name was in the
+               ghost list; least recently used first out. Decoding them again runs at gigabytes per
+               second
+    costly     values computed from several blocks (runs of changes, patches, encoded keys), and
+               dictionaries, which all blocks of a column need; least recently used first out
 
 So one scan of a large table evicts no other data, and a second scan finds its blocks. Cheap entries
 are evicted before costly ones, until the costly ones take more than seven eighths of the limit.

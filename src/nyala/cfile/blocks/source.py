@@ -5,7 +5,8 @@
 How a block is accessed decides whether the cache keeps it:
 
     LOOKUP    the cache keeps it
-    SCAN      the cache keeps it during the scan, and from the second scan on like any other: see `cache`
+    SCAN      the cache keeps it during the scan, and from the second scan on like any other: see
+              `cache`
     ONCE      the cache does not keep it
 
 Trust and thread safety are those of `reader`.

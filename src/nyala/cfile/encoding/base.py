@@ -6,8 +6,8 @@ checksums or files; `blocks.block` does.
 To add an encoding, write its module and add one line to the table of `encoding/__init__.py`:
 
     prepare             creates the encoder of a column, or declines the values
-    decode or block     creates an Arrow array, or a `ColumnBlock` in the encoding's own form; each has a default
-                        that calls the other
+    decode or block     creates an Arrow array, or a `ColumnBlock` in the encoding's own form; each
+                        has a default that calls the other
     candidates          what 'auto' may choose; nothing by default
 
 `tests/unit/cfile/toy_encodings.py` has two small examples.

@@ -9,7 +9,8 @@ block needs.
 Deltas are unsigned and have `bits` bits, 0 to 64 (`bit_packing`). The encoder keeps this invariant,
 and the decoder checks it (`forms.frame`):
 
-    FOR-fits   base and base + step · (rows - 1), each with and without unit · max delta, are values of the type
+    FOR-fits   base and base + step · (rows - 1), each with and without unit · max delta, are values
+               of the type
 
 Single outliers are not patched: they widen all deltas of their block, and 'auto' then chooses
 bitshuffle.

@@ -3,12 +3,13 @@ the whole block.
 
     decode_into   values of a range of rows, into the caller's memory
     gather_into   values of single rows, into the caller's memory
-    matches       a mask of the rows whose value is in a set of numbers. The set is converted to deltas, and the
-                  packed deltas are compared (for example 16 bits per row for dates, 8 for discounts)
+    matches       a mask of the rows whose value is in a set of numbers. The set is converted to
+                  deltas, and the packed deltas are compared (for example 16 bits per row for dates,
+                  8 for discounts)
     number        the value of one row
 
-    FOR-fits    base and base + step · (rows - 1), each with and without unit · max delta, are values of
-                the type
+    FOR-fits    base and base + step · (rows - 1), each with and without unit · max delta, are
+                values of the type
 
 FOR-fits is checked when a frame is created, so no sum overflows. `kernels` processes the rows.
 A frame is immutable; any thread may use it.

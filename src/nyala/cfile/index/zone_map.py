@@ -1,6 +1,7 @@
 """Zone maps: the least and greatest value of every block, so a predicate can skip blocks.
 
-    Z-sound      min ≤ every value of the block that is neither NULL nor NaN ≤ max; also for shortened bounds
+    Z-sound      min ≤ every value of the block that is neither NULL nor NaN ≤ max; also for
+                 shortened bounds
     Z-none       min is None exactly if the block has no such value
     Z-open       max None with a min: no upper bound is known
 

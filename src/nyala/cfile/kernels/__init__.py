@@ -1,10 +1,12 @@
 """The inner loops of scans: compiled if possible, in NumPy otherwise.
 
-    compiled   `compiled.pyx`, built with Cython and a C compiler when Nyala is installed or a wheel is
-               built. On x86-64 Linux it is also built as `compiled_avx2`, for processors with AVX2
+    compiled   `compiled.pyx`, built with Cython and a C compiler when Nyala is installed or a wheel
+               is built. On x86-64 Linux it is also built as `compiled_avx2`, for processors with
+               AVX2
     plain      `plain.py`: the same functions with the same results, one NumPy call per step
 
-    fill             decodes or gathers numbers of one or many frames into the memory of Arrow arrays
+    fill             decodes or gathers numbers of one or many frames into the memory of Arrow
+                     arrays
     in_range         which rows of a frame have a delta in a range
     in_table         which rows of a frame have a delta in a set
     max_delta        the greatest delta of a frame
@@ -18,13 +20,13 @@
     entry_ends       the ends of the dictionary entries of codes, laid out back to back
     copy_entries     the bytes of these entries
 
-A kernel takes the encoded bytes of a block, makes one pass over them, and releases the interpreter lock
-meanwhile (except `delta_at`). The caller has checked the block's header. A compiled kernel checks again
-that it reads and writes no memory outside of its arguments, and raises ValueError otherwise. The
-behaviour of `plain` for such arguments is undefined.
+A kernel takes the encoded bytes of a block, makes one pass over them, and releases the interpreter
+lock meanwhile (except `delta_at`). The caller has checked the block's header. A compiled kernel
+checks again that it reads and writes no memory outside of its arguments, and raises ValueError
+otherwise. The behaviour of `plain` for such arguments is undefined.
 
-The environment variable NYALA_KERNELS is read when Nyala is imported: `plain` or `compiled` selects one.
-By default the compiled kernels are used if they exist.
+The environment variable NYALA_KERNELS is read when Nyala is imported: `plain` or `compiled` selects
+one. By default the compiled kernels are used if they exist.
 """
 
 from __future__ import annotations

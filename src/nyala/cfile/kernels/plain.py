@@ -1,7 +1,7 @@
 """The kernels in NumPy, used if the compiled ones do not exist.
 
-Each function has the contract of its namesake in `compiled.pyx`, and the tests compare the results of
-both. The cost is one NumPy call per plane and step, over vectors as long as the block.
+Each function has the contract of its namesake in `compiled.pyx`, and the tests compare the results
+of both. The cost is one NumPy call per plane and step, over vectors as long as the block.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ __all__ = [
 ]
 __all__ += ["entry_ends", "gather_views", "scatter", "scatter_offsets"]
 
-# Raised here and in `compiled.pyx` with every change of a kernel's arguments or results, because old
-# compiled modules stay on disk until the next build.
+# Raised here and in `compiled.pyx` with every change of a kernel's arguments or results, because
+# old compiled modules stay on disk until the next build.
 REVISION: Final = 24
 CHECKED: Final = False
 
 
 class Fill(NamedTuple):
-    """The job of writing base + step · row + unit · delta for rows of one frame; the results fit (FOR-fits)."""
+    """The job of writing base + step · row + unit · delta for rows of one frame; the results fit
+    (FOR-fits).
+    """
 
     data: pa.Buffer
     start: int  # offset of the planes in `data`
@@ -68,9 +70,11 @@ def in_range(
     data: pa.Buffer, start: int, bits: int, count: int, lower: int, upper: int, least: int, greatest: int,
     out: npt.NDArray[np.uint8],
 ) -> None:  # fmt: skip
-    """Write 1 to `out` for each of the rows [lower, upper) whose delta is in [least, greatest], else 0.
+    """Write 1 to `out` for each of the rows [lower, upper) whose delta is in [least, greatest],
+    else 0.
 
-    The frame has `count` rows with deltas of `bits` bits; least <= greatest, and both have at most `bits` bits.
+    The frame has `count` rows with deltas of `bits` bits; least <= greatest, and both have at most
+    `bits` bits.
     """
     deltas = unpack_bits(data, start, bits, count, lower, upper)
     number, mask = deltas.dtype.type, out.view(np.bool_)
@@ -86,7 +90,10 @@ def in_table(
     data: pa.Buffer, start: int, bits: int, count: int, lower: int, upper: int,
     table: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8],
 ) -> None:  # fmt: skip
-    """Write `table[delta]` to `out` for each row; at most 32 bits. Raises ValueError for a delta beyond the table."""
+    """Write `table[delta]` to `out` for each row; at most 32 bits.
+
+    Raises ValueError for a delta beyond the table.
+    """
     deltas = unpack_bits(data, start, bits, count, lower, upper)
     try:
         out[:] = table[deltas]
@@ -95,7 +102,8 @@ def in_table(
 
 
 def mask_positions(mask: npt.NDArray[np.uint8], out: npt.NDArray[np.int64]) -> int:
-    """Write the ascending row numbers of the ones in a mask of 0 and 1 to `out`, and return their count.
+    """Write the ascending row numbers of the ones in a mask of 0 and 1 to `out`, and return their
+    count.
 
     out: must have room for one number more than the mask has rows.
     """
@@ -110,14 +118,18 @@ def max_delta(data: pa.Buffer, start: int, bits: int, count: int) -> int:
 
 
 def delta_at(data: pa.Buffer, start: int, bits: int, count: int, row: int) -> int:
-    """Return the delta of one row. The compiled kernel does not release the interpreter lock for it."""
+    """Return the delta of one row.
+
+    The compiled kernel does not release the interpreter lock for it.
+    """
     if not 0 <= row < count:
         raise ValueError(f"expected a row below {count}, found {row}")
     return gather_one(data, start, bits, count, row)
 
 
 def scatter(bitmap: pa.Buffer, rows: int, values: pa.Buffer, width: int, out: pa.Buffer) -> None:
-    """Write values of 1, 2, 4, 8 or 16 bytes, in order, to the rows whose bit is 1, and zeros to the others.
+    """Write values of 1, 2, 4, 8 or 16 bytes, in order, to the rows whose bit is 1, and zeros to
+    the others.
 
     Raises: ValueError if the number of values is not the number of ones.
     """
@@ -132,7 +144,9 @@ def scatter(bitmap: pa.Buffer, rows: int, values: pa.Buffer, width: int, out: pa
 def scatter_offsets(
     bitmap: pa.Buffer, rows: int, offsets: npt.NDArray[np.int32], out: npt.NDArray[np.int32]
 ) -> None:
-    """Scatter Arrow's text offsets (one more than values): a row whose bit is 0 gets an empty value."""
+    """Scatter Arrow's text offsets (one more than values): a row whose bit is 0 gets an empty
+    value.
+    """
     bits = _bits(bitmap, rows)
     _expect_ones(int(np.count_nonzero(bits)), len(offsets) - 1)
     out[0] = offsets[0]
@@ -146,7 +160,8 @@ def bloom_insert(
     count, width = words.shape
     starts = (((hashes >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)).astype(np.int64) * (32 * width)
     keys = hashes.astype(np.uint32)
-    # Use one byte per bit and pack at the end. NumPy cannot set bits in place if two keys share a word.
+    # Use one byte per bit and pack at the end. NumPy cannot set bits in place if two keys share a
+    # word.
     bits = np.zeros(32 * words.size, np.uint8)
     for word, salt in enumerate(salts):
         bits[starts + (32 * word) + ((keys * salt) >> np.uint32(27))] = 1
@@ -156,7 +171,8 @@ def bloom_insert(
 def repeat_runs(values: pa.Buffer, width: int, ends: npt.NDArray[np.int64], out: pa.Buffer) -> None:
     """Write the value (1, 2, 4 or 8 bytes) of each run to all of its rows.
 
-    ends: the end of each run. Raises ValueError if they do not ascend to the number of rows in `out`.
+    ends: the end of each run. Raises ValueError if they do not ascend to the number of rows in
+    `out`.
     """
     dtype = np.dtype(f"<u{width}")
     cells = np.frombuffer(out, dtype)
@@ -211,8 +227,8 @@ def _fill(job: Fill) -> None:
 def _add_base(job: Fill, deltas: npt.NDArray[Any], numbers: npt.NDArray[Any]) -> None:
     """Write base + unit · deltas to `numbers`.
 
-    The sums are computed in the narrowest type that fits and then copied: one pass over the wide numbers
-    instead of two.
+    The sums are computed in the narrowest type that fits and then copied: one pass over the wide
+    numbers instead of two.
     """
     unsigned = numbers.view(f"<u{numbers.itemsize}")
     base, unit = job.base, job.unit
@@ -252,10 +268,11 @@ def gather_views(codes: npt.NDArray[np.int32], entries: npt.NDArray[Any], out: p
 def entry_ends(
     codes: npt.NDArray[np.int32], starts: npt.NDArray[np.int32], ends: npt.NDArray[np.int32]
 ) -> int:
-    """Write 0 and the end of each code's entry to `ends`, as if the entries were copied back to back.
+    """Write 0 and the end of each code's entry to `ends`, as if the entries were copied back to
+    back.
 
-    starts: the ascending starts of all entries, and the end of the last one. `ends` has one number more
-    than `codes`.
+    starts: the ascending starts of all entries, and the end of the last one. `ends` has one number
+    more than `codes`.
     Returns: the total bytes. If they exceed 31 bits, the content of `ends` is undefined.
     Raises: ValueError for a code without an entry.
     """
@@ -274,7 +291,8 @@ def copy_entries(
     ends: npt.NDArray[np.int32],
     out: pa.Buffer,
 ) -> None:
-    """Copy the entries of the codes back to back into `out`, up to the `ends` that `entry_ends` computed.
+    """Copy the entries of the codes back to back into `out`, up to the `ends` that `entry_ends`
+    computed.
 
     The bytes of `out` after the last entry are undefined.
     """

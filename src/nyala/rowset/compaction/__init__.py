@@ -1,1 +1,1 @@
-"""Merging compaction: how a rowset's files are read, and the rows of several rowsets as one."""
+"""Merging compaction: reads the files of rowsets and merges their rows into one image."""

@@ -1,7 +1,7 @@
-"""A rowset's files as a compaction reads them: what they come to, base after all REDO and UNDO to all that was before.
+"""Reads a rowset's files for a compaction: the base after all REDO, and UNDO for everything before.
 
-What is in memory only is not in it: a compaction has it flushed first, and carries over what comes later. Nothing that
-is read stays in the block cache.
+Changes that are only in memory are not included: a compaction flushes them first and moves later
+ones to its output. The block cache keeps nothing of these reads.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = ["compacted_column", "image"]
 def image(
     rowset: DiskRowSet, schema: Schema, lower: int, upper: int, cut: int = 0, keys: EncodedKeys | None = None
 ) -> RowSetImage:
-    """The rows [lower, upper) as their files have them: base as after all REDO files, and UNDO to before.
+    """Return the rows [lower, upper) as their files have them: the base after all REDO files, and
+    all UNDO.
 
-    What is in memory only is not in it: a compaction has it flushed first, and carries over what comes later.
-    cut: no UNDO record that only snapshots before this timestamp need; the rows all stay.
-    keys: of these rows, from who cannot read the file's own.
-    Cost: decodes those rows, and their records in every delta file; nothing stays in the cache.
+    cut: UNDO records that only snapshots before this timestamp need are dropped; all rows stay.
+    keys: of these rows, from callers that cannot read the file's own keys.
+    Cost: decodes these rows and their records in every delta file, without filling the cache.
     """
     count = upper - lower
     columns: dict[int, pa.Array] = {}
@@ -66,9 +66,10 @@ def image(
 def compacted_column(
     rowset: DiskRowSet, column_id: int, column: ColumnSchema | None, cut: int = 0
 ) -> tuple[pa.Array, DeltaRun | None]:
-    """One column after a major delta compaction: (base as after all REDO files, UNDO of those changes).
+    """Return one column after a major delta compaction: (base after all REDO files, UNDO of these
+    changes).
 
-    column: its schema; None for LIVENESS. The UNDO is of the REDO only, without what is UNDO already.
+    column: its schema; None for LIVENESS. The result has no UNDO that is in UNDO files already.
     """
     count = rowset.row_count
     reader = rowset.base_column(column_id)
@@ -117,7 +118,9 @@ def _windows_of(files: Sequence[DeltaFile], column_id: int, lower: int, upper: i
 
 
 def _typed(run: DeltaRun, column: ColumnSchema | None) -> DeltaRun:
-    """The run with its values in the column's present type; None: LIVENESS, whose type never changes."""
+    """Convert the run's values to the column's present type; None is LIVENESS, whose type never
+    changes.
+    """
     if column is None or run.values.type == column.type.arrow:
         return run
     return DeltaRun(run.kind, run.rowids, run.timestamps, adapt(run.values, column.type.arrow))

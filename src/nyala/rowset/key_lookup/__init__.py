@@ -1,1 +1,3 @@
-"""From keys to rowids: in memory by sorted runs, in a base file by bounds, bloom filter and key index."""
+"""Finds rowids by key: in memory by sorted runs, in a base file by bounds, bloom filter and key
+index.
+"""

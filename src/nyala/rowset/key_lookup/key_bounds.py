@@ -1,15 +1,16 @@
-"""What the columns of a composite key span in a base file: a key outside of it is not there, whatever else is unknown.
+"""Excludes keys by the bounds of single columns of a composite key in a base file.
 
-    key (sensor, time), file of September     sensor 1 … 900     said by the rowset's least and greatest key
-                                              time   1. … 30.    said here: October's keys lie between those two as well
+    key (sensor, time)     sensor 1 … 900     known from the rowset's least and greatest key
+    file of September      time   1. … 30.    known here; October's keys are between those two as well
 
-Feeds append by time and have it last in their keys, so all rowsets of such a table lie over each other, and a new key
-would be looked for in each. Two comparisons with the zone of the column, which is in the footer, tell at once.
+Feeds append by time, and time is the last column of their keys. So all rowsets of such a table
+overlap, and a new key would be searched in each. Two comparisons with the zone of the time column,
+which is in the footer, exclude it.
 
-Taken are the columns behind the first, and behind the last text, where they stand at a fixed distance from the key's
-end, of at most 8 bytes. Immutable; any thread may ask.
-Source: our own. Kudu asks the bloom filter of each rowset whose key range holds the key (docs/design/kudu.md, "Write
-path and flush").
+Only columns after the first one and after the last text column are used, of at most 8 bytes: their
+distance from the key's end is fixed. Immutable; usable from any thread.
+Source: our own. Kudu reads the bloom filter of each rowset whose key range contains the key
+(docs/design/kudu.md, "Write path and flush").
 """
 
 from __future__ import annotations
@@ -27,42 +28,49 @@ __all__ = ["KeyBounds"]
 
 
 class _Span(NamedTuple):
-    """One column, by its encoded bytes as an integer, which ascends as its values do. Both bounds belong to it."""
+    """The bounds of one column, both inclusive, as integers of its encoded bytes, which sort as its
+    values do.
+    """
 
-    behind: int  # bytes of the key behind this column
+    suffix_bytes: int  # bytes of the key after this column
     width: int  # bytes
     least: int
     greatest: int
 
 
 class KeyBounds:
-    """Of one base file."""
+    """The column bounds of one base file."""
 
     __slots__ = ("_spans",)
 
     def __init__(self, codec: KeyCodec, bounds: Mapping[int, tuple[int, int] | None]) -> None:
-        """bounds: the least and greatest value of columns of the key, by their place in it; None: not known."""
+        """bounds: the least and greatest value of key columns, by their index in the key; None: not
+        known.
+        """
         self._spans = []
-        for index, behind, width in codec.fixed_tail:
+        for index, suffix_bytes, width in codec.fixed_tail:
             known, half = bounds.get(index), 1 << (8 * width - 1)
             if known is not None:
-                self._spans.append(_Span(behind, width, known[0] + half, known[1] + half))
+                self._spans.append(_Span(suffix_bytes, width, known[0] + half, known[1] + half))
 
     def excluded(self, keys: EncodedKeys) -> npt.NDArray[np.bool_] | None:
-        """Of each key whether it is surely absent; None: of none that can be said. Cost: four calls a column."""
-        found: npt.NDArray[np.bool_] | None = None
+        """Return one bool per key: whether it is surely absent.
+
+        None: no key is. Cost: four calls per column.
+        """
+        excluded: npt.NDArray[np.bool_] | None = None
         for span in self._spans:
-            words = keys.words(span.behind, span.width)
-            # What lies below wraps round, and above all.
-            outside = words - np.uint64(span.least) > np.uint64(span.greatest - span.least)
+            numbers = keys.integers(span.suffix_bytes, span.width)
+            # The difference of a number below `least` wraps around and is above the range too.
+            outside = numbers - np.uint64(span.least) > np.uint64(span.greatest - span.least)
             if outside.any():
-                found = outside if found is None else found | outside
-        return found
+                excluded = outside if excluded is None else excluded | outside
+        return excluded
 
     def excludes_one(self, key: bytes) -> bool:
-        """Whether the key of these canonical bytes is surely absent."""
-        for behind, width, least, greatest in self._spans:
-            end = len(key) - behind
+        """Whether a key in canonical bytes is surely absent."""
+        for suffix_bytes, width, least, greatest in self._spans:
+            end = len(key) - suffix_bytes
             if not least <= int.from_bytes(key[end - width : end], "big") <= greatest:
                 return True
         return False

@@ -4,14 +4,16 @@
     ...      {k: 41, j: 42}       [ 70,000 ][ 20,000 ][ 5,000 ]
     full     {}                   [ 70,000 ][ 20,000 ][ 9,096 ] -> [ 70,000 ][ 29,096 ] ...
 
-A small insert costs one pass of C over its keys, and a key takes part in O(log keys) merges. Merging is a search of the
-shorter run in the longer one, which every layout of keys knows, and two takes.
+A small insert costs one pass in C over its keys, and a key takes part in O(log keys) merges. A
+merge searches the shorter run in the longer one, which works for every layout of keys, and takes
+twice.
 
 Invariants
-    I1  Every key is once in the tail or in one run, with the rowid it was inserted with.
+    I1  Every key is once in the tail or in one run, with the rowid of its insertion.
     I2  Runs ascend strictly, and each is more than twice as long as the next.
-    I3  An index is never changed, but for its tail: that takes keys of rows which no reader of this index knows, and
-        `find` leaves them out. A full tail makes a new index with a new tail.
+    I3  An index is never changed, except for its tail. The tail takes keys of rows that no reader
+        of this index may see, and `find` ignores them. A full tail creates a new index with a new
+        tail.
 
 Source: docs/design/memory-and-rowsets.md, "MemRowSet"; the logarithmic method.
 """
@@ -34,27 +36,28 @@ from nyala.rowset.meta import NO_ROWID
 
 __all__ = ["KeyRun", "KeyRuns", "SharedKeys"]
 
-# A key in a dict costs some 150 bytes and 0.2 microseconds to put and to get; a search of a run costs its NumPy
-# call however few the keys. A tail this long takes 0.6 MB, and single inserts sort once in 4,096.
+# A key in a dict costs about 150 bytes, and 0.2 us to put or get. A search in a run costs its NumPy
+# call, for any number of keys. A tail of this length takes 0.6 MB, and single inserts sort once in
+# 4,096.
 TAIL_KEYS_MAX: Final = 4096
 _TAIL_KEY_BYTES: Final = 150
 
 
 @dataclass(frozen=True, eq=False)
 class SharedKeys(LazyValues):
-    """Keys of a batch that several tablets share, as `SharedBatch` is its columns: taken apart once for all of them."""
+    """The keys of a batch that several tablets share, like `SharedBatch` its columns."""
 
     keys: EncodedKeys
 
     @lazy_value
     def hashable(self) -> list[Any]:
-        """The keys as a dictionary takes them."""
+        """The keys as dictionary keys, converted once for all tablets."""
         return self.keys.to_hashable()
 
 
 @dataclass(frozen=True, eq=False)
 class KeyRun:
-    """Strictly ascending keys, and the row of each."""
+    """Strictly ascending keys with their rowids."""
 
     keys: EncodedKeys
     rowids: Rowids
@@ -70,25 +73,26 @@ class KeyRun:
         return KeyRun(keys.take(order), rowids[order])
 
     def merge(self, other: KeyRun) -> KeyRun:
-        """Both in one run; `other` should be the shorter one."""
+        """Merge both runs; `other` should be the shorter one."""
         if not len(other) or not len(self):
             return self if len(self) else other
         count = len(self) + len(other)
-        other.keys.prepare_slices()  # they ascend: so they are searched for as integers, where their heads are alike
-        places = self.keys.search(other.keys) + np.arange(len(other))
+        other.keys.prepare_slices()  # ascending keys with a common prefix are then searched as integers
+        positions = self.keys.search(other.keys) + np.arange(len(other))
         order = np.empty(count, np.int64)
         of_self = np.ones(count, np.bool_)
-        of_self[places] = False
+        of_self[positions] = False
         order[of_self] = np.arange(len(self))
-        order[places] = np.arange(len(self), count)
+        order[positions] = np.arange(len(self), count)
         keys = EncodedKeys.concat([self.keys, other.keys]).take(order)
         return KeyRun(keys, np.concatenate([self.rowids, other.rowids])[order])
 
 
 class _TailPart(NamedTuple):
-    """One insert that went to the tail: `keys[offset:offset + length]`, of the rows from `first_rowid` on.
+    """One insert in the tail: `keys[offset:offset + length]`, for the rows from `first_rowid` on.
 
-    Not the SharedKeys: its list of Python objects, of all tablets, would live as long as any tablet's tail.
+    It does not hold the SharedKeys, whose Python objects of all tablets would live as long as any
+    tablet's tail.
     """
 
     keys: EncodedKeys
@@ -98,7 +102,10 @@ class _TailPart(NamedTuple):
 
 
 class KeyRuns:
-    """The index (see the module). `insert` is for one thread, which holds the commit lock; the rest for any."""
+    """The index (see the module).
+
+    The holder of the commit lock calls `insert`; any thread calls the rest.
+    """
 
     def __init__(
         self,
@@ -111,14 +118,17 @@ class KeyRuns:
         """Whether there are keys outside the tail."""
         self._tail: dict[Any, int] = {}
         self.tail: Final[Mapping[Any, int]] = self._tail
-        """The newest keys, hashable, to their rows: for who looks into many tablets' tails in one pass."""
+        """The newest keys with their rowids, for callers that search the tails of many tablets in
+        one pass.
+        """
         self._tail_parts: list[_TailPart] = []  # only ever grows
 
     def insert(self, shared: SharedKeys, offset: int, length: int, first_rowid: int) -> KeyRuns:
-        """The index with the keys [offset, offset + length) of `shared`, ascending, of the rows from `first_rowid` on.
+        """Return the index with the keys [offset, offset + length) of `shared`, for rows from
+        `first_rowid` on.
 
-        Returns: a new index, or this one itself (I3).
-        Cost:    O(1) calls; every TAIL_KEYS_MAX keys, merges.
+        The keys ascend. The result is a new index or this one (I3).
+        Cost: O(1) calls; merges for every TAIL_KEYS_MAX keys.
         """
         part = _TailPart(shared.keys, offset, length, first_rowid)
         if len(self._tail) + length <= TAIL_KEYS_MAX:
@@ -134,7 +144,7 @@ class KeyRuns:
         return KeyRuns(self._empty, (*runs, run))
 
     def find(self, keys: EncodedKeys, row_count: int) -> Rowids:
-        """The row below `row_count` of each key, in any order, or -1."""
+        """Return the rowid of each key, in any order; -1 if there is none below `row_count`."""
         rowids = self.find_in_runs(keys)
         if self._tail and len(keys):
             found = np.fromiter(
@@ -145,7 +155,7 @@ class KeyRuns:
         return rowids
 
     def find_one(self, key: EncodedKeys, row_count: int) -> int:
-        """`find` of one key. Cost: of a key in the tail no call of NumPy."""
+        """Return `find` of one key. For a key in the tail it makes no NumPy call."""
         if self._tail:
             rowid = self._tail.get(key.to_hashable()[0], NO_ROWID)
             if rowid != NO_ROWID:
@@ -157,7 +167,7 @@ class KeyRuns:
         return NO_ROWID
 
     def find_in_runs(self, keys: EncodedKeys) -> Rowids:
-        """The row of each key that is not in the tail, or -1."""
+        """Return the rowid of each key that is in a run, or -1."""
         rowids = np.full(len(keys), NO_ROWID, np.int64)
         for run in self._runs if len(keys) else ():
             at = run.keys.find(keys)
@@ -167,7 +177,7 @@ class KeyRuns:
         return rowids
 
     def rowids_in(self, key_range: KeyRange, row_count: int) -> Rowids:
-        """The rows below `row_count` with a key in the range, ascending."""
+        """Return the rows below `row_count` with a key in the range, ascending."""
         parts = [np.empty(0, np.int64)]
         for run in self._all_runs(row_count):
             lower, upper = key_range.positions(run.keys)
@@ -175,14 +185,14 @@ class KeyRuns:
         return np.sort(np.concatenate(parts))
 
     def sorted(self, row_count: int) -> KeyRun:
-        """All keys of the rows below `row_count`, with their rows, in one run."""
+        """Return one run of all rows below `row_count`."""
         merged = KeyRun(self._empty, np.empty(0, np.int64))
         for run in reversed(self._all_runs(row_count)):  # shortest first
             merged = run.merge(merged) if len(run) >= len(merged) else merged.merge(run)
         return merged
 
     def _all_runs(self, row_count: int) -> list[KeyRun]:
-        """The runs, and the tail as one more."""
+        """Return the runs, and the tail as one more run."""
         parts = [
             part._replace(length=min(part.length, row_count - part.first_rowid))
             for part in self._tail_parts
@@ -198,12 +208,12 @@ class KeyRuns:
     def check(self, row_count: int) -> None:
         """Assert I1 and I2."""
         for run in self._runs:
-            assert run.keys.is_strictly_ascending(), "I2: runs ascend"
+            assert run.keys.is_strictly_ascending(), "I2: runs must ascend"
         for longer, shorter in pairwise(self._runs):
-            assert len(longer) > 2 * len(shorter), "I2: runs grow geometrically"
+            assert len(longer) > 2 * len(shorter), "I2: runs must shrink geometrically"
         whole = self.sorted(row_count)
-        assert whole.keys.is_strictly_ascending(), "I1: a key stands once"
-        assert (np.sort(whole.rowids) == np.arange(row_count)).all(), "I1: every row is in the index"
+        assert whole.keys.is_strictly_ascending(), "I1: a key must not repeat"
+        assert (np.sort(whole.rowids) == np.arange(row_count)).all(), "I1: every row must be in the index"
 
 
 def _run_of(parts: list[_TailPart]) -> KeyRun:

@@ -84,7 +84,7 @@ def disk_bytes(image: RowSetImage, schema: Schema) -> float:
         end = next(text_pieces(image.text_bytes, start, start + rows))[1]
         piece = image.piece(start, end)
         sampled += end - start
-        stretch_log2 = format.SPARSE_KEY_ROWS_LOG2
+        key_rows_log2 = format.SPARSE_KEY_ROWS_LOG2
         for column in schema.columns:
             is_index = schema.key_count == 1 and column is schema.columns[0]
             spec = column_spec(column, schema)
@@ -92,9 +92,9 @@ def disk_bytes(image: RowSetImage, schema: Schema) -> float:
             blocks += made.blocks
             words += made.dictionary
             if column.id in schema.key_ids:
-                stretch_log2 = min(stretch_log2, made.sparse_key_rows_log2)
+                key_rows_log2 = min(key_rows_log2, made.sparse_key_rows_log2)
         if schema.key_count > 1:
-            keys = encoded_keys(piece.keys, stretch_log2, (blocks - before) / (end - start))
+            keys = encoded_keys(piece.keys, key_rows_log2, (blocks - before) / (end - start))
             blocks += column_bytes(*keys).blocks
     # More rows have more blocks, but hardly more words in a dictionary, or it would not be one.
     per_row = blocks / sampled

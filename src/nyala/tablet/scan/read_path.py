@@ -34,7 +34,7 @@ from nyala.keys.encoded_keys import EncodedKeys
 from nyala.partition.pruning import prune
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
-from nyala.rowset.skipping import rows_left
+from nyala.rowset.skipping import candidate_ranges
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.plain_arrays import array_of_numbers
 from nyala.schema.schema import ColumnSchema
@@ -149,8 +149,8 @@ def parts_left(unit: ScanUnit, spec: ScanSpec) -> list[tuple[int, int]]:
     """The rows of the unit that zone maps and deltas do not exclude (Z1)."""
     if not isinstance(unit.rowset, DiskRowSet) or not spec.constraints:
         return [(unit.lower, unit.upper)]
-    demands = [(spec.schema.by_name(name), constraint) for name, constraint in spec.constraints.items()]
-    return rows_left(unit.rowset, demands, spec.snapshot, unit.lower, unit.upper)
+    constraints = [(spec.schema.by_name(name), constraint) for name, constraint in spec.constraints.items()]
+    return candidate_ranges(unit.rowset, constraints, spec.snapshot, unit.lower, unit.upper)
 
 
 def pieces(

@@ -157,7 +157,7 @@ def _parts(
             and column.name not in given
             and (column.name in named or column.name in as_codes_only)
             and reader.type == column.type
-            and not rowset.delta_touches(column.id, spec.snapshot)
+            and not rowset.has_changes(column.id, spec.snapshot)
         )
         if as_codes:
             per_row += _CODE_BYTES
