@@ -13,6 +13,7 @@ BENCH_VENV := .venv-bench
 BENCH_BIN := $(BENCH_VENV)/bin
 BENCH_SPARK_VENV := .venv-bench-spark
 BENCH_SPARK_BIN := $(BENCH_SPARK_VENV)/bin
+DOCS_VENV := .venv-docs
 PYTHONS := 3.12 3.13
 DEMO_STORE ?= demo-store
 # What installing the project depends on besides the lock.
@@ -28,7 +29,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernels demo test test-fast test-pythons test-lowest test-long bench bench-spark lint fmt lock clean java
+.PHONY: help setup kernels demo test test-fast test-pythons test-lowest test-long bench bench-spark docs lint fmt lock clean java
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,14 +37,16 @@ help:  ## list the targets
 setup: $(VENV)/.installed  ## make .venv and install everything from the lock (demo and test do it by themselves)
 
 # An environment for each lock: what that names, and then the project itself, editable.
-ENVIRONMENTS := $(VENV) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV)
+ENVIRONMENTS := $(VENV) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(DOCS_VENV)
 $(VENV)/.locked: requirements/dev.lock
 $(LOWEST_VENV)/.locked: requirements/lowest.lock
 $(BENCH_VENV)/.locked: requirements/bench.lock
 $(BENCH_SPARK_VENV)/.locked: requirements/bench-spark.lock
+$(DOCS_VENV)/.locked: requirements/docs.lock
 FETCHED := the first time this fetches Spark, some 450 MB
 # The peers weigh more than all else but Spark, and no test needs them: an environment of their own.
 $(BENCH_VENV)/.locked: FETCHED := DuckDB, polars, Delta Lake: some 200 MB to fetch
+$(DOCS_VENV)/.locked: FETCHED := MkDocs: some 15 MB to fetch
 
 $(ENVIRONMENTS:=/.locked): %/.locked: requirements/build.lock
 	@tools/make-venv $*
@@ -107,8 +110,11 @@ bench: $(BENCH_VENV)/.installed  ## speed beside SQLite, DuckDB, Delta Lake, Par
 bench-spark: java $(BENCH_SPARK_VENV)/.installed  ## speed through Spark beside Parquet and Delta Lake (ARGS=--quick: some minutes)
 	@$(BENCH_SPARK_BIN)/python -m bench.spark $(ARGS)
 
+docs: $(DOCS_VENV)/.locked  ## build the documentation site in build/site (any warning is an error)
+	@$(DOCS_VENV)/bin/python tools/docs
+
 lock: setup  ## resolve the dependencies anew and write requirements/*.lock (needs uv)
 	tools/lock
 
 clean:  ## remove .venv, caches and the demo's store
-	rm -rf $(VENV) $(PYTHONS:%=.venv-%) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .figures .import_linter_cache spark-warehouse
+	rm -rf $(VENV) $(PYTHONS:%=.venv-%) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(DOCS_VENV) build $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .figures .import_linter_cache spark-warehouse
