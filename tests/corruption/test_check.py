@@ -235,7 +235,7 @@ FALSE = pa.array([False])
         pytest.param(wrong_tablet, "wrong-tablet", "belongs to tablet", id="a rowset in another tablet"),
         pytest.param(without("redo"), "orphan-file", "nothing names", id="a forgotten REDO file"),
         pytest.param(without("undo"), "orphan-file", "nothing names", id="a forgotten UNDO file"),
-        pytest.param(changed_delta(timestamp_min=1), "damage", "expected within", id="REDO begins too late"),
+        pytest.param(changed_delta(timestamp_min=1), "damage", "expected timestamps", id="REDO begins too late"),
         pytest.param(changed_delta(timestamp_min=-1), "damage", "as the catalogue says", id="REDO begins too early"),
         pytest.param(durable_marks_too_low, "damage", "R2", id="durable marks too low"),
         pytest.param(other_rowsets_deltas, "damage", "the rowset has", id="REDO of another rowset"),

@@ -29,7 +29,7 @@ from nyala.schema.types import ColumnType
 
 __all__ = ["BITS", "BYTES", "FIXED", "Physical"]
 __all__ += ["binary_offsets", "bloom_physical", "canonical_array", "is_large", "physical"]
-__all__ += ["slice_bitmap", "text_bytes", "word_dtype"]
+__all__ += ["copy_dtype", "slice_bitmap", "text_bytes"]
 
 BITS: Final = "bits"
 FIXED: Final = "fixed"
@@ -241,7 +241,7 @@ def slice_bitmap(bitmap: pa.Buffer, lower: int, count: int) -> pa.Buffer | bytes
     return np.packbits(bits, bitorder="little").tobytes()
 
 
-def word_dtype(type: pa.DataType) -> np.dtype[Any] | None:
+def copy_dtype(type: pa.DataType) -> np.dtype[Any] | None:
     """Return a NumPy type of the same width, to copy values with; None for bool, text and binary."""
     if pa.types.is_boolean(type):
         return None

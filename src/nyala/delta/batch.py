@@ -1,14 +1,14 @@
-"""Rows that were written together: columns that several stores share, and changes on their way.
+"""Rows that were written together: columns shared by several stores, and batches of changes.
 
     one write of 1,000 rows x 16 columns over 64 tablets
 
-    SharedBatch   | host | time | value | ...      one array per column, made once
+    SharedBatch   | host | time | value | ...      one array per column, created once
                     [0,16)  -> tablet 1's store     each store keeps (batch, offset, length) and slices a
-                    [16,31) -> tablet 2's store     column when somebody reads it
+                    [16,31) -> tablet 2's store     column when a reader needs it
                     ...
 
-Source: docs/design/writes-and-batches.md, "Cost is counted in calls": calls are O(columns + tablets), never the
-product.
+Source: docs/design/writes-and-batches.md, "Cost is counted in calls": calls are O(columns +
+tablets), never the product.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ __all__ = ["DeltaBatch", "SharedBatch", "held_bytes"]
 
 
 def held_bytes(arrays: Iterable[Column]) -> int:
-    """Bytes of all buffers of arrays that own their memory; of long columns the bytes that they will have.
+    """Return the bytes of all buffers of arrays that own their memory; for long columns the bytes
+    they will have.
 
-    Arrow's `nbytes`, which asks whose memory it is, costs ten times as much: more than a small batch's log record.
+    Arrow's `nbytes` also checks who owns the memory and costs ten times as much: more than the log
+    record of a small batch.
     """
     total = 0
     for array in arrays:
@@ -44,16 +46,16 @@ def held_bytes(arrays: Iterable[Column]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class SharedBatch(LazyValues):
-    """Columns by column id, all of one length, that own their memory and are never changed.
+    """Immutable columns of equal length by column id, which own their memory.
 
-    It lives as long as one of the stores that hold a part of it; each counts its own rows' share.
+    It lives as long as a store holds a part of it. Each store counts the bytes of its own rows.
     """
 
     columns: Mapping[int, pa.Array]
     nbytes: int | None = None
-    """What the columns hold, if whoever made it knows."""
+    """The bytes of the columns, if the creator knows them."""
     batch: pa.RecordBatch | None = None
-    """The same columns under their ids, if whoever made it has them so."""
+    """The same columns under their ids, if the creator has them in this form."""
     column_ids: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,16 +67,17 @@ class SharedBatch(LazyValues):
 
     @lazy_value
     def bytes_per_row(self) -> float:
-        """Average bytes of a row; asked once per batch, whatever the number of its stores."""
+        """Average bytes of a row, computed once per batch for all stores."""
         total = held_bytes(self.columns.values()) if self.nbytes is None else self.nbytes
         return total / max(1, self.row_count)
 
 
 @dataclass(frozen=True, eq=False)
 class DeltaBatch:
-    """Changes of some rows: one vector of rowids and one of timestamps, shared by the columns written together.
+    """Changes of some rows: rowids and timestamps, shared by the columns that were written
+    together.
 
-    rowids come in any order; a row may stand several times, with different timestamps.
+    rowids may have any order. A row may repeat with different timestamps.
     """
 
     rowids: Rowids
@@ -85,9 +88,10 @@ class DeltaBatch:
         return len(self.rowids)
 
     def moved(self, positions: Rowids) -> DeltaBatch:
-        """The same changes where row r is now row `positions[r]`; those of rows gone to -1 are left out.
+        """Return the changes with row r replaced by `positions[r]`; changes of rows with position
+        -1 are dropped.
 
-        This carries changes from the inputs of a flush or compaction over to its output.
+        This moves changes from the inputs of a flush or compaction to its output.
         """
         rowids = positions[self.rowids]
         keep = rowids >= 0

@@ -1,22 +1,23 @@
-"""A delta file: the REDO or UNDO records of one rowset, column by column, in one column file.
+"""A delta file: the REDO or UNDO records of one rowset, by column, in one column file.
 
-    columns that were changed by the same writes have the same rowids and timestamps, and store them once:
+    columns that were changed by the same writes have the same rowids and timestamps, which are stored once:
 
         group 0   DELTA_ROWID  DELTA_TIMESTAMP   DELTA_VALUE val   DELTA_VALUE status
         group 1   DELTA_ROWID  DELTA_TIMESTAMP   DELTA_VALUE LIVENESS
 
-Reading one column decodes its group's two vectors and its values, never another column's. What the catalogue keeps of
-the file (`DeltaDescription`) tells a scan whether to open it at all.
+Reading one column decodes the two vectors of its group and its values, but no other column. The
+file's entry in the catalogue (`DeltaDescription`) tells a scan whether it must open the file.
 
 Invariants
-    F1  Each group's records are in the order of a run (D1–D3 of `run`); checked before writing and after reading.
-    F2  Every timestamp is within [timestamp_min, timestamp_max] of the description.
+    F1  The records of each group are in the order of a run (D1–D3 of `run`); checked before writing
+        and after reading.
+    F2  Every timestamp is in [timestamp_min, timestamp_max] of the description.
     F3  No group is empty, and no two groups of a file have the same rowids and timestamps.
-    F4  When timestamp_min = timestamp_max, that is the timestamp of every record, and those in the file are not read: a
-        job writes its files before the moment of its commit is known.
+    F4  If timestamp_min = timestamp_max, that is the timestamp of every record, and the stored ones
+        are not read: a job writes its files before the timestamp of its commit is known.
 
-Files are immutable; a DeltaFile may be used from any thread.
-Format: docs/format/delta.md. Source: docs/design/kudu.md, "Delta files"; departure: columns, not change lists per row.
+Files are immutable; any thread may use a DeltaFile. Format: docs/format/delta.md. Source:
+docs/design/kudu.md, "Delta files". Kudu stores change lists per row instead of columns.
 """
 
 from __future__ import annotations
@@ -78,17 +79,20 @@ __all__ = [
 
 LIVENESS_TYPE: Final = ColumnType("bool")
 _VECTOR_TYPE: Final = ColumnType("int64")
-# Of rowid, timestamp and a value of middling width.
+# An estimate: rowid, timestamp and a value of medium width.
 _RECORD_BYTES: Final = 32
 LITTLE_TEXT_BYTES: Final = 1 << 28
-"""At most this much text is read in one Arrow array, which can hold 2 GiB. More is read in pieces."""
-# Of rowid and timestamp, which every record has.
-_MOMENT_BYTES: Final = 16
+"""The most text that is read in one Arrow array, which can hold 2 GiB.
+
+More text is read in parts.
+"""
+# Rowid and timestamp of a record.
+_RECORD_KEY_BYTES: Final = 16
 _NOTHING: Final = np.empty(0, np.int64)
 
 
 class DeltaDescription(Protocol):
-    """What must be known of a delta file to use it: a row of the catalogue, or a `DeltaMeta`."""
+    """What a reader must know about a delta file: a row of the catalogue, or a `DeltaMeta`."""
 
     @property
     def id(self) -> int: ...
@@ -114,7 +118,7 @@ class DeltaDescription(Protocol):
 
 @dataclass(frozen=True)
 class DeltaMeta:
-    """A delta file without a catalogue around it (see `DeltaDescription`)."""
+    """The description of a delta file without a catalogue (see `DeltaDescription`)."""
 
     id: int
     kind: DeltaKind
@@ -130,9 +134,10 @@ class DeltaMeta:
 
 @dataclass(frozen=True)
 class WrittenDelta:
-    """A finished delta file, and what the catalogue will keep of it.
+    """A finished delta file, with what the catalogue stores about it.
 
-    record_count: rows and moments of all groups; a write of three columns of a row counts once.
+    record_count: (row, timestamp) pairs of all groups; a write of three columns of a row counts
+    once.
     """
 
     file: WrittenFile
@@ -143,7 +148,7 @@ class WrittenDelta:
     column_ids: tuple[int, ...]
 
     def meta(self, id: int, path: str) -> DeltaMeta:
-        """Its description under the name by which it will be opened."""
+        """Return its description under the path by which it will be opened."""
         return DeltaMeta(
             id, self.kind, path, self.file.file_id, self.file.size_bytes, self.timestamp_min, self.timestamp_max,
             self.record_count, self.column_ids, self.file.columns,
@@ -152,7 +157,7 @@ class WrittenDelta:
 
 @dataclass(frozen=True)
 class RunBounds:
-    """How far the records of a column go."""
+    """The bounds of a column's records."""
 
     rowid_max: int
     timestamp_min: int
@@ -160,16 +165,16 @@ class RunBounds:
 
 
 class _Window(NamedTuple):
-    """Rowids, counted from `lower`, and timestamps of one group's records of some rows, checked."""
+    """The checked rowids (counted from `lower`) and timestamps of one group's records of some rows."""
 
-    of: tuple[int, int, int]  # group, lower, upper
-    begin: int  # of the records in the group
+    key: tuple[int, int, int]  # group, lower, upper
+    begin: int  # position of the first record in the group
     rowids: Rowids
     timestamps: Timestamps
 
 
 class DeltaFile:
-    """An open delta file. Runs are built when asked for, and kept while there is room in the block cache."""
+    """An open delta file. Runs are built at first use and kept while the block cache has space."""
 
     def __init__(self, reader: CFileReader, entry: DeltaDescription, cache: BlockCache | None = None) -> None:
         self.reader = reader
@@ -186,10 +191,10 @@ class DeltaFile:
             place.key.column_id: place.key.group for place in entry.places if place.key.role == DELTA_VALUE
         }
         self._times_checked: set[int] = set()
-        self._window: _Window | None = None  # the last one: columns of a group ask for it one after the other
+        self._window: _Window | None = None  # the last one: columns of a group need it one after another
         self._cache = cache
         self._owner = self.serial = new_owner()
-        # A scan asks for the same run window after window: while it holds one, it is not built again.
+        # A scan uses the same run for many windows: while it holds one, it is not built again.
         self._alive: weakref.WeakValueDictionary[int, DeltaRun] = weakref.WeakValueDictionary()
 
     @staticmethod
@@ -200,24 +205,27 @@ class DeltaFile:
         cache: BlockCache | None = None,
         types: Mapping[int, pa.DataType] | None = None,
     ) -> DeltaFile:
-        """A delta file of the store in the folder `root`. Nothing is read, nor the file opened, before it is needed.
+        """Return a delta file of the store in the folder `root`. No file is opened before its first
+        use.
 
-        types: of columns by their ids; see `CFileReader`.
+        types: the Arrow types of columns by id; see `CFileReader`.
         """
         path = os.path.join(root, entry.path)
         reader = CFileReader(files, path, cache, entry.places, types, entry.size_bytes, entry.file_id)
         return DeltaFile(reader, entry, cache)
 
     def relevant(self, snapshot: int) -> bool:
-        """Whether any record of the file applies at `snapshot`: otherwise it need not be read at all."""
+        """Whether any record of the file may apply at `snapshot`; if not, the file need not be
+        read.
+        """
         if self.kind == "redo":
             return self.timestamp_min <= snapshot
         return self.timestamp_max > snapshot
 
     def run(self, column_id: int, stats: ReadStats | None = None) -> DeltaRun | None:
-        """The column's records; None when the file has none.
+        """Return the column's records; None if the file has none.
 
-        Raises: CorruptionError when they are not in order or do not fit the description (F1, F2).
+        Raises: CorruptionError if they are out of order or do not match the description (F1, F2).
         """
         if column_id not in self.column_ids:
             return None
@@ -228,7 +236,8 @@ class DeltaFile:
         if run is None:
             run = self._alive[column_id] = self._read_run(column_id, stats)
         if self._cache is not None and cached is None:
-            # Twice its size: `latest`, which the run makes of itself when first asked, is at most as large.
+            # Twice its size, because `latest`, which the run computes at first use, is at most as
+            # large.
             self._cache.put(self._owner, column_id, run, 2 * run.nbytes, costly=True)
         return run
 
@@ -241,10 +250,11 @@ class DeltaFile:
         *,
         whole: bool,
     ) -> DeltaRun | None:
-        """The column's records, at least those of the rows [lower, upper); None when the file has none.
+        """Return the column's records of at least the rows [lower, upper); None if the file has
+        none.
 
-        whole: all of them, and kept. Otherwise those of the blocks that hold these rows, of which the cache keeps what
-               scans keep (`cfile.first_pass`); or all, if somebody has them. Raises: as `run`.
+        whole: read all records and cache the run. Otherwise only the blocks with these rows are read, and the cache
+               treats them as blocks of a scan; if the whole run is in memory, it is returned. Raises: as `run`.
         """
         if column_id not in self.column_ids:
             return None
@@ -257,14 +267,16 @@ class DeltaFile:
     def newest(
         self, column_id: int, lower: int, upper: int, stats: ReadStats | None = None
     ) -> tuple[Rowids, pa.Array] | None:
-        """What a REDO file says of the column's rows [lower, upper) to who applies all of it: (rowids, which ascend,
-        each once; values, of a decimal with a `narrow_decimal` as that); None: it has none.
+        """Return the newest records of a REDO file for the column's rows [lower, upper), if all of
+        it applies.
 
-        Cost: no timestamp is read, for the last record of a row is its newest. Keeps no block of a file that is read
-              whole: of what is made of this the caller keeps what is asked for again.
+        The result is (strictly ascending rowids, values); decimals are narrow if they can be. None
+        without records.
+        Cost: reads no timestamps, because the last record of a row is its newest. A file that is
+        read whole leaves no blocks in the cache; callers cache what they compute.
         Raises: as `run`.
         """
-        assert self.kind == "redo", "of UNDO it would be the oldest"
+        assert self.kind == "redo", "the last record of UNDO is the oldest"
         if column_id not in self.column_ids:
             return None
         run = self._alive.get(column_id)
@@ -284,7 +296,7 @@ class DeltaFile:
             if rowids[0] < 0 or (wrong := rowids[1:] < rowids[:-1]).any():
                 at = 0 if rowids[0] < 0 else int(np.argmax(wrong)) + 1
                 raise CorruptionError(
-                    f"record {at} of column {column_id} (rowid {rowids[at]}) is out of the order of redo records (F1)",
+                    f"record {at} of column {column_id} (rowid {rowids[at]}) is not in the order of REDO records (F1)",
                     self.path,
                 )
             values = column.decode(begin, end, narrow_decimal(column.type), access=access, stats=stats)
@@ -295,50 +307,58 @@ class DeltaFile:
 
     @property
     def run_bytes(self) -> int:
-        """What runs of the file take in the cache, `latest` included; an estimate, without a look into the file."""
+        """Estimated bytes of the file's runs in the cache, including `latest`.
+
+        Does not open the file.
+        """
         return 2 * _RECORD_BYTES * self.record_count
 
     @property
     def cache_bytes(self) -> int:
-        """How large the cache is that runs are kept in; 0 without one."""
+        """The byte limit of the cache for runs; 0 without a cache."""
         return 0 if self._cache is None else self._cache.limit_bytes
 
     def window(self, column_id: int, lower: int, upper: int) -> DeltaRun | None:
-        """The column's records of the rows [lower, upper), whose rowids then count from `lower`; None: it has none.
+        """Return the column's records of the rows [lower, upper), with rowids counted from `lower`;
+        None without any.
 
-        For a compaction, which goes through a file once, piece by piece: of a file of any size, only the blocks that
-        hold these rows are read, of its values only theirs, and no value of it is kept. Columns of one group share
-        rowids and timestamps, which are read and checked once.
+        For a compaction, which reads a file once, in windows: only the blocks with these rows are
+        read, only these values are decoded, and none is cached. Columns of one group share rowids
+        and timestamps, which are read and checked once.
         Raises: as `run`.
         """
         if column_id not in self.column_ids:
             return None
         self._check_all_counts(column_id)
         column = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
-        known = self._window
-        if known is None or known.of != (self._group(column_id), lower, upper):
-            known = self._window = self._read_window(column_id, lower, upper)
-        values = column.decode(known.begin, known.begin + len(known.rowids), access=Access.ONCE)
-        return DeltaRun(self.kind, known.rowids, known.timestamps, values)
+        window = self._window
+        if window is None or window.key != (self._group(column_id), lower, upper):
+            window = self._window = self._read_window(column_id, lower, upper)
+        values = column.decode(window.begin, window.begin + len(window.rowids), access=Access.ONCE)
+        return DeltaRun(self.kind, window.rowids, window.timestamps, values)
 
     def _read_window(self, column_id: int, lower: int, upper: int) -> _Window:
-        """Rowids and timestamps of the column's group for the rows [lower, upper). Raises: as `run`."""
+        """Return rowids and timestamps of the column's group for the rows [lower, upper).
+
+        Raises: as `run`.
+        """
         begin, end = self._records_of(column_id, lower, upper)
-        rowids, timestamps = self._moments(column_id, None, begin, end)
-        # Of their order and bounds no value says anything.
+        rowids, timestamps = self._record_keys(column_id, None, begin, end)
+        # Order and bounds do not depend on values.
         run = DeltaRun(self.kind, rowids, timestamps, pa.nulls(0))
         if (wrong := self._disorder(column_id, run, begin)) is not None:
             raise wrong
         if len(run):
             self._expect_times(column_id, run.timestamp_min, run.timestamp_max)
         first, last = np.searchsorted(rowids, (lower, upper)).tolist()
-        of = self._group(column_id), lower, upper
-        return _Window(of, begin + first, rowids[first:last] - lower, timestamps[first:last])
+        key = self._group(column_id), lower, upper
+        return _Window(key, begin + first, rowids[first:last] - lower, timestamps[first:last])
 
     def text_bytes(self, column_id: int, lower: int, upper: int) -> int:
-        """About how many bytes the records of a text or binary column have for the rows [lower, upper), decoded.
+        """Return the approximate decoded bytes of a text or binary column's records of the rows
+        [lower, upper).
 
-        Cost: their rowids.
+        Cost: reads their rowids.
         """
         if column_id not in self.column_ids:
             return 0
@@ -346,8 +366,11 @@ class DeltaFile:
         return values.text_bytes(*self._records_at(column_id, lower, upper))
 
     def value_bytes(self, column_id: int) -> float:
-        """About how many bytes a text or binary value of the column takes on average; 0 for any other column, and
-        where all values of the file are little text. Opens the file, unless it has few records."""
+        """Return the average bytes of a text or binary value of the column.
+
+        0 for other columns, and if all values of the file are little text. Opens the file unless it
+        has few records.
+        """
         if (
             column_id not in self.column_ids
             or self.record_count * LARGEST.max_cell_bytes <= LITTLE_TEXT_BYTES
@@ -357,41 +380,45 @@ class DeltaFile:
         return values.row_bytes if values.type.is_variable else 0.0
 
     def all_text_bytes(self, column_id: int) -> int:
-        """Bytes of text, decoded, of all records of a column; 0 when the file has no such column."""
+        """Return the decoded bytes of text of all records of a column; 0 if the file has no such
+        column.
+        """
         if column_id not in self.column_ids:
             return 0
         values = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
         return values.footer.text_bytes
 
-    def moments(self, column_id: int, lower: int, upper: int) -> tuple[Rowids, Timestamps]:
-        """(rowids, timestamps) of the column's records of the rows [lower, upper): `window` without values.
+    def record_keys(self, column_id: int, lower: int, upper: int) -> tuple[Rowids, Timestamps]:
+        """Return (rowids, timestamps) of the column's records of the rows [lower, upper): `window`
+        without values.
 
-        Of a file that was checked: neither order nor bounds are looked at here.
+        The caller has checked the file; order and bounds are not checked here.
         """
         if column_id not in self.column_ids:
             return _NOTHING, _NOTHING
-        rowids, timestamps = self._moments(column_id, None, *self._records_of(column_id, lower, upper))
+        rowids, timestamps = self._record_keys(column_id, None, *self._records_of(column_id, lower, upper))
         first, last = np.searchsorted(rowids, (lower, upper)).tolist()
         return rowids[first:last], timestamps[first:last]
 
     def check_run(self, column_id: int) -> RunBounds | None:
-        """Read the column's records, a window at a time and past the cache; None when it has none.
+        """Check the column's records in windows, without filling the cache; None if it has none.
 
-        Raises: CorruptionError, as `run`: what cannot be read first, then what is out of order (F1), then F2.
+        Raises: CorruptionError as `run`: first what cannot be read, then records out of order (F1),
+        then F2.
         """
         if column_id not in self.column_ids:
             return None
         self._check_all_counts(column_id)
         column = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
         wrong: CorruptionError | None = None
-        rowids = timestamps = _NOTHING  # of the window before
+        rowids = timestamps = _NOTHING  # of the previous window
         least, greatest = MAX_TIMESTAMP, -1
-        for lower, upper in row_ranges(column.row_count, column.row_bytes + _MOMENT_BYTES):
+        for lower, upper in row_ranges(column.row_count, column.row_bytes + _RECORD_KEY_BYTES):
             last_rowid, last_timestamp = rowids[-1:], timestamps[-1:]
             run = self._read_records(column_id, None, lower, upper)
             rowids, timestamps = run.rowids, run.timestamps
             least, greatest = min(least, run.timestamp_min), max(greatest, run.timestamp_max)
-            if wrong is None:  # among these, or between the window before and this one
+            if wrong is None:  # in this window, or between the previous window and this one
                 joined = DeltaRun(
                     run.kind,
                     np.concatenate([last_rowid, rowids]),
@@ -407,11 +434,13 @@ class DeltaFile:
         return RunBounds(int(rowids[-1]), least, greatest)
 
     def _records_of(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
-        """[begin, end) of the records in the blocks that can hold changes of the rows [lower, upper)."""
+        """Return [begin, end) of the records in the blocks that may have changes of the rows
+        [lower, upper).
+        """
         rowids = self._column(ColumnKey(DELTA_ROWID, self._group(column_id)))
         if rowids.block_count <= 1:
             return 0, rowids.row_count
-        # Rowids ascend over the blocks (F1): the blocks that can hold the rows stand together.
+        # Rowids ascend over the blocks (F1), so these blocks are adjacent.
         zones = rowids.zones
         first = next((n for n, zone in enumerate(zones) if zone.max is None or zone.max >= lower), len(zones))
         last = next(
@@ -422,31 +451,36 @@ class DeltaFile:
         return begin, max(begin, end)
 
     def _records_at(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
-        """[begin, end) of the records of the rows [lower, upper), and of no others. Cost: their rowids."""
+        """Return [begin, end) of exactly the records of the rows [lower, upper).
+
+        Cost: reads their rowids.
+        """
         begin, end = self._records_of(column_id, lower, upper)
         rowids = self._vector(ColumnKey(DELTA_ROWID, self._group(column_id)), None, begin, end, Access.ONCE)
         first, last = np.searchsorted(rowids, (lower, upper)).tolist()
         return begin + first, begin + last
 
     def _records_to_read(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
-        """[begin, end) of the records that are read for the rows [lower, upper): whole blocks, unless they are text."""
+        """Return [begin, end) of the records to read for the rows [lower, upper): whole blocks,
+        unless it is text.
+        """
         find = self._records_at if self.value_bytes(column_id) else self._records_of
         return find(column_id, lower, upper)
 
     def column_zone(self, column_id: int) -> Zone | None:
-        """Bounds of the column's values in this file, from its footer; None when the file has no such column."""
+        """Return the zone of the column's values in this file; None if the file has no such column."""
         if column_id not in self.column_ids:
             return None
         return self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id)).column_zone()
 
     def close(self) -> None:
-        """Let go of the file and of what is cached."""
+        """Close the file, and drop its entries from the cache."""
         if self._cache is not None:
             self._cache.drop_owner(self._owner)
         self.reader.close()
 
     def check(self) -> None:
-        """Read everything. Raises: CorruptionError."""
+        """Read and check everything. Raises CorruptionError."""
         self.reader.check()
         for column_id in self.column_ids:
             self.check_run(column_id)
@@ -455,7 +489,8 @@ class DeltaFile:
         group = self._groups.get(column_id)
         if group is None:
             raise CorruptionError(
-                f"the delta file has no values of column {column_id}, its entry says so", self.path
+                f"the delta file has no values of column {column_id}, but the catalogue says that it has",
+                self.path,
             )
         return group
 
@@ -466,16 +501,18 @@ class DeltaFile:
         return column
 
     def _check_counts(self, column_id: int, counts: Sequence[int]) -> None:
-        """Raises: CorruptionError when rowids, values and, if they were read, timestamps are not as many of each."""
+        """Raise CorruptionError unless the numbers of rowids, values and, if given, timestamps are
+        equal.
+        """
         if len(set(counts)) != 1:
             raise CorruptionError(
-                f"group {self._group(column_id)} has rowids, timestamps and values of column {column_id} in different "
-                f"numbers, {sorted(set(counts))}, expected as many of each",
+                f"expected equal numbers of rowids, timestamps and values of column {column_id} in group "
+                f"{self._group(column_id)}, found {sorted(set(counts))}",
                 self.path,
             )
 
     def _check_all_counts(self, column_id: int) -> None:
-        """`_check_counts` of all three. Raises: CorruptionError."""
+        """`_check_counts` of rowids, timestamps and values."""
         group = self._group(column_id)
         keys = (
             ColumnKey(DELTA_ROWID, group),
@@ -485,15 +522,18 @@ class DeltaFile:
         self._check_counts(column_id, [self._column(key).row_count for key in keys])
 
     def _check_times(self, column_id: int) -> None:
-        """F2 by the zone map of the timestamps, for who does not read them. Raises: CorruptionError."""
+        """Check F2 by the zone map of the timestamps, for callers that do not read them.
+
+        Raises CorruptionError.
+        """
         group = self._group(column_id)
         if self.timestamp_min == self.timestamp_max or group in self._times_checked:  # F4
             return
         zone = self._column(ColumnKey(DELTA_TIMESTAMP, group)).column_zone()
         if zone.min is None or not self.timestamp_min <= zone.min <= zone.max <= self.timestamp_max:
             raise CorruptionError(
-                f"column {column_id} has timestamps {zone.min} to {zone.max}, expected within {self.timestamp_min} to "
-                f"{self.timestamp_max} (F2)",
+                f"expected timestamps of column {column_id} from {self.timestamp_min} to {self.timestamp_max}, found "
+                f"{zone.min} to {zone.max} (F2)",
                 self.path,
             )
         self._times_checked.add(group)
@@ -505,8 +545,10 @@ class DeltaFile:
         last = column.row_count if end is None else end
         array = column.decode(begin, last, access=access, stats=stats)
         if array.type != pa.int64() or array.null_count:
-            raise CorruptionError(f"column {key}: expected int64 without NULL, found {array.type}", self.path)
-        # Not `to_numpy`: it imports pandas, which takes a task of Spark's longer than its work.
+            raise CorruptionError(
+                f"expected column {key} to be int64 without NULL, found {array.type}", self.path
+            )
+        # `to_numpy` would import pandas, which takes longer than the work of a Spark task.
         data = array.buffers()[1] or b""
         vector: npt.NDArray[np.int64] = np.frombuffer(data, np.int64, len(array), 8 * array.offset)
         return vector
@@ -520,9 +562,10 @@ class DeltaFile:
         *,
         access: Access = Access.ONCE,
     ) -> DeltaRun:
-        """The records [begin, end) of the column; None: to the last.
+        """Return the records [begin, end) of the column; end None: to the last. Order and bounds
+        are checked.
 
-        access: of a run that is kept itself no block need be kept.
+        access: ONCE for a run that is cached itself, so the cache need not keep its blocks.
         """
         run = self._read_records(column_id, stats, begin, end, access=access)
         wrong = self._disorder(column_id, run, 0)
@@ -541,22 +584,22 @@ class DeltaFile:
         *,
         access: Access = Access.ONCE,
     ) -> DeltaRun:
-        """`_read_run`, of which neither order nor bounds were looked at."""
+        """Return `_read_run` without checking order and bounds."""
         group = self._group(column_id)
         column = self._column(ColumnKey(DELTA_VALUE, group, column_id))
         self._check_all_counts(column_id)
-        rowids, timestamps = self._moments(column_id, stats, begin, end, access=access)
+        rowids, timestamps = self._record_keys(column_id, stats, begin, end, access=access)
         last = column.row_count if end is None else end
         values = column.decode(begin, last, access=access, stats=stats)
         if not len(rowids) == len(timestamps) == len(values):
             raise CorruptionError(
-                f"group {group} has {len(rowids)} rowids, {len(timestamps)} timestamps and {len(values)} values of "
-                f"column {column_id}, expected as many of each",
+                f"expected equal numbers of rowids, timestamps and values of column {column_id} in group {group}, "
+                f"found {len(rowids)}, {len(timestamps)} and {len(values)}",
                 self.path,
             )
         return DeltaRun(self.kind, rowids, timestamps, values)
 
-    def _moments(
+    def _record_keys(
         self,
         column_id: int,
         stats: ReadStats | None,
@@ -565,7 +608,7 @@ class DeltaFile:
         *,
         access: Access = Access.ONCE,
     ) -> tuple[Rowids, Timestamps]:
-        """Rowids and timestamps of the records [begin, end) of the column, as `_read_run`."""
+        """Return rowids and timestamps of the records [begin, end) of the column, as `_read_run`."""
         group = self._group(column_id)
         rowids = self._vector(ColumnKey(DELTA_ROWID, group), stats, begin, end, access)
         if self.timestamp_min == self.timestamp_max:  # F4
@@ -573,22 +616,22 @@ class DeltaFile:
         return rowids, self._vector(ColumnKey(DELTA_TIMESTAMP, group), stats, begin, end, access)
 
     def _disorder(self, column_id: int, run: DeltaRun, begin: int) -> CorruptionError | None:
-        """What breaks F1 in the records of the column from `begin` on."""
+        """Return the error if the records of the column from `begin` on violate F1, else None."""
         wrong = run.disorder()
         if wrong is None:
             return None
         return CorruptionError(
             f"record {begin + wrong} of column {column_id} (rowid {run.rowids[wrong]}, timestamp "
-            f"{run.timestamps[wrong]}) is out of the order of {self.kind} records (F1)",
+            f"{run.timestamps[wrong]}) is not in the order of {self.kind.upper()} records (F1)",
             self.path,
         )
 
     def _expect_times(self, column_id: int, least: int, greatest: int) -> None:
-        """F2. Raises: CorruptionError."""
+        """Check F2. Raises CorruptionError."""
         if not self.timestamp_min <= least <= greatest <= self.timestamp_max:
             raise CorruptionError(
-                f"column {column_id} has timestamps {least} to {greatest}, expected within {self.timestamp_min} to "
-                f"{self.timestamp_max} (F2)",
+                f"expected timestamps of column {column_id} from {self.timestamp_min} to {self.timestamp_max}, found "
+                f"{least} to {greatest} (F2)",
                 self.path,
             )
 
@@ -604,34 +647,35 @@ def write_delta_file(
     runs: Mapping[int, DeltaRun],
     types: Mapping[int, ColumnType],
 ) -> WrittenDelta:
-    """Write the runs of a rowset's columns, by column id, into a new file.
+    """Write the runs of a rowset's columns, by column id, to a new file.
 
-    types: of the columns as they are to be written, also where runs are of before a widening; LIVENESS is known. Empty
-           runs are left out, but something must be left.
-    The file is synced, its directory is not: the caller syncs it before the catalogue names the file.
-    Raises: StorageError; then there is no file that counts.
+    types: the types to write; runs from before a widening are converted. LIVENESS needs none. Empty runs are left out,
+           but at least one must have records.
+    The file is synced, but its directory is not: the caller syncs it before the catalogue names the file.
+    Raises: StorageError; then no valid file remains.
     """
     groups: list[tuple[DeltaRun, list[int]]] = []
     for column_id, run in runs.items():
         if not len(run):
             continue
-        assert run.kind == kind, f"a {run.kind} run in a file of {kind} records"
+        assert run.kind == kind, f"a {run.kind} run cannot be in a file of {kind} records"
         for first, members in groups:
             if _is_same(first.rowids, run.rowids) and _is_same(first.timestamps, run.timestamps):
-                assert len(run.values) == len(run), "a run's vectors are of one length"
+                assert len(run.values) == len(run), "the vectors of a run must have equal lengths"
                 members.append(column_id)
                 break
         else:
             run.check()
             groups.append((run, [column_id]))
-    assert groups, "F3: a delta file without records"
+    assert groups, "F3: a delta file must have records"
     from nyala.cfile.writer import CFileWriter
 
     writer = CFileWriter(files, path)
     try:
         for group, (first, members) in enumerate(groups):
             for role, vector in ((DELTA_ROWID, first.rowids), (DELTA_TIMESTAMP, first.timestamps)):
-                # Rowids and timestamps fit frames of reference or runs, so no other encoding is tried.
+                # Rowids and timestamps suit frames of reference or runs, so no other encoding is
+                # tried.
                 spec = ColumnWriteSpec(ColumnKey(role, group), _VECTOR_TYPE, single_values=True)
                 writer.append_column(spec, pa.array(vector))
             for column_id in members:

@@ -1,17 +1,17 @@
-"""What a DeltaMemStore is a row of: the changes of some appends, built to sorted runs when they are read.
+"""A node of a DeltaMemStore: the changes of some appends, built to sorted runs when they are read.
 
-    append      (rowids, time or times, a part of a batch)          as it came, in any order of rowids
-    node        an append; or two nodes that follow one another; or, once every column was built, all its runs
+    append      (rowids, one or more timestamps, a part of a batch)     as appended, in any order of rowids
+    node        an append; or two consecutive nodes; or, once every column was built, all its runs
 
-A node is *even* where each of its records has a value for every one of its columns, as those of upserts have: then all
-columns have one order, which is worked out once (`_Order`) and each column put into it when it is asked for. Of other
-nodes the parts are built, and merged for each column.
+A node is *uniform* if each of its records has a value for every column of the node, like those of
+upserts. Then all columns have the same order, which is computed once (`_Order`), and a column is
+sorted by it when it is needed. For other nodes, the parts are built and merged for each column.
 
-Who asks for one row only (`cells`) goes through the appends, newest first, until that was done so often that building
-would have cost no more.
+A look-up of one row (`cells`) searches the appends, newest first. After so many look-ups that
+building would have cost no more, the runs are built.
 
-Threads: any, without a lock. What nodes hold beside `content` can be made again from it, so two readers at worst make
-the same twice; who replaces `content` puts there what says the same.
+Threads: any, without a lock. Everything beside `content` can be computed again from it, so at worst
+two readers do the same work. A thread that replaces `content` puts an equivalent value there.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from nyala.schema.adapter import joined
 
 __all__ = ["Append", "Cell", "Node"]
 
-# A look for a row in an append, or in what was built, costs 2 us, and in an append as much again for so many records.
-_LOOK_RECORDS: Final = 4096
-# What building costs, in looks: one for so many cells, and one for two columns of an append. 64 appends of 8 columns
-# take 0.6 ms if they have 1 row, of 100 rows 1.1, of 1,000 rows 7.5 (2026-11-23). They are looked into as long first.
-_CELLS_OF_LOOK: Final = 128
+# The unit of cost is a search for one row in an append or run, 2 us. In an append, this many
+# records cost one more.
+_SEARCH_RECORDS: Final = 4096
+# Building costs one search per this many cells, and one per two columns of an append. 64 appends of
+# 8 columns take 0.6 ms with 1 row each, 1.1 with 100 rows, 7.5 with 1,000 rows (2026-11-23).
+_CELLS_OF_SEARCH: Final = 128
 
 Cell: TypeAlias = tuple[pa.Array, int]
-"""A value of one row: an array that has it, and its place in there."""
+"""A value of one row: an array, and the position of the value in it."""
 
 
 class Append:
-    """Changes as they came: from `timestamps[i]` on, row `rowids[i]` has the i-th value of each column."""
+    """One append: from `timestamps[i]` on, row `rowids[i]` has the i-th value of each column."""
 
     __slots__ = ("batch", "offset", "rowids", "timestamps")
 
@@ -53,7 +54,7 @@ class Append:
 
     @property
     def times(self) -> Timestamps:
-        """A timestamp for each row."""
+        """One timestamp per row."""
         times = self.timestamps
         return times if isinstance(times, np.ndarray) else np.full(len(self.rowids), times, np.int64)
 
@@ -61,16 +62,17 @@ class Append:
         return self.batch.columns[column_id].slice(self.offset, len(self.rowids))
 
     def last_of(self, rowid: int, snapshot: int) -> int:
-        """Place in the batch of the record that decides about one row at `snapshot`; -1: none does.
+        """Return the position in the batch of the last record of a row that `snapshot` applies; -1
+        if none does.
 
-        Of records in the order of time.
+        The records must be in the order of time.
         """
-        (places,) = (self.rowids == rowid).nonzero()
+        (positions,) = (self.rowids == rowid).nonzero()
         times = self.timestamps
         if isinstance(times, np.ndarray):
-            places = places[times[places] <= snapshot]
-            return self.offset + int(places[-1]) if len(places) else -1
-        return self.offset + int(places[0]) if len(places) and times <= snapshot else -1
+            positions = positions[times[positions] <= snapshot]
+            return self.offset + int(positions[-1]) if len(positions) else -1
+        return self.offset + int(positions[0]) if len(positions) and times <= snapshot else -1
 
 
 _Runs: TypeAlias = dict[int, DeltaRun]
@@ -78,12 +80,12 @@ _Leaf: TypeAlias = Append | _Runs
 
 
 class _Order(NamedTuple):
-    """The records of even nodes in the order of a run (D1), and where their values are."""
+    """The records of uniform nodes in the order of a run (D1), and where their values are."""
 
     rowids: Rowids
     timestamps: Timestamps
-    places: npt.NDArray[np.int64] | None
-    """Of each record, in `leaves` laid end to end; None: as they lie there."""
+    positions: npt.NDArray[np.int64] | None
+    """The position of each record in the concatenated `leaves`; None: the order is the same."""
     leaves: tuple[_Leaf, ...]
 
     def run(self, column_id: int) -> DeltaRun:
@@ -92,20 +94,20 @@ class _Order(NamedTuple):
             for leaf in self.leaves
         ]
         values = parts[0] if len(parts) == 1 else joined(parts)
-        if self.places is not None:
-            values = take(values, self.places)
+        if self.positions is not None:
+            values = take(values, self.positions)
         return DeltaRun("redo", self.rowids, self.timestamps, values)
 
 
 class Node:
-    """The records of some appends that follow one another.
+    """The records of one or more consecutive appends.
 
-    `content` is the one append or the two nodes that it was made of and, once every column was built, all their runs.
-    `cache` has the runs built before that, `order` what they have in common if the node is even.
+    `content` is one append, or the two nodes that were merged, or all runs, once every column was
+    built. `cache` has the runs built so far, and `order` their common order if the node is uniform.
     """
 
     __slots__ = (
-        "append_count", "cache", "column_ids", "content", "in_time", "is_even", "looks", "order", "record_count",
+        "append_count", "cache", "column_ids", "content", "in_time", "is_uniform", "order", "record_count", "searches",
         "timestamp_max", "timestamp_min",
     )  # fmt: skip
 
@@ -118,7 +120,7 @@ class Node:
         timestamp_min: int,
         timestamp_max: int,
         in_time: bool,
-        is_even: bool,
+        is_uniform: bool,
     ) -> None:
         self.content: Append | tuple[Node, Node] | _Runs = content
         self.cache: _Runs = {}
@@ -129,8 +131,8 @@ class Node:
         self.timestamp_min = timestamp_min
         self.timestamp_max = timestamp_max
         self.in_time = in_time  # whether its records came in the order of time
-        self.is_even = is_even
-        self.looks = 0  # into its parts, for single rows
+        self.is_uniform = is_uniform
+        self.searches = 0  # for single rows, in its parts
 
     @staticmethod
     def of_append(append: Append) -> Node:
@@ -154,40 +156,40 @@ class Node:
             min(left.timestamp_min, right.timestamp_min),
             max(left.timestamp_max, right.timestamp_max),
             left.in_time and right.in_time and left.timestamp_max <= right.timestamp_min,
-            same and left.is_even and right.is_even,
+            same and left.is_uniform and right.is_uniform,
         )
 
     # --- runs -------------------------------------------------------------------------------------
 
     def run(self, column_id: int) -> DeltaRun:
-        """The sorted run of one of `column_ids`."""
+        """Return the sorted run of one of `column_ids`."""
         run = self.cache.get(column_id)
         if run is not None:
             return run
         content = self.content
         if isinstance(content, dict):
             return content[column_id]
-        if self.is_even:
+        if self.is_uniform:
             run = self._ordered().run(column_id)
         else:
             run = merge_runs([part.run(column_id) for part in self._parts(column_id)])
         below = [*content] if isinstance(content, tuple) else []
         while below:
-            # The run here has it all. A reader of an older state, who still has a part, builds it again.
+            # The new run replaces those of the parts. A reader of an older state builds them again.
             part = below.pop()
             within = part.content
             if part.cache.pop(column_id, None) is None and isinstance(within, tuple):
                 below += within
         self.cache[column_id] = run
         if len(self.cache) == len(self.column_ids):
-            complete = dict(self.cache)  # may have lost a run since, to the node above in another thread
+            complete = dict(self.cache)  # another thread may have moved a run to a larger node meanwhile
             if len(complete) == len(self.column_ids):
-                self._let_go(complete)
+                self._replace_parts(complete)
         return run
 
-    def _let_go(self, runs: _Runs) -> None:
-        """Have the runs of all columns, and nothing else."""
-        self.content = runs  # readers look here last: whoever has not seen it builds from what was here
+    def _replace_parts(self, runs: _Runs) -> None:
+        """Keep only the runs of all columns."""
+        self.content = runs  # assigned first: a reader that sees the old content builds from that
         self.cache = {}
         self.order = None
         self.append_count = 1
@@ -199,32 +201,35 @@ class Node:
         return order
 
     def _parts(self, column_id: int) -> Iterator[Node]:
-        """The nodes in which the column is built already, and of the others the greatest that are even."""
+        """Yield the nodes that have the column built, and of the others the largest uniform ones."""
         waiting: list[Node] = [self]
         while waiting:
             node = waiting.pop()
             content = node.content
             if column_id not in node.column_ids:
                 continue
-            if isinstance(content, tuple) and not node.is_even and column_id not in node.cache:
+            if isinstance(content, tuple) and not node.is_uniform and column_id not in node.cache:
                 waiting += content[::-1]
             else:
                 yield node
 
     def build(self) -> None:
-        """Build every column, so that the appends are let go. Cost: one sort for all columns that changed together."""
-        # Nodes that follow one another: even ones with the same columns, or one other.
+        """Build every column, so that the appends can be freed.
+
+        Cost: one sort for all columns that changed together.
+        """
+        # Groups of consecutive nodes: uniform ones with the same columns, or a single other node.
         groups: list[list[Node]] = []
         waiting: list[Node] = [self]
         while waiting:
             node = waiting.pop()
             content = node.content
-            if isinstance(content, tuple) and not node.is_even:
+            if isinstance(content, tuple) and not node.is_uniform:
                 waiting += content[::-1]
             elif (
                 groups
-                and node.is_even
-                and groups[-1][0].is_even
+                and node.is_uniform
+                and groups[-1][0].is_uniform
                 and groups[-1][0].column_ids == node.column_ids
             ):
                 groups[-1].append(node)
@@ -239,9 +244,9 @@ class Node:
                 order = _ordered(group)
                 built.append({column_id: order.run(column_id) for column_id in first.column_ids})
         if len(built) == 1:
-            self._let_go(built[0])
+            self._replace_parts(built[0])
         else:
-            self._let_go(
+            self._replace_parts(
                 {
                     column_id: merge_runs([runs[column_id] for runs in built if column_id in runs])
                     for column_id in self.column_ids
@@ -251,7 +256,9 @@ class Node:
     # --- single rows ------------------------------------------------------------------------------
 
     def cells(self, rowid: int, column_ids: Set[int], snapshot: int) -> dict[int, Cell]:
-        """What these columns have of one row at `snapshot`."""
+        """Return the values of one row at `snapshot`, by column, for those of these columns that
+        have a record.
+        """
         column_ids = column_ids & self.column_ids
         if not column_ids or self.timestamp_min > snapshot:
             return {}
@@ -261,37 +268,42 @@ class Node:
         found: dict[int, Cell] = {}
         waiting: list[tuple[Node, Set[int]]] = [(self, column_ids)]
         while waiting:  # newest first
-            node, wanted = waiting.pop()
-            wanted = (wanted & node.column_ids) - found.keys()
-            if not wanted or node.timestamp_min > snapshot:
+            node, missing = waiting.pop()
+            missing = (missing & node.column_ids) - found.keys()
+            if not missing or node.timestamp_min > snapshot:
                 continue
             content = node.content
             built = content if isinstance(content, dict) else node.cache
             if built:
-                runs = {column_id: run for column_id in wanted if (run := built.get(column_id)) is not None}
+                runs = {column_id: run for column_id in missing if (run := built.get(column_id)) is not None}
                 found |= _last_of(runs, rowid, snapshot)
-                wanted = wanted - runs.keys()
+                missing = missing - runs.keys()
             if isinstance(content, tuple):
                 older, newer = content
-                waiting += ((older, wanted), (newer, wanted))
+                waiting += ((older, missing), (newer, missing))
                 continue
-            self.looks += 1
-            if wanted and isinstance(content, Append):
-                self.looks += node.record_count // _LOOK_RECORDS
-                place = content.last_of(rowid, snapshot)
-                if place >= 0:
-                    found |= {column_id: (content.batch.columns[column_id], place) for column_id in wanted}
+            self.searches += 1
+            if missing and isinstance(content, Append):
+                self.searches += node.record_count // _SEARCH_RECORDS
+                position = content.last_of(rowid, snapshot)
+                if position >= 0:
+                    found |= {
+                        column_id: (content.batch.columns[column_id], position) for column_id in missing
+                    }
         return found
 
     def _worth_building(self, column_ids: Set[int]) -> _Runs | None:
-        """The runs of these columns in which to look for a row: they are there, or have to be, or were worth building
-        by now; None where the parts are to be looked into."""
+        """Return the runs of these columns to search for a row; None if the parts should be
+        searched instead.
+
+        The runs exist, or must be built, or building them has become worth its cost.
+        """
         if not isinstance(self.content, dict):
             missing = [column_id for column_id in column_ids if column_id not in self.cache]
             as_one = 2 * len(missing) > len(self.column_ids)
             count = len(self.column_ids) if as_one else len(missing)
-            cost_looks = count * (self.record_count / _CELLS_OF_LOOK + self.append_count / 2)
-            if missing and self.in_time and self.looks < cost_looks:
+            cost = count * (self.record_count / _CELLS_OF_SEARCH + self.append_count / 2)
+            if missing and self.in_time and self.searches < cost:
                 return None
             if as_one:
                 self.build()
@@ -299,21 +311,21 @@ class Node:
 
 
 def _last_of(runs: Mapping[int, DeltaRun], rowid: int, snapshot: int) -> dict[int, Cell]:
-    """The cells of those columns that have a record of the row which applies at `snapshot`."""
+    """Return the cells of the columns that have a record of the row which applies at `snapshot`."""
     found: dict[int, Cell] = {}
-    known, place = None, -1
+    previous, position = None, -1
     for column_id, run in runs.items():
-        if known is None or run.rowids is not known.rowids or run.timestamps is not known.timestamps:
-            known, place = run, run.last_of(rowid, snapshot)
-        if place >= 0:
-            found[column_id] = (run.values, place)
+        if previous is None or run.rowids is not previous.rowids or run.timestamps is not previous.timestamps:
+            previous, position = run, run.last_of(rowid, snapshot)
+        if position >= 0:
+            found[column_id] = (run.values, position)
     return found
 
 
 def _ordered(nodes: Sequence[Node]) -> _Order:
-    """All records of even nodes with the same columns, which follow one another.
+    """Return the order of all records of consecutive uniform nodes with the same columns.
 
-    Of orders that nodes among and below them have nothing is kept: the one here has it all.
+    The new order replaces those of the nodes and of their parts.
     """
     parts: list[_Order] = []
     of_parts: list[Node] = []
@@ -334,35 +346,39 @@ def _ordered(nodes: Sequence[Node]) -> _Order:
         parts.append(order)
         of_parts.append(node)
     if len(parts) == 1:
-        rowids, times, places, _ = parts[0]
+        rowids, times, positions, _ = parts[0]
     else:
         rowids = np.concatenate([part.rowids for part in parts])
         times = np.concatenate([part.timestamps for part in parts])
-        places = _places(parts)
+        positions = _positions(parts)
     if not _ascend(rowids, times):
-        # In time order mostly, and then a stable sort by rowid keeps it (D1).
+        # Mostly the records are in time order, which a stable sort by rowid keeps (D1).
         in_time = all(node.in_time for node in of_parts) and all(
             older.timestamp_max <= newer.timestamp_min for older, newer in pairwise(of_parts)
         )
         sorting = np.argsort(rowids, kind="stable") if in_time else np.lexsort((times, rowids))
         rowids, times = rowids[sorting], times[sorting]
-        places = sorting if places is None else places[sorting]
-    return _Order(rowids, times, places, tuple(leaf for part in parts for leaf in part.leaves))
+        positions = sorting if positions is None else positions[sorting]
+    return _Order(rowids, times, positions, tuple(leaf for part in parts for leaf in part.leaves))
 
 
-def _places(parts: Sequence[_Order]) -> npt.NDArray[np.int64] | None:
-    """Where the records of all parts have their values, in the leaves of all parts laid end to end."""
-    if all(part.places is None for part in parts):
+def _positions(parts: Sequence[_Order]) -> npt.NDArray[np.int64] | None:
+    """Return the position of each record of all parts in the concatenated leaves; None if the order
+    is the same.
+    """
+    if all(part.positions is None for part in parts):
         return None
-    found, before = [], 0
+    positions, before = [], 0
     for part in parts:
         count = len(part.rowids)
-        found.append(np.arange(before, before + count) if part.places is None else part.places + before)
+        positions.append(
+            np.arange(before, before + count) if part.positions is None else part.positions + before
+        )
         before += count
-    return np.concatenate(found)
+    return np.concatenate(positions)
 
 
 def _ascend(rowids: Rowids, times: Timestamps) -> bool:
-    """Whether records stand in the order of D1."""
+    """Whether records are in the order of D1."""
     later = rowids[1:] > rowids[:-1]
     return bool(later.all() or (later | ((rowids[1:] == rowids[:-1]) & (times[1:] > times[:-1]))).all())

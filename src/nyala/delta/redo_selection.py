@@ -1,21 +1,22 @@
-"""Which delta files of a rowset to merge next. Pure: sizes in, a plan out.
+"""Chooses the delta files of a rowset to merge next. Pure: sizes in, a plan out.
 
-A rowset that is touched every day gets a file a day, and a reader opens all that its snapshot needs. Merging all of
-them whenever there are two would rewrite the oldest record every day; never merging leaves 365 files. The rule
-between, as in a binary counter: files stand oldest first, and from the oldest file that is no larger than all
-newer ones together, everything is merged.
+A rowset that changes every day gets one file per day, and a reader opens all files that its
+snapshot needs. Merging all files whenever there are two would rewrite the oldest record every day.
+Never merging leaves 365 files. The rule is that of a binary counter: files are listed oldest first,
+and from the oldest file that is no larger than all newer ones together, everything is merged.
 
-    sizes   8  4  1 1 1      nothing: 8 > 7, 4 > 3, and the last three are too few to be worth it
+    sizes   8  4  1 1 1      nothing: 8 > 7, 4 > 3, and the last three are too few
             8  4  1 1 1 1    4 <= 4 and 8 <= 8: merge all into 16
 
-Invariants, for n flushes of about one size
-    C1  When nothing is left to do there are at most FILES_MIN - 1 + log2(n) files: each beyond the newest ones is
-        larger than all that follow it.
-    C2  A record is rewritten at most 1 + log2(n) times: after its first merge each further one at least doubles the
-        file that it is in.
-    C3  Merged files are neighbours, so that R4 (stores in time order) holds for the result.
+Invariants, for n flushes of about equal size
+    C1  If nothing is to be merged, there are at most FILES_MIN - 1 + log2(n) files: each file
+        before the newest ones is larger than all files after it.
+    C2  A record is rewritten at most 1 + log2(n) times: after its first merge, each further one at
+        least doubles the file that contains it.
+    C3  Merged files are adjacent, so the result keeps R4 (stores in time order).
 
-Source: the logarithmic method (Bentley and Saxe, 1980). Departure from Kudu, whose minor compaction merges all files.
+Source: the logarithmic method (Bentley and Saxe, 1980). Kudu's minor compaction merges all files
+instead.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from typing import Final
 
 __all__ = ["FILES_MIN", "choose_redo_files"]
 
-# Fewer than four files are not worth a file write and a catalogue transaction: a reader opens them in a millisecond.
+# Merging fewer files is not worth a file and a catalogue transaction: a reader opens them in a
+# millisecond.
 FILES_MIN: Final = 4
 
 
 def choose_redo_files(files: Sequence[tuple[int, int]], files_min: int = FILES_MIN) -> slice | None:
-    """Which files to merge into one, as a slice of `files`; None when it would not pay.
+    """Return the files to merge into one, as a slice of `files`; None if merging does not pay.
 
     files: (bytes, records) of one rowset's files of one kind, oldest first.
     """

@@ -1,8 +1,8 @@
-"""One column's changes as sorted vectors: who changed (rowid), when (timestamp), and to what (value).
+"""The changes of one column as sorted vectors: which row (rowid), when (timestamp), which value.
 
-Every column of a rowset is, for each row, a piecewise constant function of time, and so is LIVENESS, the
-column without a name that says whether the row is there. A rowset stores the function as one value per row
-(the base) and the places where it changes:
+Every column of a rowset is, for each row, a piecewise constant function of time. So is LIVENESS,
+the unnamed column that says whether the row is alive. A rowset stores the function as one value per
+row (the base) and the points where it changes:
 
     older  <---------------------------------------------------------------->  newer
       UNDO t=4        UNDO t=9        [ base ]        REDO t=12        REDO t=20
@@ -12,23 +12,24 @@ column without a name that says whether the row is there. A rowset stores the fu
     UNDO (rowid, t, v)   before t the value was v
 
     value at snapshot T = the last REDO with t <= T, if there is one,
-                          else what the oldest UNDO with t > T says, if there is one,
+                          else the oldest UNDO with t > T, if there is one,
                           else the base
 
-INSERT, UPDATE, DELETE and REINSERT are not kept as such. An insertion is UNDO LIVENESS=False at its timestamp,
-a DELETE is LIVENESS=False, a REINSERT is LIVENESS=True together with every column outside the key. So each
-column is read, merged and compacted without looking at another one.
+INSERT, UPDATE, DELETE and REINSERT are not stored as such. An insertion is UNDO LIVENESS=False at
+its timestamp, a DELETE is LIVENESS=False, a REINSERT is LIVENESS=True together with every column
+outside the key. So each column is read, merged and compacted without the others.
 
 Invariants of a run
-    D1  REDO records ascend by (rowid, timestamp); UNDO records ascend by rowid and descend by timestamp.
-        So in both kinds the *last* record of a row among those that a snapshot must apply decides.
+    D1  REDO records ascend by (rowid, timestamp); UNDO records ascend by rowid and descend by
+        timestamp. So in both kinds, the *last* record of a row among those that a snapshot applies
+        gives the value.
     D2  (rowid, timestamp) is unique in a run, and over all runs of one column of a rowset.
-    D3  Rowids are not negative, timestamps not either.
+    D3  Rowids and timestamps are not negative.
 
-A run and its arrays are never changed after they were made; any thread may read them.
-Left out: which runs matter to a snapshot (the stores know their timestamp range) and patching (`applier`).
+A run and its arrays are immutable; any thread may read them. The stores select runs by timestamp
+range, and `applier` patches the base.
 Source: Kudu tablet design, "MVCC Mutations in MemRowSet" to "Summary of delta file processing".
-Departure: Kudu keeps row-wise change lists; a scan of three columns there decodes the changes of all.
+Kudu stores change lists by row; a scan of three columns there decodes the changes of all columns.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.physical import word_dtype
+from nyala.cfile.physical import copy_dtype
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.adapter import joined
 from nyala.schema.plain_arrays import array_of_numbers
@@ -62,10 +63,10 @@ __all__ = [
 ]
 
 LIVENESS: Final = -1
-"""Column id of "is the row there?": bool, and True where a rowset stores no base for it."""
+"""Column id of "is the row alive?": bool, and True if a rowset stores no base for it."""
 
 MAX_TIMESTAMP: Final = 2**63 - 1
-"""A snapshot that sees everything: the applied state, which writers resolve keys against."""
+"""A snapshot that sees everything: the applied state, against which writers resolve keys."""
 
 DeltaKind: TypeAlias = Literal["redo", "undo"]
 Rowids: TypeAlias = npt.NDArray[np.int64]
@@ -73,17 +74,20 @@ Timestamps: TypeAlias = npt.NDArray[np.int64]
 
 
 def take(values: pa.Array, indices: npt.NDArray[np.integer[Any]]) -> pa.Array:
-    """`values` at `indices`, which must be in range. Cost: NumPy's of values of fixed width, else Arrow's."""
-    dtype = word_dtype(values.type)
+    """Return `values` at `indices`, which must be in range.
+
+    NumPy is used for fixed widths, else Arrow.
+    """
+    dtype = copy_dtype(values.type)
     if dtype is None or values.null_count or not len(indices):
         return values.take(array_of_numbers(indices))
-    words = np.frombuffer(values.buffers()[1], dtype, len(values), values.offset * dtype.itemsize)
-    return pa.Array.from_buffers(values.type, len(indices), [None, pa.py_buffer(words[indices])])
+    raw = np.frombuffer(values.buffers()[1], dtype, len(values), values.offset * dtype.itemsize)
+    return pa.Array.from_buffers(values.type, len(indices), [None, pa.py_buffer(raw[indices])])
 
 
 @dataclass(frozen=True, eq=False)
 class DeltaRun(LazyValues):
-    """The sorted changes of one column (D1–D3). Build one with `build_run` unless the order is known."""
+    """The sorted changes of one column (D1–D3). `build_run` creates one from unsorted records."""
 
     kind: DeltaKind
     rowids: Rowids
@@ -103,14 +107,15 @@ class DeltaRun(LazyValues):
 
     @lazy_value
     def nbytes(self) -> int:
-        """Bytes of the three vectors, without what `latest` adds."""
+        """Bytes of the three vectors, without `latest`."""
         return int(self.rowids.nbytes + self.timestamps.nbytes + self.values.nbytes)
 
     @lazy_value
     def latest(self) -> tuple[Rowids, pa.Array]:
-        """Per row the record that decides when every record applies: (unique ascending rowids, values).
+        """The last record of each row, which counts if every record applies: (strictly ascending
+        rowids, values).
 
-        Made once: this is what the present reads from REDO, and what writers ask for with every batch.
+        Cached, because reads of the present and every batch of writes need it.
         """
         last = last_of_row(self.rowids)
         if last is None:
@@ -133,9 +138,10 @@ class DeltaRun(LazyValues):
         return timestamps <= snapshot if self.kind == "redo" else timestamps > snapshot
 
     def resolve(self, snapshot: int, lower: int = 0, upper: int | None = None) -> tuple[Rowids, pa.Array]:
-        """What the run says at `snapshot` about the rows [lower, upper): (unique ascending rowids, values).
+        """Return the changes that `snapshot` applies to rows [lower, upper): (strictly ascending
+        rowids, values).
 
-        Cost: the records of that range; a search only, when all records apply (see `latest`).
+        Cost: the records of that range; only a search if all records apply (see `latest`).
         """
         if not self.relevant(snapshot):
             return self.rowids[:0], self.values.slice(0, 0)
@@ -154,18 +160,20 @@ class DeltaRun(LazyValues):
         return rowids, take(values, at + begin)
 
     def resolve_at(self, rowids: Rowids, snapshot: int) -> tuple[npt.NDArray[np.int64], pa.Array]:
-        """The same for single rows in any order: (places in `rowids` that have a record, ascending; values).
+        """Return the changes for single rows in any order: (ascending positions in `rowids`,
+        values).
 
-        Cost: O(rows · log records), plus the records of those rows when only a part of the run applies.
+        Cost: O(rows · log records), plus the records of those rows if only a part of the run
+        applies.
         """
         if not len(rowids) or not self.relevant(snapshot):
             return np.empty(0, np.int64), self.values.slice(0, 0)
         if self._all_apply(snapshot):
             known, values = self.latest
             at = np.searchsorted(known, rowids)
-            at[at == len(known)] = 0  # beyond the end; the comparison below drops it
-            places = np.flatnonzero(known[at] == rowids)
-            return places, take(values, at[places])
+            at[at == len(known)] = 0  # beyond the end; the comparison below excludes it
+            positions = np.flatnonzero(known[at] == rowids)
+            return positions, take(values, at[positions])
         begin = np.searchsorted(self.rowids, rowids, side="left")
         count = np.searchsorted(self.rowids, rowids, side="right") - begin
         owner = np.repeat(np.arange(len(rowids)), count)
@@ -178,15 +186,19 @@ class DeltaRun(LazyValues):
         return owner, take(self.values, at)
 
     def last_of(self, rowid: int, snapshot: int) -> int:
-        """Place of the record of REDO that decides about one row at `snapshot`; -1: none does."""
+        """Return the position of the last REDO record of one row that `snapshot` applies; -1 if
+        none does.
+        """
         begin, end = np.searchsorted(self.rowids, (rowid, rowid + 1)).tolist()
         if begin == end:
             return -1
         applied = int(np.searchsorted(self.timestamps[begin:end], snapshot, "right"))
         return begin + applied - 1 if applied else -1
 
-    def touched(self, snapshot: int, lower: int = 0, upper: int | None = None) -> Rowids:
-        """Ascending rowids in [lower, upper) of the records that apply at `snapshot`; a row may stand twice."""
+    def changed_rows(self, snapshot: int, lower: int = 0, upper: int | None = None) -> Rowids:
+        """Return the ascending rowids in [lower, upper) of the records that apply at `snapshot`;
+        rows may repeat.
+        """
         if not self.relevant(snapshot):
             return self.rowids[:0]
         everything = self._all_apply(snapshot)
@@ -197,20 +209,20 @@ class DeltaRun(LazyValues):
         return rowids[begin:end][self._applies(self.timestamps[begin:end], snapshot)]
 
     def filter(self, keep: npt.NDArray[np.bool_]) -> DeltaRun:
-        """The records where `keep` is True."""
+        """Return the records where `keep` is True."""
         if keep.all():
             return self
         at = np.flatnonzero(keep)
         return DeltaRun(self.kind, self.rowids[at], self.timestamps[at], take(self.values, at))
 
     def between(self, after: int, until: int) -> DeltaRun:
-        """The records with `after` < timestamp <= `until`."""
+        """Return the records with `after` < timestamp <= `until`."""
         if after < self.timestamp_min and self.timestamp_max <= until:
             return self
         return self.filter((self.timestamps > after) & (self.timestamps <= until))
 
     def window(self, lower: int, upper: int) -> DeltaRun:
-        """The records of the rows [lower, upper), whose rowids then count from `lower`."""
+        """Return the records of the rows [lower, upper), with rowids counted from `lower`."""
         begin, end = _bounds(self.rowids, lower, upper)
         return DeltaRun(
             self.kind,
@@ -220,7 +232,9 @@ class DeltaRun(LazyValues):
         )
 
     def moved(self, positions: Rowids) -> DeltaRun:
-        """The same records where row r is now row `positions[r]`; those of rows gone to -1 are dropped."""
+        """Return the records with row r replaced by `positions[r]`; records of rows with position
+        -1 are dropped.
+        """
         rowids = positions[self.rowids]
         keep = rowids >= 0
         if keep.all():
@@ -229,7 +243,7 @@ class DeltaRun(LazyValues):
         return build_run(self.kind, rowids[at], self.timestamps[at], take(self.values, at))
 
     def disorder(self) -> int | None:
-        """Index of the first record that breaks D1, D2 or D3; None when there is none."""
+        """Return the index of the first record that violates D1, D2 or D3; None if there is none."""
         if not len(self):
             return None
         if self.rowids[0] < 0:
@@ -243,7 +257,7 @@ class DeltaRun(LazyValues):
     def check(self) -> None:
         """Assert D1 to D3."""
         assert len(self.rowids) == len(self.timestamps) == len(self.values), (
-            "a run's vectors are of one length"
+            "the vectors of a run must have equal lengths"
         )
         assert self.disorder() is None, (
             f"D1–D3: record {self.disorder()} of a {self.kind} run is out of order"
@@ -257,7 +271,7 @@ def _bounds(rowids: Rowids, lower: int, upper: int | None) -> tuple[int, int]:
 
 
 def last_of_row(rowids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
-    """Mask of the last record of each row of ascending `rowids`; None when no row stands twice."""
+    """Return a mask of the last record of each row of ascending `rowids`; None if no row repeats."""
     if len(rowids) < 2:
         return None
     differs = rowids[1:] != rowids[:-1]
@@ -265,14 +279,14 @@ def last_of_row(rowids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
 
 
 def _ascending(kind: DeltaKind, rowids: Rowids, timestamps: Timestamps) -> npt.NDArray[np.bool_]:
-    """For each neighbouring pair whether it stands in the order of D1 and is not equal (D2)."""
+    """Return one bool per pair of neighbours: whether it is in the order of D1 and not equal (D2)."""
     later = timestamps[1:] > timestamps[:-1] if kind == "redo" else timestamps[1:] < timestamps[:-1]
     ordered: npt.NDArray[np.bool_] = (rowids[1:] > rowids[:-1]) | ((rowids[1:] == rowids[:-1]) & later)
     return ordered
 
 
 def build_run(kind: DeltaKind, rowids: Rowids, timestamps: int | Timestamps, values: pa.Array) -> DeltaRun:
-    """A run of records that come in any order; one timestamp may stand for all."""
+    """Return a run of records in any order; one timestamp may be given for all."""
     times = (
         timestamps if isinstance(timestamps, np.ndarray) else np.full(len(rowids), timestamps, dtype=np.int64)
     )
@@ -283,17 +297,17 @@ def build_run(kind: DeltaKind, rowids: Rowids, timestamps: int | Timestamps, val
 
 
 def merge_runs(runs: Sequence[DeltaRun]) -> DeltaRun:
-    """One run with all records of several runs of one column and kind, in whatever time order they come.
+    """Return one run with all records of several runs of one column and kind, in any time order.
 
-    Values that were written before and after the column was widened come in the wider type.
+    Values from before and after a widening of the column are converted to the wider type.
 
-    Cost: O(records) when the runs follow one another in time, oldest first for REDO, newest first for UNDO
-    (then a stable sort by rowid alone is a merge of sorted parts); else O(records · log records).
+    Cost: O(records) if the runs follow one another in time, oldest first for REDO, newest first for
+    UNDO (then a stable sort by rowid alone merges sorted parts); else O(records · log records).
     """
-    assert runs, "nothing to merge"
+    assert runs, "merge_runs needs at least one run"
     kind = runs[0].kind
-    assert all(run.kind == kind for run in runs), "REDO and UNDO do not mix"
-    # An empty run has no place in time: it would hide that its neighbours overlap.
+    assert all(run.kind == kind for run in runs), "REDO and UNDO must not be mixed"
+    # An empty run has no timestamps: it would hide that its neighbours overlap.
     runs = [run for run in runs if len(run)] or runs[:1]
     if len(runs) == 1:
         return runs[0]
@@ -313,18 +327,20 @@ def merge_runs(runs: Sequence[DeltaRun]) -> DeltaRun:
 
 
 def without_history(runs: Mapping[int, DeltaRun], cut: int) -> dict[int, DeltaRun]:
-    """Return the records, by column id, that snapshots from `cut` on need; columns without any are left out.
+    """Return the records, by column id, that snapshots from `cut` on need; columns without any are
+    left out.
 
-    Of UNDO these are the records after `cut`. Of REDO they are the records after `cut` and, for each row, the last
-    one before. Columns that share their rowids and timestamps still share them in the result.
+    For UNDO these are the records after `cut`. For REDO they are the records after `cut` and, for
+    each row, the last one before. Columns that share their rowids and timestamps still share them
+    in the result.
     """
     needed: dict[tuple[int, int], tuple[Rowids, Timestamps, npt.NDArray[np.intp] | None]] = {}
     found: dict[int, DeltaRun] = {}
     for column_id, run in runs.items():
-        moments = (id(run.rowids), id(run.timestamps))
-        if moments not in needed:
-            needed[moments] = _needed(run, cut)
-        rowids, timestamps, at = needed[moments]
+        keys = (id(run.rowids), id(run.timestamps))
+        if keys not in needed:
+            needed[keys] = _needed(run, cut)
+        rowids, timestamps, at = needed[keys]
         if len(rowids):
             found[column_id] = (
                 run if at is None else DeltaRun(run.kind, rowids, timestamps, take(run.values, at))
@@ -333,10 +349,13 @@ def without_history(runs: Mapping[int, DeltaRun], cut: int) -> dict[int, DeltaRu
 
 
 def _needed(run: DeltaRun, cut: int) -> tuple[Rowids, Timestamps, npt.NDArray[np.intp] | None]:
-    """Rowids and timestamps of the needed records, and their places in the run; None: all are needed."""
+    """Return rowids and timestamps of the needed records, and their positions in the run; None: all
+    are needed.
+    """
     keep = run.timestamps > cut
     if run.kind == "redo" and len(run):
-        # A record is needed unless the next one is of the same row, and not after the cut either.
+        # A record is needed unless the next one belongs to the same row and is not after the cut
+        # either.
         keep = np.append((run.rowids[1:] != run.rowids[:-1]) | keep[1:], True)
     if keep.all():
         return run.rowids, run.timestamps, None

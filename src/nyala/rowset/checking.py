@@ -401,7 +401,7 @@ def _late_changes(
     """
     lower, upper = int(dead_rows[0]), int(dead_rows[-1]) + 1
     for column_id in {number for file in rowset.redo for number in file.column_ids} - {LIVENESS}:
-        redo = [file.moments(column_id, lower, upper) for file in rowset.redo]
+        redo = [file.record_keys(column_id, lower, upper) for file in rowset.redo]
         redo += [(run.rowids, run.timestamps) for run in _in_memory(rowset, column_id)]
         for store, (rowids, timestamps) in enumerate(redo):
             death = np.minimum(np.searchsorted(dead_rows, rowids), len(dead_rows) - 1)

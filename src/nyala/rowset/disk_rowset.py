@@ -31,7 +31,7 @@ from nyala.cfile.blocks.ordinals import Ordinals
 from nyala.cfile.blocks.read_stats import Access, ReadStats
 from nyala.cfile.physical import narrow_decimal
 from nyala.delta import applier
-from nyala.delta.applier import decide, resolve_at
+from nyala.delta.applier import resolve, resolve_at
 from nyala.delta.delta_file import LITTLE_TEXT_BYTES, DeltaFile
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP, DeltaRun, Rowids
@@ -119,7 +119,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         alive: Bools | None = None
         if base is not None:
             alive = booleans_of(base.decode(lower, upper, stats=stats))
-        rows, values = decide(
+        rows, values = resolve(
             *self.changes.runs(LIVENESS, snapshot, stats, lower, upper), snapshot, lower, upper
         )
         if values is not None:

@@ -44,7 +44,7 @@ import pyarrow as pa
 
 from nyala.cfile.blocks.ordinals import Ordinals
 from nyala.cfile.blocks.read_stats import Access
-from nyala.delta.applier import decide, patch, resolve_at
+from nyala.delta.applier import patch, resolve, resolve_at
 from nyala.delta.batch import SharedBatch
 from nyala.delta.compaction import insertion_undo, join_undo, redo_to_undo
 from nyala.delta.mem_store import DeltaMemStore
@@ -427,7 +427,7 @@ class MemRowSet:
         alive: Bools | None = None
         if self._state.timestamp_max > snapshot:
             alive = self.insertion_times(lower, upper) <= snapshot
-        rows, values = decide((), self.deltas.levels(LIVENESS), snapshot, lower, upper)
+        rows, values = resolve((), self.deltas.levels(LIVENESS), snapshot, lower, upper)
         if values is not None:
             # Deletions and reinsertions are later than the insertion, so they override it.
             alive = np.ones(upper - lower, np.bool_) if alive is None else alive
@@ -488,7 +488,7 @@ class MemRowSet:
         Cost: no copy if the rows are in one chunk and have no changes.
         """
         base = self._base(column, lower, upper)
-        rows, values = decide((), self.deltas.levels(column.id), snapshot, lower, upper)
+        rows, values = resolve((), self.deltas.levels(column.id), snapshot, lower, upper)
         if values is None:
             return base
         _count(stats, len(rows))

@@ -36,7 +36,7 @@ import pyarrow as pa
 
 from nyala.cfile.blocks.read_stats import ReadStats
 from nyala.cfile.physical import narrow_decimal, physical
-from nyala.delta.applier import decide, overlay, patch
+from nyala.delta.applier import overlay, patch, resolve
 from nyala.delta.run import take
 from nyala.rowset.changes import Changes
 from nyala.schema.adapter import adapt
@@ -162,7 +162,7 @@ def _resolved(
 ) -> Patch:
     """Return the patch for any snapshot."""
     undo, redo = changes.runs(column.id, snapshot, stats, lower, upper)
-    return _patch(column, lower, *decide(undo, redo, snapshot, lower, upper))
+    return _patch(column, lower, *resolve(undo, redo, snapshot, lower, upper))
 
 
 def _newest(

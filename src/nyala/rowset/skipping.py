@@ -111,10 +111,10 @@ def _excluded(
         for begin, end in [(lower, upper)] if whole else _ranges(blocks, first, log2, lower, upper):
             run = file.run_in(column.id, begin, end, stats, whole=whole)
             if run is not None:
-                blocks[(run.touched(snapshot, begin, end) >> log2) - first] = False
+                blocks[(run.changed_rows(snapshot, begin, end) >> log2) - first] = False
     for store in (*rowset.frozen, rowset.deltas):
         for run in store.levels(column.id):
-            blocks[(run.touched(snapshot, lower, upper) >> log2) - first] = False
+            blocks[(run.changed_rows(snapshot, lower, upper) >> log2) - first] = False
     return (log2, blocks) if blocks.any() else None
 
 

@@ -1,4 +1,4 @@
-"""A column brought to a snapshot in the two steps in which a rowset does it: `decide`, then `patch`."""
+"""A column brought to a snapshot in the two steps in which a rowset does it: `resolve`, then `patch`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from nyala.delta.applier import decide, patch
+from nyala.delta.applier import patch, resolve
 from nyala.delta.run import DeltaRun
 
 
@@ -17,5 +17,5 @@ def applied(
 
     undo: newest first; redo: oldest first (D5).
     """
-    rowids, values = decide(undo, redo, snapshot, lower, lower + len(base))
+    rowids, values = resolve(undo, redo, snapshot, lower, lower + len(base))
     return base if values is None else patch(base, rowids - lower, values)

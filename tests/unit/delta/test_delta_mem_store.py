@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nyala.delta.applier import decide
+from nyala.delta.applier import resolve
 from nyala.delta.batch import SharedBatch
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
@@ -19,7 +19,7 @@ ROWS = 8
 
 
 def contents(store: DeltaMemStore, column_id: int, snapshot: int = MAX_TIMESTAMP) -> dict[int, object]:
-    rows, values = decide((), store.levels(column_id), snapshot)
+    rows, values = resolve((), store.levels(column_id), snapshot)
     return {} if values is None else dict(zip(rows.tolist(), values.to_pylist(), strict=True))
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.delta.applied import applied
 
-from nyala.delta.applier import decide, patch, resolve_at
+from nyala.delta.applier import patch, resolve, resolve_at
 from nyala.delta.run import MAX_TIMESTAMP, DeltaRun, build_run, merge_runs
 
 ROWS = 6
@@ -91,9 +91,9 @@ def test_touched_names_every_row_that_a_snapshot_changes(history, base_at, snaps
     _, undo, redo = layout(history, base_at, [4, 8])
     changed = set()
     for run in (*undo, *redo):
-        changed |= set(run.touched(snapshot).tolist())
-        assert run.relevant(snapshot) == bool(len(run.touched(snapshot)))
-    rows, _ = decide(undo, redo, snapshot)
+        changed |= set(run.changed_rows(snapshot).tolist())
+        assert run.relevant(snapshot) == bool(len(run.changed_rows(snapshot)))
+    rows, _ = resolve(undo, redo, snapshot)
     assert changed == set(rows.tolist())
 
 
@@ -159,7 +159,7 @@ def test_of_a_snapshot_that_no_record_concerns_nothing_is_to_patch():
     """The present without REDO pays nothing for history: not even a copy."""
     undo = build_run("undo", rowids_of(1), 5, pa.array([9]))
     redo = build_run("redo", rowids_of(1), 9, pa.array([7]))
-    assert decide([undo], [redo], 6)[1] is None and resolve_at([undo], [redo], 6, rowids_of(1, 0))[1] is None
+    assert resolve([undo], [redo], 6)[1] is None and resolve_at([undo], [redo], 6, rowids_of(1, 0))[1] is None
 
 
 def test_moved_and_window_renumber_rows():
