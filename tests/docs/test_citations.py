@@ -65,7 +65,7 @@ def unresolved(text: str) -> list[str]:
 
 
 def test_each_citation_leads_somewhere() -> None:
-    """A reader who wants to know why finds the page, and the heading on it."""
+    """Each citation names an existing page and heading."""
     assert {str(path.relative_to(ROOT)): found for path in FILES if (found := unresolved(cited(path)))} == {}
 
 
@@ -75,7 +75,7 @@ def slug(heading: str) -> str:
 
 
 def test_each_link_to_a_heading_leads_to_one() -> None:
-    """Renaming a heading would break the link without anybody noticing."""
+    """A renamed heading breaks no link."""
     wrong = []
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md")]:
         for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text()):
@@ -102,7 +102,7 @@ def test_rules_that_are_cited_by_number_are_on_their_page() -> None:
 
 
 def test_a_wrong_citation_is_found() -> None:
-    """Otherwise the two tests above would pass on anything."""
+    """The tests above do find wrong citations."""
     assert unresolved("Source: docs/design/no-such-page.md.") == ["docs/design/no-such-page.md"]
     assert unresolved('Source: docs/design/kudu.md, "Clock" and "Sundial".') == [
         'docs/design/kudu.md, "Sundial"'

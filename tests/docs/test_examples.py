@@ -1,4 +1,4 @@
-"""The examples of README and docs run as they are written, and what they say they print is what they print."""
+"""The examples of README and docs run, and print what the page says."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ def test_readme_shows_both_commands_and_they_exist() -> None:
 
 
 def test_paths_and_names_in_the_prose_exist() -> None:
-    """Files named in backticks or links, and functions named beside a file, are there (prose ages silently
-    otherwise)."""
+    """Files in backticks or links exist, and so do functions that are named beside a file."""
     missing = []
     for page in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *PAGES[1:]]:
         text = page.read_text()

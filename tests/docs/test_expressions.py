@@ -1,4 +1,4 @@
-"""docs/how-to/expressions.md and the table of functions say the same."""
+"""docs/how-to/expressions.md lists exactly the functions of the expression language."""
 
 from __future__ import annotations
 

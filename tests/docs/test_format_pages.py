@@ -1,4 +1,4 @@
-"""docs/format/{store,staging,token}.md say what the code does; tests that the prose names are there.
+"""docs/format/{store,staging,token}.md match the code, and tests that pages name exist.
 
 With NYALA_REWRITE=1 the worked examples are written into the pages instead of compared; look at the diff.
 """
@@ -69,7 +69,7 @@ def pattern_of(path: str) -> re.Pattern[str]:
 
 
 def test_every_file_of_a_store_is_on_the_page(tmp_path: Path) -> None:
-    """Somebody who looks into the folder, or writes a backup, would meet a file that no page explains."""
+    """The page lists every file that a store may have."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -115,7 +115,7 @@ def test_every_file_of_a_store_is_on_the_page(tmp_path: Path) -> None:
 
 
 def test_the_pages_names_are_those_of_the_code() -> None:
-    """The page would send people to files that are called otherwise."""
+    """The file names on the page are those of the code."""
     stated = stated_paths()
     for name in (catalog_format.CATALOG_NAME, catalog_format.LOCK_NAME, catalog_format.SOCKET_NAME):
         assert name in stated
@@ -126,7 +126,7 @@ def test_the_pages_names_are_those_of_the_code() -> None:
 
 
 def test_after_a_kill_the_folder_is_as_the_page_says(tmp_path: Path) -> None:
-    """What a dead writer leaves (lock, socket, position, lease of a reader) would keep the store from opening."""
+    """A store opens although a killed writer left its lock, socket, position record and a reader's lease."""
     script = (
         "import nyala, os, sys; db = nyala.connect(sys.argv[1], maintenance=False);"
         "t = db.create_table('t', {'k': 'int64', 'v': 'int64'}, 'k'); t.insert({'k': [1], 'v': [1]});"
@@ -170,12 +170,12 @@ def staged_example(folder: Path) -> list[str]:
 
 
 def test_the_staging_pages_examples_are_what_is_written(tmp_path: Path) -> None:
-    """Another program that stages rows by the page would stage rows that nobody takes."""
+    """A program can stage rows by following the page."""
     compare_examples(FORMAT / "staging.md", staged_example(tmp_path))
 
 
 def test_a_key_has_the_parts_of_the_page(tmp_path: Path) -> None:
-    """A folder that another program named by the page would be taken away at once, or never."""
+    """A folder that is named by the page's rules is kept until it expires, and no longer."""
     parts = re.findall(r"^\| `(\w+)` \| (\d+) \|", (FORMAT / "staging.md").read_text(), re.MULTILINE)[:4]
     name, _ = staged_example(tmp_path)
     expires, chance = name.removeprefix("staging/").rstrip("/").split("-")
@@ -196,7 +196,7 @@ def test_a_key_has_the_parts_of_the_page(tmp_path: Path) -> None:
 
 
 def test_a_staged_file_is_a_stream_and_its_checksum(tmp_path: Path) -> None:
-    """A task that lost the end of its file would commit fewer rows than it wrote."""
+    """A staged file without its end is refused, and never commits fewer rows."""
     staged_example(tmp_path)
     path = next((tmp_path / "s" / "staging").rglob("*.arrow"))
     data = path.read_bytes()
@@ -228,7 +228,7 @@ def example_token(folder: Path) -> bytes:
 
 
 def token_parts(data: bytes) -> tuple[list[tuple[int, int, str]], dict[str, Any], list[tuple[int, bytes]]]:
-    """The fields of the page's table, the JSON, and (offset, body) of each body: read by the page alone."""
+    """The fields of the page's table, the JSON, and (offset, body) of each body, parsed by the page's rules only."""
     text = (FORMAT / "token.md").read_text()
     fields = [
         (int(offset), int(size), name)
@@ -268,14 +268,14 @@ def token_example(folder: Path) -> list[str]:
 
 
 def test_the_token_pages_example_is_what_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who debugs a job with the page in hand would look for fields at the wrong bytes."""
+    """The example token on the page is the token that the code makes."""
     drawn = SeededRandomness(7)
     monkeypatch.setattr(nyala.env.SystemRandomness, "token_hex", lambda _, count: drawn.token_hex(count))
     compare_examples(FORMAT / "token.md", token_example(tmp_path))
 
 
 def test_the_token_pages_tables_are_the_format(tmp_path: Path) -> None:
-    """A reader written from the page, in another language, would refuse our tokens."""
+    """The tables on the page give a token's magic, version and fields."""
     data = example_token(tmp_path)
     fields, meta, _ = token_parts(data)
     head = struct.Struct("<8sIII")
@@ -297,7 +297,7 @@ def test_the_token_pages_tables_are_the_format(tmp_path: Path) -> None:
 
 
 def test_a_token_from_the_page_is_read(tmp_path: Path) -> None:
-    """The example would show a token that gives no rows."""
+    """The example token on the page can be read and returns its rows."""
     data = example_token(tmp_path)
     length = int.from_bytes(data[16:20], "little")
     text = data[20 : 20 + length].replace(b'"/srv/store"', json.dumps(str(tmp_path / "s")).encode())
@@ -311,7 +311,7 @@ def test_a_token_from_the_page_is_read(tmp_path: Path) -> None:
 
 
 def test_tests_named_in_the_prose_exist() -> None:
-    """A promise would point at a test that was renamed, and nobody could see any more that it is kept."""
+    """Tests that pages name exist, so that each promise can be checked."""
     missing = []
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for path, name in re.findall(r"`(tests/[\w/]+\.(?:py|txt))(?:::(\w+))?`", page.read_text()):
@@ -327,7 +327,7 @@ def _functions(file: Path) -> set[str]:
 
 
 def test_every_page_is_in_the_index() -> None:
-    """A page that no other page leads to is read by nobody."""
+    """docs/README.md links to every page."""
     index = (ROOT / "docs" / "README.md").read_text()
     pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
     assert [str(page) for page in pages if str(page) != "README.md" and str(page) not in index] == []

@@ -37,20 +37,20 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 def keys(heading: str) -> list[str]:
-    """What stands first in each row of the section's first table, in code."""
+    """The first cell of each row of the section's first table, without backticks."""
     table = section(PAGE, heading).split("\n\n")
     (found,) = [part for part in table if part.strip().startswith("| key")]
     return [row[0].strip("`") for row in rows(found)]
 
 
 def inner(heading: str, key: str) -> set[str]:
-    """The keys that the row of `key` names in turn."""
+    """The keys in backticks in the row of `key`."""
     (found,) = [row[1] for row in rows(section(PAGE, heading)) if row[0] == f"`{key}`"]
     return set(re.findall(r"`([a-z_]+)`", found))
 
 
 def test_every_key_of_status_is_on_the_page(db: Database) -> None:
-    """Who watches a store meets a word that nothing explains, or waits for one that never comes."""
+    """The page explains exactly the keys of status()."""
     heading = "Status of background work: `status()`"
     running: list[dict[str, object]] = []
     work = db.maintenance.compactor
@@ -72,7 +72,7 @@ def test_every_key_of_status_is_on_the_page(db: Database) -> None:
 
 
 def test_every_key_of_stats_and_vacuum_is_on_the_page(db: Database) -> None:
-    """A figure that decides what to do is not understood."""
+    """The page explains exactly the keys of stats() and vacuum()."""
     assert sorted(keys("Statistics of a table: `stats()`")) == sorted(db["t"].stats())
     assert sorted(keys("Manual maintenance: `compact()` and `vacuum()`")) == sorted(
         db["t"].vacuum(dry_run=True)
@@ -81,7 +81,7 @@ def test_every_key_of_stats_and_vacuum_is_on_the_page(db: Database) -> None:
 
 
 def test_the_figures_on_the_page_are_those_of_the_code() -> None:
-    """Somebody would wait for work that is not due, or be surprised by work that is."""
+    """Limits and times on the page are those of the code."""
     text = " ".join(PAGE.split())
     cells = {row[0]: row for row in _all_rows(section(PAGE, "Background work"))}
     log_mb, aged_mb = store.LOG_LIMIT_BYTES // MB, maintenance.FLUSH_AGE_MIN_BYTES // MB
@@ -115,7 +115,7 @@ def test_the_figures_on_the_page_are_those_of_the_code() -> None:
 
 
 def test_scans_find_in_the_cache_what_they_read_often_enough(tmp_path: Path) -> None:
-    """Somebody raises memory_limit, because two scans of one column found nothing of it in the cache."""
+    """The second scan of a column finds its blocks in the cache, as the page says."""
     assert "keeps those that a scan read before" in " ".join(PAGE.split())
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
@@ -136,7 +136,7 @@ def _all_rows(text: str) -> list[list[str]]:
 
 
 def test_the_loggers_on_the_page_are_those_of_the_code() -> None:
-    """Who turns on a logger by the page hears nothing."""
+    """The loggers on the page exist."""
     named = set(re.findall(r"`(nyala\.[a-z]+)`", PAGE))
     used = {
         match
@@ -147,7 +147,7 @@ def test_the_loggers_on_the_page_are_those_of_the_code() -> None:
 
 
 def test_every_key_of_the_stores_stats_is_on_the_page(db: Database) -> None:
-    """Who sizes `memory_limit` would not know that hits and misses are counted."""
+    """The page explains exactly the keys of db.stats()."""
     heading = "Statistics of a store: `db.stats()`"
     assert keys(heading) == list(db.stats())
     with nyala.connect(db.path, read_only=True) as reader:

@@ -1,4 +1,4 @@
-"""docs/how-to/settings.md and errors.md name every keyword, default, error and code there is, and no other."""
+"""docs/how-to/settings.md and errors.md list exactly the keywords, defaults, exceptions and row codes of the code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def section(text: str, heading: str) -> str:
-    """What stands under a heading of the second level."""
+    """The text under a heading of the second level."""
     found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     assert found is not None, f"no heading {heading!r}"
     return found[1]
@@ -51,7 +51,7 @@ def keywords(function: Callable[..., Any]) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_keyword_and_default_is_on_the_page(name: str) -> None:
-    """A setting that no page names is never used, and one with another default than stated surprises."""
+    """The page lists every keyword of a function, with its default."""
     assert [(row[0], row[1]) for row in rows(section(SETTINGS, name))] == keywords(FUNCTIONS[name])
 
 
@@ -67,7 +67,7 @@ def test_every_keyword_of_the_writes_is_on_the_page() -> None:
 
 
 def test_the_limits_on_the_pages_are_those_of_the_code() -> None:
-    """Somebody would plan a table that cannot be made."""
+    """The limits on the pages are those of the code."""
     assert f"At most {DEFAULT_LIMITS.max_columns} columns" in SETTINGS
     assert f"at most {DEFAULT_LIMITS.max_identifier_bytes} bytes of UTF-8" in SETTINGS
     assert f"{schema.MIN_BLOCK_SIZE_BYTES} to {schema.MAX_BLOCK_SIZE_BYTES:,}" in SETTINGS
@@ -81,7 +81,7 @@ def test_the_limits_on_the_pages_are_those_of_the_code() -> None:
 
 
 def test_every_error_is_on_the_page_with_its_bases() -> None:
-    """An error without advice is a dead end; one with a wrong base is not caught where the page says."""
+    """The page lists every exception class, with its bases."""
     stated = {row[0].strip("`"): re.findall(r"`(\w+)`", row[1]) for row in rows(section(ERRORS, "Classes"))}
     classes = {
         name: kind
@@ -95,7 +95,7 @@ def test_every_error_is_on_the_page_with_its_bases() -> None:
 
 
 def test_every_row_code_is_on_the_page_with_its_class() -> None:
-    """A program that handles codes by the page would miss one."""
+    """The page lists every row code, with its exception class."""
     stated = [
         (row[0].strip("`"), row[1].strip("`")) for row in rows(section(ERRORS, "Codes of failing rows"))
     ]

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    """A page that the site does not list is found by nobody."""
+    """The site's navigation lists every page of docs."""
     listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     pages = [str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")]
     assert sorted(page for page in listed if page.startswith("docs/")) == sorted(pages)
@@ -30,7 +30,7 @@ def _python_with_mkdocs() -> str | None:
 
 
 def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
-    """A link that leads nowhere, or a name that the reference does not find, is a warning of mkdocs."""
+    """mkdocs warns of broken links and of names that the reference does not find."""
     python = _python_with_mkdocs()
     if python is None:
         pytest.skip("mkdocs is not installed: make docs")

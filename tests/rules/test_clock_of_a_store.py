@@ -1,4 +1,4 @@
-"""The wall clock of a store steps back, stands still, jumps ahead: timestamps rise all the same, and moments stay."""
+"""Timestamps increase and moments keep their meaning if the wall clock steps back, stands still or jumps ahead."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_a_jump_ahead_of_more_than_a_day_is_refused_while_the_store_is_open() ->
 
 
 def test_a_store_goes_on_after_a_write_under_a_clock_that_was_a_month_ahead() -> None:
-    """Nobody can tell a wrong clock from a pause when a store is opened. Nothing is refused after it, no row is lost,
-    and timestamps are the clock's again when it has caught up."""
+    """At open a wrong clock looks like a pause. Nothing is refused, no row is lost, and timestamps follow the clock
+    again once it has caught up."""
     clock = ManualClock()
     right = clock.now_us()
     with folder_in_memory() as folder:

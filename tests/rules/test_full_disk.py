@@ -1,4 +1,4 @@
-"""A full disk: writes are refused and change nothing; what frees space works, and so does who opens or reads the store.
+"""On a full disk writes are refused and change nothing. Freeing space, opening and reading work.
 
 `SmallDisk` counts all of the store's bytes and is full of bytes, of a quota or of inodes. It does not stop SQLite: for
 that the last test mounts a small file system.
@@ -115,7 +115,7 @@ def test_a_write_is_refused_and_works_again_when_there_is_space(folder: Path, wh
 
 @pytest.mark.parametrize("durability", ["commit", "group", "os"])
 def test_a_batch_that_was_accepted_is_written_though_the_disk_fills_up(folder: Path, durability: Any) -> None:
-    """Another program takes all space between the look at the disk and the write."""
+    """Another program takes all space between the check of the disk and the write."""
     disk = small_disk(folder)
     with open_database(folder, files=disk, durability=durability) as db:
         table = filled(db)
@@ -191,7 +191,7 @@ def test_a_compaction_that_does_not_fit_is_done_in_parts(folder: Path) -> None:
 
 
 def test_a_small_store_on_a_small_disk_has_room_to_compact(folder: Path) -> None:
-    """27 MB and a disk of 64: a compaction asks for a share of what it reads."""
+    """27 MB on a disk of 64 MB: a compaction needs room for what it reads and a share of that."""
     disk = small_disk(folder)
     with open_database(folder, files=disk) as db:
         table = db.create_table("t", {"k": "int64", "b": "binary"}, "k", history=0)

@@ -1,4 +1,4 @@
-"""The end of SQLite's own log is damaged, after a power cut. SQLite drops the transaction without a word, and with it
+"""After a power cut the end of SQLite's log is damaged. SQLite silently drops the transaction, and with it
 a batch that was committed as files, or a new column; the position record, which each transaction leaves durable, tells.
 """
 
@@ -21,7 +21,7 @@ LARGE = {"k": range(100, 160), "v": range(60)}
 
 
 class Durable(FileWrapper):
-    """What a power cut leaves of `wal/position` at the worst: its bytes when it was last synced."""
+    """The oldest `wal/position` that a power cut may leave: its bytes at the last sync."""
 
     position = b""
 
@@ -47,7 +47,7 @@ STEPS: dict[str, Callable[[nyala.Database], object]] = {
 
 @pytest.mark.parametrize("step", STEPS)
 def test_r6_what_sqlite_drops_is_told(tmp_path: Path, step: str, request: pytest.FixtureRequest) -> None:
-    """Acknowledged rows would be gone, and their files removed as nobody's."""
+    """A dropped transaction is reported, and its rows and files are not removed as orphans."""
     files = Durable(system_files())
     db = open_database(tmp_path / "s", files=files, direct_commit_bytes=400)
     table = key_value_table(db)

@@ -1,5 +1,5 @@
-"""R6 where no later record can tell: the end of the log is gone or damaged, and the position record says that it was
-published as durable. Then it is no torn tail; and whoever refuses to open has changed nothing."""
+"""Rule R6 without a later record: the end of the log is lost or damaged, but the position record says that it was
+published as durable. So it is not a torn tail, and an open that refuses has changed nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support import key_value_table, open_database, rows
 
 @pytest.mark.parametrize("read_only", [False, True])
 def test_r6_a_log_cut_off_at_its_very_end_is_damage(tmp_path: Path, read_only: bool) -> None:
-    """Where no later record can tell: what was published as synced is not there, so it is no torn tail."""
+    """A log that lacks data that was published as synced has no torn tail: it is damaged."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -35,8 +35,8 @@ def test_r6_a_log_cut_off_at_its_very_end_is_damage(tmp_path: Path, read_only: b
 
 
 def test_r6_what_was_published_is_compared_before_anything_is_changed(tmp_path: Path) -> None:
-    """An open that refuses leaves every file as it was: who brings back the end of the log, or wants to look at what is
-    left, finds it, torn end, orphans and all."""
+    """An open that refuses leaves every file as it was, the torn end and orphans included, so that the log's end can be
+    restored."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -70,8 +70,8 @@ def test_r6_what_was_published_is_compared_before_anything_is_changed(tmp_path: 
 def test_r6_a_later_transaction_does_not_hide_that_the_log_lost_its_end(
     tmp_path: Path, how: str, read_only: bool
 ) -> None:
-    """The catalogue reaches the published moment, the log does not: its last record is damaged, and no later one can
-    tell. The position record names the byte."""
+    """The catalogue reaches the published moment and the log does not: its last record is damaged. The position record
+    names the byte."""
     db = open_database(tmp_path / "s")
     key_value_table(db).insert({"k": [1], "v": [1]})
     key_value_table(db, "later")
@@ -93,7 +93,7 @@ def test_r6_a_later_transaction_does_not_hide_that_the_log_lost_its_end(
 
 @pytest.mark.parametrize("how", ["flipped", "cut"])
 def test_r6_a_closed_log_whose_footer_is_damaged_is_no_torn_end(tmp_path: Path, how: str) -> None:
-    """No row is in it, so no read would ever meet it: the position record says that the segment was closed."""
+    """A damaged footer holds no row, so no read finds it: the position record says that the segment was closed."""
     db = open_database(tmp_path / "s")
     key_value_table(db).insert({"k": [1], "v": [1]})
     db.close()

@@ -1,4 +1,4 @@
-"""Names lead nowhere outside the store's folder, files get the user's rights, and nothing is unpickled."""
+"""Names cannot leave the store's folder, files get the user's umask, and nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NAMES = [
 
 
 def test_names_of_tables_and_columns_cannot_escape_the_folder() -> None:
-    """Names are rows of the catalogue; paths are made of numbers and of nothing that a user says."""
+    """Names are rows of the catalogue; paths are made of numbers only, never of user input."""
     with folder_in_memory() as folder:
         with open_database(folder / "s", direct_commit_bytes=500) as db:
             for name in NAMES:
@@ -90,7 +90,7 @@ with nyala.connect(sys.argv[1], maintenance=False) as db:
 
 @pytest.mark.parametrize(("umask", "file", "folder"), [("027", "0o640", "0o750"), ("077", "0o600", "0o700")])
 def test_files_are_made_with_the_users_umask(umask: str, file: str, folder: str) -> None:
-    """Neither readable by more people than the user wants, nor by fewer."""
+    """Files are readable by exactly the users that the umask allows."""
     with folder_in_memory() as place:
         done = subprocess.run(
             [sys.executable, "-c", MAKE, str(place / "s"), umask], capture_output=True, text=True, check=False
@@ -120,7 +120,7 @@ CALLS = {"eval", "exec", "compile", "__import__"}
 
 
 def executed(source: str) -> list[str]:
-    """Imports and calls by which bytes could become code."""
+    """Imports and calls that could execute bytes as code."""
     found = []
     for node in ast.walk(ast.parse(source)):
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -141,7 +141,7 @@ def executed(source: str) -> list[str]:
 
 
 def test_nothing_that_comes_from_disk_or_wire_is_unpickled() -> None:
-    """A file or a peer that could run code in this process."""
+    """No module uses a way in which a file or a peer could run code in this process."""
     modules = [path for source in SOURCES for path in source.rglob("*.py")]
     assert {path.relative_to(SOURCE.parent).parts[0] for path in modules} == {"nyala", "pyspark_nyala"}
     found = {str(path): executed(path.read_text()) for path in modules}
@@ -158,12 +158,12 @@ def test_nothing_that_comes_from_disk_or_wire_is_unpickled() -> None:
     ],
 )
 def test_what_would_execute_is_seen(source: str) -> None:
-    """The test above would pass because it sees nothing."""
+    """The test above does find such imports and calls."""
     assert executed(source)
 
 
 def test_a_link_that_leads_outside_is_not_followed_when_files_are_removed() -> None:
-    """A link in the store's folder must not let the removal of orphans reach what it points at."""
+    """Removing orphans does not follow a symbolic link in the store's folder."""
     with folder_in_memory() as folder:
         with open_database(folder / "s") as db:
             db.create_table("t", {"k": "int64"}, "k").insert({"k": [1]})

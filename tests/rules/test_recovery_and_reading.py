@@ -36,7 +36,7 @@ from tests.support import key_value_table, open_database, rows
 
 
 def _merge(db: Database, phase: Callable[[str], None] = lambda name: None) -> bool:
-    """Merge all rowsets of `t` into one; whether it came to its end."""
+    """Merge all rowsets of `t` into one; return whether the merge was installed."""
     store = db._writer()
     table = store.root.table("t")
     plan = MergePlan(tuple(rowset.id for rowset in table.tablets[0].rowsets), 1.0)
@@ -44,7 +44,7 @@ def _merge(db: Database, phase: Callable[[str], None] = lambda name: None) -> bo
 
 
 def _major(db: Database, *columns: str) -> None:
-    """Bring the REDO of these columns of `t` into the base of its only rowset."""
+    """Run a major delta compaction of these columns of `t`, which has one rowset."""
     store = db._writer()
     table = store.root.table("t")
     (rowset,) = table.tablets[0].rowsets
@@ -55,7 +55,7 @@ def _major(db: Database, *columns: str) -> None:
 
 
 class _HeldSync(PosixFiles):
-    """Syncs of the log wait until the test lets them go."""
+    """Holds syncs of the log until the test releases them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class _HeldSync(PosixFiles):
 
 
 class _SlowSync(PosixFiles):
-    """The system's files; a sync takes so long that who comes meanwhile waits for the next one."""
+    """The system's files with a slow sync, so that writers that come meanwhile wait for the next one."""
 
     def create(self, path: str) -> AppendFile:
         file = super().create(path)
@@ -107,7 +107,7 @@ def log_records(path: Path) -> list[object]:
 
 
 def test_w1_visible_after_synced(tmp_path: Path) -> None:
-    """A batch whose log record is not synced yet is seen by no reader; writers build on it already."""
+    """No reader sees a batch whose log record is not synced yet; writers already resolve keys against it."""
     files = _HeldSync()
     db = open_database(tmp_path / "s", files=files)
     table = key_value_table(db)
@@ -130,7 +130,7 @@ def test_w1_visible_after_synced(tmp_path: Path) -> None:
 
 
 def test_w1_a_sync_covers_the_whole_group(tmp_path: Path) -> None:
-    """Writers that wait together are made durable by one sync."""
+    """One sync makes all waiting writers durable."""
     counting = FaultyFiles(_SlowSync(), only=lambda op: op.kind == "sync" and "/wal/" in op.path)
     db = open_database(tmp_path / "s", files=counting)
     table = key_value_table(db)
@@ -162,7 +162,7 @@ def test_w2_log_before_catalogue(tmp_path: Path, durability: str) -> None:
 
 
 def test_w2_log_before_a_compaction(tmp_path: Path) -> None:
-    """A merge carries over changes that the log was not synced through: it is, before the catalogue names the files."""
+    """A merge carries over unsynced changes: the log is synced before the catalogue names the files."""
     recording = RecordingFiles(system_files(), str(tmp_path))
     db = open_database(tmp_path / "s", files=recording, durability="os")
     table = key_value_table(db)
@@ -181,8 +181,7 @@ def test_w2_log_before_a_compaction(tmp_path: Path) -> None:
 
 
 def test_w3_after_a_failed_sync_no_write_and_no_flush_until_reopened(tmp_path: Path) -> None:
-    """A failed sync is told with outcome "unknown"; nothing more is written; a new open finds out what is
-    durable."""
+    """A failed sync reports the outcome "unknown"; nothing more is written; the next open finds out what is durable."""
     files = FaultyFiles(system_files(), only=lambda op: op.kind == "sync" and "/wal/" in op.path)
     db = open_database(tmp_path / "s", files=files)
     table = key_value_table(db)
@@ -228,8 +227,8 @@ def test_w4_one_key_has_at_most_one_effect_at_one_timestamp(tmp_path: Path) -> N
 
 
 def test_w5_the_log_holds_settled_rows(tmp_path: Path) -> None:
-    """An upsert stands in the log as the insert and the update that it was; rows that failed, were ignored
-    or did nothing do not."""
+    """An upsert is logged as the insert and the update that it became; rows that failed, were ignored or changed
+    nothing are not logged."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1, 2], "v": [1, 2]})
@@ -291,7 +290,7 @@ def test_w6_a_crash_before_the_catalogue_transaction_leaves_nothing(
 
 
 def test_r1_replay_goes_by_key_and_timestamp(tmp_path: Path) -> None:
-    """After a kill the log is replayed: what is durable is skipped, what is not finds its row wherever that
+    """After a kill the log is replayed: durable changes are skipped, the others find their row wherever it
     is now.
 
     The four histories that forced the rule are scripts (tests/scripts/recovery), with a process that is
@@ -342,7 +341,7 @@ def test_r2_durable_marks(tmp_path: Path) -> None:
 
 
 def test_r2_a_merge_is_durable_up_to_its_beginning(tmp_path: Path) -> None:
-    """What came to an input after that is in the log, and a replay finds its row in the merged rowset by key."""
+    """Later changes of an input are in the log, and a replay finds their rows in the merged rowset by key."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     for k in (1, 2):
@@ -362,8 +361,8 @@ def test_r2_a_merge_is_durable_up_to_its_beginning(tmp_path: Path) -> None:
 
 
 def test_r3_the_log_keeps_what_is_in_memory_only(tmp_path: Path) -> None:
-    """Segments go when nothing in them is needed: not while one table's rows are in memory, and then all at
-    once."""
+    """Segments are deleted when nothing in them is needed: not while rows of one table are only in memory, and then
+    all at once."""
     db = open_database(tmp_path / "s")
     quiet, busy = key_value_table(db, "quiet"), key_value_table(db, "busy")
     quiet.insert({"k": [1], "v": [1]})
@@ -381,8 +380,8 @@ def test_r3_the_log_keeps_what_is_in_memory_only(tmp_path: Path) -> None:
 
 
 def test_r3_a_running_merge_keeps_its_inputs_changes_in_memory_and_in_the_log(tmp_path: Path) -> None:
-    """A flush meanwhile would write them to a file of an input that is about to go; so it leaves them, and the log has
-    them until they are in a file of the merged rowset."""
+    """A flush during a merge leaves changes of its inputs in memory and in the log until they are in a file of the
+    merged rowset."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     for k in (1, 2):
@@ -413,7 +412,7 @@ def test_r3_a_running_merge_keeps_its_inputs_changes_in_memory_and_in_the_log(tm
 
 
 def test_r4_delta_stores_stand_in_time_order(tmp_path: Path) -> None:
-    """A REDO file from a direct commit comes after what was in memory, which is flushed first."""
+    """A direct commit first flushes the changes in memory, so its REDO file is the newest."""
     db = open_database(tmp_path / "s", direct_commit_bytes=2000)
     table = key_value_table(db)
     table.insert({"k": list(range(50)), "v": [0] * 50})
@@ -431,7 +430,7 @@ def test_r4_delta_stores_stand_in_time_order(tmp_path: Path) -> None:
 
 
 def test_r4_a_major_delta_compaction_keeps_each_columns_stores_in_time_order(tmp_path: Path) -> None:
-    """REDO of a column that is left out may be older than UNDO of one that is not; of one column, UNDO is older."""
+    """For one column UNDO is older than REDO; REDO of one column may be older than UNDO of another."""
     db = open_database(tmp_path / "s")
     table = db.create_table("t", {"k": "int64", "v": "int64", "w": "int64"}, "k")
     table.insert({"k": [1, 2], "v": [0, 0], "w": [0, 0]})
@@ -459,7 +458,8 @@ def test_r4_a_major_delta_compaction_keeps_each_columns_stores_in_time_order(tmp
 
 
 def test_r4_a_direct_commit_ends_a_compaction_of_what_it_touches(tmp_path: Path) -> None:
-    """It adds a REDO file that the compaction has not read: that gives up, and what both were to do is not lost."""
+    """A direct commit adds a REDO file that a running compaction has not read: the compaction gives up, and no change
+    is lost."""
     db = open_database(tmp_path / "s", direct_commit_bytes=2000)
     table = key_value_table(db)
     table.insert({"k": list(range(50)), "v": [0] * 50})
@@ -476,7 +476,7 @@ def test_r4_a_direct_commit_ends_a_compaction_of_what_it_touches(tmp_path: Path)
 
 
 def test_r5_a_merge_makes_one_row_of_a_keys_lives(tmp_path: Path) -> None:
-    """A dead row stays dead, whatever it is merged with; the key is found in the one place where it is alive."""
+    """A dead row stays dead whatever it is merged with; the key is found in the one place where it is live."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     moments = []
@@ -499,8 +499,7 @@ def test_r5_a_merge_makes_one_row_of_a_keys_lives(tmp_path: Path) -> None:
 
 
 def test_r5_a_dead_key_on_disk_is_left_alone_and_the_row_is_new(tmp_path: Path) -> None:
-    """An insert of a key that is dead on disk goes to the MemRowSet; dead in memory, it comes back there
-    (REINSERT)."""
+    """An insert of a key that is dead on disk is a new row in the MemRowSet; of one dead in memory, a REINSERT."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -520,8 +519,7 @@ def test_r5_a_dead_key_on_disk_is_left_alone_and_the_row_is_new(tmp_path: Path) 
 
 
 def test_r6_a_torn_tail_is_cut_and_damage_is_not(tmp_path: Path) -> None:
-    """Garbage behind the last record of a killed writer is cut off; a flipped byte in what was synced stops
-    the open."""
+    """Garbage behind the last record of a killed writer is cut off; a flipped byte in synced data stops the open."""
     script = (
         "import nyala, os, sys; db = nyala.connect(sys.argv[1], maintenance=False);"
         "t = db.create_table('t', {'k': 'int64', 'v': 'int64'}, 'k');"
@@ -542,7 +540,7 @@ def test_r6_a_torn_tail_is_cut_and_damage_is_not(tmp_path: Path) -> None:
 
 
 def test_r7_a_scan_keeps_the_root_it_began_with(tmp_path: Path) -> None:
-    """A scan and a snapshot taken before a flush, a merge and a dropped table read as if nothing had happened."""
+    """A scan and a snapshot return the same rows after a flush, a merge and a dropped table."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1, 2], "v": [1, 2]})
@@ -576,8 +574,7 @@ sys.stdin.readline()
 
 
 def test_p1_p2_a_reader_process_keeps_its_files_and_sees_what_comes(tmp_path: Path) -> None:
-    """Files that a reader process still needs are not deleted under it; a reader that was killed holds
-    nothing back."""
+    """Files that a reader process still needs are not deleted; a killed reader holds nothing."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -615,7 +612,7 @@ def test_p1_p2_a_reader_process_keeps_its_files_and_sees_what_comes(tmp_path: Pa
 
 
 def test_p3_only_orphans_are_deleted_at_open(tmp_path: Path) -> None:
-    """Files that nothing names go; named ones, and staged files of a job whose time is not over, stay."""
+    """Unnamed files are removed; named ones, and staged files of a job that has not expired, stay."""
     from nyala.handover.commits import new_staging
 
     db = open_database(tmp_path / "s")
@@ -642,8 +639,7 @@ def test_p3_only_orphans_are_deleted_at_open(tmp_path: Path) -> None:
 
 
 def test_t1_timestamps_only_rise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A clock that stands still or steps back gives no timestamp twice, also after a reopen, and is warned
-    about."""
+    """No timestamp is given twice if the clock stands still or steps back, also after a reopen; a warning says so."""
     clock = ManualClock(10_000_000_000)
     db = open_database(tmp_path / "s", clock=clock)
     table = key_value_table(db)
@@ -660,7 +656,7 @@ def test_t1_timestamps_only_rise(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 
 
 def test_t1_a_clock_that_is_days_behind_does_not_stop_writes(tmp_path: Path) -> None:
-    """Timestamps go on from the newest; when the clock has caught up, they are its time again."""
+    """Timestamps continue from the newest; once the clock has caught up they follow it again."""
     day = 24 * 3600 * 1_000_000
     clock = ManualClock(10 * day)
     db = open_database(tmp_path / "s", clock=clock)
@@ -674,8 +670,7 @@ def test_t1_a_clock_that_is_days_behind_does_not_stop_writes(tmp_path: Path) -> 
 
 
 def test_t2_a_later_moment_is_answered_at_what_is_published(tmp_path: Path) -> None:
-    """`at` between the newest batch and the clock is answered at the newest batch, and says so; behind the
-    clock it is refused."""
+    """A moment between the newest batch and the clock is answered at the newest batch; a later one is refused."""
     clock = ManualClock(1_000_000)
     db = open_database(tmp_path / "s", clock=clock)
     table = key_value_table(db)
@@ -691,8 +686,7 @@ def test_t2_a_later_moment_is_answered_at_what_is_published(tmp_path: Path) -> N
 
 
 def test_z1_no_block_is_skipped_past_a_delta_that_could_match(tmp_path: Path) -> None:
-    """A predicate on an updated column finds the row whose base value its block's zone map excludes, at each
-    moment."""
+    """A predicate on an updated column finds the row at each moment, although its block's zone map excludes it."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     before = table.insert({"k": list(range(1000)), "v": list(range(1000))})
@@ -719,7 +713,7 @@ def test_z1_no_block_is_skipped_past_a_delta_that_could_match(tmp_path: Path) ->
 
 
 def test_a_database_is_closed_by_its_context(tmp_path: Path) -> None:
-    """Nothing works after close, and says so; the lock is free for the next writer."""
+    """After close every call raises an error that says so; the lock is free for the next writer."""
     with nyala.connect(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert(pa.table({"k": [1], "v": [1]}))
