@@ -135,7 +135,7 @@ def test_wrong_arguments_say_what_is_right(table: Any) -> None:
         ({"since": tomorrow}, "^since=.*future"),
         ({"since": first, "until": tomorrow}, "^until=.*future"),
         ({"since": None}, "after which they begin"),
-        ({"since": "soon"}, "^since=.*neither a timestamp nor ISO"),
+        ({"since": "soon"}, "^since=.*neither a timestamp nor an ISO"),
         ({"since": first, "versions": "both"}, "'net' or 'all'"),
         ({"since": first, "columns": "v"}, "list of names"),
         ({"since": first, "columns": ["v", "v"]}, "twice"),

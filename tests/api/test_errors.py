@@ -107,7 +107,7 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
     ("a negative limit", lambda t: t.scan(limit=-1), nyala.InvalidArgumentError, [], "-1"),
     ("no moment", lambda t: t.scan(at="yesterday"), nyala.InvalidArgumentError, [], "yesterday"),
     ("a length of time for a moment", lambda t: t.scan(at="7d"), nyala.InvalidArgumentError, [], "timedelta"),
-    ("a naive moment in the future", lambda t: t.scan(at=soon()), nyala.InvalidArgumentError, [], "naive and was taken as UTC: for the present give datetime.now(UTC), for another local time its .astimezone()"),
+    ("a naive moment in the future", lambda t: t.scan(at=soon()), nyala.InvalidArgumentError, [], "naive and was taken as UTC: use datetime.now(UTC) for the present, or .astimezone() of another local time"),
     ("one as text", lambda t: t.changes(since=0, until=soon().isoformat(" ")), nyala.InvalidArgumentError, [], "has no zone and was taken as UTC"),
     ("a day as a moment", lambda t: t.scan(at=dt.date(2026, 2, 28)), nyala.InvalidArgumentError, [], "at='2026-02-28' is its beginning in UTC, at='2026-03-01' its end"),
     ("a value column in get", lambda t: t.get({"text": "one"}), nyala.SchemaError, [], "get takes the key columns only (a, n), and 'text' is none of them: scan(where=\"text = …\") finds rows by other columns"),
@@ -476,7 +476,9 @@ def test_a_data_file_that_was_removed_is_told_with_what_to_do(tmp_path: Path) ->
     gone.unlink()
     with nyala.connect(tmp_path / "s", read_only=True) as db:
         for read in (lambda: db["t"].scan().to_arrow(), lambda: db["t"].get({"k": 1})):
-            with pytest.raises(nyala.StorageError, match=r"1\.base is gone.*nyala fs check.*backup") as error:
+            with pytest.raises(
+                nyala.StorageError, match=r"1\.base is missing.*backup.*nyala fs check"
+            ) as error:
                 read()
             assert isinstance(error.value, FileNotFoundError) and error.value.path == str(gone)
 

@@ -122,7 +122,7 @@ _RULES: Final = tuple(
         # One form in all that is said; what stands in quotes is somebody's own.
         (r"(?<!['\"\w])(\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?)\+00:00(?!['\"\w])", r"\1Z"),
         (r"^at=", "--at "),
-        (r"write at=('[^']*'), or give a datetime", r"write --at \1"),
+        (r"write at=('[^']*'), or pass a datetime", r"write --at \1"),
         (r", as create_table\(history=…\) or set_history\(…\) said", ""),
         (r"^changes are those after since and up to until, and since=(.*) is later than until=(.*)$",
          r"changes are those after --since and up to --until, and \1 is later than \2"),

@@ -1,13 +1,12 @@
-"""NumPy's view of Arrow's buffers, and back, without a copy and without a loop over rows.
+"""NumPy views of Arrow's buffers, and back, without copies and without loops over rows.
 
     fixed width       [ v0 | v1 | v2 | ... ]                          one NumPy array over the values buffer
     variable width    offsets [ 0, 4, 4, 9 ]  data [ host..port. ]    two NumPy arrays
 
-Arrow's buffers are little-endian on every machine that we run on. A view keeps its buffer alive and is
-read-only.
-Left out: nulls (a key has none; callers that have them look at the validity themselves), bool (bits, not
-bytes).
-Source: Apache Arrow columnar format, "Fixed-size primitive layout" and "Variable-size binary layout".
+Arrow's buffers are little-endian on every machine that Nyala supports. A view keeps its buffer
+alive and is read-only. NULLs (keys have none) and bool (bits instead of bytes) are not supported.
+Source: Apache Arrow columnar format, "Fixed-size primitive layout" and "Variable-size binary
+layout".
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ __all__ = [
 ]
 
 _EMPTY_BYTES: npt.NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
-# Enough for any decimal128, whatever the caller's own decimal context is.
+# Precise enough for any decimal128, whatever decimal context the caller has.
 _EXACT = decimal.Context(prec=60)
 
 
 def fixed_view(
     array: pa.Array, dtype: str, *, stride_bytes: int | None = None, at: int = 0
 ) -> npt.NDArray[Any]:
-    """The values of a fixed-width `array` as `dtype`, one per row.
+    """Return the values of a fixed-width `array` as `dtype`, one per row.
 
-    `stride_bytes` is the width of a row where it is more than dtype's (a decimal128 has 16), `at` the byte of
-    the row where the value begins.
+    stride_bytes: the width of a row if it exceeds that of `dtype` (a decimal128 has 16).
+    at: the byte of the row where the value begins.
     """
     item = np.dtype(dtype)
     stride = item.itemsize if stride_bytes is None else stride_bytes
@@ -55,9 +54,10 @@ def fixed_view(
 
 
 def binary_view(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
-    """Offsets (len + 1; int32, or int64 of a large type) and bytes of a string or binary `array`.
+    """Return the offsets (len + 1; int32, or int64 of a large type) and bytes of a string or binary
+    `array`.
 
-    Offsets point into the bytes as they stand in the buffer: the first is not 0 when the array is a slice.
+    Offsets refer to the whole buffer: the first one is not 0 if the array is a slice.
     """
     large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     item = np.dtype("<i8" if large else "<i4")
@@ -69,7 +69,7 @@ def binary_view(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8
 
 
 def large_binary_array(offsets: npt.NDArray[np.int64], data: npt.NDArray[Any]) -> pa.Array:
-    """A large_binary array over these buffers; they must not change any more."""
+    """Return a large_binary array over these buffers, which must not change any more."""
     return pa.Array.from_buffers(
         pa.large_binary(),
         len(offsets) - 1,
@@ -78,24 +78,26 @@ def large_binary_array(offsets: npt.NDArray[np.int64], data: npt.NDArray[Any]) -
 
 
 def variable_array(type: ColumnType, offsets: npt.NDArray[Any], data: npt.NDArray[np.uint8]) -> pa.Array:
-    """The canonical array of a variable-width type over these buffers; text is checked to be UTF-8.
+    """Return the canonical array of a variable-width type over these buffers. Text is checked to be
+    UTF-8.
 
-    Raises: pyarrow.ArrowInvalid when it is not.
+    Raises: pyarrow.ArrowInvalid if it is not.
     """
-    assert offsets[-1] < 1 << 31, "more than 2 GiB of text in one array"
+    assert offsets[-1] < 1 << 31, "an array cannot have more than 2 GiB of text"
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
     array = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
     return array.cast(type.arrow) if type.is_text else array
 
 
 def overlapping_words(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[Any]:
-    """`words[i]` is the little-endian word that begins at byte i; data must be at least a word long."""
+    """Return an array whose i-th item is the little-endian word that begins at byte i of `data`."""
     item = np.dtype(dtype)
     return np.ndarray((len(data) - item.itemsize + 1,), dtype=item, buffer=data, strides=(1,))
 
 
 def array_of_canonical(type: ColumnType, values: Sequence[Any]) -> pa.Array:
-    """The canonical array of canonical scalars (days, microseconds, unscaled integers, ...), none None.
+    """Return the canonical array of canonical scalars (days, microseconds, unscaled integers, ...)
+    without None.
 
     For the few values of a predicate or a bound, not for rows.
     """

@@ -1,6 +1,8 @@
-"""Primary keys as bytes that compare like the rows: Kudu's order-preserving key encoding, a batch at a time.
+"""Encodes primary keys as bytes that sort like the rows: Kudu's order-preserving key encoding, a
+batch at a time.
 
-The canonical bytes of a key are its columns' encodings in key order, with nothing between or around them:
+The canonical bytes of a key are its columns' encodings in key order, without separators between
+them:
 
     column                     encoding
     int8 … int64, date,        the integer in its own width (1, 2, 4, 8, 16 bytes), sign bit flipped,
@@ -11,11 +13,13 @@ The canonical bytes of a key are its columns' encodings in key order, with nothi
     (host "a", metric "b\\0", time -1)  ->  61 00 00 | 62 00 01 00 00 | 7f ff ff ff ff ff ff ff
 
 Invariants
-    K1  memcmp order of canonical bytes = column-wise order of the values (text and binary by bytes).
+    K1  memcmp order of canonical bytes = column-wise order of the values (text and binary by
+        bytes).
     K4  encode and decode are inverse: no two keys have the same bytes.
-    K5  The bytes of a *prefix* of the columns (`encode_prefix`) begin the bytes of exactly the keys that have
-        these values there.
-Left out: NULL, bool, float and double, which no key holds; ranges of keys (`nyala.keys.key_range`).
+    K5  The bytes of a *prefix* of the columns (`encode_prefix`) begin the bytes of exactly the keys
+        that have these values there.
+
+Keys have no NULL, bool, float or double. `nyala.keys.key_range` has ranges of keys.
 Source: docs/design/kudu.md, "Key encoding".
 """
 
@@ -49,48 +53,53 @@ _ESCAPED_ZERO: Final = b"\0\1"
 _END: Final = b"\0\0"
 _INT_WIDTH_MAX: Final = 8
 
-# A column, or half of a 128-bit one, or a terminator: a big-endian dtype and unsigned values, or one value
-# for all rows.
+# A column, half of a 128-bit column, or a terminator: a big-endian dtype, and unsigned values or
+# one value for all rows.
 _Part = tuple[str, Any]
 
 
 @functools.cache
-def _nothing() -> pa.Scalar:
-    """What stands between joined pieces."""
+def _no_separator() -> pa.Scalar:
+    """Return the separator of joined segments: no bytes."""
     return array_of_bytes([b""])[0]
 
 
 class KeyCodec(LazyValues):
-    """Encodes and decodes the keys over columns of these `types`, in key order. Stateless after construction.
+    """Encodes and decodes the keys over columns of these `types`, in key order. Stateless after
+    construction.
 
-    Also for the range columns of a partitioning, whose keys have the same encoding.
+    Also used for the range columns of a partitioning, whose keys have the same encoding.
     """
 
     def __init__(self, types: Sequence[ColumnType]) -> None:
-        assert types, "a key has at least one column"
-        assert all(type.key_allowed for type in types), "bool, float and double are never in a key"
+        assert types, "a key must have at least one column"
+        assert all(type.key_allowed for type in types), "a key must not have bool, float or double"
         self.types: Final = tuple(types)
         widths = [type.storage_width_bytes for type in types]
-        # Bytes of every key, None when some column varies in length.
+        # Bytes of every key; None if a column has variable length.
         self.width: Final = None if None in widths else sum(w for w in widths if w is not None)
 
     @lazy_value
     def fixed_tail(self) -> tuple[tuple[int, int, int], ...]:
-        """(which column, bytes of a key behind it, its own bytes), the last first: of the columns behind the last text,
-        which stand at a fixed distance from the key's end, those of at most 8 bytes."""
-        found, behind = [], 0
+        """(Column, bytes of the key after it, its own bytes) of each column with a fixed distance
+        from the key's end.
+
+        These are the columns after the last text column, the last one first, without those above 8
+        bytes.
+        """
+        tail, suffix_bytes = [], 0
         for index, type in reversed(list(enumerate(self.types))):
             width = type.storage_width_bytes
             if type.is_variable or width is None:
                 break
             if width <= _INT_WIDTH_MAX:
-                found.append((index, behind, width))
-            behind += width
-        return tuple(found)
+                tail.append((index, suffix_bytes, width))
+            suffix_bytes += width
+        return tuple(tail)
 
     @property
     def layout(self) -> Layout:
-        """The layout of all keys made here (see `nyala.keys.encoded_keys`)."""
+        """The layout of all keys of this codec (see `nyala.keys.encoded_keys`)."""
         if self.width is None:
             return "binary"
         return "int" if self.width <= _INT_WIDTH_MAX else "fixed"
@@ -98,20 +107,19 @@ class KeyCodec(LazyValues):
     # ---- batches --------
 
     def encode(self, arrays: Sequence[pa.Array]) -> EncodedKeys:
-        """The keys of rows given as one canonical array per key column, all of one length, without nulls.
+        """Return the keys of rows, given as one canonical array per key column, of equal length and
+        without NULLs.
 
-        Raises: CorruptionError for arrays of other types, or with nulls: who has them from a user has looked before.
-
-        Cost: a few calls per column; bytes are copied once (a single text column's are shared with it).
+        Raises: CorruptionError for arrays of other types or with NULLs; user data was checked
+        before.
+        Cost: a few calls per column. Bytes are copied once; a single text column is not copied.
         """
         assert len(arrays) == len(self.types)
         for type, array in zip(self.types, arrays, strict=True):
-            if (
-                array.type != type.arrow or array.null_count
-            ):  # of a file or a record that nobody of ours wrote
-                what = f"{array.null_count} NULLs" if array.null_count else str(array.type)
+            if array.type != type.arrow or array.null_count:
+                found = f"{array.null_count} NULLs" if array.null_count else str(array.type)
                 raise CorruptionError(
-                    f"expected a key column of type {type.arrow} without NULL, found {what}"
+                    f"expected a key column of type {type.arrow} without NULL, found {found}"
                 )
         if len(arrays[0]) == 1:
             return self.encode_one(list(map(_first_value, self.types, arrays)))
@@ -132,12 +140,12 @@ class KeyCodec(LazyValues):
 
     def _encode_variable(self, arrays: Sequence[pa.Array]) -> pa.Array:
         count = len(arrays[0])
-        pieces: list[Any] = []
+        segments: list[Any] = []
         pending: list[_Part] = []  # fixed columns and terminators since the last variable column
 
         def flush() -> None:
             if pending:
-                pieces.append(_equal_pieces(_interleave(pending, count)))
+                segments.append(_binary_of(_interleave(pending, count)))
                 pending.clear()
 
         for i, (type, array) in enumerate(zip(self.types, arrays, strict=True)):
@@ -147,17 +155,17 @@ class KeyCodec(LazyValues):
             flush()
             raw = array.cast(pa.binary()).cast(pa.large_binary())
             if i == len(self.types) - 1:
-                pieces.append(raw)
+                segments.append(raw)
             else:
-                pieces.append(_escape(raw))
+                segments.append(_escape(raw))
                 pending.append((">u2", 0))
         flush()
-        return pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, _nothing())
+        return segments[0] if len(segments) == 1 else pc.binary_join_element_wise(*segments, _no_separator())
 
     def decode(self, keys: EncodedKeys) -> list[pa.Array]:
-        """The canonical arrays of the key columns: the inverse of `encode`.
+        """Return the canonical arrays of the key columns: the inverse of `encode`.
 
-        Raises: CorruptionError when bytes of layout "binary" are no key of these types.
+        Raises: CorruptionError if bytes of layout "binary" are not a key of these types.
         """
         if isinstance(keys, BinaryKeys):
             return self._decode_variable(keys.data)
@@ -185,8 +193,9 @@ class KeyCodec(LazyValues):
         data = data[offsets[0] : offsets[-1]]
         ends = offsets[1:] - offsets[0]
         at = offsets[:-1] - offsets[0]  # where the next column of each key begins
-        # Terminators are looked for once, in all keys: every 0x00 inside a text is followed by 0x01, so the
-        # first 0x00 0x00 from the text's begin on ends it, whatever the columns after it hold.
+        # Terminators are searched once in all keys. Every 0x00 inside a text is followed by 0x01,
+        # so the first 0x00 0x00 from the text's beginning on ends it, whatever the columns after it
+        # contain.
         pairs = np.flatnonzero((data[:-1] == 0) & (data[1:] == 0)) if len(self.types) > 1 else ends[:0]
         arrays = []
         for i, type in enumerate(self.types):
@@ -200,16 +209,16 @@ class KeyCodec(LazyValues):
             if i == len(self.types) - 1:
                 stop = next_at = ends
             else:
-                found = np.searchsorted(pairs, at)
-                _check((found < len(pairs)).all(), "an encoded key has no separator after a text column")
-                stop = pairs[found]
+                pair = np.searchsorted(pairs, at)
+                _check((pair < len(pairs)).all(), "an encoded key has no separator after a text column")
+                stop = pairs[pair]
                 next_at = stop + len(_END)
                 _check((next_at <= ends).all(), "an encoded key has no separator after a text column")
-            piece_offsets, piece = _gather(data, at, stop)
+            text_offsets, text = _gather(data, at, stop)
             if i < len(self.types) - 1:
-                piece_offsets, piece = _unescape(piece_offsets, piece)
+                text_offsets, text = _unescape(text_offsets, text)
             try:
-                arrays.append(variable_array(type, piece_offsets, piece))
+                arrays.append(variable_array(type, text_offsets, text))
             except pa.ArrowInvalid as error:
                 raise CorruptionError("a text column of an encoded key is not UTF-8") from error
             at = next_at
@@ -217,44 +226,49 @@ class KeyCodec(LazyValues):
         return arrays
 
     def from_binary(self, array: pa.Array) -> EncodedKeys:
-        """Keys from their canonical bytes (binary or large_binary, no nulls), as read from disk.
+        """Return keys from their canonical bytes (binary or large_binary, no NULLs), as read from
+        disk.
 
-        Raises: CorruptionError when a key of fixed width has another length. The inside of keys of varying
-        length is looked at only when they are decoded.
+        Raises: CorruptionError if a key of fixed width has another length. Keys of variable length
+        are checked only when they are decoded.
         """
         if array.null_count:
-            raise CorruptionError("an encoded key is NULL")
+            raise CorruptionError("expected encoded keys without NULL, found NULL")
         if self.width is None:
             return BinaryKeys(array.cast(pa.large_binary()))
         offsets, data = binary_view(array)
         if len(array) and not bool((np.diff(offsets) == self.width).all()):
-            raise CorruptionError(f"an encoded key is not {self.width} bytes long")
+            raise CorruptionError(f"expected encoded keys of {self.width} bytes, found another length")
         matrix = data[offsets[0] : offsets[-1]].reshape(-1, self.width)
         if self.width > _INT_WIDTH_MAX:
             rows = np.ones((len(matrix), self.width + 1), dtype=np.uint8)  # K2: the last byte is 0x01
             rows[:, :-1] = matrix
             return NumpyKeys(rows.reshape(-1).view(f"S{self.width + 1}"), self.width)
-        words = np.zeros((len(matrix), _INT_WIDTH_MAX), dtype=np.uint8)
-        words[:, _INT_WIDTH_MAX - self.width :] = matrix
-        return NumpyKeys(words.reshape(-1).view(">u8").astype(np.uint64), self.width)
+        numbers = np.zeros((len(matrix), _INT_WIDTH_MAX), dtype=np.uint8)
+        numbers[:, _INT_WIDTH_MAX - self.width :] = matrix
+        return NumpyKeys(numbers.reshape(-1).view(">u8").astype(np.uint64), self.width)
 
     def empty(self) -> EncodedKeys:
-        """No keys, in this codec's layout."""
+        """Return an empty vector of keys in this codec's layout."""
         return self.from_binary(array_of_bytes([]))
 
     def sizes(self, keys: EncodedKeys) -> npt.NDArray[np.int64]:
-        """Bytes of each key in canonical form, for the limit of 16 KiB on composite keys."""
+        """Return the bytes of each key in canonical form, for the limit of 16 KiB on composite
+        keys.
+        """
         return keys.sizes()
 
     # ---- single rows ----
 
     def encode_row(self, values: Sequence[Any]) -> bytes:
-        """The canonical bytes of one key, from canonical scalars (days, microseconds, unscaled integers)."""
+        """Return the canonical bytes of one key, from canonical scalars (days, microseconds,
+        unscaled integers).
+        """
         assert len(values) == len(self.types)
         return self.encode_prefix(values)
 
     def encode_one(self, values: Sequence[Any]) -> EncodedKeys:
-        """The same, as a vector of one key."""
+        """Return `encode_row` as a vector of one key."""
         key = self.encode_prefix(values)
         if self.width is None:
             return BinaryKeys(array_of_bytes([key]))
@@ -263,9 +277,11 @@ class KeyCodec(LazyValues):
         return NumpyKeys(np.array([int.from_bytes(key, "big")], np.uint64), self.width)
 
     def encode_prefix(self, values: Sequence[Any]) -> bytes:
-        """The bytes with which every key begins that has these values in its first columns, no other (K5).
+        """Return the common prefix of exactly the keys that have these values in their first
+        columns (K5).
 
-        A text that is not the key's last column is escaped and ended, also when it is the last of `values`.
+        A text that is not the key's last column is escaped and terminated, even if it is the last
+        of `values`.
         """
         out = bytearray()
         last = len(self.types) - 1
@@ -281,9 +297,9 @@ class KeyCodec(LazyValues):
         return bytes(out)
 
     def decode_row(self, key: bytes) -> tuple[Any, ...]:
-        """The canonical scalars of one key's canonical bytes: the inverse of `encode_row`.
+        """Return the canonical scalars of one key's canonical bytes: the inverse of `encode_row`.
 
-        Raises: CorruptionError when they are no key of these types.
+        Raises: CorruptionError if the bytes are not a key of these types.
         """
         values: list[Any] = []
         at = 0
@@ -315,12 +331,12 @@ def _check(good: Any, message: str) -> None:
 
 
 def _first_value(type: ColumnType, array: pa.Array) -> int | bytes:
-    """The first row's canonical scalar, of text its bytes."""
+    """Return the first row's canonical scalar; for text its bytes."""
     buffers = array.buffers()
     if type.is_variable:
         return bytes(array[0].as_buffer())
     assert type.storage_width_bytes is not None
-    # Arrow keeps every decimal in 16 bytes.
+    # Arrow stores every decimal in 16 bytes.
     stride = 16 if type.name == "decimal" else type.storage_width_bytes
     begin = array.offset * stride
     return int.from_bytes(memoryview(buffers[1])[begin : begin + stride], "little", signed=True)
@@ -330,10 +346,13 @@ def _first_value(type: ColumnType, array: pa.Array) -> int | bytes:
 
 
 def _fixed_parts(type: ColumnType, array: pa.Array) -> list[_Part]:
-    """A fixed-width column as unsigned integers whose big-endian bytes are its encoding (128 bits: two)."""
+    """Return a fixed-width column as unsigned integers whose big-endian bytes are its encoding (128
+    bits: two).
+    """
     width = type.storage_width_bytes
     assert width is not None and array.type == type.arrow
-    # Arrow keeps every decimal in 16 bytes, little-endian; a value of few digits is wholly in the low ones.
+    # Arrow stores every decimal in 16 little-endian bytes; a narrow one is entirely in the low
+    # bytes.
     stride = 16 if type.name == "decimal" else width
     if width <= _INT_WIDTH_MAX:
         values = fixed_view(array, f"<u{width}", stride_bytes=stride)
@@ -344,7 +363,9 @@ def _fixed_parts(type: ColumnType, array: pa.Array) -> list[_Part]:
 
 
 def _from_fixed(type: ColumnType, at: int, read: Callable[[int, str], npt.NDArray[Any]]) -> pa.Array:
-    """The canonical array of a fixed-width column; `read(at, dtype)` gives the bytes at `at` of every key."""
+    """Return the canonical array of a fixed-width column; `read(at, dtype)` returns the bytes at
+    `at` of every key.
+    """
     width = type.storage_width_bytes
     assert width is not None
     if width <= _INT_WIDTH_MAX:
@@ -352,26 +373,28 @@ def _from_fixed(type: ColumnType, at: int, read: Callable[[int, str], npt.NDArra
         values = (unsigned ^ unsigned.dtype.type(1 << (8 * width - 1))).view(f"<i{width}")
         if type.name != "decimal":
             return pa.Array.from_buffers(type.arrow, len(values), [None, pa.py_buffer(values)])
-        words = np.empty((len(values), 2), dtype="<i8")
-        words[:, 0] = values
-        words[:, 1] = words[:, 0] >> 63
+        halves = np.empty((len(values), 2), dtype="<i8")
+        halves[:, 0] = values
+        halves[:, 1] = halves[:, 0] >> 63
     else:
-        words = np.empty((len(read(at, ">u8")), 2), dtype="<i8")
-        words[:, 1] = (read(at, ">u8").astype("<u8") ^ np.uint64(1 << 63)).view("<i8")
-        words[:, 0] = read(at + 8, ">u8").astype("<u8").view("<i8")
-    return pa.Array.from_buffers(type.arrow, len(words), [None, pa.py_buffer(words)])
+        halves = np.empty((len(read(at, ">u8")), 2), dtype="<i8")
+        halves[:, 1] = (read(at, ">u8").astype("<u8") ^ np.uint64(1 << 63)).view("<i8")
+        halves[:, 0] = read(at + 8, ">u8").astype("<u8").view("<i8")
+    return pa.Array.from_buffers(type.arrow, len(halves), [None, pa.py_buffer(halves)])
 
 
 def _interleave(parts: Sequence[_Part], count: int) -> npt.NDArray[Any]:
-    """`count` records with these big-endian fields side by side; a field's values may be one for all."""
+    """Return `count` records with these big-endian fields; a field may have one value for all
+    records.
+    """
     records = np.empty(count, dtype=[(f"f{i}", dtype) for i, (dtype, _) in enumerate(parts)])
     for i, (_, values) in enumerate(parts):
         records[f"f{i}"] = values
     return records
 
 
-def _equal_pieces(records: npt.NDArray[Any]) -> pa.Array:
-    """Records as a large_binary array, one value per record."""
+def _binary_of(records: npt.NDArray[Any]) -> pa.Array:
+    """Return records as a large_binary array, one value per record."""
     width = records.dtype.itemsize
     offsets = np.arange(0, (len(records) + 1) * width, width, dtype=np.int64)
     return large_binary_array(offsets, records.view(np.uint8))
@@ -381,7 +404,7 @@ def _equal_pieces(records: npt.NDArray[Any]) -> pa.Array:
 
 
 def _escape(raw: pa.Array) -> pa.Array:
-    """Each 0x00 as 0x00 0x01. Nearly no text holds one: then the array itself."""
+    """Replace each 0x00 by 0x00 0x01. Text rarely has one; then the array itself is returned."""
     offsets, data = binary_view(raw)
     if not (data[offsets[0] : offsets[-1]] == 0).any():
         return raw
@@ -391,11 +414,11 @@ def _escape(raw: pa.Array) -> pa.Array:
 def _unescape(
     offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """The inverse of `_escape`, on offsets and bytes."""
+    """Undo `_escape`, on offsets and bytes."""
     escapes = np.flatnonzero(data == 0) + 1
     if len(escapes) == 0:
         return offsets, data
-    # The last 0x00 of a text cannot end it: that would be the terminator's.
+    # A text cannot end with 0x00, which would belong to the terminator.
     _check(
         escapes[-1] < len(data) and (data[escapes] == 1).all(),
         "a text column of an encoded key is not escaped",
@@ -408,13 +431,15 @@ def _unescape(
 def _gather(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """The bytes `data[starts[i]:stops[i]]` of all i, one after another; one ascending stretch per key."""
+    """Return the bytes `data[starts[i]:stops[i]]` of all i, one after another; the ranges ascend,
+    one per key.
+    """
     offsets = np.zeros(len(starts) + 1, dtype=np.int64)
     np.cumsum(stops - starts, out=offsets[1:])
     if offsets[-1] == len(data):
         return offsets, data
-    # +1 where a stretch begins, -1 where it ends: the running sum is 1 inside. One may be empty, but no two
-    # begin or end at the same byte, because every key has bytes outside its stretch.
+    # +1 at the begin of a range, -1 at its end: the running sum is 1 inside. A range may be empty,
+    # but no two begin or end at the same byte, because every key has bytes outside its range.
     marks = np.zeros(len(data) + 1, dtype=np.int8)
     marks[starts] += 1
     marks[stops] -= 1

@@ -1,22 +1,23 @@
-"""A vector of encoded primary keys: compared, sorted, searched and hashed as plain bytes, a call per vector.
+"""A vector of encoded primary keys: compared, sorted, searched and hashed as bytes, with one call
+per vector.
 
-    layout     when                                  held as                                     compared by
+    layout     when                                  stored as                                   compared by
     "int"      all columns fixed, <= 8 bytes         np.uint64, the key's big-endian value    integer
     "fixed"    all columns fixed, more than 8 bytes  NumPy S(width + 1), the last byte 0x01   memcmp
-    "binary"   some column varies in length          Arrow large_binary                       memcmp
+    "binary"   a column of variable length           Arrow large_binary                       memcmp
 
-The *canonical bytes* of a key are Kudu's encoding (see `nyala.keys.codec`): they are what is written to disk
-and what `to_binary`, `at`, `lower_bound` and `hash64` speak of. Order, equality and hash are those of the
-canonical bytes in every layout. The layout is a function of the key's column types alone, so the keys of one
-table always share it; mixing layouts is our mistake, not a user's.
+The *canonical bytes* of a key are Kudu's encoding (see `nyala.keys.codec`). They are written to
+disk, and `to_binary`, `at`, `lower_bound` and `hash64` use them. Order, equality and hash are those
+of the canonical bytes in every layout. The layout depends only on the key's column types, so all
+keys of a table have the same layout; mixing layouts is a bug.
 
 Invariants
     K1  Order of keys = order of canonical bytes = column-wise order of the values.
-    K2  A "fixed" key ends in 0x01, because NumPy drops trailing 0x00 of an S value and would take two keys
-        for one.
-    K3  Immutable: nothing changes the bytes behind a vector after it was made; slices share them.
+    K2  A "fixed" key ends in 0x01, because NumPy drops trailing 0x00 of an S value and would take
+        two keys for one.
+    K3  Immutable: the bytes of a vector never change after its creation; slices share them.
 
-Any thread may read; nothing writes.
+Any thread may read.
 Source: docs/design/keys-and-look-ups.md, "Keys as integers"; docs/design/kudu.md, "Key encoding".
 """
 
@@ -33,7 +34,7 @@ import pyarrow as pa
 from nyala import compute as pc
 from nyala.keys import hash64
 from nyala.keys.arrow_memory import binary_view, large_binary_array
-from nyala.keys.word_search import find_words, sample_of
+from nyala.keys.word_search import find_integers, sample_of
 from nyala.schema.plain_arrays import array_of_bytes, array_of_numbers, booleans_of
 
 __all__ = ["TAIL_WIDTH", "EncodedKeys", "Layout", "Side"]
@@ -45,15 +46,17 @@ Indexes = npt.NDArray[np.int64]
 
 _INT_WIDTH_MAX: Final = 8
 TAIL_WIDTH: Final = 8
-"""Bytes at the end of a "fixed" key that are taken as one integer; what stands before them is its head."""
+"""The bytes at the end of a "fixed" key that are used as one integer, its tail; the bytes before
+them are its head.
+"""
 _TERMINATOR: Final = 0x01
 
 
 class EncodedKeys(abc.ABC):
-    """Encoded keys of one table's key columns. Made by `nyala.keys.codec.KeyCodec`, never by hand.
+    """Encoded keys of one table's key columns. Created by `nyala.keys.codec.KeyCodec`.
 
-    `layout` is as in the table above; `width` is the bytes of every key, None in layout "binary".
-    Positions in and out are int64 NumPy arrays; probes must have the same layout and width.
+    `layout`: see the table above. `width`: the bytes of every key, None for layout "binary".
+    Positions are int64 NumPy arrays. Probes must have the same layout and width.
     """
 
     __slots__ = ()
@@ -67,24 +70,26 @@ class EncodedKeys(abc.ABC):
     @property
     @abc.abstractmethod
     def nbytes(self) -> int:
-        """Bytes of memory that the keys of this vector take (a slice counts only its own)."""
+        """Bytes of memory of the keys of this vector (a slice counts only its own)."""
 
     @abc.abstractmethod
     def take(self, indices: npt.NDArray[Any]) -> EncodedKeys:
-        """The keys at `indices`, in that order."""
+        """Return the keys at `indices`, in that order."""
 
     @abc.abstractmethod
     def slice(self, offset: int, length: int | None = None) -> EncodedKeys:
-        """Keys [offset, offset + length), sharing memory; to the end when `length` is None."""
+        """Return the keys [offset, offset + length), to the end without `length`; memory is shared."""
 
     @abc.abstractmethod
     def filter(self, mask: Bools) -> EncodedKeys:
-        """The keys where `mask` is True."""
+        """Return the keys where `mask` is True."""
 
     @staticmethod
     def concat(parts: Sequence[EncodedKeys]) -> EncodedKeys:
-        """The keys of all `parts`, one after another; at least one part is needed to know the layout."""
-        assert parts, "concat of no vectors: make an empty one with KeyCodec.empty()"
+        """Return the keys of all `parts`, one after another; at least one part is needed for the
+        layout.
+        """
+        assert parts, "concat needs a vector: create an empty one with KeyCodec.empty()"
         if len(parts) == 1:
             return parts[0]
         assert len({(part.layout, part.width) for part in parts}) == 1, "K1: keys of different layouts"
@@ -95,16 +100,16 @@ class EncodedKeys(abc.ABC):
 
     @abc.abstractmethod
     def is_ascending(self) -> bool:
-        """Whether each key is >= the one before it."""
+        """Whether each key is >= the previous one."""
 
     @abc.abstractmethod
     def is_strictly_ascending(self) -> bool:
-        """Whether each key is > the one before it, so that no key stands twice."""
+        """Whether each key is > the previous one, so no key repeats."""
 
     def sort_indices(self) -> Indexes:
-        """Positions in key order, equal keys in the order they have here (stable).
+        """Return positions in key order; equal keys keep their order (stable).
 
-        Cost: one pass when the keys ascend already, as the keys of a load or a file do.
+        Cost: one pass if the keys ascend already, like those of a load or a file.
         """
         if self.is_ascending():
             return np.arange(len(self), dtype=np.int64)
@@ -115,13 +120,14 @@ class EncodedKeys(abc.ABC):
 
     @abc.abstractmethod
     def search(self, probes: EncodedKeys, side: Side = "left") -> Indexes:
-        """Where each probe would be inserted to keep these keys ascending, which they must be.
+        """Return where each probe would be inserted into these keys, which must ascend.
 
-        side "left": the first position whose key is >= the probe; "right": the first whose key is > it.
+        side "left": the first position whose key is >= the probe; "right": the first one whose key
+        is > the probe.
         """
 
     def find(self, probes: EncodedKeys) -> Indexes:
-        """The position of each probe, or -1. These keys must be strictly ascending."""
+        """Return the position of each probe, or -1. These keys must ascend strictly."""
         if len(self) == 0:
             return np.full(len(probes), -1, dtype=np.int64)
         positions = self.search(probes)
@@ -130,51 +136,59 @@ class EncodedKeys(abc.ABC):
 
     @abc.abstractmethod
     def prepare_search(self) -> None:
-        """Work out now, for all slices that follow, what searching for each would work out for itself."""
+        """Compute now, for all later slices, what a search in each would compute."""
 
     @abc.abstractmethod
     def prepare_slices(self) -> None:
-        """The same of what is known of ascending keys only: so these must ascend."""
+        """Compute also what is known for ascending keys only; these keys must ascend."""
 
     @abc.abstractmethod
     def lower_bound(self, bound: bytes) -> int:
-        """The first position whose canonical bytes are >= `bound`, maybe a prefix; these keys must ascend."""
+        """Return the first position whose canonical bytes are >= `bound`, maybe a prefix; these
+        keys must ascend.
+        """
 
     @abc.abstractmethod
     def equal_to(self, other: EncodedKeys) -> Bools:
-        """Row by row, whether self[i] == other[i]; both have the same length."""
+        """Return one bool per row: self[i] == other[i]; both have the same length."""
 
     def equal_neighbours(self) -> Bools:
-        """For each of the len - 1 neighbours, whether self[i] == self[i + 1]."""
+        """Return one bool per pair of neighbours: self[i] == self[i + 1]."""
         count = max(len(self) - 1, 0)
         return self.slice(0, count).equal_to(self.slice(len(self) - count, count))
 
     @abc.abstractmethod
     def to_hashable(self) -> list[Any]:
-        """The keys as Python ints or bytes, equal iff the keys are: for a dict. (Not the canonical bytes.)"""
+        """Return the keys as Python ints or bytes for a dict, equal iff the keys are.
+
+        (Not the canonical bytes.)
+        """
 
     @abc.abstractmethod
     def to_binary(self) -> pa.Array:
-        """The canonical bytes as a large_binary array: what is written to disk."""
+        """Return the canonical bytes as a large_binary array, as they are written to disk."""
 
     @abc.abstractmethod
     def at(self, index: int) -> bytes:
-        """The canonical bytes of one key; a negative index counts from the end."""
+        """Return the canonical bytes of one key; a negative index counts from the end."""
 
     @abc.abstractmethod
     def sizes(self) -> Indexes:
-        """Bytes of each key's canonical form."""
+        """Return the bytes of each key's canonical form."""
 
     @abc.abstractmethod
     def integers(self, suffix_bytes: int, width: int) -> npt.NDArray[np.uint64]:
-        """Return `width` bytes (at most 8) of each key as a big-endian integer; `suffix_bytes` bytes follow them.
+        """Return `width` bytes (at most 8) of each key as a big-endian integer; `suffix_bytes`
+        bytes follow them.
 
         So the result has the values of one column of `KeyCodec.fixed_tail`. It must not be changed.
         """
 
     @abc.abstractmethod
     def hash64(self) -> npt.NDArray[np.uint64]:
-        """A 64-bit hash of each key's canonical bytes, for bloom filters (see `nyala.keys.hash64`)."""
+        """Return a 64-bit hash of each key's canonical bytes, for bloom filters (see
+        `nyala.keys.hash64`).
+        """
 
     def __repr__(self) -> str:
         return f"<{len(self)} encoded keys, layout {self.layout!r}, width {self.width}>"
@@ -200,7 +214,7 @@ class NumpyKeys(EncodedKeys):
         self.width = width
         self._tails = tails
         self._head = head
-        self._sample: npt.NDArray[np.uint64] | None = None  # of the words that are searched
+        self._sample: npt.NDArray[np.uint64] | None = None  # for `find_integers`
 
     def __len__(self) -> int:
         return len(self.data)
@@ -214,13 +228,15 @@ class NumpyKeys(EncodedKeys):
 
     @property
     def tails(self) -> npt.NDArray[np.uint64]:
-        """Of layout "fixed": each key's last TAIL_WIDTH bytes as an integer. Keys with one head ascend as these do."""
+        """For layout "fixed": the last TAIL_WIDTH bytes of each key as integers, which sort keys
+        with one head.
+        """
         tails = self._tails
         if tails is None:
             assert self.layout == "fixed"
             matrix = np.ascontiguousarray(self.data).view(np.uint8).reshape(len(self.data), self.width + 1)
-            words = np.ascontiguousarray(matrix[:, self.width - TAIL_WIDTH : self.width])
-            tails = self._tails = words.view(">u8").reshape(-1).astype(np.uint64)
+            tail_bytes = np.ascontiguousarray(matrix[:, self.width - TAIL_WIDTH : self.width])
+            tails = self._tails = tail_bytes.view(">u8").reshape(-1).astype(np.uint64)
         return tails
 
     def prepare_search(self) -> None:
@@ -228,7 +244,7 @@ class NumpyKeys(EncodedKeys):
             _ = self.tails
 
     def head(self, index: int) -> bytes:
-        """Of layout "fixed": what stands before the last TAIL_WIDTH bytes of one key."""
+        """For layout "fixed": return the bytes of one key before its last TAIL_WIDTH bytes."""
         return bytes(self.data[index])[: self.width - TAIL_WIDTH]
 
     def prepare_slices(self) -> None:
@@ -237,8 +253,11 @@ class NumpyKeys(EncodedKeys):
 
     @property
     def common_head(self) -> bytes | None:
-        """Of layout "fixed": the head that all these keys have, which ascend and of which there is one at least; None:
-        they have several. Slices know it from what they are slices of."""
+        """For layout "fixed": the head of all these keys (ascending, at least one); None if heads
+        differ.
+
+        Slices inherit it from the vector they are slices of.
+        """
         head = self._head
         if head is None:
             head = self.head(0)
@@ -248,7 +267,9 @@ class NumpyKeys(EncodedKeys):
         return head
 
     def first_beyond(self, prefix: bytes) -> int:
-        """The first position whose key is greater than all that begin with `prefix`; the keys must ascend."""
+        """Return the first position whose key is greater than all that begin with `prefix`; the
+        keys must ascend.
+        """
         probe = prefix.ljust(self.width, b"\xff") + bytes([_TERMINATOR])
         return int(np.searchsorted(self.data, np.array(probe, self.data.dtype), side="right"))
 
@@ -278,30 +299,32 @@ class NumpyKeys(EncodedKeys):
     def _sort_indices(self) -> Indexes:
         if self.layout == "fixed":
             heads = self._matrix()[:, : self.width - TAIL_WIDTH]
-            if (heads == heads[0]).all():  # integers sort several times as fast
+            if (heads == heads[0]).all():  # sorting integers is several times as fast
                 return np.argsort(self.tails, kind="stable")
         return np.argsort(self.data, kind="stable")
 
     def search(self, probes: EncodedKeys, side: Side = "left") -> Indexes:
-        words = self._words_beside(probes)
-        if words is not None:
-            return np.searchsorted(*words, side=side)
+        numbers = self._as_integers(probes)
+        if numbers is not None:
+            return np.searchsorted(*numbers, side=side)
         return np.searchsorted(self.data, self._same(probes).data, side=side)
 
     def find(self, probes: EncodedKeys) -> Indexes:
-        words = self._words_beside(probes)
-        if words is None or not len(self):
+        numbers = self._as_integers(probes)
+        if numbers is None or not len(self):
             return super().find(probes)
         if self._sample is None:
-            self._sample = sample_of(words[0])
-        return find_words(words[0], self._sample, words[1])
+            self._sample = sample_of(numbers[0])
+        return find_integers(numbers[0], self._sample, numbers[1])
 
-    def _words_beside(
+    def _as_integers(
         self, probes: EncodedKeys
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
-        """Integers in place of these keys, which ascend, and of the probes, in the same order; None: there are none.
+        """Return integers for these ascending keys and for the probes, with the same order; None if
+        that is impossible.
 
-        Of layout "fixed" there are, if all have one head; of many probes that is known after `prepare_slices`.
+        For layout "fixed" it is possible if all keys have one head; for several probes, after
+        `prepare_slices` only.
         """
         other = self._same(probes)
         if self.layout == "int":
@@ -314,8 +337,8 @@ class NumpyKeys(EncodedKeys):
         return self.tails, other.tails
 
     def lower_bound(self, bound: bytes) -> int:
-        # A key starting with a shorter bound is >= it, as if the bound went on in zeros; a longer one is
-        # passed only by keys that are greater than what of it fits into a key.
+        # A key that begins with a shorter bound is >= it: the bound is padded with zeros. If the
+        # bound is longer than a key, only greater keys than its beginning are >= it.
         side: Side = "left" if len(bound) <= self.width else "right"
         probe = bound[: self.width].ljust(self.width, b"\0")
         if self.layout == "int":
@@ -331,7 +354,9 @@ class NumpyKeys(EncodedKeys):
         return cast(list[Any], self.data.tolist())
 
     def _matrix(self) -> npt.NDArray[np.uint8]:
-        """Bytes, a row per key; canonical are the last `width` of 8 ("int") or the first ones ("fixed")."""
+        """Return one row of bytes per key; the canonical ones are the last `width` of 8 ("int"), or
+        the first ones.
+        """
         data = np.ascontiguousarray(self.data.astype(">u8") if self.layout == "int" else self.data)
         return data.view(np.uint8).reshape(len(data), data.dtype.itemsize)
 
@@ -370,7 +395,7 @@ class NumpyKeys(EncodedKeys):
 
 
 class BinaryKeys(EncodedKeys):
-    """Layout "binary": one Arrow large_binary array without nulls."""
+    """Layout "binary": one Arrow large_binary array without NULLs."""
 
     __slots__ = ("data", "layout", "width")
 
@@ -415,16 +440,16 @@ class BinaryKeys(EncodedKeys):
         return _int64(pc.sort_indices(self.data))
 
     def prepare_search(self) -> None:
-        """There is nothing to work out."""
+        """Nothing can be computed in advance."""
 
     def prepare_slices(self) -> None:
-        """There is nothing to work out."""
+        """Nothing can be computed in advance."""
 
     def search(self, probes: EncodedKeys, side: Side = "left") -> Indexes:
         assert isinstance(probes, BinaryKeys), "K1: keys of different layouts"
-        if hasattr(pc, "search_sorted"):  # pyarrow has it from 26.0 on
+        if hasattr(pc, "search_sorted"):  # since pyarrow 26.0
             return _int64(pc.search_sorted(self.data, probes.data, side=side))
-        return search_by_halves(self.data, probes.data, side)
+        return binary_search(self.data, probes.data, side)
 
     def lower_bound(self, bound: bytes) -> int:
         return int(self.search(BinaryKeys(array_of_bytes([bound])))[0])
@@ -449,7 +474,7 @@ class BinaryKeys(EncodedKeys):
         offsets, data = binary_view(self.data)
         if len(data) < suffix_bytes + width:
             return np.zeros(len(self), np.uint64)
-        # A key shorter than its columns is damaged: of it any bytes do.
+        # A key shorter than its columns is damaged, so any bytes will do.
         starts = np.maximum(offsets[1:] - (suffix_bytes + width), 0)
         return _as_words(data[starts[:, None] + np.arange(width)])
 
@@ -458,20 +483,21 @@ class BinaryKeys(EncodedKeys):
 
 
 def _ones(width: int) -> np.uint64:
-    """The last `width` bytes of a word."""
+    """Return a number with the low `width` bytes set."""
     return np.uint64((1 << 8 * width) - 1)
 
 
 def _as_words(matrix: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
-    """Rows of at most 8 bytes as big-endian integers."""
+    """Return rows of at most 8 bytes as big-endian integers."""
     count, width = matrix.shape
-    words = np.zeros((count, 8), np.uint8)
-    words[:, 8 - width :] = matrix
-    return words.view(">u8").reshape(-1).astype(np.uint64)
+    padded = np.zeros((count, 8), np.uint8)
+    padded[:, 8 - width :] = matrix
+    return padded.view(">u8").reshape(-1).astype(np.uint64)
 
 
-def search_by_halves(keys: pa.Array, probes: pa.Array, side: Side) -> Indexes:
-    """Binary search of all probes at once: `pyarrow.compute.search_sorted` for a pyarrow before 26.
+def binary_search(keys: pa.Array, probes: pa.Array, side: Side) -> Indexes:
+    """Search all probes at once, like `pyarrow.compute.search_sorted`, which pyarrow before 26 does
+    not have.
 
     Cost: one take and one comparison of all probes per bit of len(keys).
     """
@@ -481,7 +507,7 @@ def search_by_halves(keys: pa.Array, probes: pa.Array, side: Side) -> Indexes:
     for _ in range(len(keys).bit_length()):
         middle = (lower + upper) >> 1
         undecided = lower < upper
-        # A decided probe may have middle == len(keys); what it is compared with does not matter.
+        # A decided probe may have middle == len(keys); its comparison does not matter.
         passed = _bools(below(keys.take(pa.array(np.minimum(middle, len(keys) - 1))), probes))
         lower = np.where(undecided & passed, middle + 1, lower)
         upper = np.where(undecided & ~passed, middle, upper)

@@ -1,14 +1,15 @@
-"""One 64-bit hash of an encoded key, for bloom filters: MurmurHash2, 64-bit, variant A, seed 0.
+"""The 64-bit hash of an encoded key, for bloom filters: MurmurHash2, 64-bit, variant A, seed 0.
 
-It is a function of the key's canonical bytes, whatever layout holds them. Bloom filters on disk are made of
-it: never change it. (Buckets of hash partitioning come from another function, `nyala.partition.hashing`.)
+It is a function of the key's canonical bytes, in any layout. Bloom filters on disk depend on it:
+never change it. (Hash partitioning uses another function, `nyala.partition.hashing`.)
 
     h = length * M
     each 8 bytes, little-endian:  k *= M; k ^= k >> 47; k *= M; h ^= k; h *= M
-    1..7 bytes left over:         h ^= they, little-endian; h *= M
+    1..7 remaining bytes:         h ^= they, little-endian; h *= M
     h ^= h >> 47; h *= M; h ^= h >> 47
 
-Source: docs/design/kudu.md, "Hash buckets", with Kudu's test vectors (in Kudu it is the bucket hash).
+Source: docs/design/kudu.md, "Hash buckets", with Kudu's test vectors (in Kudu it is the bucket
+hash).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _WORD: Final = 8
 
 
 def hash_one(key: bytes) -> int:
-    """The hash of one key, without NumPy, whose calls take longer than the numbers."""
+    """Return the hash of one key, in Python: NumPy calls take longer than the arithmetic."""
     m, h = _M_INT, len(key) * _M_INT & _ALL
     end = len(key) & ~7
     for at in range(0, end, _WORD):
@@ -65,8 +66,8 @@ def _finish(h: Hashes) -> Hashes:
 
 
 def hash_int(values: npt.NDArray[np.uint64], width: int) -> Hashes:
-    """Hashes of keys of `width` <= 8 bytes, given as their big-endian values."""
-    # The first byte of the key is the lowest of the little-endian word.
+    """Return the hashes of keys of `width` <= 8 bytes, given as their big-endian values."""
+    # The first byte of the key is the lowest byte of the little-endian word.
     word = (values << np.uint64(8 * (_WORD - width))).byteswap()
     h = np.full(len(values), _start(width))
     if width == _WORD:
@@ -77,8 +78,8 @@ def hash_int(values: npt.NDArray[np.uint64], width: int) -> Hashes:
 
 
 def hash_fixed(rows: npt.NDArray[np.uint8], width: int) -> Hashes:
-    """Hashes of the first `width` bytes of each row of a contiguous matrix of bytes."""
-    assert width > _WORD, "shorter keys are hashed as integers"
+    """Return the hashes of the first `width` bytes of each row of a contiguous byte matrix."""
+    assert width > _WORD, "shorter keys must be hashed as integers"
     count, stride = rows.shape
     h = np.full(count, _start(width))
     if count == 0:
@@ -86,7 +87,7 @@ def hash_fixed(rows: npt.NDArray[np.uint8], width: int) -> Hashes:
     for at in range(0, width - _WORD + 1, _WORD):
         h = _mix(h, np.ndarray((count,), dtype="<u8", buffer=rows, offset=at, strides=(stride,)))
     if tail := width % _WORD:
-        # The last word of the key, without its low bytes, which are hashed already.
+        # The last word of the key, without its low bytes, which are in the hash already.
         last = np.ndarray((count,), dtype="<u8", buffer=rows, offset=width - _WORD, strides=(stride,))
         h ^= last >> np.uint64(8 * (_WORD - tail))
         h *= _M
@@ -94,11 +95,14 @@ def hash_fixed(rows: npt.NDArray[np.uint8], width: int) -> Hashes:
 
 
 def hash_variable(offsets: npt.NDArray[Any], data: npt.NDArray[np.uint8]) -> Hashes:
-    """Hashes of `data[offsets[i]:offsets[i + 1]]`. Cost: a few calls per word of the longest key."""
+    """Return the hashes of `data[offsets[i]:offsets[i + 1]]`.
+
+    Cost: a few calls per word of the longest key.
+    """
     starts = offsets[:-1] - offsets[0]
     lengths = np.diff(offsets)
     h = lengths.astype(np.uint64) * _M
-    # A word of zeros behind the bytes, so that the word that begins at any byte can be read.
+    # Padded with zeros, so that a word can be read from any byte on.
     padded = np.zeros(int(offsets[-1] - offsets[0]) + _WORD, dtype=np.uint8)
     padded[:-_WORD] = data[offsets[0] : offsets[-1]]
     words = overlapping_words(padded, "<u8")

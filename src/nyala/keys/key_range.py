@@ -1,15 +1,15 @@
-"""Half-open ranges of encoded keys, and the one that a scan's predicates allow.
+"""Half-open ranges of encoded keys, and the range that a scan's predicates allow.
 
     predicates        host = 'a'   AND   metric IN ('x', 'y')   AND   time < 100
     first key         encode('a', 'x')                                  inclusive
     first key after   successor of encode('a', 'y', 99)                 exclusive
 
-The range is a necessary condition: every row that satisfies the predicates has its key in it; not every key
-in it satisfies them (above: all metrics between x and y).
+The range is a necessary condition: every row that satisfies the predicates has its key in the
+range, but not every key in it satisfies them (here: all metrics between x and y).
 
-Source: docs/design/kudu.md, "Partition pruning". Departures: bounds are byte prefixes, not whole keys padded with
-minima, so one rule (`successor`) stands for Kudu's increment of a key; a lower bound that is exclusive is stepped to
-the next value.
+Source: docs/design/kudu.md, "Partition pruning". Unlike in Kudu, bounds are byte prefixes and not
+whole keys padded with minima, so one rule (`successor`) replaces Kudu's increment of a key. An
+exclusive lower bound is increased to the next value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ __all__ = ["Clamped", "KeyRange", "allowed_range", "clamp", "is_key_range", "key
 
 
 def successor(prefix: bytes) -> bytes | None:
-    """The first byte string after all that begin with `prefix`; None when there is none (it is all 0xff)."""
+    """Return the first byte string after all that begin with `prefix`; None if there is none (all
+    bytes are 0xff).
+    """
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
@@ -57,13 +59,15 @@ class KeyRange:
         return (self.lower is None or self.lower <= key) and (self.upper is None or key < self.upper)
 
     def intersect(self, other: KeyRange) -> KeyRange:
-        """The keys that are in both."""
+        """Return the range of the keys that are in both."""
         lowers = [bound for bound in (self.lower, other.lower) if bound is not None]
         uppers = [bound for bound in (self.upper, other.upper) if bound is not None]
         return KeyRange(max(lowers, default=None), min(uppers, default=None))
 
     def overlaps(self, key_min: bytes, key_max: bytes) -> bool:
-        """Whether some key in [key_min, key_max], both inclusive as a rowset's bounds are, may be in it."""
+        """Whether a key in [key_min, key_max] may be in it; both are inclusive, as the bounds of a
+        rowset.
+        """
         return (
             not self.is_empty
             and (self.lower is None or self.lower <= key_max)
@@ -71,7 +75,7 @@ class KeyRange:
         )
 
     def positions(self, keys: EncodedKeys) -> tuple[int, int]:
-        """The positions [lower, upper) of ascending `keys` that are in it."""
+        """Return the positions [lower, upper) of ascending `keys` that are in it."""
         lower = 0 if self.lower is None else keys.lower_bound(self.lower)
         upper = len(keys) if self.upper is None else keys.lower_bound(self.upper)
         return lower, max(lower, upper)
@@ -82,7 +86,9 @@ KeyRange.NONE = KeyRange(b"", b"")
 
 
 def key_range_of(constraints: Mapping[str, Constraint], schema: Schema) -> KeyRange:
-    """The range of primary keys that the AND-ed `constraints` (by column name) of a scan leave."""
+    """Return the range of primary keys that the AND-ed `constraints` (by column name) of a scan
+    allow.
+    """
     if any(constraint.empty for constraint in constraints.values()):
         return KeyRange.NONE
     columns = schema.key_columns
@@ -91,9 +97,11 @@ def key_range_of(constraints: Mapping[str, Constraint], schema: Schema) -> KeyRa
 
 
 def is_key_range(constraints: Mapping[str, Constraint], schema: Schema) -> bool:
-    """Whether a row satisfies all of these constraints exactly when its key is in their `key_range_of`.
+    """Whether a row satisfies all of these constraints exactly if its key is in their
+    `key_range_of`.
 
-    So where they fix the first key columns to one value each, and demand at most a range of the next.
+    That is so if they fix the first key columns to one value each, and constrain the next one at
+    most by a range.
     """
     left = dict(constraints)
     for column in schema.key_columns:
@@ -110,10 +118,10 @@ def is_key_range(constraints: Mapping[str, Constraint], schema: Schema) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Clamped:
-    """What a constraint says about one key column, both ends inclusive where they can be.
+    """A constraint on one key column, in canonical form, with inclusive bounds where possible.
 
-    `values` (ascending; None = any) or bounds in canonical form; None = unbounded. `upper_open`: `upper`
-    itself is out, which happens for text only, where no greatest text below another exists.
+    `values` (ascending; None: any) or bounds (None: unbounded). `upper_open`: `upper` itself is
+    excluded; only for text, which has no greatest value below another one.
     """
 
     lower: Any = None
@@ -124,7 +132,9 @@ class Clamped:
 
 
 def clamp(constraint: Constraint | None, type: ColumnType) -> Clamped:
-    """`constraint` on a NOT NULL column of `type`, cut to the type's values and its ends made inclusive."""
+    """Return `constraint` on a NOT NULL column of `type`, limited to the type's values and with
+    inclusive bounds.
+    """
     if constraint is None:
         return Clamped()
     if constraint.empty or constraint.null == "only":
@@ -141,10 +151,10 @@ def clamp(constraint: Constraint | None, type: ColumnType) -> Clamped:
         if lower is not None and not constraint.lower_inclusive:
             lower = lower + zero
         if upper is not None and not constraint.upper_inclusive:
-            # The greatest text below "a\0" is "a"; below any other there is no greatest.
+            # The greatest text below "a\0" is "a". Below any other text there is no greatest one.
             upper_open = not upper.endswith(zero)
             upper = upper if upper_open else upper[:-1]
-        # The first text beyond the upper end.
+        # The first text after the upper bound.
         end = None if upper is None else _bytes(upper) + (b"" if upper_open else b"\0")
         empty = end is not None and _bytes("" if lower is None else lower) >= end
         return Clamped(lower, upper, upper_open, empty=empty)
@@ -160,14 +170,14 @@ def clamp(constraint: Constraint | None, type: ColumnType) -> Clamped:
 
 
 def allowed_range(constraints: Sequence[Constraint | None], codec: KeyCodec) -> KeyRange:
-    """The range of the codec's keys that constraints on its columns, in key order, leave."""
+    """Return the range of the codec's keys that constraints on its columns, in key order, allow."""
     return range_of_clamped(
         [clamp(constraint, type) for constraint, type in zip(constraints, codec.types, strict=True)], codec
     )
 
 
 def range_of_clamped(columns: Sequence[Clamped], codec: KeyCodec) -> KeyRange:
-    """As `allowed_range`, from constraints that are clamped already."""
+    """Return `allowed_range` of constraints that are clamped already."""
     if any(column.empty for column in columns):
         return KeyRange.NONE
     first: list[Any] = []
@@ -189,7 +199,8 @@ def range_of_clamped(columns: Sequence[Clamped], codec: KeyCodec) -> KeyRange:
     lower = codec.encode_prefix(first) if first else None
     upper = codec.encode_prefix(last) if last else None
     if upper is not None and inclusive:
-        # All columns given, the last one a text: its bytes are a whole key, and others may begin with them.
+        # If all columns are given and the last one is text, the bytes are a whole key, and a prefix
+        # of others.
         whole = len(last) == len(codec.types) and codec.types[-1].is_variable
         upper = upper + b"\0" if whole else successor(upper)
     return KeyRange(lower, upper)

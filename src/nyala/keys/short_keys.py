@@ -1,14 +1,16 @@
-"""Long keys of one file, held as integers: all but their last 8 bytes are alike.
+"""Long keys of one file as integers: all but their last 8 bytes are equal.
 
     8 bytes of l_orderkey      4 of l_linenumber
     80 00 00 00 | 00 0a 3f 11  80 00 00 02
     80 00 00 00 | 00 0a 3f 12  80 00 00 01        head: the same in every key of the file
-    head          tail         ...                tail: an integer of 8 bytes, ascending as the keys do
+    head          tail         ...                tail: an integer of 8 bytes, in the order of the keys
 
-NumPy compares strings of bytes ten times as slowly as integers, and they take a byte more than the key. The keys of a
-rowset lie close together, so most have a common head; those that do not stay as they are.
+NumPy compares byte strings ten times as slowly as integers, and they take one byte more than the
+key. The keys of a rowset are close together, so most rowsets have a common head. Other keys are not
+converted.
 
-Immutable; any thread may read. Only for layout "fixed" (see `encoded_keys`): shorter keys are integers anyway.
+Immutable; any thread may read. Only for layout "fixed" (see `encoded_keys`): shorter keys are
+integers anyway.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ import pyarrow as pa
 from nyala.errors import CorruptionError
 from nyala.keys.arrow_memory import binary_view
 from nyala.keys.encoded_keys import TAIL_WIDTH, EncodedKeys, NumpyKeys
-from nyala.keys.word_search import find_words, sample_of
+from nyala.keys.word_search import find_integers, sample_of
 
 __all__ = ["ShortKeys"]
 
 
 class ShortKeys:
-    """Strictly ascending keys of `width` bytes, all beginning with `head`."""
+    """Strictly ascending keys of `width` bytes that all begin with `head`."""
 
     __slots__ = ("_sample", "head", "tails", "width")
 
@@ -40,7 +42,7 @@ class ShortKeys:
 
     @staticmethod
     def of(keys: EncodedKeys) -> ShortKeys | None:
-        """Strictly ascending keys in this form; None: they have another layout, or heads that differ."""
+        """Convert strictly ascending keys; None if they have another layout or different heads."""
         if keys.layout != "fixed" or not len(keys):
             return None
         assert isinstance(keys, NumpyKeys)
@@ -49,7 +51,8 @@ class ShortKeys:
 
     @staticmethod
     def from_binary(array: pa.Array, width: int | None) -> ShortKeys | None:
-        """The same from canonical bytes of strictly ascending keys, as read from disk; `width`: the codec's.
+        """Convert canonical bytes of strictly ascending keys, as read from disk; `width` is the
+        codec's.
 
         Raises: CorruptionError as `KeyCodec.from_binary`.
         """
@@ -57,19 +60,19 @@ class ShortKeys:
             return None
         offsets, data = binary_view(array)
         if offsets[-1] - offsets[0] != width * len(array) or not bool((np.diff(offsets) == width).all()):
-            raise CorruptionError(f"an encoded key is not {width} bytes long")
+            raise CorruptionError(f"expected encoded keys of {width} bytes, found another length")
         return ShortKeys.from_matrix(data[offsets[0] : offsets[-1]].reshape(-1, width), width)
 
     @staticmethod
     def from_matrix(matrix: npt.NDArray[np.uint8], width: int | None) -> ShortKeys | None:
-        """The same from a row of bytes for each key.
+        """Convert a matrix with one row of bytes per key.
 
         Raises: CorruptionError as `KeyCodec.from_binary`.
         """
         if width is None or width <= TAIL_WIDTH or not len(matrix):
             return None
         if matrix.shape[1] != width:
-            raise CorruptionError(f"an encoded key is not {width} bytes long")
+            raise CorruptionError(f"expected encoded keys of {width} bytes, found {matrix.shape[1]}")
         head = matrix[0, :-TAIL_WIDTH].tobytes()
         if head != matrix[-1, :-TAIL_WIDTH].tobytes():
             return None
@@ -80,7 +83,7 @@ class ShortKeys:
         return len(self.tails)
 
     def at(self, index: int) -> bytes:
-        """The canonical bytes of one key."""
+        """Return the canonical bytes of one key."""
         return self.head + int(self.tails[index]).to_bytes(TAIL_WIDTH, "big")
 
     @property
@@ -88,20 +91,20 @@ class ShortKeys:
         return int(self.tails.nbytes + (0 if self._sample is None else self._sample.nbytes))
 
     def find(self, probes: EncodedKeys) -> npt.NDArray[np.int64]:
-        """The position of each probe, or -1. Probes ascend."""
+        """Return the position of each probe, or -1. Probes ascend."""
         assert isinstance(probes, NumpyKeys) and probes.width == self.width, "K1: keys of different layouts"
         if not len(probes):
             return np.empty(0, np.int64)
         if probes.common_head == self.head:
-            return find_words(self.tails, self._sample, probes.tails)
+            return find_integers(self.tails, self._sample, probes.tails)
         found = np.full(len(probes), -1, np.int64)
         lower, upper = probes.lower_bound(self.head), probes.first_beyond(self.head)
         if lower < upper:
-            found[lower:upper] = find_words(self.tails, self._sample, probes.tails[lower:upper])
+            found[lower:upper] = find_integers(self.tails, self._sample, probes.tails[lower:upper])
         return found
 
     def floor(self, probes: EncodedKeys) -> npt.NDArray[np.int64]:
-        """The last position whose key is at or below each probe, or -1. Probes ascend."""
+        """Return the last position whose key is <= each probe, or -1. Probes ascend."""
         assert isinstance(probes, NumpyKeys) and probes.width == self.width, "K1: keys of different layouts"
         if not len(probes):
             return np.empty(0, np.int64)
@@ -114,8 +117,8 @@ class ShortKeys:
         return found
 
     def lower_bound(self, bound: bytes) -> int:
-        """As `EncodedKeys.lower_bound`: the first position whose canonical bytes are >= `bound`, maybe a prefix."""
-        # As there: a shorter bound goes on in zeros, of a longer one only what fits counts.
+        """See `EncodedKeys.lower_bound`."""
+        # A shorter bound is padded with zeros; a longer one is cut.
         side: Any = "left" if len(bound) <= self.width else "right"
         probe = bound[: self.width].ljust(self.width, b"\0")
         head = probe[:-TAIL_WIDTH]

@@ -1,1 +1,1 @@
-"""Hybrid timestamps and the two watermarks that decide what a snapshot may see."""
+"""Hybrid timestamps, and the two watermarks that determine what a snapshot may see."""

@@ -1,14 +1,16 @@
-"""The clock that gives every batch its timestamp: close to the wall clock, never twice, never backwards.
+"""The clock that gives every batch its timestamp: close to the wall clock, strictly increasing.
 
 Invariants
-    C1  next() is greater than every timestamp given before it, and than the `latest` that it began with (rule T1).
-    C2  A wall clock that is behind `latest`, by however much, does not stop writes: the logical part counts on until
-        the wall clock has caught up. So a store that was written under a wrong clock stays writable.
-    C3  A wall clock that jumps ahead by more than a day while the store is open is not believed. The monotonic clock
-        is the evidence: it also counts the time that the machine slept.
+    C1  next() is greater than every earlier timestamp, and than the initial `latest` (rule T1).
+    C2  A wall clock that is behind `latest`, by any amount, does not stop writes: the logical part
+        is incremented until the wall clock has caught up. So a store that was written under a wrong
+        clock stays writable.
+    C3  A wall clock that jumps ahead by more than a day while the store is open is rejected. The
+        monotonic clock is the reference; it also counts the time that the machine slept.
 
-Called under the commit lock of the database; not thread-safe by itself, except `now_us`.
-Source: docs/design/kudu.md, "Clock". Left out: the error bound of several machines, as one writes.
+Called under the commit lock of the database; except for `now_us`, it is not thread-safe by itself.
+Source: docs/design/kudu.md, "Clock". There is no error bound for several machines, because one
+machine writes.
 """
 
 from __future__ import annotations
@@ -22,53 +24,60 @@ from nyala.mvcc.timestamp import TIMESTAMP_MAX, from_physical, physical_us, to_d
 logger = logging.getLogger("nyala.clock")
 
 FORWARD_BOUND_US = 24 * 3600 * 1_000_000
-# Steps smaller than this happen on every machine that keeps its time by NTP.
+# Smaller steps happen on every machine that synchronizes its time by NTP.
 _WARN_AFTER_US = 1_000_000
 
 
 class HybridClock:
-    """Gives timestamps; `latest` is the greatest given, at first that of the log and the catalogue."""
+    """Creates timestamps.
+
+    `latest` is the greatest one; it begins with that of the log and the catalogue.
+    """
 
     def __init__(self, clock: Clock, latest: int = 0) -> None:
         self._clock = clock
         self.latest = latest
         self._warned = False
-        # Greatest difference between the wall clock and the monotonic clock that was believed. It never shrinks: a
-        # clock that is set back and then right again has not jumped.
+        # The greatest accepted difference between the wall clock and the monotonic clock. It never
+        # shrinks: a clock that is set back and later set right has not jumped.
         self._offset_us = clock.now_us() - self._monotonic_us()
 
     def _monotonic_us(self) -> int:
         return round(self._clock.monotonic_s() * 1e6)
 
     def _jump_us(self, wall_us: int) -> int:
-        """By how much the wall clock is ahead of the one that was believed before; negative when it is behind."""
+        """Return by how much the wall clock jumped ahead since the last accepted time; negative if
+        it is behind.
+        """
         return wall_us - self._monotonic_us() - self._offset_us
 
     def now_us(self) -> int:
-        """Wall time, without a jump ahead that is not believed (C3): what is to expire must not expire by it."""
+        """Return the wall time without a rejected jump ahead (C3), so that such a jump does not
+        expire data.
+        """
         wall_us = self._clock.now_us()
         jump_us = self._jump_us(wall_us)
         return wall_us - jump_us if jump_us > FORWARD_BOUND_US else wall_us
 
     def next(self) -> int:
-        """A timestamp greater than all before (C1).
+        """Return a timestamp greater than all before (C1).
 
-        Raises: StorageError when the wall clock has jumped ahead by more than a day (C3), or timestamps end; then
-        nothing has changed.
+        Raises: StorageError if the wall clock has jumped ahead by more than a day (C3), or at the
+        end of timestamps; then nothing has changed.
         """
         wall_us = self._clock.now_us()
         jump_us = self._jump_us(wall_us)
         if jump_us > FORWARD_BOUND_US:
             raise StorageError(
-                f"this machine's clock jumped ahead by {jump_us / 86_400e6:.1f} days while the store was open, and "
-                f"says {_time(wall_us)} now: nothing was written. Set the clock right and write again; or, if it is "
-                "right now, close the store and connect() again"
+                f"this machine's clock jumped ahead by {jump_us / 86_400e6:.1f} days to {_time(wall_us)} while the "
+                "store was open; nothing was written. Set the clock right and write again; if it is right now, close "
+                "the store and call connect() again"
             )
         timestamp = max(from_physical(wall_us), self.latest + 1)
         if timestamp >= TIMESTAMP_MAX:
             raise StorageError(
-                f"this machine's clock says {_time(wall_us)}, and the timestamps of a store end at "
-                f"{to_datetime(TIMESTAMP_MAX).isoformat(timespec='seconds')}: nothing was written. Set the clock right"
+                f"this machine's clock says {_time(wall_us)}, but the timestamps of a store end at "
+                f"{to_datetime(TIMESTAMP_MAX).isoformat(timespec='seconds')}; nothing was written. Set the clock right"
             )
         if jump_us > _WARN_AFTER_US:
             logger.warning("the clock jumped ahead by %.1f s", jump_us / 1e6)
@@ -77,7 +86,7 @@ class HybridClock:
         if behind_us > _WARN_AFTER_US and not self._warned:
             self._warned = True
             logger.warning(
-                "the clock stepped back by %.1f s; timestamps go on from the store's newest until it has caught up",
+                "the clock stepped back by %.1f s; timestamps continue from the newest one until it has caught up",
                 behind_us / 1e6,
             )
         self.latest = timestamp

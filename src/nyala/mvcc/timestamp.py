@@ -1,18 +1,19 @@
-"""Timestamps: what a user may say, and the 64-bit number that it means.
+"""Timestamps: the forms in which users give them, and the 64-bit number that they mean.
 
-A timestamp is a HybridTime: microseconds since the Unix epoch, shifted left by 12, plus a logical counter.
+A timestamp is a HybridTime: microseconds since the Unix epoch, shifted left by 12, plus a logical
+counter.
 
     63                                          12 11        0
     +---------------------------------------------+-----------+
     | microseconds since 1970-01-01T00:00:00Z     | logical   |
     +---------------------------------------------+-----------+
 
-It is kept in a signed 64-bit integer (Arrow's and NumPy's int64), so the last moment is on 10 May 2041.
-A datetime names a whole microsecond; it stands for the *end* of that microsecond, so that the time at which a
-write was acknowledged includes the write.
+It is stored in a signed 64-bit integer (Arrow's and NumPy's int64), so the last timestamp is on 10
+May 2041. A datetime names a whole microsecond and means its *end*, so the time at which a write was
+acknowledged includes the write.
 
-Source: docs/design/snapshots-and-history.md, "Timestamps and clock"; docs/design/kudu.md, "Clock". Departure from
-Kudu: a snapshot at T sees T itself.
+Source: docs/design/snapshots-and-history.md, "Timestamps and clock"; docs/design/kudu.md, "Clock".
+Unlike in Kudu, a snapshot at T sees T itself.
 """
 
 from __future__ import annotations
@@ -27,65 +28,68 @@ from nyala.errors import InvalidArgumentError
 LOGICAL_BITS: Final = 12
 LOGICAL_MAX: Final = (1 << LOGICAL_BITS) - 1
 TIMESTAMP_MAX: Final = 2**63 - 1
-# Before the first write of a store: sees nothing.
+# Before the first write of a store: a snapshot at this timestamp is empty.
 TIMESTAMP_ZERO: Final = 0
 
-# 2000-01-01 as a timestamp. Unix times of our days, in any unit from seconds to nanoseconds, are smaller numbers.
+# 2000-01-01 as a timestamp. Present Unix times, in any unit from seconds to nanoseconds, are
+# smaller numbers.
 _CENTURY: Final = 946_684_800_000_000 << LOGICAL_BITS
-# "7d", "1 hour": as long as, and no moment.
-_LENGTH: Final = re.compile(r"[-+]?\d+(\.\d+)?\s*[a-z]+", re.IGNORECASE)
+# "7d", "1 hour": a duration, which is not a moment.
+_DURATION: Final = re.compile(r"[-+]?\d+(\.\d+)?\s*[a-z]+", re.IGNORECASE)
 _UNIX_UNITS: Final = {"seconds": 10**9, "milliseconds": 10**6, "microseconds": 10**3, "nanoseconds": 1}
 _YEAR_2100_NS: Final = 4_102_444_800 * 10**9
 
-# The zone that is furthest from UTC: +14:00, of the Line Islands.
+# The largest distance of a time zone from UTC: +14:00, the Line Islands.
 _ZONE_MAX_US: Final = 14 * 3600 * 1_000_000
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def from_physical(microseconds: int, logical: int = 0) -> int:
-    """The timestamp of `logical` within the microsecond `microseconds` since the epoch."""
+    """Return the timestamp of the counter `logical` in the microsecond `microseconds` since the
+    epoch.
+    """
     return (microseconds << LOGICAL_BITS) | logical
 
 
 def physical_us(timestamp: int) -> int:
-    """Microseconds since the epoch of `timestamp`, its logical part dropped."""
+    """Return the microseconds since the epoch of `timestamp`, without its logical part."""
     return timestamp >> LOGICAL_BITS
 
 
 def to_datetime(timestamp: int) -> dt.datetime:
-    """The UTC time of `timestamp`, to the microsecond (`nyala.to_datetime`)."""
+    """Return the UTC time of `timestamp`, in microseconds (`nyala.to_datetime`)."""
     try:
         return _EPOCH + dt.timedelta(microseconds=physical_us(int(timestamp)))
     except (OverflowError, TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"{timestamp!r} is not a timestamp of Nyala's") from error
+        raise InvalidArgumentError(f"{timestamp!r} is not a timestamp of Nyala") from error
 
 
 def microseconds_of(moment: dt.datetime) -> int:
-    """Microseconds since the epoch; a naive time is UTC."""
+    """Return the microseconds since the epoch; a naive time is taken as UTC."""
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
     return (aware - _EPOCH) // dt.timedelta(microseconds=1)
 
 
 def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
-    """The timestamp that `at` names: an int of ours, a datetime, a date's ISO text, or anything with `.timestamp`.
+    """Return the timestamp that `at` names: our int, a datetime, ISO text, or an object with
+    `.timestamp`.
 
-    name:      of the argument, for the sentence about what is wrong with it.
-    published: the newest timestamp of the store that is to be read. If that lies after 2000-01-01, then an int (or
-    its text) that would lie before is refused: no write of such a store is that old unless its clock was wrong, but
-    every Unix time of our days, in seconds, milli-, micro- or nanoseconds, is so small a number, and would read an
-    empty table. 0, before the first write, stays; older moments can be named by a datetime. A store on a
-    test's clock of small numbers is not concerned.
-    Raises: InvalidArgumentError when it names no moment.
+    name:      the argument's name, for error messages.
+    published: the newest timestamp of the store. If it is after 2000-01-01, an int (or its text) before that date is
+    rejected: no write of such a store is that old unless its clock was wrong. But every present Unix time, in seconds,
+    milli-, micro- or nanoseconds, is so small a number, and would read an empty table. 0, before the first write, is
+    accepted; older moments can be given as a datetime. A store with a test clock of small numbers is not affected.
+    Raises: InvalidArgumentError if `at` is not a moment.
     """
     if isinstance(at, bool):
         raise InvalidArgumentError(
             f"{name}=… takes a timestamp, a datetime, ISO text or a WriteResult, not a bool"
         )
-    if isinstance(at, numbers.Integral):  # NumPy's too
+    if isinstance(at, numbers.Integral):  # also NumPy integers
         number = int(at)
         if not 0 <= number <= TIMESTAMP_MAX:
-            raise InvalidArgumentError(f"{name}={at} is outside the timestamps 0..{TIMESTAMP_MAX}")
+            raise InvalidArgumentError(f"{name}={at} is outside of the timestamps 0..{TIMESTAMP_MAX}")
         if published is not None and 0 < number < _CENTURY <= published:
             raise InvalidArgumentError(_unix_time_text(number, name))
         return number
@@ -96,15 +100,15 @@ def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
         try:
             at = dt.datetime.fromisoformat(text)
         except ValueError as error:
-            meant = (
-                "; a moment so long ago is datetime.now(timezone.utc) - timedelta(…)"
-                if _LENGTH.fullmatch(text)
+            advice = (
+                "; for a moment that long ago, write datetime.now(timezone.utc) - timedelta(…)"
+                if _DURATION.fullmatch(text)
                 else ""
             )
             raise InvalidArgumentError(
-                f"{name}={at!r} is neither a timestamp nor ISO time such as '2026-11-20T10:00:00Z'{meant}"
+                f"{name}={at!r} is neither a timestamp nor an ISO time such as '2026-11-20T10:00:00Z'{advice}"
             ) from error
-    if isinstance(at, dt.datetime) and at == at:  # pandas' NaT is one, and no moment
+    if isinstance(at, dt.datetime) and at == at:  # excludes the NaT of pandas
         return max(from_physical(microseconds_of(at), LOGICAL_MAX), 0)
     if isinstance(at, dt.date) and not isinstance(at, dt.datetime):
         raise InvalidArgumentError(_day_text(at, name))
@@ -113,7 +117,7 @@ def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
         return parse_at(stamp, name=name)
     if isinstance(at, dt.timedelta):
         raise InvalidArgumentError(
-            f"{name}=… takes a moment, not a time that went by: write {name}=datetime.now(UTC) - timedelta(…)"
+            f"{name}=… takes a moment, not a duration: write {name}=datetime.now(UTC) - timedelta(…)"
         )
     if isinstance(at, float) and 0 < at < _YEAR_2100_NS:
         raise InvalidArgumentError(_unix_time_text(at, name))
@@ -123,23 +127,26 @@ def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
 
 
 def is_time_of_day(at: object) -> bool:
-    """Whether a moment that `parse_at` takes is named by a clock: a datetime or its ISO text, and no timestamp."""
+    """Whether a moment that `parse_at` takes is a time of day: a datetime or its ISO text, not a
+    timestamp.
+    """
     return isinstance(at, dt.datetime) or (isinstance(at, str) and not at.strip().isdecimal())
 
 
 def naive_note(at: object, bound: int | None = None) -> str:
-    """The end of a sentence about a moment that was given without a zone: how it was read, and how to say another.
+    """Return a note for error messages about a moment without a time zone: how it was read, and how
+    to add a zone.
 
-    bound: the timestamp beyond which the moment should not be. Further from it than any zone is from UTC, the missing
-           zone is not what is wrong. None: not known.
-    Empty for every other moment.
+    bound: the timestamp that the moment should not exceed. If the moment is further from it than any time zone is from
+           UTC, the missing zone is not the problem. None: not known.
+    The note is empty for all other moments.
     """
     if isinstance(at, dt.datetime):
         if at.tzinfo is not None or _is_far(at, bound):
             return ""
         return (
-            "; the datetime is naive and was taken as UTC: for the present give datetime.now(UTC), for another local "
-            "time its .astimezone()"
+            "; the datetime is naive and was taken as UTC: use datetime.now(UTC) for the present, or .astimezone() of "
+            "another local time"
         )
     if not isinstance(at, str) or at.strip().isdecimal():
         return ""
@@ -149,7 +156,9 @@ def naive_note(at: object, bound: int | None = None) -> str:
         return ""
     if moment.tzinfo is not None or _is_far(moment, bound):
         return ""
-    return "; it has no zone and was taken as UTC: for local time write the zone too, as '2026-11-20T10:00+01:00'"
+    return (
+        "; it has no zone and was taken as UTC: for local time add the zone, as in '2026-11-20T10:00+01:00'"
+    )
 
 
 def _is_far(moment: dt.datetime, bound: int | None) -> bool:
@@ -157,16 +166,16 @@ def _is_far(moment: dt.datetime, bound: int | None) -> bool:
 
 
 def _day_text(day: dt.date, name: str) -> str:
-    """What is wrong with a day as a moment, and how to write its two ends."""
+    """Return the error message for a day instead of a moment, with its two ends."""
     end = "" if day == dt.date.max else f", {name}='{day + dt.timedelta(days=1)}' its end"
-    return f"{name}={day} is a day and no moment: {name}='{day}' is its beginning in UTC{end}"
+    return f"{name}={day} is a day, not a moment: {name}='{day}' is its beginning in UTC{end}"
 
 
 def _unix_time_text(at: int | float, name: str) -> str:
-    """What is wrong with a Unix time as a moment, and how to write it."""
+    """Return the error message for a Unix time, with the right form."""
     unit, scale = next((unit, scale) for unit, scale in _UNIX_UNITS.items() if at * scale < _YEAR_2100_NS)
     moment = (_EPOCH + dt.timedelta(microseconds=round(at * scale / 1000))).isoformat().replace("+00:00", "Z")
     return (
-        f"{name}={at} is no timestamp of Nyala's, which are microseconds since 1970 times {1 << LOGICAL_BITS}; "
-        f"if it means {unit} since 1970, that is {moment}: write {name}='{moment}', or give a datetime"
+        f"{name}={at} is not a timestamp of Nyala (microseconds since 1970 times {1 << LOGICAL_BITS}); if it means "
+        f"{unit} since 1970, that is {moment}: write {name}='{moment}', or pass a datetime"
     )

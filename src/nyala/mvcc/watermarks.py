@@ -1,16 +1,16 @@
-"""Applied and published: what writers build on, and what readers see.
+"""The watermarks applied and published: what writers build on, and what readers see.
 
     timestamps --->
     ......|=================|.....................|
           published          applied               not given yet
     readers see up to here   writers resolve keys against this
 
-Timestamps are given, logged and applied under one lock, so both marks only ever move up, in order, and a
-snapshot is one number: it sees every batch with timestamp <= T (rules W1 and T2).
+Timestamps are given, logged and applied under one lock, so both watermarks only increase. A
+snapshot is one number T: it sees every batch with timestamp <= T (rules W1 and T2).
 
 Invariants
     M1  published <= applied.
-    M2  With durability "commit", published <= the newest timestamp that the log is synced through.
+    M2  With durability "commit", published <= the newest timestamp through which the log is synced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 
 
 class Watermarks:
-    """The two marks of one open store. `advance_*` may be called from any thread."""
+    """The two watermarks of one open store. Any thread may call `advance_*`."""
 
     def __init__(self, timestamp: int = 0) -> None:
         self._lock = threading.Lock()
@@ -36,10 +36,10 @@ class Watermarks:
 
     def advance_applied(self, timestamp: int) -> None:
         with self._lock:
-            assert timestamp >= self._applied, "M1: timestamps are applied in the order they were given"
+            assert timestamp >= self._applied, "M1: timestamps must be applied in order"
             self._applied = timestamp
 
     def advance_published(self, timestamp: int) -> None:
-        """Publish everything up to `timestamp`, or up to what is applied if that is less."""
+        """Publish everything up to `timestamp`, but not more than is applied."""
         with self._lock:
             self._published = max(self._published, min(timestamp, self._applied))

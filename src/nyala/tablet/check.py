@@ -50,7 +50,7 @@ from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.opening import open_root, unnamed_in_data
 from nyala.tablet.state.root import AnyRowSet, Root, TableState, TabletState
 from nyala.tablet.store import Store
-from nyala.wal.format import refuse_another_store, segment_number
+from nyala.wal.format import check_store_id, segment_number
 from nyala.wal.position import PositionRecord
 from nyala.wal.reader import LogReader, recover
 
@@ -353,7 +353,7 @@ class _Check:
         position = self._position()
         if position is not None:
             try:
-                refuse_another_store(state.store_id, position.store_id, layout.position_path(self.path))
+                check_store_id(state.store_id, position.store_id, layout.position_path(self.path))
                 latest = max(state.timestamp_max, recovered.timestamp_max)
                 position.check_reached(latest, recovered.reached, layout.position_path(self.path))
             except CorruptionError as error:

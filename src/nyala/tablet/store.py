@@ -73,7 +73,7 @@ from nyala.tablet.state.reservations import Reservations
 from nyala.tablet.state.result import Ticket
 from nyala.tablet.state.root import Root, TableState, TabletState
 from nyala.tablet.state.unfinished import abandoned
-from nyala.wal.format import refuse_another_store
+from nyala.wal.format import check_store_id
 from nyala.wal.position import PositionRecord, read_position
 from nyala.wal.reader import Recovery, recover
 from nyala.wal.writer import Durability, LogWriter
@@ -223,7 +223,7 @@ class Store:
         position = read_position(env.files, layout.position_path(path))
         state = catalog.load(at_least=0 if position is None else position.catalogue_version)
         if position is not None:
-            refuse_another_store(state.store_id, position.store_id, layout.position_path(path))
+            check_store_id(state.store_id, position.store_id, layout.position_path(path))
         cache = BlockCache(options.memory_limit_bytes // 4)
         root = open_root(env, path, state, cache, options.limits)
         recovered = recover(env, layout.wal_path(path), state.wal_start, state.store_id, cut=False)

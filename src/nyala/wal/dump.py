@@ -1,7 +1,9 @@
-"""What `nyala wal dump` prints: every segment, record and group of a log, and with `show_bytes` every header's bytes.
+"""The output of `nyala wal dump`: every segment, record and group of a log, and optionally the
+bytes of every header.
 
-Never raises for bad bytes: it says what is wrong, and whether by R6 that is damage or a torn tail, and goes on with
-the next segment. The worked example of docs/format/log.md is made by it.
+It never raises an error for invalid bytes. It prints what is wrong and whether R6 makes it damage
+or a torn tail, and continues with the next segment. The worked example of docs/format/log.md is its
+output.
 """
 
 from __future__ import annotations
@@ -23,17 +25,17 @@ from nyala.wal.format import (
     SegmentHeader,
     segment_name,
 )
-from nyala.wal.reader import Frame, find_witness, segment_numbers, walk
+from nyala.wal.reader import Frame, find_witness, read_frames, segment_numbers
 from nyala.wal.record import decode_meta, decode_record
 
 __all__ = ["dump"]
 
-# So many bytes of an Arrow message are shown; what they mean is in Arrow's own documents.
+# The number of bytes of an Arrow message to print; Arrow documents their meaning.
 _ARROW_BYTES_SHOWN = 8
 
 
 def dump(files: Files, directory: str, show_bytes: bool = False) -> Iterator[str]:
-    """The lines about all segments in a folder, oldest first."""
+    """Yield the lines for all segments in a folder, oldest first."""
     numbers = segment_numbers(files, directory)
     if not numbers:
         yield f"no log segments in {directory}"
@@ -56,7 +58,7 @@ def _dump_segment(files: Files, path: str, number: int, is_last: bool, show_byte
         if show_bytes:
             yield from _bytes_of(SEGMENT_HEADER, data, 0)
         lower = SEGMENT_HEADER_SIZE_BYTES
-        for frame in walk(data[lower:], lower, header, path, ordinal=0):
+        for frame in read_frames(data[lower:], lower, header, path, ordinal=0):
             yield from _dump_frame(frame, data, path, show_bytes)
             closed = frame.header.is_footer
     except CorruptionError as error:
@@ -74,15 +76,15 @@ def _dump_segment(files: Files, path: str, number: int, is_last: bool, show_byte
 
 def _dump_frame(frame: Frame, data: bytes, path: str, show_bytes: bool) -> Iterator[str]:
     header = frame.header
-    what = (
+    title = (
         f"footer, {header.ordinal} records" if header.is_footer else f"record {header.ordinal}"
     ) + f", timestamp {header.timestamp}, synced_through {header.synced_through}"
     if header.is_footer:
-        yield f"  {frame.offset:>8}  {what}"
+        yield f"  {frame.offset:>8}  {title}"
     else:
         record = decode_record(frame.payload, header.timestamp, path, frame.offset)
         key = "" if record.idempotency_key is None else f", key {json.dumps(record.idempotency_key)}"
-        yield f"  {frame.offset:>8}  {what}, {header.payload_length} bytes{key}"
+        yield f"  {frame.offset:>8}  {title}, {header.payload_length} bytes{key}"
         for group in record.groups:
             bounds = zip(group.tablet_ids, group.offsets, group.offsets[1:], strict=False)
             tablets = ", ".join(f"{tablet}: {upper - lower}" for tablet, lower, upper in bounds)
@@ -98,8 +100,8 @@ def _dump_frame(frame: Frame, data: bytes, path: str, show_bytes: bool) -> Itera
 
 
 def _bytes_of(layout: Layout, data: bytes, offset: int) -> Iterator[str]:
-    for name, place, size in layout.places():
-        encoded = data[offset + place : offset + place + size]
+    for name, start, size in layout.offsets():
+        encoded = data[offset + start : offset + start + size]
         if name == "magic":
             meaning = encoded.decode("ascii")
         elif name == "store_id":
@@ -108,7 +110,7 @@ def _bytes_of(layout: Layout, data: bytes, offset: int) -> Iterator[str]:
             meaning = f"{int.from_bytes(encoded, 'little'):#x}"
         else:
             meaning = str(int.from_bytes(encoded, "little", signed=dict(layout.fields)[name] == "q"))
-        yield _line(offset + place, encoded, f"{name} = {meaning}")
+        yield _line(offset + start, encoded, f"{name} = {meaning}")
 
 
 def _payload_bytes(payload: pa.Buffer, offset: int) -> Iterator[str]:

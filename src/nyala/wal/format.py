@@ -7,18 +7,21 @@
     └────────────────┴────────┴─────────┴────────┴─────────┴─ ─ ─┴────────┘
     ^ start_offset   ^ log_offset                                ^ only in a closed segment
 
-All integers are little-endian. A *log offset* counts bytes from the log's beginning over all its segments, headers
-and footers included: segment n + 1 starts where segment n ended. A *file offset* counts from the segment's first
-byte; log offset = start_offset + file offset.
+All integers are little-endian. A *log offset* counts bytes from the log's beginning over all its
+segments, including headers and footers: segment n + 1 starts where segment n ended. A *file offset*
+counts from the segment's first byte; log offset = start_offset + file offset.
 
-Invariants (checked when written and when read)
-    L1  Record headers, payloads and the footer start at multiples of 8 bytes, and nothing lies between them.
-    L2  Timestamps ascend strictly over the whole log; `ordinal` counts the records of a segment from 0.
-    L3  `synced_through` was known to be synced when the header was written, so it is at most its own log offset;
-        of a footer it equals it: a footer is written only when all before it was synced.
-    L4  Every header carries its own log offset and its segment's salt, so that bytes of another file, of an
-        earlier life of these disk blocks, or of a user's own value are never taken for a record.
-    L5  Every segment and the position record carry the id of their store, which the catalogue has too.
+Invariants (checked on write and on read)
+    L1  Record headers, payloads and the footer start at multiples of 8 bytes, with no bytes between
+        them.
+    L2  Timestamps ascend strictly over the whole log; `ordinal` counts the records of a segment
+        from 0.
+    L3  `synced_through` was synced when the header was written, so it is at most the header's own
+        log offset. In a footer it is equal to it: a footer is written only after everything before
+        it was synced.
+    L4  Every header has its own log offset and its segment's salt. So bytes of another file, of an
+        earlier use of these disk blocks, or of a user's value are never taken for a record.
+    L5  Every segment and the position record have the id of their store, as the catalogue does.
 
 Page: docs/format/log.md (a test compares its tables with the layouts here).
 """
@@ -53,19 +56,19 @@ __all__ = [
     "SEGMENT_HEADER_SIZE_BYTES",
     "SEGMENT_MAGIC",
     "SEGMENT_SIZE_BYTES",
-    "AnotherStoreError",
     "FrameHeader",
     "Layout",
     "LogOffset",
     "SegmentHeader",
+    "WrongStoreError",
+    "check_store_id",
     "crc32c",
-    "refuse_another_store",
     "segment_name",
     "segment_number",
 ]
 
 LogOffset = NewType("LogOffset", int)
-"""A place in the log as a whole; see the picture above."""
+"""A byte position in the whole log; see the picture above."""
 
 FORMAT_VERSION: Final = 2
 SEGMENT_MAGIC: Final = b"NYALAWAL"
@@ -75,10 +78,10 @@ FOOTER_MAGIC: Final = b"NyFt"
 FRAME_MAGIC_SIZE_BYTES: Final = 4
 
 ALIGNMENT_BYTES: Final = 8
-# Batches above 64 MB do not go through the log (W6); this only bounds what a reader believes of a length.
+# The limit for a length that a reader accepts. Batches above 64 MB do not go through the log (W6).
 PAYLOAD_MAX_BYTES: Final = 1 << 30
-# The log is kept at about 64 MB: eight segments, so that dropping one frees an eighth, and a segment header's
-# and a footer's two syncs are spread over 8 MiB of records.
+# The log is kept at about 64 MB, in eight segments: dropping one frees an eighth, and the two syncs
+# for a segment header and a footer are spread over 8 MiB of records.
 SEGMENT_SIZE_BYTES: Final = 8 << 20
 
 POSITION_FILE: Final = "position"
@@ -90,14 +93,14 @@ NO_STORE: Final = "0" * 32
 """The store id of a log without a catalogue."""
 
 
-class AnotherStoreError(CorruptionError):
-    """A file of the log is whole, and another store's (L5): never a torn tail."""
+class WrongStoreError(CorruptionError):
+    """An intact file of the log belongs to another store (L5). It is never a torn tail."""
 
 
-def refuse_another_store(expected: str, found: str, path: str) -> None:
-    """Raises: AnotherStoreError when the two ids differ."""
+def check_store_id(expected: str, found: str, path: str) -> None:
+    """Raise WrongStoreError if the two ids differ."""
     if found != expected:
-        raise AnotherStoreError(
+        raise WrongStoreError(
             f"this file belongs to another store: expected store id {expected}, found {found}; put the right file "
             "back, or restore a backup of this store",
             path,
@@ -110,7 +113,7 @@ def segment_name(number: int) -> str:
 
 
 def segment_number(name: str) -> int | None:
-    """The number in a segment's file name; None for any other name."""
+    """Return the number in a segment's file name; None for any other name."""
     match = _SEGMENT_NAME.fullmatch(name)
     if match is None or segment_name(int(match[1])) != name:
         return None
@@ -118,15 +121,16 @@ def segment_number(name: str) -> int | None:
 
 
 def crc32c(data: Any, crc: int = 0) -> int:
-    """CRC-32C of bytes, a NumPy array or an Arrow buffer, going on from `crc`."""
+    """Return the CRC-32C of bytes, a NumPy array or an Arrow buffer, continued from `crc`."""
     return int(google_crc32c.extend(crc, data))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A fixed sequence of little-endian fields, (name, struct code): what is packed, read, dumped and documented.
+    """A fixed sequence of little-endian fields, (name, struct code), for reading, writing, dumps
+    and documentation.
 
-    One of the fields is `crc32c`; it covers every byte after itself.
+    The field `crc32c` covers every byte after itself.
     """
 
     name: str
@@ -135,8 +139,7 @@ class Layout:
     def __post_init__(self) -> None:
         object.__setattr__(self, "struct", struct.Struct("<" + "".join(code for _, code in self.fields)))
         object.__setattr__(self, "_given", tuple((name, _computed(name)) for name, _ in self.fields))
-        places = self.places()
-        offset, size = next((offset, size) for name, offset, size in places if name == "crc32c")
+        offset, size = next((offset, size) for name, offset, size in self.offsets() if name == "crc32c")
         object.__setattr__(self, "_crc_lower", offset)
         object.__setattr__(self, "_crc_upper", offset + size)
 
@@ -149,31 +152,33 @@ class Layout:
     def size_bytes(self) -> int:
         return self.struct.size
 
-    def places(self) -> list[tuple[str, int, int]]:
-        """(name, offset, size) of every field, in file order."""
-        places = []
+    def offsets(self) -> list[tuple[str, int, int]]:
+        """Return (name, offset, size) of every field, in file order."""
+        fields = []
         offset = 0
         for name, code in self.fields:
             size = struct.calcsize("<" + code)
-            places.append((name, offset, size))
+            fields.append((name, offset, size))
             offset += size
-        return places
+        return fields
 
     def encode(self, values: Mapping[str, Any]) -> bytes:
-        """The bytes of these values; `crc32c` is computed, fields called `reserved…` are zero."""
+        """Return the bytes of these values; `crc32c` is computed, and fields named `reserved…` are
+        zero.
+        """
         packed = self.struct.pack(*[0 if is_computed else values[name] for name, is_computed in self._given])
         crc = crc32c(packed[self._crc_upper :])
         return packed[: self._crc_lower] + crc.to_bytes(4, "little") + packed[self._crc_upper :]
 
     def decode(self, data: bytes, index: int, path: str | None, offset: int) -> dict[str, Any]:
-        """The values at data[index]; `path` and file offset `offset` are for the error's text.
+        """Return the values at data[index]; `path` and file offset `offset` are for error messages.
 
-        Raises: CorruptionError when there are too few bytes, or others than were written.
+        Raises: CorruptionError if there are too few bytes, or the bytes are not what was written.
         """
         encoded = data[index : index + self.size_bytes]
         if len(encoded) < self.size_bytes:
             raise CorruptionError(
-                f"the {self.name} is cut: expected {self.size_bytes} bytes, found {len(encoded)}",
+                f"the {self.name} is cut off: expected {self.size_bytes} bytes, found {len(encoded)}",
                 path,
                 offset,
             )
@@ -188,7 +193,7 @@ class Layout:
         for name, value in values.items():
             if name.startswith("reserved") and value:
                 raise CorruptionError(
-                    f"the {self.name} has bytes of unknown meaning: expected {name} 0, found {value}",
+                    f"the {self.name} has a reserved field that is not zero: expected {name} 0, found {value}",
                     path,
                     offset,
                 )
@@ -215,7 +220,8 @@ SEGMENT_HEADER: Final = Layout(
     ),
 )
 
-# A record's header and the footer share one layout, so that a scan of damaged bytes looks for one shape only.
+# A record's header and the footer share one layout, so a search in damaged bytes looks for one
+# layout only.
 FRAME: Final = Layout(
     "record header",
     (
@@ -248,7 +254,8 @@ POSITION: Final = Layout(
     ),
 )
 
-# In `compatible_flags` of the position record: everything that it publishes was durable when it was written.
+# A bit of `compatible_flags` of the position record: everything that it publishes was durable when
+# it was written.
 POSITION_SYNCED: Final = 1
 
 SEGMENT_HEADER_SIZE_BYTES: Final = 64
@@ -260,7 +267,10 @@ assert POSITION.size_bytes == 64
 
 @dataclass(frozen=True)
 class SegmentHeader:
-    """The first 64 bytes of a segment. That it exists proves that all before `start_offset` was synced."""
+    """The first 64 bytes of a segment.
+
+    Its existence proves that everything before `start_offset` was synced.
+    """
 
     segment: int
     start_offset: LogOffset
@@ -283,7 +293,7 @@ class SegmentHeader:
 
     @classmethod
     def decode(cls, data: bytes, path: str, expected_segment: int) -> SegmentHeader:
-        """Raises CorruptionError, or StorageError for a segment that a later version wrote."""
+        """Raises CorruptionError, or StorageError for a segment that a newer version wrote."""
         if data[: len(SEGMENT_MAGIC)] != SEGMENT_MAGIC:
             raise CorruptionError(
                 f"not a log segment: expected it to start with {SEGMENT_MAGIC!r}, "
@@ -295,13 +305,13 @@ class SegmentHeader:
         if values["format_version"] != FORMAT_VERSION or values["incompatible_flags"]:
             raise StorageError(
                 f"{path} is a log segment of format version {values['format_version']}, flags "
-                f"{values['incompatible_flags']:#x}; this Nyala reads version {FORMAT_VERSION}: use a later one",
+                f"{values['incompatible_flags']:#x}, but this Nyala reads version {FORMAT_VERSION}: use a newer one",
                 path=path,
             )
         if values["segment"] != expected_segment:
             raise CorruptionError(
-                f"the segment is not the one its name says: expected {expected_segment}, "
-                f"found {values['segment']}",
+                f"the segment's header does not match its file name: expected segment {expected_segment}, found "
+                f"{values['segment']}",
                 path,
                 0,
             )
@@ -312,9 +322,11 @@ class SegmentHeader:
 
 @dataclass(frozen=True)
 class FrameHeader:
-    """The 64 bytes before a record's payload; or, with `is_footer`, the last 64 bytes of a closed segment.
+    """The 64 bytes before a record's payload; or, with `is_footer`, the last 64 bytes of a closed
+    segment.
 
-    A footer's `timestamp` is the greatest of its segment (0 without records), its `ordinal` the number of records.
+    A footer's `timestamp` is the greatest one of its segment (0 without records); its `ordinal` is
+    the record count.
     """
 
     is_footer: bool
@@ -346,19 +358,22 @@ class FrameHeader:
 
     @classmethod
     def decode(cls, data: bytes, index: int, path: str, offset: int) -> FrameHeader:
-        """The header at data[index], file offset `offset`: true to itself; if it belongs there, the reader says."""
+        """Decode the header at data[index], file offset `offset`.
+
+        The reader checks whether it belongs there.
+        """
         magic = data[index : index + FRAME_MAGIC_SIZE_BYTES]
         if magic not in (RECORD_MAGIC, FOOTER_MAGIC):
             raise CorruptionError(
-                f"no record here: expected {RECORD_MAGIC!r} or {FOOTER_MAGIC!r}, found {magic!r}",
+                f"expected a record ({RECORD_MAGIC!r}) or a footer ({FOOTER_MAGIC!r}), found {magic!r}",
                 path,
                 offset,
             )
         values = FRAME.decode(data, index, path, offset)
         if values["incompatible_flags"]:
             raise StorageError(
-                f"{path} at offset {offset}: a record with flags {values['incompatible_flags']:#x}, which this "
-                "Nyala does not know: use a later one",
+                f"{path} at offset {offset}: a record has flags {values['incompatible_flags']:#x}, which this Nyala "
+                "does not know: use a newer one",
                 path=path,
             )
         is_footer = magic == FOOTER_MAGIC
@@ -366,7 +381,7 @@ class FrameHeader:
         length = values["payload_length"]
         if synced_through > log_offset or (is_footer and synced_through != log_offset):
             raise CorruptionError(
-                f"a record says that the log was synced through {synced_through}, itself being at {log_offset}",
+                f"a record at log offset {log_offset} says that the log was synced through {synced_through}",
                 path,
                 offset,
             )

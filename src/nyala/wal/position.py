@@ -1,9 +1,12 @@
-"""How far the log may be read: one small record that the writer overwrites after each sync (P1).
+"""The position record: how far the log is published to reader processes (P1). The writer overwrites
+it after each sync.
 
-A reader process learns from it, without asking the writer, which moment is published and up to which byte the log
-holds it. The record is written in place, and synced only after transactions of the catalogue (F4): after a power cut it
-may be an old one, and the writer's recovery says again what is there; what it calls synced must be there even then, the
-catalogue's version too. Its checksum tells a reader that it met the writer half-way; then it reads again.
+A reader process learns from it, without contacting the writer, which timestamp is published and up
+to which byte the log holds it. The record is overwritten in place. It is synced only after
+catalogue transactions (F4), so after a power cut it may be old, and the writer's recovery
+determines what the log holds. But what the record calls synced must be there even then, also the
+catalogue version. A reader that reads the record during a write sees a wrong checksum and reads
+again.
 
 Page: docs/format/position.md.
 """
@@ -21,16 +24,17 @@ from nyala.wal.format import FORMAT_VERSION, NO_STORE, POSITION, POSITION_MAGIC,
 
 __all__ = ["LogPosition", "PositionRecord", "read_position", "write_position"]
 
-# A write of 64 bytes takes about 10 µs and a read about 5: to meet the writer half-way again and again so
-# many times is not chance but damage.
+# A write of 64 bytes takes about 10 us and a read about 5. This many reads in a row that meet a
+# write are not chance but damage.
 _READ_ATTEMPTS: Final = 100
 
 
 @dataclass(frozen=True, order=True)
 class LogPosition:
-    """A border between two records: file offset `offset` in segment `segment`. Ordered as the log is.
+    """A border between two records: file offset `offset` in segment `segment`. Sorts in the order
+    of the log.
 
-    Offset 0 is before the segment header: the segment need not exist yet.
+    Offset 0 is before the segment header; the segment need not exist yet.
     """
 
     segment: int
@@ -39,10 +43,11 @@ class LogPosition:
 
 @dataclass(frozen=True)
 class PositionRecord:
-    """What is published: every record with a timestamp ≤ `timestamp` ends at or before (segment, offset).
+    """The published position: every record with a timestamp ≤ `timestamp` ends at or before
+    (segment, offset).
 
-    synced: all of that was durable when the record was written. Then a log and a catalogue that do not reach
-            `timestamp` have lost something: damage, which a torn tail cannot explain (R6).
+    synced: all of that was durable when the record was written. If log and catalogue do not reach `timestamp`, data
+            was lost, and a torn tail cannot be the reason (R6).
     """
 
     segment: int
@@ -74,15 +79,16 @@ class PositionRecord:
     def decode(cls, data: bytes, path: str | None = None) -> PositionRecord:
         if data[: len(POSITION_MAGIC)] != POSITION_MAGIC:
             raise CorruptionError(
-                f"not a position record: expected {POSITION_MAGIC!r}, found {data[: len(POSITION_MAGIC)]!r}",
+                f"expected a position record that starts with {POSITION_MAGIC!r}, found "
+                f"{data[: len(POSITION_MAGIC)]!r}",
                 path,
                 0,
             )
         values = POSITION.decode(data, 0, path, 0)
         if values["format_version"] != FORMAT_VERSION:
             raise StorageError(
-                f"{path} is a position record of format version {values['format_version']}; this Nyala reads "
-                f"version {FORMAT_VERSION}: use a later one",
+                f"{path} is a position record of format version {values['format_version']}, but this Nyala reads "
+                f"version {FORMAT_VERSION}: use a newer one",
                 path=path,
             )
         return cls(
@@ -95,27 +101,26 @@ class PositionRecord:
         )
 
     def check_reached(self, timestamp: int, reached: LogPosition, path: str) -> None:
-        """Compare with the newest timestamp that log and catalogue hold, and the border up to which the log is there.
+        """Check that the log and the catalogue hold everything that was published as durable.
 
-        Both are asked: a later transaction of the catalogue would hide by its timestamp that the log has lost its end.
-        `path` is this record's own, in the folder of the log.
-        Raises: CorruptionError when what was published as durable is not there any more. It names the segment, and the
-                offset at which what is whole ends; the record, when the log is whole and the catalogue is not.
+        timestamp: the newest one that log and catalogue hold. reached: the border up to which the log is intact.
+        Both are needed: after a later catalogue transaction, the timestamp alone would not show that the log lost its
+        end. `path` is the path of this record, in the folder of the log.
+        Raises: CorruptionError with the segment, and the offset at which the intact part ends; with this record's path
+                if the log is intact and the catalogue is not.
         """
         if not self.synced:
             return
-        place: tuple[str, int | None] = (path, None)
+        location: tuple[str, int | None] = (path, None)
         if reached < self.position:
-            place = (os.path.join(os.path.dirname(path), segment_name(reached.segment)), reached.offset)
+            location = (os.path.join(os.path.dirname(path), segment_name(reached.segment)), reached.offset)
         if timestamp < self.timestamp:
-            lost = f"batches up to timestamp {self.timestamp} were published, and log and catalogue reach {timestamp}"
+            lost = f"batches up to timestamp {self.timestamp} were published, but log and catalogue end at {timestamp}"
         elif reached.segment + 1 == self.segment and not self.offset:
-            lost = (
-                f"segment {reached.segment} was closed, and has no whole footer behind byte {reached.offset}"
-            )
+            lost = f"segment {reached.segment} was closed, but has no intact footer at byte {reached.offset}"
         elif reached < self.position:
             lost = (
-                f"it was published up to byte {self.offset} of segment {self.segment}, and reaches byte "
+                f"it was published up to byte {self.offset} of segment {self.segment}, but ends at byte "
                 f"{reached.offset} of segment {reached.segment}"
             )
         else:
@@ -123,19 +128,25 @@ class PositionRecord:
         raise CorruptionError(
             f"the log ends before what was synced: {lost}; the end of the last segment was cut off or damaged: restore "
             f"the store from a backup (or, to go on without these batches, remove {path})",
-            *place,
+            *location,
         )
 
 
 def write_position(files: Files, path: str, record: PositionRecord, *, durably: bool = False) -> None:
-    """Overwrite the record. By the writer's process only, one thread at a time. durably: one sync more."""
+    """Overwrite the record.
+
+    Only the writer process calls it, in one thread at a time. durably: with a sync.
+    """
     files.write_at(path, 0, record.encode())
     if durably:
         files.sync_file(path)
 
 
 def read_position(files: Files, path: str) -> PositionRecord | None:
-    """The record; None when there is none, or none that can be believed. Cost: the same bytes are decoded once."""
+    """Return the record; None if there is none or it is damaged.
+
+    The result for the same bytes is cached.
+    """
     for _ in range(_READ_ATTEMPTS):
         try:
             return _decoded(files.read_all(path), path)
@@ -148,5 +159,5 @@ def read_position(files: Files, path: str) -> PositionRecord | None:
 
 @functools.lru_cache(maxsize=16)
 def _decoded(data: bytes, path: str) -> PositionRecord:
-    # A reader process looks before each of its reads, and mostly nothing was written since.
+    # A reader process reads the record before each of its reads, and mostly it did not change.
     return PositionRecord.decode(data, path)

@@ -1,30 +1,32 @@
-"""Read the log: for a reader process up to a published position, for the writer at open to its end.
+"""Reads the log: a reader process up to a published position, the writer at open to its end.
 
-At open the writer must tell a *torn tail* (what was being written when the power went: cut it) from *damage* (what
-was synced and is no longer what it was: stop). The rule is R6:
+At open the writer must distinguish a *torn tail* (a write that a power cut interrupted: cut it off)
+from *damage* (synced bytes that have changed: stop). The rule is R6:
 
     segment 3 (last)  ┌────────┬────────┬────────┬──xxxx──┬────────┐
                       │ good   │ good   │ good   │  bad   │ good   │
                       └────────┴────────┴────────┴────────┴────────┘
                                                  ^ b        synced_through = s
 
-    s > b    the record at b was known to be synced when a later one was written: CorruptionError
-    s ≤ b    for every good record: b and what follows were one unsynced group, its blocks reached the disk in
-             whatever order: the tail is cut at b
+    s > b    the record at b was synced when a later one was written: CorruptionError
+    s ≤ b    for every good record: b and everything after it were one unsynced group, whose blocks may reach
+             the disk in any order: the tail is cut at b
 
-Good headers stand witness even when what lies between is unreadable: they are looked for at every multiple of 8 bytes
-behind b. A header is good when its checksum, its own log offset and its segment's salt fit (L4). Three more witnesses:
-a footer says that all before it was synced; that a later segment exists says that this one was closed (G3); and a later
-record's header counts although its payload is bad, for it has a checksum of its own.
+Good headers are witnesses even if bytes before them are unreadable: they are searched at every
+multiple of 8 bytes after b. A header is good if its checksum is right, and its log offset and its
+segment's salt match (L4). There are three more witnesses. A footer proves that everything before it
+was synced. A later segment proves that this one was closed (G3). A later record's header, which has
+its own checksum, counts even if its payload is bad.
 
 Invariants
-    V1  Only `Recovery.cut` changes a file, and only the last segment, above every witness's `synced_through`. Who
-        has more witnesses (the position record) asks them between `recover(cut=False)` and it.
-    V2  After it every segment is closed, and everything that was read is durable: a killed process may leave
-        records that the system has and the disk has not.
-    V3  A reader process never cuts, and bytes below its `upto` are never a torn tail.
+    V1  Only `Recovery.cut` changes a file, and only the last segment, above every witness's
+        `synced_through`. A caller with more witnesses (the position record) checks them between
+        `recover(cut=False)` and `Recovery.cut`.
+    V2  After `cut`, every segment is closed, and everything that was read is durable: a killed
+        process may leave records that the system has in memory but the disk does not.
+    V3  A reader process never cuts, and bytes before its published position are never a torn tail.
 
-Source: design rules R6, P1, W1. Left out: repairing damage.
+Source: rules R6, P1, W1.
 """
 
 from __future__ import annotations
@@ -44,12 +46,12 @@ from nyala.wal.format import (
     NO_STORE,
     RECORD_MAGIC,
     SEGMENT_HEADER_SIZE_BYTES,
-    AnotherStoreError,
     FrameHeader,
     LogOffset,
     SegmentHeader,
+    WrongStoreError,
+    check_store_id,
     crc32c,
-    refuse_another_store,
     segment_name,
     segment_number,
 )
@@ -63,16 +65,19 @@ __all__ = [
     "SegmentInfo",
     "TornTail",
     "find_witness",
+    "read_frames",
     "read_segment_header",
     "recover",
     "segment_numbers",
-    "walk",
 ]
 
 
 @dataclass(frozen=True)
 class SegmentInfo:
-    """One segment file. `timestamp_max` is 0 while it holds no record; only the writer's present one is open."""
+    """One segment file.
+
+    `timestamp_max` is 0 without records. Only the writer's present segment is open.
+    """
 
     number: int
     path: str
@@ -83,7 +88,7 @@ class SegmentInfo:
 
 @dataclass(frozen=True)
 class Frame:
-    """One record (or the footer) where it lies: file offset of its header, and its payload."""
+    """One record or footer: the file offset of its header, the header, and the payload."""
 
     offset: int
     header: FrameHeader
@@ -91,13 +96,15 @@ class Frame:
 
     @property
     def upper(self) -> int:
-        """File offset of what comes next."""
+        """The file offset after it."""
         return self.offset + FRAME_SIZE_BYTES + self.header.payload_length
 
 
 @dataclass(frozen=True)
 class TornTail:
-    """What the power cut left: `length` bytes from file offset `offset` on, and why the first of them are bad."""
+    """What a power cut left: `length` bytes from file offset `offset` on, and why the first of them
+    are bad.
+    """
 
     path: str
     offset: int
@@ -107,10 +114,10 @@ class TornTail:
 
 @dataclass(frozen=True)
 class Recovery:
-    """What the log holds, and what a `LogWriter` needs to go on.
+    """The content of the log, and everything that a `LogWriter` needs to continue it.
 
-    reached:  everything before this border is there; after a segment with a footer, the beginning of the next one.
-    torn:     was cut, or is to be.
+    reached:  everything before this border is intact; after a footer, it is the beginning of the next segment.
+    torn:     the torn tail that was cut or must be cut.
     unclosed: the last segment, until `cut` has closed it.
     """
 
@@ -129,12 +136,15 @@ class Recovery:
     store_id: str = NO_STORE
 
     def cut(self) -> Recovery:
-        """By the store's writer only: cut the torn tail, sync what is left, close the last segment (V1, V2)."""
+        """Cut the torn tail, sync the rest, and close the last segment (V1, V2).
+
+        Only the store's writer calls it.
+        """
         last = self.unclosed
         if last is None:
             return self
         files = self.env.files
-        if last.header is None:  # its creation did not come through
+        if last.header is None:  # the segment's creation was interrupted
             files.unlink(last.path)
             files.sync_dir(self.directory)
             return replace(self, unclosed=None)
@@ -153,20 +163,20 @@ class Recovery:
         return 0 if self.torn is None else self.torn.length
 
     def records(self) -> Iterator[LogRecord]:
-        """All records, oldest first; a segment is read when its first record is asked for."""
+        """Yield all records, oldest first; a segment is read when its first record is needed."""
         return LogReader(self.env, self.directory, self.from_segment, self.store_id).read_to(
             self.end.segment, self.end.offset
         )
 
 
 def segment_numbers(files: Files, directory: str, from_segment: int = 0) -> list[int]:
-    """The segments in the folder, oldest first."""
+    """Return the numbers of the segments in the folder, oldest first."""
     numbers = (segment_number(name) for name in files.list_dir(directory))
     return sorted(number for number in numbers if number is not None and number >= from_segment)
 
 
 def read_segment_header(files: Files, path: str, number: int) -> SegmentHeader:
-    """The header of one segment. Raises CorruptionError when there is none that can be believed."""
+    """Return the header of one segment. Raises CorruptionError if it is damaged."""
     file = files.open(path)
     try:
         return SegmentHeader.decode(file.read(0, SEGMENT_HEADER_SIZE_BYTES), path, number)
@@ -174,7 +184,7 @@ def read_segment_header(files: Files, path: str, number: int) -> SegmentHeader:
         file.close()
 
 
-def walk(
+def read_frames(
     data: bytes,
     data_offset: int,
     segment: SegmentHeader,
@@ -183,23 +193,24 @@ def walk(
     ordinal: int | None = None,
     timestamp: int = 0,
 ) -> Iterator[Frame]:
-    """The frames in `data`, the bytes of a segment from file offset `data_offset`, a border, on.
+    """Yield the frames in `data`, the bytes of a segment from file offset `data_offset` on, which
+    is a border.
 
-    `ordinal` is the first record's (None: unknown), `timestamp` that of the last record before it (0: unknown).
+    `ordinal` is that of the first record (None: unknown); `timestamp` that of the last record before it (0: unknown).
     Ends with the data or the footer.
     Raises: CorruptionError at the first frame that is not what was written there.
     Cost:   one CRC pass over the bytes; payloads are not copied and keep `data` alive.
     """
     buffer = pa.py_buffer(data)
     index = 0
-    last_timestamp: int | None = None  # of a record of this very segment
+    last_timestamp: int | None = None  # of a record in this segment
     while index < len(data):
         offset = data_offset + index
         header = FrameHeader.decode(data, index, path, offset)
         if (header.salt, header.log_offset) != (segment.salt, segment.start_offset + offset):
             raise CorruptionError(
-                f"a record that belongs elsewhere (L4): expected log offset {segment.start_offset + offset} and "
-                f"salt {segment.salt:016x}, found {header.log_offset} and {header.salt:016x}",
+                f"this record belongs to another position (L4): expected log offset {segment.start_offset + offset} "
+                f"and salt {segment.salt:016x}, found {header.log_offset} and {header.salt:016x}",
                 path,
                 offset,
             )
@@ -207,7 +218,7 @@ def walk(
         upper = lower + header.payload_length
         if upper > len(data):
             raise CorruptionError(
-                f"a record is cut: expected {header.payload_length} bytes of payload, found {len(data) - lower}",
+                f"a record is cut off: expected {header.payload_length} bytes of payload, found {len(data) - lower}",
                 path,
                 offset,
             )
@@ -215,30 +226,35 @@ def walk(
         found = crc32c(payload)
         if found != header.payload_crc32c:
             raise CorruptionError(
-                f"a record's payload fails its checksum: expected {header.payload_crc32c:08x}, found {found:08x}",
+                f"the payload of a record fails its checksum: expected {header.payload_crc32c:08x}, found {found:08x}",
                 path,
                 offset,
             )
         if ordinal is not None and header.ordinal != ordinal:
             raise CorruptionError(
-                f"a record is missing (L2): expected the segment's record {ordinal}, found {header.ordinal}",
+                f"a record is missing (L2): expected record {ordinal} of the segment, found {header.ordinal}",
                 path,
                 offset,
             )
         if header.is_footer:
             if last_timestamp is not None and header.timestamp != last_timestamp:
                 raise CorruptionError(
-                    f"the footer is another's: expected timestamp {last_timestamp}, found {header.timestamp}",
+                    f"the footer does not match its segment: expected timestamp {last_timestamp}, found "
+                    f"{header.timestamp}",
                     path,
                     offset,
                 )
         elif header.timestamp <= timestamp:
             raise CorruptionError(
-                f"timestamps do not ascend (L2): {header.timestamp} after {timestamp}", path, offset
+                f"timestamps must ascend (L2): found {header.timestamp} after {timestamp}", path, offset
             )
         yield Frame(offset, header, payload)
         if header.is_footer and upper != len(data):
-            raise CorruptionError(f"{len(data) - upper} bytes after the footer", path, data_offset + upper)
+            raise CorruptionError(
+                f"expected the end of the segment after the footer, found {len(data) - upper} more bytes",
+                path,
+                data_offset + upper,
+            )
         ordinal = header.ordinal + 1
         timestamp = last_timestamp = header.timestamp
         index = upper
@@ -265,11 +281,12 @@ class _Examined:
 
 
 class LogReader:
-    """The reading end of one database's log, for one pass that stops and goes on as the writer publishes more.
+    """Reads one database's log in one pass, which stops and continues as the writer publishes more.
 
-    Threads: one at a time; of two iterators of one reader only the later one may be used.
-    Raises (while iterating): CorruptionError, and MissingFileError when a segment is not there: the writer dropped it,
-    so the catalogue that named it is out of date.
+    Threads: one at a time. If one reader has two iterators, only the later one may be used. Raises
+    (during iteration): CorruptionError; MissingFileError if a segment does not exist because the
+    writer dropped
+    it: then the catalogue that named it is out of date.
     """
 
     def __init__(self, env: Env, directory: str, from_segment: int, store_id: str = NO_STORE) -> None:
@@ -277,26 +294,30 @@ class LogReader:
         self._store_id = store_id
         self._directory = directory
         self.position = LogPosition(from_segment, 0)
-        """The end of the last record that was given; where the next `read_to` goes on."""
+        """The end of the last record that was returned; the next `read_to` continues here."""
         self._timestamp = 0
 
     def read_to(self, segment: int, offset: int) -> Iterator[LogRecord]:
-        """The records from `position` to the published (segment, offset); all of it must be good (V3).
+        """Yield the records from `position` to the published (segment, offset), all of which must
+        be intact (V3).
 
-        Cost: one segment at a time in memory, and as long as a record of it is held.
+        Cost: one segment in memory at a time, and as long as a record of it is held.
         """
         upto = LogPosition(segment, offset)
         if upto <= self.position or (
             segment == self.position.segment and offset <= SEGMENT_HEADER_SIZE_BYTES
         ):
             return
-        # At offset 0 the segment need not be there yet.
+        # At offset 0 the segment need not exist yet.
         yield from self._read(
             segment if offset else segment - 1, offset if offset else None, torn_allowed=False
         )
 
     def read_to_end(self) -> Iterator[LogRecord]:
-        """The records from `position` to the last good one, by R6. For a log that nobody writes to."""
+        """Yield the records from `position` to the last intact one, by R6.
+
+        For a log without a running writer.
+        """
         numbers = segment_numbers(self._files, self._directory, self.position.segment)
         if numbers:
             yield from self._read(numbers[-1], None, torn_allowed=True)
@@ -317,7 +338,9 @@ class LogReader:
                 if expected is not None and header.start_offset != expected:
                     raise _gap(path, expected, header)
                 ordinal = 0 if begin == SEGMENT_HEADER_SIZE_BYTES else None
-                for frame in walk(data, begin, header, path, ordinal=ordinal, timestamp=self._timestamp):
+                for frame in read_frames(
+                    data, begin, header, path, ordinal=ordinal, timestamp=self._timestamp
+                ):
                     reached = frame.upper
                     closed = frame.header.is_footer
                     if closed:
@@ -327,7 +350,7 @@ class LogReader:
                     self._timestamp = record.timestamp
                     yield record
             except CorruptionError as error:
-                if isinstance(error, AnotherStoreError) or not (torn_allowed and is_last):
+                if isinstance(error, WrongStoreError) or not (torn_allowed and is_last):
                     raise
                 witness = find_witness(self._files.read_all(path), error.offset or 0, header, path)
                 if witness is not None:
@@ -335,7 +358,7 @@ class LogReader:
                 return
             if limit is not None and reached < limit:
                 raise CorruptionError(
-                    f"the log ends before what was published: expected {limit} bytes, found {reached}",
+                    f"the log ends before its published position: expected {limit} bytes, found {reached}",
                     path,
                     reached,
                 )
@@ -344,11 +367,11 @@ class LogReader:
             expected = LogOffset(header.start_offset + reached)
 
     def _load(self, path: str, number: int, begin: int, limit: int | None) -> tuple[SegmentHeader, bytes]:
-        """The header of a segment and its bytes [begin, limit)."""
+        """Return the header of a segment and its bytes [begin, limit)."""
         file = self._files.open(path)
         try:
             header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_SIZE_BYTES), path, number)
-            refuse_another_store(self._store_id, header.store_id, path)
+            check_store_id(self._store_id, header.store_id, path)
             upper = file.size_bytes() if limit is None else limit
             return header, file.read(begin, max(upper - begin, 0))
         finally:
@@ -358,11 +381,11 @@ class LogReader:
 def recover(
     env: Env, directory: str, from_segment: int, store_id: str = NO_STORE, *, cut: bool = True
 ) -> Recovery:
-    """Read the whole log, checking every byte, and say what it holds and what the last run left (R6).
+    """Read the whole log and check every byte; return its content and what the last run left (R6).
 
-    With `cut` followed by `Recovery.cut`. Without, nothing is changed, and no LogWriter can be made from it.
-    Raises: CorruptionError for damage; nothing was changed then.
-    Cost:   one pass over the log, a segment in memory at a time.
+    cut: call `Recovery.cut`. Otherwise no file is changed, and no LogWriter can be created from the result.
+    Raises: CorruptionError for damage; then nothing was changed.
+    Cost:   one pass over the log, one segment in memory at a time.
     """
     files = env.files
     numbers = segment_numbers(files, directory, from_segment)
@@ -375,33 +398,33 @@ def recover(
     end = reached = LogPosition(from_segment, 0)
     for number in range(from_segment, numbers[-1] + 1 if numbers else from_segment):
         is_last = number == numbers[-1]
-        seen = _examine(files, _path(directory, number), number, timestamp, store_id)
-        if seen.bad is not None:
-            if seen.witness is not None:
-                raise _damage(seen.bad, seen.witness) from seen.bad
+        part = _examine(files, _path(directory, number), number, timestamp, store_id)
+        if part.bad is not None:
+            if part.witness is not None:
+                raise _damage(part.bad, part.witness) from part.bad
             if not is_last:
                 raise CorruptionError(
-                    f"{seen.bad.reason}; the segment was closed and synced before the next one was made, so this "
+                    f"{part.bad.reason}; the segment was closed and synced before the next one was created, so this "
                     "is damage: restore the store from a backup",
-                    seen.path,
-                    seen.bad.offset,
-                ) from seen.bad
-            torn = TornTail(seen.path, seen.good_upper, seen.size_bytes - seen.good_upper, seen.bad.reason)
-        if not seen.closed:
-            unclosed = replace(seen, bad=None, witness=None)
-        if seen.header is None:  # the last segment's creation did not come through
+                    part.path,
+                    part.bad.offset,
+                ) from part.bad
+            torn = TornTail(part.path, part.good_upper, part.size_bytes - part.good_upper, part.bad.reason)
+        if not part.closed:
+            unclosed = replace(part, bad=None, witness=None)
+        if part.header is None:  # the creation of the last segment was interrupted
             break
-        if expected is not None and seen.header.start_offset != expected:
-            raise _gap(seen.path, expected, seen.header)
-        if not seen.closed and not is_last:
-            raise _not_closed(seen.path, seen.good_upper)
-        end = LogPosition(number, seen.good_upper - (FRAME_SIZE_BYTES if seen.closed else 0))
-        expected = seen.end_offset
-        reached = LogPosition(number + 1, 0) if seen.closed else LogPosition(number, seen.good_upper)
-        infos.append(SegmentInfo(number, seen.path, seen.timestamp_max, seen.good_upper, seen.closed))
-        timestamp = max(timestamp, seen.timestamp_max)
-        record_count += seen.record_count
-    found = Recovery(
+        if expected is not None and part.header.start_offset != expected:
+            raise _gap(part.path, expected, part.header)
+        if not part.closed and not is_last:
+            raise _not_closed(part.path, part.good_upper)
+        end = LogPosition(number, part.good_upper - (FRAME_SIZE_BYTES if part.closed else 0))
+        expected = part.end_offset
+        reached = LogPosition(number + 1, 0) if part.closed else LogPosition(number, part.good_upper)
+        infos.append(SegmentInfo(number, part.path, part.timestamp_max, part.good_upper, part.closed))
+        timestamp = max(timestamp, part.timestamp_max)
+        record_count += part.record_count
+    recovery = Recovery(
         env,
         directory,
         from_segment,
@@ -416,7 +439,7 @@ def recover(
         unclosed,
         store_id,
     )
-    return found.cut() if cut else found
+    return recovery.cut() if cut else recovery
 
 
 def _path(directory: str, number: int) -> str:
@@ -424,7 +447,9 @@ def _path(directory: str, number: int) -> str:
 
 
 def _end_before(files: Files, directory: str, number: int) -> LogOffset:
-    """Where the log offset goes on when no segment is left: after what a reader process may still be reading."""
+    """Return the log offset to continue at if no segment is left: after segments that readers may
+    still read.
+    """
     older = [n for n in segment_numbers(files, directory) if n < number]
     if not older:
         return LogOffset(0)
@@ -448,15 +473,15 @@ def _examine(files: Files, path: str, number: int, timestamp: int, store_id: str
     witness: tuple[int, int] | None = None
     try:
         header = SegmentHeader.decode(data[:SEGMENT_HEADER_SIZE_BYTES], path, number)
-        refuse_another_store(store_id, header.store_id, path)
+        check_store_id(store_id, header.store_id, path)
         upper = SEGMENT_HEADER_SIZE_BYTES
-        for frame in walk(data[upper:], upper, header, path, ordinal=0, timestamp=timestamp):
+        for frame in read_frames(data[upper:], upper, header, path, ordinal=0, timestamp=timestamp):
             upper = frame.upper
             closed = frame.header.is_footer
             if not closed:
                 count += 1
                 timestamp_max = frame.header.timestamp
-    except AnotherStoreError:
+    except WrongStoreError:
         raise
     except CorruptionError as error:
         bad = error
@@ -464,33 +489,35 @@ def _examine(files: Files, path: str, number: int, timestamp: int, store_id: str
     return _Examined(path, len(data), header, upper, count, timestamp_max, closed, bad, witness)
 
 
-def _close(files: Files, directory: str, seen: _Examined) -> None:
-    """Cut what is torn, make what is left durable, and write the footer that the last run could not (V2)."""
-    assert seen.header is not None
+def _close(files: Files, directory: str, last: _Examined) -> None:
+    """Cut the torn bytes, make the rest durable, and write the footer that the last run could not
+    write (V2).
+    """
+    assert last.header is not None
     footer = FrameHeader(
         is_footer=True,
-        salt=seen.header.salt,
-        log_offset=seen.end_offset,
-        synced_through=seen.end_offset,
-        timestamp=seen.timestamp_max,
+        salt=last.header.salt,
+        log_offset=last.end_offset,
+        synced_through=last.end_offset,
+        timestamp=last.timestamp_max,
         payload_length=0,
         payload_crc32c=0,
-        ordinal=seen.record_count,
+        ordinal=last.record_count,
     ).encode()
-    files.truncate(seen.path, seen.good_upper)  # syncs, also when nothing is cut
-    files.sync_dir(directory)  # the name may be as young as the bytes (G2)
-    files.write_at(seen.path, seen.good_upper, footer)
-    files.truncate(seen.path, seen.good_upper + FRAME_SIZE_BYTES)
+    files.truncate(last.path, last.good_upper)  # also syncs if nothing is cut
+    files.sync_dir(directory)  # the file's name may not be durable yet (G2)
+    files.write_at(last.path, last.good_upper, footer)
+    files.truncate(last.path, last.good_upper + FRAME_SIZE_BYTES)
 
 
 def find_witness(
     data: bytes, bad_offset: int, segment: SegmentHeader | None, path: str
 ) -> tuple[int, int] | None:
-    """A good header in a segment's bytes which says that the byte at `bad_offset` was synced (R6).
+    """Find an intact header that proves that the byte at `bad_offset` of a segment was synced (R6).
 
-    Returns: its file offset, and the file offset that it calls synced; None when there is no such header.
-    Without a segment header (the bad thing is that header itself) a good header's own log offset tells where the
-    segment starts.
+    Returns: its file offset, and the file offset through which it calls the log synced; None if
+    there is none. If the segment's own header is bad, the start of the segment follows from the
+    header's log offset.
     """
     for magic, lower in ((FOOTER_MAGIC, 0), (RECORD_MAGIC, bad_offset)):
         offset = data.find(magic, lower)
@@ -505,7 +532,7 @@ def find_witness(
                     fits = header.log_offset == start + offset and (
                         segment is None or header.salt == segment.salt
                     )
-                    # A footer closes its segment: nothing in it, nor after it, can be a torn tail.
+                    # A footer closes its segment, so nothing in it or after it can be a torn tail.
                     if fits and (header.is_footer or header.synced_through > start + bad_offset):
                         return offset, header.synced_through - start
             offset = data.find(magic, offset + 1)
@@ -514,8 +541,8 @@ def find_witness(
 
 def _damage(error: CorruptionError, witness: tuple[int, int]) -> CorruptionError:
     return CorruptionError(
-        f"{error.reason}; it was synced, the record at offset {witness[0]} says (through {witness[1]}), so this is "
-        "damage and not a torn tail: restore the store from a backup",
+        f"{error.reason}; the record at offset {witness[0]} proves that the log was synced through offset "
+        f"{witness[1]}, so this is damage and not a torn tail: restore the store from a backup",
         error.path,
         error.offset,
     )
@@ -523,7 +550,7 @@ def _damage(error: CorruptionError, witness: tuple[int, int]) -> CorruptionError
 
 def _gap(path: str, expected: int, header: SegmentHeader) -> CorruptionError:
     return CorruptionError(
-        f"bytes are missing from the log before this segment: expected it to start at log offset {expected}, "
+        f"bytes of the log before this segment are missing: expected it to start at log offset {expected}, "
         f"found {header.start_offset}",
         path,
         0,

@@ -1,21 +1,24 @@
-"""What one batch looks like in the log: the rows as they were settled, never as they were asked for (W5).
+"""Encodes one batch for the log: the rows as they were resolved, not as the user sent them (W5).
 
     payload = meta_length (4 bytes) | meta (JSON, UTF-8) | zeros to a multiple of 8 |
               schema message | batch message   of the first group | … of the second group | …
 
-`meta` is {"key": idempotency key or null, "told": counts, "groups": [{"table", "version", "kind", "tablets", "offsets",
-"schema", "batch"}, …]}; "told" may be missing, "schema" and "batch" are the lengths in bytes of the group's two Arrow
-IPC messages (encapsulated message format, each a multiple of 8 bytes). The schema stands in every record, so that a
-record needs nothing else to be read: no other record, no catalogue, no file. The timestamp is in the record's header.
+`meta` is {"key": idempotency key or null, "told": counts, "groups": [{"table", "version", "kind",
+"tablets", "offsets", "schema", "batch"}, …]}. "told" is optional. "schema" and "batch" are the
+lengths in bytes of the group's two Arrow IPC messages (encapsulated message format, each a multiple
+of 8 bytes). Every record contains its schema, so reading it needs no other record, no catalogue and
+no file. The record's header has the timestamp.
 
 Invariants
-    S1  Rows of a group lie in tablet order: those of tablet_ids[i] are [offsets[i], offsets[i + 1]).
-    S2  Columns are named by their decimal column ids, the key's first and in its order; an upsert stands as the
-        insert or the update that it was; a row that failed, was ignored or changed nothing is not there (W5).
-    S3  A record never names a row's position in a rowset: replay goes by key and timestamp (R1).
+    S1  Rows of a group are sorted by tablet: those of tablet_ids[i] are [offsets[i], offsets[i +
+        1]).
+    S2  Columns are named by their decimal column ids, key columns first and in key order. An upsert
+        is stored as the insert or update that it was. Rows that failed, were ignored or changed
+        nothing are not stored (W5).
+    S3  A record never contains a row's position in a rowset: replay uses key and timestamp (R1).
 
-Decoding copies nothing: the arrays look into the bytes that were read and keep them alive.
-Left out: compression (the log is short-lived and one sync costs more than its bytes).
+Decoding copies nothing: the arrays refer to the bytes that were read and keep them alive. Records
+are not compressed, because the log is short-lived and one sync costs more than the bytes.
 """
 
 from __future__ import annotations
@@ -32,11 +35,19 @@ import pyarrow as pa
 from nyala.errors import CorruptionError
 from nyala.wal.format import ALIGNMENT_BYTES
 
-__all__ = ["ROW_KINDS", "LogRecord", "Place", "SettledGroup", "decode_meta", "decode_record", "encode_record"]
+__all__ = [
+    "ROW_KINDS",
+    "LogRecord",
+    "RecordLocation",
+    "SettledGroup",
+    "decode_meta",
+    "decode_record",
+    "encode_record",
+]
 
 ROW_KINDS: Final = frozenset({"insert", "update", "delete"})
-Place: TypeAlias = tuple[str | None, int | None]
-"""Of a record: a file, and the offset in it; None for one that was read from none."""
+RecordLocation: TypeAlias = tuple[str | None, int | None]
+"""The file of a record and its offset; None for a record that was not read from a file."""
 _META_LENGTH: Final = struct.Struct("<I")
 _META: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _COLUMN_ID: Final = re.compile("0|[1-9][0-9]{0,18}")
@@ -44,7 +55,9 @@ _COLUMN_ID: Final = re.compile("0|[1-9][0-9]{0,18}")
 
 @dataclass(frozen=True)
 class SettledGroup:
-    """The rows of one table and one kind that a batch changed, over all tablets. See S1 and S2."""
+    """The rows of one table and kind (insert, update or delete) that a batch changed, over all
+    tablets (S1, S2).
+    """
 
     table_id: int
     schema_version: int
@@ -53,30 +66,33 @@ class SettledGroup:
     offsets: tuple[int, ...]
     batch: pa.RecordBatch
     schema_message: pa.Buffer | None = field(default=None, compare=False, repr=False)
-    """`batch.schema.serialize()`, if whoever made the group has it: it is the same for all of a table's batches."""
+    """`batch.schema.serialize()`, if the creator has it: it is the same for all batches of a table.
+    """
     batch_message: pa.Buffer | None = field(default=None, compare=False, repr=False)
-    """`batch.serialize()`, if whoever made the group has it."""
+    """`batch.serialize()`, if the creator has it."""
 
 
 @dataclass(frozen=True)
 class LogRecord:
-    """One atomic batch: everything that happened at one timestamp."""
+    """One atomic batch: everything that was committed at one timestamp."""
 
     timestamp: int
     idempotency_key: str | None
     groups: tuple[SettledGroup, ...]
-    place: Place = field(default=(None, None), compare=False)
+    location: RecordLocation = field(default=(None, None), compare=False)
     """Where it was read."""
-    told: Mapping[str, int] | None = None
-    """What became of the rows, counted, for whoever sends the key again."""
+    counts: Mapping[str, int] | None = None
+    """The counts of the result, for a client that sends the same idempotency key again; "told" in
+    `meta`.
+    """
 
     @property
     def row_count(self) -> int:
         return sum(group.batch.num_rows for group in self.groups)
 
 
-def _wrong(group: SettledGroup) -> str | None:
-    """What is wrong with a group: asserted before it is written, raised after it is read."""
+def _problem(group: SettledGroup) -> str | None:
+    """Return what is wrong with a group; asserted before a write, raised as an error after a read."""
     offsets = group.offsets
     if group.kind not in ROW_KINDS:
         return f"unknown kind {group.kind!r}"
@@ -85,33 +101,36 @@ def _wrong(group: SettledGroup) -> str | None:
     if offsets[0] != 0 or offsets[-1] != group.batch.num_rows:
         return f"S1: offsets from {offsets[0]} to {offsets[-1]} for {group.batch.num_rows} rows"
     if list(offsets) != sorted(offsets):
-        return "S1: offsets that descend"
+        return "S1: offsets do not ascend"
     return None
 
 
-def _strange(group: SettledGroup) -> str | None:
-    """What no group that was written can have, whatever its checksum says (S2)."""
+def _problem_of_read(group: SettledGroup) -> str | None:
+    """Return what is wrong with a group that was read, including what no writer can have written
+    (S2).
+    """
     numbers, names = (
         (group.table_id, group.schema_version, *group.tablet_ids, *group.offsets),
         group.batch.schema.names,
     )
     if any(type(number) is not int or not -1 << 63 <= number < 1 << 63 for number in numbers):
-        return f"ids, version and offsets of {numbers}"
+        return f"invalid ids, version or offsets {numbers}"
     if len(set(names)) < len(names) or any(_COLUMN_ID.fullmatch(name) is None for name in names):
-        return f"S2: columns called {names}, expected each column's id, once"
-    return _wrong(group)
+        return f"S2: invalid column names {names}, expected the id of each column, once"
+    return _problem(group)
 
 
 def encode_record(record: LogRecord) -> list[Any]:
-    """The payload, as buffers to be written one after the other: bytes, then two Arrow buffers a group.
+    """Return the payload as buffers to be written one after another: bytes, then two Arrow buffers
+    per group.
 
     The buffers own their memory: the record's arrays may change afterwards.
-    Cost: one copy of the rows; about 30 µs for 1,000 rows of 16 columns.
+    Cost: one copy of the rows; about 30 us for 1,000 rows of 16 columns.
     """
     bodies: list[pa.Buffer] = []
     groups: list[dict[str, object]] = []
     for group in record.groups:
-        assert _wrong(group) is None, _wrong(group)
+        assert _problem(group) is None, _problem(group)
         schema = group.schema_message
         if schema is None:
             schema = group.batch.schema.serialize()
@@ -131,8 +150,8 @@ def encode_record(record: LogRecord) -> list[Any]:
             }
         )
     fields: dict[str, object] = {"key": record.idempotency_key, "groups": groups}
-    if record.told is not None:
-        fields = {"key": record.idempotency_key, "told": dict(record.told), "groups": groups}
+    if record.counts is not None:
+        fields = {"key": record.idempotency_key, "told": dict(record.counts), "groups": groups}
     meta = _META.encode(fields).encode()
     padding = -(_META_LENGTH.size + len(meta)) % ALIGNMENT_BYTES
     assert all(body.size % ALIGNMENT_BYTES == 0 for body in bodies), "L1"
@@ -140,7 +159,9 @@ def encode_record(record: LogRecord) -> list[Any]:
 
 
 def decode_meta(payload: pa.Buffer, path: str | None = None, offset: int | None = None) -> tuple[Any, int]:
-    """The JSON part of a payload, and the length of all before the first Arrow message."""
+    """Return the JSON part of a payload, and the length of everything before the first Arrow
+    message.
+    """
     try:
         (length,) = _META_LENGTH.unpack(payload[: _META_LENGTH.size].to_pybytes())
         upper = _META_LENGTH.size + length
@@ -149,33 +170,35 @@ def decode_meta(payload: pa.Buffer, path: str | None = None, offset: int | None 
         meta = json.loads(payload[_META_LENGTH.size : upper].to_pybytes())
         return meta, upper + -upper % ALIGNMENT_BYTES
     except (ValueError, struct.error, RecursionError) as error:
-        raise CorruptionError(f"a record's payload makes no sense: {error}", path, offset) from error
+        raise CorruptionError(f"the payload of a record is invalid: {error}", path, offset) from error
 
 
 def decode_record(
     payload: pa.Buffer, timestamp: int, path: str | None = None, offset: int | None = None
 ) -> LogRecord:
-    """The record with this payload; `path` and `offset` are for the error's text.
+    """Return the record with this payload; `path` and `offset` are for error messages.
 
-    Raises: CorruptionError for bytes that `encode_record` cannot have made. (The payload's CRC was compared by the
-    reader; a flipped bit does not come this far.)
+    Raises: CorruptionError for bytes that `encode_record` cannot have made. The reader has compared
+    the payload's CRC, so a flipped bit does not come this far.
     """
     meta, lower = decode_meta(payload, path, offset)
     groups: list[SettledGroup] = []
     try:
         key = cast("str | None", meta["key"])
         if not (key is None or isinstance(key, str)):
-            raise ValueError(f"an idempotency key of {type(key).__name__}")
-        told = meta.get("told")
-        if told is not None and not all(type(count) is int for count in told.values()):
-            raise ValueError(f"counts of {told}")
+            raise ValueError(f"the idempotency key is of type {type(key).__name__}")
+        counts = meta.get("told")
+        if counts is not None and not all(type(count) is int for count in counts.values()):
+            raise ValueError(f"the counts are not integers: {counts}")
         for part in meta["groups"]:
             middle, upper = lower + part["schema"], lower + part["schema"] + part["batch"]
             if not lower <= middle <= upper <= payload.size:
-                raise ValueError(f"Arrow messages in [{lower}, {upper}) of a payload of {payload.size}")
+                raise ValueError(
+                    f"an Arrow message at [{lower}, {upper}) exceeds the payload of {payload.size} bytes"
+                )
             schema = pa.ipc.read_schema(payload[lower:middle])
             batch = pa.ipc.read_record_batch(payload[middle:upper], schema)
-            batch.validate(full=True)  # Arrow follows offsets that it has not looked at out of its memory
+            batch.validate(full=True)  # Arrow would follow unchecked offsets out of its memory
             group = SettledGroup(
                 part["table"],
                 part["version"],
@@ -184,13 +207,13 @@ def decode_record(
                 tuple(part["offsets"]),
                 batch,
             )
-            wrong = _strange(group)
-            if wrong is not None:
-                raise ValueError(wrong)
+            problem = _problem_of_read(group)
+            if problem is not None:
+                raise ValueError(problem)
             groups.append(group)
             lower = upper
         if lower != payload.size:
             raise ValueError(f"{payload.size - lower} bytes after the last Arrow message")
     except (ValueError, KeyError, TypeError, AttributeError, OSError, pa.ArrowException) as error:
-        raise CorruptionError(f"a record's payload makes no sense: {error}", path, offset) from error
-    return LogRecord(timestamp, key, tuple(groups), (path, offset), told)
+        raise CorruptionError(f"the payload of a record is invalid: {error}", path, offset) from error
+    return LogRecord(timestamp, key, tuple(groups), (path, offset), counts)

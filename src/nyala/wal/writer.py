@@ -1,28 +1,33 @@
-"""Append batches to the log and make them durable, many at a time, with no thread of its own.
+"""Appends batches to the log and makes them durable, several at a time, without a thread of its
+own.
 
     thread A   append ─ sync ┄ writes and syncs group 1 ┄┄┄ done
     thread B     append ─ sync ┄ waits ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ writes and syncs group 2 (B's and C's) ┄ done
     thread C        append ─ sync ┄ waits ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ waits ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ done
 
-`append` only puts a record into memory and says where in the log it will end. Whoever wants it durable calls `sync`:
-the first becomes the leader, takes everything that was appended (a *group*), writes it with one call and syncs; the
-others wait for him, and one of those whom his sync did not cover leads the next group.
+`append` puts a record into memory and returns where in the log it will end. A thread that needs it
+durable calls `sync`. The first such thread becomes the leader: it takes all appended records (a
+*group*), writes them with one call and syncs. The others wait for it. One of those that its sync
+did not cover leads the next group.
 
-Three marks move along the log, each behind the one before:  appended ≥ written ≥ synced.
+Three marks move along the log:  appended ≥ written ≥ synced.
 
 Invariants
-    G1  A group is written only after the previous group's sync (R6), so `synced_through` in its headers is the end
-        of the previous group. Only with durability "group" and "os" may several writes stand before one sync; they
-        are one group then, and their headers say so.
-    G2  A record counts as synced only when its segment's name is durable too: the folder is synced before the
-        first sync of a segment returns.
-    G3  A segment is closed (everything synced, footer written and synced) before the next one is created. A new
-        writer starts a new segment, made when the first record comes; it never appends to an old one.
-    G4  After a failed write or sync the writer is dead: what is on disk is unknown until the log is recovered.
-        Everyone who waits for an unsynced record is told so, with outcome "unknown".
+    G1  A group is written only after the previous group's sync (R6), so `synced_through` in its
+        headers is the end of the previous group. Only with durability "group" and "os" may several
+        writes precede one sync; then they are one group, and their headers say so.
+    G2  A record counts as synced only if its segment's name is durable too: the folder is synced
+        before the first sync of a segment returns.
+    G3  A segment is closed (everything synced, footer written and synced) before the next one is
+        created. A new writer starts a new segment when its first record comes; it never appends to
+        an old one.
+    G4  After a failed write or sync the writer is dead: the state of the disk is unknown until the
+        log is recovered. Every thread that waits for an unsynced record gets an error with outcome
+        "unknown".
 
-Left out: preallocating segments (a zero-filled tail would look torn), a second copy of the log.
-Source: group commit as in LevelDB's writer queue, with the leader's own sync in place of a log thread.
+Segments are not preallocated: a zero-filled tail would look torn.
+Source: group commit as in LevelDB's writer queue, with the leader's own sync instead of a log
+thread.
 """
 
 from __future__ import annotations
@@ -55,18 +60,20 @@ __all__ = ["GROUP_SYNC_INTERVAL_S", "Durability", "LogMark", "LogWriter"]
 
 Durability: TypeAlias = Literal["commit", "group", "os"]
 
-# "group" promises durability within 100 ms. Half of it is for waiting, the other half for the maintenance thread's
-# wake-up and the sync itself.
+# "group" promises durability within 100 ms: half of it for waiting, half for the maintenance
+# thread's wake-up and the sync itself.
 GROUP_SYNC_INTERVAL_S: Final = 0.05
 
-# With less than this left on the disk no record is taken: a full disk shall be met before a batch is applied,
-# when it can still be refused, and not by the leader's write after it.
+# With less free space on the disk, no record is accepted: a full disk must be detected before a
+# batch is applied, when it can still be rejected, and not later when the leader writes.
 _FREE_SPACE_MIN_BYTES: Final = 128 << 10
 
 
 @dataclass(frozen=True)
 class LogMark:
-    """A border between two records: its log offset, where that is, and the timestamp of the last record before."""
+    """A border between two records: its log offset and position, and the timestamp of the last
+    record before it.
+    """
 
     offset: LogOffset
     position: LogPosition
@@ -75,11 +82,13 @@ class LogMark:
 
 @dataclass
 class _Segment:
-    """The segment that records are being given places in; its file is made when the first group is written."""
+    """The segment that new records are placed in; its file is created when the first group is
+    written.
+    """
 
     number: int
     start_offset: LogOffset
-    end_offset: LogOffset  # of what was appended; start_offset while there is nothing
+    end_offset: LogOffset  # of the appended records; start_offset without records
     record_count: int = 0
     salt: int = 0
     file: AppendFile | None = None
@@ -92,7 +101,10 @@ class _Segment:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A record that waits to be written. Its header is made then: only then it is known what is synced."""
+    """A record that waits to be written.
+
+    Its header is created then, because only then is known what is synced.
+    """
 
     segment: _Segment
     end: LogMark
@@ -115,9 +127,10 @@ class _Entry:
 
 
 class LogWriter:
-    """The writing end of one database's log.
+    """The writer of one database's log.
 
-    Threads: `append` by one thread at a time (under the database's commit lock), all else from any thread.
+    Threads: `append` in one thread at a time (under the database's commit lock), everything else in
+    any thread.
     """
 
     def __init__(
@@ -130,11 +143,10 @@ class LogWriter:
         durability: Durability = "commit",
         reserve: Reserve | None = None,
     ) -> None:
-        """`recovery` is what `recover` found in that folder, and left closed.
+        """Create the folder if it is missing, but no file before the first record.
 
-        reserve: space for what was appended already, and must be written though the disk is full by now.
-
-        The folder is made when missing, no file before the first record.
+        recovery: the result of `recover` for that folder, with all segments closed.
+        reserve: disk space for records that were appended before the disk became full.
         """
         env.files.make_dirs(directory)
         self._env = env
@@ -142,8 +154,9 @@ class LogWriter:
         self._segment_size_bytes = segment_size_bytes
         self._durability: Durability = durability
         self._reserve = Reserve(env.files, directory) if reserve is None else reserve
-        # Guards all below. A leader gives it back while it writes and syncs, but has `_leading` set.
-        # Entered through the lock, never through the condition: Ctrl-C cannot come in between and leave it taken.
+        # Guards all attributes below. A leader releases it while it writes and syncs, and sets
+        # `_leading` before. It is entered through the lock, never through the condition, so Ctrl-C
+        # cannot leave it taken.
         self._guard = threading.RLock()
         self._condition = threading.Condition(self._guard)
         self._leading: int | None = None  # the leading thread
@@ -161,12 +174,14 @@ class LogWriter:
         self._closed_bytes = sum(info.size_bytes for info in recovery.segments)
         start_offset = recovery.start_offset
         self._segment = _Segment(recovery.next_segment, start_offset, start_offset)
-        # The segment that the leader writes to; differs from `_segment` only between a decision to roll and the write.
+        # The segment that the leader writes to. It differs from `_segment` between the decision to
+        # roll and the write.
         self._written_segment = self._segment
         mark = LogMark(start_offset, LogPosition(recovery.next_segment, 0), recovery.timestamp_max)
         self._appended = self._written = self._synced = mark
 
-    # ── what others may know ────────────────────────────────────────────────────────────────────────────────────
+    # ── state
+    # ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def durability(self) -> Durability:
@@ -174,12 +189,12 @@ class LogWriter:
 
     @property
     def appended(self) -> LogMark:
-        """The end of what `append` took."""
+        """The end of the appended records."""
         return self._appended
 
     @property
     def written(self) -> LogMark:
-        """The end of what the system has: it outlives this process, but not a power cut."""
+        """The end of what the system has: it survives this process, but not a power cut."""
         return self._written
 
     @property
@@ -197,17 +212,19 @@ class LogWriter:
 
     @property
     def failure(self) -> StorageError | None:
-        """What killed the writer (G4); None while it lives."""
+        """The error that made the writer dead (G4); None while it works."""
         return self._failure
 
     def segments(self) -> list[SegmentInfo]:
-        """All segments that were not dropped, oldest first; the present one last, once it has a file."""
+        """Return all segments that were not dropped, oldest first; the present one last, once it
+        has a file.
+        """
         with self._guard:
             return self._infos()
 
     @property
     def size_bytes(self) -> int:
-        """The log's size on disk, and what waits to be written."""
+        """The log's size on disk, plus the records that wait to be written."""
         with self._guard:
             file = self._written_segment.file
             return self._closed_bytes + (0 if file is None else file.size_bytes) + self._pending_bytes
@@ -223,14 +240,15 @@ class LogWriter:
             )
         return infos
 
-    # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── writing
+    # ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, record: LogRecord) -> LogOffset:
-        """Take a record; returns the log offset of its end, for `sync`. Nothing is on disk yet.
+        """Add a record in memory, and return the log offset of its end, for `sync`.
 
         The record's arrays are copied. Timestamps must ascend (L2).
-        Raises: StorageError when the writer is dead, the disk is full or the folder was moved; then nothing was
-        changed.
+        Raises: StorageError if the writer is dead, the disk is full or the folder was moved; then
+        nothing changed.
         """
         payload = encode_record(record)
         length = 0
@@ -238,7 +256,7 @@ class LogWriter:
         for part in payload:
             length += len(part)
             crc = crc32c(part, crc)
-        assert length <= PAYLOAD_MAX_BYTES, f"W6: a record of {length} bytes does not go through the log"
+        assert length <= PAYLOAD_MAX_BYTES, f"W6: a record of {length} bytes must not go through the log"
         self._env.files.check_bound()
         with self._guard:
             self._check_alive()
@@ -262,22 +280,22 @@ class LogWriter:
                 if self._oldest_unsynced_s is None:
                     self._oldest_unsynced_s = self._env.clock.monotonic_s()
             except BaseException as error:
-                self._failure = _interrupted(error, self._directory)  # half of it may be done
+                self._failure = _interrupted(error, self._directory)  # the change may be half done
                 raise
             return self._appended.offset
 
     def sync(self, offset: int | None = None) -> None:
         """Return when the log is durable through `offset` (default: through everything appended).
 
-        The caller may have to write and sync for others, or wait until another has done so for him.
-        Raises: StorageError with outcome "unknown" when that failed: the writer is dead (G4).
+        The caller may write and sync for other threads, or wait until another thread has done so.
+        Raises: StorageError with outcome "unknown" if that failed; then the writer is dead (G4).
         """
         try:
             while True:
                 with self._guard:
                     if offset is None:
                         offset = self._appended.offset
-                    assert offset <= self._appended.offset, f"nothing was appended at log offset {offset}"
+                    assert offset <= self._appended.offset, f"no record was appended at log offset {offset}"
                     while (
                         self._leading is not None and self._failure is None and self._synced.offset < offset
                     ):
@@ -292,9 +310,10 @@ class LogWriter:
             raise
 
     def write_pending(self) -> None:
-        """Hand everything appended to the system without a sync: reader processes see it, a killed process keeps it.
+        """Write everything appended without a sync: reader processes see it, and it survives a
+        killed process.
 
-        Waits while a sync is running (G1). Raises as `sync` does.
+        Waits while a sync is running (G1). Raises as `sync`.
         """
         try:
             with self._guard:
@@ -310,10 +329,12 @@ class LogWriter:
             raise
 
     def sync_if_due(self) -> float | None:
-        """Sync if a record has been waiting for `GROUP_SYNC_INTERVAL_S`; to be called by the maintenance thread.
+        """Sync if a record has been waiting for `GROUP_SYNC_INTERVAL_S`. The maintenance thread
+        calls it.
 
-        Returns: the seconds until the next call is due; None when nothing waits, or with durability "os".
-        Raises: as `sync` does.
+        Returns: the seconds until the next call is due; None if no record waits, or with durability
+        "os".
+        Raises: as `sync`.
         """
         if self._durability == "os":
             return None
@@ -327,22 +348,27 @@ class LogWriter:
         return None if self._oldest_unsynced_s is None else GROUP_SYNC_INTERVAL_S
 
     def roll(self) -> None:
-        """Close the present segment, if it holds anything, so that it can be dropped once nobody needs it."""
+        """Close the present segment, if it has records, so it can be dropped once it is not needed
+        any more.
+        """
         self._lead_and_close_segment()
 
     def drop(self, numbers: Sequence[int]) -> list[str]:
-        """Forget closed segments that nobody needs (R3); returns their paths, for the catalogue's garbage (P2)."""
+        """Remove closed segments that are not needed (R3), and return their paths for the
+        catalogue's garbage (P2).
+        """
         with self._guard:
             gone = [self._closed_segments.pop(number) for number in numbers]
             self._closed_bytes -= sum(info.size_bytes for info in gone)
             return [info.path for info in gone]
 
     def close(self) -> None:
-        """Sync everything, write and sync the footer. Of a dead writer, only let go of the file. May be called twice.
+        """Sync everything, and write and sync the footer; a dead writer only closes the file. May
+        be called twice.
 
-        Afterwards `synced` and `written` stand behind the footer, so that the position record tells of it too: damage
-        of a footer that nothing follows would pass for a torn tail.
-        Raises: StorageError with outcome "unknown" when that fails.
+        Afterwards `synced` and `written` are after the footer, so the position record includes it:
+        otherwise damage to a footer without a later segment would look like a torn tail.
+        Raises: StorageError with outcome "unknown" if that fails.
         """
         with self._guard:
             if self._closed:
@@ -353,22 +379,23 @@ class LogWriter:
                 self._lead_and_close_segment()
                 last = max(self._closed_segments, default=-1)
                 if last >= self._written.position.segment:
-                    behind = replace(self._written, position=LogPosition(last + 1, 0))
-                    self._synced = self._written = behind
+                    end = replace(self._written, position=LogPosition(last + 1, 0))
+                    self._synced = self._written = end
         finally:
             file, self._written_segment.file = self._written_segment.file, None
             if file is not None:
                 file.close()
 
-    # ── leading ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── leading
+    # ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _check_alive(self) -> None:
         if self._closed:
             raise StorageError(f"the log in {self._directory} is closed", path=self._directory)
         if self._failure is not None:
             raise StorageError(
-                f"the log takes no more records since a write or sync of it failed ({self._failure}); "
-                "nothing of this call was written: close the database and open it again",
+                f"the log accepts no more records, because a write or sync failed ({self._failure}); nothing of this "
+                "call was written: close the database and open it again",
                 path=self._failure.path,
                 errno=self._failure.errno,
             )
@@ -376,8 +403,8 @@ class LogWriter:
     def _check_outcome(self) -> None:
         if self._failure is not None:
             raise StorageError(
-                f"the log could not be made durable ({self._failure}); whether the batch is will be known at the "
-                "next open: close the database and open it again",
+                f"the log could not be made durable ({self._failure}); whether the batch was written is known only "
+                "after the next open: close the database and open it again",
                 path=self._failure.path,
                 errno=self._failure.errno,
                 outcome="unknown",
@@ -386,11 +413,11 @@ class LogWriter:
     def _check_space(self, payload_length: int) -> None:
         needed = _FREE_SPACE_MIN_BYTES + self._pending_bytes + payload_length
         new_file = self._segment.file is None or self._segment.size_bytes >= self._segment_size_bytes
-        may_write = self._reserve.is_open_to_writes(new_file)  # what is free goes to the reserve first
+        may_write = self._reserve.is_open_to_writes(new_file)  # the reserve is refilled first
         free = self._env.files.free_bytes(self._directory)
         if free < needed or not may_write:
             raise StorageError(
-                f"no space for the log in {self._directory}: the disk is full ({free} bytes are free), or a quota is; "
+                f"no space for the log in {self._directory}: the disk ({free} bytes are free) or a quota is full; "
                 "nothing of this call was written: free some space and try again. drop_table(), drop_range(), "
                 "vacuum() and compact() work on a full disk",
                 path=self._directory,
@@ -398,13 +425,16 @@ class LogWriter:
             )
 
     def _begin_segment(self) -> None:
-        """Give the records to come places in a new segment, after the old one's footer."""
+        """Start a new segment after the old one's footer; the next records are placed in it."""
         old = self._segment
         start_offset = LogOffset(old.end_offset + FRAME_SIZE_BYTES)
         self._segment = _Segment(old.number + 1, start_offset, start_offset)
 
     def _take_pending(self) -> list[_Entry]:
-        """Become the leader. The lock is held, and nobody leads."""
+        """Become the leader and take the pending records.
+
+        Requires the lock, and that no thread leads.
+        """
         assert self._leading is None
         self._leading = threading.get_ident()
         self._taken_s = self._env.clock.monotonic_s()
@@ -412,7 +442,7 @@ class LogWriter:
         return entries
 
     def _lead(self, entries: list[_Entry], *, sync: bool, close_segment: bool = False) -> None:
-        """Write a group, sync, and close its segment, without the lock; then wake those who wait."""
+        """Write a group, sync, and close its segment, without the lock; then wake waiting threads."""
         only_sync_left = False
         try:
             if entries:
@@ -426,8 +456,8 @@ class LogWriter:
             self._failure = error
             self._check_outcome()
         except BaseException as error:
-            # A sync that was interrupted (Ctrl-C) did not fail: the next one makes up for it. Of a write that was
-            # interrupted nobody knows how far it came.
+            # An interrupted sync (Ctrl-C) did not fail, and the next one makes up for it. But it is
+            # unknown how far an interrupted write came.
             if not only_sync_left:
                 self._failure = _interrupted(error, self._directory)
             raise
@@ -435,10 +465,10 @@ class LogWriter:
             self._resign()
 
     def _resign(self, error: BaseException | None = None) -> None:
-        """Let other threads lead, if this one does.
+        """Stop leading, if this thread leads, and let another thread lead.
 
-        error: what another thread raised in this one before it could write its group (`PyThreadState_SetAsyncExc`
-               raises at any line). The group is lost, so the writer is dead (G4).
+        error: raised in this thread from outside before it wrote its group (`PyThreadState_SetAsyncExc` raises at any
+               line). The group is lost, so the writer is dead (G4).
         """
         with self._guard:
             if self._leading == threading.get_ident():
@@ -448,7 +478,7 @@ class LogWriter:
                 self._condition.notify_all()
 
     def _lead_and_close_segment(self) -> None:
-        """Write and sync everything, and close the present segment before anybody else writes."""
+        """Write and sync everything, and close the present segment before another thread writes."""
         try:
             with self._guard:
                 while self._leading is not None and self._failure is None:
@@ -456,30 +486,30 @@ class LogWriter:
                 self._check_outcome()
                 entries = self._take_pending()
                 if self._segment.record_count:
-                    self._begin_segment()  # no record may be given a place in the segment that is closed now
+                    self._begin_segment()  # no more records may be placed in the segment that is closed now
             self._lead(entries, sync=True, close_segment=True)
         except BaseException as error:
             self._resign(error)
             raise
 
     def _write_group(self, entries: list[_Entry]) -> None:
-        """One append for the whole group, into the segment where it was given its place."""
+        """Append the whole group with one call to its segment."""
         segment = entries[0].segment
-        assert entries[-1].segment is segment, "a group lies in one segment"
+        assert entries[-1].segment is segment, "a group must be in one segment"
         if self._written_segment is not segment:
             self._sync_written()
             self._close_segment()
             self._written_segment = segment
         parts: list[Any] = []
         if segment.file is None:
-            assert entries[0].ordinal == 0, "a segment begins with its first record"
+            assert entries[0].ordinal == 0, "a segment must begin with its first record"
             segment.salt = int(self._env.randomness.token_hex(8), 16)
             path = os.path.join(self._directory, segment_name(segment.number))
             segment.file = self._reserve.take(lambda: self._env.files.create(path))
             parts.append(
                 SegmentHeader(segment.number, segment.start_offset, segment.salt, self._store_id).encode()
             )
-        # What is synced, in this segment's terms: at its beginning that is everything before it.
+        # Everything before the segment is synced when the segment begins.
         synced_through = LogOffset(max(self._synced.offset, segment.start_offset))
         for entry in entries:
             parts.append(entry.header(segment.salt, synced_through))
@@ -491,7 +521,7 @@ class LogWriter:
             self._pending_bytes -= sum(FRAME_SIZE_BYTES + entry.payload_length for entry in entries)
 
     def _sync_written(self) -> None:
-        """Make durable what was written, and the segment's name with it (G2)."""
+        """Make the written records durable, and also the segment's name (G2)."""
         target = self._written
         segment = self._written_segment
         if segment.file is None or target.offset == self._synced.offset:
@@ -502,17 +532,20 @@ class LogWriter:
             segment.name_durable = True
         with self._guard:
             self._synced = target
-            # What is still unsynced came after the leader took his group.
+            # Records that are still unsynced were appended after the leader took its group.
             self._oldest_unsynced_s = self._taken_s if self._appended.offset > target.offset else None
 
     def _close_segment(self) -> None:
-        """Write and sync the footer of the segment on disk, if there is one (G3). Everything in it is synced."""
+        """Write and sync the footer of the segment on disk, if there is one (G3).
+
+        Its records are synced already.
+        """
         segment = self._written_segment
         if segment.file is None:
             return
-        assert self._synced == self._written, "L3: a footer only after everything was synced"
+        assert self._synced == self._written, "L3: everything must be synced before the footer"
         log_offset = self._written.offset
-        assert log_offset == segment.end_offset, "every record of the segment was written"
+        assert log_offset == segment.end_offset, "every record of the segment must be written"
         footer = FrameHeader(
             is_footer=True,
             salt=segment.salt,
@@ -537,4 +570,4 @@ class LogWriter:
 
 
 def _interrupted(error: BaseException, directory: str) -> StorageError:
-    return StorageError(f"a write was interrupted by {type(error).__name__}", path=directory)
+    return StorageError(f"{type(error).__name__} interrupted a write", path=directory)

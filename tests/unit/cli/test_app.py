@@ -75,7 +75,7 @@ def test_a_setting_that_is_none_is_an_error_with_a_sentence() -> None:
     )  # fmt: skip
     assert (found.returncode, found.stdout) == (1, "")
     assert found.stderr == (
-        "Error: the environment variable NYALA_KERNELS is 'fast': set it to 'plain' or 'compiled', or leave it out\n"
+        "Error: the environment variable NYALA_KERNELS is 'fast': set it to 'plain' or 'compiled', or unset it\n"
     )
 
 
@@ -125,7 +125,7 @@ def test_an_error_in_json(run: Run, example: Example) -> None:
     [
         ("table scan S metrics --at 1763632800", "that is 2025-11-20T10:00:00Z: write --at '2025-11-20T10:00:00Z'"),
         ("table scan S metrics --at 2100-01-01", "--at 2100-01-01T00:00:00"),
-        ("table scan S metrics --at yesterday", "--at 'yesterday' is neither a timestamp nor ISO time"),
+        ("table scan S metrics --at yesterday", "--at 'yesterday' is neither a timestamp nor an ISO time"),
         ("table scan S metrics --columns host,host", "--columns names a column twice"),
         ("table scan S metrics --where \\ ", "leave out --where to select every row"),
         ("table scan H t --at 2026-01-01", "is the present only"),

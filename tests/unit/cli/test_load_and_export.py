@@ -610,7 +610,7 @@ def test_moments_by_how_long_ago(run: Run, numbers: Path) -> None:
     said = run("table", "scan", numbers, "t", "--at", "2h", code=1).stderr
     assert "did not exist" in said
     assert (
-        "neither a timestamp nor ISO time"
+        "neither a timestamp nor an ISO time"
         in run("table", "scan", numbers, "t", "--at", "2 fortnights", code=1).stderr
     )
 

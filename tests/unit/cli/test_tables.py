@@ -173,7 +173,7 @@ def test_scan_at(run: Run, example: Example) -> None:
         assert found["time"] == iso.replace("+00:00", "Z")
     assert run(*line, "--at", example.first).json["timestamp"] == example.first
     assert [row["value"] for row in run(*line, "--at", example.last).json["rows"]] == [None, 2.0]
-    assert "neither a timestamp nor ISO time" in run(*line, "--at", "yesterday", code=1).stderr
+    assert "neither a timestamp nor an ISO time" in run(*line, "--at", "yesterday", code=1).stderr
     said = run(*line, "--at", "2040-01-01", code=1).stderr
     assert "--at 2040-01-01T00:00:00Z lies in the future: it is " in said
     assert "no zone" not in said, "which zone it is in is not what is wrong"

@@ -134,9 +134,9 @@ def test_searching_with_an_older_pyarrow(drawn: tuple[KeyCodec, list[list[bytes]
     _, (left, probes) = drawn
     ascending = sorted(left)
     keys, wanted = pa.array(ascending, pa.large_binary()), pa.array(probes, pa.large_binary())
-    left_found = encoded_keys.search_by_halves(keys, wanted, "left")
+    left_found = encoded_keys.binary_search(keys, wanted, "left")
     assert left_found.tolist() == [bisect.bisect_left(ascending, key) for key in probes]
-    right_found = encoded_keys.search_by_halves(keys, wanted, "right")
+    right_found = encoded_keys.binary_search(keys, wanted, "right")
     assert right_found.tolist() == [bisect.bisect_right(ascending, key) for key in probes]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nyala.keys import word_search
 from nyala.keys.codec import KeyCodec
 from nyala.keys.encoded_keys import EncodedKeys
-from nyala.keys.word_search import find_words, sample_of
+from nyala.keys.word_search import find_integers, sample_of
 from nyala.schema.types import parse_type
 
 Words = npt.NDArray[np.uint64]
@@ -32,9 +32,9 @@ def test_each_word_and_each_gap_is_told_apart(monkeypatch: pytest.MonkeyPatch, c
     probes = np.append(probes, np.uint64(2**64 - 1))
     sample = sample_of(words)
     assert sample is not None
-    assert find_words(words, sample, probes).tolist() == expected(words, probes)
+    assert find_integers(words, sample, probes).tolist() == expected(words, probes)
     backwards = probes[::-1]
-    assert find_words(words, sample, backwards).tolist() == expected(words, backwards)
+    assert find_integers(words, sample, backwards).tolist() == expected(words, backwards)
 
 
 @given(
@@ -48,7 +48,7 @@ def test_any_words_are_found(have: set[int], strange: list[int], data: st.DataOb
     there = data.draw(st.lists(st.sampled_from(sorted(have)), max_size=20))
     probes = np.array(strange + there, np.uint64)
     for sample in (None, words[:: word_search._STEP].copy()):
-        assert find_words(words, sample, probes).tolist() == expected(words, probes)
+        assert find_integers(words, sample, probes).tolist() == expected(words, probes)
 
 
 # --- keys ---------------------------------------------------------------------------------------------------

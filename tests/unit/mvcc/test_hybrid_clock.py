@@ -77,7 +77,7 @@ def test_a_step_back_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> N
         first = clock.next()
         assert clock.next() == first + 1
     assert [record.getMessage() for record in caplog.records] == [
-        "the clock stepped back by 60.0 s; timestamps go on from the store's newest until it has caught up"
+        "the clock stepped back by 60.0 s; timestamps continue from the newest one until it has caught up"
     ]
 
 

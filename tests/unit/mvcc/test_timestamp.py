@@ -74,7 +74,7 @@ def test_what_is_no_moment_is_refused(at: object) -> None:
 
 def test_a_day_is_no_moment() -> None:
     """Read as its beginning it would leave out what was written that day, and nobody would be told."""
-    with pytest.raises(InvalidArgumentError, match="^since=2026-12-31 is a day and no moment") as error:
+    with pytest.raises(InvalidArgumentError, match="^since=2026-12-31 is a day, not a moment") as error:
         parse_at(dt.date(2026, 12, 31), name="since")
     begin, end = re.findall("since='([0-9-]+)'", str(error.value))
     assert parse_at(end) - parse_at(begin) == from_physical(86_400 * SECOND)

@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"at": "yesterday"}, "option at='yesterday' is neither a timestamp nor ISO time"),
+        ({"at": "yesterday"}, "option at='yesterday' is neither a timestamp nor an ISO time"),
         ({"at": "1788000000"}, "write .option('at', '2026-08-29T"),
         ({"at": "99999999999999999999"}, "option at=99999999999999999999 is outside"),
         ({"where": "  "}, "option where: the predicate is empty; leave the option out to read every row"),

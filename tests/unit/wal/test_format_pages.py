@@ -40,7 +40,7 @@ def tables(page: Path) -> dict[str, list[tuple[int, int, str]]]:
 
 
 def layout_table(layout: format.Layout) -> list[tuple[int, int, str]]:
-    return [(offset, size, name) for name, offset, size in layout.places()]
+    return [(offset, size, name) for name, offset, size in layout.offsets()]
 
 
 def test_the_log_pages_tables_are_the_layouts_on_disk() -> None:
@@ -107,7 +107,7 @@ def example_position() -> list[str]:
     encoded = PositionRecord(3, 4096, 7034985062400002, 12).encode()
     return [
         f"{offset:>4}    {encoded[offset : offset + size].hex(' '):<24} {name}"
-        for name, offset, size in format.POSITION.places()
+        for name, offset, size in format.POSITION.offsets()
     ]
 
 

@@ -25,7 +25,7 @@ from nyala.wal.format import (
     LogOffset,
 )
 from nyala.wal.position import LogPosition
-from nyala.wal.reader import LogReader, read_segment_header, recover, walk
+from nyala.wal.reader import LogReader, read_frames, read_segment_header, recover
 from nyala.wal.record import LogRecord, SettledGroup
 from nyala.wal.writer import LogWriter
 
@@ -38,7 +38,7 @@ def borders(bench: Bench, segment: int = 1) -> list[int]:
     header = read_segment_header(bench.files, bench.path(segment), segment)
     data = bench.load(segment)
     frames = list(
-        walk(data[SEGMENT_HEADER_SIZE_BYTES:], SEGMENT_HEADER_SIZE_BYTES, header, bench.path(segment))
+        read_frames(data[SEGMENT_HEADER_SIZE_BYTES:], SEGMENT_HEADER_SIZE_BYTES, header, bench.path(segment))
     )
     return [frame.offset for frame in frames] + [frames[-1].upper]
 
@@ -200,9 +200,9 @@ def test_a_segment_that_was_replaced_by_another_is_damage(bench: Bench, new_benc
     bench.write([3], close=True)
     other.write([1], close=True)
     bench.store(other.load(1), 1)
-    with pytest.raises(CorruptionError, match="bytes are missing"):
+    with pytest.raises(CorruptionError, match="are missing"):
         bench.recover()
-    with pytest.raises(CorruptionError, match="bytes are missing"):
+    with pytest.raises(CorruptionError, match="are missing"):
         list(bench.reader().read_to(2, len(bench.load(2)) - FRAME_SIZE_BYTES))
 
 
@@ -218,7 +218,7 @@ def test_segments_of_two_stores_do_not_mix(bench: Bench, new_bench: NewBench) ->
     recovery = bench.recover()
     assert bench.check(recovery.records()) == [1]
     assert recovery.torn is not None
-    assert "belongs elsewhere" in recovery.torn.reason
+    assert "belongs to another position" in recovery.torn.reason
 
 
 def test_a_log_inside_a_users_value_is_not_taken_for_our_own(bench: Bench) -> None:
@@ -332,7 +332,7 @@ def borders_of_prefix(bench: Bench, data: bytes) -> int:
     header = read_segment_header(bench.files, bench.path(), 1)
     upper = SEGMENT_HEADER_SIZE_BYTES
     try:
-        for frame in walk(data[upper:], upper, header, bench.path()):
+        for frame in read_frames(data[upper:], upper, header, bench.path()):
             upper = frame.upper
     except CorruptionError:
         pass

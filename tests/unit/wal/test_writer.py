@@ -15,7 +15,7 @@ from nyala.errors import StorageError
 from nyala.testing import FaultyFiles, Operation, RecordingFiles
 from nyala.wal.format import FRAME_SIZE_BYTES, SEGMENT_HEADER_SIZE_BYTES, FrameHeader
 from nyala.wal.position import LogPosition
-from nyala.wal.reader import SegmentInfo, read_segment_header, walk
+from nyala.wal.reader import SegmentInfo, read_frames, read_segment_header
 from nyala.wal.writer import GROUP_SYNC_INTERVAL_S, LogWriter
 
 Bench = Any  # of conftest.py, which pytest's importlib mode does not let us import
@@ -29,7 +29,7 @@ def headers_of(bench: Bench, segment: int = 1) -> list[FrameHeader]:
     path = bench.path(segment)
     data = bench.load(segment)[SEGMENT_HEADER_SIZE_BYTES:]
     segment_header = read_segment_header(bench.files, path, segment)
-    return [frame.header for frame in walk(data, SEGMENT_HEADER_SIZE_BYTES, segment_header, path)]
+    return [frame.header for frame in read_frames(data, SEGMENT_HEADER_SIZE_BYTES, segment_header, path)]
 
 
 class SlowSync(PosixFiles):
@@ -177,7 +177,7 @@ def test_headers_call_synced_only_what_is(bench: Bench, durability: str) -> None
             number = int(event.path[-9:])
             header = read_segment_header(bench.files, bench.path(number), number)
             skip = SEGMENT_HEADER_SIZE_BYTES if event.offset == 0 else 0
-            for frame in walk(data[skip:], event.offset + skip, header, event.path):
+            for frame in read_frames(data[skip:], event.offset + skip, header, event.path):
                 assert frame.header.synced_through <= synced
             written = header.start_offset + event.offset + len(data)
         elif event.kind == "sync":
@@ -213,7 +213,7 @@ def test_w1_a_failed_sync_tells_every_waiter_that_the_outcome_is_unknown(bench: 
         assert isinstance(error, StorageError)
         assert (error.outcome, error.errno) == ("unknown", errno.EIO)
         assert "next open" in str(error)
-    with pytest.raises(StorageError, match="takes no more records") as refused:
+    with pytest.raises(StorageError, match="accepts no more records") as refused:
         writer.append(bench.record(3))
     assert refused.value.outcome is None, "of this call nothing was written"
     writer.close()

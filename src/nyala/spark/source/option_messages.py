@@ -32,7 +32,7 @@ _RULES: Final = tuple(
     for pattern, words in (
         (r"^at=", "option at="),
         (_PLACES, r"\1"),
-        (r"write at=('[^']*'), or give a datetime", r"write .option('at', \1)"),
+        (r"write at=('[^']*'), or pass a datetime", r"write .option('at', \1)"),
         (r"leave its range out with where=", "leave its range out with .option('where', …)"),
         (r"leave it out, with columns=\[…\]", "leave it out, with .option('columns', …)"),
         (r"TRUE selects every row", "leave the option out to read every row"),

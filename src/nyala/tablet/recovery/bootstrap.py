@@ -50,7 +50,7 @@ from nyala.tablet.state.locate import ABSENT, find_ghosts, locate
 from nyala.tablet.state.root import Root, TableState
 from nyala.tablet.write.settle import Effect, Settlement
 from nyala.tablet.write.write_path import plan_apply
-from nyala.wal.record import LogRecord, Place, SettledGroup
+from nyala.wal.record import LogRecord, RecordLocation, SettledGroup
 
 # Enough rows that the work per gathered batch is NumPy's and Arrow's; small enough to bound memory during replay.
 GATHER_ROWS: Final = 1 << 18
@@ -66,13 +66,13 @@ class _Gathered:
 
     groups: list[SettledGroup] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
+    places: list[RecordLocation] = field(default_factory=list)
     rows: int = 0
 
     def add(self, group: SettledGroup, record: LogRecord) -> None:
         self.groups.append(group)
         self.timestamps.append(record.timestamp)
-        self.places.append(record.place)
+        self.places.append(record.location)
         self.rows += group.batch.num_rows
 
 
@@ -113,7 +113,7 @@ class Replayer:
             self.report.records += 1
             self.report.timestamp_max = max(self.report.timestamp_max, record.timestamp)
             if record.idempotency_key is not None:
-                key = CommittedKey(record.idempotency_key, record.timestamp, encode_told(record.told))
+                key = CommittedKey(record.idempotency_key, record.timestamp, encode_told(record.counts))
                 self.report.idempotency_keys[key.key] = key
             for group in record.groups:
                 self._take(group, record)
@@ -131,7 +131,7 @@ class Replayer:
             return
         wrong = _strange(group, table)
         if wrong is not None:
-            raise _senseless(table, wrong, record.place)
+            raise _senseless(table, wrong, record.location)
         if group.schema_version != table.schema.version:
             group = _projected(group, table)
             if group.kind == "update" and group.batch.num_columns == table.schema.key_count:
@@ -180,7 +180,7 @@ class Replayer:
         self._deleted.clear()
 
 
-def _senseless(table: TableState, why: str, place: Place) -> CorruptionError:
+def _senseless(table: TableState, why: str, place: RecordLocation) -> CorruptionError:
     return CorruptionError(f"a record of table {table.name!r} makes no sense: {why}", *place)
 
 

@@ -51,7 +51,7 @@ from nyala.tablet.recovery.bootstrap import Replayer, ReplayReport
 from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.opening import open_root
 from nyala.tablet.state.root import Root
-from nyala.wal.format import refuse_another_store
+from nyala.wal.format import check_store_id
 from nyala.wal.position import LogPosition, PositionRecord, read_position
 from nyala.wal.reader import LogReader
 
@@ -135,7 +135,7 @@ class ReaderStore:
             state = catalog.load(at_least=0 if position is None else position.catalogue_version)
         self.env.files.check_bound()  # SQLite has opened the catalogue by its path
         if position is not None:
-            refuse_another_store(state.store_id, position.store_id, layout.position_path(self.root_path))
+            check_store_id(state.store_id, position.store_id, layout.position_path(self.root_path))
         if lease is not None:
             lease.announce(state.version)
         self._lease = lease

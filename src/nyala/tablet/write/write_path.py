@@ -291,7 +291,7 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
         timestamp,
         idempotency_key,
         tuple(settled_group(settlement, effect, batch) for settlement, effect, batch in groups),
-        told=told,
+        counts=told,
     )
     try:
         offset = store.log.append(record)
