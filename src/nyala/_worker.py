@@ -1,14 +1,16 @@
-"""The main of a worker process, which `nyala.tablet.workers.process` starts.
+"""The main program of a worker process, which `nyala.tablet.workers.process` starts.
 
-    fd 0      the socket to the parent; replaced at once, so that a handler that reads stdin finds its end
+    fd 0      the socket to the parent; replaced at once, so that a handler that reads stdin gets
+              its end
     fd 1, 2   one pipe to the parent's log, so that printed text never mixes with messages
 
-The main thread does one job at a time, and ends the process after a minute without one. A second thread reads the
-socket, and ends the process when the parent closes the socket or dies, also in the middle of a job: no catalogue names
-the job's files, and the store's next open removes them.
+The main thread runs one job at a time, and ends the process after a minute without one. A second
+thread reads the socket, and ends the process when the parent closes the socket or dies, also during
+a job: no catalogue names the job's files, and the store's next open removes them.
 
-Ctrl-C is for the parent and ignored here. The process has a low priority, and on Linux the system ends it first when
-memory is short. It never reads the catalogue or the log: a job names the files to read.
+Ctrl-C is handled by the parent and ignored here. The process has a low priority, and on Linux the
+system kills it first if memory is short. It never reads the catalogue or the log: a job names the
+files to read.
 Source: docs/design/compaction.md, "Files to files".
 """
 
@@ -32,14 +34,15 @@ if TYPE_CHECKING:
     from nyala.env import Env
 
 NICENESS: Final = 10
-# Of 1000: the system ends it before other processes of its size.
+# Of 1000: the system kills it before other processes of its size.
 OOM_SCORE: Final = 500
-# A process without a job for this long ends: a program that writes once a day does not keep a second Python in memory.
+# A process without a job for this long ends, so a program that writes once a day has no second
+# Python in memory.
 IDLE_S: Final = 60.0
 
 
 def _ping(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Show that a worker starts and has its libraries."""
+    """Show that a worker starts and can import its libraries."""
     import pyarrow as pa
 
     return {"pid": os.getpid(), "nyala": version(), "arrow_threads": pa.cpu_count()}
@@ -69,7 +72,7 @@ def _flush_pieces(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _in_store(arguments: dict[str, Any]) -> Iterator[Env]:
-    """Open the folder that the parent has open, and not another one that has come to the same path."""
+    """Open the folder that the parent has open, and not another one that has taken its path."""
     from nyala.env import SYSTEM
 
     env = SYSTEM.bound(arguments["root_path"])
@@ -80,7 +83,7 @@ def _in_store(arguments: dict[str, Any]) -> Iterator[Env]:
         env.files.close()
 
 
-# Every kind of job. A handler imports what it needs when it runs, so that a start is fast.
+# Every kind of job. A handler imports its modules when it runs, so that a worker starts fast.
 HANDLERS: Final[dict[str, Handler]] = {
     "ping": _ping,
     "flush": _flush_pieces,
@@ -89,7 +92,7 @@ HANDLERS: Final[dict[str, Handler]] = {
 
 
 def main(handlers: Mapping[str, Handler] = HANDLERS) -> NoReturn:
-    """Do the parent's jobs until it closes the socket; never returns."""
+    """Run the parent's jobs until it closes the socket; never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = _take_channel()
     _lower_priority()
@@ -100,7 +103,7 @@ def main(handlers: Mapping[str, Handler] = HANDLERS) -> NoReturn:
     def send(message: dict[str, Any]) -> None:
         try:
             channel.sendall(encode(message))
-        except OSError:  # the parent is gone
+        except OSError:  # the parent has ended
             os._exit(0)
 
     send({"answer": {"nyala": version()}})
@@ -114,7 +117,7 @@ def main(handlers: Mapping[str, Handler] = HANDLERS) -> NoReturn:
                 "answer": handlers[job["kind"]](job["arguments"], lambda said: send({"progress": said}))
             }
             encode(message)
-        except BaseException as error:  # any, also sys.exit: the parent must get an answer
+        except BaseException as error:  # also sys.exit: the parent must get an answer
             message = {"error": encode_error(error)}
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -126,11 +129,11 @@ def main(handlers: Mapping[str, Handler] = HANDLERS) -> NoReturn:
 
 
 def _take_channel() -> socket.socket:
-    """Return the socket under another descriptor than 0, which code may take for stdin."""
+    """Return the socket under another descriptor than 0, which libraries may take for stdin."""
     try:
         channel = socket.socket(fileno=os.dup(0))
     except OSError:
-        sys.exit("nyala._worker is a part of Nyala that it starts itself; it cannot be run by hand")
+        sys.exit("nyala._worker is started by Nyala itself; it cannot be run by hand")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
@@ -138,11 +141,11 @@ def _take_channel() -> socket.socket:
 
 
 def _lower_priority() -> None:
-    """As far as the system allows."""
+    """Lower the priority as far as the system allows."""
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+") as file:
-        score = max(int(file.read()), OOM_SCORE)  # a lower one needs a right
+        score = max(int(file.read()), OOM_SCORE)  # a lower score needs a privilege
         file.seek(0)
         file.write(str(score))
 

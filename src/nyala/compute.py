@@ -1,7 +1,7 @@
-"""The functions of `pyarrow.compute`, imported when the first of them is used.
+"""The functions of `pyarrow.compute`, imported when one is first used.
 
-Importing `pyarrow.compute` builds several hundred functions. Opening a small store calls none of them, and would
-spend a fifth of its CPU on them.
+Importing `pyarrow.compute` builds several hundred functions. Opening a small store uses none of
+them, and the import would take a fifth of its CPU time.
 
     from nyala import compute as pc
 """
@@ -14,6 +14,6 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     import pyarrow.compute
 
-    # Kept, so that the next use finds it at once.
+    # Stored, so that the next use finds it directly.
     value = globals()[name] = getattr(pyarrow.compute, name)
     return value

@@ -1,23 +1,23 @@
-"""Every error that Nyala raises on purpose, and what its receiver should do about it.
+"""The errors that Nyala raises, and what the caller should do about each.
 
     Error
-    ├── TableNotFoundError (KeyError)        fix the name
-    ├── TableExistsError                     fix the name, or pass exist_ok=True
-    ├── ColumnNotFoundError (KeyError)       fix the name
-    ├── SchemaError (ValueError)             fix the schema, or the data's types
-    ├── InvalidArgumentError (ValueError)    fix the argument
-    ├── WriteError                           fix the rows named in `.errors`; nothing was written
-    │   ├── DuplicateKeyError                … use upsert(), or on_conflict="ignore"
-    │   ├── KeyNotFoundError                 … use upsert(), or on_missing="ignore"
-    │   ├── NoPartitionError                 … add the range partition, or fix the row
-    │   └── InvalidValueError (ValueError)   … fix the values
+    ├── TableNotFoundError (KeyError)        correct the name
+    ├── TableExistsError                     choose another name, or pass exist_ok=True
+    ├── ColumnNotFoundError (KeyError)       correct the name
+    ├── SchemaError (ValueError)             correct the schema, or the types of the data
+    ├── InvalidArgumentError (ValueError)    correct the argument
+    ├── WriteError                           correct the rows in `.errors`; nothing was written
+    │   ├── DuplicateKeyError                … or use upsert(), or on_conflict="ignore"
+    │   ├── KeyNotFoundError                 … or use upsert(), or on_missing="ignore"
+    │   ├── NoPartitionError                 … or add the range partition
+    │   └── InvalidValueError (ValueError)   … correct the values
     ├── CorruptionError                      stop: bytes on disk are not what was written
     ├── LockedError                          wait, or end the other writer
     ├── HistoryExpiredError                  read at a later moment, or load again
     ├── ReadOnlyError                        open the store for writing
-    └── StorageError (OSError)               the file system failed or refused; the message says what to do
+    └── StorageError (OSError)               the file system reported an error; the message says what to do
 
-Source: docs/how-to/errors.md. Every message says what, where and what to do.
+Every message says what happened, where, and what to do. Source: docs/how-to/errors.md.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ __all__ = [
 ]
 
 MESSAGE_MAX_CHARS: Final = 2_000
-"""The most characters of an error's message; see `bounded`."""
+"""The most characters of an error message; see `bounded`."""
 
-_LOOKED_AT_CHARS: Final = 700_000
-# Characters shown of a long quoted part, and items shown at each end of a long list.
+# A longer message is first cut to this length.
+_EXAMINED_CHARS: Final = 700_000
+# The characters shown of a long quoted part, and the items shown at each end of a long list.
 _QUOTED_CHARS: Final = 160
 _LISTED: Final = 6
 _ITEM_CHARS: Final = 400
@@ -76,8 +77,8 @@ _CLOSING: Final = re.compile(r"""['"`](?!\w)""")
 def bounded(text: str, limit: int = MESSAGE_MAX_CHARS) -> str:
     """Return `text` in at most `limit` characters.
 
-    Shortens parts in quotes first, then lists, and last the middle of the whole, so that the sentences around a user's
-    text stay readable.
+    Shortens quoted parts first, then lists, and last the middle of the whole text, so that the
+    sentences around a user's text stay readable.
 
     Examples
     --------
@@ -88,7 +89,7 @@ def bounded(text: str, limit: int = MESSAGE_MAX_CHARS) -> str:
     """
     if len(text) <= limit:
         return text
-    text = _without_middle(text, _LOOKED_AT_CHARS)
+    text = _without_middle(text, _EXAMINED_CHARS)
     text = _short_quotes(text)
     if len(text) > limit:
         text = _short_lists(text)
@@ -113,14 +114,14 @@ def _short_quotes(text: str) -> str:
         begin = match.start()
         if begin < at:
             continue
-        places = closing[match[0]]
-        place = bisect.bisect_right(places, begin)
-        if place == len(places):
+        positions = closing[match[0]]
+        index = bisect.bisect_right(positions, begin)
+        if index == len(positions):
             continue
-        inside = text[begin + 1 : places[place]]
+        inside = text[begin + 1 : positions[index]]
         parts.append(text[at : begin + 1])
         parts.append(inside if len(inside) <= _QUOTED_CHARS else f"{inside[:120]}…{inside[-30:]}")
-        at = places[place]
+        at = positions[index]
         parts.append(text[at])
         at += 1
     return "".join([*parts, text[at:]])
@@ -143,10 +144,11 @@ def _short_lists(text: str) -> str:
 
 
 class Error(Exception):
-    """Root of all errors of Nyala. `applied`: rows of earlier batches of a streamed call, which stay written.
+    """The base class of all errors of Nyala.
 
-    A message has at most 2,000 characters: of longer ones the middle of quoted text, of lists, or of the whole is left
-    out.
+    `applied` counts the rows of earlier batches of a streamed call, which stay written. A message
+    has at most 2,000
+    characters: quoted text, lists or the whole are shortened in the middle.
     """
 
     applied: int = 0
@@ -157,36 +159,36 @@ class Error(Exception):
         super().__init__(*args)
 
     def __str__(self) -> str:
-        # KeyError's own __str__ shows the repr of its argument; ours is a sentence for people.
+        # KeyError.__str__ would show the repr of its argument.
         return str(self.args[0]) if self.args else ""
 
 
 class TableNotFoundError(Error, KeyError):
-    """No table of that name."""
+    """No table has this name."""
 
 
 class TableExistsError(Error):
-    """A table of that name is there already."""
+    """A table of this name exists already."""
 
 
 class ColumnNotFoundError(Error, KeyError):
-    """No column of that name."""
+    """No column has this name."""
 
 
 class SchemaError(Error, ValueError):
-    """A schema that cannot be, or data whose types have nothing in common with the table's."""
+    """The schema is invalid, or the types of the data do not match the table's."""
 
 
 class InvalidArgumentError(Error, ValueError):
-    """An argument that has no meaning here."""
+    """An argument is invalid."""
 
 
 class WriteError(Error):
-    """Rows of a batch failed and nothing of it was written.
+    """Rows of a batch failed, and nothing of the batch was written.
 
-    `errors` is an Arrow table (row, operation, code, message, and the key columns), or None when the failure
-    was handed over by another process without it. `applied` counts the rows of earlier batches of a
-    streamed call that stay written.
+    `errors` is an Arrow table (row, operation, code, message, and the key columns), or None if
+    another process reported the failure without it. `applied` counts the rows of earlier batches of
+    a streamed call, which stay written.
     """
 
     def __init__(self, message: str, errors: pa.Table | None = None, applied: int = 0) -> None:
@@ -199,19 +201,19 @@ class WriteError(Error):
 
 
 class DuplicateKeyError(WriteError):
-    """INSERT of a key that is taken."""
+    """INSERT of a key that exists."""
 
 
 class KeyNotFoundError(WriteError):
-    """UPDATE or DELETE of a key that is not there."""
+    """UPDATE or DELETE of a key that does not exist."""
 
 
 class NoPartitionError(WriteError):
-    """A row outside every range partition."""
+    """A row is outside of every range partition."""
 
 
 class InvalidValueError(WriteError, ValueError):
-    """A value that its column cannot hold, or that is missing."""
+    """A value does not fit its column, or is missing."""
 
 
 class CorruptionError(Error):
@@ -226,12 +228,12 @@ class CorruptionError(Error):
 
     @property
     def reason(self) -> str:
-        """The sentence without its place."""
+        """The message without path and offset."""
         return self._message
 
     def with_rows(self, begin: int, end: int) -> CorruptionError:
-        """The same error, saying that rows [begin, end) of the file cannot be read."""
-        text = f"{self._message} (it holds rows {begin} to {end - 1} of the file)"
+        """Return the error with a note that rows [begin, end) of the file cannot be read."""
+        text = f"{self._message} (the block has rows {begin} to {end - 1} of the file)"
         return type(self)(text, self.path, self.offset)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -243,18 +245,18 @@ class LockedError(Error):
 
 
 class HistoryExpiredError(Error):
-    """The moment asked for is no longer readable; the message names the oldest one that is."""
+    """The requested moment is older than the history; the message names the oldest readable one."""
 
 
 class ReadOnlyError(Error):
-    """A change was asked of a store, table or view that is open for reading only."""
+    """A change of a store, table or view that is open for reading only."""
 
 
 class StorageError(Error, OSError):
-    """The file system failed or refused, or the folder holds no store that this version can read.
+    """The file system reported an error, or the folder has no store that this version can read.
 
-    `outcome` is "unknown" after a failed sync: whether the batch is durable is known at the next open.
-    Otherwise it is None and nothing was changed.
+    `outcome` is "unknown" after a failed sync: only the next open shows whether the batch is
+    durable. Otherwise it is None, and nothing was changed.
     """
 
     def __init__(
@@ -280,7 +282,7 @@ def _storage_error(
     return StorageError(message, path=path, errno=errno, outcome=outcome)
 
 
-# Row error codes: the words in the column `code` of `.errors`. docs/how-to/errors.md lists them.
+# Row error codes: the values of the column `code` of `.errors`. docs/how-to/errors.md lists them.
 ALREADY_PRESENT: Final = "already-present"
 NOT_FOUND: Final = "not-found"
 NO_PARTITION: Final = "no-partition"
@@ -306,10 +308,10 @@ ROW_ERROR_CODES: Final = tuple(_CLASS_OF_CODE)
 
 
 def write_error(codes: set[str], message: str, errors: pa.Table | None) -> WriteError:
-    """The exception for a batch whose failing rows have these `codes`.
+    """Return the exception for a batch whose failing rows have these `codes`.
 
-    One class for all codes raises that class (so five kinds of bad value are one InvalidValueError), a
-    mixture raises WriteError.
+    If all codes have the same class, it is that class (so five kinds of invalid values are one
+    InvalidValueError); otherwise it is WriteError.
     """
     classes = {_CLASS_OF_CODE.get(code, WriteError) for code in codes}
     return (classes.pop() if len(classes) == 1 else WriteError)(message, errors)

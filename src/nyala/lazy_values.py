@@ -1,22 +1,24 @@
-"""Values that an object computes at their first read, safe for objects that threads share.
+"""Attributes that an object computes at their first read, safe for objects that threads share.
 
     class Table(LazyValues):
         @lazy_value
         def names(self) -> tuple[str, ...]:
             return tuple(column.name for column in self.columns)
 
-`functools.cached_property` is not used in this package, because it stores its value through the instance's `__dict__`.
-CPython 3.11 makes that dictionary at the first access. Making it may run the garbage collector; a finalizer then lets
-another thread run; if that thread makes the dictionary of the same instance too, both own one array of values, and the
-process crashes later. For the same reason no code of this package reads `__dict__`, calls `vars()` on an instance, or
-adds an attribute to an object after its constructor.
+This package does not use `functools.cached_property`, because it stores its value through the
+instance's `__dict__`. CPython 3.11 creates that dictionary at the first access. The creation may
+run the garbage collector, whose finalizers may let another thread run. If that thread also creates
+the dictionary of the same instance, both own one array of values, and the process crashes later.
+For the same reason no code of this package reads `__dict__`, calls `vars()` on an instance, or adds
+an attribute to an object after its constructor.
 
 Invariants
-    L1  The values lie in a plain dictionary of their own, in a slot. `__new__` fills the slot, before another thread
-        can know the object.
-    L2  Two threads may compute a value at the same time. The first to finish stores it, and both get that one.
-    L3  Objects with lazy values are not copied or pickled by default: a copy would share the dictionary. A class that
-        needs it defines `__reduce__`.
+    L1  The values are in their own plain dictionary, in a slot. `__new__` fills the slot before
+        another thread can know the object.
+    L2  Two threads may compute a value at the same time. The first one to finish stores it, and
+        both get that value.
+    L3  Objects with lazy values cannot be copied or pickled by default, because a copy would share
+        the dictionary. A class that needs it defines `__reduce__`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _Value = TypeVar("_Value")
 
 
 class LazyValues:
-    """Base of classes with lazy values, frozen dataclasses too."""
+    """Base of classes with lazy values, including frozen dataclasses."""
 
     __slots__ = ("_lazy_values",)
     _lazy_values: dict[str, Any]
@@ -41,13 +43,14 @@ class LazyValues:
         return made
 
     def __getstate__(self) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} is not copied or pickled")
+        raise TypeError(f"a {type(self).__name__} cannot be copied or pickled")
 
 
 class lazy_value(Generic[_Value]):
-    """Decorator of a method of a `LazyValues` class: an attribute that is computed once, at its first read.
+    """Decorator for a method of a `LazyValues` class: an attribute that is computed once, at its
+    first read.
 
-    Computing must be repeatable: see L2.
+    The computation must be repeatable: see L2.
     """
 
     def __init__(self, compute: Callable[[Any], _Value]) -> None:
@@ -75,7 +78,9 @@ class lazy_value(Generic[_Value]):
         raise AttributeError(f"{type(instance).__name__}.{self._name} is computed and cannot be set")
 
 
-def share_lazy_values(given: LazyValues, receiver: LazyValues, names: Iterable[str]) -> None:
-    """Give `receiver` those of the named values of `given` that are computed already. No other thread knows it yet."""
-    known = given._lazy_values
-    receiver._lazy_values.update({name: known[name] for name in names if name in known})
+def share_lazy_values(source: LazyValues, receiver: LazyValues, names: Iterable[str]) -> None:
+    """Copy the named values of `source` that are computed to `receiver`, which no other thread may
+    know yet.
+    """
+    computed = source._lazy_values
+    receiver._lazy_values.update({name: computed[name] for name in names if name in computed})

@@ -96,7 +96,7 @@ def test_two_threads_get_the_same_value() -> None:
 
 def test_a_copy_would_share_the_values() -> None:
     for act in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match="a Frozen is not copied or pickled"):
+        with pytest.raises(TypeError, match="a Frozen cannot be copied or pickled"):
             act(Frozen(1))  # type: ignore[operator]
     slots = Slots(1)
     assert slots.numbers == [1]

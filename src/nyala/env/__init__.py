@@ -1,8 +1,8 @@
-"""The outside world, as one value that is handed down: files, clock, randomness.
+"""The environment as one value that is passed down: files, clock, randomness.
 
-Only this package opens, syncs, renames, sleeps, reads a clock or draws randomness (SQLite opens its own
-files). All other code is given an `Env`; production gives `SYSTEM`, tests give one that loses power or steps
-the clock.
+Only this package opens, syncs and renames files, sleeps, reads a clock or draws randomness (SQLite
+opens its own files). All other code receives an `Env`. Production passes `SYSTEM`; tests pass one
+that loses power or moves the clock.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Env:
-    """What a part of Nyala may know of the outside. Every member may be used from any thread."""
+    """Files, clock and randomness. Any thread may use every member."""
 
     files: Files
     clock: Clock
@@ -62,11 +62,17 @@ class Env:
 
     @property
     def is_system(self) -> bool:
-        """Whether another process on this machine has the same files and clock: not with the twins of tests."""
+        """Whether other processes on this machine have the same files and clock.
+
+        False for the fakes of tests.
+        """
         return isinstance(self.files, PosixFiles) and self.clock is SYSTEM.clock
 
     def bound(self, folder: str) -> Env:
-        """The same for one store only: see `Files.bind`. Close its files."""
+        """Return an environment for one store only (see `Files.bind`).
+
+        The caller must close its files.
+        """
         return replace(self, files=self.files.bind(folder))
 
 

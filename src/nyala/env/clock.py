@@ -1,8 +1,9 @@
-"""The only code that knows the time, and the only code that sleeps.
+"""The only code that reads the time, and the only code that sleeps.
 
-Two clocks: wall time (microseconds since 1970-01-01 UTC; it may jump either way, and `nyala.mvcc` keeps from going
-back what must not) and monotonic time (seconds since some moment, those included that the machine slept; for timeouts
-and rates, and to notice that the wall clock jumped).
+There are two clocks. Wall time is microseconds since 1970-01-01 UTC; it may jump in either
+direction, and `nyala.mvcc` keeps timestamps from going back. Monotonic time is seconds since some
+moment, including the time that the machine slept; it is for timeouts and rates, and to detect that
+the wall clock jumped.
 """
 
 from __future__ import annotations
@@ -13,30 +14,33 @@ from typing import Final, Protocol
 
 __all__ = ["Clock", "SystemClock"]
 
-# Python's monotonic clock leaves out the time that a machine slept: so does Linux's own, and macOS' own does not.
+# Python's monotonic clock and Linux's own exclude the time that a machine slept; macOS' own
+# includes it.
 _WITH_SLEEP: Final[int] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", -1))
 
 
 class Clock(Protocol):
-    """May be used from any thread."""
+    """The interface of a clock. Any thread may use it."""
 
     def now_us(self) -> int:
-        """Wall time in microseconds since the epoch, UTC."""
+        """Return the wall time in microseconds since the epoch, UTC."""
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds since some fixed moment, those included that the machine slept; never goes back."""
+        """Return seconds since some fixed moment, including time that the machine slept; never
+        decreases.
+        """
         ...
 
     def sleep_s(self, seconds: float) -> None: ...
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Wait until the event is set (True) or the time is over (False)."""
+        """Wait until the event is set (True) or the timeout is over (False)."""
         ...
 
 
 class SystemClock:
-    """`Clock` of this machine."""
+    """The clock of this machine."""
 
     def now_us(self) -> int:
         return time.time_ns() // 1000

@@ -1,28 +1,31 @@
-"""The only door to the disk: create, append, read, sync, rename, lock.
+"""The interface of all disk access: create, append, read, sync, rename, lock.
 
-Everything that Nyala keeps passes through a `Files`. Production has `PosixFiles` (`posix_files.py`); tests put a
-recording or a failing twin in its place (`nyala.testing`) to lose power, fill disks and break syncs at will. SQLite
-opens its own files; it tells us of each commit through `Files.external_commit`.
+Everything that Nyala stores passes through a `Files`. Production has `PosixFiles`
+(`posix_files.py`). Tests replace it by a recording or failing version (`nyala.testing`), to
+simulate power cuts, full disks and failing syncs. SQLite opens its own files and reports each
+commit through `Files.external_commit`.
 
-What may be relied on after a power cut (and nothing else):
+Guarantees after a power cut:
 
-    F1  Bytes of an `AppendFile` up to the last `sync()` that returned.
-    F2  A file's name only once its directory was synced: after `create`, `rename`, `unlink` call `sync_dir`.
-        `write_atomic`, `make_dirs` and `truncate` do all their syncing themselves.
-    F3  After a `sync()` that failed nothing is known: the kernel may have dropped the dirty pages, and a
-        second sync would lie. The handle is dead; its owner must open the file again and read what is there.
-    F4  `write_at` promises nothing at all: what it writes must be worth nothing after a power cut. `sync_file` makes of
-        it what an `AppendFile`'s sync does; until the next `write_at`, after which it may be any of the two.
-    F5  Files that are bound to a store's folder (`bind`) reach every path inside it through the folder's descriptor:
-        they never touch another folder that has come under the same path. Before each change they look whether the
-        path still leads to that folder, and the watched file is still in it; if not, they raise StorageError.
+    F1  The bytes of an `AppendFile` up to the last `sync()` that returned.
+    F2  A file's name only after its directory was synced: call `sync_dir` after `create`, `rename`
+        and `unlink`. `write_atomic`, `make_dirs` and `truncate` sync everything themselves.
+    F3  After a failed `sync()` nothing is known: the kernel may have dropped the dirty pages, and a
+        second sync could succeed falsely. The handle is dead; its owner must open the file again
+        and read it.
+    F4  `write_at` guarantees nothing: its data must be unimportant after a power cut. `sync_file`
+        makes them durable until the next `write_at`; after that, the file may have either content.
+    F5  Files that are bound to a store's folder (`bind`) access every path inside it through the
+        folder's descriptor, so they never touch another folder that has taken its path. Before each
+        change they check that the path still leads to that folder and that the watched file is
+        still in it; if not, they raise StorageError.
 
-A file opened for reading must stay where it is until its last reader is done: it may be closed in between and opened
-again.
+A file that is opened for reading must keep its path until its last reader is done: its descriptor
+may be closed and opened again in between.
 
-Thread-safety: `Files` and `RandomFile` may be used from any thread. An `AppendFile` and a `FileLock` belong
-to one thread at a time.
-Left out: memory-mapped files (a cut file would be a SIGBUS and not an error), direct I/O, Windows.
+Thread safety: any thread may use `Files` and `RandomFile`. One thread at a time may use an
+`AppendFile` or a `FileLock`. There are no memory-mapped files (a truncated file would cause a
+SIGBUS instead of an error), no direct I/O, and no Windows support.
 """
 
 from __future__ import annotations
@@ -52,11 +55,11 @@ __all__ = [
 ]
 
 Bytes: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
-"""Anything contiguous that can be written without a copy."""
+"""Any contiguous memory that can be written without a copy."""
 
 
 class MissingFileError(StorageError, FileNotFoundError):
-    """A file that is not there: both a `StorageError` and a `FileNotFoundError`."""
+    """A file is missing: both a `StorageError` and a `FileNotFoundError`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_missing_file_error, (self.args[0], self.path))
@@ -67,7 +70,7 @@ def _missing_file_error(message: str, path: str | None) -> MissingFileError:
 
 
 class AppendFile(Protocol):
-    """A new file that only grows. Made by `Files.create`; used by one thread at a time."""
+    """A new file that only grows. `Files.create` creates it; one thread at a time uses it."""
 
     @property
     def path(self) -> str: ...
@@ -76,25 +79,28 @@ class AppendFile(Protocol):
     def size_bytes(self) -> int: ...
 
     def append(self, *parts: Bytes) -> int:
-        """Write the parts one after the other at the end; returns the offset of the first byte.
+        """Write the parts one after another at the end; return the offset of the first byte.
 
-        Raises: StorageError when not everything was written; then the handle is dead and the file may end in
-        a part of what was given. But on a full disk (ENOSPC, EDQUOT) the file is cut back to what it was, and the
-        handle can be used again.
+        Raises: StorageError if not everything was written. Then the handle is dead, and the file
+        may end in a part of the data. But on a full disk (ENOSPC, EDQUOT) the file is cut back to
+        its old size, and the handle stays usable.
         """
         ...
 
     def sync(self) -> None:
-        """Make everything appended so far durable (F1). Raises StorageError, and the handle is dead (F3)."""
+        """Make everything appended so far durable (F1).
+
+        Raises StorageError; then the handle is dead (F3).
+        """
         ...
 
     def close(self) -> None:
-        """Let go of the file without syncing it. May be called twice."""
+        """Close the file without syncing it. May be called twice."""
         ...
 
 
 class RandomFile(Protocol):
-    """An existing file, read anywhere, from any thread."""
+    """An existing file that any thread may read at any offset."""
 
     @property
     def path(self) -> str: ...
@@ -102,28 +108,33 @@ class RandomFile(Protocol):
     def size_bytes(self) -> int: ...
 
     def read(self, offset: int, length: int) -> bytes:
-        """The bytes [offset, offset + length), fewer at the file's end: the caller says what that means."""
+        """Return the bytes [offset, offset + length), or fewer at the end of the file."""
         ...
 
     def read_into(self, offset: int, memory: Any) -> int:
-        """The bytes from `offset` on into writable memory, as many as it has room for, fewer at the end of the file.
+        """Read from `offset` on into writable memory, until it is full or the file ends.
 
-        Returns: how many they are.
+        Returns: the number of bytes read.
         """
         ...
 
     def descriptor(self) -> AbstractContextManager[int | None]:
-        """The system's number for the file while the context lasts, for who reads many places of it in one call; None
-        of a file that wants to be asked each time."""
+        """Return the file's descriptor while the context is open, for callers that read many parts
+        in one call.
+
+        None if the file must be read through `read` (fakes of tests).
+        """
         ...
 
     def close(self) -> None:
-        """Let go of the file. No other thread may be inside `read`."""
+        """Close the file. No other thread may be inside of `read`."""
         ...
 
 
 class FileLock(Protocol):
-    """An exclusive lock that the system frees when the process dies, and a few bytes that say who has it."""
+    """An exclusive lock that the system releases when the process dies, with a few bytes that
+    describe its holder.
+    """
 
     @property
     def path(self) -> str: ...
@@ -133,50 +144,58 @@ class FileLock(Protocol):
     def read(self) -> bytes: ...
 
     def release(self, unlink: bool = False) -> None:
-        """Give the lock back, and take the file away if asked. May be called twice."""
+        """Release the lock, and optionally delete the file. May be called twice."""
         ...
 
 
 class Files(Protocol):
-    """Every operation on the outside's files. All raise StorageError, with errno and path."""
+    """Every file operation. All raise StorageError, with errno and path."""
 
     def bind(self, folder: str) -> Files:
-        """Files for what is in this folder, which is there (F5); to be closed."""
+        """Return files that are bound to this existing folder (F5). The caller must close them."""
         ...
 
     def watch(self, path: str) -> None:
-        """Of bound files: before each change the file at `path`, too, must be the one that is there now (F5)."""
+        """For bound files: before each change, also check that the file at `path` is still the same
+        (F5).
+        """
         ...
 
     def check_bound(self) -> None:
-        """Raises: StorageError when bound files would refuse a change (F5). Cost: two system calls."""
+        """Raise StorageError if bound files would reject a change (F5). Cost: two system calls."""
         ...
 
     def close(self) -> None:
-        """Of bound files: give back every descriptor, also those of files that somebody has open for reading, who is
-        then told that the store is closed. May be called twice."""
+        """For bound files: close every descriptor, also of files that are open for reading. May be
+        called twice.
+
+        Later reads of these files raise an error that the store is closed.
+        """
         ...
 
     def create(self, path: str) -> AppendFile:
-        """A new, empty file; it must not be there yet. The user's umask holds."""
+        """Create a new, empty file that must not exist yet. The user's umask applies."""
         ...
 
     def open(self, path: str) -> RandomFile:
-        """Raises MissingFileError when there is none."""
+        """Open a file for reading. Raises MissingFileError if it does not exist."""
         ...
 
     def read_all(self, path: str) -> bytes: ...
 
     def write_at(self, path: str, offset: int, data: bytes) -> None:
-        """One write in place, without a sync (F4); the file is made when missing."""
+        """Write in place without a sync (F4); the file is created if it is missing."""
         ...
 
     def sync_file(self, path: str) -> None:
-        """Make durable what `write_at` wrote; not the file's name (F2)."""
+        """Make the data of `write_at` durable, but not the file's name (F2)."""
         ...
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """On return the file holds `data`, durably; after a crash it holds the old bytes or the new."""
+        """Replace the file's content by `data`, durably.
+
+        After a crash, the file has the old or the new content.
+        """
         ...
 
     def truncate(self, path: str, length: int) -> None:
@@ -186,22 +205,25 @@ class Files(Protocol):
     def rename(self, old: str, new: str) -> None: ...
 
     def link(self, old: str, new: str) -> bool:
-        """Give a file a second name, which nothing has yet. False: it cannot have two here (another file system, or one
-        without hard links, or not for this user), or the name is taken."""
+        """Give a file a second, unused name. Return False if that is not possible.
+
+        That is so on another file system, one without hard links, without permission, or if the
+        name is used.
+        """
         ...
 
     def unlink(self, path: str, missing_ok: bool = False) -> None: ...
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder and what is in it; no error when missing. Durable after a `sync_dir`."""
+        """Remove a folder and its content; no error if it is missing. Durable after `sync_dir`."""
         ...
 
     def make_dirs(self, path: str) -> None:
-        """Make a folder and its missing parents, durably; no error when it is there."""
+        """Create a folder and its missing parents, durably; no error if it exists."""
         ...
 
     def list_dir(self, path: str) -> list[str]:
-        """The names in a folder, sorted; none when there is no such folder."""
+        """Return the names in a folder, sorted; none if the folder does not exist."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -209,21 +231,30 @@ class Files(Protocol):
     def size(self, path: str) -> int: ...
 
     def identity(self, path: str) -> Hashable:
-        """What tells this file from any other that has had the path, or has been changed. MissingFileError."""
+        """Return a value that distinguishes this file and its content from others at the path.
+
+        MissingFileError.
+        """
         ...
 
     def inode(self, path: str) -> tuple[int, int]:
-        """What tells this file or folder from every other one, whatever it is called. MissingFileError."""
+        """Return a value that distinguishes this file or folder from all others, under any name.
+
+        MissingFileError.
+        """
         ...
 
     def free_bytes(self, path: str) -> int:
-        """Space left for this user on the file system of `path`. Quotas are not in it."""
+        """Return the free space for this user on the file system of `path`, without regard to
+        quotas.
+        """
         ...
 
     def preallocate(self, path: str, length: int) -> None:
-        """Make a file with `length` bytes that mean nothing, whose blocks are allocated, and its folder. Not synced.
+        """Create a file of `length` meaningless bytes with allocated blocks, and its folder. Not
+        synced.
 
-        Raises: StorageError, and there is no file: ENOSPC or EDQUOT when there is no room.
+        Raises: StorageError, and then there is no file; ENOSPC or EDQUOT if there is no space.
         """
         ...
 
@@ -232,27 +263,29 @@ class Files(Protocol):
         ...
 
     def lock(self, path: str, *, create: bool = True) -> FileLock | None:
-        """Take the lock at once, or return None: somebody has it. MissingFileError without `create`."""
+        """Take the lock, or return None if it is held. Raises MissingFileError without `create`."""
         ...
 
     def read_lock_content(self, path: str) -> bytes:
-        """What the holder of the lock, or the last one, wrote there."""
+        """Return what the holder of the lock, or the last one, wrote there."""
         ...
 
     def without_lease(self, vanished: Callable[[str], Error]) -> Files:
-        """The same files, for a reader whose files may be removed at any time: `vanished(path)` is raised when `open`,
-        or a later read of an opened file, does not find it."""
+        """Return files for a reader without a lease, whose files may be removed at any time.
+
+        If `open`, or a later read of an opened file, does not find it, `vanished(path)` is raised.
+        """
         ...
 
     def external_commit(self, path: str) -> None:
-        """SQLite has just committed the database at `path` durably. Nothing to do, but tests want to know."""
+        """SQLite has durably committed the database at `path`. Only tests do something here."""
         ...
 
 
 MAY_NOT_WRITE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-"""The `errno` of a `StorageError` when this user or this file system does not allow to write."""
+"""The `errno` of a `StorageError` if this user or file system may not write."""
 
-# What to do, by errno. The sentence stands after "cannot <verb> <path>: <system's words>".
+# What to do, by errno. It follows "cannot <verb> <path>: <the system's message>".
 _ADVICE: Final[dict[int, str]] = {
     errno.ENOSPC: "free some space on this file system and try again",
     errno.EDQUOT: "free some of the user's quota and try again",
@@ -266,25 +299,27 @@ _ADVICE: Final[dict[int, str]] = {
     errno.ENOENT: "check the path",
     errno.ENOTDIR: "a part of the path is a file, not a folder: check the path",
     errno.EISDIR: "this is a folder, a file was expected: check the path",
-    errno.EEXIST: "something of that name is there already",
+    errno.EEXIST: "a file or folder of this name exists already",
     errno.ENOTEMPTY: "the folder is not empty",
-    errno.ENAMETOOLONG: "put the store into a folder with a shorter path",
+    errno.ENAMETOOLONG: "move the store to a folder with a shorter path",
 }
 
 
 def storage_error(error: OSError, verb: str, path: str) -> StorageError:
-    """The StorageError for an `OSError` met while trying to `verb` the file at `path`."""
+    """Return the StorageError for an `OSError` from trying to `verb` the file at `path`."""
     number = error.errno
-    words = os.strerror(number) if number is not None else str(error)
+    reason = os.strerror(number) if number is not None else str(error)
     advice = _ADVICE.get(number) if number is not None else None
-    message = f"cannot {verb} {path}: {words}" + (f"; {advice}" if advice else "")
+    message = f"cannot {verb} {path}: {reason}" + (f"; {advice}" if advice else "")
     if number == errno.ENOENT:
         return MissingFileError(message, path=path, errno=number)
     return StorageError(message, path=path, errno=number)
 
 
 def write_atomic(files: Files, path: str, data: bytes) -> None:
-    """`Files.write_atomic` out of the other operations, so that every `Files` may be stopped between its steps."""
+    """`Files.write_atomic` made of the other operations, so tests can stop any `Files` between its
+    steps.
+    """
     # One name per writing thread, so that two writers of one path never share a temporary file.
     temporary = f"{path}.{os.getpid()}-{threading.get_ident():x}.tmp"
     files.unlink(temporary, missing_ok=True)

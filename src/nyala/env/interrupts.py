@@ -1,19 +1,19 @@
-"""Signals that wait: the exception of a signal handler after a piece of work and not in the middle of it.
+"""Delays signal handlers until the end of a critical section.
 
-Python runs signal handlers between any two lines of the main thread, and some raise: Ctrl-C raises `KeyboardInterrupt`,
-the alarm of a time limit or a shutdown by SIGTERM raises what its handler says. A write that ends between its log
-record and its place in memory would leave a store that has to be opened again. So short pieces of work that must be
-whole run like this:
+Python runs signal handlers between any two lines of the main thread, and some raise: Ctrl-C raises
+`KeyboardInterrupt`; the handler of a time limit or of SIGTERM raises its own exception. If a write
+ended between its log record and its place in memory, the store would have to be opened again. So
+short critical sections run like this:
 
     with Uninterrupted():
         ...                      a signal is remembered
-                                 here its handler is called, and may raise
+                                 at the end its handler is called, and may raise
 
-Where such work becomes long, `Interruptible` lets signals through again. In other threads than the main one nothing
-has to be done: Python runs signal handlers in the main thread only.
+`Interruptible` allows signals again inside of such a section where it takes long. Other threads
+need nothing: Python runs signal handlers in the main thread only.
 
-Held back are the signals that programs use to end or interrupt work (`_SIGNALS`), each only while a Python function
-handles it.
+Only signals that programs use to end or interrupt work are delayed (`_SIGNALS`), and only if a
+Python function handles them.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _SIGNALS: Final = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr
 
 
 class _State:
-    """Of the main thread, which alone reads and writes it."""
+    """The state of the main thread, which alone reads and writes it."""
 
     depth = 0
     handlers: ClassVar[dict[int, Handler]] = {}
-    """The handlers of the signals that are held back."""
+    """The handlers of the delayed signals."""
     pending: ClassVar[dict[int, FrameType | None]] = {}
-    """The signals that came, in their order. One that came twice counts once, as signals do."""
+    """The signals that came, in order. A repeated signal counts once, as usual for signals."""
 
 
 def _remember(number: int, frame: FrameType | None) -> None:
@@ -52,14 +52,14 @@ def _in_main_thread() -> bool:
 
 
 def _hold_back() -> None:
-    """Raises: what a handler raises, before all signals are held back; then none of them is."""
+    """Delay all signals. If a handler raises before that is done, none is delayed."""
     try:
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             if callable(handler) and handler is not _remember:
                 _State.handlers[number] = handler
                 signal.signal(number, _remember)
-    except ValueError:  # a main thread of a subinterpreter
+    except ValueError:  # the main thread of a subinterpreter
         _State.handlers = {}
     except BaseException:
         _let_through()
@@ -67,11 +67,11 @@ def _hold_back() -> None:
 
 
 def _let_through() -> None:
-    """Raises: what handlers raise, if signals came meanwhile."""
+    """Restore the handlers, and call those of signals that came meanwhile; they may raise."""
     handlers = _State.handlers
     try:
         _restore(handlers)
-    except BaseException:  # of a signal that comes just now: the handlers of the others are still held back
+    except BaseException:  # raised for a signal that comes just now, before all handlers are restored
         _restore(handlers)
         raise
     finally:
@@ -85,7 +85,7 @@ def _restore(handlers: dict[int, Handler]) -> None:
 
 
 def _call(handlers: dict[int, Handler], pending: dict[int, FrameType | None]) -> None:
-    """Call the handlers of these signals, each also when one before it raises."""
+    """Call the handlers of these signals, each one even if an earlier one raises."""
     if pending:
         number = next(iter(pending))
         frame = pending.pop(number)
@@ -96,7 +96,8 @@ def _call(handlers: dict[int, Handler], pending: dict[int, FrameType | None]) ->
 
 
 class Uninterrupted:
-    """`with Uninterrupted():` no signal handler raises inside; the handler of a signal that came is called behind it.
+    """Delays signal handlers: `with Uninterrupted():` calls the handlers of signals that came at
+    its end.
 
     May be nested.
     """
@@ -119,7 +120,9 @@ class Uninterrupted:
 
 
 class Interruptible:
-    """`with Interruptible():` inside `Uninterrupted`, signal handlers may raise again. For work that takes long."""
+    """Allows signal handlers inside of `Uninterrupted` again, for long work: `with
+    Interruptible():`.
+    """
 
     __slots__ = ("_depth",)
 

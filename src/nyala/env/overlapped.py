@@ -1,6 +1,7 @@
 """Runs the same work on many files in a few threads, so that their syncs overlap.
 
-Several syncs at a time take hardly longer than one. Which files are synced, and before what, does not change.
+Several syncs at a time take hardly longer than one. The order of syncs that depend on each other
+does not change.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ _Result = TypeVar("_Result")
 
 
 def each(files: Files, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-    """Return what `work` returns for each item, in their order; up to four items are worked on at once.
+    """Return what `work` returns for each item, in order; up to four items are worked on at once.
 
-    With other files than the system's (in tests) one item comes after the other.
-    Raises: the first error. No item is worked on any more then.
+    With other files than the system's (in tests), items are worked on one after another.
+    Raises: the first error. No item is still being worked on then.
     """
     left = list(items)
     if len(left) < 2 or not isinstance(files, PosixFiles):
@@ -34,7 +35,7 @@ def each(files: Files, work: Callable[[_Item], _Result], items: Iterable[_Item])
         try:
             for item in left:
                 futures.append(pool.submit(work, item))
-        except RuntimeError:  # the interpreter ends, and starts no thread any more
+        except RuntimeError:  # the interpreter is ending and starts no more threads
             return [future.result() for future in futures] + [work(item) for item in left[len(futures) :]]
         try:
             return [future.result() for future in futures]

@@ -1,13 +1,13 @@
-"""Which process something belongs to, so that others can tell when it has ended for good.
+"""Marks that identify a process, so that other processes can tell when it has ended.
 
-    mark = process_mark(pid)          40 hexadecimal digits: domain (16), pid (8), start of the process (16)
-    is_gone(mark)                     True only where that can be known
+    mark = process_mark(pid)          40 hexadecimal digits: domain (16), pid (8), start time of the process (16)
+    is_gone(mark)                     True only if that is certain
 
-The domain is the machine since its last start together with the namespace of process ids: where it differs, as on other
-machines and in other containers, a pid says nothing, and nothing is said. The start tells a process from a later one of
-the same pid. A zombie has ended.
+The domain identifies the machine since its last start, and the namespace of process ids. If it
+differs, as on other machines and in other containers, a pid has no meaning, and `is_gone` is False.
+The start time distinguishes a process from a later one with the same pid. A zombie has ended.
 
-Linux only: elsewhere there are no marks, and who asks must know another way (an expiry).
+Linux only: elsewhere there are no marks, and callers need another way, such as an expiry time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ANCESTORS_MAX: Final = 16
 
 @functools.cache
 def _domain() -> str | None:
-    """16 digits for what pids are counted in; None: this system does not tell."""
+    """Return 16 digits that identify the space of pids; None if this system does not support it."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             boot = file.read().strip()
@@ -38,19 +38,21 @@ def _domain() -> str | None:
 
 
 def _stat(pid: int) -> tuple[str, str, int, int] | None:
-    """(name, state, parent, start in ticks since the machine's) of a process; None: it cannot be read."""
+    """Return (name, state, parent, start in ticks since the machine's) of a process; None if it
+    cannot be read.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read().decode(errors="replace")
     except OSError:
         return None
-    # The name is in brackets and may hold blanks and brackets itself.
+    # The name is in brackets, and may itself contain blanks and brackets.
     name, fields = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
     return name, fields[0], int(fields[1]), int(fields[19])
 
 
 def process_mark(pid: int | None = None) -> str | None:
-    """The mark of a living process, by default this one; None where there are none."""
+    """Return the mark of a living process, by default this one; None if there are no marks."""
     domain = _domain()
     found = _stat(os.getpid() if pid is None else pid)
     if domain is None or found is None:
@@ -59,7 +61,7 @@ def process_mark(pid: int | None = None) -> str | None:
 
 
 def mark_of_ancestor(name: str) -> str | None:
-    """The mark of the nearest process of that name among those that this one descends from; None: there is none."""
+    """Return the mark of the nearest ancestor process with this name; None if there is none."""
     pid = os.getppid()
     for _ in range(_ANCESTORS_MAX):
         found = _stat(pid)
@@ -72,7 +74,10 @@ def mark_of_ancestor(name: str) -> str | None:
 
 
 def is_gone(mark: str) -> bool:
-    """Whether the process of this mark has certainly ended. False for what cannot be known here, or is no mark."""
+    """Whether the process of this mark has certainly ended.
+
+    False if that is unknown, or for an invalid mark.
+    """
     match = _MARK.fullmatch(mark)
     if match is None or match[1] != _domain():
         return False
@@ -82,6 +87,6 @@ def is_gone(mark: str) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        pass  # somebody else's: it is there
+        pass  # it belongs to another user, so it exists
     found = _stat(pid)
     return found is not None and (found[1] in _ENDED or found[3] != int(match[3], 16))

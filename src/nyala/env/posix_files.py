@@ -1,7 +1,7 @@
-"""`Files` of Linux and macOS, by their system calls.
+"""`Files` for Linux and macOS, by system calls.
 
-Opened for reading, any number of files takes few descriptors: those not used for a while are closed and opened again
-(`_IdleDescriptors`). What may be relied on, and which thread may do what: `files.py`.
+Any number of files that are open for reading takes few descriptors: idle ones are closed, and
+opened again when needed (`_IdleDescriptors`). `files.py` documents guarantees and thread safety.
 """
 
 from __future__ import annotations
@@ -30,40 +30,44 @@ from nyala.errors import Error, StorageError
 try:
     import fcntl
     import resource
-except ImportError:  # Windows: `system_files()` answers with a sentence.
+except ImportError:  # Windows: `system_files()` returns files that raise an error
     fcntl = None  # type: ignore[assignment]
 
 __all__ = ["PosixFiles", "system_files"]
 
 _T = TypeVar("_T")
 
-# writev takes at most this many parts at once: POSIX promises 16, Linux and macOS give 1024.
+# The most parts of one writev call: POSIX guarantees 16, Linux and macOS accept 1024.
 _PARTS_MAX: Final = 1024
-# Linux moves at most 0x7ffff000 bytes a call and macOS refuses 2 GiB and more: stay below both.
+# Linux transfers at most 0x7ffff000 bytes per call, and macOS rejects 2 GiB and more: stay below
+# both.
 _CALL_MAX_BYTES: Final = 1 << 30
-# Of longer reads the file's size is looked at first: the length may come out of a damaged or forged file.
+# Longer reads check the file's size first, because the length may come from a damaged or forged
+# file.
 _UNCHECKED_MAX_BYTES: Final = 1 << 20
 
 
 def _full_sync(fd: int) -> None:
-    """Make a file's bytes durable, and so much of its inode as is needed to read them."""
+    """Make a file's bytes durable, and the parts of its inode that are needed to read them."""
     if sys.platform == "darwin":
-        # fsync on macOS leaves the bytes in the drive's own cache; only F_FULLFSYNC empties that.
+        # fsync on macOS leaves the bytes in the drive's cache; only F_FULLFSYNC flushes it.
         try:
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
         except OSError as error:
             if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
                 raise
-            os.fsync(fd)  # network file systems do not know F_FULLFSYNC
+            os.fsync(fd)  # network file systems do not support F_FULLFSYNC
     else:
         os.fdatasync(fd)
 
 
 def _write_fully(fd: int, parts: list[memoryview]) -> None:
-    """Write all parts at the descriptor's position; a short write is followed by another, until an error."""
+    """Write all parts at the descriptor's position, with further calls after short writes, until an
+    error.
+    """
     pending = [part for part in parts if part.nbytes]
     while pending:
-        # A single part above the system's limit per call is cut; the rest waits for the next round.
+        # A part above the limit per call is cut; the rest is written in the next round.
         call: list[memoryview] = []
         room = _CALL_MAX_BYTES
         for part in pending[:_PARTS_MAX]:
@@ -84,7 +88,7 @@ def _write_fully(fd: int, parts: list[memoryview]) -> None:
 
 
 def _read_fully(fd: int, offset: int, length: int) -> bytes:
-    """Read `length` bytes, or fewer at the end of the file. Allocates no more than the file's size."""
+    """Read `length` bytes, or fewer at the end of the file. Allocates at most the file's size."""
     if length > _UNCHECKED_MAX_BYTES:
         length = max(0, min(length, os.fstat(fd).st_size - offset))
     first = os.pread(fd, min(length, _CALL_MAX_BYTES), offset)
@@ -125,7 +129,7 @@ class _PosixAppendFile:
             )
         if self._fd < 0:
             raise StorageError(
-                f"cannot {verb} {self._path}: it is closed", path=self._path, errno=errno.EBADF
+                f"cannot {verb} {self._path}: the file is closed", path=self._path, errno=errno.EBADF
             )
 
     def append(self, *parts: Bytes) -> int:
@@ -143,7 +147,7 @@ class _PosixAppendFile:
         return offset
 
     def _cut_back(self) -> bool:
-        """Take away what a write has left that found the disk full."""
+        """Remove the bytes of a write that failed because the disk is full."""
         try:
             os.ftruncate(self._fd, self._size_bytes)
             os.lseek(self._fd, self._size_bytes, os.SEEK_SET)
@@ -174,8 +178,9 @@ class _PosixAppendFile:
 
 
 class _Descriptor:
-    """A descriptor that is closed with the last reference to it: so no thread that uses it can lose it to another
-    file."""
+    """A descriptor that is closed with its last reference, so a thread that uses it cannot lose it
+    to another file.
+    """
 
     __slots__ = ("fd",)
 
@@ -187,7 +192,9 @@ class _Descriptor:
 
 
 class _Folder:
-    """The folder that files are bound to (F5): its descriptor, and what must still be there before a change."""
+    """The folder that files are bound to (F5): its descriptor, and what must be unchanged before a
+    change.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -208,15 +215,15 @@ class _Folder:
         _idle.drop_all(self)
 
     def descriptor(self) -> _Descriptor:
-        found = self._descriptor
-        if found is None:
+        descriptor = self._descriptor
+        if descriptor is None:
             raise StorageError(
                 f"the store {self.path!r} is closed: connect() again", path=self.path, errno=errno.EBADF
             )
-        return found
+        return descriptor
 
     def name_of(self, path: str) -> str | None:
-        """What `path` is called from within the folder; None: it is not in it."""
+        """Return the name of `path` inside the folder; None if it is outside."""
         if path.startswith(self._prefix):
             return path[len(self._prefix) :].lstrip("/") or "."
         return "." if path == self.path else None
@@ -225,7 +232,7 @@ class _Folder:
         name, descriptor = self.name_of(path), self.descriptor()
         assert name is not None, path
         flags = os.O_RDONLY | os.O_CLOEXEC
-        # Held open: as long as it is, no other file gets its inode.
+        # Held open, so that no other file can get its inode.
         held = _Descriptor(_call("open", path, lambda: os.open(name, flags, dir_fd=descriptor.fd)))
         self._watched = name, _inode_of(os.fstat(held.fd)), held
 
@@ -249,12 +256,12 @@ class _Folder:
             )
 
 
-def _inode_of(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
+def _inode_of(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
-class _Place(NamedTuple):
-    """A path as the system is given it: a name, seen from an open folder or, without one, as any other path."""
+class _Location(NamedTuple):
+    """A path for a system call: a name relative to an open folder, or without one any path."""
 
     name: str
     descriptor: _Descriptor | None
@@ -264,25 +271,28 @@ class _Place(NamedTuple):
         return None if self.descriptor is None else self.descriptor.fd
 
 
-def _place(folder: _Folder | None, path: str) -> _Place:
+def _location(folder: _Folder | None, path: str) -> _Location:
     if folder is None:
-        return _Place(path, None)
+        return _Location(path, None)
     name = folder.name_of(path)
-    return _Place(path, None) if name is None else _Place(name, folder.descriptor())
+    return _Location(path, None) if name is None else _Location(name, folder.descriptor())
 
 
-# A store may have thousands of files and a process 256 descriptors (macOS) or 1,024 (Linux), of which the user's own
-# program wants some. So at most this share of them is kept open between two reads, and in no case more than the cap.
+# A store may have thousands of files. A process has 256 descriptors (macOS) or 1,024 (Linux), and
+# the user's program needs some of them. So at most this share is kept open between reads, and never
+# more than the cap.
 _IDLE_SHARE: Final = 1 / 4
 _IDLE_CAP: Final = 1024
 
 
 class _IdleDescriptors:
-    """The descriptors of files that nobody is reading at the moment, those used longest ago first.
+    """The descriptors of files that are not being read at the moment, the least recently used
+    first.
 
-    Who takes a descriptor out (one `dict.pop`, which no other thread can come between) owns it, and puts it back
-    after his read: so none is closed that is in use, without a lock. Two threads that read one file at one moment have
-    a descriptor each, and the second to put his back closes it.
+    A thread takes a descriptor out (one `dict.pop`, which is atomic), owns it during its read, and
+    then puts it back. So no descriptor in use is closed, without a lock. Two threads that read one
+    file at the same time have one descriptor each, and the second one to put its descriptor back
+    closes it.
     """
 
     def __init__(self) -> None:
@@ -293,39 +303,42 @@ class _IdleDescriptors:
         return next(self._tokens)
 
     def take(self, token: int) -> int | None:
-        """The file's descriptor, to be given back; None: it has none at the moment."""
-        found = self._descriptors.pop(token, None)
-        return None if found is None else found[0]
+        """Return the file's descriptor, which must be given back; None if it has none at the
+        moment.
+        """
+        entry = self._descriptors.pop(token, None)
+        return None if entry is None else entry[0]
 
     def open(self, path: str, at: _Folder | None = None) -> int:
-        """A descriptor of the file. Raises: StorageError."""
-        place = _place(at, path)
+        """Return a new descriptor of the file. Raises StorageError."""
+        location = _location(at, path)
         flags = os.O_RDONLY | os.O_CLOEXEC
         try:
-            return os.open(place.name, flags, dir_fd=place.fd)
+            return os.open(location.name, flags, dir_fd=location.fd)
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise storage_error(error, "open", path) from error
         self._shrink(0)
-        return _call("open", path, lambda: os.open(place.name, flags, dir_fd=place.fd))
+        return _call("open", path, lambda: os.open(location.name, flags, dir_fd=location.fd))
 
     def give(self, token: int, fd: int, at: _Folder | None) -> None:
         entry = (fd, at)
         if self._descriptors.setdefault(token, entry) is not entry:
             os.close(fd)
-        elif at is not None and at.closed:  # `drop_all` may have come before this one was here
+        elif at is not None and at.closed:  # `drop_all` may have run before this entry was added
             self.drop(token)
         elif len(self._descriptors) > _IDLE_MIN and len(self._descriptors) > (most := _idle_max()):
-            self._shrink(most - most // 8)  # several at once: to find the oldest costs a pass
+            self._shrink(most - most // 8)  # several at once, because finding the oldest costs a pass
 
     def drop(self, token: int) -> None:
-        found = self._descriptors.pop(token, None)
-        if found is not None:
-            os.close(found[0])
+        entry = self._descriptors.pop(token, None)
+        if entry is not None:
+            os.close(entry[0])
 
     def drop_all(self, at: _Folder) -> None:
-        """Close those of the files in one folder, which is closed itself."""
-        # A copy by one call: the collector may run a finalizer that drops a descriptor while a list of pairs is made.
+        """Close the descriptors of all files in one folder, which was closed."""
+        # A copy by one call: during an iteration, the collector may run a finalizer that drops a
+        # descriptor.
         for token, (_, folder) in self._descriptors.copy().items():
             if folder is at:
                 self.drop(token)
@@ -335,7 +348,7 @@ class _IdleDescriptors:
             self.drop(token)
 
 
-_IDLE_MIN: Final = 64  # below this nobody asks the system for its limit
+_IDLE_MIN: Final = 64  # up to this number, the system's limit is not read
 
 
 def _idle_max() -> int:
@@ -349,7 +362,7 @@ _idle: Final = _IdleDescriptors()
 
 
 class _PosixRandomFile:
-    """An open file, as its user sees it; its descriptor may be closed between two reads and be opened again."""
+    """An open file. Its descriptor may be closed between two reads and opened again."""
 
     def __init__(self, path: str, at: _Folder | None, vanished: Callable[[str], Error] | None) -> None:
         self._path = path
@@ -358,16 +371,18 @@ class _PosixRandomFile:
         self._token = _idle.new_token()
         self._closed = False
         self._inode: tuple[int, int] | None = None
-        _idle.give(self._token, self._open(), at)  # so that a missing file is missed now
+        _idle.give(self._token, self._open(), at)  # opened now, so that a missing file raises now
 
     @property
     def path(self) -> str:
         return self._path
 
     def _take(self) -> int:
-        """A descriptor, to be given back."""
+        """Return a descriptor, which must be given back."""
         if self._closed:
-            raise StorageError(f"cannot read {self._path}: it is closed", path=self._path, errno=errno.EBADF)
+            raise StorageError(
+                f"cannot read {self._path}: the file is closed", path=self._path, errno=errno.EBADF
+            )
         if self._at is not None:
             self._at.descriptor()  # raises if the store is closed
         fd = _idle.take(self._token)
@@ -386,7 +401,7 @@ class _PosixRandomFile:
         elif inode != self._inode:
             os.close(fd)
             raise StorageError(
-                f"the file {self._path} was replaced by another one since it was first read: connect() again",
+                f"the file {self._path} was replaced since it was first read: connect() again",
                 path=self._path,
                 errno=errno.ESTALE,
             )
@@ -415,7 +430,7 @@ class _PosixRandomFile:
     def read_into(self, offset: int, memory: Any) -> int:
         assert offset >= 0, offset
         view, done = memoryview(memory).cast("B"), 0
-        # Blocks are read so, and `descriptor` would be a third of the calls.
+        # Blocks are read by this method. `descriptor` would add a third of the calls.
         fd = self._take()
         try:
             while done < len(view):
@@ -445,10 +460,10 @@ class _PosixRandomFile:
 
 
 class _PosixFileLock:
-    def __init__(self, path: str, fd: int, place: _Place) -> None:
+    def __init__(self, path: str, fd: int, location: _Location) -> None:
         self._path = path
         self._fd = fd
-        self._place = place
+        self._location = location
         self._pid = os.getpid()
 
     @property
@@ -463,7 +478,8 @@ class _PosixFileLock:
     def write(self, content: bytes) -> None:
         fd = self._descriptor()
         try:
-            # New bytes first, then the cut: who reads between sees new content with an old tail, not nothing.
+            # Write first and truncate then: a reader in between sees the new content with an old
+            # tail, not nothing.
             done = 0
             while done < len(content):
                 done += os.pwrite(fd, content[done:], done)
@@ -483,12 +499,13 @@ class _PosixFileLock:
         if fd < 0:
             return
         try:
-            # A forked child shares the lock with its parent: it may let go of its copy, but not unlock.
+            # A forked child shares the lock with its parent. It may close its copy, but not unlock.
             if os.getpid() == self._pid:
                 if unlink:
-                    # Before the unlock: who locks the orphan after it finds another inode and tries again.
+                    # Before the unlock: a process that locks the deleted file sees another inode
+                    # and tries again.
                     with contextlib.suppress(FileNotFoundError):
-                        os.unlink(self._place.name, dir_fd=self._place.fd)
+                        os.unlink(self._location.name, dir_fd=self._location.fd)
                 fcntl.flock(fd, fcntl.LOCK_UN)
         except OSError as error:
             raise storage_error(error, "unlock", self._path) from error
@@ -496,34 +513,36 @@ class _PosixFileLock:
             os.close(fd)
 
     def __del__(self) -> None:
-        # Only close: the lock goes when the last copy of the descriptor does.
+        # Only close: the lock ends with the last copy of the descriptor.
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
 
-# A system with protected_hardlinks says EPERM of files of other users that this one may not write.
+# Systems with protected_hardlinks return EPERM for files of other users that this user may not
+# write.
 _NO_LINK: Final = frozenset(
     {errno.EEXIST, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 )  # fmt: skip
 
 
 class PosixFiles:
-    """`Files` of Linux and macOS."""
+    """`Files` for Linux and macOS."""
 
     _folder: _Folder | None = None
     _vanished: Callable[[str], Error] | None = None
 
     def __init__(self, folder: _Folder | None = None, vanished: Callable[[str], Error] | None = None) -> None:
-        """folder: that these files are bound to. vanished: see `without_lease`."""
+        """folder: the folder that these files are bound to. vanished: see `without_lease`."""
         self._folder = folder
         self._vanished = vanished
 
-    # ── bound to a folder ───────────────────────────────────────────────────────────────────────────────────────
+    # ── bound to a folder
+    # ───────────────────────────────────────────────────────────────────────────────────────
 
     def bind(self, folder: str) -> Files:
         if type(self) is not PosixFiles:
-            return self  # a twin of a test's: what is done to it must show in every store
+            return self  # a fake of a test, which must see the operations of every store
         return PosixFiles(_Folder(folder), self._vanished)
 
     def watch(self, path: str) -> None:
@@ -541,22 +560,24 @@ class PosixFiles:
     def without_lease(self, vanished: Callable[[str], Error]) -> Files:
         return self if type(self) is not PosixFiles else PosixFiles(self._folder, vanished)
 
-    def _place(self, path: str) -> _Place:
-        return _place(self._folder, path)
+    def _locate(self, path: str) -> _Location:
+        return _location(self._folder, path)
 
-    def _changed(self, path: str) -> _Place:
-        """The place of a path where something is about to be changed (F5)."""
+    def _locate_for_change(self, path: str) -> _Location:
+        """Return the location of a path that is about to be changed, after the check of F5."""
         if self._folder is not None:
             self._folder.check()
-        return _place(self._folder, path)
+        return _location(self._folder, path)
 
-    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading
+    # ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self, path: str) -> RandomFile:
         return _PosixRandomFile(path, self._folder, self._vanished)
 
     def read_all(self, path: str) -> bytes:
-        # A reader process asks for two small files before each of its reads: four system calls, and little else.
+        # A reader process reads two small files before each of its reads, so this makes only four
+        # system calls.
         fd = _idle.open(path, self._folder)
         try:
             return _read_fully(fd, 0, os.fstat(fd).st_size)
@@ -573,9 +594,9 @@ class PosixFiles:
             return []
 
     def exists(self, path: str) -> bool:
-        place = self._place(path)
+        location = self._locate(path)
         try:
-            os.lstat(place.name, dir_fd=place.fd)
+            os.lstat(location.name, dir_fd=location.fd)
         except (OSError, ValueError):  # as `os.path.lexists`
             return False
         return True
@@ -584,8 +605,8 @@ class PosixFiles:
         return self._stat(path).st_size
 
     def identity(self, path: str) -> Hashable:
-        found = self._stat(path)
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+        status = self._stat(path)
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
     def inode(self, path: str) -> tuple[int, int]:
         return _inode_of(self._stat(path))
@@ -599,14 +620,14 @@ class PosixFiles:
         return status.f_bavail * status.f_frsize
 
     def _stat(self, path: str) -> os.stat_result:
-        place = self._place(path)
-        return _call("look at", path, lambda: os.stat(place.name, dir_fd=place.fd))
+        location = self._locate(path)
+        return _call("look at", path, lambda: os.stat(location.name, dir_fd=location.fd))
 
     @contextlib.contextmanager
-    def _opened(self, path: str, verb: str, flags: int, place: _Place | None = None) -> Iterator[int]:
-        """A descriptor inside the `with`; an OSError there is a StorageError about `verb`."""
-        where = self._place(path) if place is None else place
-        fd = _call(verb, path, lambda: os.open(where.name, flags | os.O_CLOEXEC, 0o666, dir_fd=where.fd))
+    def _opened(self, path: str, verb: str, flags: int, location: _Location | None = None) -> Iterator[int]:
+        """Yield a descriptor; an OSError inside the `with` becomes a StorageError about `verb`."""
+        at = self._locate(path) if location is None else location
+        fd = _call(verb, path, lambda: os.open(at.name, flags | os.O_CLOEXEC, 0o666, dir_fd=at.fd))
         try:
             yield fd
         except OSError as error:
@@ -616,38 +637,39 @@ class PosixFiles:
         finally:
             os.close(fd)
 
-    # ── changing ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── changing
+    # ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def create(self, path: str) -> AppendFile:
-        place = self._changed(path)
+        location = self._locate_for_change(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         return _PosixAppendFile(
-            path, _call("create", path, lambda: os.open(place.name, flags, 0o666, dir_fd=place.fd))
+            path, _call("create", path, lambda: os.open(location.name, flags, 0o666, dir_fd=location.fd))
         )
 
     def write_at(self, path: str, offset: int, data: bytes) -> None:
-        with self._opened(path, "write", os.O_WRONLY | os.O_CREAT, self._changed(path)) as fd:
+        with self._opened(path, "write", os.O_WRONLY | os.O_CREAT, self._locate_for_change(path)) as fd:
             if os.pwrite(fd, data, offset) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def sync_file(self, path: str) -> None:
-        with self._opened(path, "sync", os.O_WRONLY, self._changed(path)) as fd:
+        with self._opened(path, "sync", os.O_WRONLY, self._locate_for_change(path)) as fd:
             _full_sync(fd)
 
     def write_atomic(self, path: str, data: bytes) -> None:
         write_atomic(self, path, data)
 
     def truncate(self, path: str, length: int) -> None:
-        with self._opened(path, "cut", os.O_WRONLY, self._changed(path)) as fd:
+        with self._opened(path, "truncate", os.O_WRONLY, self._locate_for_change(path)) as fd:
             os.ftruncate(fd, length)
             _full_sync(fd)
 
     def rename(self, old: str, new: str) -> None:
-        a, b = self._changed(old), self._place(new)
+        a, b = self._locate_for_change(old), self._locate(new)
         _call("rename", old, lambda: os.rename(a.name, b.name, src_dir_fd=a.fd, dst_dir_fd=b.fd))
 
     def link(self, old: str, new: str) -> bool:
-        a, b = self._changed(old), self._place(new)
+        a, b = self._locate_for_change(old), self._locate(new)
         try:
             os.link(a.name, b.name, src_dir_fd=a.fd, dst_dir_fd=b.fd)
         except OSError as error:
@@ -657,18 +679,19 @@ class PosixFiles:
         return True
 
     def unlink(self, path: str, missing_ok: bool = False) -> None:
-        place = self._changed(path)
+        location = self._locate_for_change(path)
         try:
-            _call("remove", path, lambda: os.unlink(place.name, dir_fd=place.fd))
+            _call("remove", path, lambda: os.unlink(location.name, dir_fd=location.fd))
         except MissingFileError:
             if not missing_ok:
                 raise
 
     def remove_tree(self, path: str) -> None:
-        # By hand and not by shutil.rmtree: every step is one of ours, and links are removed, never followed.
-        place = self._changed(path)
+        # Not shutil.rmtree: every step is a `Files` operation, and links are removed but never
+        # followed.
+        location = self._locate_for_change(path)
         try:
-            mode = os.lstat(place.name, dir_fd=place.fd).st_mode
+            mode = os.lstat(location.name, dir_fd=location.fd).st_mode
         except FileNotFoundError:
             return
         except OSError as error:
@@ -678,7 +701,7 @@ class PosixFiles:
             return
         for name in self.list_dir(path):
             self.remove_tree(os.path.join(path, name))
-        _call("remove", path, lambda: os.rmdir(place.name, dir_fd=place.fd))
+        _call("remove", path, lambda: os.rmdir(location.name, dir_fd=location.fd))
 
     def make_dirs(self, path: str) -> None:
         missing: list[str] = []
@@ -687,28 +710,28 @@ class PosixFiles:
             missing.append(folder)
             folder = os.path.dirname(folder)
         for folder in reversed(missing):
-            place = self._changed(folder)
+            location = self._locate_for_change(folder)
             try:
-                os.mkdir(place.name, dir_fd=place.fd)
+                os.mkdir(location.name, dir_fd=location.fd)
             except FileExistsError as error:
-                if not self._is_dir(folder):  # not another process that was quicker: a file is in the way
+                if not self._is_dir(folder):  # if it is a folder, another process was faster
                     raise storage_error(error, "create the folder", folder) from error
             except OSError as error:
                 raise storage_error(error, "create the folder", folder) from error
             self.sync_dir(os.path.dirname(folder))
 
     def _is_dir(self, path: str) -> bool:
-        place = self._place(path)
+        location = self._locate(path)
         try:
-            return stat.S_ISDIR(os.stat(place.name, dir_fd=place.fd).st_mode)
+            return stat.S_ISDIR(os.stat(location.name, dir_fd=location.fd).st_mode)
         except (OSError, ValueError):  # as `os.path.isdir`
             return False
 
     def preallocate(self, path: str, length: int) -> None:
         self.make_dirs(os.path.dirname(path))
-        place = self._changed(path)
+        location = self._locate_for_change(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-        fd = _call("create", path, lambda: os.open(place.name, flags, 0o666, dir_fd=place.fd))
+        fd = _call("create", path, lambda: os.open(location.name, flags, 0o666, dir_fd=location.fd))
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(fd, 0, length)
@@ -716,25 +739,25 @@ class PosixFiles:
                 _write_fully(fd, [memoryview(bytes(length))])
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.unlink(place.name, dir_fd=place.fd)
+                os.unlink(location.name, dir_fd=location.fd)
             raise storage_error(error, "allocate", path) from error
         finally:
             os.close(fd)
 
     def sync_dir(self, path: str) -> None:
-        place = self._changed(path or ".")
-        with self._opened(path, "sync the folder", os.O_RDONLY | os.O_DIRECTORY, place) as fd:
+        location = self._locate_for_change(path or ".")
+        with self._opened(path, "sync the folder", os.O_RDONLY | os.O_DIRECTORY, location) as fd:
             os.fsync(fd)
 
     def lock(self, path: str, *, create: bool = True) -> FileLock | None:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        place = self._changed(path) if create else self._place(path)
+        location = self._locate_for_change(path) if create else self._locate(path)
         while True:
-            fd = _call("open", path, lambda: os.open(place.name, flags, 0o666, dir_fd=place.fd))
+            fd = _call("open", path, lambda: os.open(location.name, flags, 0o666, dir_fd=location.fd))
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 ours = os.fstat(fd)
-                there = os.stat(place.name, dir_fd=place.fd)
+                there = os.stat(location.name, dir_fd=location.fd)
             except BlockingIOError:
                 os.close(fd)
                 return None
@@ -745,7 +768,7 @@ class PosixFiles:
                 os.close(fd)
                 raise storage_error(error, "lock", path) from error
             if _inode_of(ours) == _inode_of(there):
-                return _PosixFileLock(path, fd, place)
+                return _PosixFileLock(path, fd, location)
             os.close(fd)
 
     def read_lock_content(self, path: str) -> bytes:
@@ -762,19 +785,22 @@ def _call(verb: str, path: str, action: Callable[[], _T]) -> _T:
         raise storage_error(error, verb, path) from error
 
 
-class _RefusingFiles:
-    """Stands in where we do not run: every operation answers with the same sentence."""
+class _UnsupportedFiles:
+    """The files of an unsupported system: every operation raises the same error."""
 
     def __getattr__(self, name: str) -> Any:
         raise StorageError(
-            f"Nyala does not run on {sys.platform}: it needs the file locks and directory syncs of Linux "
-            "or macOS (on Windows, use it inside WSL)",
+            f"Nyala does not support {sys.platform}: it needs the file locks and directory syncs of Linux or macOS (on "
+            "Windows, use it inside WSL)",
             errno=errno.ENOTSUP,
         )
 
 
 def system_files() -> Files:
-    """This machine's files. On Windows, files that refuse every operation: importing still works."""
+    """Return this machine's files.
+
+    On Windows, every operation of them raises an error, so importing still works.
+    """
     if os.name != "posix" or fcntl is None:
-        return cast(Files, _RefusingFiles())
+        return cast(Files, _UnsupportedFiles())
     return PosixFiles()

@@ -1,4 +1,4 @@
-"""The only source of chance: names and identities that must differ from all others."""
+"""The only source of randomness, for unique names and ids."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ __all__ = ["Randomness", "SystemRandomness"]
 
 
 class Randomness(Protocol):
-    """May be used from any thread."""
+    """The interface of a source of randomness. Any thread may use it."""
 
     def token_hex(self, byte_count: int) -> str:
-        """`byte_count` random bytes as twice `byte_count` hexadecimal digits."""
+        """Return `byte_count` random bytes as twice as many hexadecimal digits."""
         ...
 
 
 class SystemRandomness:
-    """`Randomness` of this machine."""
+    """The randomness of this machine."""
 
     def token_hex(self, byte_count: int) -> str:
         return os.urandom(byte_count).hex()

@@ -1,20 +1,23 @@
-"""A reserve of disk space in the store's folder, for what must work on a full disk.
+"""A reserve of disk space in the store's folder, for operations that must work on a full disk.
 
-The reserve is a folder of files, `reserve/000`, `reserve/001` …, of 512 KiB each, whose blocks are allocated and whose
-bytes mean nothing. On a full disk it is given back to the file system before something that frees space is tried once
-more (dropping, compacting, vacuuming, opening the store), or that must not fail half-way (the log). Afterwards it is
-allocated again. A reader that cannot write its lease takes one file of it. Several files, because a disk can also be
-full of inodes, and because a reader needs little.
+The reserve is a folder of files, `reserve/000`, `reserve/001` …, of 512 KiB each, with allocated
+blocks and meaningless bytes. On a full disk the files are deleted before an operation is repeated
+that frees space (dropping, compacting, vacuuming, opening the store) or that must not fail half-way
+(the log). Afterwards they are allocated again. A reader that cannot write its lease deletes one
+file. The reserve has several files because a disk can also run out of inodes, and because a reader
+needs little.
 
 Invariants
-    V1  Ordinary writes get nothing of it: what becomes free goes to the reserve first. While it is in use the log takes
-        no record.
-    V2  A store works without a reserve where the file system cannot allocate space, and with a smaller one on a small
-        disk: at most a quarter of what is free when it is made.
-    V3  Whether the disk is full is found out by an error, never by asking how much is free: quotas are not in that.
+    V1  Ordinary writes never use it: free space goes to the reserve first. While it is in use, the
+        log accepts no records.
+    V2  A store works without a reserve if the file system cannot allocate space, and with a smaller
+        one on a small disk: at most a quarter of the free space at its creation.
+    V3  An error shows that the disk is full, not the amount of free space, which does not include
+        quotas.
 
 Threads: any. Files of the reserve may be missing, or come back, at any time.
-Source: Kudu's fs_wal_dir_reserved_bytes. Departure: allocated, because another process may fill the disk.
+Source: Kudu's fs_wal_dir_reserved_bytes. Here the space is allocated, because another process may
+fill the disk.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ _T = TypeVar("_T")
 RESERVE_NAME: Final = "reserve"
 PIECE_BYTES: Final = 512 << 10
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-# A small store has 8 MiB, a large one a sixteenth of its data, up to 64 MiB: room for a rowset or two.
+# A small store has 8 MiB, a large one a sixteenth of its data, up to 64 MiB: space for a rowset or
+# two.
 PIECES_MIN: Final = 16
 PIECES_MAX: Final = 128
 _SHARE: Final = 16
@@ -46,13 +50,18 @@ _PROBE_BYTES: Final = 64 << 10
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error says that the disk, the user's quota or the file system's inodes are used up."""
+    """Whether an error means that the disk, the user's quota or the file system's inodes are used
+    up.
+    """
     return isinstance(error, StorageError) and error.errno in _FULL
 
 
 def why_full(files: Files, folder: str) -> int | None:
-    """The error number with which this folder's disk refuses a small file; None when it takes one. For SQLite's errors,
-    which do not tell."""
+    """Return the error number with which this folder's disk rejects a small file; None if it
+    accepts one.
+
+    For errors of SQLite, which do not contain the number.
+    """
     probe = os.path.join(folder, f".probe-{os.getpid()}-{threading.get_ident():x}")
     try:
         files.preallocate(probe, _PROBE_BYTES)
@@ -63,43 +72,48 @@ def why_full(files: Files, folder: str) -> int | None:
 
 
 class Reserve:
-    """The reserve of the store at `directory`. A writer makes it by `grow`; others only take from it."""
+    """The reserve of the store at `directory`.
+
+    A writer creates it with `grow`; others only release files.
+    """
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
         self._directory = directory
         self._folder = os.path.join(directory, RESERVE_NAME)
         self._lock = threading.RLock()
-        self._target = 0  # pieces that there should be
+        self._target = 0  # pieces that should exist
         self._missing = False
         self._missing_errno: int | None = None
         self._uses = 0
 
     def bind(self, files: Files) -> None:
-        """From now on through the files of the open store: they never touch another folder (`Files.bind`)."""
+        """Use the files of the open store from now on, which never touch another folder
+        (`Files.bind`).
+        """
         self._files = files
 
     def _pieces(self) -> list[str]:
         return [os.path.join(self._folder, name) for name in self._files.list_dir(self._folder)]
 
     def grow(self, data_bytes: int) -> None:
-        """Make the reserve as large as a store with so much data shall have (V2). Never raises StorageError."""
+        """Adjust the reserve to the size of the store's data (V2). Never raises StorageError."""
         with self._lock:
             try:
                 for path in self._pieces():
-                    if self._files.size(path) != PIECE_BYTES:  # left half made by a crash
+                    if self._files.size(path) != PIECE_BYTES:  # incomplete after a crash
                         self._files.unlink(path, missing_ok=True)
                 held = len(self._pieces())
-                wanted = min(max(data_bytes // _SHARE // PIECE_BYTES, PIECES_MIN), PIECES_MAX)
+                by_size = min(max(data_bytes // _SHARE // PIECE_BYTES, PIECES_MIN), PIECES_MAX)
                 affordable = held + self._files.free_bytes(self._directory) // 4 // PIECE_BYTES
-                self._target = max(min(wanted, affordable), min(held, PIECES_MAX))
+                self._target = max(min(by_size, affordable), min(held, PIECES_MAX))
             except StorageError as error:
-                logger.debug("no reserve: %s", error)
+                logger.debug("the store has no reserve of space: %s", error)
                 self._target = 0
             self.fill()
 
     def fill(self) -> bool:
-        """Allocate what is missing; whether nothing is. Not while it is in use."""
+        """Allocate missing pieces, unless the reserve is in use. Return whether none is missing."""
         with self._lock:
             if self._uses:
                 return not self._missing
@@ -110,42 +124,43 @@ class Reserve:
                         self._files.preallocate(os.path.join(self._folder, name), PIECE_BYTES)
             except StorageError as error:
                 self._missing, self._missing_errno = is_full(error), error.errno
-                if not self._missing:  # a file system that cannot do it (V2)
-                    logger.debug("no reserve: %s", error)
+                if not self._missing:  # this file system cannot allocate space (V2)
+                    logger.debug("the store has no reserve of space: %s", error)
                     self._target = 0
                 return not self._missing
             self._missing = False
             return True
 
     def is_open_to_writes(self, new_file: bool) -> bool:
-        """Whether ordinary writes may use what is free (V1). Where pieces are missing, they are allocated first.
+        """Whether ordinary writes may use the free space (V1). Missing pieces are allocated first.
 
-        new_file: whether the write makes one.
+        new_file: whether the write creates a file.
         """
         if not self._missing or self.fill():
             return True
         if self._uses or self._missing_errno == errno.EDQUOT:
             return False
-        # Too little for a piece is left to writes. If more is free, there is no inode.
+        # Writes may use less than a piece. If more space is free, the inodes are used up.
         return not new_file or self._files.free_bytes(self._directory) < PIECE_BYTES
 
     def release(self, count: int = PIECES_MAX) -> bool:
-        """Give up to that many pieces back to the file system. Returns whether there was one."""
+        """Delete up to `count` pieces. Return whether there was one."""
         with self._lock:
             try:
                 pieces = self._pieces()[-count:]
                 for path in pieces:
                     self._files.unlink(path, missing_ok=True)
             except StorageError as error:
-                logger.warning("the reserve of space cannot be used: %s", error)
+                logger.warning("the reserve of space cannot be released: %s", error)
                 return False
             self._missing = self._missing or bool(pieces and self._target)
             return bool(pieces)
 
     def use(self, action: Callable[[], _T]) -> _T:
-        """Do what frees space, or must work without any. On a full disk once more, with the reserve given back.
+        """Run an operation that frees space or must not fail; on a full disk again, with the
+        reserve released.
 
-        action: may be called twice, the second time after a call that raised and changed nothing.
+        action: may be called twice; the first call then raised and changed nothing.
         Raises: what `action` raises.
         """
         try:
@@ -153,7 +168,8 @@ class Reserve:
         except StorageError as error:
             if not is_full(error) or error.outcome == "unknown" or not self._begin_use():
                 raise
-        # The error is gone, and with it the roots that its frames hold: they would keep files from being removed.
+        # The error was dropped, and with it the roots in its frames, which would keep files from
+        # being removed.
         try:
             return action()
         finally:
@@ -166,13 +182,14 @@ class Reserve:
             if not self.release():
                 return False
             self._uses += 1
-        logger.warning("the disk is full: %s is used, the store's reserve of space", self._folder)
+        logger.warning("the disk is full: the store uses its reserve of space in %s", self._folder)
         return True
 
     def take(self, action: Callable[[], _T]) -> _T:
-        """Do something small that others need on a full disk, such as a lease, with as few pieces as it takes.
+        """Run a small operation that must work on a full disk, such as writing a lease; release few
+        pieces for it.
 
-        action: as of `use`.
+        action: as for `use`.
         """
         while True:
             try:
