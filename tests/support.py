@@ -40,7 +40,7 @@ def cli_runner() -> CliRunner:
 
 
 def no_threads(*_: object) -> Any:
-    """In the place of `parallel._Pool.submit`: all windows of a scan are read one after the other."""
+    """In the place of `parallel._Pool.submit`: all splits of a scan are read one after the other."""
     raise RuntimeError("no thread can be started")
 
 
@@ -80,13 +80,13 @@ def key_value_table(database: Database, name: str = "t") -> Any:
 def pieces_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows each piece has that scans read from now on."""
     read: list[int] = []
-    real = read_path.read_window
+    real = read_path.read_split
 
     def noted(unit: Any, spec: Any, lower: int, upper: int, *others: Any) -> Any:
         read.append(upper - lower)
         return real(unit, spec, lower, upper, *others)
 
-    monkeypatch.setattr(read_path, "read_window", noted)
+    monkeypatch.setattr(read_path, "read_split", noted)
     return read
 
 

@@ -65,7 +65,7 @@ class Writer:
             except Stop:
                 self.interrupted += 1
             except nyala.StorageError as error:
-                if "connect" not in str(error) and "opened again" not in str(error):
+                if not any(words in str(error) for words in ("connect", "open it again", "next open")):
                     self.failure = error
                     return
                 db = None

@@ -56,8 +56,8 @@ def soon() -> dt.datetime:
 GOOD = {"a": "y", "n": 2, "must": 2}
 CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] = [
     ("insert a taken key", lambda t: t.insert([{"a": "x", "n": 1, "must": 1}]), nyala.DuplicateKeyError, ["already-present"], "upsert"),
-    ("the same key twice", lambda t: t.insert([GOOD, GOOD]), nyala.DuplicateKeyError, ["already-present"], "twice in this batch, in rows 0 and 1;"),
-    ("the same key twice, and taken", lambda t: t.insert([{"a": "x", "n": 1, "must": 1}] * 2), nyala.DuplicateKeyError, ["already-present"] * 2, "taken"),
+    ("the same key twice", lambda t: t.insert([GOOD, GOOD]), nyala.DuplicateKeyError, ["already-present"], "duplicate key in this batch: rows 0 and 1 have the same key;"),
+    ("the same key twice, and taken", lambda t: t.insert([{"a": "x", "n": 1, "must": 1}] * 2), nyala.DuplicateKeyError, ["already-present"] * 2, "already has a row with this key"),
     ("update a missing key", lambda t: t.update([GOOD]), nyala.KeyNotFoundError, ["not-found"], "on_missing"),
     ("delete a missing key", lambda t: t.delete([{"a": "y", "n": 2}]), nyala.KeyNotFoundError, ["not-found"], "on_missing"),
     ("columns that are none", lambda t: t.scan(columns=5), nyala.InvalidArgumentError, [], "columns takes a list of names, not 5"),
@@ -77,7 +77,7 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
     ("two kinds of mistake", lambda t: t.insert([{"a": "x", "n": 1, "must": 1}, {"a": "y", "n": 200, "must": 1}]), nyala.WriteError, ["already-present", "no-partition"], "2 of 2"),
     ("an unknown column", lambda t: t.insert([{**GOOD, "txt": "?"}]), nyala.ColumnNotFoundError, [], "'txt'"),
     ("types with nothing in common", lambda t: t.insert({"a": ["y"], "n": ["two"], "must": [1]}), nyala.SchemaError, [], "'n'"),
-    ("update of the key alone", lambda t: t.update([{"a": "x", "n": 1}]), nyala.InvalidArgumentError, [], "no column to change"),
+    ("update of the key alone", lambda t: t.update([{"a": "x", "n": 1}]), nyala.InvalidArgumentError, [], "changes no column"),
     ("delete with a value", lambda t: t.delete([{"a": "x", "n": 1, "must": 1}]), nyala.SchemaError, [], "key columns only"),
     ("update of a key column", lambda t: t.update(set={"n": nyala.expr("n + 1")}, where="n = 1"), nyala.InvalidArgumentError, [], "part of the key"),
     ("an overflow in update where", lambda t: t.update(set={"must": nyala.expr("must + 127")}, where="n = 1"), nyala.InvalidValueError, ["out-of-range"], "'must'"),
@@ -118,7 +118,7 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
     ("a generator", lambda t: t.insert(dict(GOOD) for _ in range(1)), nyala.InvalidArgumentError, [], "give list(rows)"),
     ("a time that went by", lambda t: t.scan(at=dt.timedelta(hours=1)), nyala.InvalidArgumentError, [], "write at=datetime.now(UTC) - timedelta(…)"),
     ("no time at all", lambda t: t.scan(at=pd.NaT), nyala.InvalidArgumentError, [], "not NaTType"),
-    ("half a key in get", lambda t: t.get({"a": "x"}), nyala.InvalidArgumentError, [], "'n' is not given; scan(where=…) finds rows by a part of it"),
+    ("half a key in get", lambda t: t.get({"a": "x"}), nyala.InvalidArgumentError, [], "'n' is missing; scan(where=…) finds rows by a part of it"),
     ("a write to the past", lambda t: t.at(t.scan().timestamp).insert([GOOD]), nyala.ReadOnlyError, [], "cannot be changed"),
 ]  # fmt: skip
 
@@ -133,7 +133,7 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
         ("s3a:/bucket/x", "is a URL"),
         ("abfss://c@account.dfs.core.windows.net/x", "is a URL"),
         ("dbfs:/x", "is a URL"),
-        ("C:\\stores\\x", "is a path of Windows"),
+        ("C:\\stores\\x", "is a Windows path"),
         ("file:///tmp/y", "write '/tmp/y'"),
     ],
 )

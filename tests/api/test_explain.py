@@ -16,7 +16,7 @@ import pytest
 import nyala
 from nyala.schema.schema import allowed_encodings
 from nyala.schema.types import parse_type
-from nyala.tablet.scan.read_path import WINDOW_ROWS
+from nyala.tablet.scan.read_path import SPLIT_ROWS
 from tests.support import folder_in_memory, open_database
 
 ROWS = 300_000
@@ -24,7 +24,7 @@ ROWS = 300_000
 
 @pytest.fixture(scope="module")
 def table() -> Iterator[Any]:
-    """Two rowsets whose keys do not overlap, of three windows in all, and one row in memory."""
+    """Two rowsets whose keys do not overlap, of three splits in all, and one row in memory."""
     with folder_in_memory() as folder, open_database(folder / "s") as db:
         table = db.create_table(
             "t", {"k": "int64", "v": nyala.column("int32", encoding="for"), "s": "string"}, "k"
@@ -38,7 +38,7 @@ def table() -> Iterator[Any]:
 
 
 def test_a_key_range_is_seen_beside_the_whole_table(table: Any) -> None:
-    """ "rows 11 of 11, windows 1 of 1" would say that nothing was spared."""
+    """ "rows 11 of 11, splits 1 of 1" would say that nothing was spared."""
     told = table.scan(where="k BETWEEN 1000 AND 1010").explain()
     facts = told.to_dict()
     assert (facts["rows_total"], facts["rows_in_range"], facts["rows_skipped"]) == (
@@ -46,9 +46,9 @@ def test_a_key_range_is_seen_beside_the_whole_table(table: Any) -> None:
         11,
         ROWS + 1 - 11,
     )
-    assert (facts["windows_total"], facts["windows_skipped"]) == (3, 2)
+    assert (facts["splits_total"], facts["splits_skipped"]) == (3, 2)
     assert "rows      11 of 300,001, 11 left by partitions and bounds on the key\n" in str(told)
-    assert "windows   1 of 3\n" in str(told)
+    assert "splits    1 of 3\n" in str(told)
 
 
 def test_the_page_has_every_line_and_figure(table: Any) -> None:
@@ -60,7 +60,7 @@ def test_the_page_has_every_line_and_figure(table: Any) -> None:
     assert "\n  filter    v\n" in str(told)
     for key in told.to_dict():
         assert f"`{key}`" in page, key
-    assert f"stretches of {WINDOW_ROWS:,} rows" in page
+    assert f"a rowset of {SPLIT_ROWS:,} rows" in page
 
 
 ENCODINGS = [
@@ -89,17 +89,17 @@ def test_before_anything_was_read_there_is_nothing_to_explain(table: Any) -> Non
     assert "rows      0 of 300,001" in str(scan.explanation_of_last_run()), "this one did run"
 
 
-def test_a_limit_is_seen_in_windows_and_rows(table: Any) -> None:
-    """Blocks alone told it, beside "windows 4 of 4"."""
+def test_a_limit_is_seen_in_splits_and_rows(table: Any) -> None:
+    """Blocks alone told it, beside "splits 4 of 4"."""
     told = table.scan(limit=5).explain()
     facts = told.to_dict()
-    assert (facts["windows_total"], facts["windows_skipped"]) == (3, 2)
+    assert (facts["splits_total"], facts["splits_skipped"]) == (3, 2)
     assert (facts["rows_total"], facts["rows_skipped"]) == (ROWS + 1, ROWS + 1 - 5)
-    assert "windows   1 of 3\n" in str(told) and "rows      5 of 300,001\n" in str(told)
+    assert "splits    1 of 3\n" in str(told) and "rows      5 of 300,001\n" in str(told)
     some = table.scan(where="v < 900", limit=5).explain().to_dict()
-    assert some["windows_total"] - some["windows_skipped"] == 1
+    assert some["splits_total"] - some["splits_skipped"] == 1
     whole = table.scan().explain().to_dict()
-    assert whole["windows_skipped"] == whole["rows_skipped"] == 0
+    assert whole["splits_skipped"] == whole["rows_skipped"] == 0
 
 
 def test_what_polars_asked_is_seen_on_the_scan(table: Any) -> None:

@@ -147,7 +147,7 @@ def test_moments(table: Any) -> None:
     for long_ago in (0, "1970-01-02", first.time - dt.timedelta(hours=1)):
         for read in (table.scan, table.count, table.at, lambda at: table._database.snapshot(at)["t"]):
             with pytest.raises(
-                nyala.TableNotFoundError, match="did not exist .* the first moment that can be read"
+                nyala.TableNotFoundError, match="did not exist .* first moment that can be read"
             ):
                 read(at=long_ago)
     with pytest.raises(nyala.InvalidArgumentError, match="NoneType"):

@@ -107,7 +107,7 @@ def test_a_token_of_a_part_gives_the_listed_rows_of_that_part(db: nyala.Database
     db.flush()
     listed = [5, 262_143, 262_144, 599_999, 600_000]
     scan = table.scan(where=nyala.col("k").isin(listed))
-    tokens = [token.data for token in scan._tokens_in_pieces(4)]
+    tokens = [token.data for token in scan._balanced_tokens(4)]
     found = [row["k"] for token in tokens for batch in read_token(token) for row in batch.to_pylist()]
     assert len(tokens) > 1 and sorted(found) == listed[:4]
 

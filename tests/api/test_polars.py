@@ -409,20 +409,20 @@ def test_views_are_of_the_dictionary_that_the_batch_has() -> None:
 
 
 @pytest.fixture
-def windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[int]]]:
-    """A table of 64 windows, and the first rows of those that were read."""
-    monkeypatch.setattr(read_path, "WINDOW_ROWS", 512)
+def splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[int]]]:
+    """A table of 64 splits, and the first rows of those that were read."""
+    monkeypatch.setattr(read_path, "SPLIT_ROWS", 512)
     monkeypatch.setattr(read_path, "_INLINE_ROWS", 16)
     begun: list[int] = []
     lock = threading.Lock()
-    real: Callable[..., Any] = read_path.read_window
+    real: Callable[..., Any] = read_path.read_split
 
     def noted(unit: Any, spec: Any, lower: int, *others: Any) -> Any:
         with lock:
             begun.append(lower)
         return real(unit, spec, lower, *others)
 
-    monkeypatch.setattr(read_path, "read_window", noted)
+    monkeypatch.setattr(read_path, "read_split", noted)
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64", "n": "int32"}, "k")
         table.insert({"k": np.arange(64 * 512), "n": np.arange(64 * 512) % 100})
@@ -431,18 +431,18 @@ def windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[A
 
 
 def test_an_error_of_a_thread_reaches_who_collects(
-    windows: tuple[Any, list[int]], monkeypatch: pytest.MonkeyPatch
+    splits: tuple[Any, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In its place among the frames; a query would end early, and its answer look whole."""
-    table, _ = windows
-    real: Callable[..., Any] = read_path.read_window
+    table, _ = splits
+    real: Callable[..., Any] = read_path.read_split
 
     def broken(unit: Any, spec: Any, lower: int, *others: Any) -> Any:
         if lower == 512 * 24:
             raise nyala.CorruptionError("block 24 of k is damaged")
         return real(unit, spec, lower, *others)
 
-    monkeypatch.setattr(read_path, "read_window", broken)
+    monkeypatch.setattr(read_path, "read_split", broken)
     with pytest.raises((PolarsError, nyala.Error), match="block 24 of k is damaged"):
         table.scan().to_polars_lazy().collect()
     with pytest.raises(nyala.CorruptionError):
@@ -473,7 +473,7 @@ def test_the_first_rows_are_taken_before_they_are_filtered(
     tmp_path: Path, flushed: bool, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """polars hands a source both, and means the number first: it was taken for how many rows shall match."""
-    monkeypatch.setattr(read_path, "WINDOW_ROWS", 512)
+    monkeypatch.setattr(read_path, "SPLIT_ROWS", 512)
     rows = 5_000
     data = {"k": np.arange(rows), "v": np.arange(rows) % 100, "s": [f"w{n % 7}" for n in range(rows)]}
     with open_database(tmp_path / "s") as db:

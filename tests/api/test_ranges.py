@@ -55,7 +55,7 @@ def test_a_range_is_added_with_a_tablet_per_bucket(path: Path, buckets: int) -> 
     """The specification's example: a year more is four tablets more under four buckets."""
     db = open_database(path)
     t = metrics(db, buckets=buckets)
-    with pytest.raises(nyala.NoPartitionError, match="no range partition of 'metrics' covers this row"):
+    with pytest.raises(nyala.NoPartitionError, match="no range partition of table 'metrics' covers this row"):
         t.insert([row(2017)])
     before = len(t.tablets())
     with t.alter() as a:
@@ -132,7 +132,7 @@ def test_who_needs_the_rows_that_went_is_told_which_partition(path: Path) -> Non
     before, open_scan, snapshot = db.now(), t.scan(), db.snapshot()
     with t.alter() as a:
         a.drop_range(*YEARS[0])
-    named = r"needs the partition RANGE \(time\) \[2014-01-01, 2015-01-01\): that was dropped"
+    named = r"needs the partition RANGE \(time\) \[2014-01-01, 2015-01-01\), which was dropped"
     key = {name: row(2014)[name] for name in t.primary_key}
     for needs in (
         lambda: t.scan(at=before),

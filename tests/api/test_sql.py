@@ -423,7 +423,7 @@ def test_a_stream_that_the_collector_finds_in_its_own_statement_ends_later(
     assert db.sql("SELECT 1").fetchall() == [(1,)]
     result = db.sql("SELECT k, v FROM t")
     reader = result.to_reader()
-    left, real = result._question.connection.left, read_path.read_window
+    left, real = result._question.connection.left, read_path.read_split
     dropped, collected = threading.Event(), threading.Event()
 
     def read(*arguments: Any) -> Any:
@@ -432,7 +432,7 @@ def test_a_stream_that_the_collector_finds_in_its_own_statement_ends_later(
             collected.set()
         return real(*arguments)
 
-    monkeypatch.setattr(read_path, "read_window", read)
+    monkeypatch.setattr(read_path, "read_split", read)
     reader.read_next_batch()
     ring: list[Any] = [result, reader]
     ring.append(ring)

@@ -86,7 +86,7 @@ def test_an_open_store_is_checked_with_what_it_has_in_memory(tmp_path: Path) -> 
     db, _ = make_store(tmp_path / "s", close=False)
     with db:
         for report in (db.check(), nyala.check(tmp_path / "s")):
-            assert report.ok and not report.alone and "not looked for" in report.notes[0]
+            assert report.ok and not report.alone and "were not checked" in report.notes[0]
             assert report.rowsets > 3 and report.log_records == 3
         with nyala.connect(tmp_path / "s", read_only=True) as reader:
             assert reader.check().ok
@@ -230,7 +230,7 @@ FALSE = pa.array([False])
 @pytest.mark.parametrize(
     ("seed", "kind", "words"),
     [
-        pytest.param(copied_rowset, "key-twice", "lives in rowset", id="a key lives twice"),
+        pytest.param(copied_rowset, "key-twice", "live rows in rowset", id="a key lives twice"),
         pytest.param(wrong_bounds, "index", "expected keys from", id="wrong bounds"),
         pytest.param(wrong_tablet, "wrong-tablet", "belongs to tablet", id="a rowset in another tablet"),
         pytest.param(without("redo"), "orphan-file", "nothing names", id="a forgotten REDO file"),
@@ -497,7 +497,7 @@ def test_encoded_keys_are_not_made_anew_where_the_catalogue_has_other_bounds(sto
     )
     report = nyala.check(store, repair=True)
     assert not report.ok and report.repairs == () and file.read_bytes() == damaged
-    assert any("are not those that its bounds are of" in note for note in report.notes), report.notes
+    assert any("do not match its bounds" in note for note in report.notes), report.notes
 
 
 def test_what_a_repair_writes_anew_keeps_columns_that_the_past_still_has(tmp_path: Path) -> None:
@@ -536,7 +536,7 @@ def test_bytes_behind_the_end_of_a_file_are_cut_off(
     assert (problem.kind, problem.path, problem.offset) == ("surplus", str(file), len(whole))
     mended = nyala.check(store, repair=True)
     assert mended.ok and mended.repairs == (
-        f"cut 6 bytes off the end of {file.relative_to(store)}, which are of nobody",
+        f"cut 6 bytes off the end of {file.relative_to(store)}, which belong to no data",
     )
     assert file.read_bytes() == whole
 
@@ -643,10 +643,10 @@ def test_a_log_that_leads_to_more_than_memory_may_hold_is_checked_without_it(
     monkeypatch.setattr(check, "REPLAY_LIMIT_BYTES", 1000)
     monkeypatch.setattr(bootstrap, "GATHER_ROWS", 1)
     report = nyala.check(store)
-    assert report.ok and report.log_records == 3 and "was not looked at" in report.notes[0]
+    assert report.ok and report.log_records == 3 and "were not checked" in report.notes[0]
     with open_database(store) as db:
         db.flush()
-    assert "was not looked at" not in str(nyala.check(store).notes)
+    assert "were not checked" not in str(nyala.check(store).notes)
     tamper(store, copied_rowset(store))
     assert "key-twice" in kinds(store)
 
@@ -706,7 +706,7 @@ def test_of_a_missing_file_it_is_said_what_can_be_done(store: Path) -> None:
     gone = some(store, ".base")
     gone.unlink()
     message = nyala.check(store).problems[0].message
-    assert message == f"{gone} is not there, though the store needs it: only a backup brings it back"
+    assert message == f"{gone} does not exist, but the store needs it: restore it from a backup"
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "missing"])
@@ -724,7 +724,7 @@ def test_without_a_file_of_the_past_the_present_is_read(
     problems = nyala.check(store).problems
     messages = [problem.message for problem in problems]
     assert len(set(messages)) == len(messages) and all(problem.path == str(undo) for problem in problems)
-    past = "; rows of now are read without this file, those of before need it"
+    past = "; current rows are read without this file, only earlier snapshots need it"
     assert all(message.endswith(past) for message in messages)
     with open_database(store) as db, open_database(origin[0]) as whole:
         for name in ("t", "u"):
@@ -734,7 +734,7 @@ def test_without_a_file_of_the_past_the_present_is_read(
 @pytest.mark.parametrize("suffix", [".base", ".redo", ".part"])
 def test_of_a_file_of_the_present_nobody_says_that_it_is_not_needed(store: Path, suffix: str) -> None:
     some(store, suffix).write_bytes(b"")
-    assert not any("rows of now" in problem.message for problem in nyala.check(store).problems)
+    assert not any("current rows" in problem.message for problem in nyala.check(store).problems)
 
 
 @pytest.mark.parametrize("suffix", [".base", ".undo", ".redo", ".part"])

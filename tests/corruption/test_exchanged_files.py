@@ -252,7 +252,7 @@ def test_staged_files_exchanged(tmp_path: Path) -> None:
     for other in paths[1:3]:
         mine = paths[0].read_bytes()
         paths[0].write_bytes(other.read_bytes())
-        with pytest.raises(CorruptionError, match="another file"):
+        with pytest.raises(CorruptionError, match="in the wrong place"):
             read_staged(SYSTEM, str(paths[0].parent), {"files": [paths[0].name], "columns": ["k"]})
         paths[0].write_bytes(mine)
     read_staged(SYSTEM, str(paths[0].parent), {"files": [paths[0].name], "columns": ["k"]})

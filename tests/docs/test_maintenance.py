@@ -98,11 +98,9 @@ def test_the_figures_on_the_page_are_those_of_the_code() -> None:
     assert cells["expiry"][2].startswith(expiry)
     assert f"nobody has written to it for {compactor.QUIET_S:.0f} seconds" in text
     assert f"the last {compactor.HISTORY_LENGTH} compactions" in text
-    assert (
-        f"after {compactor.PUT_OFF_S:.0f} seconds, then {2 * compactor.PUT_OFF_S:.0f}, up to an hour" in text
-    )
-    assert compactor.PUT_OFF_MAX_S == 3600
-    assert f"it looks again after {compactor.PUT_OFF_S:.0f} seconds" in text
+    assert f"after {compactor.DELAY_S:.0f} seconds, then {2 * compactor.DELAY_S:.0f}, up to an hour" in text
+    assert compactor.DELAY_MAX_S == 3600
+    assert f"it looks again after {compactor.DELAY_S:.0f} seconds" in text
     assert f"less than {compactor.INLINE_BYTES // MB} MB is done in the background's thread" in text
     assert f"and 1/{compaction.SPARE_SHARE} of that besides" in text
     assert (

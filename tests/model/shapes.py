@@ -22,7 +22,7 @@ from nyala.schema import schema
 from nyala.tablet.changes import spec
 from nyala.tablet.changes.spec import SLICE_VERSIONS
 from nyala.tablet.recovery import bootstrap
-from nyala.tablet.scan import read_path, window
+from nyala.tablet.scan import read_path, split
 from nyala.wal.format import SEGMENT_SIZE_BYTES
 from nyala.wal.writer import LogWriter
 from tests.model.versions import Column, Key, Range, Table
@@ -171,13 +171,13 @@ _TINY: Sequence[tuple[ModuleType, str, int]] = (
     (format, "DICTIONARY_BYTES_MAX", 40),
     (format, "COALESCED_READ_BYTES_MAX", 100),
     (schema, "MIN_BLOCK_SIZE_BYTES", 16),
-    (window, "_SCAN_ROWS_MIN", 1),
+    (split, "_SCAN_ROWS_MIN", 1),
     (key_runs, "TAIL_KEYS_MAX", 3),
     (mem_rowset, "_SMALL_INSERTS", 2),
     (mem_rowset, "_SMALL_ROWS", 4),
     (mem_store, "_SMALL_APPENDS", 2),
     (mem_store, "_SMALL_RECORDS", 4),
-    (read_path, "WINDOW_ROWS", 4),
+    (read_path, "SPLIT_ROWS", 4),
     (read_path, "GAP_ROWS", 1),
     (read_path, "_INLINE_ROWS", 2),
     (memory, "_RANGE_ROWS_MAX", 4),
@@ -191,7 +191,7 @@ _TINY: Sequence[tuple[ModuleType, str, int]] = (
 
 @contextlib.contextmanager
 def tiny(yes: bool = True) -> Iterator[None]:
-    """Blocks of two numbers, windows of four rows, logs of two kilobytes: a few rows cross every border."""
+    """Blocks of two numbers, splits of four rows, logs of two kilobytes: a few rows cross every border."""
     with contextlib.ExitStack() as stack:
         for module, name, value in _TINY if yes else ():
             assert hasattr(module, name), f"{module.__name__} has no {name} any more"

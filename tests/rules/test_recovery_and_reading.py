@@ -691,7 +691,7 @@ def test_z1_no_block_is_skipped_past_a_delta_that_could_match(tmp_path: Path) ->
     table = key_value_table(db)
     before = table.insert({"k": list(range(1000)), "v": list(range(1000))})
     db.flush()
-    assert table.scan(where="v = 5000").explain().to_dict()["windows_skipped"] == 1
+    assert table.scan(where="v = 5000").explain().to_dict()["splits_skipped"] == 1
     changed = table.update({"k": [7], "v": [5000]})
     for _ in range(2):  # the change in the DeltaMemStore, then in a REDO file
         assert rows(table, where="v = 5000") == [(7, 5000)]
@@ -708,7 +708,7 @@ def test_z1_no_block_is_skipped_past_a_delta_that_could_match(tmp_path: Path) ->
         assert rows(table, at=changed, where="v = 5000") == [(7, 5000)]
         assert rows(table, at=changed, where="v = 7") == []
         assert rows(table, at=before, where="v = 7") == [(7, 7)]
-    assert table.scan(where="v = 5000").explain().to_dict()["windows_skipped"] == 1
+    assert table.scan(where="v = 5000").explain().to_dict()["splits_skipped"] == 1
     db.close()
 
 

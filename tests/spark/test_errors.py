@@ -46,7 +46,7 @@ def test_a_row_that_fails_is_told_with_its_tablet(
     """Whichever way it went: in the sentence, and in the table of failing rows."""
     home = homes(table)
     df = spark.range(8, 12, 1, 1).selectExpr("id AS k", "id AS v")
-    first = rf"row 0 \(k=8\): the key is taken in table 't'; .* \(tablet {home[8]}\) \(all .*\)"
+    first = rf"row 0 \(k=8\): duplicate key: table 't' already has .* \(tablet {home[8]}\) \(all .*\)"
     whole = rf"table 't': 2 (of 4 )?rows failed and nothing was written: (partition 0, )?{first}"
 
     def late_load() -> None:
@@ -177,12 +177,12 @@ def test_a_restore_that_fails_names_the_table_that_it_is_for(
     monkeypatch.setattr(backup_jobs, "_apply", after_another)
     with pytest.raises(DuplicateKeyError) as raised:
         nyala.spark.restore(spark, folder, "t", into=db, name="again")
-    said = r"table 'again' \(being restored\): .*row \d+ \(k=8\): the key is taken in table 'again'; .*"
+    said = r"table 'again' \(being restored\): .*row \d+ \(k=8\): duplicate key: table 'again' already has .*"
     said += "" if where == "here" else r"\(tablet \d"
     assert re.match(said, str(raised.value)) and "[restoring" not in str(raised.value), raised.value
     assert raised.value.errors is not None
     (message,) = raised.value.errors["message"].to_pylist()
-    assert message.startswith("the key is taken in table 'again';")
+    assert message.startswith("duplicate key: table 'again' already has a row with this key;")
 
 
 def test_what_is_not_ours_stays_sparks(spark: SparkSession, table: nyala.Table, store: Path) -> None:

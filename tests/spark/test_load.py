@@ -104,7 +104,7 @@ def test_faults_of_a_frame_are_the_same_on_either_way(
         monkeypatch.undo()
         monkeypatch.setattr(handover, "loading", None)
     table = db.create_table("t", {"k": "int64", "v": "int64", "w": "string"}, ["k"])
-    with pytest.raises(InvalidArgumentError, match="key column 'k' of table 't' is not in the data"):
+    with pytest.raises(InvalidArgumentError, match="key column 'k' of table 't' is missing"):
         nyala.spark.upsert(spark.sql("SELECT 1L AS v"), table, errors="collect")
     with pytest.raises(ColumnNotFoundError, match=r"^table 't': .*did you mean 'k'"):
         nyala.spark.upsert(spark.sql("SELECT 1L AS K"), table)
@@ -112,7 +112,7 @@ def test_faults_of_a_frame_are_the_same_on_either_way(
     done = nyala.spark.load(twice, table, errors="collect")
     assert (done.inserted, done.errors["row"].to_pylist()) == (3, [2**33, 2**33 + 1, 2**33 + 2])
     for text in done.errors["message"].to_pylist():
-        assert text.startswith("the key stands twice in this batch; ")
+        assert text.startswith("duplicate key in this batch; ")
         assert text.endswith(" (tablet 1)")
     assert nyala.spark.upsert(twice, table).errors.num_rows == 0
 
@@ -237,7 +237,7 @@ def test_keys_that_are_collated(spark: SparkSession, db: nyala.Database) -> None
     assert {row["k"]: row["v"] for row in table.to_arrow().to_pylist()} == expected
     # All of them taken as of now: the tasks keep one row of each key, for keys that are freed before the commit.
     assert nyala.spark.load(df, table, on_conflict="ignore", tasks=2).ignored == 400
-    with pytest.raises(nyala.InvalidValueError, match="a key is never cut"):
+    with pytest.raises(nyala.InvalidValueError, match="a key is never truncated"):
         nyala.spark.upsert(df.selectExpr("concat(k, 'd') AS k", "v"), table, tasks=2)
 
 
@@ -372,7 +372,8 @@ def test_a_job_whose_lease_is_over_says_so(spark: SparkSession, db: nyala.Databa
 
     df = ids(spark, 0, 10, 1, 1)
     with pytest.raises(
-        HistoryExpiredError, match=r"^table 't', tablet 1: the lease remote-\w+ .* is over.*again$"
+        HistoryExpiredError,
+        match=r"^table 't', tablet 1: the lease remote-\w+ .* has expired.*again, with a longer `lease`$",
     ):
         nyala.spark.upsert(df.mapInArrow(end_leases, df.schema), table)
     assert table.scan(where="v <> 0").count() == 0

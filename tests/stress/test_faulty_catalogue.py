@@ -116,7 +116,7 @@ def one_fault(
         unknown = faulty.failed == "COMMIT" and code != FULL
         assert (failure.outcome == "unknown") == unknown
         if unknown:
-            assert "opened again" in str(failure)
+            assert "the next open of the store shows" in str(failure)
             assert whole(db) in (outcomes.before, outcomes.after)
         else:
             assert whole(db) == outcomes.before, "what failed has happened"

@@ -186,7 +186,7 @@ def test_h1_of_rows_that_failed_the_number_is_told_again(
         first = commit_staged(str(tmp_path / "s"), job)
         assert len(first["errors"]) == 2 and not caplog.records
         assert commit_staged(str(tmp_path / "s"), job) == {**first, "errors": None}
-        assert f"the batch of key {job['key']} was committed at " in caplog.text
+        assert f"the batch of idempotency key {job['key']} was committed at " in caplog.text
         assert "already, without 2 rows that failed" in caplog.text
 
 
@@ -310,9 +310,9 @@ def test_what_the_writer_does_not_understand_is_refused(tmp_path: Path) -> None:
         job = stage(tmp_path / "s", [(1, 1)])
         with pytest.raises(InvalidArgumentError, match="'merge' is none of insert"):
             commit_staged(str(tmp_path / "s"), {**job, "operation": "merge"})
-        with pytest.raises(InvalidArgumentError, match="no key of a staged job"):
+        with pytest.raises(InvalidArgumentError, match="not the key of a staged job"):
             commit_staged(str(tmp_path / "s"), {**job, "key": "../data"})
-        with pytest.raises(InvalidArgumentError, match="without folders"):
+        with pytest.raises(InvalidArgumentError, match="must not contain folders"):
             commit_staged(str(tmp_path / "s"), {**job, "files": ["../../catalog.sqlite"]})
         with pytest.raises(TableNotFoundError):
             commit_staged(str(tmp_path / "s"), {**job, "table": "u"})

@@ -187,7 +187,7 @@ def test_when_it_cannot_be_sent_again_nothing_is_claimed(
         with monkeypatch.context() as patch:
             patch.setattr(Store, "open", refuses)
             patch.setattr(handover, "_LOCK_WAIT_S", 0.0)
-            with pytest.raises(StorageError, match=rf"not known.*it was, and that failed: {error}") as raised:
+            with pytest.raises(StorageError, match=rf"not known.*sending it again failed: {error}") as raised:
                 handover.commit_staged(str(path), job)
         assert raised.value.outcome == "unknown"
     assert handover.commit_staged(str(path), job)["inserted"] == 2

@@ -76,7 +76,7 @@ def test_who_is_told_the_progress_cannot_wait_for_it(tmp_path: Path, what: str) 
         told = []
 
         def call(done: int, total: int | None) -> None:
-            with pytest.raises(nyala.InvalidArgumentError, match="call them when it is done"):
+            with pytest.raises(nyala.InvalidArgumentError, match="call them after it returns"):
                 getattr(table, what)()
             told.append(table.count())
 

@@ -489,17 +489,17 @@ class Database:
             timestamp = self._ahead.resolve(timestamp)
         return root, max(min(timestamp, published), TIMESTAMP_ZERO), published
 
-    def _runner(self, told: Callable[[int, int], None] = lambda done, total: None) -> Runner:
-        """Who carries out compactions that are asked for: the background's worker processes, for what is large.
+    def _runner(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> Runner:
+        """Return the runner of requested compactions: the background's worker process for large ones.
 
-        told: called with the rows that are done of one, and all of it.
+        on_progress: called with the rows done and the total rows of a compaction.
         """
         from nyala.tablet.compaction.lifecycle import run_here
 
         store, maintenance = self._writer(), self._open.maintenance
-        return (
-            run_here(store, told) if maintenance is None else maintenance.compactor.runner(store, told=told)
-        )
+        if maintenance is None:
+            return run_here(store, on_progress)
+        return maintenance.compactor.runner(store, on_progress=on_progress)
 
     def _make_scan(
         self,

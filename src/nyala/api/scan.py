@@ -312,12 +312,12 @@ class Scan(PinnedRows):
         scan, or with a lease. A `limit` holds per token; key order holds within a token.
         Raises: InvalidArgumentError for a predicate that is a pyarrow expression (it cannot travel).
         """
-        return [made.data for made in self._tokens_in_pieces(1)]
+        return [made.data for made in self._balanced_tokens(1)]
 
-    def _tokens_in_pieces(self, pieces: int) -> list[Token]:
-        """As `tokens`, with about how many rows each has; large tablets are cut, until there are about `pieces`."""
+    def _balanced_tokens(self, count: int) -> list[Token]:
+        """About `count` tokens with their row counts: as `tokens`, with large tablets cut."""
         root, table = self._take()
-        made = token.make_tokens(self._store.root_path, table, self._spec, pieces)
+        made = token.make_tokens(self._store.root_path, table, self._spec, count)
         del root
         return made
 
@@ -396,7 +396,7 @@ class Scan(PinnedRows):
             return super().__arrow_c_stream__()
         asked = pa.Schema._import_from_c_capsule(requested_schema)
         root, table = self._take()
-        types = {**self._spec.types, **read_path.types_asked(asked, self._spec.columns)}
+        types = {**self._spec.types, **read_path.readable_types(asked, self._spec.columns)}
         scan = self._derived(root, table, dataclasses.replace(self._spec, types=types))
         return scan.to_reader().__arrow_c_stream__(asked.__arrow_c_schema__())
 
@@ -472,12 +472,12 @@ class Scan(PinnedRows):
         del root
         return rows if limit is None else min(rows, limit)
 
-    def words_held(self, name: str) -> int:
-        """How many words the largest dictionary of a column has in a file; 0: it lies in none."""
+    def dictionary_size(self, name: str) -> int:
+        """The number of entries in the column's largest dictionary on disk; 0: there is none."""
         root, table = self._take()
-        words = read_path.words_held(table, self._spec.schema.by_name(name))
+        size = read_path.dictionary_size(table, self._spec.schema.by_name(name))
         del root
-        return words
+        return size
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as record batches, without a reader around them."""

@@ -1,6 +1,9 @@
-"""A store's metadata: the SQLite database where every structural change commits, its writer, its readers.
+"""A store's metadata: the SQLite database in which every structural change commits.
 
-`format` numbers and columns on disk · `model` the catalogue as an immutable value · `rows` between the two ·
-`store` load and commit · `store_lock` the one writer · `leases` the readers · `handover_channel` how other
-processes reach the writer.
+format        numbers and columns on disk
+model, rows   the catalogue as an immutable value, and its conversion to rows
+store         loads and commits; memory_copy: reads where SQLite may not write; rebuild:
+              rewrites it
+store_lock    the lock of the one writer
+leases        the leases of readers
 """

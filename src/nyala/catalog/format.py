@@ -1,18 +1,20 @@
-"""Every number and every column of `catalog.sqlite`. On disk: never renumber, never reorder.
+"""All numbers and columns of `catalog.sqlite`. On disk: never renumber, never reorder.
 
-The database has twelve tables. Each is described once, here, as a `TableShape`; its CREATE, SELECT, INSERT and
-DELETE statements and the bytes under its checksums follow from that.
+The database has twelve tables, each described once, here, as a `TableShape`. Its CREATE, SELECT,
+INSERT and DELETE statements and the bytes under its checksums follow from that.
 
-Checksums (SQLite does not notice a flipped bit in its pages):
+Checksums (SQLite does not detect a flipped bit in its pages):
 
-    C1  The last column of every row, `crc`, is the CRC-32C of `serialise(shape, values)`: the table's name
-        and all other values, each with its type and length, so that no two rows have the same bytes.
-    C2  `sums` has one row for each of the other tables: how many rows it has and the sum of their `crc`,
-        modulo 2**64. So a row that is lost, or stands there twice, is noticed too.
-    C3  Every row of `sums` carries the catalogue's version, and is written by every transaction. So a page
-        that SQLite wrote and the disk lost is noticed too.
+    C1  The last column of every row, `crc`, is the CRC-32C of `serialise(shape, values)`: the
+        table's name and all other values, each with its type and length, so that different rows
+        have different bytes.
+    C2  `sums` has one row for each other table: its row count and the sum of its `crc` modulo
+        2**64. So a lost or duplicated row is detected too.
+    C3  Every row of `sums` has the catalogue's version, and every transaction writes them. So a
+        page that SQLite wrote and the disk lost is detected too.
 
-Source: docs/format/catalog.md; docs/design/log-and-recovery.md, "The catalogue is a SQLite database".
+Source: docs/format/catalog.md; docs/design/log-and-recovery.md, "The catalogue is a SQLite
+database".
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ _STR, _BYTES, _BYTES_OR_NULL = "TEXT NOT NULL", "BLOB NOT NULL", "BLOB"
 
 @dataclass(frozen=True)
 class TableShape(LazyValues):
-    """One table: its columns without `crc`, as (name, SQLite type); the first `key_count` are the key."""
+    """One table: its columns without `crc` as (name, SQLite type), the key columns first."""
 
     name: str
     columns: tuple[tuple[str, str], ...]
@@ -96,7 +98,7 @@ class TableShape(LazyValues):
 
     @lazy_value
     def create_sql(self) -> str:
-        """The statement as SQLite keeps it; compared letter by letter at every open."""
+        """The statement as SQLite stores it; every open compares it exactly."""
         columns = ", ".join(f'"{name}" {kind}' for name, kind in self.columns)
         key = ", ".join(f'"{name}"' for name in self.column_names[: self.key_count])
         return (
@@ -106,7 +108,7 @@ class TableShape(LazyValues):
 
     @lazy_value
     def select_sql(self) -> str:
-        """All rows, `crc` last, in the key's order (which is the order they lie in: no sort)."""
+        """Selects all rows, `crc` last, in key order, which is the stored order: no sort."""
         columns = ", ".join(f'"{name}"' for name in (*self.column_names, "crc"))
         key = ", ".join(f'"{name}"' for name in self.column_names[: self.key_count])
         return f'SELECT {columns} FROM "{self.name}" ORDER BY {key}'
@@ -122,16 +124,16 @@ class TableShape(LazyValues):
 
     @lazy_value
     def prefix(self) -> bytes:
-        """What `serialise` puts before the values."""
+        """The bytes before the values in `serialise`."""
         name = self.name.encode()
         return struct.pack("<II", len(name), len(self.columns)) + name
 
     def crcs(self, rows: Sequence[Row]) -> list[int]:
-        """The CRC-32C of each of these rows, given without their `crc`. Raises: TypeError, as `serialise`."""
+        """The CRC-32C of each row, given without its `crc`. Raises: TypeError, as `serialise`."""
         value = google_crc32c.value
         if self._eight_integers is None:
             return [value(serialise(self, row)) for row in rows]
-        # The shape of `places`, which has by far the most rows: one C call packs a whole row.
+        # The shape of `places`, which has by far the most rows: one C call packs a row.
         pack, prefix, i = self._eight_integers.pack, self.prefix, _INTEGER
         try:
             return [
@@ -151,12 +153,13 @@ class TableShape(LazyValues):
 def serialise(shape: TableShape, values: Row) -> bytes:
     """The bytes under a row's CRC (C1), little-endian.
 
-        u32 length of the table's name | u32 number of values | the name | the values, in column order
+        u32 length of the table's name | u32 number of values | the name | the values, in column
+        order
 
-    A value is one byte for its type and then: NULL (0) nothing; integer (1) eight bytes, signed;
-    text (2) and blob (3) a u32 length and the bytes (text as UTF-8).
+    A value is one byte for its type, followed by: NULL (0) nothing; integer (1) eight bytes,
+    signed; text (2) and blob (3) a u32 length and the bytes (text as UTF-8).
 
-    Raises: TypeError for any other type: a damaged row may hold a float.
+    Raises: TypeError for any other type: a damaged row may have a float.
     """
     parts = [shape.prefix]
     for value in values:
@@ -172,7 +175,7 @@ def serialise(shape: TableShape, values: Row) -> bytes:
             parts.append(_TAGGED_LENGTH.pack(_BLOB, len(value)))
             parts.append(value)
         else:
-            raise TypeError(f"a value of type {type(value).__name__}")
+            raise TypeError(f"a value has type {type(value).__name__}")
     return b"".join(parts)
 
 
@@ -212,7 +215,7 @@ SCHEMAS: Final = TableShape(
     key_count=2,
 )
 DROPPED_RANGES: Final = TableShape(
-    "dropped_ranges",  # whose rows snapshots that can still be read would need
+    "dropped_ranges",  # those whose rows readable snapshots would need
     (
         ("table_id", _INT),
         ("position", _INT),
@@ -266,11 +269,11 @@ DELTAS: Final = TableShape(
     ),
 )
 PARTS: Final = TableShape(
-    "parts",  # files with columns of a rowset's base that were rewritten
+    "parts",  # files with rewritten columns of a rowset's base
     (("id", _INT), ("rowset_id", _INT), ("path", _STR), ("file_id", _STR), ("size_bytes", _INT)),
 )
 PLACES: Final = TableShape(
-    "places",  # where, in the file of a rowset's base, a part or a delta, each column's footer lies
+    "places",  # the location of each column's footer in the file of a base, a part or a delta
     (
         ("owner_kind", _INT),
         ("owner_id", _INT),

@@ -1,4 +1,4 @@
-"""Leases: how the writer knows which old files somebody may still read.
+"""Leases: they tell the writer which old files somebody may still read.
 
     reader                                        writer
     1. create lease, locked, "needs everything"
@@ -7,26 +7,28 @@
     ...                                           ...
     4. release()                                  oldest_needed() is None: f is unlinked
 
-Two kinds of file in `leases/`, told apart by name:
+`leases/` has two kinds of file, distinguished by name:
 
-    reader-<pid>-<token>   held by a living process through a lock on the file. The system drops the lock when
-                           the process dies, however it dies: a lease whose lock is free is nobody's.
-    remote-<token>         of a reader that comes and goes (the tasks of a Spark job): no lock, but an expiry,
-                           moved on by each `renew`. It ends earlier when the process that it was made for, as far
-                           as it says so, has certainly ended (`env.is_gone`). Beside it there may be a folder
-                           remote-<token>.parts: files that live as long as the lease (`keep_file`).
+    reader-<pid>-<token>   belongs to a living process, which holds a lock on the file. The system
+                           drops the lock when the process dies in any way, so an unlocked lease is
+                           dead.
+    remote-<token>         belongs to readers that come and go (the tasks of a Spark job). It has no
+                           lock but an expiry, which each `renew` moves on. It ends earlier if it
+                           names an owner process that has certainly ended (`env.is_gone`). Beside
+                           it there may be a folder remote-<token>.parts: files that live as long as
+                           the lease (`keep_file`).
 
 Invariants
-    P1  A lease is there, locked, and says "everything" (version 0) before its reader looks at the catalogue.
-        What cannot be read as a lease while its lock is held counts as "everything".
-    P2  A file that became garbage with version g is needed by the leases with a version < g, and by no other
-        (`collectable`). The leases are listed after that transaction.
-    L1  A renewal that returns was written before the old expiry was over, on this machine's clock: so the
-        lease was never gone in between. One that comes too late raises HistoryExpiredError.
+    P1  A lease exists, locked and on "everything" (version 0), before its reader looks at the
+        catalogue. A locked file with unreadable content counts as "everything".
+    P2  A file that became garbage in version g is needed by leases with a version < g, and by no
+        others (`collectable`). The leases are listed after that transaction.
+    L1  A renewal that returns was written before the old expiry, by this machine's clock, so the
+        lease never lapsed. A renewal that comes too late raises HistoryExpiredError.
 
-The clocks of machines that share a store must agree much better than an expiry is long.
-Left out: a crash in the middle of `write_atomic` may leave a `.tmp` file of some 100 bytes here, half written; one that
-is whole goes as its lease would.
+The clocks of machines that share a store must agree much better than the length of an expiry.
+Left out: a crash during `write_atomic` may leave a partial `.tmp` file of some 100 bytes here. A
+complete one is removed like a lease.
 Source: docs/design/rules.md, P1 and P2.
 """
 
@@ -63,7 +65,7 @@ __all__ = [
 
 LeaseKind: TypeAlias = Literal["reader", "remote"]
 
-EVERYTHING: Final = 0  # older than every version of the catalogue: those begin at 1
+EVERYTHING: Final = 0  # older than every version of the catalogue, which begin at 1
 
 _TEMPORARY_SUFFIX = ".tmp"  # of `Files.write_atomic`
 _PARTS_SUFFIX = ".parts"
@@ -72,7 +74,7 @@ _REMOTE_NAME: Final = re.compile(r"remote-[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class LivingLease:
-    """What a lease file says. `version` EVERYTHING: its reader may need any file."""
+    """The content of a lease file. `version` EVERYTHING: its reader may need any file."""
 
     name: str
     kind: LeaseKind
@@ -102,9 +104,9 @@ class Lease:
         return os.path.basename(self.path)
 
     def announce(self, version: int) -> None:
-        """Say which version of the catalogue is the oldest that this reader needs; it never goes back (P1).
+        """Set the oldest version of the catalogue that this reader needs; it never goes back (P1).
 
-        Raises: HistoryExpiredError when a remote lease is over.
+        Raises: HistoryExpiredError if a remote lease has expired.
         """
         assert version >= self.version, f"P1: a lease goes from version {self.version} back to {version}"
         if self.kind == "remote":
@@ -117,18 +119,18 @@ class Lease:
     def renew(self, expires_us: int) -> None:
         """Move the expiry of a remote lease on, never back.
 
-        Raises: HistoryExpiredError when it was over already (L1).
+        Raises: HistoryExpiredError if it has already expired (L1).
         """
         assert self.kind == "remote", "a reader's lease lives as long as its process"
         self._rewrite_remote(None, expires_us)
 
     def check(self) -> None:
-        """Raise HistoryExpiredError if a remote lease is over: then files may be gone."""
+        """Raise HistoryExpiredError if a remote lease has expired: files may be gone then."""
         if self.kind == "remote":
             self._read_remote()
 
     def release(self) -> None:
-        """End the lease. May be called twice; in a forked child it lets go without ending it."""
+        """End the lease. May be called twice; a forked child only closes its copy."""
         if self._lock is not None:
             lock, self._lock = self._lock, None
             lock.release(unlink=True)
@@ -136,10 +138,10 @@ class Lease:
             _end_remote(self._env, self.path)
 
     def keep_file(self, name: str, *parts: bytes) -> str:
-        """Write a file of these parts that lives as long as this remote lease; returns its absolute path. Not synced:
-        whom it is for dies with the machine.
+        """Write a file that lives as long as this remote lease; returns its absolute path.
 
-        Raises: HistoryExpiredError when the lease is over; StorageError.
+        The file is not synced: its readers do not survive a crash of the machine.
+        Raises: HistoryExpiredError if the lease has expired; StorageError.
         """
         assert self.kind == "remote" and os.path.basename(name) == name
         self._read_remote()
@@ -167,7 +169,8 @@ class Lease:
             return
         self._env.files.write_atomic(self.path, _encode(self.version, self.expires_us, found.owner))
         if self._env.clock.now_us() >= found.expires_us:
-            # Between our look and our write the writer may have removed it: do not bring it back to life.
+            # The writer may have removed the lease between our read and our write: do not revive
+            # it.
             self._env.files.unlink(self.path, missing_ok=True)
             raise _expired(self.name)
 
@@ -191,9 +194,9 @@ class _RemoteContent:
 
 
 def no_store_here(env: Env, path: str) -> StorageError | None:
-    """The error for a file that is missing because this host does not see its store; None: the store is here.
+    """The error for a file that is missing because this host cannot see its store; else None.
 
-    path: an absolute path of a file of a store, at any depth.
+    path: the absolute path of a store's file, at any depth.
     """
     folder = os.path.dirname(path)
     while folder != os.path.dirname(folder):
@@ -216,13 +219,14 @@ def create_lease(
     expires_us: int | None = None,
     owner: str | None = None,
 ) -> Lease:
-    """A new lease in the store at `directory`, which says that everything is needed (P1).
+    """Create a lease in the store at `directory`, at first on everything (P1).
 
     kind:       "reader" lives as long as this process; "remote" until `expires_us`.
-    expires_us: microseconds since the epoch; for a remote lease, and only for one.
-    owner:      of a remote lease, the mark of the process for which it is; None: it ends by its expiry only.
-    On a full disk it takes from the store's reserve of space.
-    Raises:     StorageError when the folder cannot be written.
+    expires_us: microseconds since the epoch; required for a remote lease, and only for one.
+    owner:      the mark of the process that a remote lease belongs to; None: only the expiry ends
+                it.
+    On a full disk it uses the store's reserve of space.
+    Raises:     StorageError if the folder cannot be written.
     """
     assert (kind == "remote") == (expires_us is not None), "a remote lease has an expiry, a reader's has none"
     return Reserve(env.files, directory).take(lambda: _create_lease(env, directory, kind, expires_us, owner))
@@ -232,7 +236,7 @@ def _create_lease(
     env: Env, directory: str, kind: LeaseKind, expires_us: int | None, owner: str | None
 ) -> Lease:
     folder = os.path.join(directory, LEASES_NAME)
-    if not env.files.exists(directory):  # moved or removed; its name shall not come back for a lease
+    if not env.files.exists(directory):  # moved or removed: do not create a folder for a lease
         raise StorageError(f"there is no store in {directory}: check the path", path=directory)
     env.files.make_dirs(folder)
     while True:
@@ -243,7 +247,7 @@ def _create_lease(
             env.files.write_atomic(path, _encode(EVERYTHING, expires_us, owner))
             return Lease(env, path, kind, None, expires_us)
         lock = env.files.lock(path)
-        if lock is None:  # the writer has found the new file before we could lock it: another name
+        if lock is None:  # the writer found the new file before it was locked: use another name
             continue
         try:
             lock.write(_encode(EVERYTHING, None))
@@ -254,9 +258,10 @@ def _create_lease(
 
 
 def reader_lease(env: Env, directory: str) -> Lease | None:
-    """A new lease of this process as a reader; None: it may not write in the store's folder, or there is no room for it
-    and no reserve left.
+    """Create a lease of this process as a reader.
 
+    Returns None if this process may not write in the store's folder, or if the disk and its reserve
+    are full.
     Raises: StorageError for any other reason.
     """
     try:
@@ -268,9 +273,9 @@ def reader_lease(env: Env, directory: str) -> Lease | None:
 
 
 def open_remote_lease(env: Env, directory: str, name: str) -> Lease:
-    """The remote lease of that name, to renew or release it: for the tasks of a job that was handed the name.
+    """Open the remote lease of this name, to renew or release it. Used by tasks that got the name.
 
-    Raises: HistoryExpiredError when it is over.
+    Raises: HistoryExpiredError if it has expired.
     """
     assert name.startswith("remote-") and os.path.basename(name) == name, name
     lease = Lease(env, os.path.join(directory, LEASES_NAME, name), "remote", None, None)
@@ -280,15 +285,15 @@ def open_remote_lease(env: Env, directory: str, name: str) -> Lease:
 
 
 def check_remote_name(name: str) -> None:
-    """Raises: InvalidArgumentError for what is no name of a remote lease."""
+    """Raises: InvalidArgumentError if `name` is not the name of a remote lease."""
     if _REMOTE_NAME.fullmatch(name) is None:
         raise InvalidArgumentError(
-            f"{name[:80]!r} is no lease of a job's: use the same version of Nyala in both processes"
+            f"{name[:80]!r} is not the name of a job's lease: use the same version of Nyala in both processes"
         )
 
 
 def living_leases(env: Env, directory: str, now_us: int) -> list[LivingLease]:
-    """The leases whose reader lives; those of dead readers and those that are over are removed.
+    """The leases of living readers; removes leases that have expired or whose reader is dead.
 
     Cost: a lock attempt or a small read per file in `leases/`.
     """
@@ -300,7 +305,7 @@ def living_leases(env: Env, directory: str, now_us: int) -> list[LivingLease]:
             if name.startswith("reader-"):
                 living = _living_reader(env, name, path)
             elif name.endswith(_PARTS_SUFFIX):
-                # Made after its lease, so without one it was left behind by a crash.
+                # The folder is created after its lease, so without a lease a crash left it.
                 if not env.files.exists(path.removesuffix(_PARTS_SUFFIX)):
                     env.files.remove_tree(path)
                 continue
@@ -312,14 +317,14 @@ def living_leases(env: Env, directory: str, now_us: int) -> list[LivingLease]:
             else:
                 continue
         except MissingFileError:
-            continue  # released since we listed the folder
+            continue  # released since the folder was listed
         if living is not None:
             found.append(living)
     return found
 
 
 def is_living(env: Env, directory: str, name: str) -> bool:
-    """Whether the remote lease of that name has time left, and its process has not certainly ended; else it goes."""
+    """Whether this remote lease lives; removes it if it has expired or its owner has ended."""
     path = os.path.join(directory, LEASES_NAME, name)
     try:
         return _living_remote(env, name, path, env.clock.now_us()) is not None
@@ -328,14 +333,14 @@ def is_living(env: Env, directory: str, name: str) -> bool:
 
 
 def oldest_needed(env: Env, directory: str, now_us: int) -> int | None:
-    """The smallest version that a living lease needs: EVERYTHING (0) for all, None when there is no lease."""
+    """The smallest version that a living lease needs: EVERYTHING (0) for all; None: no lease."""
     return min((lease.version for lease in living_leases(env, directory, now_us)), default=None)
 
 
 def collectable(garbage: Mapping[str, int], oldest: int | None) -> list[str]:
-    """Of the garbage (path to the version it came with), the paths that nobody needs any more (P2).
+    """The garbage paths (path to the version it came with) that nobody needs any more (P2).
 
-    `oldest` is what `oldest_needed` said after the transaction that made the newest of this garbage.
+    oldest: the result of `oldest_needed`, taken after the transaction that made the newest garbage.
     """
     return [path for path, version in garbage.items() if oldest is None or version <= oldest]
 
@@ -343,7 +348,7 @@ def collectable(garbage: Mapping[str, int], oldest: int | None) -> list[str]:
 def _living_reader(env: Env, name: str, path: str) -> LivingLease | None:
     lock = env.files.lock(path, create=False)
     if lock is not None:
-        lock.release(unlink=True)  # nobody had it: its process is dead
+        lock.release(unlink=True)  # the lock was free: its process is dead
         return None
     content = _decode(env.files.read_lock_content(path)) or _Content(EVERYTHING, None, None, None)
     return LivingLease(name, "reader", content.version, content.pid, content.host, None)
@@ -351,7 +356,7 @@ def _living_reader(env: Env, name: str, path: str) -> LivingLease | None:
 
 def _living_remote(env: Env, name: str, path: str, now_us: int) -> LivingLease | None:
     content = _decode(env.files.read_lock_content(path))
-    # It is written by rename, so what cannot be read is damage: its reader will be told that it is over.
+    # Written by rename, so unreadable content is damage, and counts as expired.
     over = content is None or content.expires_us is None or content.expires_us <= now_us
     if content is None or over or (content.owner is not None and is_gone(content.owner)):
         _end_remote(env, path)
@@ -362,7 +367,7 @@ def _living_remote(env: Env, name: str, path: str, now_us: int) -> LivingLease |
 
 
 def _remove_broken_off(env: Env, path: str, now_us: int) -> None:
-    """A lease that was just being written, if its process has ended or its time is over."""
+    """Remove an unfinished lease file if its time has passed or its owner has ended."""
     content = _decode(env.files.read_lock_content(path))
     if content is not None and content.expires_us is not None and (
         content.expires_us <= now_us or (content.owner is not None and is_gone(content.owner))
@@ -371,7 +376,7 @@ def _remove_broken_off(env: Env, path: str, now_us: int) -> None:
 
 
 def _end_remote(env: Env, path: str) -> None:
-    """The lease first: what it kept is nobody's then, whatever happens in between."""
+    """Remove the lease first: its files are unprotected then, whatever happens in between."""
     env.files.unlink(path, missing_ok=True)
     env.files.remove_tree(path + _PARTS_SUFFIX)
 
@@ -386,7 +391,7 @@ class _Content:
 
 
 def _encode(version: int, expires_us: int | None, owner: str | None = None) -> bytes:
-    """One line: eight hexadecimal digits of CRC-32C, a space, JSON, a newline. What follows is not ours."""
+    """One line: CRC-32C as eight hexadecimal digits, a space, JSON, a newline."""
     fields: dict[str, int | str] = {"version": version, "pid": os.getpid(), "host": socket.gethostname()}
     if expires_us is not None:
         fields["expires_us"] = expires_us
@@ -397,7 +402,7 @@ def _encode(version: int, expires_us: int | None, owner: str | None = None) -> b
 
 
 def _decode(content: bytes) -> _Content | None:
-    """None for anything but a whole line as `_encode` writes it."""
+    """Decode a complete line made by `_encode`; None for anything else."""
     line, newline, _ = content.partition(b"\n")
     crc, _, text = line.partition(b" ")
     if not newline or crc != b"%08x" % google_crc32c.value(text):
@@ -410,6 +415,6 @@ def _decode(content: bytes) -> _Content | None:
 
 def _expired(name: str) -> HistoryExpiredError:
     return HistoryExpiredError(
-        f"the lease {name} of this read or job is over, and files that it needs may be gone: with a longer `lease`, "
-        "start the job or load again"
+        f"the lease {name} of this read or job has expired, and files that it needs may be gone: start the job or load "
+        "again, with a longer `lease`"
     )

@@ -1,18 +1,22 @@
 """A copy of the catalogue in memory, for a process that may not write beside it.
 
-SQLite writes next to a database in WAL mode even to read it: it needs `catalog.sqlite-shm`. On a read-only medium, or
-without the permission to write, it refuses. Then this module reads the pages of `catalog.sqlite` and the frames of
-`catalog.sqlite-wal`, merges them as SQLite's recovery would, and gives a connection to the result in memory.
+SQLite writes beside a database in WAL mode even to read it: it needs `catalog.sqlite-shm`. On a
+read-only medium, or without the right to write, it raises an error. Then this module reads the
+pages of `catalog.sqlite` and the frames of `catalog.sqlite-wal`, merges them as SQLite's recovery
+would, and returns a connection to the result in memory.
 
     pages of catalog.sqlite            with the newest version of each page
     + whole transactions of -wal  ──►  that a whole transaction of the -wal holds
 
 Invariants
-    Q1  The copy is one state that was committed. A writer may work meanwhile: the copy is repeated until the log's
-        header, which SQLite changes before it overwrites frames, is the same before and after.
-    Q2  The pages are read through SQLite (`serialize`), never through a descriptor of our own (rule K2 of `store`).
+    Q1  The copy is one committed state. A writer may work meanwhile: SQLite changes the log's
+        header before it overwrites frames, so the copy is repeated until that header is the same
+        before and after.
+    Q2  The pages are read through SQLite (`serialize`), never through a descriptor of our own (K2
+        of `store`).
 
-Source: SQLite's file format, sections 1.3 and 4 (WAL-file format, checksum algorithm, reader algorithm).
+Source: SQLite's file format, sections 1.3 and 4 (WAL-file format, checksum algorithm, reader
+algorithm).
 """
 
 from __future__ import annotations
@@ -32,13 +36,13 @@ __all__ = ["connect_to_copy"]
 
 _LOG_HEADER: Final = struct.Struct(">8I")  # magic, format, page size, sequence, salts, checksums
 _FRAME_HEADER: Final = struct.Struct(">6I")  # page, pages after a commit or 0, salts, checksums
-_MAGIC: Final = 0x377F0682  # the lowest bit says whether checksums are taken over big-endian words
-_JOURNAL_VERSIONS: Final = slice(18, 20)  # of the database header: 1 for a rollback journal, 2 for WAL
+_MAGIC: Final = 0x377F0682  # the lowest bit: checksums use big-endian words
+_JOURNAL_VERSIONS: Final = slice(18, 20)  # in the database header: 1 for a rollback journal, 2 for WAL
 _TRIES_MAX: Final = 20
 
 
 def connect_to_copy(env: Env, path: str) -> sqlite3.Connection:
-    """A connection to the catalogue at `path` as it is now, in memory. Nothing is written.
+    """A connection to a copy in memory of the current catalogue at `path`. Writes nothing.
 
     Raises: sqlite3.Error, StorageError. Cost: all bytes of both files, in memory.
     """
@@ -51,7 +55,7 @@ def connect_to_copy(env: Env, path: str) -> sqlite3.Connection:
             break
     else:
         raise StorageError(
-            f"cannot read {path}: its writer changes it faster than this process can copy it; try again",
+            f"cannot read {path}: its writer changes it faster than this process can copy it: try again",
             path=path,
         )
     merged = _merged(pages, log)
@@ -66,7 +70,7 @@ def connect_to_copy(env: Env, path: str) -> sqlite3.Connection:
 
 
 def _mark(env: Env, path: str, log: bytes) -> Hashable:
-    """Differs after the pages of `path` were overwritten by anything that `log` does not hold."""
+    """Differs after pages of `path` were overwritten by anything that is not in `log`."""
     return log[: _LOG_HEADER.size] or env.files.identity(path)
 
 
@@ -85,7 +89,7 @@ def _pages(path: str) -> bytes:
 
 
 def _merged(pages: bytes, log: bytes) -> bytearray:
-    """The pages with all transactions of the log that are whole."""
+    """The pages with all complete transactions of the log."""
     out = bytearray(pages)
     if len(log) < _LOG_HEADER.size:
         return out
@@ -95,7 +99,7 @@ def _merged(pages: bytes, log: bytes) -> bytearray:
     sums = _checksum(log[: _LOG_HEADER.size - 8], words, (0, 0))
     if magic & ~1 != _MAGIC or tuple(salts_and_sums[2:]) != sums or page_size == 0:
         return out
-    pending: dict[int, int] = {}  # page number to the place of its bytes in the log
+    pending: dict[int, int] = {}  # page number to the offset of its bytes in the log
     for at in range(_LOG_HEADER.size, len(log), _FRAME_HEADER.size + page_size):
         body = at + _FRAME_HEADER.size
         if len(log) < body + page_size:
@@ -104,7 +108,7 @@ def _merged(pages: bytes, log: bytes) -> bytearray:
         sums = _checksum(log[at : at + 8], words, sums)
         sums = _checksum(log[body : body + page_size], words, sums)
         if [salt_1, salt_2] != salts or (sum_1, sum_2) != sums or number == 0:
-            break  # of an earlier round, or torn
+            break  # from an earlier use of the log, or torn
         pending[number] = body
         if page_count:
             size = page_count * page_size

@@ -1,4 +1,4 @@
-"""The catalogue as one immutable value, and a change of it as another.
+"""The catalogue as an immutable value, and a change of it as another value.
 
     CatalogState  version 17                         CatalogChange
       tables    1 orders                               put_rowsets   9
@@ -6,27 +6,30 @@
       rowsets   7, 8 of tablet 2            ──────►    drop_deltas   4
       parts     5 of rowset 7                          garbage       data/2/4.redo
       deltas    4 of rowset 7
-      garbage   data/1/3.base since version 12       apply(state, change) is version 18; 17 stays as it was
+      garbage   data/1/3.base since version 12       apply(state, change) is version 18; 17 does not
+                change
 
 Invariants
-    M1  Every tablet's table, every rowset's tablet, every part's and every delta's rowset is there.
-    M2  An id is never given twice: the `next_…` ids are greater than all that were ever put.
+    M1  The table of every tablet, the tablet of every rowset, and the rowset of every part and
+        delta exist.
+    M2  An id is never reused: the `next_…` ids are greater than all ids ever used.
     M3  Table names are unique; a table's current schema is among its schemas.
-    M4  Paths are relative to the store's folder and stay inside it; no file is named twice, and none that is
-        in use is garbage.
-    M5  Of each version of a table's schema that is there the moment is known from which it holds; later versions have
-        later moments, and what is current is the last.
+    M4  Paths are relative to the store's folder and stay inside it; no file is named twice, and no
+        file in use is garbage.
+    M5  For each schema version of a table the moment is known from which it holds. Later versions
+        have later moments, and the last one is current.
     M6  A table's tablets are partitions of it: T1, T2 and T4 of `partition.model` hold.
-    M7  A delta file is of UNDO or of REDO, of columns by their ids.
-    M8  No rowset's keys end before they begin.
-    M9  Version, ids and moments leave room to go on: SQLite's integers end at 2^63.
-    M10 No rowset has more rows than its file can have: a block of a few bytes at least for every 2^20.
-    M11 Every file has an id of 32 hexadecimal digits: the one in its head and footers.
+    M7  A delta file is UNDO or REDO, and names its columns by id.
+    M8  No rowset's key_min is greater than its key_max.
+    M9  Version, ids and moments leave room for more: SQLite's integers end at 2^63.
+    M10 No rowset has more rows than its file can have: 2^20 rows need a block of at least some
+    bytes. M11 Every file has an id of 32 hexadecimal digits, the same as in its head and footers.
     T1  `timestamp_max` is at least every timestamp that any transaction named; it never falls.
 
-Left out: which files are written when, and what may be dropped (`nyala.tablet`); files staged by running
-jobs.
-Source: docs/design/log-and-recovery.md, "The catalogue is a SQLite database"; docs/design/rules.md, R2, P2 and T1.
+Left out: when files are written and when data may be dropped (`nyala.tablet`); staged files of
+running jobs.
+Source: docs/design/log-and-recovery.md, "The catalogue is a SQLite database"; docs/design/rules.md,
+R2, P2 and T1.
 """
 
 from __future__ import annotations
@@ -62,15 +65,17 @@ __all__ = [
 ]
 
 
-# Of what SQLite holds so much is left that no store will ever use it up.
+# Far more numbers than a store can ever use remain below SQLite's limit.
 _NUMBER_MAX: Final = (1 << 63) - (1 << 40)
 _FILE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
 class DroppedRange:
-    """A range partition that was dropped with rows in it: who reads at a moment from `created` to before `dropped`, and
-    needs one of these range keys [lower, upper), is told that they are gone. None: unbounded."""
+    """A range partition that was dropped with rows in it; its range keys are [lower, upper).
+
+    A read at a moment in [created, dropped) that needs these keys raises an error. None: unbounded.
+    """
 
     lower: bytes | None
     upper: bytes | None
@@ -78,20 +83,22 @@ class DroppedRange:
     dropped: int
 
     def missing_at(self, timestamp: int) -> bool:
-        """Whether it was there at that moment."""
+        """Whether the range existed at that moment."""
         return self.created <= timestamp < self.dropped
 
 
 @dataclass(frozen=True)
 class TableEntry:
-    """A table: its current schema, and every earlier version that a readable snapshot may still be of (M5).
+    """A table: its current schema, and all earlier versions that a readable snapshot may have (M5).
 
-    history_us:    how long its past is kept, in microseconds; None: for ever.
-    history_start: the greatest timestamp at which its past was ever cut: what was before cannot be read.
-    created:       the timestamp of its creation: there is nothing of it before.
-    schema_since:  by version, the timestamp from which on it held. One that is not named held from the beginning.
+    history_us:    how long history is kept, in microseconds; None: forever.
+    history_start: the greatest timestamp at which history was discarded; earlier moments cannot be
+    read.
+    created:       the timestamp of its creation; nothing exists before.
+    schema_since:  by version, the timestamp from which it holds; without an entry, from the
+                   beginning.
     dropped:       range partitions whose rows readable snapshots would need, oldest first.
-    rewritten:     the timestamp at which all rows were rewritten without their past, by a repartition; 0: never.
+    rewritten:     the timestamp at which a repartition rewrote all rows without history; 0: never.
     """
 
     id: int
@@ -108,7 +115,7 @@ class TableEntry:
     rewritten: int = 0
 
     def schema_at(self, timestamp: int) -> Schema:
-        """The schema that the table had at a moment; before its creation, the first."""
+        """The schema at a moment; before the table's creation, the first schema."""
         found = min(self.schemas)
         for version in self.schemas:
             if version > found and self.schema_since.get(version, 0) <= timestamp:
@@ -116,7 +123,7 @@ class TableEntry:
         return self.schemas[found]
 
     def earlier_schemas(self, cut: int = 0) -> list[Schema]:
-        """The versions but for the current one that snapshots from `cut` on are of, oldest first."""
+        """The versions, except the current one, that snapshots from `cut` on have; oldest first."""
         versions = sorted(self.schemas)
         return [
             self.schemas[version]
@@ -125,7 +132,7 @@ class TableEntry:
         ]
 
     def without_past(self, cut: int) -> TableEntry:
-        """The entry without schema versions and dropped ranges that only snapshots before `cut` need."""
+        """The entry without schemas and dropped ranges that no snapshot from `cut` on needs."""
         kept = {schema.version: schema for schema in (*self.earlier_schemas(cut), self.schema)}
         dropped = tuple(gone for gone in self.dropped if gone.dropped > cut)
         if len(kept) == len(self.schemas) and len(dropped) == len(self.dropped):
@@ -136,7 +143,7 @@ class TableEntry:
 
 @dataclass(frozen=True)
 class TabletEntry:
-    """One horizontal partition of a table. `inserts_durable`: see R2. `created`: the timestamp of its creation."""
+    """One horizontal partition of a table. `inserts_durable`: rule R2. `created`: its creation."""
 
     id: int
     table_id: int
@@ -147,8 +154,12 @@ class TabletEntry:
 
 @dataclass(frozen=True)
 class RowSetEntry:
-    """A DiskRowSet and its base file. `file_id` is the id in the file's head and footers (M11); `places` says where in
-    the file each column's footer lies; `schema_version`, with which version of the table's schema it was written."""
+    """A DiskRowSet and its base file.
+
+    file_id:        the id in the file's head and footers (M11).
+    places:         the location of each column's footer in the file.
+    schema_version: the table's schema version when the file was written.
+    """
 
     id: int
     tablet_id: int
@@ -179,10 +190,10 @@ class RowSetEntry:
 
 @dataclass(frozen=True)
 class PartEntry:
-    """A file with base columns of a rowset that were rewritten.
+    """A file with rewritten base columns of a rowset.
 
-    What it has stands in place of what an older part, or the base file, has of these columns. Its id is of the
-    sequence of the delta files.
+    It replaces these columns of older parts and of the base file. Its id is from the sequence of
+    delta files.
     """
 
     id: int
@@ -195,7 +206,7 @@ class PartEntry:
 
 @dataclass(frozen=True)
 class DeltaEntry:
-    """A delta file of a rowset; its records have timestamps from `timestamp_min` to `timestamp_max`."""
+    """A delta file of a rowset; timestamps of its records are in [timestamp_min, timestamp_max]."""
 
     id: int
     rowset_id: int
@@ -212,7 +223,7 @@ class DeltaEntry:
 
 @dataclass(frozen=True)
 class CommittedKey:
-    """An idempotency key that a transaction has used up, and what its caller was told, as JSON text.
+    """A used idempotency key, and the result of its batch as JSON text.
 
     `version` is the catalogue's version in which it was committed; `apply` writes it.
     """
@@ -225,7 +236,7 @@ class CommittedKey:
 
 @dataclass(frozen=True)
 class CatalogState:
-    """Everything in the catalogue at one version. Immutable, and so may be read from any thread."""
+    """The whole catalogue at one version. Immutable, so any thread may read it."""
 
     version: int
     store_id: str
@@ -246,7 +257,7 @@ class CatalogState:
 
     @staticmethod
     def empty(store_id: str, created_us: int) -> CatalogState:
-        """The first version of a new store's catalogue. Ids begin at 1: 0 is never anything's id."""
+        """The first version of a new store's catalogue. Ids begin at 1: 0 is never an id."""
         nothing: Mapping[Any, Any] = MappingProxyType({})
         return CatalogState(
             1,
@@ -268,7 +279,7 @@ class CatalogState:
         )
 
     def tablets_by_table(self) -> dict[int, list[TabletEntry]]:
-        """The tablets of each table, in the order of their ids. Cost: all tablets; for opening a store."""
+        """The tablets of each table, in the order of their ids. Cost: all tablets."""
         return _grouped(self.tablets.values(), "table_id")
 
     def rowsets_by_tablet(self) -> dict[int, list[RowSetEntry]]:
@@ -280,7 +291,7 @@ class CatalogState:
         return _grouped(self.parts.values(), "rowset_id")
 
     def deltas_by_rowset(self) -> dict[int, list[DeltaEntry]]:
-        """The delta files of each rowset, by their timestamps, oldest first. Cost: all delta files."""
+        """The delta files of each rowset, oldest first. Cost: all delta files."""
         groups: dict[int, list[DeltaEntry]] = _grouped(self.deltas.values(), "rowset_id")
         for group in groups.values():
             group.sort(key=lambda delta: (delta.timestamp_min, delta.id))
@@ -296,24 +307,24 @@ class CatalogState:
             yield delta.path
 
     def problems(self) -> Iterator[str]:
-        """Every invariant that does not hold, as a sentence; nothing when all is well. Cost: all entries."""
+        """Yield a sentence for every invariant that does not hold. Cost: all entries."""
         for tablet in self.tablets.values():
             if tablet.table_id not in self.tables:
-                yield f"M1: tablet {tablet.id} is of table {tablet.table_id}, which is not there"
+                yield f"M1: tablet {tablet.id} belongs to table {tablet.table_id}, which does not exist"
         for rowset in self.rowsets.values():
             if rowset.tablet_id not in self.tablets:
-                yield f"M1: rowset {rowset.id} is of tablet {rowset.tablet_id}, which is not there"
+                yield f"M1: rowset {rowset.id} belongs to tablet {rowset.tablet_id}, which does not exist"
             if rowset.key_min > rowset.key_max:
-                yield f"M8: the keys of rowset {rowset.id} end before they begin"
-            # A block takes a byte or more.
+                yield f"M8: rowset {rowset.id} has a key_min greater than its key_max"
+            # A block takes at least one byte.
             if rowset.row_count > rowset.size_bytes << ROWS_PER_BLOCK_LOG2_MAX:
                 yield f"M10: rowset {rowset.id} has {rowset.row_count} rows in {rowset.size_bytes} bytes"
         for part in self.parts.values():
             if part.rowset_id not in self.rowsets:
-                yield f"M1: part {part.id} is of rowset {part.rowset_id}, which is not there"
+                yield f"M1: part {part.id} belongs to rowset {part.rowset_id}, which does not exist"
         for delta in self.deltas.values():
             if delta.rowset_id not in self.rowsets:
-                yield f"M1: delta file {delta.id} is of rowset {delta.rowset_id}, which is not there"
+                yield f"M1: delta file {delta.id} belongs to rowset {delta.rowset_id}, which does not exist"
         for what, entries, next_id in (
             ("table", self.tables, self.next_table_id),
             ("tablet", self.tablets, self.next_tablet_id),
@@ -322,7 +333,7 @@ class CatalogState:
             ("delta", self.parts, self.next_delta_id),
         ):
             if max(cast("Mapping[int, object]", entries), default=0) >= next_id:
-                yield f"M2: the next {what} id is {next_id}, and {max(entries)} is given already"
+                yield f"M2: the next {what} id is {next_id}, but {max(entries)} is already used"
         names: set[str] = set()
         by_table = self.tablets_by_table()
         for table in self.tables.values():
@@ -337,7 +348,7 @@ class CatalogState:
                 yield f"M6: partitions of table {table.id}: {problem}"
             moments = [table.schema_since.get(version, 0) for version in sorted(table.schemas)]
             if moments != sorted(moments) or table.schema.version != max(table.schemas, default=-1):
-                yield f"M5: the schema versions of table {table.id} do not follow one another in time"
+                yield f"M5: the schema versions of table {table.id} are not in order of time"
         for delta in self.deltas.values():
             if delta.kind not in ("undo", "redo") or any(
                 type(number) is not int for number in delta.column_ids
@@ -360,7 +371,7 @@ class CatalogState:
             self.next_delta_id,
         )  # fmt: skip
         if reached > _NUMBER_MAX:
-            yield f"M9: a version, an id or a moment is {reached}, and nothing can come after it"
+            yield f"M9: a version, an id or a moment is {reached}, too close to the limit"
         newest = max(
             (
                 *(tablet.inserts_durable for tablet in self.tablets.values()),
@@ -373,19 +384,20 @@ class CatalogState:
             default=0,
         )
         if newest > self.timestamp_max:
-            yield f"T1: timestamp_max is {self.timestamp_max}, and {newest} is named"
+            yield f"T1: timestamp_max is {self.timestamp_max}, but an entry names {newest}"
 
 
 @dataclass
 class CatalogChange:
-    """What one transaction does; filled step by step by one thread, then given to `Catalog.commit`.
+    """The content of one transaction. One thread fills it and passes it to `Catalog.commit`.
 
-    `put_…` adds an entry or replaces the one of the same id (of two with one id the later holds).
-    `garbage` are paths that nothing names after this transaction; `collected` are garbage paths whose files
-    are gone. `wal_start` None: as it was. Ids are taken by the caller, from the state's `next_…` upwards.
+    `put_…` adds an entry or replaces the one with the same id; for two with one id the later
+    counts. `garbage` are paths that nothing names after this transaction; `collected` are garbage
+    paths whose files are removed. `wal_start` None: unchanged. The caller takes ids from the
+    state's `next_…` upwards.
     """
 
-    timestamp: int = 0  # the highest that was ever given (T1)
+    timestamp: int = 0  # the greatest timestamp so far (T1)
     put_tables: list[TableEntry] = field(default_factory=list)
     drop_tables: list[int] = field(default_factory=list)
     put_tablets: list[TabletEntry] = field(default_factory=list)
@@ -404,18 +416,19 @@ class CatalogChange:
 
 
 def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
-    """The next version of `state`, which itself stays as it is.
+    """The next version of `state`, which does not change itself.
 
-    Raises: InvalidArgumentError for an idempotency key that was used already; AssertionError for a change
-            that would break an invariant (our own mistake).
+    Raises: InvalidArgumentError if an idempotency key was already used; AssertionError for a change
+    that
+            breaks an invariant (our own mistake).
     Cost:   the change, and a shallow copy of each mapping that it touches (10,000 rowsets: 0.1 ms).
     """
     version = state.version + 1
     for key in change.committed_keys:
         if key.key in state.committed_keys:
             raise InvalidArgumentError(
-                f"the idempotency key {key.key!r} was used already, by the batch committed at "
-                f"{state.committed_keys[key.key].timestamp}; take a new key for a new batch"
+                f"the idempotency key {key.key!r} was already used by the batch with timestamp "
+                f"{state.committed_keys[key.key].timestamp}: use a new key for a new batch"
             )
     garbage = state.garbage
     if change.garbage or change.collected:
@@ -471,7 +484,7 @@ def _newest_of(table: TableEntry) -> int:
 
 
 def _assert_applied(new: CatalogState, change: CatalogChange) -> None:
-    """What `CatalogState.problems` looks for, where this change may have caused it."""
+    """Check the invariants of `CatalogState.problems` that this change can break."""
     assert new.wal_start >= 1, "segments are numbered from 1"
     assert all(tablet.table_id in new.tables for tablet in change.put_tablets), "M1: tablet without table"
     assert all(rowset.tablet_id in new.tablets for rowset in change.put_rowsets), "M1: rowset without tablet"
@@ -497,7 +510,7 @@ def _assert_applied(new: CatalogState, change: CatalogChange) -> None:
 
 
 def dropping_tablets(state: CatalogState, tablet_ids: Collection[int], change: CatalogChange) -> None:
-    """Put into `change` that these tablets go with all that is theirs; their files become garbage."""
+    """Drop these tablets with all their data in `change`; their files become garbage."""
     within = set(tablet_ids)
     rowsets = [rowset for rowset in state.rowsets.values() if rowset.tablet_id in within]
     of_rowsets = {rowset.id for rowset in rowsets}
@@ -511,7 +524,7 @@ def dropping_tablets(state: CatalogState, tablet_ids: Collection[int], change: C
 
 
 def dropping_tables(state: CatalogState, table_ids: Collection[int], timestamp: int) -> CatalogChange:
-    """The change that drops these tables with all that is theirs; their files become garbage."""
+    """The change that drops these tables with all their data; their files become garbage."""
     change = CatalogChange(timestamp=timestamp, drop_tables=list(table_ids))
     tablets = [tablet.id for tablet in state.tablets.values() if tablet.table_id in table_ids]
     dropping_tablets(state, tablets, change)
@@ -543,7 +556,8 @@ def _changed(
     if not put and not drop:
         return entries
     assert not any(key in put for key in drop), "one transaction puts and drops the same entry"
-    # The union operator of a mapping proxy copies the dict below in C; `dict(proxy)` would go item by item.
+    # The union operator of a mapping proxy copies the dict in C; `dict(proxy)` would go item by
+    # item.
     fresh = cast("dict[_Key, _Entry]", cast("Any", entries) | put)
     for key in drop:
         assert key in fresh, f"there is no entry {key!r} to drop"

@@ -1,14 +1,17 @@
-"""The catalogue written anew, when every value in it is vouched for and only what surrounds the values is damaged.
+"""Rewrites the catalogue if its values are certain and only the data around them is damaged.
 
-    damaged                                         vouched for by
-    the checksum of a row                           the table's row count and sum of checksums, in `sums`
-    the checksum of a row of `sums`                 the table's rows themselves, which have that count and that sum
-    SQLite's list of free pages, its free room      all rows with their checksums: nothing of ours lies there
+    damaged                                         confirmed by
+    the checksum of a row                           the table's row count and sum of checksums, in
+                                                    `sums`
+    the checksum of a row of `sums`                 the table's rows, which have that count and sum
+    SQLite's list of free pages, its free space     all rows and their checksums: no data is stored
+                                                    there
 
-What is not: a value that was changed, a row that was lost, or one that came. Then count and sum say otherwise, and
-which of the two is right nobody knows.
+A changed value, a lost row and an additional row cannot be repaired: count and sum differ then, and
+nothing shows which is right.
 
-Source: docs/design/log-and-recovery.md, "The catalogue is a SQLite database"; C1 to C3 of `catalog.format`.
+Source: docs/design/log-and-recovery.md, "The catalogue is a SQLite database"; C1 to C3 of
+`catalog.format`.
 """
 
 from __future__ import annotations
@@ -32,9 +35,9 @@ _SUFFIXES: Final = ("-wal", "-shm")
 
 
 def vouched_state(env: Env, path: str) -> CatalogState | None:
-    """The state that the catalogue at `path` has beyond doubt, whatever its checksums' own bytes say; None: it has not.
+    """The catalogue's state if it is certain in spite of damaged checksums; None: it is not.
 
-    Reads only. Raises: StorageError when the file cannot be opened.
+    Reads only. Raises: StorageError if the file cannot be opened.
     """
     try:
         with contextlib.closing(open_for_reading(env, path)) as connection:
@@ -48,22 +51,26 @@ def _vouched_rows(connection: sqlite3.Connection) -> RowsByTable | None:
     found: RowsByTable = {}
     for shape in SHAPES:
         found[shape.name] = [row[:-1] for row in connection.execute(shape.select_sql).fetchall()]
-    said = {str(row[0]): row[1:] for row in found.pop(SUMS.name)}
+    stored = {str(row[0]): row[1:] for row in found.pop(SUMS.name)}
     versions = {row[4] for row in found[format.STORE.name]}
     for shape in SHAPES:
         if shape is not SUMS:
             rows = found[shape.name]
             total = signed(sum(shape.crcs(rows)) % SUM_MODULUS)
-            if len(versions) != 1 or said.pop(shape.name, None) != (*versions, len(rows), total):
+            if len(versions) != 1 or stored.pop(shape.name, None) != (*versions, len(rows), total):
                 return None
-    return None if said else found
+    return None if stored else found
 
 
 def rebuild(env: Env, path: str, state: CatalogState) -> None:
-    """Put a new file with `state` in the place of the catalogue at `path`. Under the writer's lock, with none open.
+    """Replace the catalogue at `path` by a new file with `state`.
 
-    A power cut leaves the old file or the new one. Raises: StorageError, CorruptionError when SQLite's log cannot be
-    brought into the old file first: it would be taken for the new one's.
+    Call under the writer's lock, while the catalogue is not open.
+
+    A power cut leaves either the old or the new file.
+    Raises: StorageError; CorruptionError if SQLite's log cannot be merged into the old file first,
+    because
+            SQLite would take it for the log of the new file.
     """
     try:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:

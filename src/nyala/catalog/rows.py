@@ -1,11 +1,12 @@
-"""Between the catalogue's entries and its rows, both ways.
+"""Converts the catalogue's entries to rows and back.
 
-A change goes to disk as rows that leave and rows that come (`difference`): entries that a transaction touches
-are turned into rows as they were and as they are, and what is the same in both stays where it is. So raising
-the durable mark of a rowset writes one row and not one for each of its columns.
+A change is written as removed rows and added rows (`difference`). The entries of a change are
+converted as they were and as they are, and rows in both stay. So raising the durable mark of a
+rowset writes one row, not one per column.
 
-Rows come back as entries only after their checksums were compared (`nyala.catalog.store`), so what does not
-decode here is a mistake of ours, or of a hand that made good checksums: `decode` says so by ValueError.
+Rows are converted to entries only after their checksums were compared (`nyala.catalog.store`). If
+they cannot be decoded, that is our own mistake, or somebody made valid checksums; `decode` raises
+ValueError.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from nyala.schema.schema import Schema
 __all__ = ["RowsByTable", "decode", "difference"]
 
 RowsByTable: TypeAlias = "dict[str, list[Row]]"
-"""Table name to rows, each without its `crc`."""
+"""Table name to rows without their `crc`."""
 
 
 # --- entries to rows --------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ def _integers(values: Iterable[int]) -> str:
 
 
 def touched_rows(state: CatalogState, change: CatalogChange) -> RowsByTable:
-    """The rows that stand, in `state`, for what `change` touches."""
+    """The rows in `state` of the entries that `change` touches."""
     rows: RowsByTable = {
         shape.name: []
         for shape in (
@@ -193,7 +194,7 @@ def _found(entries: Mapping[Any, Any], put: Iterable[Any], dropped: Iterable[Any
 def difference(
     old: CatalogState, new: CatalogState, change: CatalogChange
 ) -> tuple[RowsByTable, RowsByTable]:
-    """The rows that `change`, which made `new` of `old`, takes away, and those that it brings."""
+    """The rows that `change` removes from `old`, and those that it adds in `new`."""
     before, after = touched_rows(old, change), touched_rows(new, change)
     leaving: RowsByTable = {}
     coming: RowsByTable = {}
@@ -208,7 +209,7 @@ def difference(
 
 
 def all_rows(state: CatalogState) -> RowsByTable:
-    """Every row of a state: for a new catalogue, and for tests."""
+    """All rows of a state: for a new catalogue, and for tests."""
     return touched_rows(
         state,
         CatalogChange(
@@ -227,15 +228,15 @@ def all_rows(state: CatalogState) -> RowsByTable:
 
 
 def decode(rows: RowsByTable) -> CatalogState:
-    """The state that these rows (checksums compared, in the order of their keys) stand for.
+    """The state of these rows, which are in key order and whose checksums were compared.
 
-    Raises: ValueError when they stand for none.
+    Raises: ValueError if they represent no state.
     """
     try:
         return _decode(rows)
     except (ValueError, TypeError, LookupError, AttributeError, AssertionError, RecursionError) as error:
-        # The asserts are those of Schema and Partition, whose numbered rules a row may break.
-        raise ValueError(f"the rows make no catalogue: {type(error).__name__}: {error}") from error
+        # AssertionError comes from Schema and Partition, whose numbered rules a row may break.
+        raise ValueError(f"the rows are not a catalogue: {type(error).__name__}: {error}") from error
 
 
 def _decode(rows: RowsByTable) -> CatalogState:
@@ -253,7 +254,7 @@ def _decode(rows: RowsByTable) -> CatalogState:
     ):
         ranges = dropped.setdefault(table_id, [])
         if position != len(ranges):
-            raise ValueError(f"dropped range {position} of table {table_id} comes after {len(ranges)}")
+            raise ValueError(f"dropped range {position} of table {table_id} follows {len(ranges)} ranges")
         ranges.append(DroppedRange(lower, upper, created, moment))
     tables = {}
     for id, name, comment, history_us, version, partition, history_start, created, rewritten in cast(
@@ -266,7 +267,7 @@ def _decode(rows: RowsByTable) -> CatalogState:
             tuple(dropped.pop(id, ())), rewritten,
         )  # fmt: skip
     if schemas or dropped:
-        raise ValueError(f"schemas or ranges of tables that are not there: {sorted({*schemas, *dropped})}")
+        raise ValueError(f"schemas or ranges of tables that do not exist: {sorted({*schemas, *dropped})}")
     tablets = {
         id: TabletEntry(
             id, table_id, Partition(tuple(json.loads(buckets)), lower, upper), inserts_durable, created
@@ -309,8 +310,8 @@ def _decode(rows: RowsByTable) -> CatalogState:
         )  # fmt: skip
     if base_places or delta_places or part_places:
         raise ValueError(
-            f"places of rowsets {sorted(base_places)}, deltas {sorted(delta_places)} and parts {sorted(part_places)} "
-            "not there"
+            f"places of rowsets {sorted(base_places)}, deltas {sorted(delta_places)} or parts {sorted(part_places)} "
+            "that do not exist"
         )
     keys = {
         key: CommittedKey(key, timestamp, result, version)
@@ -345,7 +346,7 @@ def _decode_places(
 ) -> tuple[dict[int, list[ColumnPlace]], ...]:
     """The places of each rowset's base, of each delta file, and of each part, by id."""
     places: tuple[dict[int, list[ColumnPlace]], ...] = ({}, {}, {})
-    keys: dict[tuple[int, int, int], ColumnKey] = {}  # few different ones, each made once
+    keys: dict[tuple[int, int, int], ColumnKey] = {}  # there are few different ones; each is made once
     owner: tuple[int, int] | None = None
     group: list[ColumnPlace] = []
     for owner_kind, owner_id, position, role, delta_group, column_id, offset, length in rows:
@@ -355,9 +356,9 @@ def _decode_places(
             owner = (owner_kind, owner_id)
             group = places[owner_kind][owner_id] = []
         if position != len(group):
-            raise ValueError(f"place {position} of owner {owner} comes after {len(group)} places")
+            raise ValueError(f"place {position} of owner {owner} follows {len(group)} places")
         if offset < 0 or length < 0:
-            raise ValueError(f"place {position} of owner {owner} is at {offset}, {length} bytes long")
+            raise ValueError(f"place {position} of owner {owner} has offset {offset} and length {length}")
         key = keys.get((role, delta_group, column_id))
         if key is None:
             key = keys[role, delta_group, column_id] = ColumnKey(role, delta_group, column_id)

@@ -1,26 +1,30 @@
 """`catalog.sqlite`: loaded whole at the start, changed by one transaction at a time.
 
-    commit(change)      apply ── BEGIN ── rows out, rows in, sums ── COMMIT (log synced) ── external_commit
+    commit(change)      apply ── BEGIN ── rows out, rows in, sums ── COMMIT ── external_commit
                          |                                             |
-                         may refuse: nothing happened                  the change is durable from here
+                         may raise: nothing has happened               the change is durable from
+                                                                       here
 
-SQLite's own log (`catalog.sqlite-wal`) is synced at every COMMIT (`synchronous=FULL`). Its checksums make a
-torn transaction vanish whole; so does a flipped bit in it, together with what was committed later. That can
-not be seen from inside: `load(at_least=…)` compares with a version that the caller knows from elsewhere (the
-position record of the database's log).
+Every COMMIT syncs SQLite's own log (`catalog.sqlite-wal`, `synchronous=FULL`). Its checksums make a
+torn transaction vanish as a whole. A flipped bit also makes a transaction vanish, with all later
+ones. SQLite does not report that, so `load(at_least=…)` compares with a version known from
+elsewhere (the log's position record).
 
 Invariants
-    C1, C2, C3  Checksums of rows and tables, see `nyala.catalog.format`: compared in `load`, kept by `commit`.
-    K1  What `state` says is what is on disk. After a COMMIT of unknown outcome nothing is said any more:
-        every later call raises until the catalogue is opened again.
-    K2  No other code opens `catalog.sqlite`, not even to read its header: closing any descriptor of the file
-        drops SQLite's locks of the whole process (POSIX), and another process could then remove the log.
-    P1  A reader's look is one short read transaction on a connection of its own. Where SQLite cannot write beside
-        the file, the connection is to a copy in memory (`memory_copy`).
+    C1, C2, C3  Checksums of rows and tables, see `nyala.catalog.format`: `load` compares them,
+                `commit`
+        keeps them.
+    K1  `state` is the state on disk. After a COMMIT with unknown outcome every later call raises
+        until the catalogue is opened again.
+    K2  No other code opens `catalog.sqlite`, not even to read its header. Closing any descriptor of
+        the file drops SQLite's locks of the whole process (POSIX), and another process could then
+        remove the log.
+    P1  A reader uses one short read transaction on a connection of its own. Where SQLite cannot
+        write beside the file, it connects to a copy in memory (`memory_copy`).
 
-The writer must hold the store's lock; a Catalog may be used from any thread, one call at a time inside.
-Source: docs/design/log-and-recovery.md, "The catalogue is a SQLite database"; docs/design/rules.md, P1 and T1;
-SQLite's documents on WAL mode and on how to corrupt a database.
+The writer must hold the store's lock. Any thread may use a Catalog; calls run one by one.
+Source: docs/design/log-and-recovery.md, "The catalogue is a SQLite database"; docs/design/rules.md,
+P1 and T1; SQLite's documents on WAL mode and on how to corrupt a database.
 """
 
 from __future__ import annotations
@@ -58,16 +62,17 @@ __all__ = ["Catalog", "find_store", "without_collector"]
 _T = TypeVar("_T")
 
 _UNFINISHED_NAME: Final = CATALOG_NAME + ".new"
-# What `Catalog.create` and those who call it may have left in a folder that is not a store yet.
+# Files that `Catalog.create` and its callers may have left in a folder that is not yet a store.
 _FORERUNNERS: Final = frozenset(
     {format.LOCK_NAME, format.LEASES_NAME, format.SOCKET_NAME, ".DS_Store"}
     | {_UNFINISHED_NAME + suffix for suffix in ("", "-wal", "-shm", "-journal")}
 )
 _BUSY_TIMEOUT_S: Final = 30.0
-# Longest text or blob that SQLite will make room for: a flipped bit in a length is not worth a gigabyte.
+# The longest text or blob that SQLite may allocate: a flipped bit in a length must not cost a
+# gigabyte.
 _VALUE_MAX_BYTES: Final = 64 << 20
 
-# What to do, by SQLite's result codes (the low byte of the extended ones) that say nothing about the bytes on disk.
+# Advice for SQLite's result codes (low byte) that say nothing about the bytes on disk.
 _OUTSIDE: Final = {
     sqlite3.SQLITE_PERM: "give this user the right to read and write there",
     sqlite3.SQLITE_BUSY: "another process has it locked: is it open in an SQLite tool?",
@@ -82,12 +87,13 @@ _OUTSIDE: Final = {
     sqlite3.SQLITE_TOOBIG: "make the value smaller",
 }
 # A damaged text may stand in a value, and in SQLite's own message about it.
+# A damaged text may be in a value, or in SQLite's own message about it.
 READ_ERRORS: Final = (sqlite3.Error, UnicodeError)
 # A COMMIT that fails with one of these has not happened: its last frame was never written.
 _NOT_COMMITTED: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-# SQLite may not make the files that it wants beside a database which it is to read.
+# SQLite was not allowed to create its files beside a database that it should read.
 _MAY_NOT_WRITE: Final = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
-# What SQLite may say of a full disk: it cannot make a file, write to one (a quota), or make its shared memory longer.
+# Possible codes for a full disk: no new file, no write (a quota), no longer shared memory.
 _MAYBE_FULL: Final = frozenset(
     {
         sqlite3.SQLITE_CANTOPEN,
@@ -96,21 +102,22 @@ _MAYBE_FULL: Final = frozenset(
         sqlite3.SQLITE_IOERR_SHMSIZE,
     }
 )
-# What damaged bytes lead to, besides a file that ends within a page (SQLITE_IOERR_SHORT_READ). 0 is Python's own error,
-# for instance about text that is not UTF-8. Every other code is about the world around the bytes.
+# Codes that damaged bytes lead to, besides a file that ends within a page
+# (SQLITE_IOERR_SHORT_READ). 0 is an error of Python, for example about text that is not UTF-8. All
+# other codes concern the environment.
 _DAMAGE: Final = frozenset({
     0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT,
     sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG,
 })  # fmt: skip
 _SHORT_READ: Final = 522
-# How `PRAGMA quick_check` tells of a page that could not be read.
+# The verdict of `PRAGMA quick_check` for a page that could not be read.
 _PAGE_NOT_READ: Final = re.compile(r"unable to get the page\. error code=(\d+)")
 
 
 def find_store(env: Env, directory: str) -> bool:
-    """Whether a store lies in this folder; False: there is none, and one may be created.
+    """Whether this folder has a store; False: it has none, and one may be created.
 
-    Raises: StorageError when the folder holds other things, or is no folder.
+    Raises: StorageError if the folder has other files, or is not a folder.
     """
     if env.files.exists(os.path.join(directory, CATALOG_NAME)):
         return True
@@ -121,22 +128,25 @@ def find_store(env: Env, directory: str) -> bool:
         return False
     if {"wal", "data"} & set(foreign):
         raise StorageError(
-            f"{directory} looks like a store, but {CATALOG_NAME} is missing: without it nothing can be read; "
-            "bring it back from a backup",
+            f"{directory} looks like a store, but {CATALOG_NAME} is missing, and without it nothing can be read: "
+            "restore it from a backup",
             path=directory,
         )
     named = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
     raise StorageError(
-        f"{directory} is not a Nyala store: it has no {CATALOG_NAME}, but other files ({named}); name the "
-        "store's own folder, or an empty or new one to create a store",
+        f"{directory} is not a Nyala store: it has no {CATALOG_NAME}, but other files ({named}). Give the store's "
+        "own folder, or an empty or new one to create a store",
         path=directory,
     )
 
 
 @contextlib.contextmanager
 def without_collector() -> Iterator[None]:
-    """Hundreds of thousands of entries are made, and none of them is garbage: the collector would walk them all, again
-    and again, which takes as long as making them."""
+    """Pause Python's garbage collector while hundreds of thousands of entries are created.
+
+    None of them is garbage, and the collector's repeated passes would take as long as creating
+    them.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -147,12 +157,12 @@ def without_collector() -> Iterator[None]:
 
 
 class Catalog:
-    """The catalogue of one store. Made by `create` or `open`; the writer's is `close`d."""
+    """The catalogue of one store. Use `create` or `open`; close the writer's with `close`."""
 
     def __init__(self, env: Env, path: str, connection: sqlite3.Connection | None) -> None:
         self.path: Final = path
         self._env = env
-        self._connection = connection  # None: read-only, a connection for each load
+        self._connection = connection  # None: read-only, with a connection for each load
         self._read_only = connection is None
         self._state: CatalogState | None = None
         self._sums: dict[str, tuple[int, int]] = {}  # table name to row count and sum of CRCs
@@ -161,13 +171,14 @@ class Catalog:
 
     @staticmethod
     def create(env: Env, path: str) -> Catalog:
-        """A new store's catalogue, version 1, at `path`, durable; loaded and open for writing.
+        """Create a new store's durable catalogue at `path`; returns it, loaded, for writing.
 
-        It is made under another name and renamed, so that there is a whole catalogue or none.
-        Raises: StorageError, also when there is one already.
+        It is created under another name and renamed, so there is either a complete catalogue or
+        none.
+        Raises: StorageError, also if there is a catalogue.
         """
         if env.files.exists(path):
-            raise StorageError(f"cannot create {path}: there is a catalogue already; open it", path=path)
+            raise StorageError(f"cannot create {path}: a catalogue already exists: open it", path=path)
         write_new(env, path, CatalogState.empty(env.randomness.token_hex(16), env.clock.now_us()))
         catalog = Catalog.open(env, path)
         catalog.load()
@@ -175,10 +186,11 @@ class Catalog:
 
     @staticmethod
     def open(env: Env, path: str, *, read_only: bool = False) -> Catalog:
-        """The catalogue at `path`; nothing is read before `load`.
+        """Open the catalogue at `path`; `load` reads it.
 
-        Raises: StorageError when there is none or it cannot be opened, also when a future version of Nyala
-                wrote it; CorruptionError when it is no catalogue.
+        Raises: StorageError if it does not exist, cannot be opened, or was written by a future
+        version of
+                Nyala; CorruptionError if it is not a catalogue.
         """
         connection = _open(env, path, read_only)
         if not read_only:
@@ -188,17 +200,17 @@ class Catalog:
 
     @property
     def state(self) -> CatalogState:
-        """What was loaded, or committed last."""
+        """The loaded or last committed state."""
         assert self._state is not None, "load() comes first"
         return self._state
 
     @without_collector()
     def load(self, *, at_least: int = 0, thorough: bool = False) -> CatalogState:
-        """Read everything, compare every checksum, and return the state.
+        """Read everything, compare all checksums, and return the state.
 
-        at_least: a version that is known to have been committed: an older catalogue is damage.
-        thorough: SQLite's own check too, which a writer does in any case.
-        Raises:   CorruptionError naming the file and the table; StorageError.
+        at_least: a version known to be committed; an older catalogue is damaged.
+        thorough: run SQLite's own check too, as a writer always does.
+        Raises:   CorruptionError, which names the file and the table; StorageError.
         Cost:     all rows: 10,000 rowsets of 20 columns take about a second.
         """
         with self._lock:
@@ -218,17 +230,19 @@ class Catalog:
             return state
 
     def commit(self, change: CatalogChange) -> CatalogState:
-        """Do `change` in one durable transaction; returns the new state.
+        """Commit `change` in one durable transaction; returns the new state.
 
-        Raises: StorageError, nothing changed; with `.outcome` "unknown" whether it is durable shows at the
-                next open, and this object refuses all further calls (K1): then no file that `change` names
-                may be removed. InvalidArgumentError for an idempotency key that was used already.
-        Cost:   the rows of the change, two syncs at most.
+        Raises: StorageError; nothing changed then, unless `.outcome` is "unknown". In that case the
+        next open
+                shows whether the change is durable, this object refuses all further calls (K1), and
+                no file that `change` names may be removed. InvalidArgumentError if an idempotency
+                key was used.
+        Cost:   the rows of the change, and at most two syncs.
         """
         with self._lock:
             self._check_usable()
             if self._connection is None:
-                raise ReadOnlyError(f"{self.path} is open for reading only; open the store for writing")
+                raise ReadOnlyError(f"{self.path} is open for reading only: open the store for writing")
             old = self.state
             new = apply(old, change)
             leaving, coming = difference(old, new, change)
@@ -253,10 +267,11 @@ class Catalog:
             except sqlite3.Error as error:
                 _roll_back(connection)
                 failure = _storage_error(self._env, error, self.path, "commit to")
-                # A quota that is used up is an I/O error to SQLite; the last frame was not written then either.
+                # SQLite reports a used-up quota as an I/O error; the last frame was not written
+                # then either.
                 if _code(error) not in _NOT_COMMITTED and not is_full(failure):
                     failure = StorageError(
-                        f"{failure}; whether the change is durable will show when the store is opened again",
+                        f"{failure}; the next open of the store shows whether the change is durable",
                         path=self.path,
                         outcome="unknown",
                     )
@@ -267,7 +282,7 @@ class Catalog:
             return new
 
     def close(self) -> None:
-        """Let go of the database. May be called twice."""
+        """Close the database. May be called twice."""
         with self._lock:
             connection, self._connection = self._connection, None
             if connection is not None:
@@ -284,8 +299,8 @@ class Catalog:
     def _check_usable(self) -> None:
         if self._failure is not None:
             raise StorageError(
-                f"the catalogue takes no more calls, because an earlier one failed ({self._failure}); close "
-                "the store and open it again",
+                f"the catalogue takes no more calls because an earlier one failed ({self._failure}): close the store "
+                "and open it again",
                 path=self.path,
                 outcome=self._failure.outcome,
             )
@@ -303,8 +318,8 @@ class Catalog:
             connection.execute("BEGIN")
             try:
                 if thorough or not self._read_only:
-                    # The writer also looks at what no row shows: free pages and the order of the trees. A
-                    # damaged one would spoil what is written next.
+                    # A writer also checks free pages and the order of trees, which no row shows:
+                    # damage there would spoil the next write.
                     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
                     if verdict != "ok":
                         _check_read(verdict, self.path)
@@ -317,16 +332,17 @@ class Catalog:
 
     def _changed_by_another(self, what: str) -> CorruptionError:
         return CorruptionError(
-            f"the catalogue is not as this process left it ({what}): was it changed by another program? "
-            "Close the store and open it again",
+            f"another program has changed the catalogue ({what}): close the store and open it again",
             self.path,
         )
 
 
 def write_new(env: Env, path: str, state: CatalogState) -> None:
-    """A catalogue of this state at `path`, durable, in the place of what is there. Raises: StorageError.
+    """Write a durable catalogue of this state at `path`, replacing an existing one.
 
-    It is made under another name and renamed, so that there is a whole catalogue or none.
+    Raises: StorageError.
+
+    It is written under another name and renamed, so there is either a complete catalogue or none.
     """
     unfinished = os.path.join(os.path.dirname(path), _UNFINISHED_NAME)
     for suffix in ("", "-wal", "-shm", "-journal"):
@@ -336,8 +352,8 @@ def write_new(env: Env, path: str, state: CatalogState) -> None:
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
             if mode != "wal":
                 raise StorageError(
-                    f"cannot create {path}: SQLite's WAL mode does not work on this file system "
-                    f"(it says {mode!r}); put the store on a local disk",
+                    f"cannot create {path}: SQLite's WAL mode does not work on this file system (it reports {mode!r}): "
+                    "put the store on a local disk",
                     path=path,
                 )
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -351,7 +367,8 @@ def write_new(env: Env, path: str, state: CatalogState) -> None:
             connection.execute("COMMIT")
     except sqlite3.Error as error:
         raise _storage_error(env, error, path, "create") from error
-    # The last connection's close: SQLite has copied its log into the file, synced that, removed the log.
+    # Closing the last connection made SQLite copy its log into the file, sync it, and remove the
+    # log.
     env.files.external_commit(unfinished)
     env.files.rename(unfinished, path)
     env.files.sync_dir(os.path.dirname(path) or ".")
@@ -368,7 +385,7 @@ def _write_rows(
     sums: dict[str, tuple[int, int]],
     version: int,
 ) -> None:
-    """Take rows away, bring others, and write all sums anew; `sums` is changed accordingly (C1 to C3)."""
+    """Delete and insert rows and rewrite all sums; updates `sums` (C1 to C3)."""
     for shape in SHAPES:
         if shape is SUMS:
             continue
@@ -379,7 +396,7 @@ def _write_rows(
         if out:
             cursor = connection.executemany(shape.delete_sql, [row[: shape.key_count] for row in out])
             if cursor.rowcount != len(out):
-                raise sqlite3.IntegrityError(f"rows of {shape.name} that should be there are not")
+                raise sqlite3.IntegrityError(f"rows of table {shape.name} are missing")
         crcs = shape.crcs(new)
         connection.executemany(shape.insert_sql, [(*row, crc) for row, crc in zip(new, crcs, strict=True)])
         total += sum(crcs) - sum(shape.crcs(out))
@@ -392,7 +409,7 @@ def _write_rows(
 
 
 def _read_rows(connection: sqlite3.Connection, path: str) -> tuple[RowsByTable, dict[str, tuple[int, int]]]:
-    """All rows but those of `sums`, every checksum compared (C1 to C3)."""
+    """All rows except those of `sums`, with all checksums compared (C1 to C3)."""
     sums_rows, _ = _read_table(connection, path, SUMS)
     sums: dict[str, tuple[Any, Any, Any]] = {
         str(name): (version, count, total) for name, version, count, total in sums_rows
@@ -411,25 +428,25 @@ def _read_rows(connection: sqlite3.Connection, path: str) -> tuple[RowsByTable, 
         _, sum_count, sum_total = sums[shape.name]
         if (sum_count, sum_total) != (count, signed(total)):
             raise CorruptionError(
-                f"table {shape.name} has {count} rows with CRC sum {signed(total)}, expected {sum_count} "
-                f"rows with {sum_total}: rows are lost, doubled or old",
+                f"table {shape.name} has {count} rows with CRC sum {signed(total)}, expected {sum_count} rows with "
+                f"{sum_total}: rows are lost, duplicated or old",
                 path,
             )
     versions = {version for version, _, _ in sums.values()} | {row[4] for row in rows[format.STORE.name]}
     if len(versions) != 1:
-        raise CorruptionError(f"tables are of different versions {sorted(map(str, versions))}", path)
+        raise CorruptionError(f"tables have different versions {sorted(map(str, versions))}", path)
     return rows, found
 
 
 def _read_table(connection: sqlite3.Connection, path: str, shape: TableShape) -> tuple[list[Row], int]:
-    """The rows of a table without their CRC, each compared with it, and the sum of the CRCs."""
+    """The rows of a table without their CRC, which is compared, and the sum of the CRCs."""
     width = len(shape.columns)
     stored: list[Row] = connection.execute(shape.select_sql).fetchall()
     rows = [row[:width] for row in stored]
     try:
         crcs = shape.crcs(rows)
     except (TypeError, UnicodeError) as error:
-        raise CorruptionError(f"table {shape.name} holds {error}", path) from error
+        raise CorruptionError(f"table {shape.name} is damaged: {error}", path) from error
     for row, crc in zip(stored, crcs, strict=True):
         if row[width] != crc:
             key = ", ".join(repr(value)[:80] for value in row[: shape.key_count])
@@ -441,7 +458,7 @@ def _read_table(connection: sqlite3.Connection, path: str, shape: TableShape) ->
 
 
 def signed(total: int) -> int:
-    """SQLite's integers are signed: the upper half of the sums is stored as negative numbers."""
+    """The sum as SQLite's signed integer: the upper half becomes negative."""
     return total - SUM_MODULUS if total >= SUM_MODULUS // 2 else total
 
 
@@ -467,25 +484,25 @@ def _set_up(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA fullfsync = ON")  # macOS: past the drive's own cache
     connection.execute("PRAGMA checkpoint_fullfsync = ON")
     connection.execute("PRAGMA temp_store = MEMORY")  # the disk may be full
-    connection.execute("PRAGMA foreign_keys = OFF")  # M1 is kept by `apply`, and compared by `load`
+    connection.execute("PRAGMA foreign_keys = OFF")  # `apply` keeps M1, and `load` checks it
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
 
 
 def open_for_reading(env: Env, path: str) -> sqlite3.Connection:
-    """SQLite's connection to the catalogue at `path`, which looks like one. Raises: as `Catalog.open`."""
+    """An SQLite connection to the catalogue at `path`. Raises: as `Catalog.open`."""
     return _open(env, path, read_only=True)
 
 
 def _open(env: Env, path: str, read_only: bool) -> sqlite3.Connection:
-    """A connection to a database that is a catalogue of the version that this code reads."""
+    """A connection to a database that is a catalogue of the current format version."""
     return _read_again_if_damaged(lambda: _open_once(env, path, read_only), path)
 
 
 def _open_once(env: Env, path: str, read_only: bool) -> sqlite3.Connection:
     if not env.files.exists(path):
         raise StorageError(
-            f"there is no store in {os.path.dirname(path) or '.'}: it has no {CATALOG_NAME}; check the path",
+            f"there is no store in {os.path.dirname(path) or '.'}: it has no {CATALOG_NAME}: check the path",
             path=path,
         )
     try:
@@ -517,13 +534,14 @@ def _check_identity(connection: sqlite3.Connection, path: str, expected_mode: st
     (journal_mode,) = connection.execute("PRAGMA journal_mode").fetchone()
     if application_id != APPLICATION_ID:
         raise CorruptionError(
-            f"this is not a catalogue of Nyala: application id {application_id:#x}, not {APPLICATION_ID:#x}",
+            f"this is not a catalogue of Nyala: application id {application_id:#x}, expected {APPLICATION_ID:#x}",
             path,
         )
     found = connection.execute("SELECT sql FROM sqlite_master ORDER BY name").fetchall()
     as_expected = found == [(shape.create_sql,) for shape in sorted(SHAPES, key=lambda shape: shape.name)]
     if version > FORMAT_VERSION:
-        # In a store of a future version the row of `store` says so too. If it says 1, a bit has flipped here.
+        # A store of a future version has it in the row of `store` too. If not, a bit has flipped
+        # here.
         stored = _stored_format_version(connection)
         if stored != FORMAT_VERSION:
             raise StorageError(
@@ -541,13 +559,13 @@ def _check_identity(connection: sqlite3.Connection, path: str, expected_mode: st
     if version != FORMAT_VERSION:
         raise CorruptionError(f"user_version is {version}, expected {FORMAT_VERSION}", path)
     if not as_expected:
-        raise CorruptionError("its tables are not those of a catalogue", path)
+        raise CorruptionError("the tables are not those of a catalogue", path)
     if journal_mode != expected_mode:
         raise CorruptionError(f"journal mode is {journal_mode!r}, expected {expected_mode!r}", path)
 
 
 def _stored_format_version(connection: sqlite3.Connection) -> int | None:
-    """What the row of `store` says; None when there is no such row."""
+    """The version in the row of `store`; None if there is no such row."""
     try:
         row = connection.execute("SELECT format_version FROM store").fetchone()
     except sqlite3.Error:
@@ -563,8 +581,11 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _storage_error(env: Env, error: sqlite3.Error, path: str, verb: str) -> StorageError:
-    """The error number is that of a full disk where this is one: SQLite itself tells it of writes, and only by its own
-    code, and not of files that it cannot make, nor of quotas."""
+    """The StorageError for an error of SQLite.
+
+    Its error number is that of a full disk if the disk is full. SQLite reports a full disk only for
+    writes, by a code of its own, and not for files that it cannot create, nor for quotas.
+    """
     code = _code(error)
     number = errno.ENOSPC if code == sqlite3.SQLITE_FULL else None
     if number is None and getattr(error, "sqlite_errorcode", 0) in _MAYBE_FULL:
@@ -575,17 +596,19 @@ def _storage_error(env: Env, error: sqlite3.Error, path: str, verb: str) -> Stor
 
 
 def read_error(env: Env, error: sqlite3.Error | UnicodeError, path: str) -> StorageError | CorruptionError:
-    """What SQLite says while reading is damage, unless it is about the world around the file."""
+    """The error for a failed read: damage, unless SQLite's code concerns the environment."""
     if isinstance(error, UnicodeError):
         return CorruptionError(f"a text is not UTF-8 ({error})", path)
     if _code(error) not in _DAMAGE and getattr(error, "sqlite_errorcode", 0) != _SHORT_READ:
         return _storage_error(env, error, path, "read")
-    return CorruptionError(f"SQLite says: {error}", path)
+    return CorruptionError(f"SQLite reports: {error}", path)
 
 
 def _read_again_if_damaged(read: Callable[[], _T], path: str) -> _T:
-    """What `read` returns. SQLite also calls it damage when the system cannot read a page (EIO). So damage is believed
-    only if it is there the second time, and SQLite's own check can read every page.
+    """Return the result of `read`, and do not mistake an I/O error for damage.
+
+    SQLite also reports damage when the system cannot read a page (EIO). So damage counts only if a
+    second read finds it too, and SQLite's own check can read every page.
 
     Raises: CorruptionError for damage, StorageError for a page that cannot be read.
     """
@@ -593,7 +616,7 @@ def _read_again_if_damaged(read: Callable[[], _T], path: str) -> _T:
         return read()
     except CorruptionError as error:
         if not isinstance(error.__cause__, sqlite3.Error):
-            raise  # seen by a checksum or a comparison of ours: the bytes were read
+            raise  # found by our own checksum or comparison, so the bytes were read
     try:
         return read()
     except CorruptionError as error:
@@ -605,7 +628,7 @@ def _read_again_if_damaged(read: Callable[[], _T], path: str) -> _T:
 
 
 def _check_read(verdict: str, path: str) -> None:
-    """Raises: StorageError when SQLite's own check could not read a page."""
+    """Raises: StorageError if SQLite's own check could not read a page."""
     for found in _PAGE_NOT_READ.finditer(verdict):
         if int(found[1]) & 0xFF not in _DAMAGE and int(found[1]) != _SHORT_READ:
             raise StorageError(

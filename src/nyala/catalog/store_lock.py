@@ -1,12 +1,12 @@
-"""The writer's lock: at most one process, and in it one `Database`, writes to a store.
+"""The writer's lock: at most one process, and in it one open store, writes to a store.
 
-The file `lock` in the store's folder is locked (flock) for as long as the writer lives; the system frees it
-when the process dies, so the lock of a killed writer is simply taken. Its content, {pid, host, started,
-purpose}, is for others: for their message, and to tell a writer from a passing commit. The file stays when the
-lock is given back, empty.
+The file `lock` in the store's folder is locked (flock) while the writer lives. The system frees the
+lock when the process dies, so the lock of a killed writer can be taken at once. The file's content,
+{pid, host, started, purpose}, is for messages of others, and distinguishes a writer from a short
+commit. After a release the file stays, empty.
 
-flock belongs to the open file, not to the process: a second lock in one process is refused too. A second `connect`
-therefore shares the store that is open (`nyala.api.open_store`).
+flock belongs to the open file, not to the process, so a second lock in one process fails too. A
+second `connect` therefore shares the open store (`nyala.api.open_store`).
 Source: docs/design/processes-and-locks.md, "One writer, and commits of others".
 """
 
@@ -30,17 +30,17 @@ __all__ = ["LockHolder", "Purpose", "StoreLock"]
 Purpose: TypeAlias = Literal["writer", "commit"]
 
 _POLL_S: Final = 0.05
-# `is_taken` has the lock for a moment: who finds it taken looks again before he believes it.
+# `is_taken` holds the lock for a moment, so a taken lock is tried again for this time.
 _PATIENCE_S: Final = 0.1
-# Nobody is turned away because of a commit that was handed over while no writer was there: it ends by itself.
+# A commit that another process does without a writer ends by itself, so it is waited for.
 _COMMIT_WAIT_S: Final = 60.0
-_PID_MAX: Final = (1 << 31) - 1  # of the system's own type
-_NAME_WAIT_S: Final = 0.2  # between the moment of locking and the moment of writing who it was
+_PID_MAX: Final = (1 << 31) - 1  # the system's type
+_NAME_WAIT_S: Final = 0.2  # time between taking the lock and writing the holder's name
 
 
 @dataclass(frozen=True)
 class LockHolder:
-    """Who has the lock, as far as the file says. `started` is ISO text, UTC."""
+    """The lock's holder according to the file. `started` is ISO text, UTC."""
 
     pid: int
     host: str
@@ -63,13 +63,14 @@ class StoreLock:
         return self._lock is not None and self._pid == os.getpid()
 
     def acquire(self, timeout_s: float = 0.0, purpose: Purpose = "writer") -> None:
-        """Take the lock, waiting at most `timeout_s` seconds for it.
+        """Take the lock; waits at most `timeout_s` seconds.
 
-        purpose: "writer" for who keeps it as long as it pleases; "commit" for who takes it for one commit that
-                 was handed over and gives it back at once: such a holder is waited for in any case (a minute).
-        Raises: LockedError naming the holder's pid and host.
+        purpose: "writer" to keep it; "commit" to take it for one commit and release it at once.
+        Others
+                 always wait for such a holder, up to a minute.
+        Raises: LockedError, which names the holder's pid and host.
         """
-        assert self._lock is None, "the lock is held already"
+        assert self._lock is None, "the lock is already held"
         clock = self._env.clock
         start_s = clock.monotonic_s()
         while True:
@@ -93,18 +94,18 @@ class StoreLock:
             raise
 
     def release(self) -> None:
-        """Give the lock back. May be called twice; in a forked child the parent keeps it."""
+        """Release the lock. May be called twice; in a forked child the parent keeps it."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
         try:
             if self._pid == os.getpid():
-                lock.write(b"")  # so that nobody is told of us when the next holder has not written yet
+                lock.write(b"")  # the next holder may be asked for before it has written its name
         finally:
             lock.release()
 
     def is_taken(self) -> bool:
-        """Whether a writer lives. For readers: changes nothing, and makes no file."""
+        """Whether a writer lives. For readers: changes nothing and creates no file."""
         try:
             lock = self._env.files.lock(self.path, create=False)
         except MissingFileError:
@@ -115,7 +116,7 @@ class StoreLock:
         return False
 
     def holder(self) -> LockHolder | None:
-        """Who has the lock, or had it when it was killed; None when the file does not say."""
+        """The current holder, or the last one if it was killed; None if the file does not say."""
         try:
             return _named_in(self._env.files.read_lock_content(self.path))
         except StorageError:
@@ -138,7 +139,8 @@ class StoreLock:
         if holder is None:
             who, what = "by another process", "that process"
         elif (holder.pid, holder.host) == (os.getpid(), socket.gethostname()):
-            # Not by `connect`, which shares: by a check or a repair of a store that is open here.
+            # Not from `connect`, which shares the store, but from a check or repair of an open
+            # store.
             who = f"by this process (pid {holder.pid} on {holder.host}), open since {holder.started}"
             return LockedError(
                 f"the store {self._directory} is already written {who}{waited}: close() it first"
@@ -154,7 +156,7 @@ class StoreLock:
 
 @functools.lru_cache(maxsize=16)
 def _named_in(content: bytes) -> LockHolder | None:
-    # Asked before each read of a reader process, and mostly of the same bytes.
+    # Called before each read of a reader process, mostly with the same bytes.
     try:
         fields = json.loads(content.partition(b"\n")[0])
         purpose: Purpose = "commit" if fields["purpose"] == "commit" else "writer"

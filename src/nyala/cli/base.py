@@ -117,13 +117,13 @@ _RULES: Final = tuple(
         (r": close\(\) it first", ""),
         # tables
         (r"; open it with table\('.*'\), or pass exist_ok=True", "; without --create the rows go into it"),
-        (r"make one with create_table\(\)", "`table load --create` makes one from a file"),
+        (r"create one with create_table\(\)", "`table load --create` creates one from a file"),
         # moments
         # One form in all that is said; what stands in quotes is somebody's own.
         (r"(?<!['\"\w])(\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?)\+00:00(?!['\"\w])", r"\1Z"),
         (r"^at=", "--at "),
         (r"write at=('[^']*'), or pass a datetime", r"write --at \1"),
-        (r", as create_table\(history=…\) or set_history\(…\) said", ""),
+        (r" \(set by create_table\(history=…\) or set_history\(…\)\)", ""),
         (r"^changes are those after since and up to until, and since=(.*) is later than until=(.*)$",
          r"changes are those after --since and up to --until, and \1 is later than \2"),
         # what a scan reads, and how a table is cut
@@ -135,7 +135,7 @@ _RULES: Final = tuple(
         (r", such as 65536 or '64KiB'; None is the default",
          ", such as 65536 or 64KiB; block_size= with nothing behind it is the default"),
         # a store that failed meanwhile
-        (r"close it and connect\(\) again, which finds out", "the next command that writes finds out"),
+        (r"close it and connect\(\) again to see", "the next command that writes shows"),
         (r"check the disk, or raise memory_limit", "check the disk"),
     )
 )  # fmt: skip

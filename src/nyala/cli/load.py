@@ -61,11 +61,11 @@ _FLUSH_BYTES: Final = 8 << 20
 
 # Messages of the library that name arguments, in terms of options.
 _MESSAGES: Final = {
-    "already-present": "the key is taken; --operation upsert would change that row, insert-ignore passes over it",
-    "not-found": "there is no such key; --operation {verb}-ignore passes over it",
+    "already-present": "duplicate key; --operation upsert updates the stored row, insert-ignore skips this one",
+    "not-found": "no row has this key; --operation {verb}-ignore skips it",
 }
 _COLUMN: Final = re.compile(r"column '([^']*)'")
-_TWICE: Final = re.compile(r"the key stands twice in this batch, in rows (\d+) and (\d+)")
+_DUPLICATE: Final = re.compile(r"duplicate key in this batch: rows (\d+) and (\d+)")
 
 
 @click.command(cls=Command)
@@ -254,11 +254,11 @@ class _Load:
         found = []
         for row, _, code, message, *key in zip(*json_columns(errors.slice(0, _ERRORS_JSON)), strict=True):
             column = _COLUMN.match(message)
-            if twice := _TWICE.match(message):
-                first, second = (part.numbers[int(place)] for place in twice.groups())
+            if duplicate := _DUPLICATE.match(message):
+                first, second = (part.numbers[int(place)] for place in duplicate.groups())
                 message = (
-                    f"the key stands twice in the file, in rows {first:,} and {second:,}; --operation upsert keeps the "
-                    "later row, insert-ignore the first"
+                    f"duplicate key: rows {first:,} and {second:,} of the file have the same key; --operation upsert "
+                    "keeps the later row, insert-ignore the first"
                 )
             else:
                 message = _MESSAGES.get(code, message).replace("{verb}", self.operation.partition("-")[0])

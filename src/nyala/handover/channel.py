@@ -1,8 +1,8 @@
-"""How another process reaches the writer: one request and one answer over a Unix socket in the store's folder.
+"""The channel to the writer: one request and one answer over a Unix socket in the store's folder.
 
-    client                                                      server (a thread of the lock's holder)
+    client                                                      server (a thread of the lock holder)
     connect writer.sock ─────────────────────────────────────►  accept
-                         ◄──────────────────────────── "NYH1"   hello: somebody lives here, of this version
+                         ◄──────────────────────────── "NYH1"   hello: a server of this version is alive
     frame: request       ─────────────────────────────────────►
                          ◄─────────────────────── status byte   ACCEPTED, before the handler is called
                                                                 handler(request, attachments)
@@ -14,24 +14,26 @@ A frame (little-endian; see docs/format/lease-and-lock.md):
     JSON | attachments | u32 CRC-32C of these
 
 Invariants
-    S1  The client knows whether its request may have been carried out: before ACCEPTED it certainly was not, and
-        `send` raises NoWriter (or StorageError without outcome); after it, a connection that breaks is
-        WriterEndedError, a StorageError with outcome "unknown". The status byte is sent before the handler is called,
-        and what a Unix socket has taken is delivered even when the sender dies.
-    S2  Errors of `nyala.errors` arrive as what they were, with their table of rows; any other exception of the
-        handler is a StorageError of unknown outcome.
-    S3  Nothing that a peer sends is executed or unpickled. Lengths are bounded, and memory is taken as bytes arrive,
-        never for what a header announces.
-    S4  Only the holder of the store's lock serves, so a socket file that it finds at its start is stale.
-    S5  A server serves at most CONNECTIONS_MAX connections at a time; further clients wait in the system's queue. The
-        requests of all of them take at most REQUESTS_MAX_BYTES. A request must be there REQUEST_TIMEOUT_S after the
-        connection was accepted.
-    S6  Only processes of the same user are served: the socket has mode 0600, whatever the umask is, before it listens,
-        and where the system names a peer's user (Linux), others but root are turned away.
+    S1  The client knows whether its request may have been executed. Before ACCEPTED it was
+        certainly not: `send` raises NoWriter, or StorageError without outcome. After it, a broken
+        connection raises WriterEndedError, a StorageError with outcome "unknown". The status byte
+        is sent before the handler is called, and bytes in a Unix socket are delivered even if the
+        sender dies.
+    S2  Errors of `nyala.errors` arrive with their class and their table of rows. Any other
+        exception of the handler becomes a StorageError with outcome "unknown".
+    S3  Nothing that a peer sends is executed or unpickled. Lengths are bounded, and memory is
+        allocated as bytes arrive, never by the announcement of a header.
+    S4  Only the lock holder serves, so a socket file that it finds at its start is stale.
+    S5  A server serves at most CONNECTIONS_MAX connections at a time; further clients wait in the
+        system's queue. All requests together take at most REQUESTS_MAX_BYTES. A request must arrive
+        within REQUEST_TIMEOUT_S after its connection was accepted.
+    S6  Only processes of the same user are served. The socket has mode 0600, for any umask, before
+        it listens. Where the system names a peer's user (Linux), others except root are rejected.
 
-This module speaks to the system itself (sockets and, for a folder whose path is longer than a socket's address
-may be, a symbolic link to it in the temporary folder, for the moment of binding or connecting).
-Left out: file systems without Unix sockets (`start` raises; commits of other processes wait for the lock then).
+This module uses the system directly: sockets, and a symbolic link in the temporary folder, during
+bind and connect, if the folder's path is longer than a socket address may be.
+Left out: file systems without Unix sockets. `start` raises there, and commits of others wait for
+the lock.
 Source: docs/design/processes-and-locks.md, "One writer, and commits of others".
 """
 
@@ -64,9 +66,9 @@ __all__ = ["ChannelServer", "Handler", "NoWriter", "WriterEndedError", "send"]
 logger = logging.getLogger("nyala.handover.commits")
 
 Handler: TypeAlias = "Callable[[dict[str, Any], list[bytes]], tuple[dict[str, Any], Sequence[bytes]]]"
-"""Carries out a request; called from a thread of its own, several at a time."""
+"""Executes a request; called from one thread per request, several at a time."""
 
-# On the wire: never renumber. Another protocol has another magic.
+# On the wire: never renumber. Another protocol gets another magic.
 MAGIC: Final = b"NYH1"
 ACCEPTED: Final = 1
 CLOSING: Final = 2
@@ -78,40 +80,40 @@ _CRC = struct.Struct("<I")
 JSON_MAX_BYTES: Final = 32 << 20
 JSON_VALUES_MAX: Final = 4 << 20
 ATTACHMENT_COUNT_MAX: Final = 4096
-# Of a request with its attachments, of all requests that are read or carried out at a time, and of an answer.
+# Limits of one request with its attachments, of all requests in work, and of one answer.
 REQUEST_MAX_BYTES: Final = 48 << 20
 REQUESTS_MAX_BYTES: Final = 64 << 20
 ANSWER_MAX_BYTES: Final = 4 << 30
 CONNECTIONS_MAX: Final = 64
-_PIECE_BYTES: Final = 256 << 10
+_RECEIVE_BYTES: Final = 256 << 10
 
-# macOS has room for 104 bytes with the closing NUL, Linux for 108.
+# macOS has 104 bytes for an address with its closing NUL, Linux has 108.
 _ADDRESS_MAX_BYTES: Final = 100
-# The server closes the connection of a client that has not sent its whole request by then.
+# The server closes a connection whose whole request has not arrived by then.
 REQUEST_TIMEOUT_S: Final = 30.0
-# The same of one that does not take its answer, for each part of that.
+# The server closes a connection whose client does not take a part of its answer by then.
 _ANSWER_TIMEOUT_S: Final = 60.0
 _RETRY_S: Final = 0.01
 
 
 class NoWriter(Exception):
-    """Nobody took the request: no process has the store open for writing, or it is just closing it."""
+    """No process took the request: none has the store open for writing, or it is closing it."""
 
 
 class WriterEndedError(StorageError):
-    """Whoever carried out the request is gone, without an answer: whether it was done, its successor knows."""
+    """The executor of the request ended without an answer; its successor may know the outcome."""
 
 
 class _BrokenFrame(Exception):
-    """What came is no frame."""
+    """The received bytes are not a frame."""
 
 
 class _BusyError(Exception):
-    """The requests of other connections take all memory that requests may."""
+    """The requests of other connections use all memory for requests."""
 
 
-class _Room:
-    """Memory that all requests of a server share. Threads: any."""
+class _RequestMemory:
+    """The memory that all requests of a server share. Any thread."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -119,13 +121,13 @@ class _Room:
         self.taken_bytes = 0
 
     def take(self, byte_count: int) -> None:
-        """Raises: _BusyError when there is not so much left."""
+        """Raises: _BusyError if less is left."""
         with self._lock:
             if self.taken_bytes + byte_count > self._limit_bytes:
                 raise _BusyError
             self.taken_bytes += byte_count
 
-    def give_back(self, byte_count: int) -> None:
+    def release(self, byte_count: int) -> None:
         with self._lock:
             self.taken_bytes -= byte_count
 
@@ -140,12 +142,13 @@ def send(
     attachments: Sequence[bytes] = (),
     timeout_s: float = 600.0,
 ) -> tuple[dict[str, Any], list[bytes]]:
-    """Have the writer of the store at `directory` carry out `request`; returns its answer.
+    """Let the writer of the store at `directory` execute `request`; returns its answer.
 
-    timeout_s: for everything together.
-    Raises:    NoWriter when nobody listens or the writer is closing: nothing was done. What the handler raised.
-               StorageError: without outcome nothing was done; with outcome "unknown" the request may have been
-               carried out, so send it again only under the same idempotency key (S1). WriterEndedError is one of these.
+    timeout_s: for all steps together.
+    Raises:    NoWriter if no process listens or the writer is closing; nothing was done then.
+               Errors of the handler. StorageError: without outcome nothing was done; with outcome
+               "unknown" the request may have been executed, so repeat it only under the same
+               idempotency key (S1). WriterEndedError is one of these.
     """
     deadline_s = env.clock.monotonic_s() + timeout_s
     with contextlib.closing(_connect(env, directory, deadline_s)) as connection:
@@ -154,16 +157,16 @@ def send(
         try:
             if wire.receive(len(MAGIC)) != MAGIC:
                 raise StorageError(
-                    f"the process that writes {directory} runs another version of Nyala: close it, or use the "
-                    "same version in both",
+                    f"the process that writes {directory} runs another version of Nyala: close it, or use the same "
+                    "version in both",
                     path=directory,
                 )
-            with contextlib.suppress(ConnectionError):  # then the server may have said why
+            with contextlib.suppress(ConnectionError):  # the server may have sent the reason before
                 wire.send_frame(request, attachments)
                 sent = True
             (status,) = wire.receive(1)
         except TimeoutError as error:
-            # Sent, and no status yet: it may be on its way to us in this moment.
+            # Sent without a status so far; the status may be on its way.
             raise _not_answered(
                 directory, f"did not take the request within {timeout_s:g} s", sent
             ) from error
@@ -175,18 +178,19 @@ def send(
             raise NoWriter("the writer is reading the requests of other processes")
         if status != ACCEPTED:
             raise StorageError(
-                f"the process that writes {directory} could not read the request; nothing was done",
+                f"the process that writes {directory} could not read the request; nothing was done. Use the same "
+                "version of Nyala in both",
                 path=directory,
             )
         try:
             answer, returned = wire.receive_frame()
         except TimeoutError as error:
-            what = f"did not answer within {timeout_s:g} s while it carried out the request"
+            what = f"did not answer within {timeout_s:g} s while it executed the request"
             raise _not_answered(directory, what, True) from error
         except (ConnectionError, EOFError, _BrokenFrame) as error:
             raise WriterEndedError(
-                f"the process that writes {directory} ended while it carried out the request; whether it was done is "
-                "not known: send it again with the same key",
+                f"the process that writes {directory} ended while it executed the request, and it is not known "
+                "whether it was done: send it again with the same key",
                 path=directory,
                 outcome="unknown",
             ) from error
@@ -197,7 +201,7 @@ def send(
 
 def _not_answered(directory: str, what: str, maybe_done: bool) -> StorageError:
     advice = (
-        "whether it was done is not known: send it again with the same key"
+        "it is not known whether the request was done: send it again with the same key"
         if maybe_done
         else "nothing was done: try again when it is less busy"
     )
@@ -218,14 +222,14 @@ def _connect(env: Env, directory: str, deadline_s: float) -> socket.socket:
                 connection.connect(address)
             return connection
         except BlockingIOError:
-            # Linux: the server's queue is full. It does not let us wait for that.
+            # Linux: the server's queue is full, and the system cannot wait for space.
             connection.close()
             if left_s <= 0:
                 raise _not_answered(directory, "is too busy to take the request", False) from None
             env.clock.sleep_s(_RETRY_S)
         except (FileNotFoundError, NotADirectoryError, ConnectionError, TimeoutError) as error:
             connection.close()
-            raise NoWriter(f"nobody listens in {directory}: {error}") from error
+            raise NoWriter(f"no process listens in {directory}: {error}") from error
         except OSError as error:
             connection.close()
             if error.errno in (errno.ENOTSOCK, errno.EPROTOTYPE):
@@ -245,7 +249,7 @@ def _connect(env: Env, directory: str, deadline_s: float) -> socket.socket:
 
 
 class ChannelServer:
-    """Answers requests to the store at `directory` from `start` to `stop`. For the holder of the store's lock."""
+    """Answers requests to the store at `directory`, from `start` to `stop`, in the lock holder."""
 
     def __init__(self, env: Env, directory: str, handler: Handler) -> None:
         self._env = env
@@ -255,29 +259,29 @@ class ChannelServer:
         self._listener: socket.socket | None = None
         self._waker: socket.socket | None = None
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()  # guards the three below
+        self._lock = threading.Lock()  # guards the next three
         self._stopping = False
         self._reading: set[socket.socket] = set()
         self._workers: set[threading.Thread] = set()
-        self._room = _Room(REQUESTS_MAX_BYTES)
+        self._memory = _RequestMemory(REQUESTS_MAX_BYTES)
 
     def start(self) -> None:
-        """Begin to listen. Raises: StorageError when the file system has no Unix sockets."""
-        assert self._thread is None, "started already"
+        """Begin to listen. Raises: StorageError if the file system has no Unix sockets."""
+        assert self._thread is None, "already started"
         self._env.files.unlink(self._path, missing_ok=True)  # S4
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with _address(self._directory) as address:
                 listener.bind(address)
             self._env.files.check_bound()  # the address is a path
-            os.chmod(self._path, stat.S_IRUSR | stat.S_IWUSR)  # nobody can connect before `listen` (S6)
+            os.chmod(self._path, stat.S_IRUSR | stat.S_IWUSR)  # no client can connect before `listen` (S6)
             listener.listen(CONNECTIONS_MAX)
             listener.setblocking(False)
         except OSError as error:
             listener.close()
             raise StorageError(
-                f"cannot listen at {self._path}: {error}; put the store on a local disk if other processes are "
-                "to write while this one has it open",
+                f"cannot listen at {self._path}: {error}; put the store on a local disk if other processes should "
+                "write while this one has it open",
                 path=self._path,
                 errno=error.errno,
             ) from error
@@ -290,13 +294,13 @@ class ChannelServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no further request, finish those accepted, and go. May be called twice."""
+        """Accept no further request, and wait for accepted ones. May be called twice."""
         with self._lock:
             thread, self._thread = self._thread, None
             if thread is None:
                 return
             self._stopping = True
-            # Clients in the middle of their request: nothing of it was done, and they are told so.
+            # Clients that are still sending a request learn that nothing of it was done.
             for connection in self._reading:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RD)
@@ -326,7 +330,7 @@ class ChannelServer:
                     return
                 try:
                     connection, _ = listener.accept()
-                except OSError as error:  # gone again, or out of descriptors: others may have more luck later
+                except OSError as error:  # the client is gone, or no descriptor is free
                     if error.errno not in (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR):
                         logger.warning("cannot accept a connection at %s: %s", self._path, error)
                         self._env.clock.sleep_s(_RETRY_S)
@@ -339,13 +343,13 @@ class ChannelServer:
                 )
                 with self._lock:
                     if self._stopping:
-                        connection.close()  # without a hello: the client knows that nothing was done
+                        connection.close()  # without a hello: the client then knows that nothing was done
                         continue
                     self._workers.add(worker)
                     self._reading.add(connection)
                 try:
                     worker.start()
-                except RuntimeError as error:  # the system has no thread more; it may have one later
+                except RuntimeError as error:  # the system has no more threads now
                     logger.warning("cannot serve a connection at %s: %s", self._path, error)
                     with self._lock:
                         self._workers.discard(worker)
@@ -355,16 +359,16 @@ class ChannelServer:
 
     def _serve(self, connection: socket.socket) -> None:
         deadline_s = self._env.clock.monotonic_s() + REQUEST_TIMEOUT_S
-        wire = _Wire(connection, lambda: deadline_s - self._env.clock.monotonic_s(), self._room)
+        wire = _Wire(connection, lambda: deadline_s - self._env.clock.monotonic_s(), self._memory)
         try:
             with contextlib.closing(connection):
                 self._serve_request(wire, connection)
         except (OSError, EOFError) as error:
-            logger.debug("a client at %s went away: %r", self._path, error)
+            logger.debug("a client at %s disconnected: %r", self._path, error)
         except Exception:
             logger.exception("a request at %s failed", self._path)
         finally:
-            self._room.give_back(wire.taken_bytes)
+            self._memory.release(wire.taken_bytes)
             with self._lock:
                 self._reading.discard(connection)
                 self._workers.discard(threading.current_thread())
@@ -381,7 +385,7 @@ class ChannelServer:
             logger.warning("a request at %s cannot be read: %s", self._path, error)
             status = UNREADABLE
         except EOFError:
-            status = CLOSING  # ours, after `stop`; or the client's end, then nobody reads this
+            status = CLOSING  # our side after `stop`; or the client's side, and then nobody reads this
         with self._lock:
             self._reading.discard(connection)
             if self._stopping:
@@ -402,7 +406,7 @@ class ChannelServer:
 
 
 def _is_ours(connection: socket.socket) -> bool:
-    """Whether the peer is of this process's user, or root, as far as the system says (S6)."""
+    """Whether the peer belongs to this process's user or root, if the system says so (S6)."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     peer = struct.Struct("3i")  # pid, uid, gid
@@ -414,7 +418,7 @@ _servers: weakref.WeakSet[ChannelServer] = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:
-    """A forked child has the parent's sockets, but not its threads: clients must not wait for it."""
+    """Close the sockets that a forked child inherited: it has no threads to serve them."""
     for server in _servers:
         for inherited in (server._listener, server._waker, *server._reading):
             if inherited is not None:
@@ -429,17 +433,18 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class _Wire:
-    """Frames over a connected socket; `left_s` says how long the next step may take.
+    """Frames over a connected socket; `left_s` returns how long the next step may take.
 
-    room: what is received is taken from it, piece by piece as it arrives; who made the wire gives `taken_bytes` back.
+    memory: received bytes are counted there as they arrive; the maker of the wire releases
+    `taken_bytes`.
     """
 
     def __init__(
-        self, connection: socket.socket, left_s: Callable[[], float], room: _Room | None = None
+        self, connection: socket.socket, left_s: Callable[[], float], memory: _RequestMemory | None = None
     ) -> None:
         self._connection = connection
         self.left_s = left_s
-        self._room = room
+        self._memory = memory
         self.taken_bytes = 0
 
     def send(self, part: bytes | memoryview) -> None:
@@ -447,18 +452,17 @@ class _Wire:
         self._connection.sendall(part)
 
     def receive(self, length: int) -> bytes:
-        """Read exactly `length` bytes. Raises: EOFError, TimeoutError, ConnectionError, _BusyError."""
+        """Read `length` bytes. Raises: EOFError, TimeoutError, ConnectionError, _BusyError."""
         received = bytearray()
         while len(received) < length:
-            wanted = min(length - len(received), _PIECE_BYTES)
             self._wait()
-            piece = self._connection.recv(wanted)
-            if not piece:
+            received_now = self._connection.recv(min(length - len(received), _RECEIVE_BYTES))
+            if not received_now:
                 raise EOFError("the other side closed the connection")
-            if self._room is not None:
-                self._room.take(len(piece))
-                self.taken_bytes += len(piece)
-            received += piece
+            if self._memory is not None:
+                self._memory.take(len(received_now))
+                self.taken_bytes += len(received_now)
+            received += received_now
         return bytes(received)
 
     def send_frame(self, message: dict[str, Any], attachments: Sequence[bytes]) -> None:
@@ -476,7 +480,7 @@ class _Wire:
     def receive_frame(self, limit_bytes: int = ANSWER_MAX_BYTES) -> tuple[dict[str, Any], list[bytes]]:
         """Read a frame of bounded size.
 
-        Raises: _BrokenFrame for anything that `send_frame` does not send; else like `receive`.
+        Raises: _BrokenFrame for anything that `send_frame` does not send; otherwise as `receive`.
         """
         fixed = self.receive(_FIXED.size)
         magic, text_length, count = _FIXED.unpack(fixed)
@@ -495,21 +499,21 @@ class _Wire:
         for attachment in attachments:
             crc = google_crc32c.extend(crc, attachment)
         _check_crc(crc, self.receive(_CRC.size))
-        # In memory an empty list takes twenty times its text.
+        # In memory an empty list takes twenty times the space of its text.
         if sum(text.count(sign) for sign in (b"[", b"{", b",")) > JSON_VALUES_MAX:
-            raise _BrokenFrame(f"more than {JSON_VALUES_MAX} values in the JSON are too many")
+            raise _BrokenFrame(f"the JSON has more than {JSON_VALUES_MAX} values")
         try:
             message = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise _BrokenFrame(f"the JSON is none: {error}") from error
+            raise _BrokenFrame(f"invalid JSON: {error}") from error
         if not isinstance(message, dict):
-            raise _BrokenFrame("the JSON is no object")
+            raise _BrokenFrame("the JSON is not an object")
         return message, attachments
 
     def _wait(self) -> None:
         left_s = self.left_s()
         if left_s <= 0:
-            raise TimeoutError("the time is over")
+            raise TimeoutError("the time limit has passed")
         self._connection.settimeout(left_s)
 
 
@@ -523,11 +527,11 @@ def _check_crc(found: int, stored: bytes) -> None:
 
 
 def _encode_error(error: BaseException) -> tuple[dict[str, Any], list[bytes]]:
-    """An exception as JSON, and the IPC stream of its table of rows if it has one (S2)."""
+    """An exception as JSON, and the IPC stream of its table of rows, if any (S2)."""
     if not isinstance(error, Error):
         error = StorageError(
-            f"the process that writes the store failed on the request ({type(error).__name__}: {error}); whether "
-            "it was done is not known",
+            f"the process that writes the store failed on the request ({type(error).__name__}: {error}); it is not "
+            "known whether the request was done",
             outcome="unknown",
         )
     fields: dict[str, Any] = {
@@ -543,7 +547,7 @@ def _encode_error(error: BaseException) -> tuple[dict[str, Any], list[bytes]]:
                 writer.write_table(error.errors)
             attachments.append(sink.getvalue().to_pybytes())
     elif isinstance(error, CorruptionError):
-        # Its constructor puts the place before the message; it must not stand there twice.
+        # Its constructor puts the place before the message, which must not happen twice.
         fields |= {"message": error._message, "path": error.path, "offset": error.offset}
     elif isinstance(error, StorageError):
         fields |= {"path": error.path, "errno": error.errno, "outcome": error.outcome}
@@ -551,7 +555,7 @@ def _encode_error(error: BaseException) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def _decode_error(fields: dict[str, Any], attachments: Sequence[bytes]) -> Error:
-    """The inverse of `_encode_error`. A class that only a newer version knows becomes `Error`."""
+    """The inverse of `_encode_error`. A class that only a newer version has becomes `Error`."""
     name, message = str(fields["class"]), str(fields["message"])
     cls = getattr(nyala.errors, name, None) if name in nyala.errors.__all__ else None
     if not (isinstance(cls, type) and issubclass(cls, Error)):
@@ -576,8 +580,9 @@ def _decode_error(fields: dict[str, Any], attachments: Sequence[bytes]) -> Error
 def _address(directory: str) -> Iterator[str]:
     """A path to the socket that is short enough for the system, valid inside the `with`.
 
-    The limit is on the text of the address, not on the path that it leads to: so a symbolic link with a short
-    name will do, and both sides may make their own. The socket itself always lies in the store's folder.
+    Only the length of the address is limited, not that of the path behind it. So a symbolic link
+    with a short name works, and both sides may make their own. The socket itself is always in the
+    store's folder.
     """
     path = os.path.join(os.path.abspath(directory), SOCKET_NAME)
     if len(os.fsencode(path)) <= _ADDRESS_MAX_BYTES:

@@ -1,6 +1,7 @@
-"""Commits that come from other processes: staged files, handed to whoever holds the writer's lock.
+"""Commits of other processes: staged files, passed to the holder of the writer's lock.
 
-    job's processes                              lock holder (or a process that takes the lock for the moment)
+    job's processes                              lock holder (or a process that takes the lock for a
+                                                 moment)
       new_staging()      staging/<key>/
       write files there, sync them
       commit_staged()  ── socket ──────────────► read the files, write them as one batch under the key
@@ -8,11 +9,14 @@
       discard_staging()
 
 Invariants
-    H1  A job's key is committed at most once, whatever is retried: it is recorded with the batch (log record or
-        catalogue transaction), and a second commit answers with the first one's timestamp and counts.
-    H2  A request whose answer was lost, because the process that carried it out ended, is sent again, to whoever holds
-        the lock then: a commit is done once (H1), what begins or ends a load may be done twice.
-    H3  Staged files are only read; they are removed after the commit, or when their time to live is over (P3).
+    H1  A job's key is committed at most once, however often the commit is repeated. The key is
+        recorded with the batch (log record or catalogue transaction), and a second commit returns
+        the first one's timestamp and counts.
+    H2  If the process that executed a request ended without an answer, the request is sent again,
+        to the lock's next holder. A commit still happens once (H1); the begin or end of a load may
+        happen twice.
+    H3  Staged files are only read. They are removed after the commit, or when their time has passed
+        (P3).
 
 Source: docs/design/processes-and-locks.md, "One writer, and commits of others".
 """
@@ -37,12 +41,12 @@ from nyala.handover.channel import NoWriter, WriterEndedError, send
 from nyala.tablet.jobs.staging import make_staging, staging_folder
 from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.result import WriteResult
-from nyala.tablet.state.validation import making_sense
+from nyala.tablet.state.validation import validating
 from nyala.tablet.store import Store, StoreOptions
 from nyala.tablet.write.prepare import OPERATION_NAMES
-from nyala.tablet.write.write_path import Request, committed_before, write
+from nyala.tablet.write.write_path import Request, find_committed, write
 
-# What only some jobs need is imported when one comes: `import nyala` is light.
+# Modules that only some jobs need are imported on use, to keep `import nyala` light.
 if TYPE_CHECKING:
     from nyala.tablet.jobs.load_commit import LoadCommit
     from nyala.tablet.jobs.load_job import LoadPlan
@@ -50,16 +54,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("nyala.handover.commits")
 
 STAGING_TTL_S: Final = 24 * 3600.0
-# The rows of a change feed, which say of themselves what is to be done.
+# The operation for rows of a change feed, which name their own change types.
 CHANGES: Final = "changes"
-# How long a commit waits for a writer that neither listens nor lets go of the lock.
+# How long a commit waits for a writer that neither answers nor releases the lock.
 _LOCK_WAIT_S: Final = 60.0
 _SEND_TIMEOUT_S: Final = 600.0
-# Whoever carried out a request ended: it is sent again so often. A request that no process survives ends there.
+# How often a request is sent again after its executor ended; limits a request that kills every
+# process.
 _AGAIN_MAX: Final = 2
-# Of what a job says of itself: characters.
+# The most characters of a job's description of itself.
 _HOLDER_MAX: Final = 200
-# A killed task writes for some milliseconds more.
+# A killed task may write for some milliseconds more.
 _DISCARD_PAUSES_S: Final = (0.02, 0.1, 0.5, 2.0)
 
 
@@ -70,10 +75,11 @@ def new_staging(
     owner: str | None = None,
     lease: str | None = None,
 ) -> tuple[str, str]:
-    """A new staging folder in the store at `path`: (its key, its absolute path). It lives for `ttl_s` seconds.
+    """Create a staging folder in the store at `path` that lives for `ttl_s` seconds.
 
-    owner: mark of the process with which the job ends (`env.process_mark`): then its files go when that has ended.
-    lease: name of the job's remote lease: the files stay also as long as that lives.
+    owner: mark of the process with which the job ends (`env.process_mark`); its files go when it
+    has ended. lease: name of the job's remote lease; the files also stay while it lives.
+    Returns: (key, absolute path).
     """
     return make_staging(env, path, ttl_s, owner, lease)
 
@@ -81,8 +87,8 @@ def new_staging(
 def discard_staging(path: str, key: str, env: Env = SYSTEM) -> None:
     """Remove a job's staged files. May be called twice, also after the commit.
 
-    A task of the job that was told to stop may still be writing, and so make a file in the folder that is being
-    removed; once the folder is gone it can make none.
+    A cancelled task of the job may still create a file in the folder during the removal, so it is
+    repeated. Without the folder no file can be created.
     Raises: StorageError.
     """
     folder = staging_folder(path, key)
@@ -96,59 +102,68 @@ def discard_staging(path: str, key: str, env: Env = SYSTEM) -> None:
 
 
 def remote_lease(path: str, ttl_s: float, env: Env = SYSTEM, owner: str | None = None) -> Lease:
-    """A lease for readers in other processes (Spark tasks), kept by its expiry. Make it *before* planning the scan.
+    """Create a lease for readers in other processes (Spark tasks); it lives until its expiry.
 
-    owner: mark of the process for which they read; the lease ends with it.
+    Create it *before* planning the scan. owner: mark of the process whose end also ends the lease.
     """
     return create_lease(env, path, "remote", expires_us=env.clock.now_us() + int(ttl_s * 1e6), owner=owner)
 
 
 def renew_lease(path: str, name: str, ttl_s: float, env: Env = SYSTEM) -> None:
-    """Raises: HistoryExpiredError when the lease is over: load again."""
+    """Raises: HistoryExpiredError if the lease has expired: load again."""
     open_remote_lease(env, path, name).renew(env.clock.now_us() + int(ttl_s * 1e6))
 
 
 def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str, Any]:
-    """Commit a job's staged files as one batch, through the lock holder or with the lock taken for the moment.
+    """Commit a job's staged files as one batch, through the lock holder if there is one.
 
-    job: {"key", "table", "operation" (one of OPERATION_NAMES, or CHANGES), "errors" ("raise" | "collect"), "files"
-    (names in the staging folder of the job's key, or [key, name] in another's), "columns"}, and if wanted "record_as"
-    (the idempotency key, if it is not the job's key) and "overwrite" (true: the rows become all that the table holds).
-    Returns {"timestamp", "inserted", "updated", "deleted", "ignored", "errors": table of the failing rows, or None}.
-    Raises: what the write raises; LockedError when a writer neither answers nor ends within a minute.
+    job: a dict of "key", "table", "operation" (one of OPERATION_NAMES, or CHANGES), "errors"
+    ("raise" |
+         "collect"), "files" (names in the staging folder of the key, or [key, name] in another one)
+         and "columns". Optional: "record_as" (the idempotency key, if it is not the job's key) and
+         "overwrite" (true: the rows replace the table's content).
+    Returns: {"timestamp", "inserted", "updated", "deleted", "ignored", "errors": table of failed
+    rows or None}.
+    Raises: errors of the write; LockedError if a writer neither answers nor ends within a minute.
     """
-    answer, attachments = ask(path, {"do": "commit", "job": job}, env)
+    answer, attachments = request_writer(path, {"do": "commit", "job": job}, env)
     return {**answer, "errors": _from_ipc(attachments[0])}
 
 
-def ask(path: str, request: dict[str, Any], env: Env = SYSTEM) -> tuple[dict[str, Any], list[bytes]]:
-    """Have the lock's holder carry out a request, or take the lock for the moment and do it here (H2).
+def request_writer(
+    path: str, request: dict[str, Any], env: Env = SYSTEM
+) -> tuple[dict[str, Any], list[bytes]]:
+    """Let the lock holder execute a request; without one take the lock and execute it here (H2).
 
-    Raises: what the request raises; LockedError when a writer neither answers nor ends within a minute; StorageError of
-            outcome "unknown" when the holder ended at the request, and whether it was done could not be found out.
+    Raises: errors of the request; LockedError if a writer neither answers nor ends within a minute;
+            StorageError with outcome "unknown" if the holder ended during the request, and it could
+            not be found out whether the request was executed.
     """
     path = os.path.abspath(path)
-    layout.require_store(env, path)  # a mistyped path shall not become a store
+    layout.require_store(env, path)  # a mistyped path must not become a store
     try:
-        return _ask(path, request, env)
+        return _request_once(path, request, env)
     except WriterEndedError as error:
         lost = error
     for _ in range(_AGAIN_MAX):
         logger.info("%s: sending the %r again", lost, request.get("do"))
         try:
-            return _ask(path, request, env)
+            return _request_once(path, request, env)
         except WriterEndedError as error:
             lost = error
         except (StorageError, LockedError) as error:
-            # Of the request, or of opening the store: neither says what came of the first time.
+            # These are errors of the request or of opening the store; the first attempt stays
+            # unknown.
             raise StorageError(
-                f"{lost} (it was, and that failed: {error})", path=path, outcome="unknown"
+                f"{lost} (sending it again failed: {error})", path=path, outcome="unknown"
             ) from error
-    raise StorageError(f"{lost} (it was, {_AGAIN_MAX} times)", path=path, outcome="unknown") from lost
+    raise StorageError(
+        f"{lost} (it was sent again {_AGAIN_MAX} times)", path=path, outcome="unknown"
+    ) from lost
 
 
-def _ask(path: str, request: dict[str, Any], env: Env) -> tuple[dict[str, Any], list[bytes]]:
-    """`ask`, once. Raises: WriterEndedError when the holder ended while it carried out the request."""
+def _request_once(path: str, request: dict[str, Any], env: Env) -> tuple[dict[str, Any], list[bytes]]:
+    """One attempt of `request_writer`. Raises: WriterEndedError if the holder ended meanwhile."""
     deadline_s = env.clock.monotonic_s() + _LOCK_WAIT_S
     while True:
         with contextlib.suppress(NoWriter):
@@ -156,7 +171,7 @@ def _ask(path: str, request: dict[str, Any], env: Env) -> tuple[dict[str, Any], 
         try:
             store = Store.open(env, path, StoreOptions(maintenance=False, lock_purpose="commit"))
         except LockedError:
-            # A writer is just coming up, or going down: its socket answers soon or its lock is free soon.
+            # A writer is starting or ending: soon its socket answers, or its lock is free.
             if env.clock.monotonic_s() > deadline_s:
                 raise
             env.clock.sleep_s(0.1)
@@ -168,10 +183,12 @@ def _ask(path: str, request: dict[str, Any], env: Env) -> tuple[dict[str, Any], 
 
 
 def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
-    """Carry out a request of another process, or of this one: (answer, attachments). In the lock holder.
+    """Execute a request of another process, or of this one, in the lock holder.
 
-    Raises: what the request raises; InvalidArgumentError, CorruptionError for one that nobody of ours made: then
-            nothing was changed.
+    Returns: (answer, attachments).
+    Raises: errors of the request; InvalidArgumentError, CorruptionError for an invalid request;
+    then nothing
+            is changed.
     """
     what = request.get("do")
     if what == "begin load":
@@ -191,29 +208,29 @@ def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any
     if what == "commit load":
         from nyala.tablet.jobs.load_commit import LoadCommit, commit_load
 
-        with making_sense("request to commit a load"):
+        with validating("request to commit a load"):
             job = LoadCommit.from_json(request["job"])
         result = commit_load(store, job)
     elif what == "commit":
         _check_fields(request, job=dict)
         result = apply_job(store, request["job"])
     else:
-        raise InvalidArgumentError(f"the writer does not know the request {what!r}")
+        raise InvalidArgumentError(f"unknown request to the writer: {what!r}")
     return figures(result), [_to_ipc(result.errors)]
 
 
 def _check_fields(fields: dict[str, Any], /, **kinds: Any) -> None:
-    """Raises: InvalidArgumentError for a request without one of these fields, or with another kind of it."""
+    """Raises: InvalidArgumentError if a field of the request is missing or has a wrong type."""
     for name, kind in kinds.items():
         if name not in fields or not isinstance(fields[name], kind):
             raise InvalidArgumentError(
-                f"a request to the writer has {name!r} of {fields.get(name)!r}: use the same version of Nyala in both "
-                "processes"
+                f"a request to the writer has an invalid {name}: {fields.get(name)!r}. Use the same version of Nyala "
+                "in both processes"
             )
 
 
 def _check_job(job: dict[str, Any]) -> None:
-    """Raises: InvalidArgumentError for a job as `commit_staged` does not describe it."""
+    """Raises: InvalidArgumentError if the job is not as `commit_staged` describes it."""
     _check_fields({"record_as": job.get("key"), "errors": None, "columns": [], "overwrite": False, **job},
                   key=str, table=str, operation=str, files=list | tuple, record_as=str, errors=str | None,
                   columns=list | tuple, overwrite=bool | None)  # fmt: skip
@@ -221,22 +238,23 @@ def _check_job(job: dict[str, Any]) -> None:
         whose = named if isinstance(named, list | tuple) and len(named) == 2 else [named]
         if not all(isinstance(part, str) for part in whose):
             raise InvalidArgumentError(
-                f"a staged file is named by its name, or by its job's key and its name, not {named!r}"
+                f"a staged file needs a name, or its job's key and its name: got {named!r}"
             )
     for name in job.get("columns", ()):
         if not isinstance(name, str):
-            raise InvalidArgumentError(f"a column of staged rows has a name, not {name!r}")
+            raise InvalidArgumentError(f"a column of staged rows needs a name: got {name!r}")
 
 
 @contextlib.contextmanager
 def loading(
     path: str, table: str, ttl_s: float, *, reserve: bool, what: str = "a load", env: Env = SYSTEM
 ) -> Iterator[tuple[LoadPlan, str]]:
-    """A load from its beginning to its end: the plan, and the name of its lease, which tasks renew.
+    """A load from begin to end; yields its plan, and the name of its lease, which tasks renew.
 
-    reserve: whether rows that are there will be changed. what: what is told of the job to who waits for its end.
-    At the end the lease is given back, whatever happened.
-    Raises: as `ask`, and as `begin_load`.
+    reserve: whether existing rows will be changed.
+    what:    a description of the job for users who wait for its end.
+    The lease is released at the end in any case.
+    Raises: as `request_writer`, and as `begin_load`.
     """
     from nyala.tablet.jobs.load_job import LoadPlan
 
@@ -249,36 +267,36 @@ def loading(
             "lease": lease.name if reserve else None,
             "holder": holder,
         }
-        _, (attachment,) = ask(path, request, env)
+        _, (attachment,) = request_writer(path, request, env)
         plan = LoadPlan.from_json(json.loads(attachment))
-        lease.announce(plan.version)  # until here it kept everything
+        lease.announce(plan.version)  # before this, the lease keeps everything
         try:
             yield plan, lease.name
         finally:
             if reserve:
-                with contextlib.suppress(Error):  # the lease says it too, when it is over
-                    ask(path, {"do": "end load", "lease": lease.name}, env)
+                with contextlib.suppress(Error):  # the end of the lease also ends the load
+                    request_writer(path, {"do": "end load", "lease": lease.name}, env)
     finally:
         lease.release()
 
 
 def commit_load_files(path: str, job: LoadCommit, env: Env = SYSTEM) -> dict[str, Any]:
-    """Commit what the tasks of a load have staged: see `commit_load`. Returns as `commit_staged`."""
-    answer, attachments = ask(path, {"do": "commit load", "job": job.to_json()}, env)
+    """Commit the staged files of a load's tasks: see `commit_load`. Returns as `commit_staged`."""
+    answer, attachments = request_writer(path, {"do": "commit load", "job": job.to_json()}, env)
     return {**answer, "errors": _from_ipc(attachments[0])}
 
 
 def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
-    """Write a job's staged files as one batch under its key (H1). In the lock holder."""
+    """Write a job's staged files as one batch under its key (H1). Called in the lock holder."""
     _check_job(job)
     operation = job["operation"]
     if operation not in (*OPERATION_NAMES, CHANGES):
         raise InvalidArgumentError(
-            f"operation {operation!r} is none of {', '.join((*OPERATION_NAMES, CHANGES))}"
+            f"unknown operation {operation!r}: use one of {', '.join((*OPERATION_NAMES, CHANGES))}"
         )
     key, collect = job.get("record_as", job["key"]), job.get("errors") == "collect"
-    if (earlier := committed_before(store, key)) is not None:
-        return earlier  # whether or not its files and its table are still there
+    if (earlier := find_committed(store, key)) is not None:
+        return earlier  # even if its files or its table no longer exist
     name, _, ignore = operation.partition("-")
     from nyala.tablet.jobs.staged_files import read_staged
 
@@ -287,7 +305,7 @@ def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
         from nyala.tablet.jobs.staged_rows import apply_changes
 
         return apply_changes(store, job["table"], staged, collect=collect, idempotency_key=key)
-    request = Request(job["table"], name, staged.data, bool(ignore), staged.numbers, staged.homes)
+    request = Request(job["table"], name, staged.data, bool(ignore), staged.numbers, staged.routed)
     if job.get("overwrite"):
         from nyala.tablet.jobs.staged_rows import replace_content
 
@@ -296,7 +314,7 @@ def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
 
 
 def figures(result: WriteResult) -> dict[str, Any]:
-    """A result as plain numbers, for the wire."""
+    """A result as plain numbers, for sending."""
     return {
         "timestamp": result.timestamp,
         "inserted": result.inserted,
@@ -307,7 +325,7 @@ def figures(result: WriteResult) -> dict[str, Any]:
 
 
 def _to_ipc(errors: pa.Table | None) -> bytes:
-    """The failing rows, for the wire; empty when there are none."""
+    """The failed rows for sending; empty if there are none."""
     if errors is None or not len(errors):
         return b""
     sink = pa.BufferOutputStream()

@@ -1,5 +1,4 @@
-"""The lock holder's side of a hand-over: a thread that answers commits of other processes (see
-`nyala.handover.commits`)."""
+"""The lock holder's side: a thread that answers commits of other processes (`handover.commits`)."""
 
 from __future__ import annotations
 

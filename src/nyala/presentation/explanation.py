@@ -26,7 +26,7 @@ class Explanation:
         self._blocks_total = read_path.block_count(table, spec)
         held = [rowset.row_count for tablet in table.tablets for rowset in tablet.all_rowsets()]
         self._rows_total = sum(held)
-        self._windows_total = sum(-(-rows // read_path.WINDOW_ROWS) for rows in held)
+        self._splits_total = sum(-(-rows // read_path.SPLIT_ROWS) for rows in held)
 
     def to_dict(self) -> dict[str, Any]:
         """The figures; blocks are those that this scan decoded or found in the cache, bytes those that it read.
@@ -47,8 +47,8 @@ class Explanation:
             "tablets_read": counters.tablets_read,
             "rowsets_total": counters.rowsets_total,
             "rowsets_read": counters.rowsets_read,
-            "windows_total": self._windows_total,
-            "windows_skipped": self._windows_total - counters.windows_read,
+            "splits_total": self._splits_total,
+            "splits_skipped": self._splits_total - counters.splits_read,
             "rows_total": self._rows_total,
             "rows_in_range": counters.rows_in_range,
             "rows_skipped": self._rows_total - counters.rows_read,
@@ -90,7 +90,7 @@ class Explanation:
         lines += [
             f"  tablets   {facts['tablets_read']} of {facts['tablets_total']}",
             f"  rowsets   {facts['rowsets_read']} of {facts['rowsets_total']}",
-            f"  windows   {facts['windows_total'] - facts['windows_skipped']} of {facts['windows_total']}",
+            f"  splits    {facts['splits_total'] - facts['splits_skipped']} of {facts['splits_total']}",
             f"  rows      {rows}",
         ]
         for operation, columns in facts["operations"].items():

@@ -146,7 +146,7 @@ def _by_tasks(
     name = lease_of_version(path, root.version, lease_s, process_mark(), shared=shared)
     lease = HeldLease(path, name, lease_s)
     wanted = tasks_wanted(rows, len(schema.fields), cores_of(spark))
-    groups = place(path, lease.name, pack(scan._tokens_in_pieces(wanted), wanted), together=True)
+    groups = place(path, lease.name, pack(scan._balanced_tokens(wanted), wanted), together=True)
     del root
 
     def tasks(convert: Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]], types: StructType) -> DataFrame:

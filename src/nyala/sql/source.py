@@ -317,7 +317,7 @@ def _with_views(scan: Scan) -> pa.Schema:
     """
     fields = []
     for field in scan.schema:
-        if pa.types.is_dictionary(field.type) and scan.words_held(field.name) > _WORDS_MAX:
+        if pa.types.is_dictionary(field.type) and scan.dictionary_size(field.name) > _WORDS_MAX:
             field = field.with_type(VIEW_TYPES.get(field.type.value_type, field.type))
         fields.append(field)
     return pa.schema(fields)

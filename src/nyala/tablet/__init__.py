@@ -1,13 +1,13 @@
-"""The tablets of a database: writes, scans, flushes, compactions, recovery, and the open store that owns them.
+"""The tablets of a database: writes, scans, flushes, compactions, recovery, and the open store.
 
-    store               the open store of the writer process: it owns the parts and delegates everything
-    maintenance         the two background threads; manual_maintenance: the same work when a user calls it
+    store               the open store of the writer process; owns all parts and delegates to them
+    maintenance         the two background threads; manual_maintenance: the same work on request
     group_sync          the thread that syncs the log for `durability="group"`
     alter               changes of a table's columns, ranges and options
-    check, repair       is a store what it should be? what can be mended without a loss?
+    check, repair       verifies a store; repairs what can be repaired without losing rows
     jobs/               loads and staged batches of other processes
     compaction/ flush/  files to fewer files; memory to files
-    recovery/           the log back into memory
+    recovery/           replays the log into memory
     write/ scan/        the life of a write and of a scan
     changes/            the change feed
     workers/            processes for heavy work

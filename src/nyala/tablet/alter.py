@@ -1,26 +1,28 @@
-"""An alteration of a table: steps that make a draft, and the draft that becomes the table at one moment.
+"""Alters a table: steps build a draft, and the draft becomes the table at one moment.
 
-    draft      what the steps come to, one after the other; any of them may refuse, and then nothing happened
-    ── commit lock ────────────────────────────────────────────────────────────────────────────────────────
-    again      the steps on the table as it is now: somebody may have altered it meanwhile
-    timestamp  t: snapshots before t have the schema of before, from t on the new one
-    freeze     each MemRowSet with rows is set aside, not flushed: what comes now has other columns
-    commit     the log is synced, one catalogue transaction, one new root
-    ── unlock ─────────────────────────────────────────────────────────────────────────────────────────────
+    draft      the result of the steps; each may raise, and then nothing has happened
+    ── commit lock ───────────────────────────────────────────────────────────────────────────────
+    again      apply the steps to the current table, which others may have altered
+    timestamp  t: snapshots before t have the old schema, from t on the new one
+    freeze     freeze each MemRowSet with rows, without a flush: later rows have other columns
+    commit     sync the log, one catalogue transaction, one new root
+    ── unlock ────────────────────────────────────────────────────────────────────────────────────
 
-Nothing that is stored is touched: files and rows in memory know their columns by id, and are read through the schema
-that is asked for (`nyala.schema.adapter`; X4 of `RowSetVersion`). So it takes milliseconds, whatever the table holds.
+Stored data does not change: files and rows in memory name their columns by id, and are read through
+the requested schema (`nyala.schema.adapter`; X4 of `RowSetVersion`). So an alteration takes
+milliseconds for a table of any size.
 
 Invariants
-    L1  All steps or none. What refuses, refuses before anything changed; a crash leaves the one or the other.
-    L2  A batch that was checked against the table of before is checked again under the lock (`write_path`).
-    L3  The schema of every moment that can be read is kept: `TableEntry.schemas`, and columns that were dropped since
-        in files written later (`TableState.stored_schema`).
-    L4  The rows of a dropped range go with their past. Who reads an earlier moment and needs them is told so
-        (`history.check_dropped`).
+    L1  All steps happen, or none. A step raises before anything changes; a crash leaves all or
+        none.
+    L2  A batch that was prepared for the old table is prepared again under the lock (`write_path`).
+    L3  The schema of every readable moment is kept in `TableEntry.schemas`. Dropped columns stay in
+        files that are written later (`TableState.stored_schema`).
+    L4  The rows of a dropped range are discarded with their history. A read of an earlier moment
+        that needs them raises an error (`history.check_dropped`).
 
-Source: docs/design/kudu.md, "Schema alteration"; docs/design/snapshots-and-history.md, "Altering a table";
-docs/design/rules.md, W2 and R7. Departure: Kudu flushes the MemRowSet.
+Source: docs/design/kudu.md, "Schema alteration"; docs/design/snapshots-and-history.md, "Altering a
+table"; docs/design/rules.md, W2 and R7. Departure: Kudu flushes the MemRowSet.
 """
 
 from __future__ import annotations
@@ -66,9 +68,10 @@ logger = logging.getLogger("nyala.store")
 
 @dataclass(frozen=True)
 class Draft:
-    """A table on its way through the steps of an alteration.
+    """A table during an alteration.
 
-    kept: the tablets that stay; added: partitions that get a tablet each. taken: the names of all tables.
+    kept:  the tablets that stay. added: partitions that get a new tablet each.
+    taken: the names of all tables.
     """
 
     name: str
@@ -102,7 +105,7 @@ class Draft:
 
 
 Step: TypeAlias = Callable[[Draft], Draft]
-"""Raises what its refusal is, and leaves the draft as it was."""
+"""Returns the next draft; raises without changing its input."""
 
 
 # ------------------------------------------------------------------------------------------------ steps
@@ -135,13 +138,13 @@ def _with_schema(draft: Draft, schema: Schema) -> Draft:
 
 
 def rename_table(name: str) -> Step:
-    """Raises: TableExistsError, InvalidArgumentError for what is no name."""
+    """Raises: TableExistsError; InvalidArgumentError for an invalid name."""
 
     def step(draft: Draft) -> Draft:
         check_table_name(name, draft.limits)
         if name in draft.taken:
             raise TableExistsError(
-                f"cannot rename {draft.name!r} to {name!r}: a table of that name exists already"
+                f"cannot rename {draft.name!r} to {name!r}: a table with this name already exists"
             )
         return dataclasses.replace(draft, name=name, taken=draft.taken - {draft.name} | {name})
 
@@ -149,7 +152,7 @@ def rename_table(name: str) -> Step:
 
 
 def set_comment(comment: str) -> Step:
-    """Raises: SchemaError for what is no comment."""
+    """Raises: SchemaError for an invalid comment."""
 
     def step(draft: Draft) -> Draft:
         check_comment(comment, f"table {draft.name!r}: ", draft.limits)
@@ -159,7 +162,7 @@ def set_comment(comment: str) -> Step:
 
 
 def set_history(history_us: int | None) -> Step:
-    """How long the past is kept, in microseconds; None: for ever."""
+    """Set how long history is kept, in microseconds; None: forever."""
     return lambda draft: dataclasses.replace(draft, history_us=history_us)
 
 
@@ -174,7 +177,7 @@ def add_range(bound: RangeBound) -> Step:
 
 
 def drop_range(bound: RangeBound) -> Step:
-    """See `nyala.partition.alteration.find_range`. What an earlier step added is as if it had not been."""
+    """See `nyala.partition.alteration.find_range`. Also drops ranges added by an earlier step."""
 
     def step(draft: Draft) -> Draft:
         found = find_range(bound, draft.partition_schema, draft.partitions, draft.schema)
@@ -191,14 +194,17 @@ def _range_of(partition: Partition) -> tuple[bytes | None, bytes | None]:
     return partition.range_lower, partition.range_upper
 
 
-# ------------------------------------------------------------------------------------------------ the whole
+# ------------------------------------------------------------------------------------------------ alter
 
 
 def alter(store: Store, table_id: int, steps: Sequence[Step], *, phase: Phase = no_phase) -> TableEntry:
-    """Carry out the steps as one alteration; the table's entry after it. Steps that change nothing: nothing.
+    """Apply the steps as one alteration; returns the table's entry, the same if nothing changed.
 
-    phase: called as "begun", without a lock, and with the commit lock as "frozen" and "committed": for tests.
-    Raises: what a step refuses with, TableNotFoundError when the table is gone, StorageError: nothing changed (L1).
+    phase:  for tests: called as "begun" without a lock, and as "frozen" and "committed" under the
+            commit lock.
+    Raises: errors of the steps; TableNotFoundError if the table is gone; StorageError. Nothing
+    changes then
+            (L1).
     """
     store.check_writable()
     phase("begun")
@@ -265,7 +271,7 @@ def _commit(store: Store, table: TableState, draft: Draft, phase: Phase) -> Tabl
 
 
 def _dropped_ranges(table: TableState, tablets: Sequence[TabletState], timestamp: int) -> list[DroppedRange]:
-    """The ranges of these tablets that had rows: an empty one leaves nothing that anybody could miss."""
+    """The ranges of these tablets that had rows; dropping an empty range loses nothing."""
     held = [tablet for tablet in tablets if any(rowset.row_count for rowset in tablet.all_rowsets())]
     return [
         DroppedRange(
@@ -279,7 +285,7 @@ def _dropped_ranges(table: TableState, tablets: Sequence[TabletState], timestamp
 
 
 def _without_past(store: Store, entry: TableEntry) -> TableEntry:
-    """The entry without what only moments need that cannot be read any more; then they are never readable again."""
+    """The entry without parts that only unreadable moments need; those moments stay unreadable."""
     cut = store.history_cut(entry)
     shorter = entry.without_past(cut)
     return (

@@ -1,17 +1,17 @@
-"""Is a store what it should be? Every byte read, every rule that can be seen from outside held against it.
+"""Checks a store: reads every byte and compares it with all rules that can be verified.
 
     catalogue   SQLite's own check, CRCs of rows and tables, the rules of the model (M1 to M4, T1)
-    log         every record and CRC, order, torn end or damage (R6); the position record
-    memory      what a replay would make of it, without changing the log
-    files       there, of the size that was named, each block and CRC (`rowset.checking.findings`)
-    tablets     no key lives twice at one moment (T1 of `root`), every row is where its partition says
-    folder      files that nothing names; a note of what no writer put among them
+    log         every record and CRC, their order, a torn end or damage (R6); the position record
+    memory      the result of a replay, without changing the log
+    files       existence, named size, each block and CRC (`rowset.checking.findings`)
+    tablets     no key has two live rows at one moment (T1 of `root`); every row is in its partition
+    folder      files that nothing names; a note about files that no writer created
 
-A store that nobody writes to is looked at under the writer's lock, so that nothing moves meanwhile. Beside a writer, or
-from within it, one root is looked at, as a reader would: then nothing is said of files that no transaction names, for
-some of them are just being written.
+A store without a writer is checked under the writer's lock, so that nothing changes. Beside a
+writer, or in the writer, one root is checked, as a reader would see it. Unnamed files are not
+reported then, because some are just being written.
 
-Nothing is changed; `tablet.repair` does what can be done without a loss.
+Nothing is changed. `tablet.repair` repairs what can be repaired without loss.
 Source: docs/reliability.md; Kudu's `kudu fs check`.
 """
 
@@ -47,7 +47,7 @@ from nyala.tablet.jobs import staging
 from nyala.tablet.recovery.bootstrap import Replayer, ReplayReport
 from nyala.tablet.recovery.reader_store import ReaderStore
 from nyala.tablet.state import store_folder as layout
-from nyala.tablet.state.opening import open_root, unnamed_in_data
+from nyala.tablet.state.opening import open_root, unreferenced_files
 from nyala.tablet.state.root import AnyRowSet, Root, TableState, TabletState
 from nyala.tablet.store import Store
 from nyala.wal.format import check_store_id, segment_number
@@ -72,39 +72,43 @@ ProblemKind: TypeAlias = Literal[
 ]
 
 REPAIRABLE: Final = frozenset({"checksum", "index", "surplus", "position", "orphan-file"})
-"""What `repair` mends without a loss: derived data is written anew, what nothing names goes."""
+"""Kinds that `repair` repairs without loss: it rewrites derived data and removes unneeded data."""
 
 REPLAY_LIMIT_BYTES: Final = 1 << 30
-"""Of a store that nobody has open: a check changes nothing, so it has no place to flush to. A writer keeps its log to
-some 64 MB (`log_limit`)."""
+"""The most memory of a replay if no process has the store open, because a check cannot flush.
+
+A writer keeps its log to about 64 MB (`log_limit`).
+"""
 _CACHE_BYTES: Final = 64 << 20
 _UNBOUNDED: Final = 1 << 62
-_OF_THE_PAST: Final = "; rows of now are read without this file, those of before need it"
-_STRAYS_TOLD: Final = 5
+_ONLY_HISTORY: Final = "; current rows are read without this file, only earlier snapshots need it"
+_STRAYS_SHOWN: Final = 5
 Progress: TypeAlias = "Callable[[int, int], None]"
 
 
 class _TooMuchError(Exception):
-    """The log leads to more than memory may hold."""
+    """The replay of the log takes more memory than allowed."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is not as it should be.
+    """One problem of a store.
 
-    kind:  "catalogue"    the catalogue is damaged, or its entries contradict one another
-           "checksum"     every value in the catalogue is vouched for, and something around the values is damaged
-           "missing-file" a file that the catalogue names is not there
-           "damage"       bytes are not what was written, or files contradict one another
-           "index"        rows are whole, but a bloom filter, zone map, index, bound or encoded key is not of them
-           "surplus"      all that was written to a file is whole, and bytes stand behind it
-           "key-twice"    a key lives in two places at one moment
-           "wrong-tablet" a row lies where its partition does not
-           "log"          the log is damaged, or ends too soon
-           "position"     the record that tells readers how far to read is damaged
+    kind:  "catalogue"    the catalogue is damaged, or its entries contradict each other
+           "checksum"     checksums confirm every value in the catalogue, but data around them is
+                          damaged
+           "missing-file" a file that the catalogue names does not exist
+           "damage"       bytes differ from those written, or files contradict each other
+           "index"        rows are intact, but a bloom filter, zone map, index, bound or encoded key
+                          is wrong
+           "surplus"      a file is intact, and additional bytes follow it
+           "key-twice"    a key has two live rows at one moment
+           "wrong-tablet" a row is not in the tablet of its partition
+           "log"          the log is damaged, or ends too early
+           "position"     the record that limits what readers read is damaged
            "orphan-file"  a file that nothing names
-           "memory"       what the log leads to breaks a rule
-    path, offset: where in which file; None: not one place.
+           "memory"       the result of the log's replay breaks a rule
+    path, offset: the place in a file; None: no single place.
     """
 
     kind: ProblemKind
@@ -117,21 +121,21 @@ class Problem:
 
     @property
     def repairable(self) -> bool:
-        """Whether `nyala fs check --repair` mends it. Else: bring the store back from a backup."""
+        """Whether `nyala fs check --repair` repairs it. If not, restore the store from a backup."""
         return self.kind in REPAIRABLE
 
     def to_dict(self) -> dict[str, Any]:
-        """As `--json` shows it."""
+        """The fields of `--json`."""
         return {**asdict(self), "repairable": self.repairable}
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What a check found. `ok`: no problem.
+    """The result of a check. `ok`: no problem.
 
-    problems: in the order in which they were found; `notes`: what is no problem but worth knowing; `repairs`: what was
-    mended, one sentence each. Counts are of what was read: rows with dead ones, bytes of data files.
-    alone: nobody wrote meanwhile, so files that nothing names were looked for too.
+    problems: in the order of their detection. notes: other facts worth knowing. repairs: one
+    sentence per repair. Counts are those of the data read: rows include dead ones, bytes are those
+    of data files. alone: there was no writer, so unnamed files were also checked.
     """
 
     path: str
@@ -149,11 +153,11 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
+        """Whether there are no problems."""
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
-        """As `--json` shows it."""
+        """The fields of `--json`."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "problems"}
         return {
             **plain,
@@ -165,11 +169,14 @@ class CheckReport:
 
 
 def no_progress(done: int, total: int) -> None:
-    """Nobody looks."""
+    """A `Progress` that does nothing."""
 
 
 def check_folder(env: Env, path: str, progress: Progress = no_progress) -> CheckReport:
-    """Check the store at `path`, whoever has it. Raises: StorageError: there is no store, or no right to read it."""
+    """Check the store at `path`, with or without a writer.
+
+    Raises: StorageError if there is no store, or no right to read it.
+    """
     if not env.files.exists(path):
         raise StorageError(f"there is no folder {path!r}: give the folder of a store", path=path)
     env = env.bound(path)
@@ -186,7 +193,7 @@ def _check_bound_folder(env: Env, path: str, progress: Progress) -> CheckReport:
     except (LockedError, StorageError) as error:
         if isinstance(error, StorageError) and error.errno not in MAY_NOT_WRITE:
             raise
-        # What the writer can hold the check can hold too: no limit to its replay.
+        # The writer holds the whole log in memory, so the check can too: its replay is not limited.
         with contextlib.closing(ReaderStore.open(env, path, 4 * _CACHE_BYTES, _UNBOUNDED)) as reader:
             return check_open(reader, progress)
     try:
@@ -196,7 +203,7 @@ def _check_bound_folder(env: Env, path: str, progress: Progress) -> CheckReport:
 
 
 def check_alone(env: Env, path: str, progress: Progress = no_progress) -> CheckReport:
-    """The whole store; the caller has the writer's lock."""
+    """Check the whole store; the caller has the writer's lock."""
     check = _Check(env, path, progress)
     state = check.catalogue()
     if state is not None:
@@ -212,7 +219,7 @@ def check_alone(env: Env, path: str, progress: Progress = no_progress) -> CheckR
 
 
 def check_open(store: Store | ReaderStore, progress: Progress = no_progress) -> CheckReport:
-    """What an open store has at this moment, memory too."""
+    """Check the current state of an open store, including its memory."""
     check = _Check(store.env, store.root_path, progress)
     if isinstance(store, Store):
         with Uninterrupted(), store.commit_lock:
@@ -227,13 +234,13 @@ def check_open(store: Store | ReaderStore, progress: Progress = no_progress) -> 
         check.add("log", error)
     check.root(root, state)
     check.notes.append(
-        "somebody has the store open, or this user may not write there: files that nothing names were not looked for"
+        "a process has the store open, or this user may not write there: files that nothing names were not checked"
     )
     return check.report(alone=False)
 
 
 class _OnDisk(Protocol):
-    """A file as the catalogue names it."""
+    """A file in the catalogue."""
 
     @property
     def path(self) -> str: ...
@@ -255,7 +262,7 @@ class _Check:
     rows: int = 0
     log_records: int = 0
     replayed: bool = True
-    """Whether the root has all that the log leads to; else it is that of the files alone."""
+    """Whether the root includes the log's replay; otherwise it has only the files."""
 
     def report(self, *, alone: bool) -> CheckReport:
         return CheckReport(
@@ -276,9 +283,9 @@ class _Check:
         path = path or getattr(error, "path", None)
         if isinstance(error, MissingFileError):
             kind = "missing-file"
-            message = f"{path} is not there, though the store needs it: only a backup brings it back"
+            message = f"{path} does not exist, but the store needs it: restore it from a backup"
         if isinstance(rowset, DiskRowSet) and any(path == file.reader.path for file in rowset.undo):
-            message += _OF_THE_PAST
+            message += _ONLY_HISTORY
         self.problems.append(
             Problem(
                 kind,
@@ -297,7 +304,7 @@ class _Check:
     # ── catalogue and log ───────────────────────────────────────────────────────────────────────────────────────────
 
     def catalogue(self) -> CatalogState | None:
-        """None when it cannot be believed: then nothing else can be said."""
+        """Load the catalogue; None if it cannot be trusted: then nothing else can be checked."""
         path = layout.catalog_path(self.path)
         if not self.env.files.exists(path):
             left = [
@@ -305,9 +312,9 @@ class _Check:
             ]
             if not left:
                 raise StorageError(
-                    f"there is no Nyala store at {self.path!r}: give the folder of one", path=self.path
+                    f"there is no Nyala store at {self.path!r}: give the folder of a store", path=self.path
                 )
-            self.add("missing-file", "the catalogue is not there: bring it back from a backup", path=path)
+            self.add("missing-file", "the catalogue does not exist: restore it from a backup", path=path)
             return None
         position = self._position()
         try:
@@ -337,7 +344,7 @@ class _Check:
             return None
 
     def log(self, root: Root, state: CatalogState) -> CorruptionError | StorageError | None:
-        """Look at the log, and replay it onto the root; returns why the replay ended early, if it did."""
+        """Check the log and replay it onto the root; returns the error of a failed replay."""
         directory = layout.wal_path(self.path)
         try:
             recovered = recover(self.env, directory, state.wal_start, state.store_id, cut=False)
@@ -347,8 +354,8 @@ class _Check:
         self.log_records = recovered.record_count
         if recovered.torn is not None:
             self.notes.append(
-                f"the log ends in {recovered.torn.length} bytes that were never acknowledged, of a writer that did not "
-                "close the store: the next open cuts them off"
+                f"the log ends in {recovered.torn.length} bytes that were never acknowledged, from a writer that did "
+                "not close the store: the next open cuts them off"
             )
         position = self._position()
         if position is not None:
@@ -371,9 +378,9 @@ class _Check:
         except _TooMuchError:
             self.replayed = False
             self.notes.append(
-                f"the log leads to more than {REPLAY_LIMIT_BYTES / 1e6:,.0f} MB of rows that are in no file yet: what "
-                "they are, and whether a key lives twice, was not looked at; connect() and close() write them to "
-                "files, then check again"
+                f"the log has more than {REPLAY_LIMIT_BYTES / 1e6:,.0f} MB of rows that are in no file yet. They, and "
+                "whether keys have two live rows, were not checked: connect() and close() to write them to files, "
+                "then check again"
             )
         except (CorruptionError, StorageError) as error:
             return error
@@ -401,12 +408,12 @@ class _Check:
                     sound.append(rowset)
             if (
                 self.replayed
-            ):  # without the log, whose deaths may be in it, the files say that keys live twice
-                self._twice(table, tablet, sound)
+            ):  # without the log, which may have deletes, files can show two live rows of one key
+                self._two_live_rows(table, tablet, sound)
         self.progress(total, total)
 
     def _rowset(self, table: TableState, tablet: TabletState, rowset: DiskRowSet) -> bool:
-        """Whether its rows can be looked at further."""
+        """Check one rowset; returns whether its rows can be checked further."""
         self.counts["rowsets"] += 1
         self.rows += rowset.row_count
         there = True
@@ -443,7 +450,7 @@ class _Check:
             sound = False
         for path, (size, named) in sizes.items():
             if not self.has_path(path):
-                sentence = f"expected {named} bytes, as the catalogue says, found {size}"
+                sentence = f"the file has {size} bytes, but the catalogue names {named}"
                 self.add("damage", CorruptionError(sentence, path), table, tablet, rowset)
                 sound = False
         return sound and self._where_rows_belong(table, tablet, rowset)
@@ -456,7 +463,7 @@ class _Check:
             reader = rowset.base_column(column.id)
             if reader is not None and not column.nullable and reader.null_count:
                 error = CorruptionError(
-                    f"{reader.null_count} NULLs in column {column.name!r}, which has none", path
+                    f"column {column.name!r} is NOT NULL but has {reader.null_count} NULLs", path
                 )
                 self.add("damage", error, table, tablet, rowset)
                 return False
@@ -465,7 +472,7 @@ class _Check:
                 rowset.decode(column, MAX_TIMESTAMP, lower, upper, access=Access.SCAN)
                 for column in key_columns
             ]
-            if rowset.keys.has_all_encoded:  # of others `KeyIndex.check` has compared what there is
+            if rowset.keys.has_all_encoded:  # `KeyIndex.check` has compared the keys of other rowsets
                 equal = table.codec.encode(arrays).equal_to(
                     rowset.keys.read(lower, upper, access=Access.ONCE)
                 )
@@ -486,13 +493,13 @@ class _Check:
                 where = int(places[wrong[0]])
                 belongs = "to no tablet" if where < 0 else f"to tablet {table.tablets[where].id}"
                 error = CorruptionError(
-                    f"the row with the key {key} lies in tablet {tablet.id} and belongs {belongs}", path
+                    f"the row with the key {key} is in tablet {tablet.id} but belongs {belongs}", path
                 )
                 self.add("wrong-tablet", error, table, tablet, rowset)
                 return False
         return True
 
-    def _twice(self, table: TableState, tablet: TabletState, stores: Sequence[AnyRowSet]) -> None:
+    def _two_live_rows(self, table: TableState, tablet: TabletState, stores: Sequence[AnyRowSet]) -> None:
         history_start = table.entry.history_start
 
         def of(store: AnyRowSet, rowids: Rowids) -> Lives:
@@ -510,8 +517,8 @@ class _Check:
                 store = right if isinstance(right, DiskRowSet) else left
                 self.add(
                     "key-twice",
-                    f"table {table.name!r}, tablet {tablet.id}: the key {keys.at(at).hex()} lives in {places} at one "
-                    "moment",
+                    f"table {table.name!r}, tablet {tablet.id}: the key {keys.at(at).hex()} has live rows in {places} "
+                    "at one moment",
                     table, tablet, store, store.reader.path if isinstance(store, DiskRowSet) else None,
                 )  # fmt: skip
                 break
@@ -521,22 +528,24 @@ class _Check:
     def orphans(self, state: CatalogState) -> None:
         orphans, strays = _unnamed(self.env, self.path, state)
         for path in orphans:
-            self.add("orphan-file", f"{path}: nothing names this file; it is not needed", path=path)
+            self.add("orphan-file", f"{path}: nothing names this file, and it is not needed", path=path)
         if strays:
-            told = ", ".join(layout.relative(self.path, path) for path in strays[:_STRAYS_TOLD])
-            more = len(strays) - _STRAYS_TOLD
+            shown = ", ".join(layout.relative(self.path, path) for path in strays[:_STRAYS_SHOWN])
+            more = len(strays) - _STRAYS_SHOWN
             self.notes.append(
-                f"of what lies among the data this is not the store's, and is left alone: {told}"
+                f"these files in the data folder do not belong to the store and are left alone: {shown}"
                 + (f" and {more:,} more" if more > 0 else "")
             )
         if state.garbage:
-            self.notes.append(f"{len(state.garbage)} files are not needed any more, and wait to be collected")
+            self.notes.append(f"{len(state.garbage)} files are no longer needed and wait to be removed")
 
 
 def _unnamed(env: Env, path: str, state: CatalogState) -> tuple[list[str], list[str]]:
-    """Absolute paths of what a writer put somewhere and nothing names, and of what it never puts among the data. Under
-    the writer's lock."""
-    orphans, strays = unnamed_in_data(env, path, state)
+    """Absolute paths of (orphans: writer's files that nothing names, strays: files of others).
+
+    Call under the writer's lock.
+    """
+    orphans, strays = unreferenced_files(env, path, state)
     for name in env.files.list_dir(layout.wal_path(path)):
         number = segment_number(name)
         named = f"{layout.WAL_NAME}/{name}" in state.garbage
@@ -548,11 +557,11 @@ def _unnamed(env: Env, path: str, state: CatalogState) -> tuple[list[str], list[
     return orphans, strays
 
 
-# ── keys in several places ──────────────────────────────────────────────────────────────────────────────────────────
+# ── keys with several rows ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _overlapping(stores: Sequence[AnyRowSet]) -> Iterator[tuple[AnyRowSet, AnyRowSet]]:
-    """Pairs that may have a key in common; one in memory comes first."""
+    """Pairs of rowsets that may have a key in common; one in memory comes first."""
     memories = [store for store in stores if isinstance(store, MemRowSet) and store.row_count]
     disks = sorted(
         (store for store in stores if isinstance(store, DiskRowSet)), key=lambda rowset: rowset.meta.key_min
@@ -569,8 +578,8 @@ def _overlapping(stores: Sequence[AnyRowSet]) -> Iterator[tuple[AnyRowSet, AnyRo
 
 
 def _common(left: AnyRowSet, right: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, Rowids]]:
-    """Keys that both have, a piece at a time, with their rowids here and there. Asks no bloom filter."""
-    for keys, rights, following in _pieces(right):
+    """Keys that both have, in parts, with their rowids in both. Does not use bloom filters."""
+    for keys, rights, following in _key_parts(right):
         for found in _rows_of(left, keys, following):
             at = np.flatnonzero(found >= 0)
             if len(at):
@@ -578,7 +587,7 @@ def _common(left: AnyRowSet, right: AnyRowSet) -> Iterator[tuple[EncodedKeys, Ro
 
 
 def _rows_of(store: AnyRowSet, keys: EncodedKeys, following: bytes | None) -> Iterator[Rowids]:
-    """The rowid of each key, or -1, among the rows of one window after the other."""
+    """The rowid of each key, or -1, for one range of rows after the other."""
     if isinstance(store, MemRowSet):
         yield store.find(keys)
         return
@@ -588,8 +597,8 @@ def _rows_of(store: AnyRowSet, keys: EncodedKeys, following: bytes | None) -> It
         yield np.where(found >= 0, found + (begin + lower), found)
 
 
-def _pieces(store: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, bytes | None]]:
-    """(ascending keys, their rowids, the key that follows them) of pieces of a rowset."""
+def _key_parts(store: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, bytes | None]]:
+    """(ascending keys, their rowids, the next key) for parts of a rowset."""
     if isinstance(store, MemRowSet):
         order = store.order()
         yield store.keys_of(order), order, None
@@ -600,7 +609,7 @@ def _pieces(store: AnyRowSet) -> Iterator[tuple[EncodedKeys, Rowids, bytes | Non
 
 
 def _both_alive(left: Lives, right: Lives, lefts: Rowids, rights: Rowids, history_start: int) -> int | None:
-    """The index of the first pair of rows that were there at one moment, from `history_start` on."""
+    """The index of the first pair of rows that are both live at one moment of the history."""
     parts = [left.of(lefts), right.of(rights)]
     count = len(lefts)
     owner: npt.NDArray[np.int64] = np.concatenate([part[0] for part in parts])
@@ -610,7 +619,8 @@ def _both_alive(left: Lives, right: Lives, lefts: Rowids, rights: Rowids, histor
     order = np.lexsort((times, owner))
     owner, times, steps = owner[order], times[order], steps[order]
     both = first > 1
-    # A row whose first event is at the beginning of history is as that event leaves it from there on.
+    # If a row's first event is at the start of history, the state after that event counts from
+    # there on.
     if len(owner):
         starts = np.flatnonzero(np.diff(owner, prepend=-1))
         total = np.cumsum(steps)

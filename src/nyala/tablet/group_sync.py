@@ -1,8 +1,8 @@
-"""The thread that keeps the promise of `durability="group"`: what was acknowledged is synced within 100 ms.
+"""The thread for `durability="group"`: acknowledged batches are synced within 100 ms.
 
-It does nothing else, so that no flush and no compaction stands before a sync, and it runs whether or not there is
-background maintenance. A batch waits at most `wal.writer.GROUP_SYNC_INTERVAL_S` and one `POLL_S` before its
-sync begins.
+It does nothing else, so that no flush or compaction delays a sync, and it runs with or without
+background maintenance. A batch waits at most `wal.writer.GROUP_SYNC_INTERVAL_S` plus one `POLL_S`
+before its sync begins.
 
 Source: docs/how-to/durability.md.
 """
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nyala.store")
 
-# How often the thread looks whether a batch has come, while none waits.
+# How often the thread checks for new batches while none waits.
 POLL_S: Final = 0.02
 
 
 class GroupSync:
-    """The thread of one store."""
+    """The sync thread of one store."""
 
     def __init__(self, store: Store) -> None:
         self._store = weakref.ref(store)
@@ -37,7 +37,7 @@ class GroupSync:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; what is not synced yet is synced by the log's close."""
+        """End the thread. Closing the log syncs the rest."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -50,7 +50,7 @@ class GroupSync:
             try:
                 left_s = store.sync_if_due()
             except Error as error:
-                logger.error("no more syncs: %s", error)  # the store takes no more writes (W3)
+                logger.error("group syncs have stopped: %s", error)  # the store takes no more writes (W3)
                 return
             store.env.clock.wait(self._stop, POLL_S if left_s is None else min(left_s, POLL_S))
             del store

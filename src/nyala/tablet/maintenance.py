@@ -1,12 +1,13 @@
-"""What goes on by itself in an open store: two threads, and a pure choice of what to flush.
+"""The background of an open store: two threads, and a pure choice of what to flush.
 
     nyala-flush        every TICK_S, or at once when a write reports pressure
-      memory or log over  flush the tablets that hold most, or all that the log is kept for
-      old data in memory  flush it after `FLUSH_AGE_S`, if it is `FLUSH_AGE_MIN_BYTES` or more
-      garbage             unlink what nobody can see any more (P2); scans that nobody reads give back theirs
-    nyala-compaction   when files came or went, and every second: see `compaction.background`
+      memory or log over  flush the largest tablets, or all tablets that keep the log
+      old data in memory  flush it after `FLUSH_AGE_S`, if it is at least `FLUSH_AGE_MIN_BYTES`
+      garbage             unlink files that nobody can see (P2); release scans that nobody reads
+    nyala-compaction   when files were added or removed, and every second: see
+                       `compaction.background`
 
-A flush gives back memory that writers wait for, so it never waits for a compaction.
+A flush frees memory that writers wait for, so it never waits for a compaction.
 Source: Kudu tablet design, "Overall picture"; docs/design/kudu.md, "Maintenance manager".
 """
 
@@ -35,16 +36,16 @@ logger = logging.getLogger("nyala.maintenance")
 TICK_S: Final = 0.1
 COMPACTION_TICK_S: Final = 1.0
 FLUSH_AGE_S: Final = 120.0  # Kudu's flush_threshold_secs
-# A flush for age is worth its files only from this much data; below it the log is the better place.
+# Less old data is not worth its files: the log keeps it.
 FLUSH_AGE_MIN_BYTES: Final = 1 << 20
-# A merge pins the log from the changes on that it keeps in memory. When writes have waited for it so long because the
-# log is full, it gives way.
+# A merge keeps changes in memory and with them the log. It is revoked when writes have waited this
+# long for a shorter log.
 GIVES_WAY_S: Final = 5.0
 
 
 @dataclass(frozen=True)
 class TabletMemory:
-    """What one tablet holds in memory and a flush would take: not the changes that a running merge keeps there (R3)."""
+    """The memory of one tablet that a flush would free, without changes that a merge keeps (R3)."""
 
     tablet_id: int
     bytes: int
@@ -53,9 +54,10 @@ class TabletMemory:
 
 @dataclass(frozen=True)
 class Pressure:
-    """The figures that the choice rests on.
+    """The input of `choose_flush`.
 
-    kept_since: the oldest change that a running merge keeps in memory: of the log nothing from there on can go.
+    kept_since: the oldest change that a running merge keeps in memory. The log from there on must
+    stay.
     """
 
     memory_bytes: int
@@ -68,12 +70,14 @@ class Pressure:
 
 
 def choose_flush(pressure: Pressure) -> set[int]:
-    """Which tablets to flush now; empty: none. Pure.
+    """Choose the tablets to flush now; empty: none. Pure.
 
-    Memory above half its limit: the largest tablets, until what stays is below a quarter of the limit. The
-    log above its limit: every tablet that pins it, which after a while of even writes is all of them; but none while
-    a merge pins it from further back, or there would be a round of tiny files for each write until the merge ends. Age:
-    whatever is old.
+    Memory: above half of its limit, the largest tablets, until less than a quarter of the limit is
+    left.
+    Log:    above its limit, every tablet that keeps it; with even writes these are all. None if a
+            merge keeps the log from further back: each write would cause a round of tiny files
+            until it ends.
+    Age:    all old data.
     """
     chosen: set[int] = set()
     held = [tablet for tablet in pressure.tablets if tablet.timestamp_min is not None]
@@ -117,7 +121,7 @@ def pressure_of(store: Store) -> Pressure:
 
 @dataclass
 class FlushCounters:
-    """Since the store was opened."""
+    """Counts since the store was opened."""
 
     flushes: int = 0
     rows_flushed: int = 0
@@ -127,9 +131,9 @@ class FlushCounters:
 
 
 class Maintenance:
-    """The background of one store: `status()`, `pause()` and `resume()` are for users."""
+    """The background of one store. `status()`, `pause()` and `resume()` are for users."""
 
-    # Looking at every tablet costs; without pressure it is done this seldom.
+    # All tablets are examined; without pressure only once per this many ticks.
     _IDLE_TICKS: Final = 20
 
     def __init__(self, store: Store, every_tick: Callable[[], None] = lambda: None) -> None:
@@ -148,24 +152,24 @@ class Maintenance:
         self._making = threading.Lock()
         self._compactor: Compactor | None = None
         self._flush_worker: FlushWorker | None = None
-        self._errors: dict[str, str] = {}  # what goes wrong at present, by thread
+        self._errors: dict[str, str] = {}  # current errors, by thread
         self._threads = [
             threading.Thread(target=self._flush_loop, name="nyala-flush", daemon=True),
             threading.Thread(target=self._compaction_loop, name="nyala-compaction", daemon=True),
         ]
 
-    # The code of both is large, and many programs end before there is something to flush or to compact. So each is
-    # imported and made when it is first used.
+    # Both have much code, and many programs end before they flush or compact anything. So each is
+    # imported and created on first use.
 
     @property
     def compactor(self) -> Compactor:
-        """Chooses and carries out compactions."""
+        """Chooses and runs compactions."""
         with self._making:
             if self._compactor is None:
                 from nyala.tablet.compaction.background import Compactor
 
                 store = self._store()
-                assert store is not None, "whoever compacts has the store"
+                assert store is not None, "a caller that compacts has the store"
                 self._compactor = Compactor(store)
                 if self._stop.is_set():
                     self._compactor.stop()
@@ -173,7 +177,7 @@ class Maintenance:
 
     @property
     def flush_worker(self) -> FlushWorker:
-        """Writes the files of flushes in the background."""
+        """Writes the files of background flushes."""
         with self._making:
             if self._flush_worker is None:
                 from nyala.tablet.flush.in_worker import FlushWorker
@@ -188,7 +192,7 @@ class Maintenance:
             thread.start()
 
     def stop(self) -> None:
-        """End both threads and all worker processes; a flush or a compaction that runs in one is given up."""
+        """End both threads and all worker processes; a running flush or compaction is given up."""
         self._stop.set()
         self._wake.set()
         self._changed.set()
@@ -201,16 +205,16 @@ class Maintenance:
                 thread.join()
 
     def pause(self) -> None:
-        """No more background work until `resume`. Returns when what is running is done.
+        """Stop background work until `resume`; returns when running work has ended.
 
-        What is called by hand (`flush()`, `compact()`, `vacuum()`) works all the same.
+        `flush()`, `compact()` and `vacuum()` still work.
         """
         self._pause(True)
         with self._busy, self._compacting:
             pass
 
     def resume(self) -> None:
-        """Go on, with whatever has become due meanwhile."""
+        """Continue, with everything that has become due meanwhile."""
         self._pause(False)
         self._wake.set()
         self._changed.set()
@@ -221,12 +225,13 @@ class Maintenance:
             store.pause(paused)
 
     def status(self) -> dict[str, Any]:
-        """What is running, why something waits, what was done last, and counters since the store was opened.
+        """The running work, why something waits, the last results, and counters since open.
 
-        paused, running (of flushes and collection), compaction (operation, table, tablet, seconds, rows_done,
-        rows_total; None when none runs), waiting (why, or ""), recent (the last eight compactions), flushes,
-        rows_flushed, delta_compactions, major_delta_compactions, merging_compactions, expiries, bytes_compacted,
-        bytes_written, given_up, files_collected, failures, last_error.
+        paused, running (of flushes and collection), compaction (operation, table, tablet, seconds,
+        rows_done, rows_total; None when none runs), waiting (why, or ""), recent (the last eight
+        compactions), flushes, rows_flushed, delta_compactions, major_delta_compactions,
+        merging_compactions, expiries, bytes_compacted, bytes_written, given_up, files_collected,
+        failures, last_error.
         """
         return {
             "paused": self._paused,
@@ -248,13 +253,14 @@ class Maintenance:
                 return
             tick += 1
             if pressed:
-                # Before it looks, so that nothing that comes meanwhile is lost; also while paused, or this would spin.
+                # Cleared before the work, so that no later signal is lost; and while paused, to
+                # avoid a busy loop.
                 self._wake.clear()
             try:
                 with self._busy:
                     if not self._paused and (pressed or tick % self._IDLE_TICKS == 0):
                         self.run_once(store)
-            except Exception as error:  # whatever it was: without this thread no memory would ever be freed
+            except Exception as error:  # of any kind: without this thread no memory would ever be freed
                 self.counters.running = ""
                 self._failed("flush", error)
             del store
@@ -275,18 +281,18 @@ class Maintenance:
                 self._failed("compaction", error)
             del store
 
-    def _failed(self, what: str, error: Exception) -> None:
+    def _failed(self, thread: str, error: Exception) -> None:
         if self._stop.is_set():
-            return  # the store is closing: whatever it was, it was in the way of that
+            return  # errors are expected while the store closes
         self.counters.failures += 1
-        if self._errors.get(what) != str(error):
-            # Once per kind of trouble: a full disk would otherwise fill the log of the user's program too.
+        if self._errors.get(thread) != str(error):
+            # Once per error: a full disk must not flood the log of the user's program.
             trace = None if isinstance(error, Error) else error
             logger.warning("background work failed and will be tried again: %s", error, exc_info=trace)
-        self._errors[what] = str(error)
+        self._errors[thread] = str(error)
 
     def run_once(self, store: Store) -> None:
-        """Do the flush that is due now, and collect. Raises what the work raises."""
+        """Do the flush that is due, then collect garbage. Raises the errors of both."""
         try:
             chosen = choose_flush(pressure_of(store))
             if chosen:
@@ -298,7 +304,8 @@ class Maintenance:
                 self.counters.rows_flushed += report.rows
                 store.grow_reserve()
             if store.memory_is_full() or self._log_stays_full(store):
-                # Writers wait, and what a merge keeps from being flushed is in the way: it will be done another time.
+                # Writers wait, and a merge keeps memory from being flushed. It is revoked and tried
+                # again later.
                 with Uninterrupted(), store.commit_lock:
                     revoked = store.reservations.revoke_held()
                 if revoked:
@@ -306,7 +313,7 @@ class Maintenance:
 
                     flush(store, write=self.flush_worker.write)
         finally:
-            # Also when there was no space for a flush: this is what makes some.
+            # Also after a flush failed for lack of space, because this frees space.
             self.counters.running = "collection"
             self._every_tick()
             self.counters.files_collected += store.collect_garbage()
@@ -318,7 +325,7 @@ class Maintenance:
         self._errors.pop("flush", None)
 
     def _log_stays_full(self, store: Store) -> bool:
-        """Whether the log has been full for as long as a merge may take now."""
+        """Whether the log has been full for GIVES_WAY_S, so that a merge must give way."""
         now_s = self._clock.monotonic_s()
         if not store.log_is_full():
             self._log_full_since_s = None
@@ -327,7 +334,7 @@ class Maintenance:
         return self._log_full_since_s is not None and now_s - self._log_full_since_s >= GIVES_WAY_S
 
     def compact_once(self, store: Store) -> None:
-        """Compact until nothing pays, or somebody asks for a pause. Raises what the work raises."""
+        """Compact until nothing pays, or until a pause. Raises the errors of compactions."""
         while not self._paused and not self._stop.is_set() and self.compactor.run_once(store):
             if not self.compactor.waiting:
                 self._errors.pop("compaction", None)

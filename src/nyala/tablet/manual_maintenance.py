@@ -1,11 +1,13 @@
-"""Looking after a table by hand: what the background does in its own time, at once and to the end.
+"""Manual maintenance: the background's work on request, at once and to the end.
 
-    compact_table    flush, then compact until no two rowsets of a tablet overlap and no REDO is left
-    vacuum_table     give back the disk: history beyond the mark, dead rows, files that nobody needs any more
-    compact_deltas   the minor delta compactions that are due
+    compact_table    flushes, then compacts until no two rowsets of a tablet overlap and no REDO is
+                     left
+    vacuum_table     frees disk space: history beyond the mark, dead rows, unneeded files
+    compact_deltas   runs the minor delta compactions that are due
 
-Each goes on beside writers and scans. What the background is doing at the moment is waited for; rowsets that running
-jobs hold (`jobs.held_rowsets`) are left out, for a job may take hours. That is told where it left something undone.
+Writers and scans go on meanwhile. Running background work is waited for. Rowsets that running jobs
+hold (`jobs.held_rowsets`) are left out, because a job may take hours; the report and the log say
+so.
 Source: docs/how-to/maintenance.md.
 """
 
@@ -29,9 +31,9 @@ from nyala.tablet.compaction.lifecycle import (
     Runner,
     compact,
     compact_together,
-    missing_room,
+    lack_of_space,
     run_here,
-    smaller,
+    shrink_to_disk,
 )
 from nyala.tablet.compaction.measurement import Layouts
 from nyala.tablet.compaction.plans import ExpirePlan, MergePlan, Plan, RowSetLayout
@@ -45,17 +47,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nyala.compaction")
 
-# Writers go on meanwhile. What they leave behind after this many rounds is the background's.
+# Writers go on meanwhile. After this many rounds the background does the rest.
 ROUNDS_MAX: Final = 4
 WAIT_S: Final = 600.0
-# So long nothing is said of it.
+# A wait is logged only after this time.
 _PATIENCE_S: Final = 5.0
 
 
 @dataclass
-class CareReport:
-    """What was done. Bytes of files that went, and that came in their place; rowsets that something was to be done to,
-    and that jobs held at the end."""
+class MaintenanceReport:
+    """The result: bytes of removed and of new files; rowsets left out because jobs hold them."""
 
     compactions: int = 0
     rowsets_rewritten: int = 0
@@ -65,27 +66,28 @@ class CareReport:
 
 
 Choose = Callable[[list[RowSetLayout]], list[Plan]]
-"""What there is to do, of the rowsets of a tablet."""
+"""Chooses the plans for the rowsets of a tablet."""
 
 Step = Callable[[int, int], None]
-"""(plans done, plans in this round): for whoever shows progress."""
+"""(plans done, plans in this round): shows progress."""
 
 
 def compact_table(
     store: Store, name: str, runner: Runner | None = None, step: Step = lambda done, total: None
-) -> CareReport:
+) -> MaintenanceReport:
     """Flush the table and compact it until its rowsets do not overlap and no REDO is left.
 
-    With writers at work that holds for what was written before the call; rowsets that jobs hold stay as they are.
-    Raises: TableNotFoundError, StorageError, CorruptionError: what was done up to then stays.
+    With concurrent writers that holds for rows written before the call. Rowsets that jobs hold
+    stay.
+    Raises: TableNotFoundError, StorageError, CorruptionError; finished compactions are kept.
     """
-    report = CareReport()
+    report = MaintenanceReport()
 
     def rounds() -> None:
         for table, plans in _rounds(store, store.root.table(name).id):
-            _carry_out(store, table.id, plans, runner, report, step)
+            _run_plans(store, table.id, plans, runner, report, step)
 
-    with _not_within(store):
+    with _not_nested(store):
         store.reserve.use(rounds)
         report.rowsets_left_out = _left_out(store, name, _everything(store))
         store.collect_garbage()
@@ -96,15 +98,15 @@ _at_work = threading.local()
 
 
 @contextmanager
-def _not_within(store: Store) -> Iterator[None]:
-    """A function that is told the progress of a compaction, and calls for another, would wait for its own.
+def _not_nested(store: Store) -> Iterator[None]:
+    """Refuse a compaction inside the progress function of another: it would wait for itself.
 
     Raises: InvalidArgumentError.
     """
     if getattr(_at_work, "store", None) is store:
         raise InvalidArgumentError(
-            "compact() and vacuum() cannot be called by a function that is told how far compact() is: call them when "
-            "it is done"
+            "compact() and vacuum() cannot be called from the progress function of compact(): call them after it "
+            "returns"
         )
     before, _at_work.store = getattr(_at_work, "store", None), store
     try:
@@ -118,18 +120,19 @@ def compact_table_together(
     name: str,
     run_all: Callable[[Sequence[Job]], Sequence[Output]],
     step: Step = lambda done, total: None,
-) -> CareReport:
-    """As `compact_table`, with all jobs of a round run at once by `run_all` and installed in one transaction.
+) -> MaintenanceReport:
+    """As `compact_table`; `run_all` runs all jobs of a round, and one transaction installs them.
 
-    A round is all there is to do, but for what others write meanwhile: merges take up the deltas of what they merge.
+    A round does everything except what concurrent writers add: merges include the deltas of their
+    inputs.
     """
-    report = CareReport()
+    report = MaintenanceReport()
     for table, plans in _rounds(store, store.root.table(name).id):
         for tablet_id, plan in plans:
-            room = missing_room(store, table, tablet_id, plan)
-            if room:
+            lack = lack_of_space(store, table, tablet_id, plan)
+            if lack:
                 raise StorageError(
-                    f"table {table.name!r} cannot be compacted: {room}",
+                    f"table {table.name!r} cannot be compacted: {lack}",
                     path=store.root_path,
                     errno=errno.ENOSPC,
                 )
@@ -149,7 +152,7 @@ def compact_table_together(
 
 
 def _rounds(store: Store, table_id: int) -> Iterator[tuple[TableState, list[tuple[int, Plan]]]]:
-    """What is to be done, flushed and planned anew before each round, until nothing is left or the table is gone."""
+    """Yield rounds of plans, flushing before each, until nothing is left or the table is gone."""
     for _ in range(ROUNDS_MAX):
         table = store.root.tables.get(table_id)
         if table is None:
@@ -169,25 +172,27 @@ def _everything(store: Store) -> Choose:
 def vacuum_table(
     store: Store, name: str, *, dry_run: bool = False, runner: Runner | None = None
 ) -> dict[str, Any]:
-    """Give back the disk that only history beyond the mark, dead rows, the log and forgotten files take.
+    """Free disk space used only by expired history, dead rows, the log and unneeded files.
 
-    dry_run: say what would go, and do nothing.
-    Returns: `files` and `bytes` that went (with dry_run: would go, about), `rowsets_rewritten`, `oldest_readable` and
-             `waiting_files`: files that are garbage already, and are kept because a scan, a snapshot or a reader
-             process has them; `rowsets_left_out`: rowsets of which something would go, and that running jobs hold.
+    dry_run: report what would be freed, and do nothing.
+    Returns: `files` and `bytes` freed (with dry_run: estimates), `rowsets_rewritten`,
+    `oldest_readable`,
+             `waiting_files` (garbage that scans, snapshots or reader processes still use), and
+             `rowsets_left_out` (rowsets with something to free that running jobs hold).
     Raises:  as `compact_table`.
     """
     if not dry_run:
-        with _not_within(store):
+        with _not_nested(store):
             _wait_for_others(store, store.root.table(name))
         try:
-            # All tables: each of them may keep the log, and with it old versions of this one's rows.
+            # All tables, because each of them may keep the log, and with it old versions of this
+            # table's rows.
             store.reserve.use(lambda: flush(store))
         except StorageError as error:
             if not is_full(error):
                 raise
             logger.warning("vacuum goes on without a flush: %s", error)
-    root = store.root  # one for all that is looked at: the background goes on meanwhile
+    root = store.root  # one root for all steps, because the background goes on
     table = root.table(name)
     table_id = table.id
     before = _files_and_bytes(table)
@@ -204,7 +209,7 @@ def vacuum_table(
         "rowsets_left_out": 0,
     }
     if dry_run:
-        answer["rowsets_left_out"] = _left_out(store, name, _giving_back)
+        answer["rowsets_left_out"] = _left_out(store, name, _freeing)
         expired = {(tablet, number) for tablet, plan in expire for number in _rowsets(plan)}
         rewritten = {(tablet, number) for tablet, plan in rewrite for number in _rowsets(plan)}
         cut = store.history_cut(table.entry)
@@ -218,18 +223,18 @@ def vacuum_table(
             layouts[place].expired_undo_files + 2 * layouts[place].all_expired for place in expired
         ) + len(rewritten)
         return answer
-    del root  # or what it has could not go
-    report = CareReport()
-    with _not_within(store):
+    del root  # it would keep files from being removed
+    report = MaintenanceReport()
+    with _not_nested(store):
         _wait_for_others(store, table)
 
-        def give_back() -> None:
+        def free() -> None:
             for choose in (_expiring, _rewriting):
                 plans = _plans(store, store.root, table_id, choose)
-                _carry_out(store, table_id, plans, runner, report, lambda done, total: None)
+                _run_plans(store, table_id, plans, runner, report, lambda done, total: None)
 
-        store.reserve.use(give_back)
-    answer["rowsets_left_out"] = _left_out(store, name, _giving_back)
+        store.reserve.use(free)
+    answer["rowsets_left_out"] = _left_out(store, name, _freeing)
     store.collect_garbage()
     after_table = store.root.tables.get(table_id)
     after = (0, 0) if after_table is None else _files_and_bytes(after_table)
@@ -240,21 +245,21 @@ def vacuum_table(
 
 
 def compact_deltas(store: Store) -> int:
-    """Run every minor delta compaction that is due; returns how many.
+    """Run every minor delta compaction that is due; returns their number.
 
-    Raises: StorageError when a file cannot be written; nothing changed then.
+    Raises: StorageError if a file cannot be written; finished compactions are kept.
     """
     done = 0
     runner = run_here(store)
     for table in list(store.root.tables.values()):
         for tablet in table.tablets:
             while True:
-                root = store.root  # held while layouts are read from its files
+                root = store.root  # kept while layouts are read from its files
                 now = root.tables.get(table.id)
                 if now is None or tablet.id not in now.ordinal_of:
                     break
                 state = now.tablets[now.ordinal_of[tablet.id]]
-                # Not by gain, as the background chooses: all that the logarithmic rule asks for.
+                # Not by gain, as in the background: everything that the logarithmic rule demands.
                 layouts = Layouts().of_tablet(state, 0, store.reservations)
                 plan = choose_minor(layouts, redo_ratio_min=float("inf"))
                 if plan is None or compact(store, table.id, tablet.id, plan, runner) is None:
@@ -264,12 +269,12 @@ def compact_deltas(store: Store) -> int:
 
 
 def _expiring(layouts: list[RowSetLayout]) -> list[Plan]:
-    plan = choose_expire(layouts, by_hand=True)
+    plan = choose_expire(layouts, manual=True)
     return [] if plan is None else [plan]
 
 
 def _rewriting(layouts: list[RowSetLayout]) -> list[Plan]:
-    """Every rowset of which something would go that does not go as a whole file, alone."""
+    """Rewrites of all rowsets, one by one, that have expired data besides whole files."""
     return [
         MergePlan((layout.id,), 0.0)
         for layout in layouts
@@ -285,16 +290,16 @@ def _rewriting(layouts: list[RowSetLayout]) -> list[Plan]:
     ]
 
 
-def _giving_back(layouts: list[RowSetLayout]) -> list[Plan]:
+def _freeing(layouts: list[RowSetLayout]) -> list[Plan]:
     return [*_expiring(layouts), *_rewriting(layouts)]
 
 
 def _plans(
     store: Store, root: Root, table_id: int, choose: Choose, *, also_held: bool = False
 ) -> list[tuple[int, Plan]]:
-    """(tablet id, plan) for all tablets of the table. Layouts are read from files, which the root keeps until then.
+    """(tablet id, plan) for all tablets of the table. The root keeps the files of the layouts.
 
-    also_held: as if nobody had any of the rowsets.
+    also_held: plan as if no rowset were reserved or held.
     """
     table = root.tables.get(table_id)
     if table is None:
@@ -308,12 +313,12 @@ def _plans(
     ]
 
 
-def _carry_out(
+def _run_plans(
     store: Store,
     table_id: int,
     plans: list[tuple[int, Plan]],
     runner: Runner | None,
-    report: CareReport,
+    report: MaintenanceReport,
     step: Step,
 ) -> None:
     for done, (tablet_id, plan) in enumerate(plans):
@@ -321,15 +326,15 @@ def _carry_out(
         table = store.root.tables.get(table_id)
         if table is None or tablet_id not in table.ordinal_of:
             continue
-        room = missing_room(store, table, tablet_id, plan)
-        if room:
-            store.collect_garbage()  # of the plans before this one
-            room = missing_room(store, table, tablet_id, plan)
-        if room and (part := smaller(store, table, tablet_id, plan)) is not None:
-            plan, room = part, ""  # the next round takes the rest
-        if room:
+        lack = lack_of_space(store, table, tablet_id, plan)
+        if lack:
+            store.collect_garbage()  # of the earlier plans
+            lack = lack_of_space(store, table, tablet_id, plan)
+        if lack and (part := shrink_to_disk(store, table, tablet_id, plan)) is not None:
+            plan, lack = part, ""  # the next round takes the rest
+        if lack:
             raise StorageError(
-                f"table {table.name!r} cannot be compacted further: {room}; what was done up to now stays. Free some "
+                f"table {table.name!r} cannot be compacted further: {lack}. The compactions so far are kept. Free some "
                 "space, or drop a range or a table",
                 path=store.root_path,
                 errno=errno.ENOSPC,
@@ -338,7 +343,7 @@ def _carry_out(
             made = compact(store, table_id, tablet_id, plan, runner or run_here(store))
         except JobCancelled as error:
             raise StorageError(
-                "the store was closed while it was being compacted: nothing is lost, what was done up to then stays"
+                "the store was closed during the compaction. Nothing is lost, and the compactions so far are kept"
             ) from error
         if made is not None:
             report.compactions += 1
@@ -349,7 +354,10 @@ def _carry_out(
 
 
 def _wait_for_others(store: Store, table: TableState) -> None:
-    """Until no compaction of the background has a rowset of the table. Raises: StorageError after ten minutes."""
+    """Wait until no background compaction has a rowset of the table.
+
+    Raises: StorageError after ten minutes.
+    """
     with Uninterrupted(), store.commit_lock:
         store.job_reservations.release_expired(store)
     ids = [rowset.id for tablet in table.tablets for rowset in tablet.rowsets]
@@ -357,21 +365,20 @@ def _wait_for_others(store: Store, table: TableState) -> None:
     if store.reservations.wait_free(ids, patience_s):
         return
     logger.warning(
-        "table %r: waiting for a compaction of the background that has its rowsets (up to %.0f minutes): see "
+        "table %r: waiting for a background compaction of its rowsets (up to %.0f minutes): see "
         "db.maintenance.status()",
         table.name,
         WAIT_S / 60,
     )
     if not store.reservations.wait_free(ids, WAIT_S - patience_s):
         raise StorageError(
-            f"a compaction of table {table.name!r} has been running for {WAIT_S / 60:.0f} minutes: see "
-            "db.maintenance.status(), and try again when it is done"
+            f"a background compaction of table {table.name!r} has been running for {WAIT_S / 60:.0f} minutes: see "
+            "db.maintenance.status(), and try again when it has ended"
         )
 
 
 def _left_out(store: Store, name: str, choose: Choose) -> int:
-    """How many rowsets of the table something was to be done to, as `choose` says, and jobs hold them; who these are
-    goes to the log."""
+    """The number of rowsets that `choose` would select but jobs hold; logs these jobs."""
     with Uninterrupted(), store.commit_lock:
         store.job_reservations.release_expired(store)
     root = store.root
@@ -382,16 +389,16 @@ def _left_out(store: Store, name: str, choose: Choose) -> int:
     holders = store.job_reservations.holders(ids)
     if not holders:
         return 0
-    wanted = {
+    chosen = {
         number
         for _, plan in _plans(store, root, table.id, choose, also_held=True)
         for number in _rowsets(plan)
     }
     for job in holders:
-        if count := len(wanted & job.rowset_ids):
+        if count := len(chosen & job.rowset_ids):
             logger.warning(
-                "table %r: %d of %d rowsets are left out, as %s may have changes for them (lease %s, since %s, "
-                "until %s if it is not renewed): call again when it is done",
+                "table %r: %d of %d rowsets are left out, because %s may have changes for them (lease %s, since %s, "
+                "until %s unless renewed): call again when it has ended",
                 name,
                 count,
                 len(ids),
@@ -400,7 +407,7 @@ def _left_out(store: Store, name: str, choose: Choose) -> int:
                 _time(job.since_us),
                 _end_of(store, job.lease),
             )
-    return len(wanted & {number for job in holders for number in job.rowset_ids})
+    return len(chosen & {number for job in holders for number in job.rowset_ids})
 
 
 def _end_of(store: Store, lease: str) -> str:

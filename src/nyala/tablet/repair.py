@@ -1,24 +1,26 @@
-"""Mend what can be mended without a loss, and say what was done.
+"""Repairs what can be repaired without loss, and reports it.
 
-    orphan-file   removed: no transaction names it, so nobody can read it (P3). Kept while files are missing,
-                  as it may be one of them under a wrong name, or the log is damaged or another store's
-    checksum      the catalogue is written anew, when every value in it is vouched for (`catalog.rebuild`); comes first
-    surplus       cut off: what the catalogue says was written is whole, and nobody reads behind it
-    index         the rowset is written anew from its own rows, with the columns that snapshots of the past still need,
-                  and one catalogue transaction puts it in the old one's place; the old files become garbage. Encoded
-                  keys are calculated from the key columns, and believed when they ascend between the bounds that the
-                  catalogue has
-    position      removed; the open that follows makes it anew
-    then          the store is opened and closed, which cuts a torn end of the log (R6) and removes leases and staging
-                  folders of the dead
+    checksum      rewrites the catalogue if every value in it is confirmed (`catalog.rebuild`);
+                  comes first
+    surplus       cuts off bytes after an intact file, which nobody reads
+    index         rewrites the rowset from its own rows, with all columns that snapshots still need.
+                  One catalogue transaction replaces the old rowset, whose files become garbage.
+                  Encoded keys are computed from the key columns, and trusted if they ascend within
+                  the catalogue's bounds
+    orphan-file   removes the file: no transaction names it, so nobody can read it (P3). Kept if
+                  files are missing, because it may be one of them under a wrong name, or if the log
+                  is damaged or belongs to another store
+    position      removes the record; the next open creates it
+    then          opens and closes the store, which cuts a torn end of the log (R6) and removes
+                  leases and staging folders of dead processes
 
-Derived data is mended before the log is replayed: a bloom filter that misses would hide rows from the replay, and their
-changes would be taken for durable ones.
+Derived data is repaired before the log is replayed. Otherwise a wrong bloom filter would hide rows
+from the replay, and their changes would count as durable.
 
-Safe is what loses no row, no version of one and no witness of either. Nothing else is touched: a rowset with damaged
-rows or changes, a damaged log or catalogue stay as they are, and for each a note says why. No damaged rowset is ever
-dropped: which rows could be given up is not for a program to say. A file that was written anew leaves its old one as
-garbage, removed as ever when no reader needs it.
+A safe repair loses no row, no version of a row, and no evidence of either. Nothing else is changed:
+a rowset with damaged rows or deltas, a damaged log and a damaged catalogue stay, and a note says
+why. No damaged rowset is dropped, because a program cannot decide which rows to give up. The old
+files of a rewritten rowset are garbage, removed when no reader needs them.
 
 Source: docs/reliability.md; Kudu's `kudu fs check --repair`.
 """
@@ -58,29 +60,29 @@ logger = logging.getLogger("nyala.repair")
 __all__ = ["repair_folder"]
 
 _MISPLACED: Final[frozenset[ProblemKind]] = frozenset({"missing-file", "log"})
-_LOSES: Final = "to go on without it would lose rows or their history: bring the store back from a backup"
+_LOSES: Final = "continuing without it would lose rows or their history: restore the store from a backup"
 _WHY: Final[Mapping[ProblemKind, str]] = {
-    "catalogue": "what it names is not known, so nothing is known to be whole or unneeded: bring the store back from "
-    "a backup",
+    "catalogue": "without it nothing is known to be intact or unneeded: restore the store from a backup",
     "missing-file": _LOSES,
     "damage": _LOSES,
     "checksum": "the repair ended early",
     "surplus": "the repair ended early",
-    "index": "the same rowset has damage that is not of its index, or the repair ended early",
-    "key-twice": "which of the two rows is right is not for a program to say",
-    "wrong-tablet": "which of the row and the partition is right is not for a program to say",
-    "log": "the batches behind it were acknowledged: bring the store back from a backup",
-    "position": "with a damaged log it is the last witness of how far that log went",
-    "orphan-file": "it may be a missing file under a wrong name, or of the damaged log, or the repair ended early",
-    "memory": "it is what the log says, and the log is whole",
+    "index": "the same rowset has other damage, or the repair ended early",
+    "key-twice": "a program cannot decide which of the two rows is right",
+    "wrong-tablet": "a program cannot decide whether the row or the partition is right",
+    "log": "the batches after it were acknowledged: restore the store from a backup",
+    "position": "with a damaged log it is the last evidence of the log's length",
+    "orphan-file": "it may be a missing file under a wrong name, or belong to the damaged log, or the repair ended "
+    "early",
+    "memory": "it results from the log, which is intact",
 }
-"""Why a problem is left as it is, as the end of a sentence. Safe is what loses no row, no version and no witness."""
+"""Why a problem is not repaired, as the second half of a sentence."""
 
 
 def repair_folder(env: Env, path: str, progress: Progress = no_progress) -> CheckReport:
-    """Check, mend, check again: the report is of the second check, with what was done in `repairs`.
+    """Check, repair, check again. Returns the second report, with the repairs in `repairs`.
 
-    Raises: LockedError: somebody writes to the store; StorageError.
+    Raises: LockedError if another process writes to the store; StorageError.
     """
     env = env.bound(path)
     try:
@@ -101,9 +103,7 @@ def _repair(env: Env, path: str, progress: Progress) -> CheckReport:
             before = check_alone(env, path, progress)
         kinds = {problem.kind for problem in before.problems}
         if "catalogue" in kinds or any(p.path == layout.catalog_path(path) for p in before.problems):
-            return _with(
-                before, repairs
-            )  # what the catalogue names is not known, so nothing is known to be unneeded
+            return _with(before, repairs)  # without the catalogue no file is known to be unneeded
         try:
             repairs += _cut_surplus(env, path, before.problems)
             repairs += _rewrite_rowsets(env, path, before.problems)
@@ -113,12 +113,12 @@ def _repair(env: Env, path: str, progress: Progress) -> CheckReport:
     if "log" in kinds:
         return _with(before if not repairs else _again(env, path, progress), repairs)
     try:
-        # A log that was torn is cut, a position record written, by what every open does.
+        # Every open cuts a torn log and writes a position record.
         Store.open(env, path, StoreOptions(maintenance=False)).close()
     except Error as error:
         return _with(_again(env, path, progress), repairs, f"the store cannot be opened: {error}")
     if any("never acknowledged" in note for note in before.notes):
-        repairs.append("cut off the torn end of the log, which was never acknowledged")
+        repairs.append("cut off the torn end of the log, whose batches were never acknowledged")
     living_leases(env, path, env.clock.now_us())
     return _with(_again(env, path, progress), repairs)
 
@@ -132,7 +132,7 @@ def _with(report: CheckReport, repairs: list[str], *notes: str) -> CheckReport:
     for repair in repairs:
         logger.info("%s", repair)
     kept = [
-        f"left as it is: {problem.kind} of {_place(report.path, problem)}, for {_WHY[problem.kind]}"
+        f"not repaired: {problem.kind} of {_place(report.path, problem)}, because {_WHY[problem.kind]}"
         for problem in report.problems
     ]
     return dataclasses.replace(
@@ -154,8 +154,8 @@ def _rebuild_catalogue(env: Env, path: str) -> list[str]:
         return []
     rebuild(env, file, state)
     return [
-        f"wrote {os.path.basename(file)} anew, version {state.version}: all its values are vouched for, by the "
-        "checksums of rows or those of tables"
+        f"rewrote {os.path.basename(file)}, version {state.version}: the checksums of its rows or tables confirm all "
+        "of its values"
     ]
 
 
@@ -166,7 +166,7 @@ def _cut_surplus(env: Env, path: str, problems: tuple[Problem, ...]) -> list[str
             length = env.files.size(problem.path) - problem.offset
             env.files.truncate(problem.path, problem.offset)
             done.append(
-                f"cut {length} bytes off the end of {layout.relative(path, problem.path)}, which are of nobody"
+                f"cut {length} bytes off the end of {layout.relative(path, problem.path)}, which belong to no data"
             )
     return done
 
@@ -190,26 +190,26 @@ def _remove(env: Env, path: str, problems: tuple[Problem, ...]) -> list[str]:
 
 
 def _rewrite_rowsets(env: Env, path: str, problems: tuple[Problem, ...]) -> list[str]:
-    """Those whose only problems are derived ones."""
+    """Rewrite the rowsets that have only derived problems."""
     lost = {problem.rowset_id for problem in problems if not problem.repairable}
-    wanted = {p.rowset_id for p in problems if p.kind == "index" and p.rowset_id is not None} - lost
-    if not wanted:
+    chosen = {p.rowset_id for p in problems if p.kind == "index" and p.rowset_id is not None} - lost
+    if not chosen:
         return []
     done = []
     with contextlib.closing(Catalog.open(env, layout.catalog_path(path))) as catalog:
         root = open_root(env, path, catalog.load(), BlockCache(0))
         for table, tablet in root.tablets():
             for rowset in tablet.rowsets:
-                if rowset.id in wanted:
+                if rowset.id in chosen:
                     done.append(_rewrite(env, path, catalog, table, rowset))
     return done
 
 
 def _rewrite(env: Env, path: str, catalog: Catalog, table: TableState, rowset: DiskRowSet) -> str:
-    """The rowset from its own rows: what is in its files, REDO as UNDO, under a new id and the same marks."""
+    """Rewrite the rowset from its files under a new id with the same marks; REDO becomes UNDO."""
     state = catalog.state
     number = state.next_rowset_id
-    schema = table.stored_schema()  # with columns that were dropped, while the past can be read
+    schema = table.stored_schema()  # includes dropped columns while the history needs them
     directory = layout.tablet_directory(rowset.meta.tablet_id)
     written = write_rowset(
         env.files, path, directory, number, rowset.meta.tablet_id, _image(table, rowset, schema),
@@ -230,16 +230,17 @@ def _rewrite(env: Env, path: str, catalog: Catalog, table: TableState, rowset: D
         )
     )
     return (
-        f"wrote rowset {rowset.id} of table {table.name!r} anew as {number}, from its own {rowset.row_count:,} rows: "
-        "zone maps, bloom filter, indexes and bounds are of them again"
+        f"rewrote rowset {rowset.id} of table {table.name!r} as {number} from its own {rowset.row_count:,} rows, with "
+        "new zone maps, bloom filter, indexes and bounds"
     )
 
 
 def _image(table: TableState, rowset: DiskRowSet, schema: Schema) -> RowSetImage:
     """All rows of the rowset, as its files have them.
 
-    Raises: CorruptionError when keys that had to be calculated do not ascend, or are not within the catalogue's bounds:
-            then the key columns are not what was written.
+    Raises: CorruptionError if computed keys do not ascend or do not match the catalogue's bounds;
+    then the
+            key columns are damaged.
     """
     count, keys = rowset.row_count, None
     try:
@@ -249,7 +250,7 @@ def _image(table: TableState, rowset: DiskRowSet, schema: Schema) -> RowSetImage
         keys = table.codec.encode(arrays)
         bounds = keys.at(0), keys.at(count - 1)
         if not keys.is_strictly_ascending() or bounds != (rowset.meta.key_min, rowset.meta.key_max):
-            sentence = f"the key columns of rowset {rowset.id} are not those that its bounds are of"
+            sentence = f"the key columns of rowset {rowset.id} do not match its bounds"
             raise CorruptionError(sentence, rowset.reader.path) from None
     except SummaryError:
         pass  # the keys themselves can be read

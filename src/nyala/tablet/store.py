@@ -1,18 +1,18 @@
-"""The open store of the writer process: it owns the parts and delegates everything.
+"""The open store of the writer process: it owns all parts and delegates to them.
 
-    writers ──► write_path ──► log, memory                 Store
-    background ─► maintenance ─► flush, delta_compaction   ├ root       what is there (R7), swapped by `install`
-    scans ──► read_path ◄── view(): (root, published)      ├ marks      applied and published (W1)
-    other processes ◄── publish()                          ├ publisher  the position record that they read
-                                                           ├ state      the catalogue as committed
-                                                           └ log, clock, cache, locks
+    writers ──► write_path ──► log, memory              Store
+    background ─► maintenance ─► flush, compaction      ├ root       current state (R7)
+    scans ──► read_path ◄── view(): (root, published)   ├ marks      applied and published (W1)
+    other processes ◄── publish()                       ├ publisher  their position record
+                                                        ├ state      the committed catalogue
+                                                        └ log, clock, cache, locks
 
 Invariants
     W1  `published` passes t only when the log is synced through t and all batches <= t are applied.
-    W3  After a failed sync, or a failure behind the log append, `check_writable` raises until the store is
-        opened again.
-    P2  A file that a transaction made garbage is unlinked only when no living lease and no root in this process is
-        older than that transaction.
+    W3  After a failed sync, or a failure after the log append, `check_writable` raises until the
+        store is opened again.
+    P2  A file that a transaction made garbage is unlinked only when all living leases and all roots
+        in this process are at least as new as that transaction.
     T1  A timestamp is greater than every one in the log, the catalogue and `published`.
 
 Threads: `view`, `check_writable` and properties from any; everything that changes the root holds
@@ -84,25 +84,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger("nyala.store")
 
 DURABILITIES: Final = ("commit", "group", "os")
-# The background flushes what the log is kept for when the log is larger than this. Records of flushed data are dropped
-# with their segments; what is left is replayed at the next open.
+# Above this size the background flushes the rows that keep the log. Segments without unflushed rows
+# are dropped; the rest is replayed at the next open.
 LOG_LIMIT_BYTES: Final = 32 << 20
-# Writes wait for that flush when the log is this many times its limit: at 64 MB. A merge of rowsets keeps the log of
-# what is written to them meanwhile, so while one runs they wait at 96 MB.
+# Writes wait for that flush when the log is this many times its limit: at 64 MB. While rowsets are
+# merged, the log of their new changes must stay, so writes wait at 96 MB.
 LOG_FULL_SHARE: Final = 2
 LOG_FULL_SHARE_MERGING: Final = 3
 WAIT_FOR_ROOM_S: Final = 30.0
-# What a write adds to memory is estimated, and much of it is merged away later. So each time that the estimate has
-# grown by this part of the limit, what is there is counted anew.
+# A write's memory is estimated, and merging later saves much of it. So memory is measured again
+# each time the estimate has grown by this part of the limit.
 MEASURE_SHARE: Final = 64
-# A batch whose rows take more than this is written as rowset and delta files and never passes through the
-# log, so that no byte of a bulk load is written twice and the log stays within its 64 MB.
+# A batch whose rows take more than this is written as rowset and delta files instead of the log. So
+# no byte of a bulk load is written twice, and the log stays within its 64 MB.
 DIRECT_COMMIT_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """What `connect` was told."""
+    """The options of `connect` for a writer."""
 
     durability: Durability = "commit"
     memory_limit_bytes: int = 1 << 30
@@ -116,7 +116,7 @@ class StoreOptions:
 
 
 class Store:
-    """See the module. Made by `Store.open`, ended by `close`."""
+    """The open store of the writer process. Create it with `open`, end it with `close`."""
 
     read_only: Final = False
 
@@ -148,9 +148,10 @@ class Store:
         self.direct_commit_bytes = options.direct_commit_bytes
         self.reservations = Reservations()
         self.job_reservations = JobReservations()
-        self.changed = threading.Event()  # set when files came or went: compactions may be due
-        self.pressure = threading.Event()  # set when memory or the log asks for a flush
-        # Entered through the lock, never through the condition: Ctrl-C cannot come in between and leave it taken.
+        self.changed = threading.Event()  # set when files were added or removed: compactions may be due
+        self.pressure = threading.Event()  # set when memory or the log needs a flush
+        # Always entered through the lock, not the condition: Ctrl-C cannot leave it taken in
+        # between.
         self._relief_lock = threading.RLock()
         self._relief = threading.Condition(self._relief_lock)
         self._paused = False
@@ -158,8 +159,8 @@ class Store:
         self._catalog = catalog
         self._root = root
         self._roots: weakref.WeakSet[Root] = weakref.WeakSet([root])
-        self._keys: dict[str, CommittedKey] = {}  # of the log, that the catalogue does not hold yet
-        self._replayed_to: int | None = 0  # while the log is being replayed; None: all of it is
+        self._keys: dict[str, CommittedKey] = {}  # keys in the log that the catalogue does not have yet
+        self._replayed_to: int | None = 0  # during the replay of the log; None: it is complete
         self._failure: BaseException | None = None
         self._closed = False
         self._pid = os.getpid()
@@ -176,11 +177,13 @@ class Store:
 
     @staticmethod
     def open(env: Env, path: str, options: StoreOptions) -> Store:
-        """Take the writer's lock of the store at `path` (made when missing), recover, and be ready to write.
+        """Take the writer's lock of the store at `path`, creating the store if needed, and recover.
 
-        Raises: LockedError, StorageError (no store, a future version, a full disk), CorruptionError.
-        Cost: O(live files) for the catalogue, and the log's replay: at most about `LOG_LIMIT_BYTES` as a rule. Of a
-        longer log half of the memory limit is held, and flushed in between.
+        Raises: LockedError, StorageError (no store, a future version, a full disk),
+        CorruptionError.
+        Cost: O(live files) for the catalogue, plus the log's replay: usually at most
+        `LOG_LIMIT_BYTES`.
+              A longer log is flushed in between, so that it takes at most half of the memory limit.
         """
         reserve = Reserve(env.files, path)
         store = reserve.use(lambda: Store._open(env, path, options, reserve))
@@ -191,7 +194,7 @@ class Store:
     @staticmethod
     def _open(env: Env, path: str, options: StoreOptions, reserve: Reserve) -> Store:
         layout.prepare_folder(env, path)
-        # What is open when Ctrl-C comes is in `undo`.
+        # On Ctrl-C, `undo` closes everything opened so far.
         with Uninterrupted(), contextlib.ExitStack() as undo:
             env = env.bound(path)
             undo.callback(env.files.close)
@@ -218,8 +221,8 @@ class Store:
         reserve: Reserve,
         undo: contextlib.ExitStack,
     ) -> Store:
-        """The store with its catalogue and log read; what must be closed if that fails goes to `undo`."""
-        # A catalogue older than what was published is one whose last transactions are damaged.
+        """Read catalogue and log into a store; `undo` gets what must be closed on failure."""
+        # If the catalogue is older than the published version, its last transactions are damaged.
         position = read_position(env.files, layout.position_path(path))
         state = catalog.load(at_least=0 if position is None else position.catalogue_version)
         if position is not None:
@@ -231,13 +234,13 @@ class Store:
         if position is not None:
             position.check_reached(latest, recovered.reached, layout.position_path(path))
         clock = HybridClock(env.clock, latest)
-        # Whoever refuses to open the store has done so, and has changed nothing.
+        # All checks that can refuse the store come before this line; from here on it is changed.
         remove_expired_staging(env, path, strangers=True)
         remove_orphans(env, path, state)
         recovered = recovered.cut()
         if recovered.torn is not None:
             logger.warning(
-                "the log ended in %d bytes that were never acknowledged; they were cut off",
+                "the log ended in %d bytes of batches that were never acknowledged; they were cut off",
                 recovered.torn.length,
             )
         log = LogWriter(env, layout.wal_path(path), recovered, durability=options.durability, reserve=reserve)
@@ -247,25 +250,25 @@ class Store:
         return store
 
     def grow_reserve(self) -> None:
-        """Make the reserve of disk space as large as the data ask for, as far as there is room."""
+        """Grow the reserve of disk space to suit the amount of data, as far as space allows."""
         self.reserve.grow(sum(rowset.size_bytes for rowset in self.state.rowsets.values()))
 
     def _drop_abandoned(self) -> None:
-        """Tables that a killed job left unfinished (`unfinished.py`)."""
+        """Drop tables that a killed job left unfinished (`unfinished.py`)."""
         for name in abandoned(self._root.by_name):
             try:
                 self.drop_table(name)
-            except StorageError as error:  # a full disk shall not keep the store from being opened
+            except StorageError as error:  # a full disk must not keep the store from being opened
                 logger.warning("the unfinished table %r stays until the next open: %s", name, error)
             else:
                 logger.info("dropped the table %r, which a killed job had left unfinished", name)
 
     def _replay(self, recovered: Recovery) -> None:
-        """Bring the log into memory, as much of it as may be at a time; then readers see all of it.
+        """Replay the log into memory, in parts if it is long, then publish it to readers.
 
-        A flush in between is one like any other, at the moment up to which the log is replayed: a crash behind it
-        finds the marks that it raised (R1, R2). Until the end nothing is published, and no segment goes that is still
-        to come.
+        A flush in between is like any other, at the moment up to which the log is replayed: a crash
+        after it finds the marks that it raised (R1, R2). Until the end nothing is published, and no
+        segment that is not replayed is dropped.
         """
         replayer = Replayer(self._root, self._relieved)
         replayer.feed(recovered.records())
@@ -277,7 +280,7 @@ class Store:
         self.publish()
 
     def _relieved(self, timestamp: int, report: ReplayReport) -> Root:
-        """Flush, if the replay up to `timestamp` has brought too much into memory; the root to go on with."""
+        """Flush if the replay up to `timestamp` takes too much memory; returns the current root."""
         if self._root.memory_bytes() <= self.options.memory_limit_bytes // 2:
             return self._root
         from nyala.tablet.flush.lifecycle import flush
@@ -290,9 +293,9 @@ class Store:
         except StorageError as error:
             if self._failure is not None:
                 raise
-            logger.warning("the log is replayed into memory as a whole: %s", error)  # a full disk, as a rule
+            logger.warning("the flush during the log's replay failed: %s", error)  # usually a full disk
         else:
-            logger.info("the log is long: flushed %d rows of it before the rest is replayed", flushed.rows)
+            logger.info("flushed %d rows during the log's replay, because the log is long", flushed.rows)
         return self._root
 
     def _note_keys(self, report: ReplayReport) -> None:
@@ -300,8 +303,10 @@ class Store:
         self._keys.update((key, found) for key, found in keys.items() if key not in self.state.committed_keys)
 
     def close(self) -> None:
-        """Sync and close the log, give the lock back. May be called twice. Does not flush: the next open
-        replays."""
+        """Sync and close the log, and release the lock. May be called twice.
+
+        Does not flush: the next open replays the log.
+        """
         with Uninterrupted():
             self._close()
 
@@ -318,7 +323,7 @@ class Store:
                 self.log.close()
                 self.publish()
         finally:
-            # Each is ended, whatever the others say.
+            # Every part is closed, even if closing another one raises.
             with contextlib.ExitStack() as parts:
                 parts.callback(self.env.files.close)
                 parts.callback(self._lock.release)
@@ -334,7 +339,7 @@ class Store:
         return self._closed
 
     def check_open(self) -> None:
-        """Raises: Error when the store is closed or this is a forked child."""
+        """Raises: StorageError if the store is closed or this is a forked child."""
         if self._closed:
             raise StorageError(f"the store {self.root_path!r} is closed: connect() again")
         if os.getpid() != self._pid:
@@ -344,23 +349,27 @@ class Store:
             )
 
     def check_writable(self) -> None:
-        """Raises: StorageError when closed, forked, broken by an earlier failure (W3), or when the folder was moved or
-        replaced."""
+        """Check that the store can take writes.
+
+        Raises: StorageError if it is closed, forked, broken by an earlier failure (W3), or if its
+        folder was
+                moved or replaced.
+        """
         self.check_open()
         if self._failure is not None:
             raise StorageError(
-                f"the store takes no more writes since an earlier one failed ({_reason(self._failure)}): close it "
-                "and connect() again, which finds out what is durable",
+                f"the store takes no more writes because an earlier one failed ({_reason(self._failure)}): close it "
+                "and connect() again to see what is durable",
                 path=self.root_path,
             ) from self._failure
         self.env.files.check_bound()
 
     def poison(self, error: BaseException) -> None:
-        """No more writes and no more flushes until the store is opened again (W3)."""
+        """Refuse writes and flushes until the store is opened again (W3)."""
         if self._failure is None:
             self._failure = error
             logger.error("the store takes no more writes: %s", _reason(error))
-            with self._relief_lock:  # who waits for memory need not wait for the end of his 30 seconds
+            with self._relief_lock:  # writers that wait for memory need not wait for their timeout
                 self._relief.notify_all()
 
     # ---------------------------------------------------------------------------------------- root
@@ -370,19 +379,20 @@ class Store:
         return self._root
 
     def view(self) -> tuple[Root, int]:
-        """What a reader may see: the root and the published timestamp (R7).
+        """Return what a reader may see: the root and the published timestamp (R7).
 
-        In this order a timestamp is never newer than what the root's stores hold: published batches were
-        applied to stores of this root or of one before it, whose data this root holds too.
+        The timestamp is read first, so it is never newer than the root's rows: published batches
+        were applied to stores of this root, or of an earlier one whose data this root has too.
         """
         self.check_open()
         published = self.marks.published
         root = self._root
-        # Between a root's installation and its being published, its own moment is durable already (T4).
+        # After a root is installed and before it is published, its own moment is durable already
+        # (T4).
         return root, max(published, root.floor)
 
     def install(self, root: Root) -> None:
-        """The one place where the root changes. Under the commit lock."""
+        """Replace the root, which changes nowhere else. Under the commit lock."""
         assert self.commit_lock.held(), "R7: roots are swapped under the commit lock"
         self._root = root
         self._roots.add(root)
@@ -392,14 +402,16 @@ class Store:
     ) -> None:
         """Commit `change` to the catalogue and install the root it makes. Under the commit lock.
 
-        `root_at` gives the new root for the new version. With `forget_log`, segments of the log that the new
-        root no longer needs become garbage in the same transaction (R3).
-        Raises: StorageError when the catalogue cannot be written: nothing changed then, unless its outcome is
-        "unknown". Another exception from the commit on leaves the store broken too (W3): what it interrupted may be
-        durable, and files that the transaction names must not be removed.
+        `root_at` returns the new root for the new version. With `forget_log`, segments of the log
+        that the new root no longer needs become garbage in the same transaction (R3).
+
+        Raises: StorageError if the catalogue cannot be written. Nothing is changed then, unless its
+        outcome
+                is "unknown". Any other exception during the commit breaks the store too (W3): the
+                commit may be durable, and the files that it names must not be removed.
         """
         assert self.commit_lock.held(), "R7: roots are swapped under the commit lock"
-        self.log_sync_all()  # W2: the transaction names nothing that the log is not synced through
+        self.log_sync_all()  # W2: the log is synced through everything that the transaction names
         after = root_at(self.state.version + 1)
         dropped = self._forget_log(change, after) if forget_log else []
         change.timestamp = max(change.timestamp, self.clock.latest)
@@ -417,16 +429,17 @@ class Store:
             self._keys.clear()
             self.install(after)
             self.log.drop(dropped)
-            # The log is synced through everything applied, and what was not in the log is in the catalogue now.
+            # The log is synced through all applied batches, and all others are now in the
+            # catalogue.
             self.marks.advance_published(self.marks.applied)
             if self._memory_bytes:
                 self._measure_memory(after)
-            self._press()  # a merge that kept the log may be over
+            self._press()  # a merge that kept the log may have ended
             self.changed.set()
             with self._relief_lock:
                 self._relief.notify_all()
         except BaseException as error:
-            # Another exception may be one that another thread raised behind the commit.
+            # Another exception may have been raised asynchronously after the commit.
             refused = isinstance(error, Error) and getattr(error, "outcome", None) != "unknown"
             if not refused or self.state is not before:
                 self.poison(error)
@@ -434,7 +447,7 @@ class Store:
         self.publish(durably=True)
 
     def trim_log(self) -> None:
-        """Drop the log if nothing in it is in memory only: what was, may have gone without a flush.
+        """Drop the log if all of its rows are in files: their memory may have gone without a flush.
 
         Raises: as `transact`.
         """
@@ -444,9 +457,9 @@ class Store:
                 self.transact(CatalogChange(), lambda version: Root(version, root.tables), forget_log=True)
 
     def _forget_log(self, change: CatalogChange, after: Root) -> list[int]:
-        """Numbers of the closed segments in which nothing is in memory only; named as garbage in `change`."""
+        """Add segments without unflushed rows to `change` as garbage; returns their numbers."""
         anchor = after.memory_timestamp_min()
-        if self._replayed_to is not None:  # what comes behind it is nowhere but in the log
+        if self._replayed_to is not None:  # later records are only in the log
             anchor = self._replayed_to + 1 if anchor is None else min(anchor, self._replayed_to + 1)
         if anchor is None:
             self.log.roll()
@@ -463,7 +476,7 @@ class Store:
     # ---------------------------------------------------------------------------------------- log and publishing
 
     def note_applied(self, timestamp: int, nbytes: int, key: CommittedKey | None) -> None:
-        """A logged batch is in memory. key: under which it was committed. Under the commit lock."""
+        """Note that a logged batch is in memory, with its key. Under the commit lock."""
         self.marks.advance_applied(timestamp)
         self._memory_bytes += nbytes
         if self._memory_bytes - self._measured_bytes > self.options.memory_limit_bytes // MEASURE_SHARE:
@@ -475,7 +488,7 @@ class Store:
         self._press()
 
     def _press(self) -> None:
-        """Wake the background's flush if it has something to do."""
+        """Wake the background's flush if it is needed."""
         if (
             self._memory_bytes > self.options.memory_limit_bytes // 2
             or self.log.size_bytes > self.options.log_limit_bytes
@@ -483,16 +496,18 @@ class Store:
             self.pressure.set()
 
     def note_committed(self, timestamp: int) -> None:
-        """A directly committed batch is in the root, and its key, if it has one, in the catalogue (W6). Under the
-        commit lock."""
+        """Note that a directly committed batch is in the root, and its key in the catalogue (W6).
+
+        Under the commit lock.
+        """
         self.marks.advance_applied(timestamp)
         self.marks.advance_published(timestamp)
         self.publish()
 
     def finish(self, ticket: Ticket) -> None:
-        """Wait until the batch is as durable as `durability` says, and visible. Without the commit lock.
+        """Wait until the batch is visible, and durable as `durability` demands; without a lock.
 
-        Raises: StorageError(outcome="unknown") when the sync failed.
+        Raises: StorageError(outcome="unknown") if the sync failed.
         """
         if ticket.log_offset is None:
             return
@@ -502,32 +517,32 @@ class Store:
                     self.log.sync(ticket.log_offset)
                 else:
                     self.log.write_pending()
-            except (
-                Exception
-            ) as error:  # not Ctrl-C: the log is alive, and its next sync makes up for this one
+            except Exception as error:  # not Ctrl-C: the log still works, and its next sync covers this batch
                 self.poison(error)
                 raise
             self.marks.advance_published(self.log.synced_timestamp)
             self.publish()
 
     def log_sync_all(self) -> None:
-        """Sync everything that was appended (W2). Raises: StorageError(outcome="unknown"), and the store is
-        broken."""
+        """Sync all appended records (W2).
+
+        Raises: StorageError(outcome="unknown"); the store is broken then.
+        """
         with Uninterrupted():
             try:
                 self.log.sync()
             except (
                 Exception
-            ) as error:  # not Ctrl-C: the log is alive, and its next sync makes up for this one
+            ) as error:  # not Ctrl-C: the log still works, and its next sync covers these records
                 self.poison(error)
                 raise
             self.marks.advance_published(self.log.synced_timestamp)
 
     def sync_if_due(self) -> float | None:
-        """Durability "group": sync what has waited long enough. Returns: seconds until more is due; None:
-        nothing waits.
+        """For durability "group": sync batches that have waited long enough.
 
-        Raises: StorageError(outcome="unknown"), and the store is broken.
+        Returns: seconds until the next sync is due; None: no batch waits.
+        Raises: StorageError(outcome="unknown"); the store is broken then.
         """
         try:
             left_s = self.log.sync_if_due()
@@ -537,12 +552,13 @@ class Store:
         return left_s
 
     def publish(self, *, durably: bool = False) -> None:
-        """Tell reader processes how far they may read, and who opens the store next what was there (`Publisher`)."""
-        if self._replayed_to is None:  # before that, what would be told of is not there yet
+        """Publish to readers, and to the next open, how far the store is durable (`Publisher`)."""
+        if self._replayed_to is None:  # before that, not everything published earlier is readable
             self._publisher.publish(self._position, durably=durably)
 
     def _position(self) -> PositionRecord:
-        # With "group" and "os" other processes see a batch once the system has its record.
+        # With "group" and "os" other processes see a batch once the operating system has its
+        # record.
         mark = self.log.synced if self.options.durability == "commit" else self.log.written
         return PositionRecord(
             mark.position.segment,
@@ -554,43 +570,42 @@ class Store:
         )
 
     def history_cut(self, entry: TableEntry) -> int:
-        """What only snapshots before this timestamp need may be thrown away now; 0: nothing (see
-        `tablet.history`)."""
+        """History that only snapshots before this timestamp need may be discarded now; 0: none."""
         return oldest_readable(entry, self._publisher.shown, self.clock.now_us())
 
     def committed(self, key: str) -> CommittedKey | None:
-        """What is known of the batch that was committed with this idempotency key, if one was."""
+        """The batch committed with this idempotency key; None: there is none."""
         return self._keys.get(key) or self.state.committed_keys.get(key)
 
     # ---------------------------------------------------------------------------------------- memory
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes in MemRowSets and DeltaMemStores, about."""
+        """The approximate bytes in MemRowSets and DeltaMemStores."""
         return self._memory_bytes
 
     def _measure_memory(self, root: Root) -> None:
         self._memory_bytes = self._measured_bytes = root.memory_bytes()
 
     def memory_is_full(self) -> bool:
-        """Whether a write must wait until a flush has made room: the block cache has the other quarter."""
+        """Whether writes must wait for a flush. A quarter of the limit is the block cache's."""
         return self._memory_bytes >= self.options.memory_limit_bytes * 3 // 4
 
     def log_is_full(self) -> bool:
-        """Whether a write must wait until a flush has made the log shorter; never while the background is paused."""
+        """Whether writes must wait until a flush shortens the log; never during a pause."""
         share = LOG_FULL_SHARE_MERGING if self.reservations.hold_deltas() else LOG_FULL_SHARE
         return self.log.size_bytes >= share * self.options.log_limit_bytes and not self._paused
 
     def pause(self, paused: bool) -> None:
-        """Note whether the background rests. Writes do not wait then for what it would do to the log."""
+        """Note whether the background is paused: writes then do not wait for a shorter log."""
         with self._relief_lock:
             self._paused = paused
             self._relief.notify_all()
 
     def wait_for_room(self) -> None:
-        """Hold a write back until the background's flush has made room, in memory and in the log.
+        """Delay a write until the background's flush has made space in memory and in the log.
 
-        Raises: StorageError after 30 seconds without room.
+        Raises: StorageError after 30 seconds.
         """
         self.pressure.set()
         with self._relief_lock:
@@ -603,30 +618,30 @@ class Store:
                 WAIT_FOR_ROOM_S,
             ):
                 what = (
-                    f"{self._memory_bytes / 1e6:.0f} MB wait in memory to be flushed, which is three quarters of "
+                    f"{self._memory_bytes / 1e6:.0f} MB in memory wait for a flush, which is three quarters of "
                     "memory_limit"
                     if self.memory_is_full()
-                    else f"the log has {self.log.size_bytes / 1e6:.0f} MB that wait to be flushed"
+                    else f"{self.log.size_bytes / 1e6:.0f} MB of the log wait for a flush"
                 )
                 raise StorageError(
-                    f"{what}, and no flush made room within {WAIT_FOR_ROOM_S:.0f} s: check the disk and "
+                    f"{what}, and no flush finished within {WAIT_FOR_ROOM_S:.0f} s: check the disk and "
                     "db.maintenance.status(), or raise memory_limit"
                 )
 
     # ---------------------------------------------------------------------------------------- files
 
     def path(self, relative: str) -> str:
-        """The absolute path of a file named relative to the store's folder."""
+        """The absolute path of a path relative to the store's folder."""
         return os.path.join(self.root_path, relative)
 
     def tablet_directory(self, tablet_id: int) -> str:
-        """The tablet's folder, relative to the store's; made when missing."""
+        """The tablet's folder, relative to the store's; created if missing."""
         relative = layout.tablet_directory(tablet_id)
         self.env.files.make_dirs(self.path(relative))
         return relative
 
     def allocate(self, what: str) -> int:
-        """A new tablet, rowset or delta id, never given before in this process; gaps after failures do not matter."""
+        """A new tablet, rowset or delta id. Gaps after failures do not matter."""
         return next(self._ids[what])
 
     def new_memory(self, table: TableState) -> MemRowSet:
@@ -639,7 +654,7 @@ class Store:
         return Part.open(self.env.files, self.root_path, entry, self.cache)
 
     def adopt_rowset(self, written: WrittenRowSet, schema: Schema) -> tuple[DiskRowSet, list[DeltaEntry]]:
-        """Open a rowset that was just written, and the catalogue's entries for its delta files."""
+        """Open a rowset just written; also returns the catalogue entries of its delta files."""
         entries = []
         if written.undo is not None and written.undo_path is not None:
             number = self.allocate("delta")
@@ -650,11 +665,11 @@ class Store:
         return rowset, entries
 
     def discard_files(self, paths: Iterable[str]) -> None:
-        """Remove files that no transaction names; what cannot be removed is removed by the next open (P3).
+        """Remove files that no transaction names; the next open removes what stays (P3).
 
-        For the end of work that failed. An exception may also come right behind the transaction, as Ctrl-C does that
-        waited for it: so what the catalogue names by now stays. After a transaction of unknown outcome nothing is
-        removed: it may be durable and name them.
+        Called after failed work. The exception may have come just after the transaction, for
+        example a delayed Ctrl-C, so files that the catalogue names now are kept. After a
+        transaction of unknown outcome nothing is removed: it may be durable and name the files.
         """
         with Uninterrupted(), self.commit_lock:
             if self._failure is not None:
@@ -667,7 +682,7 @@ class Store:
                 self.env.files.unlink(self.path(path), missing_ok=True)
 
     def collect_garbage(self) -> int:
-        """Unlink garbage that nobody can see any more (P2); returns how many files. One call at a time."""
+        """Unlink garbage that nobody can see (P2); returns the number of files."""
         with self._collect_lock:
             return self._collect_garbage()
 
@@ -676,15 +691,16 @@ class Store:
             self.check_writable()
             garbage = dict(self.state.garbage)
         if not garbage:
-            # Leases that are over go all the same, and files that lived as long as they.
+            # This also removes expired leases, and files that lived as long as these.
             oldest_needed(self.env, self.root_path, self.env.clock.now_us())
             return 0
-        # Listed after the transactions that made the garbage, as P2 asks.
+        # Leases are listed after the transactions that made the garbage, as P2 demands.
         leased = oldest_needed(self.env, self.root_path, self.env.clock.now_us())
-        with Uninterrupted(), self.commit_lock:  # no root is installed while they are walked through
+        with Uninterrupted(), self.commit_lock:  # no root may be installed during the iteration
             mine = min((root.version for root in self._roots), default=self.state.version)
         oldest = mine if leased is None else min(mine, leased)
-        # Rows of the log that a root of this process needs are in its memory.
+        # Log segments: rows that a root of this process needs are in its memory, so only leases
+        # count.
         of_log = {path: version for path, version in garbage.items() if layout.is_log(path)}
         paths = list({*collectable(garbage, oldest), *collectable(of_log, leased)})
         for path in paths:
@@ -711,12 +727,12 @@ class Store:
         comment: str,
         history_us: int | None,
     ) -> None:
-        """Raises: TableExistsError."""
+        """Create a table. Raises: TableExistsError."""
         with Uninterrupted(), self.commit_lock:
             self.check_writable()
             if name in self._root.by_name:
                 raise TableExistsError(
-                    f"table {name!r} exists already; open it with table({name!r}), or pass exist_ok=True"
+                    f"table {name!r} already exists: open it with table({name!r}), or pass exist_ok=True"
                 )
             table_id = self.state.next_table_id
             created = self.stamp()
@@ -724,7 +740,8 @@ class Store:
                 table_id, name, comment, history_us, schema, {schema.version: schema}, partition_schema,
                 created=created, schema_since={schema.version: created},
             )  # fmt: skip
-            # Nothing of an earlier table of this name can be replayed into it: the ids are new (R1).
+            # The ids are new, so no record of an earlier table with this name can be replayed into
+            # it (R1).
             tablets = [
                 TabletEntry(self.allocate("tablet"), table_id, partition, 0, created)
                 for partition in partitions
@@ -738,7 +755,7 @@ class Store:
             self.transact(change, lambda version: root.with_table(table, version))
 
     def drop_table(self, name: str) -> None:
-        """Raises: TableNotFoundError."""
+        """Drop a table. Raises: TableNotFoundError."""
 
         def drop() -> None:
             table, root = self._root.table(name), self._root
@@ -750,7 +767,7 @@ class Store:
             self.reserve.use(drop)
 
     def stamp(self) -> int:
-        """A timestamp for a change of the catalogue only; applied and published at once by `transact`'s caller."""
+        """A timestamp for a change of the catalogue only, applied at once."""
         timestamp = self.clock.next()
         self.marks.advance_applied(timestamp)
         return timestamp
@@ -769,5 +786,5 @@ class Store:
 
 
 def _reason(error: BaseException) -> str:
-    """The error's sentence; Ctrl-C has none."""
+    """The error's message; Ctrl-C has none, so its class."""
     return str(error) or type(error).__name__

@@ -245,7 +245,7 @@ def test_the_socket_of_a_killed_writer_is_stale(
 @pytest.mark.usefixtures("child")
 def test_S1_a_writer_that_dies_at_work_leaves_an_unknown_outcome(tmp_path: Path) -> None:
     """The batch may be in the log: the job is told to ask again under its key, not that it failed."""
-    with pytest.raises(errors.StorageError, match="ended while it carried out .*same key") as caught:
+    with pytest.raises(errors.StorageError, match="ended while it executed .*same key") as caught:
         ask(tmp_path, {"die": True})
     assert caught.value.outcome == "unknown"
 

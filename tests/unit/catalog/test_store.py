@@ -351,7 +351,7 @@ def test_a_file_in_place_of_the_folder(tmp_path: Path, env: Env) -> None:
 
 
 def test_create_refuses_to_replace(catalog: Catalog, env: Env, path: str) -> None:
-    with pytest.raises(StorageError, match="there is a catalogue already"):
+    with pytest.raises(StorageError, match="a catalogue already exists"):
         Catalog.create(env, path)
 
 
@@ -454,7 +454,7 @@ def test_K1_after_a_failed_commit_nothing_is_claimed(
     before = catalog.state
     assert catalog._connection is not None
     catalog._connection = FailingConnection(catalog._connection, sqlite3.SQLITE_IOERR_FSYNC, done)  # type: ignore[assignment]
-    with pytest.raises(StorageError, match="will show when the store is opened again") as caught:
+    with pytest.raises(StorageError, match="next open of the store shows whether") as caught:
         catalog.commit(full_change)
     assert caught.value.outcome == "unknown"
     for call in (lambda: catalog.commit(CatalogChange()), catalog.load):
@@ -504,7 +504,7 @@ def test_K1_a_change_by_another_program_is_noticed_at_the_next_commit(
             dataclasses.replace(state.rowsets[1], id=3, path="data/1/3.base"),
         ]
     )
-    with pytest.raises(CorruptionError, match="changed by another program"):
+    with pytest.raises(CorruptionError, match="another program has changed"):
         catalog.commit(change)
     assert catalog.state is state
 

@@ -129,7 +129,7 @@ def test_an_error_in_json(run: Run, example: Example) -> None:
         ("table scan S metrics --columns host,host", "--columns names a column twice"),
         ("table scan S metrics --where \\ ", "leave out --where to select every row"),
         ("table scan H t --at 2026-01-01", "is the present only"),
-        ("table scan E t", "`table load --create` makes one from a file"),
+        ("table scan E t", "`table load --create` creates one from a file"),
         ("table load S new F --create --key k --hash k/1", "--hash k: must have at least two"),
         ("table load S new F --create --key k --hash v/4", "--hash must specify only primary key columns"),
         ("table load S new F --create --key k --range v=4", "--range must specify only primary key columns"),
@@ -211,7 +211,7 @@ def test_a_file_in_the_place_of_the_folder(run: Run, tmp_path: Path, line: str) 
 def test_a_store_that_lost_its_catalogue(run: Run, example: Example, tmp_path: Path) -> None:
     """ "There is no store, but other files" sends somebody elsewhere who has lost one file, and has a backup."""
     (example.path / "catalog.sqlite").unlink()
-    with pytest.raises(nyala.StorageError, match="bring it back from a backup") as error:
+    with pytest.raises(nyala.StorageError, match="restore it from a backup") as error:
         nyala.connect(example.path)
     for line in (["list"], ["compact"], ["load", "t", __file__, "--format", "csv"]):
         assert run("table", line[0], example.path, *line[1:], code=1).stderr == f"Error: {error.value}\n"

@@ -193,11 +193,12 @@ def test_a_key_twice_in_a_file_names_both_rows(
     pq.write_table(pa.table({"k": [10, 11, 12, 13, 14, 13], "v": [1] * 6}), file)
     ran = run("table", "load", numbers, "t", file, "--operation", "insert", code=1)
     assert (
-        "row 6 (k = 13): the key stands twice in the file, in rows 4 and 6; --operation upsert" in ran.stderr
+        "row 6 (k = 13): duplicate key: rows 4 and 6 of the file have the same key; --operation upsert"
+        in ran.stderr
     )
     ran = run("table", "load", numbers, "t", file, "--operation", "insert", "--errors", "collect", "--json")
-    assert [(one["row"], one["message"][:12]) for one in ran.json["errors"]] == [
-        (1, "the key is t"), (2, "the key is t"), (3, "the key is t"), (6, "the key stan"),
+    assert [(one["row"], one["message"][:14]) for one in ran.json["errors"]] == [
+        (1, "duplicate key;"), (2, "duplicate key;"), (3, "duplicate key;"), (6, "duplicate key:"),
     ]  # fmt: skip
 
 
@@ -521,7 +522,7 @@ def test_new_table_from_parquet(run: Run, tmp_path: Path) -> None:
 def test_a_new_table_reports_a_repeated_key(run: Run, tmp_path: Path) -> None:
     """--create inserts, so that a row is not replaced without a word; a second run of the line upserts."""
     line = ("table", "load", tmp_path / "s", "t", csv(tmp_path, "k,v\n1,1\n1,2\n"), "--create", "--key", "k")
-    assert "the key stands twice in the file, in rows 1 and 2" in run(*line, code=1).stderr
+    assert "duplicate key: rows 1 and 2 of the file have the same key" in run(*line, code=1).stderr
     assert not (tmp_path / "s").exists()
     csv(tmp_path, "k,v\n1,1\n2,2\n")
     assert run(*line, "--json").json["inserted"] == 2

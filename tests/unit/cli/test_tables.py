@@ -327,8 +327,8 @@ def test_a_moment_before_the_history(run: Run, tmp_path: Path) -> None:
     for line in (["scan", "--at", first.timestamp], ["changes", "--since", first.timestamp]):
         said = run("table", line[0], tmp_path / "s", *line[1:], code=1).stderr
         oldest = last.time.isoformat().replace("+00:00", "Z")
-        assert f"can be read back to {oldest} (timestamp {last.timestamp})" in said and "+00:00" not in said
-        assert said.rstrip().endswith("is the present only")  # and no word of create_table(history=…)
+        assert f"that can be read is {oldest} (timestamp {last.timestamp})" in said and "+00:00" not in said
+        assert "is the present only, and" in said and "create_table" not in said
     when = f"{last.time.isoformat()[:-6]}Z (timestamp {last.timestamp})"
     assert f"readable   from {when} on" in run("table", "describe", tmp_path / "s").lines
     found = run("table", "describe", tmp_path / "s", "--json").json

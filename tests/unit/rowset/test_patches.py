@@ -19,10 +19,10 @@ from tests.support import open_database
 import nyala
 from nyala.delta.delta_file import DeltaFile
 from nyala.rowset import changes
-from nyala.tablet.scan import read_path, window
+from nyala.tablet.scan import read_path, split
 
 ROWS = 6000
-WINDOW = 1024
+SPLIT = 1024
 DAY = dt.date(2020, 1, 1)
 SCHEMA = {
     "k": "int64",
@@ -71,12 +71,12 @@ def change(k: int, round: int) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rowsets of some thousand rows are read in several windows by scans that keep what is asked for again."""
-    monkeypatch.setattr(read_path, "WINDOW_ROWS", WINDOW)
+def small_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rowsets of some thousand rows are read in several splits by scans that keep what is asked for again."""
+    monkeypatch.setattr(read_path, "SPLIT_ROWS", SPLIT)
     monkeypatch.setattr(read_path, "_INLINE_ROWS", 0)
-    monkeypatch.setattr(window, "_SCAN_ROWS_MIN", 2048)
-    monkeypatch.setattr(changes, "_REDO_RANGE_ROWS_MIN", WINDOW)
+    monkeypatch.setattr(split, "_SCAN_ROWS_MIN", 2048)
+    monkeypatch.setattr(changes, "_REDO_RANGE_ROWS_MIN", SPLIT)
 
 
 Rows = dict[int, dict[str, Any]]
@@ -166,7 +166,7 @@ def store(tmp_path: Path) -> Iterator[nyala.Database]:
 
 @pytest.fixture
 def files_only(store: nyala.Database) -> nyala.Table:
-    """Two REDO files of one column, each with changes of all windows."""
+    """Two REDO files of one column, each with changes of all splits."""
     number, text = nyala.column("int32", encoding="for"), nyala.column("string", encoding="plain")
     columns = {"k": "int64", "n": number, "m": number, "text": text}
     table = store.create_table("t", columns, "k")

@@ -69,7 +69,7 @@ def test_a_read_has_two_partitions_a_core_unless_it_is_small() -> None:
 
 def test_a_large_tablet_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table of one tablet is read by as many tasks as one of many; the rows of all tokens are those of the scan."""
-    monkeypatch.setattr(read_path, "WINDOW_ROWS", 10)
+    monkeypatch.setattr(read_path, "SPLIT_ROWS", 10)
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
         for begin in (0, 50):
@@ -79,13 +79,13 @@ def test_a_large_tablet_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         table.insert({"k": [100, 101], "v": [0, 0]})
         table.delete({"k": [3]})
         scan = table.scan()
-        tokens = scan._tokens_in_pieces(4)
+        tokens = scan._balanced_tokens(4)
         assert len(scan.tokens()) == 1 and 4 <= len(tokens) <= 6
         assert max(token.rows for token in tokens) <= 40
         rows = pa.Table.from_batches(batch for token in tokens for batch in read_token(token.data))
         assert rows.sort_by("k").equals(scan.to_arrow().sort_by("k"))
-        assert len(table.scan(order_by_key=True)._tokens_in_pieces(4)) == 1
-        assert len(table.scan(limit=5)._tokens_in_pieces(4)) == 1
+        assert len(table.scan(order_by_key=True)._balanced_tokens(4)) == 1
+        assert len(table.scan(limit=5)._balanced_tokens(4)) == 1
 
 
 def test_a_task_renews_its_lease_as_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

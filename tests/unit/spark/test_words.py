@@ -76,7 +76,7 @@ def test_a_mistake_is_said_in_options(store: str, options: dict[str, str], said:
 
 def test_a_mistyped_folder(tmp_path: Path) -> None:
     """How a store is made, in a call that there is."""
-    with pytest.raises(Error, match=r"no Nyala store at .*make one with nyala\.connect\(path\)$"):
+    with pytest.raises(Error, match=r"no Nyala store at .*create one with nyala\.connect\(path\)$"):
         NyalaDataSource({"path": str(tmp_path / "wether"), "table": "t"}).schema()
 
 
@@ -91,20 +91,20 @@ def test_a_streams_start(store: str) -> None:
 def test_what_is_said_of_rows() -> None:
     """In `save()`'s exception, in the log and in errors.parquet."""
     python = [
-        "the key is taken in table 't'; use upsert(), or pass on_conflict=\"ignore\"",
+        "duplicate key: table 't' already has a row with this key; use upsert(), or pass on_conflict=\"ignore\"",
         "no row of table 't' has this key; use upsert(), or pass on_missing=\"ignore\"",
         "no row of table 't' has this key; pass on_missing=\"ignore\"",
     ]
     wanted = [
-        "the key is taken in table 't'; operation upsert or insert-ignore takes such rows",
+        "duplicate key: table 't' already has a row with this key; operation upsert or insert-ignore takes such rows",
         "no row of table 't' has this key; operation upsert or update-ignore takes such rows",
         "no row of table 't' has this key; operation delete-ignore takes such rows",
     ]
     # Places among what the commit had before it are none of the DataFrame's.
     python.append(
-        "the key stands twice in this batch, in rows 17 and 203; leave one out, or use upsert(), where …"
+        "duplicate key in this batch: rows 17 and 203 have the same key; remove one, or use upsert(), where …"
     )
-    wanted.append("the key stands twice in this batch; leave one out, or use upsert(), where …")
+    wanted.append("duplicate key in this batch; remove one, or use upsert(), where …")
     assert [in_options(text) for text in python] == wanted
     rows = pa.table({"row": [0, 1, 2, 3], "message": python, "k": [1, 2, 3, 4]})
     assert rows_in_options(rows).to_pydict() == {"row": [0, 1, 2, 3], "message": wanted, "k": [1, 2, 3, 4]}

@@ -12,14 +12,14 @@ from tests.support import folder_in_memory, key_value_table, open_database, rows
 from nyala.errors import CorruptionError
 from nyala.rowset.size import DECODED_PER_TARGET
 from nyala.tablet import maintenance
-from nyala.tablet.compaction.background import PUT_OFF_S
+from nyala.tablet.compaction.background import DELAY_S
 from nyala.tablet.compaction.lifecycle import compact, run_here
 from nyala.tablet.compaction.measurement import Layouts
 from nyala.tablet.compaction.plans import MergePlan
 from nyala.tablet.maintenance import choose_flush, pressure_of
 from nyala.testing.clock import ManualClock, SeededRandomness
 
-ROWS = 1 << 17  # two windows of a scan, which remembers columns of whole windows
+ROWS = 1 << 17  # two splits of a scan, which remembers columns of whole splits
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def test_n2_a_damaged_file_that_planning_looks_at_stops_no_other_table(folder: P
         while compactor.run_once(db._writer()):
             pass
         assert db["whole"].stats()["rowsets"] == 1
-        for seconds in (PUT_OFF_S, 2 * PUT_OFF_S):
+        for seconds in (DELAY_S, 2 * DELAY_S):
             clock.advance(seconds - 1)
             assert not compactor.run_once(db._writer())
             clock.advance(1)

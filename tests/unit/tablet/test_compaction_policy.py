@@ -244,7 +244,7 @@ def test_small_expired_files_wait_for_a_transaction_that_is_worth_it():
     """A file expires each few minutes, as it once came."""
     one = layout(2, 0, 100, undo_bytes=MB, expired_undo_bytes=1000, expired_undo_files=1)
     assert choose_expire([one]) is None
-    assert choose_expire([one], by_hand=True) is not None
+    assert choose_expire([one], manual=True) is not None
     assert choose_expire([dataclasses.replace(one, expired_undo_files=EXPIRED_FILES_MIN)]) is not None
 
 

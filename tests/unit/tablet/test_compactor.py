@@ -20,7 +20,7 @@ from nyala.errors import StorageError
 from nyala.mvcc.timestamp import from_physical
 from nyala.tablet.compaction import background as compactor
 from nyala.tablet.compaction import lifecycle as compaction
-from nyala.tablet.compaction.background import PUT_OFF_S, Compactor, is_quiet
+from nyala.tablet.compaction.background import DELAY_S, Compactor, is_quiet
 from nyala.tablet.compaction.plans import MajorPlan, MergePlan
 from nyala.testing.clock import ManualClock
 from nyala.testing.faulty_files import FaultyFiles
@@ -188,10 +188,10 @@ def test_n2_what_failed_is_put_off_longer_each_time_and_others_go_on(
     assert len(tried) == 8
     assert len(rowsets(db, "good")) == 1 and good.count() == 500
     monkeypatch.setattr(compactor, "compact", real)
-    clock.advance(compactor.PUT_OFF_MAX_S)
+    clock.advance(compactor.DELAY_MAX_S)
     work()
     assert len(rowsets(db, "bad")) == 1
-    assert made._put_off == {}, "forgotten once it succeeds"
+    assert made._delayed == {}, "forgotten once it succeeds"
 
 
 def test_a_plan_without_room_waits_and_says_why(db: Database, clock: ManualClock, disk: Disk) -> None:
@@ -201,14 +201,14 @@ def test_a_plan_without_room_waits_and_says_why(db: Database, clock: ManualClock
     operations = len(disk.operations)
     to_the_end(db)
     waiting = db.maintenance.status()["waiting"]
-    assert waiting.startswith("merging compaction of table 't' waits: it needs 0.0 MB of room on the disk")
+    assert waiting.startswith("merging compaction of table 't' waits: it needs 0.0 MB of disk space")
     assert waiting.endswith("0.0 MB are free")
     assert len(disk.operations) == operations and len(rowsets(db)) == 5
     disk.free = 1 << 40
-    clock.advance(PUT_OFF_S / 2)
+    clock.advance(DELAY_S / 2)
     to_the_end(db)
     assert len(rowsets(db)) == 5 and db.maintenance.status()["waiting"] == waiting, "it looks again later"
-    clock.advance(PUT_OFF_S)
+    clock.advance(DELAY_S)
     to_the_end(db)
     assert len(rowsets(db)) == 1 and table.count() == 500
     assert db.maintenance.status()["waiting"] == ""

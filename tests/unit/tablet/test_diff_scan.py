@@ -47,7 +47,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 def changes(
     table: Any, since: int, until: int | None = None, versions: str = "net", **small: int
 ) -> list[Change]:
-    """What the feed says, as tuples; net by key. `small`: windows and slices of a few rows."""
+    """What the feed says, as tuples; net by key. `small`: splits and slices of a few rows."""
     root, state, lower, upper = table._interval(since, until)
     spec = dataclasses.replace(make_change_spec(state, lower, upper, versions, state.schema.columns), **small)
     found = pa.Table.from_batches(change_batches(state, spec), schema=spec.arrow_schema)
@@ -92,7 +92,7 @@ def test_a_row_that_is_updated_often_has_all_its_versions(db: Database) -> None:
 
 @pytest.mark.parametrize("flushed", [False, True])
 def test_a_batch_larger_than_a_slice_comes_by_key(db: Database, flushed: bool) -> None:
-    """One timestamp cannot be cut by time: its rows are merged by key, over tablets and memory, in small windows."""
+    """One timestamp cannot be cut by time: its rows are merged by key, over tablets and memory, in small splits."""
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", [nyala.hash_partition("k", buckets=3)])
     order = [7, 3, 11, 0, 5, 2, 9, 4, 1, 10, 8, 6]
     born = table.insert({"k": order, "v": order}).timestamp
@@ -102,7 +102,7 @@ def test_a_batch_larger_than_a_slice_comes_by_key(db: Database, flushed: bool) -
     expected = [(k, k, "insert", born) for k in range(12)] + [
         (k, 0, "update", changed) for k in sorted(order[:6])
     ]
-    assert changes(table, NEVER, versions="all", slice_versions=4, window_rows=2) == expected
+    assert changes(table, NEVER, versions="all", slice_versions=4, split_rows=2) == expected
 
 
 def test_values_of_every_type_go_through_the_timeline(db: Database) -> None:
@@ -289,12 +289,12 @@ def shared() -> Iterator[Database]:
 NAMES = (f"w{number}" for number in itertools.count())
 
 
-@given(steps=STEPS, hashed=st.booleans(), window_rows=st.sampled_from([1, 2, 100]), data=st.data())
+@given(steps=STEPS, hashed=st.booleans(), split_rows=st.sampled_from([1, 2, 100]), data=st.data())
 @settings(max_examples=settings().max_examples * (2 if is_night() else 1))
 def test_a_feed_is_what_the_dictionary_says(
-    shared: Database, steps: list[Any], hashed: bool, window_rows: int, data: st.DataObject
+    shared: Database, steps: list[Any], hashed: bool, split_rows: int, data: st.DataObject
 ) -> None:
-    """Net, all, history and restore between any two moments, through every phase, with windows of a row or two."""
+    """Net, all, history and restore between any two moments, through every phase, with splits of a row or two."""
     name = next(NAMES)
     partitions = [nyala.hash_partition("k", buckets=2)] if hashed else []
     shared.create_table(name, {"k": "int64", "a": "int8", "b": "string"}, "k", partitions)
@@ -306,7 +306,7 @@ def test_a_feed_is_what_the_dictionary_says(
             world.restore(world.moments[step[1] % len(world.moments)])
         else:
             PHASES[step](world)
-    small = {"window_rows": window_rows, "slice_versions": data.draw(st.sampled_from([1, 3, 1000]))}
+    small = {"split_rows": split_rows, "slice_versions": data.draw(st.sampled_from([1, 3, 1000]))}
     for since, until in itertools.combinations_with_replacement(sorted({*world.moments[-4:], NEVER}), 2):
         if until != NEVER:
             world.check(since, until, small)

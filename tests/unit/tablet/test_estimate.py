@@ -38,13 +38,13 @@ def table(tmp_path: Path) -> Iterator[Any]:
 def sampled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows of each sample that was taken."""
     rows: list[int] = []
-    real = read_path.count_window
+    real = read_path.count_split
 
     def noted(unit: Any, spec: Any, lower: int, upper: int, counters: Any) -> int:
         rows.append(upper - lower)
         return real(unit, spec, lower, upper, counters)
 
-    monkeypatch.setattr(estimate_module.read_path, "count_window", noted)
+    monkeypatch.setattr(estimate_module.read_path, "count_split", noted)
     return rows
 
 

@@ -198,7 +198,7 @@ def test_a_spill_that_cannot_be_read_is_our_error_and_loses_nothing(db: Database
         finally:
             path.unlink()
 
-    with pytest.raises(StorageError, match=r"data/spill cannot be read at \d+"):
+    with pytest.raises(StorageError, match=r"data/spill of a flush cannot be read at offset \d+"):
         flush(db._writer(), write=damaged)
     assert said and files_of(db) == []
     assert flush(db._writer()).rows == 100 and table.count() == 100

@@ -40,7 +40,7 @@ def test_keys_that_do_not_ascend_end_the_merge() -> None:
 
     sources = [(b"", lambda: iter([rows(1, 5, 9)])), (b"", lambda: iter([rows(6, 7, 2)]))]
     with pytest.raises(
-        CorruptionError, match="in the order of their keys, found 8000000000000002 behind greater"
+        CorruptionError, match="not in key order: key 8000000000000002 comes after greater keys"
     ):
         for heads in aligned_heads(sources):
             assert heads

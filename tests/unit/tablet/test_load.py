@@ -153,7 +153,7 @@ def test_a_commit_that_failed_at_its_end_can_be_sent_again(
             answer = handover.commit_load_files(db.path, job)
             assert (answer["inserted"], answer["updated"]) == (1, 1)
         else:
-            with pytest.raises(StorageError, match="nothing was written: run the job again"):
+            with pytest.raises(StorageError, match="Nothing was written: run the job again"):
                 handover.commit_load_files(db.path, job)
     assert content(db) == ({1: (5, "none"), 2: (5, "none")} if links else {1: (1, "none")})
 
@@ -296,8 +296,10 @@ def test_values_that_become_one_key_are_in_one_chunk(type: str, given: pa.DataTy
 )
 def test_a_lease_that_is_none_is_refused(db: nyala.Database, lease: str) -> None:
     """What it holds would be held for ever, and compactions would fail on its name."""
-    with pytest.raises(nyala.InvalidArgumentError, match=r"no lease of a job's: use the same version"):
-        handover.ask(db.path, begin_request(lease))
+    with pytest.raises(
+        nyala.InvalidArgumentError, match=r"not the name of a job's lease: use the same version"
+    ):
+        handover.request_writer(db.path, begin_request(lease))
     db["t"].compact()
 
 
@@ -334,7 +336,7 @@ def test_reservations_end_with_the_lease(db: nyala.Database) -> None:
     """A driver that was killed cannot give anything back: its lease is over some time, and so are its reservations."""
     db["t"].insert({"k": [1], "v": [1]})
     lease = handover.remote_lease(db.path, 60)
-    handover.ask(db.path, begin_request(lease.name))
+    handover.request_writer(db.path, begin_request(lease.name))
     store = db._store
     (rowset,) = [r for tablet in store.root.table("t").tablets for r in tablet.rowsets]
     store.job_reservations.release_expired(store)
@@ -450,7 +452,9 @@ def test_a_task_that_comes_after_its_lease_says_so(db: nyala.Database) -> None:
     with handover.loading(db.path, "t", 60, reserve=True) as (plan, _):
         key, absolute = handover.new_staging(db.path)
         remove_rowsets(db)
-        with pytest.raises(HistoryExpiredError, match=r"table 't'.*\.base.*lease .*is over.*longer `lease`"):
+        with pytest.raises(
+            HistoryExpiredError, match=r"table 't'.*\.base.*lease .*has ended.*longer `lease`"
+        ):
             stage(db, plan, f"staging/{Path(absolute).name}", "upsert", pa.table({"k": [1], "v": [1]}))
         handover.discard_staging(db.path, key)
 
@@ -473,7 +477,7 @@ def test_a_commit_that_comes_after_its_lease_says_so(db: nyala.Database) -> None
             if path.name not in living:
                 path.unlink()
 
-    with pytest.raises(HistoryExpiredError, match=r"table 't'.*lease .*is over.*run the job again"):
+    with pytest.raises(HistoryExpiredError, match=r"table 't'.*lease .*has ended.*Run the job again"):
         run(db, "upsert", {"k": list(range(10)), "v": [1] * 10}, others)
     assert content(db) == before
 

@@ -36,7 +36,7 @@ def forge(db: nyala.Database, operation: str, rows: dict[str, list[Any]], change
         fields = json.loads(json.dumps(job.to_json()))
         for staged in fields["tablets"]:
             change(staged)
-        handover.ask(db.path, {"do": "commit load", "job": fields})
+        handover.request_writer(db.path, {"do": "commit load", "job": fields})
 
 
 def idle_as_new(staged: dict[str, Any]) -> None:
@@ -48,7 +48,10 @@ def test_idle_rows_are_not_taken_for_new_ones(db: nyala.Database) -> None:
     db["t"].insert({"k": [1, 2, 3], "v": [1, 2, 3], "w": ["a", "b", "c"]})
     before = content(db)
     rows: dict[str, list[Any]] = {"k": [1, 2, 3], "v": [9, 9, 9], "w": ["x", "y", "z"]}
-    with pytest.raises(InvalidArgumentError, match="as new rows, and the file has idle rows: use the same"):
+    with pytest.raises(
+        InvalidArgumentError,
+        match=r"as new rows, but the file has idle rows\. Nothing was written: use the same",
+    ):
         forge(db, "insert-ignore", rows, idle_as_new)
     assert content(db) == before and db["t"].count() == 3
 
@@ -67,14 +70,14 @@ def test_a_past_beside_idle_rows_does_not_make_them_new(db: nyala.Database) -> N
             shutil.copy(folder / (idle["meta"]["path"] + ".undo"), folder / new["undo_path"])
         staged["idle"] = []
 
-    with pytest.raises(InvalidArgumentError, match="as new rows, and the file has idle rows"):
+    with pytest.raises(InvalidArgumentError, match="as new rows, but the file has idle rows"):
         forge(db, "insert-ignore", rows, with_a_past)
     assert db["t"].count() == 3
 
 
 def test_new_rows_are_not_taken_for_idle_ones(db: nyala.Database) -> None:
     """They would be counted, and lost."""
-    with pytest.raises(InvalidArgumentError, match="as idle rows, and the file has new rows"):
+    with pytest.raises(InvalidArgumentError, match="as idle rows, but the file has new rows"):
         forge(db, "upsert", {"k": [1, 2, 3], "v": [1, 2, 3]}, idle_as_new)
     assert content(db) == {}
 
@@ -88,7 +91,7 @@ def test_rowsets_of_two_tablets_are_not_exchanged(db: nyala.Database) -> None:
         for staged in (one, other):
             first(staged)["meta"]["tablet_id"] = staged["tablet_id"]
         with pytest.raises(InvalidArgumentError, match="as rows of tablet"):
-            handover.ask(db.path, {"do": "commit load", "job": fields})
+            handover.request_writer(db.path, {"do": "commit load", "job": fields})
     assert content(db) == {} and db.check().ok
 
 
@@ -104,24 +107,24 @@ def test_a_file_is_not_taken_twice_by_another_name(db: nyala.Database) -> None:
         copy["meta"]["id"] += 1
         staged["rowsets"].append(copy)
 
-    with pytest.raises(InvalidArgumentError, match="keys between the other's"):
+    with pytest.raises(InvalidArgumentError, match="overlapping keys"):
         forge(db, "insert", {"k": list(range(30)), "v": [0] * 30}, with_a_copy)
     assert content(db) == {} and db.check().ok
 
 
 ROWSETS: dict[str, tuple[Change, str]] = {
-    "another count": (lambda s: first(s)["meta"].update(row_count=7), "7 rows, and the file has"),
+    "another count": (lambda s: first(s)["meta"].update(row_count=7), "7 rows, but the file has"),
     "another least key": (lambda s: first(s)["meta"].update(key_min="80"), "keys 80 to"),
     "another greatest key": (lambda s: first(s)["meta"].update(key_max="ff" * 8), "to ffffffffffffffff"),
     "another version": (lambda s: first(s)["meta"].update(schema_version=9), "of schema version 9"),
     "a column less": (lambda s: first(s)["meta"]["columns"].pop(1), "columns base/0/"),
     "a column elsewhere": (lambda s: first(s)["meta"]["columns"][1].__setitem__(3, 32), "at 32"),
-    "another size": (lambda s: first(s)["meta"].update(size_bytes=9), "expected a staged file of 9 bytes"),
-    "no past": (lambda s: first(s).update(undo=None, undo_path=None), "new rows with the past None"),
-    "another's past": (lambda s: first(s).update(undo_path=first(s)["meta"]["path"]), "twice"),
-    "a past of less": (lambda s: first(s)["undo"].update(record_count=0), "as 0 records"),
-    "REDO as its past": (lambda s: first(s)["undo"].update(kind="redo"), "redo of columns"),
-    "a past of v": (lambda s: first(s)["undo"].update(column_ids=[11]), "undo of columns"),
+    "another size": (lambda s: first(s)["meta"].update(size_bytes=9), "bytes, expected 9"),
+    "no UNDO": (lambda s: first(s).update(undo=None, undo_path=None), "new rows with UNDO file None"),
+    "another UNDO": (lambda s: first(s).update(undo_path=first(s)["meta"]["path"]), "twice"),
+    "UNDO of fewer rows": (lambda s: first(s)["undo"].update(record_count=0), "as 0 records"),
+    "REDO instead of UNDO": (lambda s: first(s)["undo"].update(kind="redo"), "redo of columns"),
+    "UNDO of v": (lambda s: first(s)["undo"].update(column_ids=[11]), "undo of columns"),
     "twice": (lambda s: s["rowsets"].append(first(s)), "twice"),
     "another tablet's": (lambda s: first(s)["meta"].update(tablet_id=99), "of tablet 99 is staged"),
 }  # fmt: skip
@@ -143,9 +146,9 @@ def changes(staged: dict[str, Any]) -> dict[str, Any]:
 
 
 DELTAS: dict[str, tuple[Change, str]] = {
-    "another count": (lambda s: changes(s)["redo"][1].update(record_count=99), "as 99 records, and the file has"),
+    "another count": (lambda s: changes(s)["redo"][1].update(record_count=99), "as 99 records, but the file has"),
     "another column": (lambda s: changes(s)["redo"][1].update(column_ids=[12]), "as records of columns"),
-    "the liveness": (lambda s: changes(s)["redo"][1].update(column_ids=[-1]), "as changes of upsert, and the file has"),
+    "the liveness": (lambda s: changes(s)["redo"][1].update(column_ids=[-1]), "as changes of upsert, but the file has"),
     "another place": (lambda s: changes(s)["redo"][1]["file"]["columns"][0].__setitem__(3, 32), "at 32"),
 }  # fmt: skip
 
@@ -186,7 +189,7 @@ def test_changes_of_another_rowset(db: nyala.Database) -> None:
 
     for change, says in (
         (of_another, "another rowset in its name"),
-        (renamed, "and the file has one of row"),
+        (renamed, "but the file has one of row"),
     ):
         with a_job(db, "upsert", {"k": list(range(300)), "v": [1] * 300}) as (job, _):
             fields = json.loads(json.dumps(job.to_json()))
@@ -198,7 +201,7 @@ def test_changes_of_another_rowset(db: nyala.Database) -> None:
             fields["files"] = {str(number): files for number, files in plan_files.items()}
             change(fields["tablets"][0])
             with pytest.raises(InvalidArgumentError, match=says):
-                handover.ask(db.path, {"do": "commit load", "job": fields})
+                handover.request_writer(db.path, {"do": "commit load", "job": fields})
     assert content(db) == before
 
 

@@ -1,4 +1,4 @@
-"""The life of a scan, against plain Python over a list of versions, with windows of a few rows.
+"""The life of a scan, against plain Python over a list of versions, with splits of a few rows.
 
 One store serves all examples: rows in several rowsets that overlap, in a frozen and in a living MemRowSet, updated and
 deleted at many moments, by deltas in files and in memory. `World.states` says what there was at each moment.
@@ -33,12 +33,12 @@ from nyala.tablet.scan.read_path import (
     ScanCounters,
     ScanSpec,
     ScanUnit,
+    aligned_ranges,
     block_count,
     get_many,
-    pieces,
     plan,
     run,
-    windows,
+    splits,
 )
 from nyala.tablet.state.root import TableState
 
@@ -235,21 +235,21 @@ def of_value(value: Any) -> Any:
 
 @pytest.fixture
 def tiny() -> Iterator[Callable[[int], None]]:
-    """Sets the rows of a window."""
+    """Sets the rows of a split."""
     with pytest.MonkeyPatch.context() as patch:
 
         def set_rows(rows: int) -> None:
-            patch.setattr(read_path, "WINDOW_ROWS", rows)
+            patch.setattr(read_path, "SPLIT_ROWS", rows)
 
         yield set_rows
 
 
 @given(data=st.data())
 def test_a_scan_is_what_the_versions_say(world: World, data: st.DataObject) -> None:
-    """Any predicate at any moment, any columns, any window: the rows that plain Python finds, no other."""
+    """Any predicate at any moment, any columns, any split: the rows that plain Python finds, no other."""
     with pytest.MonkeyPatch.context() as patch:
         rows = data.draw(st.sampled_from([1, 2, 3, 8, 33, 1 << 17]))
-        patch.setattr(read_path, "WINDOW_ROWS", rows)
+        patch.setattr(read_path, "SPLIT_ROWS", rows)
         patch.setattr(read_path, "GAP_ROWS", data.draw(st.sampled_from([0, 2])))
         moment = data.draw(st.sampled_from([stamp - d for stamp, _ in world.states for d in (0, 1)]))
         where, holds = data.draw(predicates())
@@ -276,7 +276,7 @@ def test_a_scan_is_what_the_versions_say(world: World, data: st.DataObject) -> N
 def test_a_scan_in_key_order(world: World, data: st.DataObject) -> None:
     """Rows of rowsets that overlap, of memory and of files come as one ascending sequence, cut where asked."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_path, "WINDOW_ROWS", data.draw(st.sampled_from([1, 2, 5, 1 << 17])))
+        patch.setattr(read_path, "SPLIT_ROWS", data.draw(st.sampled_from([1, 2, 5, 1 << 17])))
         moment = data.draw(st.sampled_from([stamp for stamp, _ in world.states]))
         where, holds = data.draw(predicates())
         columns = tuple(data.draw(st.lists(st.sampled_from(NAMES), unique=True)))
@@ -308,20 +308,20 @@ def test_single_rows_are_what_the_versions_say(
     assert as_tuples(found) == expected_rows([there[key] for key in keys if key in there], tuple(columns))
 
 
-# --- windows --------------------------------------------------------------------------------------------
+# --- splits --------------------------------------------------------------------------------------------
 
 
 @given(st.integers(0, 300), st.integers(0, 300), st.integers(1, 70))
-def test_windows_cover_the_unit_once_and_end_at_multiples(lower: int, length: int, rows: int) -> None:
-    """Blocks nest in windows; a window that ended elsewhere would decode blocks twice, or leave rows out."""
-    pieces = list(windows(lower, lower + length, rows))
-    assert [row for begin, end in pieces for row in range(begin, end)] == list(range(lower, lower + length))
-    assert all(begin < end <= begin + rows for begin, end in pieces)
-    assert all(end % rows == 0 for _, end in pieces[:-1])
-    assert all(begin % rows == 0 for begin, _ in pieces[1:])
+def test_splits_cover_the_unit_once_and_end_at_multiples(lower: int, length: int, rows: int) -> None:
+    """Blocks nest in splits; a split that ended elsewhere would decode blocks twice, or leave rows out."""
+    ranges = list(aligned_ranges(lower, lower + length, rows))
+    assert [row for begin, end in ranges for row in range(begin, end)] == list(range(lower, lower + length))
+    assert all(begin < end <= begin + rows for begin, end in ranges)
+    assert all(end % rows == 0 for _, end in ranges[:-1])
+    assert all(begin % rows == 0 for begin, _ in ranges[1:])
 
 
-def test_without_order_a_batch_is_a_window_at_most(world: World, tiny: Callable[[int], None]) -> None:
+def test_without_order_a_batch_is_a_split_at_most(world: World, tiny: Callable[[int], None]) -> None:
     """Who reads a stream in bounded memory gets bounded batches."""
     tiny(7)
     now = world.states[-1][0]
@@ -333,7 +333,7 @@ def test_without_order_a_batch_is_a_window_at_most(world: World, tiny: Callable[
 def test_columns_of_rows_that_are_not_selected_are_not_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a predicate finds nothing in a window, no other column is decoded."""
+    """Where a predicate finds nothing in a split, no other column is decoded."""
     spec = make_spec(world.table, world.states[-1][0], ("t",), "a = 77 OR f = 77", None, False)
     read: list[str] = []
     for method in ("gather", "decode"):
@@ -354,7 +354,7 @@ def test_a_count_with_a_limit_looks_no_further(zoned: Any, tiny: Callable[[int],
     scan = zoned.scan(columns=["k"], where="w = 0", limit=130)
     assert scan.count() == 130
     facts = scan.explanation_of_last_run().to_dict()
-    assert facts["windows_total"] - facts["windows_skipped"] == 2, "of 8"
+    assert facts["splits_total"] - facts["splits_skipped"] == 2, "of 8"
     assert [zoned.scan(where="w = 0", limit=limit).count() for limit in (0, 1, 5000)] == [0, 1, 1000]
 
 
@@ -372,22 +372,22 @@ def zoned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield table
 
 
-def windows_read(table: Any, where: str, at: Any = None) -> tuple[int, list[int]]:
+def splits_read(table: Any, where: str, at: Any = None) -> tuple[int, list[int]]:
     scan = table.scan(columns=["k"], where=where, at=at, order_by_key=True)
     facts = scan.explain().to_dict()
-    return facts["windows_total"] - facts["windows_skipped"], scan.to_arrow().column("k").to_pylist()
+    return facts["splits_total"] - facts["splits_skipped"], scan.to_arrow().column("k").to_pylist()
 
 
-def test_z1_windows_are_skipped_by_their_zone_maps(zoned: Any, tiny: Callable[[int], None]) -> None:
-    """Of 8 windows a narrow predicate reads one or two; without that every scan would read everything."""
+def test_z1_splits_are_skipped_by_their_zone_maps(zoned: Any, tiny: Callable[[int], None]) -> None:
+    """Of 8 splits a narrow predicate reads one or two; without that every scan would read everything."""
     tiny(128)
-    assert windows_read(zoned, "v = 700") == (1, [700])
-    assert windows_read(zoned, "v BETWEEN 120 AND 135") == (2, list(range(120, 136)))
-    assert windows_read(zoned, "v IN (3, 999)") == (2, [3, 999])
-    assert windows_read(zoned, "v < 0") == (0, [])
-    assert windows_read(zoned, "v IS NULL") == (0, [])
-    assert windows_read(zoned, "v <> 3")[0] == 8
-    assert windows_read(zoned, "v = 700 OR w = 1")[0] == 8  # OR over several columns prunes nothing
+    assert splits_read(zoned, "v = 700") == (1, [700])
+    assert splits_read(zoned, "v BETWEEN 120 AND 135") == (2, list(range(120, 136)))
+    assert splits_read(zoned, "v IN (3, 999)") == (2, [3, 999])
+    assert splits_read(zoned, "v < 0") == (0, [])
+    assert splits_read(zoned, "v IS NULL") == (0, [])
+    assert splits_read(zoned, "v <> 3")[0] == 8
+    assert splits_read(zoned, "v = 700 OR w = 1")[0] == 8  # OR over several columns prunes nothing
 
 
 def blocks_read(table: Any, where: str, columns: list[str]) -> tuple[int, int, list[int]]:
@@ -397,10 +397,10 @@ def blocks_read(table: Any, where: str, columns: list[str]) -> tuple[int, int, l
     return left, facts["blocks_total"] - facts["blocks_skipped"], scan.to_arrow().column("k").to_pylist()
 
 
-def test_z1_rows_inside_a_window_are_skipped(
+def test_z1_rows_inside_a_split_are_skipped(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Text has smaller blocks than a window: all of them would be decoded for one that matches."""
+    """Text has smaller blocks than a split: all of them would be decoded for one that matches."""
     monkeypatch.setattr(read_path, "GAP_ROWS", 64)
     with open_database(tmp_path_factory.mktemp("inside") / "s") as db:
         text = nyala.column("string", block_size=512, encoding="plain")
@@ -409,7 +409,7 @@ def test_z1_rows_inside_a_window_are_skipped(
         table.flush()
         (rowset,) = db._writer().root.table("t").tablets[0].rowsets
         rows = rowset.base_column(db._writer().root.table("t").schema.by_name("s").id).rows_per_block
-        assert 16 <= rows <= 64, "many blocks in one window"
+        assert 16 <= rows <= 64, "many blocks in one split"
         one = blocks_read(table, "s = '00000700'", ["k", "s"])
         assert one == (rows, 2, [700]), "one block of the text, and that of the key"
         near = blocks_read(table, f"s IN ('00000700', '{700 + rows:08}')", ["k"])
@@ -421,7 +421,7 @@ def test_z1_rows_inside_a_window_are_skipped(
 
 
 @pytest.mark.parametrize("where_the_change_is", ["in memory", "in a REDO file"])
-def test_z1_a_window_with_a_change_of_the_column_is_read(
+def test_z1_a_split_with_a_change_of_the_column_is_read(
     zoned: Any, tiny: Callable[[int], None], where_the_change_is: str
 ) -> None:
     """The base's zone map says nothing of what was updated since; at an earlier moment it does."""
@@ -431,11 +431,11 @@ def test_z1_a_window_with_a_change_of_the_column_is_read(
     zoned.update({"k": [900], "w": [5000]})
     if where_the_change_is == "in a REDO file":
         zoned.flush()
-    assert windows_read(zoned, "v = 5000") == (1, [500])
-    assert windows_read(zoned, "v = 700") == (2 if where_the_change_is == "in memory" else 1, [700])
-    assert windows_read(zoned, "v = 500")[1] == []
-    assert windows_read(zoned, "v = 500", at=before) == (1, [500])
-    assert windows_read(zoned, "v = 5000", at=before) == (0, [])
+    assert splits_read(zoned, "v = 5000") == (1, [500])
+    assert splits_read(zoned, "v = 700") == (2 if where_the_change_is == "in memory" else 1, [700])
+    assert splits_read(zoned, "v = 500")[1] == []
+    assert splits_read(zoned, "v = 500", at=before) == (1, [500])
+    assert splits_read(zoned, "v = 5000", at=before) == (0, [])
 
 
 def test_z1_undo_speaks_for_the_past(
@@ -448,29 +448,29 @@ def test_z1_undo_speaks_for_the_past(
         before = table.insert({"k": list(range(64)), "v": [1000 + k for k in range(64)]})
         table.update({"k": list(range(64)), "v": list(range(64))})
         table.flush()
-        assert windows_read(table, "v = 1020", at=before)[1] == [20]
-        assert windows_read(table, "v = 1020") == (0, [])
-        assert windows_read(table, "v = 20", at=before)[1] == []
+        assert splits_read(table, "v = 1020", at=before)[1] == [20]
+        assert splits_read(table, "v = 1020") == (0, [])
+        assert splits_read(table, "v = 20", at=before)[1] == []
 
 
 @given(data=st.data())
-def test_z1_a_skipped_window_has_no_matching_row(world: World, data: st.DataObject) -> None:
+def test_z1_a_skipped_split_has_no_matching_row(world: World, data: st.DataObject) -> None:
     """Whatever is skipped by a zone map would have given nothing: checked by reading it all the same."""
     moment = data.draw(st.sampled_from([stamp for stamp, _ in world.states]))
     where, _ = data.draw(predicates())
     rows = data.draw(st.sampled_from([1, 4, 16]))
     spec = make_spec(world.table, moment, ("s", "n"), where, None, False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_path, "WINDOW_ROWS", rows)
+        patch.setattr(read_path, "SPLIT_ROWS", rows)
         patch.setattr(read_path, "GAP_ROWS", data.draw(st.sampled_from([0, 1, 3])))
         for unit in plan(world.table, spec, ScanCounters()):
             counters = ScanCounters()
-            found = list(pieces(unit, spec, counters))
+            found = list(splits(unit, spec, counters))
             read = {row for lower, upper in found for row in range(lower, upper)}
             assert sorted(read) == [row for lower, upper in found for row in range(lower, upper)]
             assert counters.rows_read == len(read) <= unit.upper - unit.lower
-            assert counters.windows_read == len({row // rows for row in read})
-            honest, _ = read_path.read_window(unit, spec, unit.lower, unit.upper, (), ScanCounters())
+            assert counters.splits_read == len({row // rows for row in read})
+            honest, _ = read_path.read_split(unit, spec, unit.lower, unit.upper, (), ScanCounters())
             matching = range(unit.lower, unit.upper) if honest is None else (honest + unit.lower).tolist()
             assert read.issuperset(matching)
 
@@ -521,11 +521,11 @@ def test_blocks_are_counted_for_the_columns_that_are_asked_for(world: World) -> 
     assert facts["blocks_total"] == both and 0 < facts["blocks_skipped"] <= both
 
 
-# --- many windows at once -------------------------------------------------------------------------------
+# --- many splits at once -------------------------------------------------------------------------------
 
 
 def test_results_come_in_order_and_a_few_ahead() -> None:
-    """A scan of a large table keeps only some windows in memory, whatever the consumer does."""
+    """A scan of a large table keeps only some splits in memory, whatever the consumer does."""
     begun: list[int] = []
     ahead = parallel.AHEAD_MAX
     lock = threading.Lock()
@@ -546,10 +546,10 @@ def test_results_come_in_order_and_a_few_ahead() -> None:
 def test_a_scan_of_more_than_memory_limit_holds_a_part_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wide windows, two ahead for each processor, would be all of the table, however slowly it is read."""
+    """Wide splits, two ahead for each processor, would be all of the table, however slowly it is read."""
     monkeypatch.setattr(read_path, "AHEAD_MAX", 16)
-    monkeypatch.setattr(read_path, "WINDOW_ROWS", 1 << 15)
-    windows, rows, limit_bytes = 12, 12 << 15, 16_000_000
+    monkeypatch.setattr(read_path, "SPLIT_ROWS", 1 << 15)
+    splits, rows, limit_bytes = 12, 12 << 15, 16_000_000
     with open_database(tmp_path / "s", memory_limit_bytes=limit_bytes) as db:
         # Text that is no codewords: threads decode nothing else.
         schema = {"k": "int64", "text": nyala.column("string", encoding="plain")}
@@ -571,13 +571,13 @@ def test_a_scan_of_more_than_memory_limit_holds_a_part_of_it(
                 seen += batch.num_rows
                 count += 1
                 del batch
-            assert seen == rows and count == windows
+            assert seen == rows and count == splits
             assert most <= limit_bytes, f"{most:,} bytes of {total_bytes:,}"
             assert db.stats()["cache_bytes"] <= limit_bytes // 4
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 50])
-def test_any_number_of_windows(count: int) -> None:
+def test_any_number_of_splits(count: int) -> None:
     """Also none, and the one that is worked on by the caller's own thread."""
     threads: set[int] = set()
 
@@ -590,7 +590,7 @@ def test_any_number_of_windows(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
-def test_an_error_between_windows_reaches_the_consumer(count: int) -> None:
+def test_an_error_between_splits_reaches_the_consumer(count: int) -> None:
     """A footer that is read when the scan comes to it may be damaged, too: in its turn, after what came before it."""
 
     def items() -> Iterator[int]:
@@ -605,7 +605,7 @@ def test_an_error_between_windows_reaches_the_consumer(count: int) -> None:
         assert found == list(range(count))
 
 
-def test_an_error_in_a_window_reaches_the_consumer() -> None:
+def test_an_error_in_a_split_reaches_the_consumer() -> None:
     """A damaged block must end the scan with its error, not leave rows out."""
 
     def work(item: int) -> int:

@@ -16,7 +16,7 @@ from nyala.keys.codec import KeyCodec
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.size import DECODED_PER_TARGET
 from nyala.schema.schema import Schema, build_schema
-from nyala.tablet.flush.rolling import disk_bytes, piece_count, roll
+from nyala.tablet.flush.rolling import disk_bytes, roll, rowset_count
 
 TARGET = 240_000
 COUNT = 120_000
@@ -100,4 +100,4 @@ def test_what_compresses_well_is_cut_by_its_bytes_in_memory() -> None:
 )
 def test_rowsets_of_so_many_bytes(memory_bytes: int, on_disk_bytes: float, pieces: int) -> None:
     """About the target on disk, and eight times that in memory at most, with no small rest."""
-    assert piece_count(memory_bytes, on_disk_bytes, 100) == pieces
+    assert rowset_count(memory_bytes, on_disk_bytes, 100) == pieces

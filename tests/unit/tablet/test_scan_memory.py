@@ -15,7 +15,7 @@ import nyala
 from nyala.cfile import memory
 from nyala.cfile.blocks.source import BlockSource
 from nyala.tablet.scan import read_path, scan_memory
-from nyala.tablet.scan.window import ScanCounters, ScanSpec
+from nyala.tablet.scan.split import ScanCounters, ScanSpec
 
 LIMIT = 16_000_000
 SHARE = LIMIT // 4
@@ -56,7 +56,7 @@ def db(store: Path) -> Iterator[nyala.Database]:
         yield opened
 
 
-def most_held(batches: Iterator[pa.RecordBatch], window: int) -> tuple[int, int]:
+def most_held(batches: Iterator[pa.RecordBatch], split: int) -> tuple[int, int]:
     """(rows, the most bytes that decoded values and batches took while it was read)."""
     pools = [memory.pool(), pa.default_memory_pool()]
     gc.collect()
@@ -64,14 +64,14 @@ def most_held(batches: Iterator[pa.RecordBatch], window: int) -> tuple[int, int]
     rows = most = 0
     for batch in batches:
         rows += batch.num_rows
-        assert batch.get_total_buffer_size() <= window, "a batch keeps more than its rows"
+        assert batch.get_total_buffer_size() <= split, "a batch keeps more than its rows"
         most = max(most, sum(pool.bytes_allocated() for pool in pools) - before)
     return rows, most
 
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("name", ["thin", "words", "cells"])
-def test_windows_of_wide_rows_are_cut_to_a_quarter_of_the_limit(
+def test_splits_of_wide_rows_are_cut_to_a_quarter_of_the_limit(
     db: nyala.Database, name: str, ordered: bool
 ) -> None:
     table = db[name]
@@ -79,7 +79,7 @@ def test_windows_of_wide_rows_are_cut_to_a_quarter_of_the_limit(
     sizes = [batch.num_rows for batch in batches]
     assert max(batch.nbytes for batch in batches) <= SHARE
     assert max(batch.nbytes for batch in batches) > SHARE // 4, "smaller than it has to be"
-    assert read_path.WINDOW_ROWS % max(sizes) == 0, "windows nest"
+    assert read_path.SPLIT_ROWS % max(sizes) == 0, "splits nest"
     assert pa.Table.from_batches(batches).column("k").to_pylist() == list(range(len(table)))
     del batches
     # What the consumer holds, what is being decoded, a block that is being cut; and the block cache.
@@ -88,7 +88,7 @@ def test_windows_of_wide_rows_are_cut_to_a_quarter_of_the_limit(
     assert most <= LIMIT, f"{most / 1e6:.1f} MB"
 
 
-def test_values_of_cut_windows_are_those_that_were_written(store: Path, db: nyala.Database) -> None:
+def test_values_of_cut_splits_are_those_that_were_written(store: Path, db: nyala.Database) -> None:
     with nyala.connect(store, read_only=True, memory_limit="2GB") as roomy:
         for name in ("thin", "words", "cells"):
             want = roomy[name].scan().to_arrow()
@@ -103,7 +103,7 @@ def test_words_count_where_they_are_not_told_by_codewords(store: Path) -> None:
         rows = {"k": range(8_000), "n": range(8_000), "s": [c * 2_000 for c in "abcd"] * 2_000}
         table.insert({**rows, "t": rows["s"]})
         table.flush()
-        wide = read_path.WINDOW_ROWS
+        wide = read_path.SPLIT_ROWS
 
         def given() -> int:
             """The most rows of a batch that has the words as a dictionary."""
@@ -112,19 +112,19 @@ def test_words_count_where_they_are_not_told_by_codewords(store: Path) -> None:
                 return max(batch.num_rows for batch in batches)
 
         def asked(where: str) -> int:
-            """The rows of a window for a predicate."""
+            """The rows of a split for a predicate."""
             with nyala.connect(store.parent / "changed", read_only=True, memory_limit=LIMIT) as db:
                 spec = db["words"].scan(["k"], where=where)._spec
                 rowset = db["words"]._view(None)[1].tablets[0].rowsets[0]
-                fitting = scan_memory.Fitting(rowset, spec, spec.columns, SHARE)
-                return fitting.rows(0, 8_000, wide)
+                sizer = scan_memory.SplitSizer(rowset, spec, spec.columns, SHARE)
+                return sizer.rows(0, 8_000, wide)
 
         def fits(where: str) -> int:
             """The same for who writes too, whose rowset stays the one it is while changes come."""
             spec = table.scan(["k"], where=where)._spec
             rowset = table._view(None)[1].tablets[0].rowsets[0]
-            fitting = scan_memory.Fitting(rowset, spec, spec.columns, SHARE)
-            return fitting.rows(0, 8_000, wide)
+            sizer = scan_memory.SplitSizer(rowset, spec, spec.columns, SHARE)
+            return sizer.rows(0, 8_000, wide)
 
         assert fits("s = 'x'") == wide and fits("s LIKE '%x%'") < 4_000, (
             "one asks for words, of the same column"
@@ -136,12 +136,12 @@ def test_words_count_where_they_are_not_told_by_codewords(store: Path) -> None:
         assert asked("s = 'x'") < 4_000 and fits("s = 'x'") < 4_000
 
 
-def test_what_is_explained_counts_whole_windows(db: nyala.Database) -> None:
+def test_what_is_explained_counts_whole_splits(db: nyala.Database) -> None:
     told = db["thin"].scan().explain().to_dict()
-    assert told["windows_skipped"] == 0 < told["windows_total"]
+    assert told["splits_skipped"] == 0 < told["splits_total"]
 
 
-def test_duckdb_is_given_windows_that_fit(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duckdb_is_given_splits_that_fit(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("duckdb")
     given: list[int] = []
     run = read_path.run
@@ -157,7 +157,7 @@ def test_duckdb_is_given_windows_that_fit(db: nyala.Database, monkeypatch: pytes
     assert given and max(given) <= SHARE
 
 
-def test_narrow_rows_keep_their_windows(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_narrow_rows_keep_their_splits(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_path, "AHEAD_MAX", 2)
     with nyala.connect(store, read_only=True) as db:
         rows = [batch.num_rows for batch in db["numbers"].scan().to_reader()]
@@ -169,7 +169,7 @@ def test_who_counts_cuts_by_what_he_reads(db: nyala.Database) -> None:
     counters = ScanCounters()
     root, table = scan._take()
     assert read_path.count(read_path.plan(table, scan._spec, counters), scan._spec, counters) == ROWS
-    assert counters.windows_read == 1, "no column is read"
+    assert counters.splits_read == 1, "no column is read"
     del root
 
 
@@ -203,7 +203,7 @@ def test_blocks_are_decoded_again_so_often_and_no_oftener(
     assert rows == {1: {2_048}, 2: {1_024}, 8: {512}}
 
 
-def test_windows_that_are_merged_share_the_limit(tmp_path: Path) -> None:
+def test_splits_that_are_merged_share_the_limit(tmp_path: Path) -> None:
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "s": "string"}, "k")
         for part in range(4):
@@ -217,7 +217,7 @@ def test_windows_that_are_merged_share_the_limit(tmp_path: Path) -> None:
     assert [k for batch in batches for k in batch.column("k").to_pylist()] == list(range(24_000))
 
 
-def test_text_that_is_long_in_some_blocks_only_has_windows_that_fit(tmp_path: Path) -> None:
+def test_text_that_is_long_in_some_blocks_only_has_splits_that_fit(tmp_path: Path) -> None:
     """The longest block as it is stored, the first, the one in the middle and the last say nothing of the others."""
     texts = [f"{i * 7919 % 65_536:04x}" for i in range(60_000)]
     texts[7_500:19_500] = ["a" * 3_000] * 12_000
@@ -271,7 +271,7 @@ def test_scattered_rows_do_not_hold_all_their_blocks_at_once(
         assert max(at_once) > 10
 
 
-def test_windows_of_many_rowsets_that_overlap_are_together_what_one_is(tmp_path: Path) -> None:
+def test_splits_of_many_rowsets_that_overlap_are_together_what_one_is(tmp_path: Path) -> None:
     text = pa.array(["x" * 400] * 6_000)
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "s": nyala.column("string", encoding="plain")}, "k")
@@ -285,13 +285,13 @@ def test_windows_of_many_rowsets_that_overlap_are_together_what_one_is(tmp_path:
             k for batch in table.scan(order_by_key=True).to_reader() for k in batch.column("k").to_pylist()
         ]
         assert keys == list(range(120_000))
-        # The windows, what is merged of them, a block that is decoded, and the block cache.
+        # The splits, what is merged of them, a block that is decoded, and the block cache.
         rows, most = most_held(iter(table.scan(order_by_key=True).to_reader()), 2 * SHARE)
     assert rows == 120_000
     assert most <= LIMIT, f"{most / 1e6:.1f} MB"
 
 
-def test_windows_that_were_cut_are_read_one_by_one_for_polars(
+def test_splits_that_were_cut_are_read_one_by_one_for_polars(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Joined to longer calls, as others are, they would take what they were cut to avoid."""
@@ -313,7 +313,7 @@ def test_windows_that_were_cut_are_read_one_by_one_for_polars(
 
 @pytest.mark.parametrize("kind", ["int64", "double"])
 def test_scans_again_hold_no_more_than_the_first(tmp_path: Path, kind: str) -> None:
-    """From the fourth on the cache is offered what they decode: of windows that do not fit it these were whole blocks,
+    """From the fourth on the cache is offered what they decode: of splits that do not fit it these were whole blocks,
     each decoded for every part of it, and it stayed with that."""
     rows, names = 70_000, [f"c{i}" for i in range(60)]
     values = np.random.default_rng(1).integers(0, 1000, rows) / (1 if kind == "int64" else 7)
@@ -361,7 +361,7 @@ def test_rowsets_of_a_few_rows_give_no_batch_that_holds_whole_blocks(tmp_path: P
 def test_rowsets_that_have_rows_between_the_same_keys_are_counted(
     tmp_path: Path, ranges: list[tuple[int, int]], most: int
 ) -> None:
-    """A merge has a window of each in memory at once; two that share a key only, at that key."""
+    """A merge has a split of each in memory at once; two that share a key only, at that key."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64"}, "k")
         for lower, upper in ranges:
@@ -375,4 +375,4 @@ def test_rowsets_that_have_rows_between_the_same_keys_are_counted(
         assert len(tablet.rowsets) == len(ranges)
         state = db._writer().root.table("t")
         spec = ScanSpec(state.schema, state.schema.columns, db.now())
-        assert scan_memory.most_at_once(read_path.plan(state, spec, ScanCounters())) == most
+        assert scan_memory.overlap_depth(read_path.plan(state, spec, ScanCounters())) == most

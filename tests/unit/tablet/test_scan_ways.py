@@ -1,7 +1,7 @@
 """A scan gives the same rows whatever its rowset consists of: base, columns in files of their own, changes in files and
 in memory, dead rows, a column that came later, the past; encodings that tell and those that do not.
 
-Each of these keeps columns from some of the ways in which others are read, and mostly several meet in one window: here
+Each of these keeps columns from some of the ways in which others are read, and mostly several meet in one split: here
 by chance, against a list of rows.
 """
 
@@ -29,7 +29,7 @@ from tests.unit.tablet.ways import (
     create,
     question,
     row,
-    small_windows,
+    small_splits,
     without,
 )
 
@@ -42,7 +42,7 @@ STEPS = st.lists(st.one_of(CHANGE, CHANGE, DELETE, FLUSH, MAJOR, ADD), min_size=
 @settings(max_examples=settings().max_examples // 3, phases=set(Phase) - {Phase.explain})
 @given(steps=STEPS, data=st.data())
 def test_the_same_rows_whatever_a_rowset_consists_of(steps: list[Step], data: st.DataObject) -> None:
-    with small_windows(), folder_in_memory() as folder:
+    with small_splits(), folder_in_memory() as folder:
         path = Path(folder) / "s"
         states: list[tuple[int, dict[int, Row]]] = []
         with open_database(path) as db:

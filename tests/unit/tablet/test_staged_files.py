@@ -17,7 +17,7 @@ from nyala.errors import TableNotFoundError
 from nyala.handover import commits as handover
 from nyala.tablet.jobs import staged_files
 from nyala.tablet.jobs.staged_files import ROW, TABLET, read_staged, routing_plan, write_routed
-from nyala.tablet.write.prepare import homes_of
+from nyala.tablet.write.prepare import routed_ordinals
 
 PARTITIONS = [nyala.hash_partition("s", buckets=3), nyala.range_partition("k", bounds=[(0, 50), (50, 80)])]
 COLUMNS = {"k": "int64", "s": "string", "v": "int64"}
@@ -91,9 +91,9 @@ def test_a_file_has_its_rows_by_tablet_and_key(tmp_path: Path) -> None:
         data = random_rows(300, seed=2)
         job = stage(tmp_path / "s", [data], "upsert")
         staged = read_staged(SYSTEM, f"{db.path}/staging/{job['key']}", job)
-        assert set(staged.homes) == {tablet["id"] for tablet in table.tablets()} | {-1}
+        assert set(staged.routed) == {tablet["id"] for tablet in table.tablets()} | {-1}
     assert staged.data.equals(data.take(pa.array(staged.numbers)))
-    rows = staged.data.append_column("home", pa.array(staged.homes)).to_pylist()
+    rows = staged.data.append_column("home", pa.array(staged.routed)).to_pylist()
     first = [row for row in rows if row["home"] != -1]
     assert rows[: len(first)] == first, "rows without a tablet stand behind the others"
     order = [(row["home"], row["k"], row["s"]) for row in first]
@@ -126,9 +126,9 @@ def test_what_a_task_says_wrongly_is_not_believed(tmp_path: Path) -> None:
         keys = {"k": pa.array(range(50)), "s": pa.array(["a", "b"] * 25)}
         right = state.router.route(keys, 50)
         ids = np.array([tablet.id for tablet in state.tablets])
-        assert np.array_equal(homes_of(state, ids[right], keys), right)
+        assert np.array_equal(routed_ordinals(state, ids[right], keys), right)
         wrong = ids[np.roll(right, 1)]
-        assert np.array_equal(homes_of(state, wrong, keys), right)
+        assert np.array_equal(routed_ordinals(state, wrong, keys), right)
 
 
 def test_changes_and_overwrite_take_routed_rows(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_there_must_be_a_store(tmp_path: Path, env: Env) -> None:
 )
 def test_a_key_leads_into_staging_and_nowhere_else(tmp_path: Path, key: str) -> None:
     """A key comes from another process; it must not name the store's own folders, which are removed after use."""
-    with pytest.raises(InvalidArgumentError, match="no key of a staged job"):
+    with pytest.raises(InvalidArgumentError, match="not the key of a staged job"):
         staging_folder(str(tmp_path), key)
 
 

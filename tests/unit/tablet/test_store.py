@@ -19,7 +19,7 @@ from nyala.tablet import store as store_module
 from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.root import Root
-from nyala.tablet.write.write_path import Request, committed_before, write
+from nyala.tablet.write.write_path import Request, find_committed, write
 from nyala.testing.clock import ManualClock
 from nyala.wal.position import read_position
 
@@ -447,9 +447,9 @@ def test_what_was_told_of_a_batch_is_told_again(tmp_path: Path) -> None:
         key_value_table(db)
         store = db._writer()
         (written,) = write(store, [Request("t", "insert", {"k": [1], "v": [1]})], idempotency_key="job")
-        assert committed_before(store, "job") == written and written.inserted == 1
+        assert find_committed(store, "job") == written and written.inserted == 1
         db.flush()
-        assert committed_before(store, "job") == written
+        assert find_committed(store, "job") == written
         assert json.loads(store.committed("job").result) == {
             "inserted": 1, "updated": 0, "deleted": 0, "ignored": 0, "failed": 0,
         }  # fmt: skip
@@ -458,10 +458,10 @@ def test_what_was_told_of_a_batch_is_told_again(tmp_path: Path) -> None:
             with store.commit_lock:
                 root = store.root
                 store.transact(change, lambda version, root=root: Root(version, root.tables))
-        assert committed_before(store, "old") == WriteResult(written.timestamp)
+        assert find_committed(store, "old") == WriteResult(written.timestamp)
         for key in ("damaged", "torn", "odd"):
-            with pytest.raises(CorruptionError, match="recorded under an idempotency key makes no sense"):
-                committed_before(store, key)
+            with pytest.raises(CorruptionError, match="recorded under an idempotency key is invalid"):
+                find_committed(store, key)
 
 
 # --- durability -----------------------------------------------------------------------------------------

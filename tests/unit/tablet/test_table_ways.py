@@ -37,14 +37,14 @@ from tests.unit.tablet.ways import (
     create,
     question,
     row,
-    small_windows,
+    small_splits,
     without,
 )
 
 import nyala
 from nyala.api.scan import read_token
 
-WINDOW = 256
+SPLIT = 256
 STEPS = st.lists(
     st.one_of(CHANGE, CHANGE, UPSERT, DELETE, FLUSH, MAJOR, MINOR, MERGE, MERGE, ADD), min_size=1, max_size=10
 )
@@ -160,7 +160,7 @@ def look(
 def test_the_same_rows_whatever_a_table_consists_of(
     shape: tuple[tuple[str, ...], Any], first: tuple[int, bool], steps: list[Step], data: st.DataObject
 ) -> None:
-    with small_windows(WINDOW), folder_in_memory() as folder:
+    with small_splits(SPLIT), folder_in_memory() as folder:
         path = Path(folder) / "s"
         tale = told(path, *shape, first, steps)
         states = len(tale.states)

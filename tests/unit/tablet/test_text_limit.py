@@ -188,7 +188,7 @@ def test_too_long_a_past_of_one_key_is_an_error_that_says_so(db: Database) -> No
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(rowset_size, "TEXT_TARGET_BYTES", 100_000)
         patched.setattr(pa, "concat_arrays", _refusing(pa.concat_arrays, 400_000))
-        with pytest.raises(StorageError, match="one key has more than 2 GiB of past values"):
+        with pytest.raises(StorageError, match="history of one key has more than 2 GiB"):
             table.compact()
     assert table.get({"k": 1}) == {"k": 1, "s": "8" * 60_000}
     table.compact()

@@ -173,7 +173,7 @@ def test_a_token_does_not_move(db: Database) -> None:
 
 def test_what_cannot_travel_is_refused_where_it_is_asked_for(db: Database) -> None:
     """A pyarrow expression cannot be put into bytes: better said here than in a task on another machine."""
-    with pytest.raises(InvalidArgumentError, match="cannot travel"):
+    with pytest.raises(InvalidArgumentError, match="cannot be sent in a scan token"):
         db["t"].scan(where=pc.field("a") > 3).tokens()
     token = db["t"].scan(columns=["s", "a"]).tokens()[0]
     with pytest.raises((InvalidArgumentError, ColumnNotFoundError), match="'t'"):
@@ -198,7 +198,7 @@ def test_any_damage_is_corruption(db: Database) -> None:
             list(read_token(token[:length]))
     with pytest.raises(CorruptionError):
         list(read_token(token + b"\0"))
-    with pytest.raises(CorruptionError, match="no scan token"):
+    with pytest.raises(CorruptionError, match="not a scan token"):
         list(read_token(b"x" * 100))
     assert list(read_token(token)) == good
 
@@ -214,7 +214,7 @@ def test_keys_that_end_before_they_begin_are_corruption(db: Database) -> None:
     text = json.dumps(meta).encode()
     body = token[:16] + struct.pack("<I", len(text)) + text + token[end:]
     forged = body[:12] + struct.pack("<I", google_crc32c.value(body[16:])) + body[16:]
-    with pytest.raises(CorruptionError, match="end before they begin"):
+    with pytest.raises(CorruptionError, match="key_min greater than its key_max"):
         list(read_token(forged))
 
 
@@ -273,7 +273,7 @@ def test_files_of_changes_that_are_gone_are_history(tmp_path: Path) -> None:
         for path in (tmp_path / "s" / "data").rglob("*.base*"):
             path.unlink()
         with pytest.raises(
-            HistoryExpiredError, match=r"table 't'.*\.base.*lease .*is over.*start the job again"
+            HistoryExpiredError, match=r"table 't'.*\.base.*lease .*has ended.*start the job again"
         ):
             list(read_change_token(token))
 

@@ -12,10 +12,10 @@ import pytest
 from tests.support import open_database
 
 import nyala
-from nyala.tablet.scan import read_path, window
+from nyala.tablet.scan import read_path, split
 
 ROWS = 12_000
-WINDOW = 4096
+SPLIT = 4096
 MODES = ["AIR", "FOB", "MAIL", "RAIL", "REG AIR", "SHIP", "TRÜCK"]
 TYPES = {
     "k": nyala.column("int64", block_size=4096),
@@ -55,9 +55,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows are small, and so is what is read as scans read."""
-    monkeypatch.setattr(read_path, "WINDOW_ROWS", WINDOW)
-    monkeypatch.setattr(window, "_SCAN_ROWS_MIN", 2048)
+    """Splits are small, and so is what is read as scans read."""
+    monkeypatch.setattr(read_path, "SPLIT_ROWS", SPLIT)
+    monkeypatch.setattr(split, "_SCAN_ROWS_MIN", 2048)
 
 
 def scanned(table: nyala.Table, where: str) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from nyala.api.database import Database
 from nyala.env import AppendFile, PosixFiles
 from nyala.errors import StorageError
 from nyala.tablet.write import write_path
-from nyala.tablet.write.write_path import Request, committed_before, write
+from nyala.tablet.write.write_path import Request, find_committed, write
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_a_retry_waits_until_the_first_is_durable(tmp_path: Path) -> None:
             return write(store, [request], idempotency_key="job")[0].timestamp
 
         def looked_up() -> int:
-            found = committed_before(store, "job")
+            found = find_committed(store, "job")
             assert found is not None
             return found.timestamp
 
@@ -220,7 +220,7 @@ def test_a_retry_waits_until_the_first_is_durable(tmp_path: Path) -> None:
             thread.join(20)
         assert len(set(answers)) == 1 and len(answers) == 3
         assert db.now() == answers[0] and rows(table) == [(0, 0), (1, 1)]
-        assert committed_before(store, "another") is None
+        assert find_committed(store, "another") is None
 
 
 # --- too large for the log ------------------------------------------------------------------------------

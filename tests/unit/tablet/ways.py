@@ -1,7 +1,7 @@
 """Tables by chance of some thousand rows, which are read by the ways of large ones: what is in them, what is done to
 them, what is asked, and what that means for a dictionary of rows.
 
-Columns are of every encoding, those that tell which rows satisfy a predicate and those that do not; windows are whole
+Columns are of every encoding, those that tell which rows satisfy a predicate and those that do not; splits are whole
 blocks, although rowsets are small.
 """
 
@@ -21,11 +21,11 @@ import nyala
 from nyala.rowset import changes
 from nyala.tablet.compaction.lifecycle import compact, run_here
 from nyala.tablet.compaction.plans import MajorPlan, MergePlan, MinorPlan, Plan
-from nyala.tablet.scan import read_path, window
+from nyala.tablet.scan import read_path, split
 from nyala.tablet.state.root import TabletState
 
 ROWS = 3000
-WINDOW = 1024
+SPLIT = 1024
 DAY = dt.date(2020, 1, 1)
 Row: TypeAlias = dict[str, Any]
 
@@ -89,12 +89,12 @@ Test: TypeAlias = tuple[str, Callable[[Row], bool]]
 
 
 @contextlib.contextmanager
-def small_windows(rows: int = WINDOW) -> Iterator[None]:
-    """Windows that are whole blocks, of rowsets of some times as many rows."""
+def small_splits(rows: int = SPLIT) -> Iterator[None]:
+    """Splits that are whole blocks, of rowsets of some times as many rows."""
     with contextlib.ExitStack() as stack:
         for module, name, value in (
-            (read_path, "WINDOW_ROWS", rows), (read_path, "_INLINE_ROWS", 0),
-            (window, "_SCAN_ROWS_MIN", rows // 2), (changes, "_REDO_RANGE_ROWS_MIN", rows),
+            (read_path, "SPLIT_ROWS", rows), (read_path, "_INLINE_ROWS", 0),
+            (split, "_SCAN_ROWS_MIN", rows // 2), (changes, "_REDO_RANGE_ROWS_MIN", rows),
         ):  # fmt: skip
             stack.enter_context(mock.patch.object(module, name, value))
         yield

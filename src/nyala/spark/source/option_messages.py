@@ -26,20 +26,20 @@ _ROW_RULES: Final = (
     ("or use upsert(), where the later row wins", "or use operation upsert, where the later row wins"),
 )
 # Places in what one task, or the commit, had before it: of the rows of a DataFrame they say nothing.
-_PLACES: Final = r"(the key stands twice in this batch), in rows [0-9]+ and [0-9]+"
+_PLACES: Final = r"(duplicate key in this batch): rows [0-9]+ and [0-9]+ have the same key"
 _RULES: Final = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
         (r"^at=", "option at="),
         (_PLACES, r"\1"),
         (r"write at=('[^']*'), or pass a datetime", r"write .option('at', \1)"),
-        (r"leave its range out with where=", "leave its range out with .option('where', …)"),
+        (r"exclude the range with where=", "exclude the range with .option('where', …)"),
         (r"leave it out, with columns=\[…\]", "leave it out, with .option('columns', …)"),
         (r"TRUE selects every row", "leave the option out to read every row"),
         (r"; give a long list as a parameter: k IN \?, or with nyala\.col\('k'\)\.isin\(values\)",
          "; join with a DataFrame of the values instead"),
-        (r"or connect without read_only to make it", "or make one with nyala.connect(path)"),
-        (r"make one with create_table\(\)", "make one with nyala.connect(path).create_table(…)"),
+        (r"or connect without read_only to create one", "or create one with nyala.connect(path)"),
+        (r"create one with create_table\(\)", "create one with nyala.connect(path).create_table(…)"),
         (r"open it with read_only=True, wait for the writer to close it with lock_timeout=seconds, or end (.*)",
          r"it neither answered nor ended within a minute: wait until it is closed, or end \1"),
         *((re.escape(python), words) for python, words in _ROW_RULES),

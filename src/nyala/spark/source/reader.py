@@ -227,7 +227,7 @@ class NyalaReader(DataSourceReader):
             wanted = options.partitions or partitions_wanted(
                 scan._rows_to_look_at(), len(scan.schema), self._cores
             )
-            groups = place(options.path, lease, pack(scan._tokens_in_pieces(wanted), wanted))
+            groups = place(options.path, lease, pack(scan._balanced_tokens(wanted), wanted))
             return [TokenPartition(group, lease) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

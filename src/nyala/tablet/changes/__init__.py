@@ -1,1 +1,1 @@
-"""What changed between two moments: `feed` has the account and the invariants."""
+"""The change feed: rows that changed between two moments. See `feed` for its invariants."""

@@ -1,4 +1,4 @@
-"""Pieces of a change feed's result: values of some rows, types of change, batches with their keys."""
+"""Building blocks of a change feed: values of rows, change types, batches and their keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nyala.tablet.changes.spec import Bools, ChangeSpec
 from nyala.tablet.scan.key_merge import KeyedRows
 from nyala.tablet.state.root import AnyRowSet, TableState
 
-# Below this share of the rows they are gathered one by one.
+# Rows are gathered one by one if they are less than this share of the split.
 _GATHER_SHARE: Final = 1 / 32
 INSERT, UPDATE, DELETE, NOTHING = range(4)
 CHANGE_WORDS: Final = ("insert", "update", "delete")
@@ -26,7 +26,7 @@ CHANGE_WORDS: Final = ("insert", "update", "delete")
 def values_of(
     rowset: AnyRowSet, column: ColumnSchema, snapshot: int, rowids: Rowids, lower: int, upper: int
 ) -> pa.Array:
-    """The column at rows of [lower, upper), one by one or of the window as a whole, whichever is less work."""
+    """The column at rows of [lower, upper): gathered, or decoded whole if that is less work."""
     if len(rowids) < (upper - lower) * _GATHER_SHARE:
         return rowset.gather(column, snapshot, rowids)
     whole = rowset.decode(column, snapshot, lower, upper)
@@ -34,14 +34,14 @@ def values_of(
 
 
 def spread(values: pa.Array, shown: Bools) -> pa.Array:
-    """The values at the places that are `shown`, in their order, and NULL at the others."""
+    """Place the values, in order, at the positions that are `shown`; NULL elsewhere."""
     if shown.all():
         return values
     return values.take(pa.array(np.cumsum(shown) - 1, mask=~shown))
 
 
 def null_where_not(values: pa.Array, shown: Bools) -> pa.Array:
-    """The values, and NULL where they are not `shown`."""
+    """Replace values at positions that are not `shown` by NULL."""
     return values if shown.all() else values.take(pa.array(np.arange(len(shown)), mask=~shown))
 
 
@@ -64,19 +64,19 @@ def keys_of(table: TableState, spec: ChangeSpec, batch: pa.RecordBatch) -> Encod
 
 
 def in_key_order(
-    table: TableState, rowset: AnyRowSet, spec: ChangeSpec, pieces: Iterator[pa.RecordBatch]
+    table: TableState, rowset: AnyRowSet, spec: ChangeSpec, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[KeyedRows]:
-    """Pieces of a rowset with their keys; those of a MemRowSet, which come in order of arrival, as one."""
+    """Batches of a rowset with keys, in key order. A MemRowSet's batches are sorted into one."""
     if isinstance(rowset, MemRowSet):
-        batches = list(pieces)
-        if batches:
-            rows = joined(batches)
+        found = list(batches)
+        if found:
+            rows = joined(found)
             keys = keys_of(table, spec, rows)
             order = keys.sort_indices()
             yield keys.take(order), rows.take(pa.array(order))
         return
-    for piece in pieces:
-        yield keys_of(table, spec, piece), piece
+    for batch in batches:
+        yield keys_of(table, spec, batch), batch
 
 
 def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -95,10 +95,10 @@ def to_numpy(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def distinct(ascending: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Each value once. (NumPy's `unique` would hash them, at twenty times the cost of this.)"""
+    """Each value once. (NumPy's `unique` would hash them, at twenty times the cost.)"""
     return ascending[first_of_each(ascending)]
 
 
 def first_of_each(ascending: npt.NDArray[np.int64]) -> Bools:
-    """Where a value stands for the first time."""
+    """Mask of the first occurrence of each value."""
     return np.append(True, ascending[1:] != ascending[:-1])[: len(ascending)]

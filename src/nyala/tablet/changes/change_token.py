@@ -1,18 +1,20 @@
-"""Change tokens: one tablet's part of a change feed as bytes that another process can read without catalogue and log.
+"""Change tokens: a tablet's part of a change feed as bytes, for processes without the catalogue.
 
     offset  size  field
     0       8     magic "nyalachg"
     8       4     version, u32 little-endian
-    12      4     CRC-32C of everything behind, u32
-    16      …     JSON: store path, table, tablet, schema, columns, since, until, versions, rowsets with their files
+    12      4     CRC-32C of all following bytes, u32
+    16      …     JSON: store path, table, tablet, schema, columns, since, until, versions, rowsets
+            with
+                  their files
 
-What a tablet has in memory cannot travel as what it is, so a tablet whose memory meets the interval is read by whoever
-makes the tokens (`changes_in_memory`), and its rows travel instead (`rows_token`): under the magic "nyalachr" the same
-head, and behind it an Arrow IPC stream.
+Changes in memory cannot be sent as files. If a tablet's memory meets the interval, the maker of the
+tokens reads that tablet itself (`changes_in_memory`) and sends the rows (`rows_token`): the same
+head with the magic "nyalachr", followed by an Arrow IPC stream.
 
 Invariants
-    G1  The rows of all tokens and of `changes_in_memory` are those of the feed that made them: a key lives in one
-        tablet, so tablets can be read apart.
+    G1  All tokens together with `changes_in_memory` give the rows of the feed. A key is in one
+        tablet, so tablets can be read separately.
 
 Source: docs/design/processes-and-locks.md, "Scan tokens".
 """
@@ -41,7 +43,7 @@ from nyala.tablet.changes.spec import ChangeSpec
 from nyala.tablet.state.entries import RowSetFiles
 from nyala.tablet.state.leased_files import kept_by_lease
 from nyala.tablet.state.root import TableState, TabletState
-from nyala.tablet.state.validation import making_sense, whole_number
+from nyala.tablet.state.validation import is_unsigned, validating
 
 __all__ = ["MAGIC", "changes_in_memory", "make_change_tokens", "read_change_token", "rows_token", "tablet_of"]
 
@@ -53,7 +55,7 @@ _CACHE_BYTES: Final = 64 << 20
 
 
 def make_change_tokens(root_path: str, table: TableState, spec: ChangeSpec) -> list[bytes]:
-    """A token per tablet that has changes of the interval in files, and nothing of it in memory."""
+    """One token per tablet that has changes of the interval in files and none in memory."""
     made = []
     for tablet in table.tablets:
         if _in_memory(tablet, spec) or not any(records.may_meet(r, spec) for r in tablet.rowsets):
@@ -74,13 +76,13 @@ def make_change_tokens(root_path: str, table: TableState, spec: ChangeSpec) -> l
 
 
 def changes_in_memory(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """The changes of those tablets for which `make_change_tokens` makes no token."""
+    """The changes of the tablets for which `make_change_tokens` makes no token."""
     kept = tuple(tablet for tablet in table.tablets if _in_memory(tablet, spec))
     return change_batches(dataclasses.replace(table, tablets=kept), spec)
 
 
 def rows_token(rows: pa.Table) -> bytes:
-    """A token of changes that were read already."""
+    """A token of changes that have already been read."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
@@ -88,41 +90,41 @@ def rows_token(rows: pa.Table) -> bytes:
 
 
 def tablet_of(data: bytes) -> int | None:
-    """The id of the tablet that a token is of; None when the bytes do not say, and of rows, which may be of several."""
+    """The id of the token's tablet; None if unknown, or for rows, which may mix tablets."""
     if data.startswith(_ROWS_MAGIC):
         return None
     try:
-        with making_sense("change token"):
+        with validating("change token"):
             return int(json.loads(_open(data, MAGIC).to_pybytes())["tablet"])
     except CorruptionError:
         return None
 
 
 def read_change_token(data: bytes, env: Env | None = None) -> Iterator[pa.RecordBatch]:
-    """The changes of one token. Raises: CorruptionError, HistoryExpiredError when a file is gone."""
+    """The changes of one token. Raises: CorruptionError; HistoryExpiredError if a file is gone."""
     if data.startswith(_ROWS_MAGIC):
         return _read_rows(data)
     return _read_files(data, env or SYSTEM)
 
 
 def _read_rows(data: bytes) -> Iterator[pa.RecordBatch]:
-    with making_sense("change token"), pa.ipc.open_stream(_open(data, _ROWS_MAGIC)) as reader:
-        batches = list(reader)  # views of what is in memory already
+    with validating("change token"), pa.ipc.open_stream(_open(data, _ROWS_MAGIC)) as reader:
+        batches = list(reader)  # views of bytes that are already in memory
         for batch in batches:
             batch.validate(full=True)
     yield from batches
 
 
 def _read_files(data: bytes, env: Env) -> Iterator[pa.RecordBatch]:
-    with making_sense("change token"):
+    with validating("change token"):
         meta = json.loads(_open(data, MAGIC).to_pybytes())
         moments = meta["since"], meta["until"]
-        if not all(map(whole_number, moments)):
-            raise ValueError(f"changes between {moments}")
+        if not all(map(is_unsigned, moments)):
+            raise ValueError(f"the interval {moments} is not made of timestamps")
         if not isinstance(meta["path"], str) or "\0" in meta["path"] or not isinstance(meta["table"], str):
-            raise ValueError(f"table {meta['table']!r} of the store {meta['path']!r}")
+            raise ValueError(f"invalid table {meta['table']!r} or store path {meta['path']!r}")
         if meta["versions"] not in ("net", "all"):
-            raise ValueError(f"versions {meta['versions']!r}")
+            raise ValueError(f"invalid versions {meta['versions']!r}")
         schema = Schema.from_json(json.dumps(meta["schema"]))
         cache = BlockCache(_CACHE_BYTES)
         entry = TableEntry(
@@ -141,7 +143,7 @@ def _read_files(data: bytes, env: Env) -> Iterator[pa.RecordBatch]:
         tablet = TabletState(TabletEntry(1, 1, Partition(), 0), MemRowSet(bare.codec, schema), (), rowsets)
         columns = schema.project(meta["columns"])
         if columns[: schema.key_count] != schema.key_columns:
-            raise ValueError(f"columns {meta['columns']!r} do not begin with those of the key")
+            raise ValueError(f"columns {meta['columns']!r} do not begin with the key columns")
         spec = ChangeSpec(columns, schema.key_count, meta["since"], meta["until"], meta["versions"])
     try:
         with kept_by_lease(*kept):
@@ -164,17 +166,17 @@ def _seal(magic: bytes, body: bytes | pa.Buffer) -> bytes:
     return b"".join((_HEAD.pack(magic, VERSION, google_crc32c.value(body)), body))
 
 
-def _open(data: bytes, wanted: bytes) -> pa.Buffer:
-    """What stands behind the head."""
+def _open(data: bytes, expected: bytes) -> pa.Buffer:
+    """Check the head and the CRC; returns the bytes after the head."""
     try:
         magic, version, crc = _HEAD.unpack_from(data)
     except struct.error as error:
         raise CorruptionError(
-            f"a change token is at least {_HEAD.size} bytes long, this one is {len(data)}"
+            f"a change token has at least {_HEAD.size} bytes, this one has {len(data)}"
         ) from error
-    if magic != wanted or version != VERSION:
-        raise CorruptionError(f"these bytes are no change token of version {VERSION}")
+    if magic != expected or version != VERSION:
+        raise CorruptionError(f"the bytes are not a change token of version {VERSION}")
     body = pa.py_buffer(data).slice(_HEAD.size)
     if google_crc32c.value(body) != crc:
-        raise CorruptionError("the change token was damaged on its way (CRC-32C differs)")
+        raise CorruptionError("the change token is damaged: its CRC-32C does not match")
     return body

@@ -1,8 +1,8 @@
 """The net change of each key between two moments (`changes.feed`, N1).
 
-A key lives in at most one row at a time and a dead row is not changed (rule R5), so of a key's touched rows only such
-stand in two rowsets as were born or died in the interval. These rows, of rowsets of a tablet whose keys overlap, are
-merged by key; all others are given out as they are met.
+A key has at most one live row at a time, and dead rows do not change (rule R5). So a key has
+touched rows in two rowsets only if they were born or died in the interval. Such rows, of rowsets of
+a tablet with overlapping keys, are merged by key. All other rows are returned as they are read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from nyala.tablet.scan.key_merge import KeyedRows, aligned_heads
 from nyala.tablet.scan.parallel import in_parallel
 from nyala.tablet.state.root import AnyRowSet, TableState, TabletState
 
-# Columns that pieces have behind those of the result, while they are merged.
+# Columns after those of the result, needed for merging.
 _BEFORE: Final = "_before"
 _AFTER: Final = "_after"
 
@@ -40,18 +40,18 @@ _AFTER: Final = "_after"
 def net_changes(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
     def work(item: tuple[Touched, int, int, bool]) -> pa.RecordBatch | None:
         touched, lower, upper, apart = item
-        piece = _net_window(touched, lower, upper, moved=False if apart else None)
-        return None if piece is None else _net_rows(spec, piece)
+        found = _net_split(touched, lower, upper, moved=False if apart else None)
+        return None if found is None else _net_rows(spec, found)
 
     for tablet in table.tablets:
         groups = _overlapping(table, tablet, spec)
         apart = {rowset for group in groups for rowset in group}
-        for batch in in_parallel(_net_windows(table, tablet, spec, apart), work):
+        for batch in in_parallel(_net_splits(table, tablet, spec, apart), work):
             if batch is not None and batch.num_rows:
                 yield batch
         for group in groups:
             sources = [
-                (key_min, partial(_moved_windows, table, rowset, spec)) for rowset, key_min in group.items()
+                (key_min, partial(_moved_splits, table, rowset, spec)) for rowset, key_min in group.items()
             ]
             for heads in aligned_heads(sources):
                 batch = _net_rows(spec, _one_row_a_key(spec, heads))
@@ -59,19 +59,19 @@ def net_changes(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]
                     yield batch
 
 
-def _net_windows(
+def _net_splits(
     table: TableState, tablet: TabletState, spec: ChangeSpec, apart: Collection[AnyRowSet]
 ) -> Iterator[tuple[Touched, int, int, bool]]:
-    """(rowset's records, lower, upper, whether its rows that were born or died are merged apart)."""
+    """(the rowset's records, lower, upper, whether its born and dead rows are merged apart)."""
     for rowset in tablet.all_rowsets():
         if may_meet(rowset, spec):
             touched = Touched(table, rowset, spec)
-            for lower, upper in touched.windows():
+            for lower, upper in touched.splits():
                 yield touched, lower, upper, rowset in apart
 
 
 def _overlapping(table: TableState, tablet: TabletState, spec: ChangeSpec) -> list[dict[AnyRowSet, bytes]]:
-    """Groups of two or more rowsets in which a key can have been born or have died, with the least such key of each."""
+    """Groups of rowsets that may share a born or dead key, each with its least such key."""
     candidates = [r for r in tablet.all_rowsets() if may_meet(r, spec) and may_move(r, spec)]
     if len(candidates) < 2:
         return []
@@ -98,10 +98,10 @@ def _overlapping(table: TableState, tablet: TabletState, spec: ChangeSpec) -> li
     return [group for group in groups if len(group) > 1]
 
 
-def _net_window(touched: Touched, lower: int, upper: int, moved: bool | None) -> pa.RecordBatch | None:
-    """Rows of [lower, upper) that were touched: key, values, newest timestamp, was and is it there.
+def _net_split(touched: Touched, lower: int, upper: int, moved: bool | None) -> pa.RecordBatch | None:
+    """The touched rows of [lower, upper): key, values, newest timestamp, liveness before and after.
 
-    moved: only rows that were born or died, or only others; None: all.
+    moved: only rows that were born or died (True), or only others (False); None: all.
     """
     spec, rowset = touched.spec, touched.rowset
     rowids, newest, has_moved = touched.rows(lower, upper)
@@ -125,15 +125,15 @@ def _net_window(touched: Touched, lower: int, upper: int, moved: bool | None) ->
     )
 
 
-def _moved_windows(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator[KeyedRows]:
-    """The rows of one rowset that were born or died, in key order, a window at a time."""
+def _moved_splits(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator[KeyedRows]:
+    """The rows of one rowset that were born or died, in key order, one split at a time."""
     touched = Touched(table, rowset, spec)
-    pieces = (_net_window(touched, lower, upper, moved=True) for lower, upper in touched.windows())
-    yield from in_key_order(table, rowset, spec, (piece for piece in pieces if piece is not None))
+    batches = (_net_split(touched, lower, upper, moved=True) for lower, upper in touched.splits())
+    yield from in_key_order(table, rowset, spec, (batch for batch in batches if batch is not None))
 
 
 def _one_row_a_key(spec: ChangeSpec, heads: list[KeyedRows]) -> pa.RecordBatch:
-    """Pieces of several rowsets as one in which a key stands once: was it there in any, is it there in any."""
+    """Merge batches of several rowsets to one row per key; it is live if any of its rows is."""
     if len(heads) == 1:
         return heads[0][1]
     keys = EncodedKeys.concat([head[0] for head in heads])
@@ -143,7 +143,8 @@ def _one_row_a_key(spec: ChangeSpec, heads: list[KeyedRows]) -> pa.RecordBatch:
     newest, before, after = (
         to_numpy(rows.column(name))[order] for name in (COMMIT_TIMESTAMP, _BEFORE, _AFTER)
     )
-    # Values stand in the one row that is there at the moment of the values; if none is, any row has the key and NULL.
+    # The row that exists at the moment of the values has them. If none does, any row has the key
+    # and NULLs.
     shown = after if spec.values_at == "until" else before
     winner = np.maximum.reduceat(np.where(shown, np.arange(len(order)), 0), starts)
     winner = np.maximum(winner, starts)
@@ -159,12 +160,12 @@ def _one_row_a_key(spec: ChangeSpec, heads: list[KeyedRows]) -> pa.RecordBatch:
     )
 
 
-def _net_rows(spec: ChangeSpec, piece: pa.RecordBatch) -> pa.RecordBatch:
-    """The piece as it is given out: keys that were there neither before nor after are left out."""
+def _net_rows(spec: ChangeSpec, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The final rows of a batch, without keys that existed neither before nor after."""
     count = len(spec.columns)
-    before, after = to_numpy(piece.column(count + 1)), to_numpy(piece.column(count + 2))
-    types, times = change_types(before, after), to_numpy(piece.column(count))
-    arrays = piece.columns[:count]
+    before, after = to_numpy(batch.column(count + 1)), to_numpy(batch.column(count + 2))
+    types, times = change_types(before, after), to_numpy(batch.column(count))
+    arrays = batch.columns[:count]
     kept = np.flatnonzero(types != NOTHING)
     if len(kept) < len(types):
         types, times = types[kept], times[kept]

@@ -1,9 +1,11 @@
-"""Which rows of a rowset were touched between two moments, and when: from rowids and timestamps, without a value.
+"""Finds the rows of a rowset that changed between two moments, and when, without reading values.
 
-A row is *touched* iff LIVENESS or some column of it has a record in the interval: UNDO, REDO, what is in memory, and
-in a MemRowSet its insertion. Files whose timestamps do not meet the interval are not opened.
+A row is *touched* iff LIVENESS or one of its columns has a record in the interval. Records are
+those of UNDO and REDO files and of memory, and in a MemRowSet each row's insertion. Files whose
+timestamps do not meet the interval are not opened.
 
-Cost: rowids and timestamps of the interval's records, of columns that were written together once.
+Cost: the rowids and timestamps of the interval's records, once for columns that were written
+together.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from nyala.tablet.state.root import AnyRowSet, TableState
 
 
 def may_meet(rowset: AnyRowSet, spec: ChangeSpec) -> bool:
-    """Whether the rowset can hold a record of the interval. Opens no file."""
+    """Whether the rowset can have a record in the interval. Opens no file."""
     if not rowset.row_count:
         return False
     if isinstance(rowset, MemRowSet):
@@ -38,7 +40,7 @@ def may_meet(rowset: AnyRowSet, spec: ChangeSpec) -> bool:
 
 
 def may_move(rowset: AnyRowSet, spec: ChangeSpec) -> bool:
-    """Whether a row of it can have been born or have died in the interval. Opens no file."""
+    """Whether rows of the rowset may be born or have died in the interval. Opens no file."""
     if isinstance(rowset, MemRowSet):
         return True
     stores = (*rowset.undo, *rowset.redo, *in_memory(rowset))
@@ -56,7 +58,7 @@ def rowsets_of(table: TableState, spec: ChangeSpec) -> Iterator[AnyRowSet]:
 
 
 def change_counts(table: TableState, spec: ChangeSpec) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(timestamps at which something changed in the interval, ascending; rows that changed at each, at most).
+    """(the timestamps of changes, ascending; an upper bound of the changed rows at each).
 
     Cost: rowids and timestamps of the interval's records; no values.
     """
@@ -70,9 +72,9 @@ def change_counts(table: TableState, spec: ChangeSpec) -> tuple[npt.NDArray[np.i
 
 
 def text_row_bytes(rowset: AnyRowSet, spec: ChangeSpec) -> float:
-    """Bytes of a row, with its changes, in that text column which has most; 0 where the rowset has little text.
+    """The bytes per row, with changes, of the largest text column; 0 if the rowset has little text.
 
-    Opens these columns, unless the rowset has few rows. Rows in memory are bounded when they are written.
+    Opens the text columns, unless the rowset has few rows. Writes bound the rows in memory.
     """
     if not isinstance(rowset, DiskRowSet) or rowset.row_count * LARGEST.max_cell_bytes <= LITTLE_TEXT_BYTES:
         return 0.0
@@ -83,7 +85,7 @@ def text_row_bytes(rowset: AnyRowSet, spec: ChangeSpec) -> float:
 
 
 class Touched:
-    """The records of one rowset that lie in the interval, without their values."""
+    """The records of one rowset in the interval, without their values."""
 
     def __init__(self, table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> None:
         self.table = table
@@ -93,14 +95,14 @@ class Touched:
 
     @property
     def count(self) -> int:
-        """Versions, at most."""
+        """An upper bound of the number of versions."""
         return sum(len(records.rowids) for records in self.records)
 
-    def windows(self) -> Iterator[tuple[int, int]]:
-        """[lower, upper) pieces of the rowset in which a record lies, cut at multiples of the window."""
+    def splits(self) -> Iterator[tuple[int, int]]:
+        """Yield the splits [lower, upper) of the rowset that have a record."""
         if not self.records:
             return
-        rows, text = self.spec.window_rows, text_row_bytes(self.rowset, self.spec)
+        rows, text = self.spec.split_rows, text_row_bytes(self.rowset, self.spec)
         while rows > 1 and rows * text > LITTLE_TEXT_BYTES:
             rows //= 2
         numbers = distinct(np.sort(np.concatenate([distinct(part.rowids // rows) for part in self.records])))
@@ -108,12 +110,13 @@ class Touched:
             yield number * rows, min((number + 1) * rows, self.rowset.row_count)
 
     def rows(self, lower: int, upper: int) -> tuple[Rowids, Timestamps, Bools]:
-        """Of [lower, upper): (rowids that were touched, ascending; newest record of each; was it born, or died?)."""
+        """For [lower, upper): touched rowids, the newest record of each, was it born or dead."""
         newest = np.full(upper - lower, -1, np.int64)
         moved = np.zeros(upper - lower, np.bool_)
         for records in self.records:
-            places, times = records.window(lower, upper)
-            # Of a row's records the last one is the newest, and of equal places NumPy keeps the last that is assigned.
+            places, times = records.between(lower, upper)
+            # The last record of a row is its newest. For equal positions NumPy keeps the last
+            # assignment.
             newest[places] = np.maximum(newest[places], times)
             if records.liveness:
                 moved[places] = True
@@ -121,27 +124,27 @@ class Touched:
         return at + lower, newest[at], moved[at]
 
     def moved(self) -> Rowids:
-        """All rows that were born or died, ascending."""
+        """All rows that were inserted or deleted, ascending."""
         parts = [records.rowids for records in self.records if records.liveness]
         return distinct(np.sort(np.concatenate(parts))) if parts else np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Records:
-    """Who and when, of columns that were written together: rowids ascend, and of a row the last one is the newest."""
+    """The records of columns written together: rowids ascend, a row's last record is its newest."""
 
     liveness: bool
     rowids: Rowids
     timestamps: Timestamps
 
-    def window(self, lower: int, upper: int) -> tuple[Rowids, Timestamps]:
-        """Those of the rows [lower, upper), whose rowids then count from `lower`."""
+    def between(self, lower: int, upper: int) -> tuple[Rowids, Timestamps]:
+        """The records of the rows [lower, upper), with rowids counted from `lower`."""
         begin, end = np.searchsorted(self.rowids, [lower, upper])
         return self.rowids[begin:end] - lower, self.timestamps[begin:end]
 
 
 def _records(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator[Records]:
-    """What `Touched` holds. Equal vectors, as of columns that were written together, come once."""
+    """The records of `Touched`. Equal vectors, as of columns written together, come once."""
     known: list[Records] = []
     for liveness, rowids, timestamps in _vectors(table, rowset, spec):
         inside = spec.inside(timestamps)
@@ -161,7 +164,7 @@ def _records(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator
 def _vectors(
     table: TableState, rowset: AnyRowSet, spec: ChangeSpec
 ) -> Iterator[tuple[bool, Rowids, Timestamps]]:
-    """(is it LIVENESS, rowids ascending, timestamps ascending in a row), of all stores that meet the interval."""
+    """(is it LIVENESS, ascending rowids, timestamps ascending per row), for all stores."""
     known = {LIVENESS, *(column.id for column in table.schema.value_columns)}
     if isinstance(rowset, DiskRowSet):
         for file in (*rowset.undo, *rowset.redo):
@@ -181,7 +184,7 @@ def _vectors(
 
 
 def _one_of_each_group(file: DeltaFile, known: set[int]) -> Iterator[tuple[int, bool]]:
-    """(column, is LIVENESS in its group): columns of one group have the same rowids and timestamps, so one will do."""
+    """One (column, is LIVENESS in its group) per group: groups share rowids and timestamps."""
     groups: dict[int, list[tuple[int, int]]] = {}
     for place in file.entry.places:
         if place.key.role == DELTA_VALUE and place.key.column_id in known:
@@ -195,23 +198,23 @@ def _one_of_each_group(file: DeltaFile, known: set[int]) -> Iterator[tuple[int, 
 
 
 def _newest_last(run: DeltaRun) -> tuple[Rowids, Timestamps]:
-    """The run's vectors with the records of a row in ascending order of time."""
+    """The run's vectors with each row's records in ascending order of time."""
     if run.kind == "redo":
         return run.rowids, run.timestamps
-    turned = _turned(run.rowids)
-    return run.rowids, run.timestamps if turned is None else run.timestamps[turned]
+    reversed_order = _reversed_per_row(run.rowids)
+    return run.rowids, run.timestamps if reversed_order is None else run.timestamps[reversed_order]
 
 
-def _turned(rowids: Rowids) -> npt.NDArray[np.int64] | None:
-    """Places that turn the order within each row around; None when no row stands twice."""
+def _reversed_per_row(rowids: Rowids) -> npt.NDArray[np.int64] | None:
+    """Positions that reverse the order within each row; None if no row has several records."""
     count = len(rowids)
     first = first_of_each(rowids)
     if first.all():
         return None
     begin = np.flatnonzero(first)
     size = np.diff(np.append(begin, count))
-    turned: npt.NDArray[np.int64] = np.repeat(2 * begin + size - 1, size) - np.arange(count)
-    return turned
+    order: npt.NDArray[np.int64] = np.repeat(2 * begin + size - 1, size) - np.arange(count)
+    return order
 
 
 def in_memory(rowset: AnyRowSet) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What is asked of one table between two moments (`changes.feed`)."""
+"""The definition of a change feed: one table, its columns, and two moments (`changes.feed`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nyala.delta.run import Timestamps
 from nyala.errors import InvalidArgumentError
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.schema.schema import ColumnSchema
-from nyala.tablet.scan.read_path import WINDOW_ROWS
+from nyala.tablet.scan.read_path import SPLIT_ROWS
 from nyala.tablet.state.root import TableState
 
 Versions = Literal["net", "all"]
@@ -23,17 +23,19 @@ Bools = npt.NDArray[np.bool_]
 CHANGE_TYPE: Final = "_change_type"
 COMMIT_TIMESTAMP: Final = "_commit_timestamp"
 
-# Versions that are sorted by time at once. Large: each slice reads the records of the interval again; small: memory.
+# Versions that are sorted by time at once. Small slices reread the interval's records more often;
+# large ones take more memory.
 SLICE_VERSIONS: Final = 1 << 19
 
 
 @dataclass(frozen=True)
 class ChangeSpec(LazyValues):
-    """What is asked of one table between two moments.
+    """The change feed of one table between two moments.
 
-    columns:   the key's columns first, then others.
-    values_at: whose values net changes have: those after the interval, or those before it (then of an inserted row
-               every column outside the key is NULL).
+    columns:   the key columns first, then others.
+    values_at: net changes have the values after the interval ("until") or before it ("since";
+    inserted rows
+               then have NULL in every column outside the key).
     """
 
     columns: tuple[ColumnSchema, ...]
@@ -42,12 +44,12 @@ class ChangeSpec(LazyValues):
     until: int
     versions: Versions = "net"
     values_at: Literal["since", "until"] = "until"
-    window_rows: int = WINDOW_ROWS
+    split_rows: int = SPLIT_ROWS
     slice_versions: int = SLICE_VERSIONS
 
     @lazy_value
     def arrow_schema(self) -> pa.Schema:
-        """Of the result: columns outside the key are nullable, because deleted rows have no values."""
+        """The result's schema. Non-key columns are nullable: deleted rows have no values."""
         fields = [column.arrow_field() for column in self.columns]
         fields[self.key_count :] = [field.with_nullable(True) for field in fields[self.key_count :]]
         return pa.schema(
@@ -59,7 +61,7 @@ class ChangeSpec(LazyValues):
         )
 
     def meets(self, timestamp_min: int | None, timestamp_max: int | None) -> bool:
-        """Whether records between the two can lie in the interval."""
+        """Whether the interval can contain records between the two timestamps."""
         return (
             timestamp_min is not None
             and timestamp_max is not None
@@ -74,15 +76,15 @@ class ChangeSpec(LazyValues):
 def make_change_spec(
     table: TableState, since: int, until: int, versions: str, columns: Sequence[ColumnSchema]
 ) -> ChangeSpec:
-    """Check what the user asked for. The key's columns always come, and first. Raises: InvalidArgumentError."""
+    """Check a user's request. The key columns always come first. Raises: InvalidArgumentError."""
     if versions not in ("net", "all"):
-        raise InvalidArgumentError(f"versions takes 'net' or 'all', not {versions!r}")
+        raise InvalidArgumentError(f"invalid versions={versions!r}: pass 'net' or 'all'")
     schema = table.schema
     shown = (*schema.key_columns, *(column for column in columns if not schema.is_key(column.name)))
-    taken = next((c.name for c in shown if c.name in (CHANGE_TYPE, COMMIT_TIMESTAMP)), None)
-    if taken is not None:
+    reserved = next((c.name for c in shown if c.name in (CHANGE_TYPE, COMMIT_TIMESTAMP)), None)
+    if reserved is not None:
         raise InvalidArgumentError(
-            f"table {table.name!r} has a column {taken!r} of its own, and a change feed calls one of its columns so: "
+            f"table {table.name!r} has a column {reserved!r}, but a change feed uses this name for its own column: "
             "leave it out, with columns=[…]"
         )
     return ChangeSpec(shown, schema.key_count, since, until, "net" if versions == "net" else "all")

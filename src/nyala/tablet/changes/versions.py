@@ -1,11 +1,12 @@
-"""Every version of every row between two moments (`changes.feed`, N2), also of one key.
+"""All versions of rows between two moments (`changes.feed`, N2), for a table or for one key.
 
-Every (row, t) that has a record is a version. Each column is brought into a *timeline*, the values from each of
-its records on (of UNDO, which says what was before, the value of the next newer record, and at its end the base), and
-filled forward over the versions, from the value at `since`.
+Every (row, t) with a record is a version. For each column a *timeline* gives the value from each
+record on. An UNDO record holds the value before it, so the value from it on is that of the next
+newer record, and of the base at the end. The timeline, and the value at `since`, are filled forward
+over the versions.
 
-Memory: the versions of one slice of time. A slice has at most `slice_versions`, unless one batch alone has more: that
-one is merged by key.
+Memory: the versions of one slice of time. A slice has at most `slice_versions`, unless a single
+batch has more; such a batch is merged by key.
 """
 
 from __future__ import annotations
@@ -62,13 +63,13 @@ def all_versions(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch
 
 
 def _most_versions(table: TableState, spec: ChangeSpec) -> int:
-    """How many versions are sorted at once: fewer where they have much text."""
+    """How many versions are sorted at once; fewer if they have much text."""
     text = max((text_row_bytes(rowset, spec) for rowset in rowsets_of(table, spec)), default=0.0)
     return max(1, min(spec.slice_versions, int(LITTLE_TEXT_BYTES / max(1.0, text))))
 
 
 def _slices(table: TableState, spec: ChangeSpec, most: int) -> Iterator[tuple[int, int, int]]:
-    """(since, until, versions): pieces of the interval with at most `most` versions, or of one timestamp."""
+    """(since, until, versions): parts of the interval with at most `most` versions, or one time."""
     moments, counts = change_counts(table, spec)
     since, begin = spec.since, 0
     sums = np.concatenate([[0], np.cumsum(counts)])
@@ -82,28 +83,28 @@ def _slices(table: TableState, spec: ChangeSpec, most: int) -> Iterator[tuple[in
 
 def _of_slice(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
     """All versions of the interval, sorted in memory."""
-    windows = (
+    splits = (
         (touched, lower, upper)
         for rowset in rowsets_of(table, spec)
         for touched in [Touched(table, rowset, spec)]
-        for lower, upper in touched.windows()
+        for lower, upper in touched.splits()
     )
-    batches = [batch for batch in in_parallel(windows, lambda item: _versions(*item)) if batch.num_rows]
+    batches = [batch for batch in in_parallel(splits, lambda item: _versions(*item)) if batch.num_rows]
     if not batches:
         return
     rows = joined(batches)
     order = keys_of(table, spec, rows).sort_indices()
     order = order[np.argsort(to_numpy(rows.column(COMMIT_TIMESTAMP))[order], kind="stable")]
-    for begin in range(0, len(order), spec.window_rows):
-        yield rows.take(pa.array(order[begin : begin + spec.window_rows]))
+    for begin in range(0, len(order), spec.split_rows):
+        yield rows.take(pa.array(order[begin : begin + spec.split_rows]))
 
 
 def _of_batch(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """All versions of one timestamp, merged by key a window at a time."""
+    """All versions of one timestamp, merged by key, one split per rowset at a time."""
     sources = [
         (
             rowset.meta.key_min if isinstance(rowset, DiskRowSet) else b"",
-            partial(_version_windows, table, rowset, spec),
+            partial(_version_splits, table, rowset, spec),
         )
         for rowset in rowsets_of(table, spec)
     ]
@@ -115,16 +116,16 @@ def _of_batch(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
             yield joined([head[1] for head in heads]).take(pa.array(keys.sort_indices()))
 
 
-def _version_windows(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator[KeyedRows]:
+def _version_splits(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator[KeyedRows]:
     touched = Touched(table, rowset, spec)
-    pieces = (_versions(touched, lower, upper) for lower, upper in touched.windows())
-    yield from in_key_order(table, rowset, spec, (piece for piece in pieces if piece.num_rows))
+    batches = (_versions(touched, lower, upper) for lower, upper in touched.splits())
+    yield from in_key_order(table, rowset, spec, (batch for batch in batches if batch.num_rows))
 
 
 def _versions(touched: Touched, lower: int, upper: int) -> pa.RecordBatch:
     """All versions of the rows [lower, upper), by rowid and timestamp."""
     spec, rowset = touched.spec, touched.rowset
-    grid = _Grid.of([records.window(lower, upper) for records in touched.records])
+    grid = _Grid.of([records.between(lower, upper) for records in touched.records])
     rowids = grid.rows + lower
     was = rowset.gather_liveness(spec.since, rowids)
     after = to_numpy(grid.fill(_timeline(rowset, None, spec, lower, upper), pa.array(was)))
@@ -146,11 +147,13 @@ def _versions(touched: Touched, lower: int, upper: int) -> pa.RecordBatch:
 
 @dataclass(frozen=True)
 class _Grid:
-    """The versions of a window: the distinct (row, timestamp) of all its records, by row, then timestamp.
+    """The versions of a split: the distinct (row, timestamp) of all records, in that order.
 
-    moments: distinct timestamps, ascending. codes: row · len(moments) + place of the timestamp, ascending.
-    rows:    distinct rows, ascending, from the window's start. Each version's place in it: row_of.
-    first:   places of each row's oldest version.
+    moments: distinct timestamps, ascending.
+    codes:   row · len(moments) + index of the timestamp, ascending.
+    rows:    distinct rows, ascending, counted from the start of the split.
+    row_of:  each version's index in `rows`.
+    first:   the index of each row's oldest version.
     """
 
     moments: Timestamps
@@ -176,7 +179,7 @@ class _Grid:
         return self.moments[self.codes % max(len(self.moments), 1)]
 
     def fill(self, timeline: _Timeline | None, base: pa.Array) -> pa.Array:
-        """A column's value at each version: its newest record's up to there; before its first the row's `base`."""
+        """The value at each version: that of its newest record, or `base` without one."""
         if timeline is None:
             return base.take(pa.array(self.row_of))
         codes = timeline.rows * len(self.moments) + np.searchsorted(self.moments, timeline.timestamps)
@@ -190,7 +193,7 @@ class _Grid:
 
 @dataclass(frozen=True)
 class _Timeline:
-    """A column's records in a window: from the timestamp on the row has the value. In any order."""
+    """A column's records in a split, in any order: the row has the value from the timestamp on."""
 
     rows: Rowids
     timestamps: Timestamps
@@ -200,7 +203,7 @@ class _Timeline:
 def _timeline(
     rowset: AnyRowSet, column: ColumnSchema | None, spec: ChangeSpec, lower: int, upper: int
 ) -> _Timeline | None:
-    """Of the column, or with None of LIVENESS, the records in the interval; None when there are none."""
+    """The column's (None: LIVENESS) records in the interval; None if there are none."""
     column_id = LIVENESS if column is None else column.id
     parts: list[_Timeline] = []
     redo: list[DeltaRun] = []
@@ -235,12 +238,13 @@ def _timeline(
 def _past(
     rowset: DiskRowSet, column: ColumnSchema | None, spec: ChangeSpec, lower: int, upper: int
 ) -> _Timeline | None:
-    """The timeline that UNDO tells: after a record there stood what the next newer record says, or the base."""
+    """The timeline from UNDO: after a record comes the next newer record's value, or the base."""
     column_id = LIVENESS if column is None else column.id
     files = [file for file in rowset.undo if column_id in file.column_ids and file.timestamp_max > spec.since]
     if not any(spec.meets(file.timestamp_min, file.timestamp_max) for file in files):
         return None
-    # Records newer than `until` belong to it: they say what stood after the newest one of the interval.
+    # Records newer than `until` are needed: they hold the value after the newest record of the
+    # interval.
     runs = [
         run.window(lower, upper)
         for file in files
@@ -251,11 +255,12 @@ def _past(
     at = np.flatnonzero(spec.inside(undo.timestamps))
     if not len(at):
         return None
-    # Descending in time within a row (D1), so the next newer record is the one before; the row's first has none.
+    # Descending in time within a row (D1), so the next newer record comes before; the row's first
+    # has none.
     last = first_of_each(undo.rowids)[at]
     source = at - 1
     source[last] = len(undo) + np.arange(int(last.sum()))
-    # At the newest UNDO of a column it has its base: no UNDO is newer, no REDO as old (X2).
+    # At its newest UNDO a column has its base value: no UNDO is newer, and all REDO is newer (X2).
     snapshot, rowids = undo.timestamp_max, undo.rowids[at[last]] + lower
     if column is None:
         base = pa.array(rowset.gather_liveness(snapshot, rowids))
@@ -266,19 +271,20 @@ def _past(
 
 
 def _as(values: pa.Array, column: ColumnSchema | None) -> pa.Array:
-    """Values in the type that the column has in the schema that is read (None: LIVENESS)."""
+    """Values in the type that the column has in the schema of the read (None: LIVENESS)."""
     return values if column is None else adapt(values, column.type.arrow)
 
 
 def versions_of_key(
     table: TableState, spec: ChangeSpec, key: EncodedKeys, ordinal: int, *, from_state: bool
 ) -> pa.Table:
-    """The versions of one row in the interval, oldest first; none when the key was never there.
+    """The versions of one row in the interval, oldest first; empty if the key never existed.
 
-    key:        a vector of one.
-    ordinal:    of the tablet that houses it; -1: none does.
-    from_state: begin with the row as it stood at `since`, if it did. When and how it came to be so lies before the
-                interval, so its type and timestamp are NULL.
+    key:        a vector of length one.
+    ordinal:    of its tablet; -1: no partition covers the key.
+    from_state: begin with the row's state at `since`, if it existed. Its change type and timestamp
+    are NULL,
+                because they are before the interval.
     Cost: reads the rowids and timestamps of all records of the rowsets that hold the key.
     """
     fields = list(spec.arrow_schema)
@@ -301,5 +307,5 @@ def versions_of_key(
             rows = _versions(Touched(table, rowset, spec), rowid, rowid + 1)
             batches.append(pa.RecordBatch.from_arrays(rows.columns, schema=pa.schema(fields)))
     rows = pa.Table.from_batches(batches, schema=pa.schema(fields))
-    # A timestamp is never negative, so the state at the beginning, whose own is not known, comes first.
+    # Timestamps are never negative, so the state at `since`, which has none, comes first.
     return rows.take(pc.sort_indices(pc.fill_null(rows.column(COMMIT_TIMESTAMP), -1)))

@@ -1,11 +1,11 @@
-"""Compaction of a store that goes on working.
+"""Compaction, while the store goes on working.
 
-measurement        open rowsets as the numbers that the policy needs
-plans              those numbers, and the plans that the policy returns
-policy             which compaction of a tablet pays best now: pure
-rowset_selection   which rowsets to merge within a budget: pure
+measurement        measures rowsets for the policy
+plans              these measurements, and the plans that the policy returns
+policy             chooses the compaction of a tablet that pays best; pure
+rowset_selection   chooses the rowsets to merge within a budget; pure
 lifecycle          begin, run, install
 file_jobs          the work itself, as functions from files to files
-background         the thread: which tablet next, here or in a worker process
-text_limit         how much text of one column a merge holds
+background         the thread: chooses the tablet, and where the work runs
+text_limit         limits the text of one column that a merge holds
 """

@@ -1,20 +1,21 @@
-"""The background's compactions: which tablet next, where the work is done, and what came of it.
+"""The background's compactions: chooses the tablet, runs the work, and counts the results.
 
-    files came or went (`store.changed`), or a while has passed
-      plan      every tablet whose rowsets changed is asked for its best plan (`compaction.policy`)
-      choose    the plan of the greatest gain, of a tablet that is not put off
-      room      the disk must hold what the plan writes, besides a reserve
-      run       small work here, other work in a worker process; one at a time, so a core at most is taken
+    files were added or removed (`store.changed`), or some time has passed
+      plan      compute the best plan of every tablet whose rowsets changed (`compaction.policy`)
+      choose    take the plan with the greatest gain, except for delayed tablets
+      space     the disk must have space for the plan's output, and a reserve
+      run       small work here, other work in a worker process; one at a time, so at most one core
+                is busy
       again     at once, until nothing pays
 
 Invariants
-    N1  Nothing is done while paused, and `pause` returns when nothing runs any more.
-    N2  What failed is put off, for longer each time, so that a damaged file or a full disk does not keep a core busy;
-        other tablets go on.
-    N3  The foreground waits for the installs only: planning, reading and writing happen without a lock.
+    N1  While paused, nothing runs; `pause` returns after the running work has ended.
+    N2  Failed work is delayed, longer each time, so that a damaged file or a full disk does not
+        keep a core busy. Other tablets go on.
+    N3  The foreground waits only for installs: planning, reading and writing hold no lock.
 
-Source: docs/design/kudu.md, "Maintenance manager". Departure: one currency for all work (`compaction.policy`), so no
-order of kinds.
+Source: docs/design/kudu.md, "Maintenance manager". Departure: one currency for all work
+(`compaction.policy`), so no order of kinds.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from nyala.mvcc.timestamp import from_physical
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet.compaction import file_jobs
 from nyala.tablet.compaction.file_jobs import Job, MergeJob, Output
-from nyala.tablet.compaction.lifecycle import Runner, compact, missing_room
+from nyala.tablet.compaction.lifecycle import Runner, compact, lack_of_space
 from nyala.tablet.compaction.measurement import Layouts
 from nyala.tablet.compaction.plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
 from nyala.tablet.compaction.policy import PolicyOptions, best_plan
@@ -43,22 +44,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nyala.compaction")
 
-# Also without changes of files: history passes the mark, and tablets fall quiet.
+# Plans are renewed even without changes of files: the history mark advances, and tablets become
+# quiet.
 REPLAN_S: Final = 30.0
 QUIET_S: Final = 60.0
-# A plan that could not begin is tried again after this.
+# Delay of a plan that could not begin.
 SOON_S: Final = 1.0
-# Below this a job is done in a few hundredths of a second, which its way to another process would take as well.
+# A smaller job takes a few hundredths of a second, about as long as handing it to another process.
 INLINE_BYTES: Final = 1 << 20
-# A plan that failed is tried again after this, twice as long each time, an hour at most.
-PUT_OFF_S: Final = 10.0
-PUT_OFF_MAX_S: Final = 3600.0
+# Delay of a plan that failed, doubled each time, at most an hour.
+DELAY_S: Final = 10.0
+DELAY_MAX_S: Final = 3600.0
 HISTORY_LENGTH: Final = 8
 
 
 @dataclass
 class CompactionCounters:
-    """Since the store was opened. Bytes of files."""
+    """Counts since the store was opened; sizes are bytes of files."""
 
     delta_compactions: int = 0
     major_delta_compactions: int = 0
@@ -71,7 +73,7 @@ class CompactionCounters:
 
 @dataclass(frozen=True)
 class _Planned:
-    """What a tablet was asked for, and what it answered."""
+    """A tablet's last plan, and the state for which it was computed."""
 
     rowsets: tuple[DiskRowSet, ...]
     quiet: bool
@@ -81,7 +83,7 @@ class _Planned:
 
 @dataclass
 class Running:
-    """A piece of work that is going on; its rows are counted as it goes."""
+    """Running work, and how many of its rows are done."""
 
     operation: str
     table: str
@@ -92,18 +94,18 @@ class Running:
 
 
 class Compactor:
-    """See the module. `run_once` by one thread; the rest from any."""
+    """The background's compactions. One thread calls `run_once`; any thread may call the rest."""
 
     def __init__(self, store: Store) -> None:
         self._store = weakref.ref(store)
         self._layouts = Layouts()
         self._planned: dict[int, _Planned] = {}
-        self._put_off: dict[int, tuple[float, float]] = {}  # tablet: (until, for how long)
+        self._delayed: dict[int, tuple[float, float]] = {}  # tablet: (until, length of the delay)
         self._worker = Worker()
         self.counters = CompactionCounters()
         self.running: Running | None = None
         self.waiting = ""
-        """Why work that would pay is not done; empty when there is none."""
+        """Why work that would pay does not run; empty if it runs."""
         self._waiting_until_s = 0.0
         self.recent: deque[dict[str, Any]] = deque(maxlen=HISTORY_LENGTH)
 
@@ -112,20 +114,20 @@ class Compactor:
     def next(self, store: Store) -> tuple[TableState, int, Plan] | None:
         """The best next work of all tablets, as (table, tablet id, plan).
 
-        Raises: CorruptionError, StorageError, as a damaged file is looked at; its tablet is put off then.
+        Raises: CorruptionError, StorageError for a damaged file; its tablet is delayed then.
         """
         now_s = store.env.clock.monotonic_s()
         best: tuple[TableState, int, Plan] | None = None
         alive = set()
         for table, tablet in store.root.tablets():
             alive.add(tablet.id)
-            until_s, _ = self._put_off.get(tablet.id, (0.0, 0.0))
+            until_s, _ = self._delayed.get(tablet.id, (0.0, 0.0))
             if not tablet.rowsets or until_s > now_s:
                 continue
             try:
                 plan = self._plan(store, table, tablet, now_s)
             except Exception:
-                self._put_off_longer(tablet.id, now_s)
+                self._delay_longer(tablet.id, now_s)
                 raise
             if plan is not None and (best is None or plan.gain > best[2].gain):
                 best = table, tablet.id, plan
@@ -154,10 +156,10 @@ class Compactor:
         self._planned[tablet.id] = _Planned(tablet.rowsets, quiet, now_s, plan)
         return plan
 
-    # ------------------------------------------------------------------------------------------ doing
+    # ------------------------------------------------------------------------------------------ running
 
     def run_once(self, store: Store) -> bool:
-        """Do the best next work; whether there was any. Raises: what the work raises; it is put off then."""
+        """Do the best next work; returns whether there was any. Work that raises is delayed."""
         found = self.next(store)
         now_s = store.env.clock.monotonic_s()
         if found is None:
@@ -166,11 +168,11 @@ class Compactor:
             return False
         table, tablet_id, plan = found
         self._planned.pop(tablet_id, None)
-        room = missing_room(store, table, tablet_id, plan)
-        if room:
-            self.waiting = f"{operation_of(plan)} of table {table.name!r} waits: {room}"
-            self._waiting_until_s = now_s + PUT_OFF_S
-            self._put_off[tablet_id] = (now_s + PUT_OFF_S, PUT_OFF_S)
+        lack = lack_of_space(store, table, tablet_id, plan)
+        if lack:
+            self.waiting = f"{operation_of(plan)} of table {table.name!r} waits: {lack}"
+            self._waiting_until_s = now_s + DELAY_S
+            self._delayed[tablet_id] = (now_s + DELAY_S, DELAY_S)
             return True
         self.running = Running(operation_of(plan), table.name, tablet_id, now_s)
         try:
@@ -179,17 +181,17 @@ class Compactor:
             self.counters.given_up += 1
             return False
         except BaseException:
-            self._put_off_longer(tablet_id, store.env.clock.monotonic_s())
+            self._delay_longer(tablet_id, store.env.clock.monotonic_s())
             raise
         finally:
             self.running = None
         if now_s >= self._waiting_until_s:
             self.waiting = ""
-        self._put_off.pop(tablet_id, None)
+        self._delayed.pop(tablet_id, None)
         if report is None:
             self.counters.given_up += 1
-            # What it was to work on has changed; a moment, so that this is no busy loop.
-            self._put_off[tablet_id] = (store.env.clock.monotonic_s() + SOON_S, PUT_OFF_S / 2)
+            # Its rowsets have changed. A short delay avoids a busy loop.
+            self._delayed[tablet_id] = (store.env.clock.monotonic_s() + SOON_S, DELAY_S / 2)
             return True
         self._count(plan, report.bytes_before, report.bytes_after)
         self.recent.append(
@@ -205,11 +207,11 @@ class Compactor:
         )
         return True
 
-    def _put_off_longer(self, tablet_id: int, now_s: float) -> None:
+    def _delay_longer(self, tablet_id: int, now_s: float) -> None:
         """N2."""
-        _, for_s = self._put_off.get(tablet_id, (0.0, PUT_OFF_S / 2))
-        for_s = min(2 * for_s, PUT_OFF_MAX_S)
-        self._put_off[tablet_id] = (now_s + for_s, for_s)
+        _, for_s = self._delayed.get(tablet_id, (0.0, DELAY_S / 2))
+        for_s = min(2 * for_s, DELAY_MAX_S)
+        self._delayed[tablet_id] = (now_s + for_s, for_s)
 
     def _count(self, plan: Plan, before: int, after: int) -> None:
         counters = self.counters
@@ -230,11 +232,12 @@ class Compactor:
         self,
         store: Store,
         running: Running | None = None,
-        told: file_jobs.Progress = lambda done, total: None,
+        on_progress: file_jobs.Progress = lambda done, total: None,
     ) -> Runner:
-        """Small jobs in this thread, others in a worker process. running: what `status` shows of it meanwhile.
+        """A runner for small jobs in this thread and others in a worker process.
 
-        told: called in this thread with the rows that are done, and those of the whole job.
+        running:     updated with the progress, for `status`.
+        on_progress: called in this thread with the rows done and the rows of the whole job.
         """
         clock = store.env.clock
 
@@ -242,9 +245,10 @@ class Compactor:
             def progress(done: int, total: int) -> None:
                 if running is not None:
                     running.rows_done, running.rows_total = done, total
-                told(done, total)
+                on_progress(done, total)
 
-            # A worker has the system's files and clock, so with others (in tests) it is no use.
+            # A worker always uses the system's files and clock, so it cannot serve other ones (in
+            # tests).
             if not store.env.is_system or input_bytes(job) < INLINE_BYTES:
                 return file_jobs.run(store.env, job, progress)
             kind, arguments = file_jobs.encode_job(job)
@@ -258,7 +262,8 @@ class Compactor:
                 )
             except NoWorkerError as error:
                 logger.warning(
-                    "a compaction runs in this process, and queries may be slower meanwhile: %s", error
+                    "no worker process, so a compaction runs in this process and may slow down queries: %s",
+                    error,
                 )
                 return file_jobs.run(store.env, job, progress)
             logger.debug("%s in a worker took %.2f s", kind, clock.monotonic_s() - started_s)
@@ -267,11 +272,11 @@ class Compactor:
         return run
 
     def stop(self) -> None:
-        """End what runs in a worker, and the workers. What runs in a thread of this process ends by itself."""
+        """End the worker and its job. Jobs in threads of this process end by themselves."""
         self._worker.close()
 
     def status(self, now_s: float) -> dict[str, Any]:
-        """Counters, what runs and what was done last."""
+        """Counters, the running work, and the latest results."""
         running = self.running
         going_on = None
         if running is not None:
@@ -304,7 +309,7 @@ def is_quiet(tablet: TabletState, now_us: int) -> bool:
 
 
 def operation_of(plan: Plan) -> str:
-    """What a person calls it."""
+    """The name of the work for users."""
     if isinstance(plan, MergePlan):
         return "merging compaction" if len(plan.rowsets) > 1 else "rewrite"
     if isinstance(plan, MajorPlan):
@@ -315,7 +320,7 @@ def operation_of(plan: Plan) -> str:
 
 
 def input_bytes(job: Job) -> int:
-    """Bytes of the files that the job reads, at most."""
+    """An upper bound of the bytes of files that the job reads."""
     inputs = job.inputs if isinstance(job, MergeJob) else (job.input,)
     return sum(
         files.rowset.size_bytes

@@ -1,19 +1,19 @@
-"""Compactions as functions from files to files: nothing here needs a store, its lock, its catalogue or its log.
+"""Compactions as functions from files to files, without a store, its locks, catalogue or log.
 
-    MergeJob    rowsets ──► key slices ──► images ──► merged, cut ──► new rowsets       row ids change
-    MajorJob    base columns + REDO  ──►  a part + UNDO (+ REDO of the other columns)   row ids stay
-    MinorJob    REDO files           ──►  one REDO file without what is older than the cut
-    UndoJob     UNDO files           ──►  one UNDO file without what is older than the cut, or none
+    MergeJob    rowsets ──► key slices ──► images ──► merged, cut ──► new rowsets      rowids change
+    MajorJob    base columns + REDO  ──►  a part + UNDO (+ REDO of the other columns)  rowids stay
+    MinorJob    REDO files           ──►  one REDO file without history before the cut
+    UndoJob     UNDO files           ──►  one UNDO file without history before the cut, or none
 
-So a job may run in a thread, in a worker process or in a Spark task. It reads immutable files and writes new
-ones, under names that nobody else can give (`token`), synced with their folder; whoever asked for it installs them
-(`tablet.compaction`), or removes them. What is in memory only is not seen: the inputs' DeltaMemStores were flushed
-before the job was made, and later changes are carried over at the install.
+So a job may run in a thread, in a worker process or in a Spark task. It reads immutable files and
+writes new files, synced with their folder, under unique names (`token`). The caller installs them
+(`lifecycle`) or removes them. A job sees no memory: the inputs' DeltaMemStores were flushed before
+the job was made, and the install moves later changes.
 
-Memory: a merge holds one slice, about `target_bytes` of columns on disk, several times over while it is
-written, and the delta files of its inputs.
-Source: docs/design/compaction.md, "Files to files"; docs/design/kudu.md, "Rows in flush and compaction" and "Delta
-compactions".
+Memory: a merge holds one slice, about `target_bytes` of columns on disk, several times over while
+it is written, and the delta files of its inputs.
+Source: docs/design/compaction.md, "Files to files"; docs/design/kudu.md, "Rows in flush and
+compaction" and "Delta compactions".
 """
 
 from __future__ import annotations
@@ -57,23 +57,24 @@ from nyala.tablet.state.entries import (
 )
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""(rows done, rows in all)"""
+"""(rows done, rows in total)"""
 
-# Each block of the inputs is decoded once or, at the border of two slices, twice.
+# Each block of the inputs is decoded once, or twice at the border of two slices.
 _CACHE_BYTES: Final = 32 << 20
 
-# Keys that are looked at for the borders of slices: for each slice, of all rowsets together; and of each rowset.
+# Sampled keys for the borders of slices: per slice over all rowsets, and at least per rowset.
 _SAMPLES_PER_SLICE: Final = 64
 _SAMPLES_MIN: Final = 16
 
 
 @dataclass(frozen=True)
 class MergeJob:
-    """A merging compaction. `rowset_ids`: one for each rowset that it may write, so their number is the slices'.
+    """A merging compaction. `rowset_ids` has one id per slice: each slice becomes a rowset.
 
-    bounds: encoded keys, as hexadecimal digits, at which one slice ends and the next begins; None: the job says where,
-            so that all have about as many bytes. See `text_limit`.
-    snapshot: everything up to it is in the inputs' files; cut: what only snapshots before it need may go.
+    bounds:   encoded keys in hexadecimal at which one slice ends and the next begins. None: the job
+              chooses slices of about equal bytes. See `text_limit`.
+    snapshot: the inputs' files hold everything up to this timestamp.
+    cut:      history that only snapshots before this timestamp need is dropped.
     """
 
     root_path: str
@@ -88,8 +89,8 @@ class MergeJob:
 
 
 @dataclass(frozen=True)
-class _OfOneRowSet:
-    """What every job has that leaves row ids as they are."""
+class _RowSetJob:
+    """The common fields of jobs that keep rowids."""
 
     root_path: str
     tablet_id: int
@@ -98,8 +99,8 @@ class _OfOneRowSet:
 
 
 @dataclass(frozen=True)
-class MajorJob(_OfOneRowSet):
-    """A major delta compaction of some columns of one rowset (LIVENESS may be one of them)."""
+class MajorJob(_RowSetJob):
+    """A major delta compaction of some columns of one rowset (also LIVENESS)."""
 
     column_ids: tuple[int, ...]
     cut: int
@@ -107,9 +108,8 @@ class MajorJob(_OfOneRowSet):
 
 
 @dataclass(frozen=True)
-class MinorJob(_OfOneRowSet):
-    """A minor delta compaction of these REDO files (ids) of one rowset, without records that only snapshots before
-    `cut` need."""
+class MinorJob(_RowSetJob):
+    """A minor delta compaction of REDO files (ids) of one rowset, without history before `cut`."""
 
     file_ids: tuple[int, ...]
     cut: int
@@ -117,8 +117,8 @@ class MinorJob(_OfOneRowSet):
 
 
 @dataclass(frozen=True)
-class UndoJob(_OfOneRowSet):
-    """UNDO files (ids) of one rowset into one, without records that only snapshots before `cut` need."""
+class UndoJob(_RowSetJob):
+    """A merge of UNDO files (ids) of one rowset into one, without history before `cut`."""
 
     file_ids: tuple[int, ...]
     cut: int
@@ -127,7 +127,7 @@ class UndoJob(_OfOneRowSet):
 
 @dataclass(frozen=True)
 class WrittenPart:
-    """A finished part file; `path` relative to the store's folder."""
+    """A finished part file; `path` is relative to the store's folder."""
 
     path: str
     file: WrittenFile
@@ -135,7 +135,7 @@ class WrittenPart:
 
 @dataclass(frozen=True)
 class Output:
-    """What a job has written; `paths` are all its files, relative to the store's folder."""
+    """The files that a job has written; `paths` are relative to the store's folder."""
 
     rowsets: tuple[WrittenRowSet, ...] = ()
     part: WrittenPart | None = None
@@ -163,9 +163,10 @@ Job: TypeAlias = MergeJob | MajorJob | MinorJob | UndoJob
 
 
 def run(env: Env, job: Job, progress: Progress = lambda done, total: None) -> Output:
-    """Carry the job out. Its files and their folder are synced on return.
+    """Run the job. Its files and their folder are synced on return.
 
-    Raises: StorageError, CorruptionError; then none of its files is left, or one that nothing names.
+    Raises: StorageError, CorruptionError; its files are removed then, or at worst left
+    unreferenced.
     """
     written: list[str] = []
     try:
@@ -216,8 +217,8 @@ def _merge(env: Env, job: MergeJob, written: list[str], progress: Progress) -> O
                 if "overflow" not in str(error):
                     raise
                 raise StorageError(
-                    f"{where} cannot be compacted: one key has more than 2 GiB of past values in one column ({error}); "
-                    "make the table's history shorter, and what is older goes with the next compaction"
+                    f"{where} cannot be compacted: the history of one key has more than 2 GiB in one column ({error}). "
+                    "Set a shorter history for the table; the next compaction then drops the older values"
                 ) from error
             if image.row_count:
                 number = next(ids)
@@ -230,22 +231,23 @@ def _merge(env: Env, job: MergeJob, written: list[str], progress: Progress) -> O
                 made.append(result)
             progress(done, total)
     finally:
-        cache.resize(0)  # at once: each file that is closed would look through all of it for what is its own
+        cache.resize(0)  # at once: otherwise each closing file searches the whole cache for its blocks
         for rowset in rowsets:
             rowset.close()
     return Output(rowsets=tuple(made))
 
 
 def slices(rowsets: Sequence[DiskRowSet], count: int) -> Iterator[KeyRange]:
-    """At most `count` key ranges of about as many bytes each, which together are all keys, in their order.
+    """Return at most `count` key ranges of about equal bytes that cover all keys, in order.
 
-    Cost: the rowsets' value indexes; where these are too coarse (a block has the keys of thousands of rows, which may
-          be large), some of the blocks.
+    Cost: the rowsets' value indexes, and some blocks if an index is too coarse (a block with the
+    keys of
+          thousands of rows, which may be large).
     """
     bounds: list[bytes] = []
     if count > 1:
-        wanted = max(_SAMPLES_MIN, _SAMPLES_PER_SLICE * count // len(rowsets))
-        samples = [rowset.keys.sample(wanted) for rowset in rowsets]
+        per_rowset = max(_SAMPLES_MIN, _SAMPLES_PER_SLICE * count // len(rowsets))
+        samples = [rowset.keys.sample(per_rowset) for rowset in rowsets]
         keys = EncodedKeys.concat([sample for sample, _ in samples])
         weights = np.concatenate(
             [
@@ -264,7 +266,7 @@ def slices(rowsets: Sequence[DiskRowSet], count: int) -> Iterator[KeyRange]:
 
 
 def key_ranges(bounds: Sequence[bytes]) -> Iterator[KeyRange]:
-    """The ranges between these keys, which ascend, together all keys."""
+    """The ranges between these ascending keys; together they cover all keys."""
     return itertools.starmap(KeyRange, itertools.pairwise([None, *bounds, None]))
 
 
@@ -344,7 +346,7 @@ def _redo_or_undo(env: Env, job: MinorJob | UndoJob, written: list[str]) -> Outp
         if isinstance(job, MinorJob):
             inputs = [file for file in rowset.redo if file.id in job.file_ids]
             if not any(file.column_ids & {*types, LIVENESS} for file in inputs):
-                return Output()  # all their columns were dropped
+                return Output()  # all of their columns were dropped
             path = _path(job, f"{job.token}.redo")
             written.append(path)
             merged = merge_delta_files(env.files, os.path.join(job.root_path, path), inputs, types, job.cut)
@@ -354,7 +356,7 @@ def _redo_or_undo(env: Env, job: MinorJob | UndoJob, written: list[str]) -> Outp
         runs: dict[int, DeltaRun] = {}
         for number in sorted({number for file in files for number in file.column_ids} & kept):
             found = [run for file in files if (run := file.run(number)) is not None]
-            found.sort(key=lambda run: -run.timestamp_min)  # newest first, as `merge_runs` likes them
+            found.sort(key=lambda run: -run.timestamp_min)  # newest first, the cheap order for `merge_runs`
             runs[number] = merge_runs(found)
         runs = without_history(runs, job.cut)
         return Output(undo=_write_deltas(env, job, "undo", runs, types, written))

@@ -1,25 +1,30 @@
-"""Compactions in a store that goes on working: begin, run, install.
+"""Compactions while the store goes on working: begin, run, install.
 
-    begin     (flush lock)    the inputs are reserved and, for a merge, their DeltaMemStores flushed, as of S
-    run       (no lock)       a job from files to files (`file_jobs`): here, or in a worker process
-    install   (commit lock)   what came to the inputs' DeltaMemStores after S moves to the outputs, by key;
-                              one catalogue transaction names the outputs and drops the inputs; one new root
+    begin     (flush lock)    reserve the inputs and, for a merge, flush their DeltaMemStores, as of
+              S
+    run       (no lock)       a job from files to files (`file_jobs`), here or in a worker process
+    install   (commit lock)   move changes that the inputs got after S to the outputs, by key; one
+              catalogue
+                              transaction names the outputs and drops the inputs; one new root
 
-A scan goes on with the root that it has; writers wait for the install only, whose cost is that of the late
+A scan continues with its root. Writers wait only for the install, whose cost is that of the late
 changes.
 
 Invariants
-    C1  What any snapshot from the history mark on says is the same before and after.
-    C2  A merge's outputs have `deltas_durable` = S (R2). What the inputs got later is in memory and in the
-        log, and replay finds its rows in the outputs by key (R1).
-    C3  While a merge runs, its inputs' DeltaMemStores are not flushed (R3); they anchor the log as ever.
-    C4  A compaction that fails, is revoked, or whose table went, changes nothing and leaves no file; after a
-        crash the next open removes what it wrote (P3).
-    C5  A major delta compaction moves all REDO of its columns into base and UNDO, so for each column UNDO
-        stays older than REDO (X2). REDO files that were flushed meanwhile stand behind what it leaves.
+    C1  Every snapshot from the history mark on reads the same before and after.
+    C2  A merge's outputs have `deltas_durable` = S (R2). Later changes of the inputs are in memory
+        and in the log, and replay finds their rows in the outputs by key (R1).
+    C3  While a merge runs, its inputs' DeltaMemStores are not flushed (R3), and they anchor the
+        log.
+    C4  A compaction that fails, is revoked, or whose table is dropped changes nothing and leaves no
+        file. After a crash the next open removes its files (P3).
+    C5  A major delta compaction moves all REDO of its columns into base and UNDO, so for each
+        column UNDO stays older than REDO (X2). REDO files flushed meanwhile follow the ones that it
+        leaves.
 
-Source: docs/design/compaction.md, "Files to files"; docs/design/rules.md, R1 to R5; docs/design/kudu.md, "Write path
-and flush" and "Delta compactions". Departure: no DuplicatingRowSet; late changes are moved once, at the end.
+Source: docs/design/compaction.md, "Files to files"; docs/design/rules.md, R1 to R5;
+docs/design/kudu.md, "Write path and flush" and "Delta compactions". Departure: no
+DuplicatingRowSet; late changes move once, at the end.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ from nyala.tablet.compaction import file_jobs
 from nyala.tablet.compaction.file_jobs import Job, MajorJob, MergeJob, MinorJob, Output, Progress, UndoJob
 from nyala.tablet.compaction.measurement import all_expired, note_text_bytes
 from nyala.tablet.compaction.plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
-from nyala.tablet.compaction.text_limit import fitting, slice_bounds, text_bytes
+from nyala.tablet.compaction.text_limit import limit_text, slice_bounds, text_bytes
 from nyala.tablet.flush.lifecycle import Phase, flush_deltas, no_phase
 from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.entries import RowSetFiles
@@ -60,43 +65,44 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nyala.compaction")
 
-# What must stay free on the disk besides what a compaction writes: this part of it, for the log and a flush.
+# Disk space that must stay free besides a compaction's output, for the log and a flush: output /
+# SPARE_SHARE.
 SPARE_SHARE: Final = 4
 
 Runner: TypeAlias = "Callable[[Job, Reservation], Output]"
-"""Carries a job out, here or elsewhere; may give up when the reservation is revoked."""
+"""Runs a job, here or elsewhere; may give up when the reservation is revoked."""
 
 
 @dataclass(frozen=True)
 class CompactionReport:
-    """What a compaction did: bytes of the files that went and that came."""
+    """What a compaction did: the bytes of removed and of new files."""
 
     plan: Plan
     bytes_before: int = 0
     bytes_after: int = 0
 
 
-def missing_room(store: Store, table: TableState, tablet_id: int, plan: Plan) -> str:
-    """Why the disk has not enough room for what the plan writes; empty when it has."""
+def lack_of_space(store: Store, table: TableState, tablet_id: int, plan: Plan) -> str:
+    """Explain why the disk has too little space for the plan's output; empty if it has enough."""
     if isinstance(plan, ExpirePlan):
         return ""
-    wanted = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
+    rowset_ids = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
     tablet = table.tablets[table.ordinal_of[tablet_id]]
-    needed = _room(sum(rowset.size_bytes for rowset in tablet.rowsets if rowset.id in wanted))
+    needed = _space_for(sum(rowset.size_bytes for rowset in tablet.rowsets if rowset.id in rowset_ids))
     free = store.env.files.free_bytes(store.root_path)
     if free >= needed:
         return ""
-    return f"it needs {needed / 1e6:.1f} MB of room on the disk, and {free / 1e6:.1f} MB are free"
+    return f"it needs {needed / 1e6:.1f} MB of disk space, and {free / 1e6:.1f} MB are free"
 
 
-def _room(input_bytes: int) -> int:
+def _space_for(input_bytes: int) -> int:
     return input_bytes + input_bytes // SPARE_SHARE
 
 
-def smaller(store: Store, table: TableState, tablet_id: int, plan: Plan) -> Plan | None:
-    """A merge of some of the plan's rowsets, the smallest ones, for which the disk has room; None when there is none.
+def shrink_to_disk(store: Store, table: TableState, tablet_id: int, plan: Plan) -> Plan | None:
+    """A merge of the plan's smallest rowsets for which the disk has space; None if there is none.
 
-    It may free space, and so make room for the rest.
+    That merge may free the space for the rest.
     """
     if not isinstance(plan, MergePlan):
         return None
@@ -105,32 +111,33 @@ def smaller(store: Store, table: TableState, tablet_id: int, plan: Plan) -> Plan
     free, total, chosen = store.env.files.free_bytes(store.root_path), 0, []
     for rowset in sorted(rowsets, key=lambda rowset: rowset.size_bytes):
         total += rowset.size_bytes
-        if _room(total) > free:
+        if _space_for(total) > free:
             break
         chosen.append(rowset.id)
     return MergePlan(tuple(chosen), plan.gain) if len(chosen) > 1 else None
 
 
 def run_here(store: Store, progress: Progress = lambda done, total: None) -> Runner:
-    """A runner in this thread."""
+    """A runner that works in this thread."""
     return lambda job, reservation: file_jobs.run(store.env, job, progress)
 
 
 def compact(
     store: Store, table_id: int, tablet_id: int, plan: Plan, runner: Runner, *, phase: Phase = no_phase
 ) -> CompactionReport | None:
-    """Carry `plan` out; None when there was nothing to do any more: its rowsets changed, are taken, or were
-    taken back.
+    """Execute the plan. Returns None if its rowsets have changed or are reserved by others.
 
-    phase: called, without a lock, as "reserved" (before anything is read) and as "written" (before the install).
-    Raises: StorageError, CorruptionError, JobCancelled (the store is closing): nothing changed then (C4).
+    phase:  for tests: called without a lock as "reserved" (before reading) and "written" (before
+            the install).
+    Raises: StorageError, CorruptionError, JobCancelled (the store is closing); nothing changes then
+    (C4).
     """
     if isinstance(plan, ExpirePlan):
         expiry = plan
         return store.reserve.use(lambda: _expire(store, table_id, tablet_id, expiry))
-    plan = _fitting(store, table_id, tablet_id, plan)
+    plan = _limit_text(store, table_id, tablet_id, plan)
     rowset_ids = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
-    with _begun(store, rowset_ids, isinstance(plan, MergePlan)) as (reservation, snapshot):
+    with _reserve(store, rowset_ids, isinstance(plan, MergePlan)) as (reservation, snapshot):
         if reservation is None:
             return None
         phase("reserved")
@@ -141,7 +148,7 @@ def compact(
         try:
             output = runner(job, reservation)
         except BaseException as error:
-            # A worker that was killed could not take back what it had written.
+            # A killed worker could not remove its files.
             store.discard_files(_written_so_far(store, job))
             if isinstance(error, JobCancelled) and reservation.revoked.is_set():
                 return None
@@ -155,7 +162,9 @@ def compact(
         del root
     if report is None:
         store.discard_files(output.paths)
-        logger.info("a compaction of rowsets %s gave up: something else came first", list(rowset_ids))
+        logger.info(
+            "a compaction of rowsets %s gave up: its rowsets were changed or revoked", list(rowset_ids)
+        )
     return report
 
 
@@ -165,11 +174,12 @@ def compact_together(
     plans: Sequence[tuple[int, Plan]],
     run_all: Callable[[Sequence[Job]], Sequence[Output]],
 ) -> list[CompactionReport]:
-    """Carry out plans, each with the id of its tablet, and install all that they made in one transaction.
+    """Execute plans (tablet id, plan) of several tablets; installs all outputs in one transaction.
 
-    run_all: runs the jobs wherever it likes, and returns their outputs in that order; it raises when one failed.
-    Plans whose rowsets are taken, or were taken back meanwhile, are left out; expiries are transactions of their own.
-    Raises:  as `compact`; then nothing of the jobs was installed, and none of their files is left.
+    run_all: runs the jobs anywhere and returns their outputs in order; raises if one failed.
+    Plans whose rowsets are reserved by others or were revoked are left out. Expiries are
+    transactions of their own.
+    Raises:  as `compact`; then nothing of the jobs is installed, and their files are removed.
     """
     reports = [
         report
@@ -181,10 +191,10 @@ def compact_together(
         for tablet_id, plan in plans:
             if isinstance(plan, ExpirePlan):
                 continue
-            plan = _fitting(store, table_id, tablet_id, plan)
+            plan = _limit_text(store, table_id, tablet_id, plan)
             rowset_ids = plan.rowsets if isinstance(plan, MergePlan) else (plan.rowset,)
             reservation, snapshot = begun.enter_context(
-                _begun(store, rowset_ids, isinstance(plan, MergePlan))
+                _reserve(store, rowset_ids, isinstance(plan, MergePlan))
             )
             found = None if reservation is None else _begin(store, table_id, tablet_id, plan, snapshot)
             if reservation is not None and found is not None:
@@ -209,29 +219,29 @@ def compact_together(
                 store.discard_files(output.paths)
             else:
                 reports.append(report)
-        # A job that ran twice, in tasks, has written twice, and answered with one of both.
+        # A job that ran twice, as tasks may, has written its files twice and returned one output.
         store.discard_files([path for job in jobs for path in _written_so_far(store, job)])
     return reports
 
 
-def _fitting(
+def _limit_text(
     store: Store, table_id: int, tablet_id: int, plan: MergePlan | MajorPlan | MinorPlan
 ) -> MergePlan | MajorPlan | MinorPlan:
-    """The plan, or the rewrite that takes its place where it would hold too much text."""
+    """The plan, or the rewrite that replaces it if it would hold too much text."""
     root = store.root
     found = None if isinstance(plan, MergePlan) else _find(root, table_id, tablet_id, (plan.rowset,))
     if found is None or isinstance(plan, MergePlan):
         return plan
     table, (rowset,) = found
-    return fitting(rowset, table.stored_schema(), plan)
+    return limit_text(rowset, table.stored_schema(), plan)
 
 
 def _begin(
     store: Store, table_id: int, tablet_id: int, plan: Plan, snapshot: int
 ) -> tuple[Root, TableState, list[DiskRowSet], Job] | None:
-    """What a plan is to be run on, and its job; None when there is nothing to do any more.
+    """The inputs of a plan and its job; None if the rowsets have changed.
 
-    The root is to be held as long as the job runs: what a dropped table had must not go while it is read.
+    Keep the returned root while the job runs, so that files of a dropped table stay.
     """
     root = store.root
     rowset_ids = (plan.rowset,) if isinstance(plan, MajorPlan | MinorPlan) else plan.rowsets
@@ -244,16 +254,18 @@ def _begin(
 
 
 @contextlib.contextmanager
-def _begun(
+def _reserve(
     store: Store, rowset_ids: Sequence[int], merging: bool
 ) -> Iterator[tuple[Reservation | None, int]]:
-    """The reservation (None: somebody else has one of the rowsets) and the moment S up to which all is in
-    files."""
+    """Reserve the rowsets; yields the reservation and the moment S up to which files are complete.
+
+    The reservation is None if one of the rowsets is reserved already.
+    """
     reservation, snapshot = None, 0
     try:
         with store.flush_lock:
             store.check_writable()
-            with Uninterrupted():  # what is taken is known here when Ctrl-C comes
+            with Uninterrupted():  # Ctrl-C must not hide that the rowsets are reserved
                 reservation = store.reservations.take(rowset_ids, holds_deltas=merging)
             if reservation is not None and merging:
                 snapshot = flush_deltas(store, rowset_ids)
@@ -266,7 +278,7 @@ def _begun(
 def _find(
     root: Root, table_id: int, tablet_id: int, rowset_ids: Sequence[int]
 ) -> tuple[TableState, list[DiskRowSet]] | None:
-    """The table and these rowsets of its tablet; None when one of them is not there any more."""
+    """The table and these rowsets of its tablet; None if one of them no longer exists."""
     table = root.tables.get(table_id)
     ordinal = None if table is None else table.ordinal_of.get(tablet_id)
     if table is None or ordinal is None:
@@ -288,7 +300,7 @@ def _job(
     if not any(
         file.timestamp_min <= cut for rowset in rowsets for file in (*rowset.undo, *rowset.redo)
     ) and not any(dropped & rowset.column_ids for rowset in rowsets):
-        cut, schema = 0, whole  # nothing is that old
+        cut, schema = 0, whole  # no file has history that old
     if isinstance(plan, MergePlan):
         bounds = slice_bounds(rowsets, schema, plan.output_count)
         count = plan.output_count if bounds is None else len(bounds) + 1
@@ -310,13 +322,16 @@ def _job(
     if plan.kind == "redo":
         ids = tuple(file.id for file in chosen)
         return MinorJob(store.root_path, tablet_id, whole, files, ids, cut, token)
-    ids = tuple(file.id for file in _with_those_between(chosen, rowset.undo))
+    ids = tuple(file.id for file in _with_overlapping(chosen, rowset.undo))
     return UndoJob(store.root_path, tablet_id, whole, files, ids, cut, token)
 
 
-def _with_those_between(chosen: Sequence[DeltaFile], undo: Sequence[DeltaFile]) -> list[DeltaFile]:
-    """UNDO files to merge, and those that for some column stand between them in time: one file of what comes before and
-    after those would break X2. Neighbours in the rowset need not be neighbours for each of their columns."""
+def _with_overlapping(chosen: Sequence[DeltaFile], undo: Sequence[DeltaFile]) -> list[DeltaFile]:
+    """The UNDO files to merge, and those between them in time for some column.
+
+    Merging files around another one would break X2. Neighbours in the rowset need not be neighbours
+    for each of their columns.
+    """
     taken = list(chosen)
     while True:
         span: dict[int, tuple[int, int]] = {}
@@ -340,7 +355,7 @@ def _with_those_between(chosen: Sequence[DeltaFile], undo: Sequence[DeltaFile]) 
 
 
 def _written_so_far(store: Store, job: Job) -> list[str]:
-    """The files that a job has written up to now, finished or not."""
+    """The files that a job has written so far, finished or not."""
     directory = layout.tablet_directory(job.tablet_id)
     try:
         names = store.env.files.list_dir(store.path(directory))
@@ -354,7 +369,7 @@ def _written_so_far(store: Store, job: Job) -> list[str]:
 
 @dataclass(frozen=True)
 class _Finished:
-    """A job that was run, and what is ready of its install before the lock is taken."""
+    """A finished job, with what the install needs that was prepared without the lock."""
 
     reservation: Reservation
     job: Job
@@ -362,7 +377,7 @@ class _Finished:
     table: TableState
     inputs: Sequence[DiskRowSet]
     output: Output
-    moved: _Moved | None
+    late: _LateChanges | None
     entries: Sequence[DeltaEntry]
 
 
@@ -375,22 +390,22 @@ def _finished(
     inputs: Sequence[DiskRowSet],
     output: Output,
 ) -> _Finished:
-    moved, entries = None, []
+    late, entries = None, []
     if isinstance(job, MergeJob):
         fresh = []
         for result in output.rowsets:
-            rowset, of_rowset = store.adopt_rowset(result, table.schema)
+            rowset, rowset_entries = store.adopt_rowset(result, table.schema)
             fresh.append(rowset)
-            entries += of_rowset
+            entries += rowset_entries
             if job.bounds is not None:
                 note_text_bytes(rowset, text_bytes(rowset, job.schema.columns))
-        moved = _Moved(fresh)
-        moved.look_up(inputs)  # most of it before the lock is taken
-    return _Finished(reservation, job, plan, table, inputs, output, moved, entries)
+        late = _LateChanges(fresh)
+        late.look_up(inputs)  # most of the look-ups happen before the lock is taken
+    return _Finished(reservation, job, plan, table, inputs, output, late, entries)
 
 
 def _install(store: Store, finished: Sequence[_Finished]) -> list[CompactionReport | None]:
-    """Put what jobs have made in the place of what they read, in one transaction; None for one that came too late."""
+    """Replace inputs of jobs by their outputs, in one transaction; None: the job was too late."""
     reports: list[CompactionReport | None] = []
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
@@ -415,7 +430,7 @@ def _install(store: Store, finished: Sequence[_Finished]) -> list[CompactionRepo
 
 
 def _installed(store: Store, one: _Finished, root: Root, change: CatalogChange) -> tuple[Root, int] | None:
-    """The next root, and the bytes that go. Under the commit lock."""
+    """The next root, and the bytes that are removed. Under the commit lock."""
     if one.reservation.revoked.is_set():
         return None
     job = one.job
@@ -424,17 +439,17 @@ def _installed(store: Store, one: _Finished, root: Root, change: CatalogChange) 
         return None
     current_table, current = found
     tablet = current_table.tablets[current_table.ordinal_of[job.tablet_id]]
-    if one.moved is not None:
+    if one.late is not None:
         assert isinstance(job, MergeJob)
         assert all(now.redo == old.redo and not now.frozen for now, old in zip(current, one.inputs, strict=True)), (
             "C3: the inputs' files stay as they are"
         )  # fmt: skip
-        one.moved.carry(current)
+        one.late.carry(current)
         before = _drop(change, current)
-        change.put_rowsets += [RowSetEntry.from_meta(rowset.meta) for rowset in one.moved.rowsets]
+        change.put_rowsets += [RowSetEntry.from_meta(rowset.meta) for rowset in one.late.rowsets]
         change.put_deltas += one.entries
         gone = {rowset.id for rowset in current}
-        rowsets = (*(rowset for rowset in tablet.rowsets if rowset.id not in gone), *one.moved.rowsets)
+        rowsets = (*(rowset for rowset in tablet.rowsets if rowset.id not in gone), *one.late.rowsets)
         cut = job.cut
     else:
         (now,) = current
@@ -445,7 +460,7 @@ def _installed(store: Store, one: _Finished, root: Root, change: CatalogChange) 
 
 
 def _drop(change: CatalogChange, rowsets: Sequence[DiskRowSet]) -> int:
-    """Put into `change` that these rowsets go, with their files; returns how many bytes."""
+    """Record in `change` that these rowsets and their files are removed; returns their bytes."""
     for rowset in rowsets:
         change.drop_rowsets.append(rowset.id)
         change.drop_parts += [part.id for part in rowset.parts]
@@ -457,7 +472,7 @@ def _drop(change: CatalogChange, rowsets: Sequence[DiskRowSet]) -> int:
 def _replaced(
     store: Store, job: Job, old: DiskRowSet, now: DiskRowSet, output: Output, change: CatalogChange
 ) -> tuple[DiskRowSet, int, int]:
-    """The next version of a rowset after a delta compaction, the bytes that go, and the cut that was made."""
+    """The rowset's next version after a delta compaction, the bytes that are removed, the cut."""
     undo, redo = (_adopt_delta(store, now.id, made, change) for made in (output.undo, output.redo))
     cut = 0
     gone: list[DeltaFile]
@@ -507,17 +522,19 @@ def _adopt_delta(
     return store.open_delta(entry)
 
 
-class _Moved:
-    """The outputs of a merge, and where the rows of its inputs that were changed meanwhile are in them."""
+class _LateChanges:
+    """Moves changes that the inputs of a merge got while it ran to the outputs of the merge."""
 
     def __init__(self, rowsets: Sequence[DiskRowSet]) -> None:
         self.rowsets = list(rowsets)
         self._tree = RowSetTree(self.rowsets)
         self._index = {rowset.id: index for index, rowset in enumerate(self.rowsets)}
-        self._known: dict[int, tuple[Rowids, Rowids, Rowids]] = {}  # input: (rows, which output, rowid in it)
+        self._known: dict[
+            int, tuple[Rowids, Rowids, Rowids]
+        ] = {}  # input: (rows, their outputs, rowids there)
 
     def look_up(self, inputs: Sequence[DiskRowSet]) -> None:
-        """Find the rows that are changed by now. Cost: those that were not looked up before."""
+        """Find the outputs' rows for the rows changed so far. Cost: rows not looked up before."""
         for rowset in inputs:
             store = rowset.deltas
             runs = [run for number in store.column_ids for run in store.levels(number)]
@@ -537,9 +554,7 @@ class _Moved:
                 hit = np.flatnonzero(found >= 0)
                 which[lower + hit] = self._index[output.id]
                 places[lower + hit] = found[hit]
-            assert (which >= 0).all(), (
-                "R5: only a living row is changed, and no merge leaves out a living row"
-            )
+            assert (which >= 0).all(), "R5: only live rows are changed, and a merge keeps all live rows"
             fresh = (rows, which, places)
             if known is not None:
                 together = np.argsort(np.concatenate([known[0], rows]), kind="stable")
@@ -549,7 +564,7 @@ class _Moved:
             self._known[rowset.id] = fresh
 
     def carry(self, inputs: Sequence[DiskRowSet]) -> None:
-        """Put the inputs' late changes into the outputs' DeltaMemStores. Under the commit lock."""
+        """Add the inputs' late changes to the outputs' DeltaMemStores. Under the commit lock."""
         self.look_up(inputs)
         for rowset in inputs:
             for batch in rowset.deltas.batches_after(-1):
@@ -573,8 +588,7 @@ class _Moved:
 
 
 def _expire(store: Store, table_id: int, tablet_id: int, plan: ExpirePlan) -> CompactionReport | None:
-    """Drop whole UNDO files, and whole rowsets of dead rows, that no readable snapshot needs. A catalogue
-    transaction."""
+    """Drop UNDO files and dead rowsets that no readable snapshot needs, in one transaction."""
     root = store.root
     found = _find(root, table_id, tablet_id, plan.rowsets)
     if found is None:

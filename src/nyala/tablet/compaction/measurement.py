@@ -1,12 +1,12 @@
-"""What the compaction policy must know of a tablet, measured: from open rowsets to `RowSetLayout`.
+"""Measures a tablet for the compaction policy: from open rowsets to `RowSetLayout`.
 
-Sizes and record counts stand in the catalogue, so most of it costs nothing. Only how many rows are dead
-since before the history mark is looked up in the liveness of rowsets that have dead rows at all; a `Layouts`
-remembers it.
+Sizes and record counts are in the catalogue, so most of it costs nothing. Only the number of rows
+dead since before the history mark needs the liveness of rowsets with dead rows; `Layouts` remembers
+it.
 
-What is called expired is gone after a rewrite, so estimates err downwards: of an UNDO file that is partly
-beyond the mark, none is counted unless its records are spread evenly over its time, of which half the share
-is taken.
+Whatever counts as expired must be gone after a rewrite, so estimates err downwards. Of an UNDO file
+that is partly beyond the mark, half of the share is counted that would be expired if its records
+were spread evenly over its time.
 Source: docs/design/kudu.md, "History and its mark" and "Choice of rowsets to merge".
 """
 
@@ -31,14 +31,14 @@ from nyala.tablet.state.root import TabletState
 
 @dataclass(frozen=True)
 class _Expired:
-    """How many rows were dead at `cut`, of a rowset version."""
+    """The number of rows of a rowset version that were dead at `cut`."""
 
     cut: int
     rows: int
 
 
 class Layouts:
-    """Measures tablets. For one thread at a time."""
+    """Measures tablets. Not for several threads at once."""
 
     def __init__(self) -> None:
         self._expired: weakref.WeakKeyDictionary[DiskRowSet, _Expired] = weakref.WeakKeyDictionary()
@@ -50,12 +50,14 @@ class Layouts:
         reservations: Reservations | None = None,
         schema: Schema | None = None,
     ) -> list[RowSetLayout]:
-        """The layouts of the tablet's rowsets. cut: what only snapshots before it need may go; 0: nothing.
+        """The layouts of the tablet's rowsets.
 
-        schema: what is stored now (`TableState.stored_schema`); None: what ever was.
+        cut:    history that only snapshots before this timestamp need counts as expired; 0: none.
+        schema: the stored columns (`TableState.stored_schema`); None: all columns that ever were.
 
-        Cost: the catalogue's figures; a block of each text column of one rowset, once; and the liveness of rowsets
-              with dead rows, when they or the cut moved on.
+        Cost: the catalogue's numbers; once, one block per text column of one rowset; and the
+        liveness of
+              rowsets with dead rows, if they or the cut have changed.
         """
         if not tablet.rowsets:
             return []
@@ -114,7 +116,8 @@ class Layouts:
                 rowset, None if schema is None else {column.id for column in schema.columns}
             ),
             outdated=schema is not None and rowset.meta.schema_version < schema.layout_version,
-            # What is in memory only has to be flushed before its rowset can go, as a rewrite does first.
+            # Rows in memory must be flushed before their rowset can be dropped; a rewrite flushes
+            # first.
             all_expired=expired_rows == rowset.row_count and not rowset.nbytes,
             available=available,
             decoded_bytes=int(row_bytes * rowset.row_count),
@@ -126,8 +129,8 @@ class Layouts:
             return 0
         known = self._expired.get(rowset)
         if known is None or known.cut != cut:
-            # A version of a rowset does not change but in memory, so what was dead stays dead: look again
-            # only when some more of its changes may have passed the mark.
+            # A rowset version changes only in memory, so dead rows stay dead. Count again only if
+            # more of its changes may have passed the mark.
             if known is not None and known.rows == rowset.row_count:
                 return known.rows
             known = _Expired(cut, expired_rows(rowset, cut))
@@ -136,8 +139,12 @@ class Layouts:
 
 
 def superseded_bytes(rowset: DiskRowSet, stored: Collection[int] | None = None) -> int:
-    """About how many bytes of the base file and of parts are of columns that a newer part has, or that are not `stored`
-    any more: they were dropped before the history begins. LIVENESS is always stored; None: all are."""
+    """About how many bytes of the base file and of parts a rewrite would drop.
+
+    These are columns that a newer part replaces, and columns that are no longer `stored` because
+    they were dropped before the history begins. LIVENESS is always stored. `stored` None: all
+    columns are.
+    """
     base = {place.key.column_id for place in rowset.meta.columns if place.key.role == BASE}
     newer: set[int] = set()
     if stored is not None:
@@ -150,27 +157,32 @@ def superseded_bytes(rowset: DiskRowSet, stored: Collection[int] | None = None) 
 
 
 def _column_bytes(rowset: DiskRowSet) -> dict[int, int]:
-    """About how many bytes each base column takes: all the same, which costs no look into a file."""
+    """About how many bytes each base column takes: all the same, so that no file is read."""
     columns = {place.key.column_id for place in rowset.meta.columns if place.key.role == BASE}
     return dict.fromkeys(columns, (rowset.base_bytes - superseded_bytes(rowset)) // max(len(columns), 1))
 
 
-# By the file of a rowset. Text is looked at once, in one of the tablet's rowsets: the others will be like it.
+# By base file. One rowset of a tablet is sampled once for the size of text; the others are assumed
+# alike.
 _row_bytes: weakref.WeakKeyDictionary[CFileReader, tuple[float, float]] = weakref.WeakKeyDictionary()
 
-# Of rowsets that are not like it.
+# Exceptions to this assumption.
 _text_bytes: weakref.WeakKeyDictionary[CFileReader, int] = weakref.WeakKeyDictionary()
 
 
 def note_text_bytes(rowset: DiskRowSet, text_bytes: int) -> None:
-    """Remember how much text a rowset has that a merge made smaller than it was asked to. By the estimate it would be
-    merged with its neighbour again, and again be cut."""
+    """Remember the text size of a merged rowset that was cut smaller than planned.
+
+    By the estimate it would be merged with its neighbour, and cut, again and again.
+    """
     _text_bytes[rowset.reader] = text_bytes
 
 
 def decoded_row_bytes(rowset: DiskRowSet, schema: Schema) -> tuple[float, float]:
-    """About how many bytes a row takes in memory: with its key, and of the one text column that has most. Text is what
-    that of the first block is."""
+    """About how many bytes a row takes in memory, and the part of its largest text column.
+
+    The first block of each text column is the sample.
+    """
     known = _row_bytes.get(rowset.reader)
     if known is None:
         whole, most = float(len(rowset.meta.key_max)), 0.0
@@ -189,7 +201,7 @@ def decoded_row_bytes(rowset: DiskRowSet, schema: Schema) -> tuple[float, float]
 
 
 def has_dead_rows(rowset: DiskRowSet) -> bool:
-    """Whether some row of the rowset's files may be dead now, as files or memory say. Opens no file."""
+    """Whether a row of the rowset may be dead, in files or in memory. Opens no file."""
     if rowset.base_column(LIVENESS) is not None or LIVENESS in rowset.deltas.column_ids:
         return True
     return any(LIVENESS in file.column_ids for file in rowset.redo) or any(
@@ -198,15 +210,16 @@ def has_dead_rows(rowset: DiskRowSet) -> bool:
 
 
 def expired_rows(rowset: DiskRowSet, cut: int) -> int:
-    """How many rows are dead and were so at `cut` and ever since: no snapshot from `cut` on needs them.
+    """The number of rows dead at `cut` and ever since: no snapshot from `cut` on needs them.
 
-    Cost: the rowset's liveness, twice.
+    Cost: reads the rowset's liveness twice.
     """
     now = rowset.liveness(MAX_TIMESTAMP, 0, rowset.row_count)
     if now is None:
         return 0
     dead = ~now
-    # A row that is dead now and has no change of liveness after the cut was dead then already, not yet to be born.
+    # A row that is dead now and has no change of liveness after the cut was already dead at the
+    # cut.
     for file in (*rowset.undo, *rowset.redo):
         if LIVENESS in file.column_ids and file.timestamp_max > cut:
             run = file.run(LIVENESS)
@@ -219,12 +232,12 @@ def expired_rows(rowset: DiskRowSet, cut: int) -> int:
 
 
 def all_expired(rowset: DiskRowSet, cut: int) -> bool:
-    """Whether no snapshot from `cut` on needs any row of it."""
+    """Whether no snapshot from `cut` on needs any row of the rowset."""
     return cut > 0 and has_dead_rows(rowset) and expired_rows(rowset, cut) == rowset.row_count
 
 
 def dead_rows_of(rowsets: Iterable[DiskRowSet]) -> tuple[int, int]:
-    """(rows in files that are dead now, about how many bytes of base they take)."""
+    """(dead rows in files, about how many bytes of base they take)."""
     rows, size = 0, 0.0
     for rowset in rowsets:
         if has_dead_rows(rowset):

@@ -1,8 +1,8 @@
-"""What the compaction policy looks at and what it says: layouts of rowsets, plans, and what work costs as bytes.
+"""The policy's input and output: layouts of rowsets and plans, and the cost of work in bytes.
 
-Source: docs/design/kudu.md, "Choice of rowsets to merge". Departure: a small rowset is worth a fixed number of bytes
-(`OPEN_BYTES`), not 0.9 % of a tablet of whatever size; for the same reason what is too little is measured against the
-work, not against the tablet.
+Source: docs/design/kudu.md, "Choice of rowsets to merge". Departure: a small rowset costs a fixed
+number of bytes (`OPEN_BYTES`), not 0.9 % of a tablet of any size. For the same reason, whether a
+gain is too small depends on the work, not the tablet.
 """
 
 from __future__ import annotations
@@ -13,41 +13,44 @@ from typing import Final, Literal, TypeAlias, TypeVar
 
 from nyala.rowset import size
 
-# What a rowset or file more costs a scan, as bytes: about a millisecond (open, footer, index, a call per column), in
-# which a megabyte is decoded. At most 1/32 of the target, so that a store of small rowsets behaves like one of large
-# ones.
+# The cost of one more rowset or file for a scan, in bytes: it takes about a millisecond (open,
+# footer, index, a call per column), and a megabyte is decoded in that time. At most 1/32 of the
+# target, so that a store of small rowsets behaves like one of large rowsets.
 OPEN_BYTES: Final = 1 << 20
 
 OPEN_PER_TARGET: Final = 32
 
-# What a piece of work costs whatever its size, as bytes: files to sync and a catalogue transaction, some 10 ms at a few
-# hundred MB/s of rewriting. It keeps a hundred tiny gains from going before one that is felt.
+# The fixed cost of a compaction in bytes: files to sync and a catalogue transaction, about 10 ms at
+# a few hundred MB/s of rewriting. It keeps a hundred tiny gains from going before one large gain.
 WORK_BYTES: Final = 4 * OPEN_BYTES
 
 
 @dataclass(frozen=True)
 class RowSetLayout:
-    """What the policy must know of one DiskRowSet.
+    """One DiskRowSet as the policy sees it.
 
     key_min, key_max: canonical encoded keys, both inclusive.
-    row_count:        rows in the base, dead ones too.
+    row_count:        rows in the base, including dead ones.
     redo_files:       (bytes, records), oldest first.
-    redo_columns:     column id (LIVENESS too) -> records, or an estimate, of REDO on disk.
-    base_columns:     column id -> bytes of base; where it is not known columns count as equal. A column that the base
-                      does not hold has 0 (LIVENESS, a column added later).
-    undo_files:       (bytes, records), oldest first; empty: they are not to be merged.
+    redo_columns:     column id (also LIVENESS) -> number of REDO records on disk, or an estimate.
+    base_columns:     column id -> bytes of base. If empty, columns count as equal. A column that
+                      the base does not store has 0 (LIVENESS, a column added later).
+    undo_files:       (bytes, records), oldest first; empty: do not merge them.
     expired_rows:     rows dead since before the history mark, which a rewrite drops.
-    expired_undo_bytes: UNDO that no readable snapshot needs, at least that much, `expired_undo_files` included.
-    expired_undo_files: so many of the oldest UNDO files are beyond the mark as a whole.
-    superseded_bytes: columns of the base file, or of parts, that a newer part has, or that were dropped before the
-                      history begins: a rewrite drops them.
-    outdated:         written before the table's columns, types or encodings changed: a rewrite by hand brings it on.
-    all_expired:      every row is dead and beyond the mark: the rowset can be dropped.
-    text_bytes:       what the text of one column takes in memory, about, of that which has most; 0: not known.
-    decoded_bytes:    what keys and columns take in memory, about; 0: not known.
-    available:        False while a running compaction has it reserved.
+    expired_undo_bytes: a lower bound of the UNDO that no readable snapshot needs, including
+                      `expired_undo_files`.
+    expired_undo_files: how many of the oldest UNDO files are completely beyond the mark.
+    superseded_bytes: columns in the base file or in parts that a newer part replaces, or that were
+                      dropped before the history begins. A rewrite drops them.
+    outdated:         written before the table's columns, types or encodings changed; manual
+                      maintenance rewrites it.
+    all_expired:      every row is dead and beyond the mark, so the rowset can be dropped.
+    text_bytes:       about how much memory the text of the largest text column takes; 0: unknown.
+    decoded_bytes:    about how much memory keys and columns take; 0: unknown.
+    available:        False while a running compaction has reserved it.
 
-    What is called expired must be gone after the rewrite: estimates err downwards, or the rewrite comes again (Q2).
+    Whatever counts as expired must be gone after a rewrite. So estimates err downwards; otherwise
+    the same rewrite would be planned again (Q2).
     """
 
     id: int
@@ -73,32 +76,37 @@ class RowSetLayout:
 
     @property
     def size_bytes(self) -> int:
-        """All that a merge reads, and about what it writes."""
+        """All bytes that a merge reads; it writes about as many."""
         return self.base_bytes + self.redo_bytes + self.undo_bytes
 
     @property
     def expired_bytes(self) -> int:
-        """What a rewrite gives back."""
+        """The bytes that a rewrite frees."""
         live_base = self.base_bytes - self.superseded_bytes
         rows_bytes = live_base * self.expired_rows // max(1, self.row_count)
         return min(self.size_bytes, rows_bytes + self.expired_undo_bytes + self.superseded_bytes)
 
     @property
     def kept_base_bytes(self) -> int:
-        """Base without expired rows: what rowsets of the target size are cut from. Or, if that is more, so much
-        that a rowset of the target size is within `DECODED_PER_TARGET`."""
+        """Base bytes without expired rows, from which rowsets of the target size are cut.
+
+        Larger if needed, so that a rowset of the target size takes at most `DECODED_PER_TARGET`
+        times that in memory.
+        """
         base = max(self.base_bytes - self.superseded_bytes, self.decoded_bytes // size.DECODED_PER_TARGET)
         return base - base * self.expired_rows // max(1, self.row_count)
 
     def cut_bytes(self, target_bytes: int) -> int:
-        """`kept_base_bytes`; or, if that is more, so much that a rowset of the target size is within
-        `TEXT_TARGET_BYTES`."""
+        """`kept_base_bytes`, or more, so that a rowset's text stays within `TEXT_TARGET_BYTES`."""
         return max(self.kept_base_bytes, self.text_bytes * target_bytes // size.TEXT_TARGET_BYTES)
 
 
 @dataclass(frozen=True)
 class MergePlan:
-    """Merge rowsets, by ascending key_min, into `output_count` of about equal size; one alone is rewritten."""
+    """Merge these rowsets, by ascending key_min, into `output_count` rowsets of about equal size.
+
+    A single rowset is rewritten.
+    """
 
     rowsets: tuple[int, ...]
     gain: float
@@ -107,7 +115,7 @@ class MergePlan:
 
 @dataclass(frozen=True)
 class MajorPlan:
-    """Bring the REDO of these columns (ascending ids, LIVENESS may be one) into the base."""
+    """Merge the REDO of these columns (ascending ids, also LIVENESS) into the base."""
 
     rowset: int
     columns: tuple[int, ...]
@@ -116,7 +124,7 @@ class MajorPlan:
 
 @dataclass(frozen=True)
 class MinorPlan:
-    """Merge these neighbours among the rowset's REDO (or UNDO) files, counted from the oldest."""
+    """Merge these adjacent REDO (or UNDO) files of the rowset, counted from the oldest."""
 
     rowset: int
     files: slice
@@ -126,7 +134,7 @@ class MinorPlan:
 
 @dataclass(frozen=True)
 class ExpirePlan:
-    """Drop the rowsets that are `all_expired`, and the `expired_undo_files` oldest UNDO files of the others."""
+    """Drop the `all_expired` rowsets, and the `expired_undo_files` oldest UNDO files of others."""
 
     rowsets: tuple[int, ...]
     gain: float
@@ -138,14 +146,14 @@ _P = TypeVar("_P", MergePlan, MinorPlan)
 
 
 def better(one: _P | None, other: _P | None) -> _P | None:
-    """The plan of greater gain; the first of equals."""
+    """The plan with the greater gain; the first if they are equal."""
     if one is None or other is None:
         return one or other
     return other if other.gain > one.gain else one
 
 
 def output_count(rowsets: Iterable[RowSetLayout], target_bytes: int) -> int:
-    """Rowsets of about equal size, nearest to the target: 0.75 to 1.5 of it, and no small rest."""
+    """The number of equal rowsets nearest to the target: each has 0.75 to 1.5 of it."""
     return max(1, round(sum(r.cut_bytes(target_bytes) for r in rowsets) / target_bytes))
 
 

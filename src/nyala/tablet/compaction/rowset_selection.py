@@ -1,19 +1,22 @@
-"""Which rowsets of a tablet to merge, so that most reading is spared within a budget.
+"""Chooses the rowsets of a tablet whose merge saves most reading within a budget.
 
-Kudu's objective, here in bytes (divide by the tablet's for Kudu's fractions). `width` is the share of the CDF of the
-data that a rowset covers, `U` the span of the union:
+This is Kudu's objective, in bytes (divide by the tablet's bytes for Kudu's fractions). `width` is
+the share of the data's CDF that a rowset covers, `U` the span of the union:
 
-    maximise   Σ width + Σ OPEN_BYTES · max(0, 1 - size / target)  -  1.003 · U     while   Σ weight <= budget
+    maximise   Σ width + Σ OPEN_BYTES · max(0, 1 - size / target)  -  1.003 · U     while   Σ weight
+               <= budget
 
-Kudu solves it in two passes (fractional bounds for each left-most rowset, then an exact knapsack where a bound
-promises 5 % more). Here the exact knapsacks of *all* left-most rowsets are the rows of one NumPy table: rowsets come
-by ascending key_max, each updates the rows of those that start no later than it. n vector operations take the place
-of n² / 2 steps in Python, and the result is the optimum: 0.06 s for 500 rowsets.
+Kudu solves it in two passes: fractional bounds for each left-most rowset, then an exact knapsack
+where a bound promises 5 % more. Here the exact knapsacks of *all* left-most rowsets are the rows of
+one NumPy table. Rowsets come by ascending key_max, and each updates the rows of those that start no
+later. n vector operations replace n² / 2 steps in Python, and the result is optimal: 0.06 s for 500
+rowsets.
 
 Invariants: Q1, Q2 and Q3 of `compaction.policy`.
 Source: Kudu compaction policy; docs/design/kudu.md, "Choice of rowsets to merge".
-Departures from Kudu: Q1. The CDF is of the data of the present (base and REDO), the weight of all bytes. Rowsets of one
-key take part. The 1.003 holds always (Kudu spares unions that exceed the sum, which is no gain in either case).
+Departures from Kudu: Q1. The CDF counts current data (base and REDO), the weight counts all bytes.
+Rowsets of one key take part. The factor 1.003 always applies (Kudu exempts unions that exceed the
+sum, which never gain).
 """
 
 from __future__ import annotations
@@ -37,32 +40,35 @@ from nyala.tablet.compaction.plans import (
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-# One merge reads and writes at most this many rowsets of the target size: Kudu's 128 MB of 32 MB. No less than
-# 1 + 1 / GROWTH, or a full rowset and the company it needs would not fit into one merge.
+# One merge reads and writes at most this many rowsets of the target size: Kudu's 128 MB of 32 MB.
+# At least 1 + 1 / GROWTH, or a full rowset and the company it needs would not fit into one merge.
 BUDGET_ROWSETS: Final = 4
 
-# Q1. What a byte is rewritten into is twice as dense or twice as large: the doubling of a binary counter. Simulated
-# with random keys in flushes of 1/8 of a target up to 64 targets, the bytes rewritten per byte inserted and the average
-# height meanwhile are, for 0.5: 4.3 and 7.2; 1: 5.8 and 5.2; 1.5: 9.6 and 4.0; 3: 14 and 3.1; without limit: 408 and
-# 1.0. A rowset more to look a key up in is a bloom filter more; rewriting takes a core from whoever waits for it. So 1,
-# and the rest once the tablet is `quiet`.
+# Q1: a byte is rewritten into something twice as dense or twice as large, like the carry of a
+# binary counter. Simulated with random keys in flushes of 1/8 of a target, up to 64 targets. Bytes
+# rewritten per byte inserted, and average height: for 0.5: 4.3 and 7.2; 1: 5.8 and 5.2; 1.5: 9.6
+# and 4.0; 3: 14 and 3.1; without limit: 408 and 1.0. One more rowset costs a look-up one more bloom
+# filter; rewriting takes a core from others. So 1, and no limit once the tablet is `quiet`.
 GROWTH: Final = 1.0
 
-# Kudu's kSupportAdjust: of two merges that spare the same, the one that does not drag in a neighbour without overlap.
+# Kudu's kSupportAdjust: of two merges that save the same, prefer the one without a non-overlapping
+# neighbour.
 SUPPORT_ADJUST: Final = 1.003
 
-# The last join that is found, of two rowsets to nine tenths of a target, spares OPEN_BYTES less 0.3 % of its bytes, for
-# these and WORK_BYTES: (1/32 - 0.003) / (0.9 + 1/8) = 0.028. Less than 0.02 is rearranging.
+# The last possible join, of two rowsets to nine tenths of a target, saves OPEN_BYTES less 0.3 % of
+# its bytes, and costs these bytes and WORK_BYTES: (1/32 - 0.003) / (0.9 + 1/8) = 0.028. Below 0.02
+# nothing is gained.
 MERGE_GAIN_MIN: Final = 0.02
 
-# Weights are counted in 1/128 of the budget (1 MB of 128, like Kudu's), so that the table is 129 wide; none weighs less
-# than one, so no merge opens more than 128 rowsets.
+# Weights are counted in 1/128 of the budget (1 MB of 128, as in Kudu), so the table is 129 wide. A
+# rowset weighs at least one unit, so no merge opens more than 128 rowsets.
 BUDGET_UNITS: Final = 128
 
-# The table costs n² · 129 additions: 25 ms for 250 rowsets, 0.1 s for 500. More are looked at in runs of neighbours.
+# The table costs n² · 129 additions: 25 ms for 250 rowsets, 0.1 s for 500. More are split into
+# neighbours.
 ROWSETS_AT_ONCE: Final = 500
 
-# How often the optimum is sought again without those that it may not have by Q1. It is seldom sought twice.
+# How often the optimum is computed again without rowsets that Q1 forbids; seldom more than once.
 ROUNDS: Final = 4
 
 
@@ -74,11 +80,12 @@ def choose_merge(
     growth: float = GROWTH,
     gain_min: float = MERGE_GAIN_MIN,
 ) -> MergePlan | None:
-    """The rowsets whose merge spares most within the budget; None when nothing spares enough.
+    """The merge that saves most within the budget; None if none saves enough.
 
-    budget_bytes: of base and deltas. A rowset heavier than half of it counts as half: otherwise two such rowsets
-                  would overlap for ever. Only then a merge exceeds the budget.
-    Cost: 0.1 s for 500 rowsets, from there on linear.
+    budget_bytes: counts base and deltas. A rowset heavier than half of it counts as half; otherwise
+    two such
+                  rowsets would overlap forever. Only then does a merge exceed the budget.
+    Cost: 0.1 s for 500 rowsets, linear beyond.
     """
     assert target_bytes > 0 and growth > 0, (target_bytes, growth)
     budget = BUDGET_ROWSETS * target_bytes if budget_bytes is None else budget_bytes
@@ -92,14 +99,16 @@ def choose_merge(
 
 
 class KeySpace:
-    """Where rowsets lie in the CDF of the tablet's data, in bytes of the present.
+    """The place of rowsets in the CDF of the tablet's current data, in bytes.
 
-    Keys are cut into cells: the points that are a bound of a rowset, and the gaps between them, points at even places.
-    A rowset's bytes are spread over its gaps as if its keys were even: keys as 8-byte big-endian integers past the
-    prefix that its bounds share. A rowset of a single key has all of them in its point.
+    Keys are cut into cells: the points that bound a rowset (even numbers), and the gaps between
+    them. A rowset's bytes are spread over its gaps as if its keys were evenly distributed. For
+    that, keys count as 8-byte big-endian integers after the common prefix of its bounds. A rowset
+    of one key has all of its bytes in that point.
 
     lower, upper: each rowset's cells [lower, upper).
-    start, end:   its place in the CDF; width = end - start, the bytes of all rowsets in its key range.
+    start, end:   its range in the CDF; width = end - start, the bytes of all rowsets in its key
+                  range.
     """
 
     def __init__(self, rowsets: Sequence[RowSetLayout]) -> None:
@@ -111,7 +120,7 @@ class KeySpace:
         self._parts = [self._spread(keys, r, place[r.key_min], place[r.key_max]) for r in rowsets]
         cells = np.zeros(max(1, 2 * len(keys) - 1))
         for rowset, lower, parts in zip(rowsets, self.lower.tolist(), self._parts, strict=True):
-            # At least a byte: rows without bytes still have to be looked for.
+            # At least one byte: rows without bytes must be searched too.
             cells[lower : lower + len(parts)] += parts * max(1, rowset.base_bytes + rowset.redo_bytes)
         cdf = np.concatenate([[0.0], np.cumsum(cells)])
         self.start: Floats = cdf[self.lower]
@@ -120,7 +129,7 @@ class KeySpace:
         self.total = float(cdf[-1])
 
     def _spread(self, keys: list[bytes], rowset: RowSetLayout, lower: int, upper: int) -> Floats:
-        """What share of the rowset lies in each of its cells."""
+        """The share of the rowset in each of its cells."""
         parts = np.zeros(upper - lower + 1)
         if lower == upper:
             parts[0] = 1.0
@@ -131,13 +140,13 @@ class KeySpace:
             data = b"".join(key[prefix : prefix + 8].ljust(8, b"\0") for key in keys)
             tails = self._tails[prefix] = np.frombuffer(data, ">u8").astype(np.uint64)
         steps = np.diff(tails[lower // 2 : upper // 2 + 1]).astype(np.float64)
-        # Bounds such as "a" and "a\0" are one integer.
+        # Bounds such as "a" and "a\0" are the same integer.
         total = steps.sum()
         parts[1::2] = steps / total if total else 1 / len(steps)
         return parts
 
     def bytes_within(self, sizes: Floats) -> Floats:
-        """[r, q]: how many of rowset q's `sizes` lie in the key range of r."""
+        """[r, q]: how many of rowset q's `sizes` are in the key range of r."""
         within = np.empty((len(sizes), len(sizes)))
         for index, parts in enumerate(self._parts):
             lower = self.lower[index]
@@ -150,7 +159,7 @@ class KeySpace:
 
 
 class _Merge:
-    """The choice of one merge among rowsets that are in order of key_min."""
+    """The choice of one merge among rowsets in order of key_min."""
 
     def __init__(self, rowsets: Sequence[RowSetLayout], target: int, budget: int, growth: float) -> None:
         self._rowsets = rowsets
@@ -166,7 +175,7 @@ class _Merge:
 
     def best(self, gain_min: float) -> MergePlan | None:
         available = np.array([r.available for r in self._rowsets])
-        candidates = self._grown(np.flatnonzero(available))
+        candidates = self._with_company(np.flatnonzero(available))
         best: MergePlan | None = None
         for _ in range(ROUNDS):
             if len(candidates) < 2:
@@ -174,24 +183,25 @@ class _Merge:
             optimum = self._optimum(candidates)
             if len(optimum) < 2:
                 break
-            kept = self._grown(optimum)
+            kept = self._with_company(optimum)
             plan = self._plan(kept)
             if plan is not None and plan.gain >= gain_min:
                 best = better(best, plan)
             if len(kept) == len(optimum):
                 if best is not None:
                     break
-                # Of no use after all (it makes as many rowsets as it takes): look for one without the heaviest.
+                # It makes as many rowsets as it takes, so it is useless: try without the heaviest.
                 refused = optimum[np.argmax(self._sizes[optimum])]
             else:
                 refused = np.setdiff1d(optimum, kept)
-            candidates = self._grown(np.setdiff1d(candidates, refused))
+            candidates = self._with_company(np.setdiff1d(candidates, refused))
         return best
 
-    def _grown(self, chosen: Ints) -> Ints:
-        """The greatest part of `chosen` in which each has the company that Q1 asks for.
+    def _with_company(self, chosen: Ints) -> Ints:
+        """The largest subset of `chosen` in which each rowset has the company that Q1 demands.
 
-        More company never hurts another one, so taking away who has too little leads to it, in whatever order.
+        More company never hurts another rowset, so removing those with too little finds it in any
+        order.
         """
         while len(chosen) and self._growth < np.inf:
             company = self._within[np.ix_(chosen, chosen)].sum(axis=1) - self._sizes[chosen]
@@ -207,39 +217,41 @@ class _Merge:
         if len(chosen) < 2:
             return None
         span = self._space.end[chosen].max() - self._space.start[chosen].min()
-        # A rowset far above the target becomes several: no loss to be charged.
+        # A rowset far above the target becomes several; that is not charged as a loss.
         outputs = max(1, round(float(np.minimum(self._rows[chosen], self._target).sum()) / self._target))
-        spared = (
-            self._space.width[chosen].sum() - SUPPORT_ADJUST * span + self._open * (len(chosen) - outputs)
-        )
-        gain = float(spared / (self._sizes[chosen].sum() + self._work))
+        saved = self._space.width[chosen].sum() - SUPPORT_ADJUST * span + self._open * (len(chosen) - outputs)
+        gain = float(saved / (self._sizes[chosen].sum() + self._work))
         inputs = [self._rowsets[index] for index in chosen.tolist()]
         return MergePlan(tuple(r.id for r in inputs), gain, output_count(inputs, self._target))
 
     def _optimum(self, candidates: Ints) -> Ints:
-        """The set of candidates with the greatest objective within the budget, ascending; empty when none is above 0.
+        """The set with the greatest objective within the budget; empty if none exceeds 0.
 
-        The objective is that of the module less OPEN_BYTES for the rowset that remains, so a set of one has none.
+        The objective is the module's, less OPEN_BYTES for the rowset that remains, so a set of one
+        has none.
         """
         start, end = self._space.start[candidates], self._space.end[candidates]
         value, weight = self._value[candidates], self._weight[candidates]
-        # Ties of start and end have to lie together: those who start no later are the first so many rows.
+        # Rows are ordered by start, so the rowsets that start no later than an item are the first
+        # rows.
         row_order = np.argsort(start, kind="stable")
         item_order = np.argsort(end, kind="stable")
         starts = start[row_order]
         rows = np.searchsorted(starts, start, side="right")
-        # table[a, w]: greatest value of rowsets that start no earlier than a and weigh no more than w.
+        # table[a, w]: greatest value of rowsets that start no earlier than a and weigh no more than
+        # w.
         table = np.zeros((len(candidates), BUDGET_UNITS + 1))
         best, leftmost, last = float(self._open), -1, -1
         for step, item in enumerate(item_order.tolist()):
             count, heavy = int(rows[item]), int(weight[item])
             part = table[:count]
             part[:, heavy:] = np.maximum(part[:, heavy:], part[:, :-heavy] + value[item])
-            # Nobody up to here ends later, so this span is that of the union or, for sets without the item, more.
-            spared = part[:, -1] - SUPPORT_ADJUST * (end[item] - starts[:count])
-            top = int(np.argmax(spared))
-            if spared[top] > best:
-                best, leftmost, last = float(spared[top]), top, step
+            # No rowset so far ends later, so this is the union's span, or more for sets without the
+            # item.
+            saved = part[:, -1] - SUPPORT_ADJUST * (end[item] - starts[:count])
+            top = int(np.argmax(saved))
+            if saved[top] > best:
+                best, leftmost, last = float(saved[top]), top, step
         if leftmost < 0:
             return np.array([], np.int64)
         items = [i for i in item_order[: last + 1].tolist() if start[i] >= starts[leftmost]]
@@ -247,7 +259,7 @@ class _Merge:
 
 
 def _knapsack(items: Sequence[int], value: Floats, weight: Ints) -> list[int]:
-    """The items of greatest value within BUDGET_UNITS, the lightest such set that one pass finds."""
+    """The most valuable items within BUDGET_UNITS; the lightest such set that one pass finds."""
     row = np.zeros(BUDGET_UNITS + 1)
     taken = np.zeros((len(items), BUDGET_UNITS + 1), np.bool_)
     for index, item in enumerate(items):
@@ -265,7 +277,7 @@ def _knapsack(items: Sequence[int], value: Floats, weight: Ints) -> list[int]:
 
 
 def _common_prefix(one: bytes, other: bytes) -> int:
-    """Bytes that both begin with."""
+    """The number of bytes that both begin with."""
     length = min(len(one), len(other))
     differ = int.from_bytes(one[:length], "big") ^ int.from_bytes(other[:length], "big")
     return length - (differ.bit_length() + 7) // 8

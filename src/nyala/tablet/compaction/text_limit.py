@@ -1,17 +1,21 @@
-"""Compactions of much text: what they hold of one column stays below what offsets of 32 bits address.
+"""Limits the text that a compaction holds of one column, below what 32-bit offsets can address.
 
-    rowset A   |aaaa|aaaa|aaaa|          A job holds a column of a slice of its inputs as one Arrow array, base and
-    rowset B       |bbbbbbbbbb|          changes. Slices are cut by bytes on disk, and text of few words is as good as
-               +----+----+----+          nothing there: so more than `_at_once` says is halved, whatever the plan
-    slices       1    2    3             said, and a rowset is made of each slice.
+    rowset A   |aaaa|aaaa|aaaa|          A job holds one column of a slice of its inputs as one
+               Arrow array,
+    rowset B       |bbbbbbbbbb|          base and changes. Slices are cut by bytes on disk, but text
+                   in a
+               +----+----+----+          dictionary takes hardly any. So a slice with more text than
+    slices       1    2    3             `_slice_limit` is halved, whatever the plan said, and each
+                 slice
+                                         becomes a rowset.
 
-A delta compaction has no slices, for row ids stay as they are. Where it would hold too much, the rowset is rewritten
-instead.
+A delta compaction keeps rowids, so it cannot be sliced. If it would hold too much text, the rowset
+is rewritten instead.
 
-Footers of column files say how much text each block has (`ColumnReader.text_bytes`).
+Footers of column files give the text bytes of each block (`ColumnReader.text_bytes`).
 
-Left out: the history of one key, which is not cut. One of more than that is merged all the same; if it is
-so much that offsets overflow, the job fails with a StorageError that says so.
+Left out: the history of one key is not cut. It is merged whole, and if its offsets overflow, the
+job fails with a StorageError that says so.
 """
 
 from __future__ import annotations
@@ -29,49 +33,49 @@ from nyala.schema.schema import ColumnSchema, Schema
 from nyala.tablet.compaction.file_jobs import slices
 from nyala.tablet.compaction.plans import MajorPlan, MergePlan, MinorPlan
 
-__all__ = ["fitting", "slice_bounds", "text_bytes"]
+__all__ = ["limit_text", "slice_bounds", "text_bytes"]
 
-# Of each rowset, the keys that are looked at for the place where a slice is cut in two.
+# Keys sampled per rowset to find the place where a slice is halved.
 _SAMPLES: int = 32
 
 
-def _at_once() -> float:
-    """So much text may be in a slice. The halves of what has more are too large to be merged with one another again."""
+def _slice_limit() -> float:
+    """The most text of a slice. Halves of a larger slice are too large to be merged again."""
     return 1.5 * rowset_size.TEXT_TARGET_BYTES
 
 
 def slice_bounds(rowsets: Sequence[DiskRowSet], schema: Schema, count: int) -> list[bytes] | None:
-    """Where a merge of these rowsets is to be cut; None: wherever `count` slices end, all of it is little text.
+    """The keys at which to cut a merge of these rowsets; None: the text fits `count` equal slices.
 
-    Cost: the rowsets' footers; for much text, what `text_bytes` costs.
+    Cost: the rowsets' footers, and `text_bytes` if there is much text.
     """
     columns = [
         column
         for column in schema.columns
-        if column.type.is_variable and sum(_at_most(rowset, column) for rowset in rowsets) > _at_once()
+        if column.type.is_variable and sum(_at_most(rowset, column) for rowset in rowsets) > _slice_limit()
     ]
-    if not columns or sum(text_bytes(rowset, columns) for rowset in rowsets) <= _at_once():
+    if not columns or sum(text_bytes(rowset, columns) for rowset in rowsets) <= _slice_limit():
         return None
     ranges = [part for whole in slices(rowsets, count) for part in _cut(rowsets, columns, whole)]
     return [part.lower for part in ranges if part.lower is not None]
 
 
 def text_bytes(rowset: DiskRowSet, columns: Sequence[ColumnSchema]) -> int:
-    """About how much text, decoded, the rowset's files have of that one of these columns which has most.
+    """About how many bytes of decoded text the largest of these columns has in the rowset's files.
 
-    Cost: the footers of its files, and the rowids of its changes.
+    Cost: the footers of the files, and the rowids of their changes.
     """
     sizes = (_text_of(rowset, column, 0, rowset.row_count) for column in columns if column.type.is_variable)
     return max(sizes, default=0)
 
 
-def fitting(
+def limit_text(
     rowset: DiskRowSet, schema: Schema, plan: MajorPlan | MinorPlan
 ) -> MergePlan | MajorPlan | MinorPlan:
-    """A delta compaction of the rowset, or its rewrite, which can be cut, where that would hold too much text."""
+    """The plan of a delta compaction, or a rewrite of the rowset if it would hold too much text."""
     columns = [column for column in schema.columns if column.type.is_variable]
     if any(
-        _at_most(rowset, column) > _at_once() and _held(rowset, column, plan) > _at_once()
+        _at_most(rowset, column) > _slice_limit() and _held(rowset, column, plan) > _slice_limit()
         for column in columns
     ):
         return MergePlan((rowset.id,), plan.gain)
@@ -79,7 +83,7 @@ def fitting(
 
 
 def _held(rowset: DiskRowSet, column: ColumnSchema, plan: MajorPlan | MinorPlan) -> int:
-    """The text of a column that a delta compaction holds at a time."""
+    """The text of a column that a delta compaction holds at once."""
     count = rowset.row_count
     if isinstance(plan, MajorPlan):
         redo = sum(file.text_bytes(column.id, 0, count) for file in rowset.redo)
@@ -89,13 +93,13 @@ def _held(rowset: DiskRowSet, column: ColumnSchema, plan: MajorPlan | MinorPlan)
 
 
 def _at_most(rowset: DiskRowSet, column: ColumnSchema) -> int:
-    """At least as much as the column's text, base and changes, without a look at rowids."""
+    """An upper bound of the column's text, base and changes, without reading rowids."""
     changes = sum(file.all_text_bytes(column.id) for file in (*rowset.undo, *rowset.redo))
     return changes + _base_of(rowset, column, 0, rowset.row_count)
 
 
 def _text_of(rowset: DiskRowSet, column: ColumnSchema, lower: int, upper: int) -> int:
-    """About how many bytes of text the rows [lower, upper) of the column are, base and changes."""
+    """About how many bytes of text the rows [lower, upper) of the column have, base and changes."""
     changes = sum(file.text_bytes(column.id, lower, upper) for file in (*rowset.undo, *rowset.redo))
     return changes + _base_of(rowset, column, lower, upper)
 
@@ -106,18 +110,18 @@ def _base_of(rowset: DiskRowSet, column: ColumnSchema, lower: int, upper: int) -
 
 
 def _default_bytes(column: ColumnSchema) -> int:
-    """Of a row that was written before there was the column."""
+    """The bytes of a row written before the column existed."""
     return int(default_array(column, 1, "read").nbytes)
 
 
 def _cut(
     rowsets: Sequence[DiskRowSet], columns: Sequence[ColumnSchema], whole: KeyRange
 ) -> Iterator[KeyRange]:
-    """The range, halved until the text of each part is little enough, or of one key."""
+    """Halve the range until the text of each part is within the limit, or the part has one key."""
     ranges = [(rowset, *rowset.rowid_range(whole)) for rowset in rowsets]
     ranges = [(rowset, lower, upper) for rowset, lower, upper in ranges if lower < upper]
     sizes = [sum(_text_of(rowset, column, *rows) for rowset, *rows in ranges) for column in columns]
-    if max(sizes) > _at_once():
+    if max(sizes) > _slice_limit():
         bound = _middle(ranges, columns[int(np.argmax(sizes))])
         if bound is not None:
             yield from _cut(rowsets, columns, KeyRange(whole.lower, bound))
@@ -127,8 +131,10 @@ def _cut(
 
 
 def _middle(ranges: Sequence[tuple[DiskRowSet, int, int]], column: ColumnSchema) -> bytes | None:
-    """A key with about as much text before it as from it on, and at least a row before it; None: all rows are of one
-    key."""
+    """A key with about equal text before and after it, and at least one row before it.
+
+    None if all rows have the same key.
+    """
     samples, weights = [], []
     for rowset, lower, upper in ranges:
         step = -(-(upper - lower) // _SAMPLES)
@@ -140,7 +146,7 @@ def _middle(ranges: Sequence[tuple[DiskRowSet, int, int]], column: ColumnSchema)
     reached = np.cumsum(np.array(weights, np.int64)[order])
     first = keys.at(int(order[0]))
     middle = int(np.searchsorted(reached, reached[-1] / 2, side="right"))
-    # From the middle on, else down from it: the first that is not the least of all.
+    # The first key from the middle upwards, then downwards, that is not the smallest of all.
     for place in (*range(min(middle, len(order) - 1), len(order)), *range(middle - 1, 0, -1)):
         if (bound := keys.at(int(order[place]))) > first:
             return bound

@@ -1,6 +1,6 @@
-"""Flush: memory to files.
+"""Flush: writes memory to files.
 
-lifecycle  freeze, write, install: one catalogue transaction a round
+lifecycle  freeze, write, install: one catalogue transaction per round
 file_jobs  the writing as a function from vectors to files
 in_worker  large flushes in a worker process
 rolling    how many rowsets a flush or a load makes

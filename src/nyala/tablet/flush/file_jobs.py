@@ -1,19 +1,20 @@
 """The writing of a flush as a function from vectors to files, here or in a worker process.
 
-    pieces   what goes into files: rows of a MemRowSet (an image, or a part of one), records of DeltaMemStores
-    write    pieces ──► files, synced; their folders are the caller's to sync
-    job      pieces ──► one spill file + JSON, which another process reads and writes the same files from
+    piece    the content of one output: an image of MemRowSet rows, or records of a DeltaMemStore
+    write    pieces ──► synced files; the caller syncs their folders
+    job      pieces ──► one spill file + JSON; another process writes the same files from these
 
-A flush of a full log encodes and compresses for a second. In a thread of the user's process each of its many
-short calls would take the interpreter's lock from a write that waits for it; what stays there is to sort the rows and
-to copy their vectors once into the spill.
+A flush of a full log encodes and compresses for a second. In a thread of the user's process, its
+many short calls would repeatedly take the GIL from waiting writes. With a worker, this process only
+sorts the rows and copies their vectors once into the spill.
 
-The spill is no format: it lies in the first tablet's folder for as long as the job runs, is not synced, and no
-catalogue names it, so a crash leaves an orphan (P3). Each vector in it is an Arrow IPC stream of one batch, written
-once also when several runs share it; keys are not in it, since they are a function of the key columns.
+The spill is not a stored format. It is in the first tablet's folder while the job runs, it is not
+synced, and no catalogue entry names it, so a crash leaves an orphan (P3). Each vector is an Arrow
+IPC stream of one batch, written once even if several runs share it. Keys are not spilled: they
+follow from the key columns.
 
-Source: docs/design/compaction.md, "Files to files". Left out: checksums, for the bytes go from memory to
-memory within one installation (as in `workers.protocol`).
+Source: docs/design/compaction.md, "Files to files". Left out: checksums, because the
+bytes go from memory to memory within one machine (as in `workers.protocol`).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class RowSetPiece:
-    """Rows that become the rowset `number`, in the folder `directory` of the store. Positions are not used."""
+    """Rows that become the rowset `number` in `directory`. The image's positions are not used."""
 
     number: int
     tablet_id: int
@@ -70,7 +71,7 @@ class RowSetPiece:
 
     @property
     def paths(self) -> list[str]:
-        """Everything that may be written for it."""
+        """All files that may be written for it."""
         base = f"{self.directory}/{self.number}.base"
         return [base, f"{base}.undo"]
 
@@ -81,7 +82,7 @@ class RowSetPiece:
 
 @dataclass(frozen=True)
 class DeltaPiece:
-    """REDO records of one rowset, that become the file `path`."""
+    """REDO records of one rowset that become the file `path`."""
 
     path: str
     schema: Schema
@@ -100,11 +101,11 @@ Piece: TypeAlias = RowSetPiece | DeltaPiece
 Written: TypeAlias = WrittenRowSet | WrittenDelta
 
 Writer: TypeAlias = "Callable[[Files, str, Sequence[Piece]], list[Written]]"
-"""Writes pieces in a store's folder, and says what came of each: `write_pieces`, or one that has it done elsewhere."""
+"""Writes pieces in a store's folder and returns what was written: `write_pieces`, or a worker."""
 
 
 def write_pieces(files: Files, root_path: str, pieces: Sequence[Piece]) -> list[Written]:
-    """Write each piece; one answer for each, in their order. The files are synced, their folders are not.
+    """Write each piece; returns one result per piece, in order. Syncs the files, not their folders.
 
     Raises: StorageError; the caller removes the paths of all pieces.
     """
@@ -122,17 +123,17 @@ def _write(files: Files, root_path: str, piece: Piece) -> Written:
 
 
 def delta_types(schema: Schema, columns: Collection[int]) -> dict[int, ColumnType]:
-    """The type in which the deltas of each column are stored."""
+    """The type in which each column's deltas are stored."""
     return {
         number: ColumnType("bool") if number == LIVENESS else schema.by_id(number).type for number in columns
     }
 
 
-# ------------------------------------------------------------------------------------------------ over there
+# ------------------------------------------------------------------------------------------------ in a worker
 
 
 class _Spill:
-    """The vectors of a job, each written once, known by (offset, length)."""
+    """The vectors of a job, each written once and identified by (offset, length)."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._file = files.create(path)
@@ -146,7 +147,7 @@ class _Spill:
         return [self._file.append(data), data.size]
 
     def put_vector(self, vector: npt.NDArray[np.int64]) -> list[int]:
-        """Rowids or timestamps: columns that were changed together have the same."""
+        """Write rowids or timestamps. Columns that changed together share one vector."""
         for known, place in self._vectors:
             if known is vector or np.array_equal(known, vector):
                 return place
@@ -170,7 +171,7 @@ class _Spill:
 
 
 def spill(files: Files, root_path: str, path: str, pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Write the vectors of all pieces into the new file `path` of the store; returns a job for `run_spilled`.
+    """Write the vectors of all pieces into the new file `path`; returns a job for `run_spilled`.
 
     Raises: StorageError; the caller removes the path.
     """
@@ -203,7 +204,7 @@ def _spill_piece(store: _Spill, piece: Piece) -> dict[str, Any]:
 
 
 def run_spilled(files: Files, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Do the job that `spill` described; the answer is for `decode_written`. Raises: StorageError."""
+    """Run a job made by `spill`; the result is for `decode_written`. Raises: StorageError."""
     root_path = arguments["root_path"]
     vectors = _Vectors(files, os.path.join(root_path, arguments["spill"]))
     try:
@@ -223,7 +224,7 @@ def run_spilled(files: Files, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def decode_written(answer: dict[str, Any]) -> list[Written]:
-    """What `run_spilled` answered."""
+    """Decode the result of `run_spilled`."""
     return [
         decode_written_rowset(one["rowset"]) if "rowset" in one else decode_delta(one["delta"])
         for one in answer["written"]
@@ -231,7 +232,7 @@ def decode_written(answer: dict[str, Any]) -> list[Written]:
 
 
 class _Vectors:
-    """The vectors of a spill, each read when it is asked for."""
+    """The vectors of a spill, each read on demand."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._file = files.open(path)
@@ -243,8 +244,8 @@ class _Vectors:
             return pa.ipc.open_stream(pa.py_buffer(data)).read_next_batch().column(0)
         except (pa.ArrowInvalid, OSError, StopIteration) as error:
             raise StorageError(
-                f"the flush's own file {self._file.path} cannot be read at {offset}: {error}; nothing is lost: "
-                "the rows are in memory and in the log, and are flushed again",
+                f"the spill file {self._file.path} of a flush cannot be read at offset {offset}: {error}. Nothing is "
+                "lost: the rows are in memory and in the log, and the flush is repeated",
                 path=self._file.path,
             ) from error
 

@@ -1,11 +1,11 @@
-"""Large flushes are written by a worker process, so that writes and scans keep the interpreter to themselves.
+"""Writes large background flushes in a worker process, so that writes and scans keep the GIL.
 
-Only flushes of the background: a caller of `flush()` waits for it anyway, and a script that ends after it should not
-wait for the start of a second Python. The process is not that of the compactions: a flush frees memory that writers
-wait for, and never waits for a compaction.
+A caller of `flush()` waits for it anyway, and a script that ends soon should not start a second
+Python, so only background flushes use the worker. Compactions have another worker: a flush frees
+memory that writers wait for, so it must not wait for a compaction.
 
-If the process fails, is killed or cannot be started, the pieces are written in this process: without flushes all writes
-would stop in the end.
+If the worker fails, is killed or cannot be started, this process writes the files: without flushes
+all writes would stop in the end.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from nyala.tablet.workers.protocol import placed
 logger = logging.getLogger("nyala.flush")
 
 INLINE_BYTES: Final = 2 << 20
-"""Vectors below this are written in less time than their way to another process takes."""
+"""Below this size, writing here takes less time than handing the vectors to another process."""
 
 
 class FlushWorker:
-    """A `Writer` of flushes with a worker process for the large ones. Any thread."""
+    """A `Writer` of flushes that uses a worker process for large ones. Any thread may call it."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
         self._worker = Worker()
         self.jobs = 0
-        """Flushes that a worker process has written, since the store was opened."""
+        """The number of flushes that a worker process has written since the store was opened."""
 
     def write(self, files: Files, root_path: str, pieces: Sequence[Piece]) -> list[Written]:
         """As `write_pieces`. Raises: StorageError, and JobCancelled after `stop`."""
-        # A worker has the system's files and clock, so with others (in tests) it is no use.
+        # A worker always uses the system's files and clock, so it cannot serve other ones (in
+        # tests).
         if not self._env.is_system or sum(piece.nbytes for piece in pieces) < INLINE_BYTES:
             return write_pieces(files, root_path, pieces)
         path = f"{pieces[0].paths[0]}.spill"
@@ -50,7 +51,7 @@ class FlushWorker:
             self.jobs += 1
             return decode_written(answer)
         except (StorageError, JobFailedError) as error:
-            logger.warning("a flush is written here, not in a worker process: %s", error)
+            logger.warning("the worker process failed, so this process writes the flush: %s", error)
         finally:
             with contextlib.suppress(Error):
                 files.unlink(os.path.join(root_path, path), missing_ok=True)
@@ -60,5 +61,5 @@ class FlushWorker:
         return write_pieces(files, root_path, pieces)
 
     def stop(self) -> None:
-        """End what is being written elsewhere; its flush fails, and the log keeps what was to be flushed."""
+        """End the worker's job. Its flush fails; the log keeps the rows."""
         self._worker.close()

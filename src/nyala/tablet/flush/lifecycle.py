@@ -1,27 +1,33 @@
-"""Flush: MemRowSets become DiskRowSets, DeltaMemStores become REDO files, in one catalogue transaction a round.
+"""Flush: MemRowSets become DiskRowSets and DeltaMemStores become REDO files, in rounds.
 
-    freeze   (commit lock)   at F: every chosen store is set aside, empty ones take its place, in a new root;
-                             the frozen MemRowSet still takes updates and deletes of its rows, the frozen
-                             DeltaMemStore takes nothing
-    write    (no lock)       the log is synced through F (W2); images of the stores as of F go to files, synced
-    install  (commit lock)   one transaction names the files and raises the durable marks (R2); changes that
-                             came to a frozen MemRowSet after F move over to the new rowset by row position;
+    freeze   (commit lock)   at moment F: every chosen store is set aside and replaced by an empty
+             one, in a
+                             new root. A frozen MemRowSet still takes updates and deletes of its
+                             rows; a frozen DeltaMemStore takes nothing.
+    write    (no lock)       the log is synced through F (W2); images of the stores as of F are
+             written to
+                             files and synced
+    install  (commit lock)   one transaction names the files and raises the durable marks (R2);
+             changes that
+                             a frozen MemRowSet got after F move to the new rowset by row position;
                              one new root
 
 Invariants
-    F1  inserts_durable of a tablet becomes F of the youngest MemRowSet in the round, and rounds of one
-        tablet commit in the order of freezing (R2): a round takes every frozen MemRowSet that an earlier,
-        failed round left behind.
-    F2  A failed round changes nothing: the frozen stores stay readable and writable in the root and are
-        flushed by the next round; files that it wrote are removed, or by the next open (P3).
+    F1  inserts_durable of a tablet becomes F of the youngest MemRowSet in the round. Rounds of one
+        tablet commit in the order of freezing (R2): a round takes every frozen MemRowSet that an
+        earlier, failed round left.
+    F2  A failed round changes nothing. The frozen stores stay readable and writable in the root,
+        and the next round flushes them. The failed round, or the next open, removes its files (P3).
     F3  The log loses a segment only in the transaction after which nothing in it is needed (R3).
-    F4  What was set aside before, by an alteration or a failed round, counts as set aside at F of the round that takes
-        it: it has got no rows since, only changes, and they go to files with it. So whoever freezes and installs under
-        one hold of the lock leaves nothing in memory (R4, B2 of `direct_commit`).
+    F4  A store that an alteration or a failed round froze earlier counts as frozen at F of the
+        round that takes it: it has got only changes since, and they are written with it. So
+        freezing and installing under one hold of the lock leaves nothing in memory (R4, B2 of
+        `direct_commit`).
 
-Source: docs/design/compaction.md, "Files to files"; docs/design/rules.md, W2, R2 and R3; docs/design/kudu.md, "Write
-path and flush". Departure: with one root there is no DuplicatingRowSet; changes after F are carried over at the
-install, under the lock.
+Source: docs/design/compaction.md, "Files to files"; docs/design/rules.md, W2, R2 and R3;
+docs/design/kudu.md, "Write path and flush".
+Departure: with one root no DuplicatingRowSet is needed; changes after F are moved at the install,
+under the lock.
 """
 
 from __future__ import annotations
@@ -58,16 +64,16 @@ logger = logging.getLogger("nyala.flush")
 
 
 Phase = Callable[[str], None]
-"""Told the name of each phase that has begun."""
+"""Called with the name of each phase that begins."""
 
 
 def no_phase(name: str) -> None:
-    """Nobody wants to know."""
+    """A `Phase` that does nothing."""
 
 
 @dataclass(frozen=True)
 class FlushReport:
-    """What a round wrote; delta files are those of UNDO, too. All zero when there was nothing in memory."""
+    """The output of a round; delta files include UNDO files. All zero if memory was empty."""
 
     rowsets: int = 0
     delta_files: int = 0
@@ -77,13 +83,13 @@ class FlushReport:
 
 @dataclass
 class _FrozenTablet:
-    """One tablet's part in a round: what was set aside, and what was written for it."""
+    """One tablet's part of a round: its frozen stores, and the files written for it."""
 
     table: TableState
     tablet_id: int
     memories: tuple[MemRowSet, ...]
     stores: dict[int, tuple[DeltaMemStore, ...]]  # by rowset id, oldest first
-    cut: int = 0  # what only older snapshots need was left out
+    cut: int = 0  # history before this timestamp was left out
     images: list[tuple[MemRowSet, RowSetImage, list[tuple[int, int]]]] = field(default_factory=list)
     deltas: list[tuple[int, int]] = field(default_factory=list)  # rowset, delta id
     new_rowsets: list[tuple[MemRowSet, RowSetImage, list[tuple[int, int, WrittenRowSet]]]] = field(
@@ -101,24 +107,22 @@ def flush(
     phase: Phase = no_phase,
     write: Writer = write_pieces,
 ) -> FlushReport:
-    """Flush the memory of the tablets with these ids (None: all). Safe from any thread; one round at a time.
+    """Flush the memory of these tablets (None: all). Any thread may call; rounds run one by one.
 
-    write: who writes the files; the background has large ones written by a worker process.
-    phase: called, without a lock but the flush lock, as "frozen" and as "written": tests put their changes
-    between.
+    write: writes the files; the background passes a writer that uses a worker process.
+    phase: for tests: called as "frozen" and "written", with only the flush lock held.
 
-    Raises: StorageError when a file cannot be written (F2) or the log cannot be synced.
+    Raises: StorageError if a file cannot be written (F2) or the log cannot be synced.
     """
     with store.flush_lock:
         return _round(store, *_freeze(store, chosen), phase, write)
 
 
 def flush_deltas(store: Store, rowset_ids: Collection[int]) -> int:
-    """Flush the DeltaMemStores of these rowsets only, reserved or not; returns the timestamp at which they
-    were set aside.
+    """Flush the DeltaMemStores of these rowsets, reserved or not; returns the moment of freezing.
 
-    On return, what they hold is newer than that. For the beginning of a compaction; the caller holds the
-    flush lock.
+    On return their DeltaMemStores hold only newer changes. Called at the beginning of a compaction,
+    with the flush lock held.
     Raises: as `flush`.
     """
     assert store.flush_lock.held(), "one round at a time"
@@ -176,22 +180,22 @@ def _freeze(store: Store, chosen: Collection[int] | None) -> tuple[list[_FrozenT
 
 
 def _freeze_deltas(store: Store, rowset_ids: Collection[int]) -> tuple[list[_FrozenTablet], int]:
-    wanted = set(rowset_ids)
+    chosen = set(rowset_ids)
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
         root, timestamp = store.root, store.marks.applied
         frozen: list[_FrozenTablet] = []
         changed: dict[int, TabletState] = {}
         for table, tablet in root.tablets():
-            if not any(rowset.id in wanted for rowset in tablet.rowsets):
+            if not any(rowset.id in chosen for rowset in tablet.rowsets):
                 continue
             rowsets = tuple(
                 rowset.with_frozen_deltas(DeltaMemStore())
-                if rowset.id in wanted and rowset.deltas.record_count
+                if rowset.id in chosen and rowset.deltas.record_count
                 else rowset
                 for rowset in tablet.rowsets
             )
-            stores = {rowset.id: rowset.frozen for rowset in rowsets if rowset.id in wanted and rowset.frozen}
+            stores = {rowset.id: rowset.frozen for rowset in rowsets if rowset.id in chosen and rowset.frozen}
             if stores:
                 frozen.append(_FrozenTablet(table, tablet.id, (), stores))
                 changed[tablet.id] = dataclasses.replace(tablet, rowsets=rowsets)
@@ -201,7 +205,7 @@ def _freeze_deltas(store: Store, rowset_ids: Collection[int]) -> tuple[list[_Fro
 
 
 def freeze_tablet(store: Store, table: TableState, tablet: TabletState, timestamp: int) -> TabletState:
-    """The tablet with everything in memory set aside at `timestamp`, and empty stores in its place (F4)."""
+    """The tablet with all of its memory frozen at `timestamp` and replaced by empty stores (F4)."""
     state = tablet
     for memory in tablet.frozen:
         memory.frozen_at = timestamp
@@ -220,8 +224,10 @@ def freeze_tablet(store: Store, table: TableState, tablet: TabletState, timestam
 
 
 def freeze_memory(store: Store, table: TableState) -> TableState:
-    """Set the table's MemRowSets aside, all that have rows, in a new root; the table as it is there. Under the commit
-    lock. For an alteration: rows that come later have other columns. They stay readable, and the next round takes them.
+    """Freeze the table's non-empty MemRowSets in a new root; returns the table in that root.
+
+    Used by an alteration, under the commit lock, because later rows have other columns. The next
+    round flushes the frozen rows.
     """
     timestamp = store.marks.applied
     changed: dict[int, TabletState] = {}
@@ -238,7 +244,7 @@ def freeze_memory(store: Store, table: TableState) -> TableState:
 
 
 def _pieces(store: Store, part: _FrozenTablet) -> list[Piece]:
-    """What is to be written of a tablet; `_take_written` gets the answers in this order."""
+    """The pieces to write for a tablet; `_take_written` gets the results in the same order."""
     directory = store.tablet_directory(part.tablet_id)
     schema = part.table.stored_schema()
     cut = store.history_cut(part.table.entry)
@@ -260,7 +266,7 @@ def _pieces(store: Store, part: _FrozenTablet) -> list[Piece]:
         for frozen in stores:
             runs = {number: run for number, run in frozen.runs().items() if _is_stored(schema, number)}
             if not runs:
-                continue  # of columns only that were dropped before the history begins
+                continue  # only columns that were dropped before the history begins
             if any(run.timestamp_min <= cut for run in runs.values()):
                 runs, part.cut = without_history(runs, cut), max(part.cut, cut)
             number = store.allocate("delta")
@@ -275,7 +281,7 @@ def _take_written(part: _FrozenTablet, pieces: Iterator[Piece], written: Iterato
         for lower, upper in bounds:
             next(pieces)
             result = next(written)
-            assert isinstance(result, WrittenRowSet), "the answers come in the order of the pieces"
+            assert isinstance(result, WrittenRowSet), "results come in the order of the pieces"
             files.append((lower, upper, result))
         part.new_rowsets.append((memory, image, files))
     for rowset_id, number in part.deltas:
@@ -302,7 +308,7 @@ def _install(store: Store, frozen: list[_FrozenTablet], timestamp: int) -> Flush
             table = root.tables.get(part.table.id)
             ordinal = None if table is None else table.ordinal_of.get(part.tablet_id)
             if table is None or ordinal is None:
-                # The table was dropped meanwhile: what was written for it is of no use.
+                # The table was dropped meanwhile, so its files are not needed.
                 store.discard_files(
                     [path for _, _, files in part.new_rowsets for _, _, f in files for path in f.paths]
                 )

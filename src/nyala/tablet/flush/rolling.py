@@ -1,15 +1,18 @@
-"""How many rowsets a load or a flush makes: each of about the target on disk, as a compaction makes them.
+"""Chooses how many rowsets a load or a flush makes, so that each has about the target size on disk.
 
-    image   |................................................|   180 bytes a row in memory
-    sample      [....]                          [....]           encoded, thrown away: 34 bytes a row on disk
-    roll    |          1,000,000 |          1,000,000 |   ...    each 34 MB on disk
+    image   |................................................|   180 bytes per row in memory
+    sample      [....]                          [....]           encoded and discarded: 34 bytes per
+                row on disk
+    roll    |          1,000,000 |          1,000,000 |   ...    34 MB each on disk
 
-Cut by their bytes in memory, rows that are a fifth of that on disk make five times the rowsets. Every look-up, every
-write and every first scan of changes pays for each, until the background has read and written all of them again.
+Cutting by bytes in memory would make five times as many rowsets if rows shrink to a fifth on disk.
+Each rowset costs every look-up, every write and the first scan of changes, until a compaction
+rewrites it.
 
-Source: docs/design/compaction.md, "Loads and flushes make rowsets of the same size"; docs/design/kudu.md, "Write path
-and flush" (its writer begins another rowset when so many bytes are written). Departure: columns are written one after
-the other here, so where rows are cut must be known before.
+Source: docs/design/compaction.md, "Loads and flushes make rowsets of the same size";
+docs/design/kudu.md, "Write path and flush" (its writer begins another rowset when so many bytes are
+written).
+Departure: here columns are written one after the other, so the cut must be known before writing.
 """
 
 from __future__ import annotations
@@ -25,78 +28,79 @@ from nyala.rowset.size import DECODED_PER_TARGET
 from nyala.rowset.writer import column_spec, encoded_keys, filter_bits_per_key
 from nyala.schema.schema import Schema
 
-__all__ = ["disk_bytes", "piece_count", "roll", "text_pieces"]
+__all__ = ["disk_bytes", "roll", "rowset_count", "text_ranges"]
 
-# The sample: so many neighbours at so many places, and no more than a part of all rows. Neighbours, since what an
-# encoding makes of a block depends on it; at several places, since what was written early may look otherwise.
+# The sample: runs of neighbouring rows at several places, together only a part of all rows.
+# Neighbours, because a block's encoding depends on them; several places, because early rows may
+# differ from late ones.
 _SAMPLES: Final = 2
 _SAMPLE_ROWS_MAX: Final = 1 << 15
 _SAMPLE_SHARE: Final = 16
 
 
 def roll(image: RowSetImage, schema: Schema, target_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cut an image into pieces of equal length: each about `target_bytes` on disk, or less where that is much in
-    memory.
+    """Cut an image into ranges of equal length, each about `target_bytes` on disk.
 
-    Cost: nothing for an image that is no larger in memory; else the encoding of a sixteenth of it or less.
+    Ranges are shorter if the rows take much memory. Cost: nothing for an image that is small in
+    memory; otherwise encoding at most a sixteenth of it.
     """
     count = image.row_count
     if not count:
         return
     in_memory = sum(array.nbytes for array in image.columns.values())
-    pieces = 1
+    rowsets = 1
     if in_memory > target_bytes:
         texts = (image.columns[column.id].nbytes for column in schema.columns if column.type.is_variable)
-        pieces = piece_count(in_memory, disk_bytes(image, schema), target_bytes)
-        pieces = max(pieces, round(max(texts, default=0) / rowset_size.TEXT_TARGET_BYTES))
-    step = -(-count // pieces)
+        rowsets = rowset_count(in_memory, disk_bytes(image, schema), target_bytes)
+        rowsets = max(rowsets, round(max(texts, default=0) / rowset_size.TEXT_TARGET_BYTES))
+    step = -(-count // rowsets)
     for lower in range(0, count, step):
-        yield from text_pieces(image.text_bytes, lower, min(lower + step, count))
+        yield from text_ranges(image.text_bytes, lower, min(lower + step, count))
 
 
-def text_pieces(text_bytes: Callable[[int, int], int], lower: int, upper: int) -> Iterator[tuple[int, int]]:
-    """The rows [lower, upper), halved until each piece has so little text that an array holds it, or is one row.
+def text_ranges(text_bytes: Callable[[int, int], int], lower: int, upper: int) -> Iterator[tuple[int, int]]:
+    """Halve [lower, upper) until one array can hold the text of each range, or it has one row.
 
-    text_bytes: bytes of text of rows [lower, upper).
+    text_bytes: returns the bytes of text of rows [lower, upper).
     """
     if upper - lower > 1 and text_bytes(lower, upper) > rowset_size.TEXT_TARGET_BYTES * 1.5:
         middle = (lower + upper) // 2
-        yield from text_pieces(text_bytes, lower, middle)
-        yield from text_pieces(text_bytes, middle, upper)
+        yield from text_ranges(text_bytes, lower, middle)
+        yield from text_ranges(text_bytes, middle, upper)
     else:
         yield lower, upper
 
 
-def piece_count(memory_bytes: int, on_disk_bytes: float, target_bytes: int) -> int:
-    """Rowsets to make of so many bytes: as `compaction.plans.output_count` says it of a merge."""
+def rowset_count(memory_bytes: int, on_disk_bytes: float, target_bytes: int) -> int:
+    """The number of rowsets for this many bytes; as `compaction.plans.output_count` for a merge."""
     return max(1, round(max(on_disk_bytes, memory_bytes / DECODED_PER_TARGET) / target_bytes))
 
 
 def disk_bytes(image: RowSetImage, schema: Schema) -> float:
-    """About what the base files of these rows, of which there is one at least, would have in all."""
+    """About how many bytes the base files of these rows (at least one) take in all."""
     count = image.row_count
     rows = max(1, min(_SAMPLE_ROWS_MAX, count // (_SAMPLES * _SAMPLE_SHARE)))
     starts = [(count - rows) * (2 * place + 1) // (2 * _SAMPLES) for place in range(_SAMPLES)]
-    blocks = words = 0
+    blocks = dictionaries = 0
     sampled = 0
     for start in starts:
         before = blocks
-        end = next(text_pieces(image.text_bytes, start, start + rows))[1]
-        piece = image.piece(start, end)
+        end = next(text_ranges(image.text_bytes, start, start + rows))[1]
+        sample = image.piece(start, end)
         sampled += end - start
         key_rows_log2 = format.SPARSE_KEY_ROWS_LOG2
         for column in schema.columns:
             is_index = schema.key_count == 1 and column is schema.columns[0]
             spec = column_spec(column, schema)
-            made = column_bytes(spec, piece.columns[column.id], is_index=is_index)
+            made = column_bytes(spec, sample.columns[column.id], is_index=is_index)
             blocks += made.blocks
-            words += made.dictionary
+            dictionaries += made.dictionary
             if column.id in schema.key_ids:
                 key_rows_log2 = min(key_rows_log2, made.sparse_key_rows_log2)
         if schema.key_count > 1:
-            keys = encoded_keys(piece.keys, key_rows_log2, (blocks - before) / (end - start))
+            keys = encoded_keys(sample.keys, key_rows_log2, (blocks - before) / (end - start))
             blocks += column_bytes(*keys).blocks
-    # More rows have more blocks, but hardly more words in a dictionary, or it would not be one.
+    # Blocks grow with the rows. Dictionaries hardly do, or a dictionary would not have been chosen.
     per_row = blocks / sampled
     per_row += filter_bits_per_key(per_row) / 8
-    return per_row * count + words / _SAMPLES
+    return per_row * count + dictionaries / _SAMPLES

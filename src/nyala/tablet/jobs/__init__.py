@@ -1,10 +1,10 @@
-"""Jobs of other processes: loads, upserts and staged batches whose files tasks write and the store commits.
+"""Jobs of other processes: their tasks write files of loads and batches; the store commits them.
 
-staging       their folders, and the leases that keep these
-load_job      what a task receives and what it returns
-load_write    a task: the rows of one tablet become files
-load_check    the files against the task's account of them
-load_commit   the commit of all files in one catalogue transaction
+staging       the jobs' folders, and the leases that keep them
+load_job      the input and output of a load's task
+load_write    a task: writes the rows of one tablet as files
+load_check    checks the files against the task's description
+load_commit   commits all files in one catalogue transaction
 staged_files, staged_rows   rows staged as Arrow files, and their commit
-held_rowsets  rowsets that jobs need and compactions leave alone
+held_rowsets  rowsets that jobs need and compactions must keep
 """

@@ -1,12 +1,13 @@
-"""Which rowsets jobs of other processes hold, so that no merge takes away the rows that their changes are for.
+"""Rowsets that jobs of other processes hold: no merge may move the rows that a job changes.
 
-A job is known by the name of its lease, which its tasks renew: while it lives, so does what it holds. When the lock's
-holder ends, that is gone; then what was merged is settled anew at the job's commit (J2 of `load_job`).
+A job is identified by the name of its lease, which its tasks renew. Its holds end with the lease.
+They also end when the writer process ends; then the job's commit settles rows of merged rowsets
+again (J2 of `load_job`).
 
-Several jobs may hold one rowset: each needs only that it is not merged away, and none of them does that. A delta
-compaction that runs when a job begins goes on beside it, since it leaves the rows their places.
+Several jobs may hold one rowset: each only needs that the rowset is not merged away. A delta
+compaction that runs when a job begins goes on, because it keeps rowids.
 
-Threads: under the commit lock, but for `holders`. Source: docs/design/rules.md, R4.
+Threads: call under the commit lock, except `holders`. Source: docs/design/rules.md, R4.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["Holder", "JobHold", "JobReservations"]
 
 @dataclass(frozen=True)
 class JobHold:
-    """What a job holds, whose it is in words (what it does, in which process), and since when."""
+    """One hold of a job: its rowsets, the job in words (its work and process), and its start."""
 
     rowset_ids: frozenset[int]
     holder: str
@@ -36,7 +37,7 @@ class JobHold:
 
 @dataclass(frozen=True)
 class Holder:
-    """A job that holds rowsets: the name of its lease, whose it is, since when, and which of those asked for."""
+    """A job that holds rowsets: its lease, the job in words, its start, and these rowsets."""
 
     lease: str
     holder: str
@@ -45,20 +46,19 @@ class Holder:
 
 
 class JobReservations:
-    """What jobs hold, by the names of their leases (see the module)."""
+    """The rowsets that jobs hold, by the names of their leases; see the module."""
 
     def __init__(self) -> None:
         self._by_lease: dict[str, list[JobHold]] = {}
 
     def take(self, store: Store, lease: str, rowset_ids: Collection[int], holder: str) -> None:
-        """Keep these rowsets, of which no merge may have one, from compactions that are yet to begin."""
+        """Keep these rowsets from later compactions. None of them may be in a running merge."""
         hold = JobHold(frozenset(rowset_ids), holder, store.env.clock.now_us())
         store.reservations.hold(hold.rowset_ids)
         self._by_lease.setdefault(lease, []).append(hold)
 
     def holders(self, rowset_ids: Collection[int]) -> list[Holder]:
-        """The jobs that hold one of these rowsets, and which. Any thread: of a job that comes or goes meanwhile either
-        may be said."""
+        """The jobs that hold one of these rowsets. Any thread; concurrent changes may be missed."""
         found = []
         for lease, given in list(self._by_lease.items()):
             holds = list(given)
@@ -68,13 +68,13 @@ class JobReservations:
         return found
 
     def release(self, store: Store, lease: str) -> None:
-        """Let go of what a job holds. May be called twice."""
+        """End the holds of a job. May be called twice."""
         for hold in self._by_lease.pop(lease, ()):
             store.reservations.let_go(hold.rowset_ids)
 
     def release_expired(self, store: Store) -> None:
-        """Let go of what jobs hold whose lease is over, or whose process has certainly ended (J2)."""
+        """End the holds of jobs whose lease has expired or whose process has ended (J2)."""
         for lease in list(self._by_lease):
-            with contextlib.suppress(StorageError):  # another time
+            with contextlib.suppress(StorageError):  # try again the next time
                 if not is_living(store.env, store.root_path, lease):
                     self.release(store, lease)

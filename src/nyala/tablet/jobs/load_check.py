@@ -1,21 +1,24 @@
-"""What the commit of a load says of its staged files, held against what the files say of themselves.
+"""Checks a load's staged files against the description in its commit request.
 
-    the commit names           the file has
-    a rowset of new rows       the table's columns, all of them, and no LIVENESS: every row is there. Beside it an UNDO
-                               file with a record of LIVENESS for each row: before the commit it was not there
-    idle rows                  the columns that were given, and LIVENESS: no row is there, and none ever was
-    changes of a rowset        REDO of rows that the rowset has; the file is named after it
+    the commit names           the file must have
+    a rowset of new rows       all of the table's columns and no LIVENESS: every row is live. Beside
+                               it, an UNDO file with a LIVENESS record for each row: absent before
+                               the commit
+    idle rows                  the given columns, and LIVENESS: all rows are dead, and always were
+    changes of a rowset        REDO of rows that the rowset has; the file is named after the rowset
 
-And of each: its size, its columns and where they lie, how many rows or records, the first key and the last one, which
-are at home in the tablet; new rowsets of a tablet lie apart.
+For all files it compares the size, the columns and their locations, the number of rows or records,
+and the first and the last key, which must belong to the tablet. New rowsets of a tablet must not
+overlap.
 
-So rows that changed nothing when a task looked cannot be taken for new ones, whose keys would be there twice, nor new
-ones for idle ones, which would be lost. The files are immutable and of the job alone, so they are looked at before any
-lock is taken.
+So idle rows cannot be taken for new ones, which would duplicate keys, nor new rows for idle ones,
+which would lose rows. The files are immutable and belong to the job alone, so they are checked
+before any lock is taken.
 
-Cost: of each file its directory, a footer, and of a rowset the blocks with its first and its last key.
-Left out: values; whoever makes files with right checksums on purpose gets what he wrote.
-Source: docs/format/staging.md; docs/design/loads-and-jobs.md, "Executors write the files of a large load".
+Cost: per file its directory and a footer; per rowset the blocks with its first and its last key.
+Left out: values. A sender who forges files with right checksums gets what he wrote.
+Source: docs/format/staging.md; docs/design/loads-and-jobs.md, "Executors write the files of a large
+load".
 """
 
 from __future__ import annotations
@@ -50,8 +53,12 @@ __all__ = ["check_staged", "gone", "open_staged"]
 
 
 def check_staged(store: Store, job: LoadCommit, table: TableState) -> None:
-    """Raises: InvalidArgumentError for a commit that says of a file what is not so; CorruptionError for a damaged one;
-    StorageError when one is not there."""
+    """Check all staged files of the job.
+
+    Raises: InvalidArgumentError if the request does not describe a file correctly; CorruptionError
+    for a
+            damaged file; StorageError if a file is gone.
+    """
     _check_files(store, job)
     for staged in job.tablets:
         for made in staged.rowsets:
@@ -61,13 +68,13 @@ def check_staged(store: Store, job: LoadCommit, table: TableState) -> None:
         for made in staged.idle:
             _check_rowset(store, table, staged, made, idle=True)
             if made.undo is not None:
-                raise _refused(made.meta.path, "idle rows", "rows with a past")
+                raise _refused(made.meta.path, "idle rows", "an UNDO file")
         for delta in staged.deltas:
             _check_changes(store, job, table, staged, delta)
 
 
 def open_staged(store: Store, table: TableState, made: WrittenRowSet) -> DiskRowSet:
-    """A staged rowset, to look into."""
+    """Open a staged rowset for reading."""
     entries = []
     if made.undo is not None and made.undo_path is not None:
         entries.append(delta_entry(0, made.meta.id, made.undo_path, made.undo))
@@ -77,23 +84,23 @@ def open_staged(store: Store, table: TableState, made: WrittenRowSet) -> DiskRow
 
 
 def gone(path: str) -> StorageError:
-    """What is said of a staged file that is not there any more."""
+    """The error for a staged file that no longer exists."""
     return StorageError(
-        f"the staged file {path} is gone: the job took longer than its files are kept, or was committed half-way when "
-        "its process ended; nothing was written: run the job again",
+        f"the staged file {path} is gone: the job took longer than its files are kept, or its process ended during a "
+        "commit. Nothing was written: run the job again",
         path=path,
     )
 
 
-def _refused(path: str, said: object, found: object) -> InvalidArgumentError:
+def _refused(path: str, described: object, found: object) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"the commit names {path} as {said}, and the file has {found}: use the same version of Nyala in all "
-        "processes of the job; nothing was written"
+        f"the commit describes {path} as {described}, but the file has {found}. Nothing was written: use the same "
+        "version of Nyala in all processes of the job"
     )
 
 
 def _check_files(store: Store, job: LoadCommit) -> None:
-    """A job names files of its own folder only, each once, of the sizes that they have."""
+    """Check that the job names only files of its own folder, each once, with their true sizes."""
     sizes: list[tuple[str, int]] = []
     for staged in job.tablets:
         sizes += [(delta.path, delta.delta.file.size_bytes) for delta in staged.deltas]
@@ -116,7 +123,7 @@ def _check_files(store: Store, job: LoadCommit) -> None:
             raise gone(path) from error
         if found != size_bytes:
             raise CorruptionError(
-                f"expected a staged file of {size_bytes} bytes, found {found}", store.path(path)
+                f"the staged file has {found} bytes, expected {size_bytes}", store.path(path)
             )
 
 
@@ -146,35 +153,35 @@ def _check_rowset(
     try:
         ends = rowset.keys_of(np.array([0, meta.row_count - 1]))
         if (ends.at(0), ends.at(1)) != (meta.key_min, meta.key_max):
-            said = f"keys {meta.key_min.hex()} to {meta.key_max.hex()}"
-            raise _refused(meta.path, said, f"keys {ends.at(0).hex()} to {ends.at(1).hex()}")
+            described = f"keys {meta.key_min.hex()} to {meta.key_max.hex()}"
+            raise _refused(meta.path, described, f"keys {ends.at(0).hex()} to {ends.at(1).hex()}")
         names = [column.name for column in table.schema.key_columns]
         places = table.router.route(dict(zip(names, table.codec.decode(ends), strict=True)), 2)
-        homes = {table.tablets[place].id if place >= 0 else None for place in places.tolist()}
-        if homes != {staged.tablet_id}:
-            raise _refused(meta.path, f"rows of tablet {staged.tablet_id}", f"rows of {homes}")
+        tablets = {table.tablets[place].id if place >= 0 else None for place in places.tolist()}
+        if tablets != {staged.tablet_id}:
+            raise _refused(meta.path, f"rows of tablet {staged.tablet_id}", f"rows of tablets {tablets}")
     finally:
         rowset.close()
 
 
 def _check_apart(rowsets: Sequence[WrittenRowSet]) -> None:
-    """A task writes a tablet's new rows in the order of their keys, each key once."""
+    """Check that a tablet's new rowsets do not overlap, because a task writes them in key order."""
     ordered = sorted((made.meta for made in rowsets), key=lambda meta: meta.key_min)
     for one, other in itertools.pairwise(ordered):
         if other.key_min <= one.key_max:
-            raise _refused(other.path, f"new rows beside those of {one.path}", "keys between the other's")
+            raise _refused(other.path, f"new rows apart from those of {one.path}", "overlapping keys")
 
 
 def _check_undo(store: Store, made: WrittenRowSet) -> None:
-    """Of new rows: before the commit none of them was there."""
+    """Check the UNDO file of new rows: before the commit all of them are dead."""
     path, undo = f"{made.meta.path}.undo", made.undo
     if undo is None or made.undo_path != path:
-        raise _refused(made.meta.path, f"new rows with the past {made.undo_path}", f"its past in {path}")
+        raise _refused(made.meta.path, f"new rows with UNDO file {made.undo_path}", f"its UNDO in {path}")
     if (undo.kind, tuple(undo.column_ids)) != ("undo", (LIVENESS,)):
         raise _refused(path, f"{undo.kind} of columns {undo.column_ids}", "UNDO of LIVENESS")
     _check_delta_file(store, path, undo, made.meta.row_count)
     if undo.record_count != made.meta.row_count:
-        raise _refused(path, f"the past of {made.meta.row_count} rows", f"that of {undo.record_count}")
+        raise _refused(path, f"UNDO of {made.meta.row_count} rows", f"UNDO of {undo.record_count} rows")
 
 
 def _check_changes(
@@ -183,7 +190,7 @@ def _check_changes(
     rowset = job.files[made.rowset_id].rowset
     if rowset.tablet_id != staged.tablet_id:
         raise InvalidArgumentError(
-            f"changes of rowset {made.rowset_id} are staged for tablet {staged.tablet_id}, which has it not"
+            f"changes of rowset {made.rowset_id} are staged for tablet {staged.tablet_id}, which does not have it"
         )
     if re.fullmatch(rf".*-{made.rowset_id}-\d+\.redo", made.path) is None:
         raise _refused(made.path, f"changes of rowset {made.rowset_id}", "another rowset in its name")
@@ -194,7 +201,7 @@ def _check_changes(
 
 
 def _check_delta_file(store: Store, path: str, made: WrittenDelta, row_count: int) -> None:
-    """row_count: of the rowset whose rows the records are of."""
+    """Check a delta file of a rowset with `row_count` rows."""
     with _columns(store, path, made.file.file_id, made.file.columns) as reader:
         ids = [place.key.column_id for place in made.file.columns if place.key.role == DELTA_VALUE]
         if sorted(ids) != sorted(made.column_ids):
@@ -211,13 +218,13 @@ def _check_delta_file(store: Store, path: str, made: WrittenDelta, row_count: in
             raise _refused(path, f"{made.record_count} records", f"{records} records")
 
 
-def _columns(store: Store, path: str, file_id: str, said: Sequence[ColumnPlace]) -> CFileReader:
-    """The file by its own directory, which says what the commit says."""
+def _columns(store: Store, path: str, file_id: str, described: Sequence[ColumnPlace]) -> CFileReader:
+    """Open the file by its own directory, and compare that with the description."""
     reader = CFileReader(store.env.files, store.path(path), file_id=file_id)
     try:
         found = reader.places()
-        if found != tuple(said):
-            raise _refused(path, _named(said), _named(found))
+        if found != tuple(described):
+            raise _refused(path, _named(described), _named(found))
     except BaseException:
         reader.close()
         raise

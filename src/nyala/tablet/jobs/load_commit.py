@@ -1,30 +1,31 @@
-"""The commit of a load: the files of all tasks become part of their tablets, in one catalogue transaction (W6).
+"""The commit of a load: adds the files of all tasks to their tablets in one transaction (W6).
 
     under the flush lock and the commit lock (other writers wait; scans do not)
-      flush what the tablets have in memory        so that every live row has a place on disk (R4)
-      changed      keys that changed in (S, now]   of the tablets of the job, by the change feed
-      moved        staged rows of such keys, of idle ones those that would do something now, and staged changes of
-                   rowsets that are gone
-        none       nearly always: the staged files are as good as they were
-        some       their rows are taken out of the staged files, which are written again without them,
-                   and settled anew, as the rows of any write are
-      t            the batch's one timestamp; in the catalogue it is that of every record of the staged files
+      flush the tablets' memory                    so that every live row is on disk (R4)
+      changed      keys of the job's tablets that changed in (S, now], from the change feed
+      moved        staged rows with such keys, idle rows that would now have an effect, and staged
+                   changes of rowsets that no longer exist
+        none       the usual case: the staged files are used as they are
+        some       the staged files are written again without the moved rows, and the moved rows are
+                   settled again, like the rows of any write
+      t            the batch's timestamp; the catalogue gives it to every record of the staged files
       link the files into the tablets' folders, sync, one transaction, one new root
 
 Invariants
-    M1  What the batch does to a key is what it would do had it been written at t as a whole: keys that did not change
-        since S were settled against the state at t, for that is the state at S; the others are settled now. But rows
-        that failed as of S are not asked again: they failed, whatever came of their keys since.
-    M2  Before the transaction nothing of the batch can be seen, and all of it can be sent again: staged files keep
-        their names until the job's end. Those that were linked and never named are removed by the next open (P3);
-        staged ones with their folder.
-    M3  The key is in that transaction, also where nothing else is: sent again, a job that changed nothing would do what
-        it did not, for others have written since.
+    M1  For each key the batch has the effect that a write of the whole batch at t would have. Keys
+        that did not change since S were settled against the state at S, which is their state at t;
+        the others are settled now. Exception: rows that failed as of S stay failed.
+    M2  Before the transaction nothing of the batch is visible, and the commit can be sent again:
+        staged files keep their names until the job ends. The next open removes linked files that no
+        entry names (P3); staged files go with their folder.
+    M3  The idempotency key is in the transaction, even if nothing else is. Otherwise a job that
+        changed nothing could have an effect when it is sent again, because others have written
+        since.
 
-Cost: of the staged files are read, before the locks are taken, what `load_check` compares, and under them the bloom
-filters and key indexes that the changed keys are looked up in.
-Source: docs/design/loads-and-jobs.md, "Executors write the files of a large load"; docs/design/rules.md, W6, R2 and
-R4.
+Cost: before the locks are taken, reads what `load_check` compares; under the locks, the bloom
+filters and key indexes in which changed keys are looked up.
+Source: docs/design/loads-and-jobs.md, "Executors write the files of a large load";
+docs/design/rules.md, W6, R2 and R4.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from nyala.tablet.jobs.load_job import StagedDelta, StagedTablet
 from nyala.tablet.jobs.load_write import UNKNOWN
 from nyala.tablet.state.entries import RowSetFiles
 from nyala.tablet.state.history import check_readable
-from nyala.tablet.state.idempotency import encode_told
+from nyala.tablet.state.idempotency import encode_counts
 from nyala.tablet.state.leased_files import kept_by_lease
 from nyala.tablet.state.locate import ABSENT, locate
 from nyala.tablet.state.opening import delta_entry
@@ -64,8 +65,14 @@ from nyala.tablet.state.root import TableState, TabletState
 from nyala.tablet.state.validation import checked
 from nyala.tablet.write.direct_commit import write_effects
 from nyala.tablet.write.prepare import OPERATION_NAMES, prepare
-from nyala.tablet.write.settle import Settlement, told_of
-from nyala.tablet.write.write_path import Request, committed_before, results_of, settle_requests, told_again
+from nyala.tablet.write.settle import Settlement, row_counts
+from nyala.tablet.write.write_path import (
+    Request,
+    find_committed,
+    recorded_result,
+    results_of,
+    settle_requests,
+)
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
@@ -75,12 +82,13 @@ __all__ = ["LoadCommit", "commit_load"]
 
 @dataclass(frozen=True)
 class LoadCommit:
-    """What the driver of a load asks for.
+    """The request of a load's driver.
 
-    key:      of the staging folder, and idempotency key.
-    snapshot: S of the plan. schema_version, tablets: as the plan had them and the tasks staged them.
-    columns:  those that the rows had; others keep their values, or take their defaults in new rows.
-    gone:     the rowsets as of S that staged deltas are for, to find the keys of rows whose rowset is gone.
+    key:      of the staging folder; also the idempotency key.
+    snapshot: S of the plan. schema_version, tablets: as in the plan and as staged by the tasks.
+    columns:  the columns that the rows have; in new rows the others take their defaults.
+    files:    the rowsets as of S that staged deltas refer to, to find keys of rows whose rowset is
+              gone.
     """
 
     key: str
@@ -103,7 +111,7 @@ class LoadCommit:
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> LoadCommit:
-        """Raises: ValueError, TypeError, LookupError, AttributeError for what `to_json` has not made."""
+        """Raises: ValueError, TypeError, LookupError, AttributeError for invalid fields."""
         job = checked(
             LoadCommit(
                 **{
@@ -115,19 +123,19 @@ class LoadCommit:
             )
         )
         if job.operation not in OPERATION_NAMES or not all(isinstance(name, str) for name in job.columns):
-            raise ValueError(f"{job.operation!r} of columns {job.columns}")
+            raise ValueError(f"invalid operation {job.operation!r} or columns {job.columns}")
         ids = [tablet.tablet_id for tablet in job.tablets]
         changed = [made.rowset_id for tablet in job.tablets for made in tablet.deltas]
         if len(set(ids)) < len(ids) or len(set(changed)) < len(changed):
-            raise ValueError(f"tablets {ids} and changes of rowsets {changed}, expected each once")
+            raise ValueError(f"tablets {ids} or changed rowsets {changed} have duplicates")
         if any(number not in job.files for number in changed):
-            raise ValueError(f"changes of rowsets {changed}, files of rowsets {sorted(job.files)}")
+            raise ValueError(f"changed rowsets are {changed}, but only {sorted(job.files)} have files")
         return job
 
 
 @dataclass
 class _Part:
-    """One tablet's staged files, as they will be committed, and the rows that are settled anew."""
+    """One tablet's files to commit, and the moved rows, which are settled again."""
 
     tablet: TabletState
     rowsets: list[WrittenRowSet]
@@ -137,23 +145,25 @@ class _Part:
 
 
 def commit_load(store: Store, job: LoadCommit) -> WriteResult:
-    """Commit a job under its key; a second time it answers as the first one. In the lock holder.
+    """Commit a job under its key, in the writer process; a repeated call returns the first result.
 
-    Raises: TableNotFoundError, SchemaError when the table was changed while the job ran; WriteError when rows that were
-            good at S fail now, and not `job.collect`; HistoryExpiredError when the job's lease ended, and files that it
-            needs went; as `check_staged`; StorageError, CorruptionError. Then nothing was changed.
+    Raises: TableNotFoundError, SchemaError if the table was changed while the job ran; WriteError
+    if rows
+            that were valid at S fail now, unless `job.collect`; HistoryExpiredError if the job's
+            lease ended and needed files are gone; as `check_staged`; StorageError, CorruptionError.
+            Nothing is changed then.
     """
     store.check_writable()
-    if (earlier := committed_before(store, job.key)) is not None:
+    if (earlier := find_committed(store, job.key)) is not None:
         return earlier
     check_staged(store, job, _table(store, job))
     ids = {tablet.tablet_id for tablet in job.tablets}
-    flush(store, ids)  # most of it before others have to wait
+    flush(store, ids)  # most of the flush happens before others have to wait
     written: list[str] = []
     with store.flush_lock, Uninterrupted(), store.commit_lock:
         store.check_writable()
         if (known := store.committed(job.key)) is not None:
-            return told_again(known)
+            return recorded_result(known)
         table = _table(store, job)
         held = [made.rowset_id for tablet in job.tablets for made in tablet.deltas]
         try:
@@ -163,7 +173,8 @@ def commit_load(store: Store, job: LoadCommit) -> WriteResult:
                 table = _table(store, job)
                 parts = [_part(store, job, table, staged, written) for staged in job.tablets]
                 moved = [rows for part in parts for rows in part.moved]
-                # Rows that are settled anew may be changes of any rowset: none may be in a merge that has read it (R4).
+                # Moved rows may change any rowset, so no rowset may be in a merge that has read it
+                # (R4).
                 rowsets = [rowset.id for part in parts for rowset in part.tablet.rowsets]
                 held = list(filter(store.reservations.holds_deltas, rowsets))
                 if not moved or not held:
@@ -176,24 +187,24 @@ def commit_load(store: Store, job: LoadCommit) -> WriteResult:
             if moved:
                 prepared = prepare(table, name, request.data, ignore=request.ignore)
                 settlements = settle_requests(store, [request], [(table, prepared)], collect=job.collect)
-            told = told_of([settlement for settlement, _ in settlements])
+            counts = row_counts([settlement for settlement, _ in settlements])
             for part in parts:
-                for what, count in part.counts.items():
-                    told[what] += count
-            timestamp = _commit(store, job, table, parts, [s for s, _ in settlements], told, written)
+                for name, count in part.counts.items():
+                    counts[name] += count
+            timestamp = _commit(store, job, table, parts, [s for s, _ in settlements], counts, written)
         except BaseException:
             store.discard_files(written)
             raise
     again = results_of([request], settlements, timestamp)[0] if settlements else WriteResult(timestamp)
     return WriteResult(
-        timestamp, told["inserted"], told["updated"], told["deleted"], told["ignored"], again.errors
+        timestamp, counts["inserted"], counts["updated"], counts["deleted"], counts["ignored"], again.errors
     )
 
 
 def _table(store: Store, job: LoadCommit) -> TableState:
     table = store.root.tables.get(job.table_id)
     if table is None:
-        raise TableNotFoundError("the table was dropped while the job ran; nothing was written")
+        raise TableNotFoundError("the table was dropped while the job ran, and nothing was written")
     if table.schema.version != job.schema_version:
         raise SchemaError(
             f"table {table.name!r} was altered while the job ran, and nothing was written: run the job again"
@@ -210,13 +221,13 @@ def _table(store: Store, job: LoadCommit) -> TableState:
     return table
 
 
-# ------------------------------------------------------------------------------------------------ what moved since S
+# ------------------------------------------------------------------------------------------------ moved rows
 
 
 def _part(
     store: Store, job: LoadCommit, table: TableState, staged: StagedTablet, written: list[str]
 ) -> _Part:
-    """A tablet's staged files without the rows of keys that have moved since S."""
+    """A tablet's staged files without the rows of keys that have changed since S."""
     tablet = table.tablets[table.ordinal_of[staged.tablet_id]]
     part = _Part(tablet, [], [], counts=dict(staged.counts))
     changed = _changed_keys(table, tablet, job.snapshot, store.marks.applied)
@@ -229,8 +240,8 @@ def _part(
     for delta in staged.deltas:
         gone = delta.rowset_id not in there
         unchanged = not gone and changed is not None and not len(changed)
-        # The files of a rowset that was merged away since have nothing but the job's lease.
-        with kept_by_lease(f"the load into table {table.name!r}", "nothing was written: run the job again"):
+        # Only the job's lease keeps the files of a rowset that was merged away.
+        with kept_by_lease(f"the load into table {table.name!r}", "nothing was written. Run the job again"):
             left = delta if unchanged else _delta_without(
                 store, job, table, delta, None if gone else changed, part, written
             )  # fmt: skip
@@ -238,21 +249,23 @@ def _part(
             part.deltas.append(left)
     if changed is None or len(changed):
         for made in staged.idle:
-            _wake(store, job, table, made, changed, part)
+            _take_effective(store, job, table, made, changed, part)
     return part
 
 
 def _changed_keys(table: TableState, tablet: TabletState, since: int, until: int) -> EncodedKeys | None:
-    """The tablet's keys that changed in (since, until], ascending; None where that is not known any more, as what is
-    older than the table's history was thrown away: any may have."""
+    """The tablet's keys that changed in (since, until], ascending; None: unknown, any key may have.
+
+    Changes are unknown if history since `since` has been discarded.
+    """
     try:
-        check_readable(table.entry, since, 0, 0)  # under the lock what counts is what is gone
+        check_readable(table.entry, since, 0, 0)  # under the lock only removed history counts
     except HistoryExpiredError:
         return None
     alone = dataclasses.replace(table, tablets=(tablet,))
     spec = make_change_spec(table, since, until, "all", table.schema.key_columns)
     count = table.schema.key_count
-    # All versions, not the net: a row that was deleted and came again has another place.
+    # All versions, not net changes: a row that was deleted and inserted again has another position.
     keys = [
         table.codec.encode(batch.columns[:count]) for batch in change_batches(alone, spec) if batch.num_rows
     ]
@@ -272,8 +285,10 @@ def _without(
     part: _Part,
     written: list[str],
 ) -> WrittenRowSet | None:
-    """The staged rowset without rows of changed keys, which go to `part.moved`, changed None: all go; None: no row is
-    left."""
+    """The staged rowset without rows of changed keys, which go to `part.moved`; None: all rows go.
+
+    changed None: every key may have changed.
+    """
     rowset = open_staged(store, table, made)
     try:
         rowids = _rows_of(rowset, changed)
@@ -295,7 +310,7 @@ def _without(
         rowset.close()
 
 
-def _wake(
+def _take_effective(
     store: Store,
     job: LoadCommit,
     table: TableState,
@@ -303,8 +318,11 @@ def _wake(
     changed: EncodedKeys | None,
     part: _Part,
 ) -> None:
-    """Of rows that changed nothing as of S, those that would now go to `part.moved`: their key, of the changed ones
-    (None: of all), was free at S and is taken now, or the other way round. The others' values are not read."""
+    """Add the idle rows that would now have an effect to `part.moved`.
+
+    Their key changed (None: any key may have), and was live at S and is absent now, or the reverse.
+    Values of other rows are not read.
+    """
     rowset = open_staged(store, table, made)
     try:
         rowids = _rows_of(rowset, changed)
@@ -314,14 +332,14 @@ def _wake(
             changes_rows = job.operation.startswith(("update", "delete"))
             rowids = rowids[(found.codes != ABSENT) == changes_rows]
         if len(rowids):
-            what = "ignored" if job.operation.endswith("-ignore") else "updated"
-            _note_moved(table, job, rowset, rowids, {}, part, what)
+            count = "ignored" if job.operation.endswith("-ignore") else "updated"
+            _note_moved(table, job, rowset, rowids, {}, part, count)
     finally:
         rowset.close()
 
 
 def _rows_of(rowset: DiskRowSet, changed: EncodedKeys | None) -> np.ndarray:
-    """The rows of changed keys, ascending; changed None: all."""
+    """The rows of changed keys, ascending; changed None: all rows."""
     if changed is None:
         return np.arange(rowset.row_count)
     rowids = rowset.find(changed)
@@ -337,7 +355,10 @@ def _delta_without(
     part: _Part,
     written: list[str],
 ) -> StagedDelta | None:
-    """The staged changes of a rowset without those of changed keys, which go to `part.moved`; changed None: all go."""
+    """The staged changes of a rowset without those of changed keys, which go to `part.moved`.
+
+    changed None: all go. Returns None if no change is left.
+    """
     rowset = job.files[made.rowset_id].open(store.env, store.root_path, None, table.schema)
     file = DeltaFile.open(
         store.env.files, store.root_path, delta_entry(0, made.rowset_id, made.path, made.delta)
@@ -353,8 +374,8 @@ def _delta_without(
         if not len(moved):
             return made
         values = {number: run.values.take(pa.array(moved)) for number, run in runs.items()}
-        what = "deleted" if job.operation.startswith("delete") else "updated"
-        _note_moved(table, job, rowset, rowids[moved], values, part, what)
+        count = "deleted" if job.operation.startswith("delete") else "updated"
+        _note_moved(table, job, rowset, rowids[moved], values, part, count)
         kept = np.setdiff1d(np.arange(len(rowids)), moved, assume_unique=True)
         if not len(kept):
             return None
@@ -380,9 +401,9 @@ def _note_moved(
     rowids: np.ndarray,
     values: Mapping[int, pa.Array],
     part: _Part,
-    what: str,
+    count: str,
 ) -> None:
-    """The rows as the user gave them: the key, and the columns that he gave. They are counted anew."""
+    """Add rows to `part.moved` as the user gave them, and subtract them from the named count."""
     schema = table.schema
     arrays = {}
     for column in schema.columns:
@@ -393,7 +414,7 @@ def _note_moved(
         elif column.id in values:
             arrays[column.name] = values[column.id]
     part.moved.append(pa.table(arrays))
-    part.counts[what] = part.counts.get(what, 0) - len(rowids)
+    part.counts[count] = part.counts.get(count, 0) - len(rowids)
 
 
 # ------------------------------------------------------------------------------------------------ the transaction
@@ -405,12 +426,12 @@ def _commit(
     table: TableState,
     parts: Sequence[_Part],
     settlements: Sequence[Settlement],
-    told: Mapping[str, int],
+    counts: Mapping[str, int],
     written: list[str],
 ) -> int:
     timestamp = store.clock.next()
     change = CatalogChange(timestamp=timestamp)
-    change.committed_keys.append(CommittedKey(job.key, timestamp, encode_told(told)))
+    change.committed_keys.append(CommittedKey(job.key, timestamp, encode_counts(counts)))
     changed: dict[int, TabletState] = {}
     for part in parts:
         directory = store.tablet_directory(part.tablet.id)
@@ -444,13 +465,14 @@ def _commit(
 
 
 def _moved_file(store: Store, directory: str, path: str, written: list[str]) -> str:
-    """The file's place in its tablet's folder, where it is now. Raises: StorageError when it is not there any more.
+    """Link a staged file into its tablet's folder; returns its path there.
 
-    Until the job's end it has its staged name too, so that the commit can be sent again when its process is killed
-    here. Where files have one name only, it is moved.
+    The file keeps its staged name until the job ends, so that the commit can be sent again if the
+    process is killed here. Without hard links the file is moved.
+    Raises: StorageError if the file is gone.
     """
     if os.path.dirname(path) == directory:
-        return path  # written anew, there
+        return path  # rewritten, and already there
     key = os.path.basename(os.path.dirname(path))
     target = f"{directory}/{key[-8:]}-{os.path.basename(path)}"
     written.append(target)
@@ -465,7 +487,7 @@ def _moved_file(store: Store, directory: str, path: str, written: list[str]) -> 
 def _adopted(
     store: Store, directory: str, made: WrittenRowSet, timestamp: int, written: list[str]
 ) -> WrittenRowSet:
-    """The rowset in its place, under an id of its own, with its records at `timestamp`."""
+    """Move the rowset's files in place, and give it an id and the commit's timestamp."""
     number = store.allocate("rowset")
     path = _moved_file(store, directory, made.meta.path, written)
     undo_path = None

@@ -1,22 +1,23 @@
-"""Large loads and upserts in other processes: what their tasks are told, and what they tell.
+"""Large loads and upserts in other processes: the input and output of their tasks.
 
-    lock holder                      tasks, one tablet each                         lock holder
-    begin                            write_tablet  (load_write)                     commit_load  (load_commit)
-      flush the table                  the tablet's rows, in key order                settle what changed since S
-      S, and its files       ─────►    each key looked up in the files as of S ─────► link the files, one catalogue
-      hold its rowsets                 → rowset files and delta files, staged          transaction for all tablets
+    writer process        tasks, one tablet each                  writer process
+    begin                 write_tablet  (load_write)              commit_load  (load_commit)
+      flush the table       the tablet's rows, in key order         settle what changed since S
+      S, and its files ──►  look up each key in the files of S ──►  link the files; one catalogue
+      hold its rowsets      → staged rowset and delta files         transaction for all tablets
 
-All that goes over is numbers, texts and lists (JSON), never code.
+Only numbers, texts and lists (JSON) are exchanged, never code.
 
 Invariants
-    J1  Everything up to the snapshot S is in the files that the tasks are told of: a key's place in them is its place
-        at S.
-    J2  A job's rowsets are held in the lock holder as long as the job's lease lives, so that no merge takes the
-        rows away that staged deltas point at. That spares work and is not needed to be right: what is gone by the
-        commit all the same is settled anew, by key.
+    J1  The files of the plan hold everything up to the snapshot S: a key's place in them is its
+        place at S.
+    J2  The writer process holds a job's rowsets while the job's lease lives, so that no merge moves
+        rows that staged deltas refer to. That saves work, but correctness does not need it: the
+        commit settles rows of missing rowsets again, by key.
     J3  The job's lease keeps the files of S from being deleted.
 
-Source: docs/design/loads-and-jobs.md, "Executors write the files of a large load"; docs/design/rules.md, W6 and R4.
+Source: docs/design/loads-and-jobs.md, "Executors write the files of a large load";
+docs/design/rules.md, W6 and R4.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from nyala.tablet.compaction.file_jobs import Output, decode_output, encode_outp
 from nyala.tablet.flush.lifecycle import flush
 from nyala.tablet.state.entries import RowSetFiles
 from nyala.tablet.state.root import TableState, TabletState
-from nyala.tablet.state.validation import checked, whole_number
+from nyala.tablet.state.validation import checked, is_unsigned
 
 if TYPE_CHECKING:
     from nyala.delta.delta_file import WrittenDelta
@@ -49,13 +50,14 @@ if TYPE_CHECKING:
 __all__ = ["LoadPlan", "StagedDelta", "StagedTablet", "TabletFiles", "begin_load"]
 
 _COUNTS: Final = ("inserted", "updated", "deleted", "ignored")
-# A merge that runs is waited for so long; what it takes away after that is settled anew at the commit.
+# How long to wait for a running merge. The commit settles rows of rowsets that it merges away
+# later.
 _WAIT_FOR_MERGES_S: Final = 5.0
 
 
 @dataclass(frozen=True)
 class TabletFiles:
-    """One tablet as of the job's snapshot."""
+    """One tablet as of the job's snapshot S."""
 
     id: int
     partition: Partition
@@ -64,7 +66,7 @@ class TabletFiles:
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """A table as of the job's snapshot S. `version`: of the catalogue, for the lease."""
+    """A table as of the job's snapshot S. `version` is the catalogue's, for the lease."""
 
     root_path: str
     table_id: int
@@ -104,13 +106,13 @@ class LoadPlan:
         )
 
     def only(self, ordinals: Sequence[int]) -> LoadPlan:
-        """The plan with these tablets alone: what one task needs of it."""
+        """The plan with these tablets only, for one task."""
         return dataclasses.replace(self, tablets=tuple(self.tablets[ordinal] for ordinal in ordinals))
 
     def table_state(
         self, env: Env | None, ordinals: Sequence[int], cache: BlockCache | None = None
     ) -> TableState:
-        """The table with these tablets, their rowsets open and nothing in memory. env None: without rowsets."""
+        """The table with these tablets, open rowsets and empty memory. env None: no rowsets."""
         entry = TableEntry(
             self.table_id, self.table, "", None, self.schema, {self.schema.version: self.schema},
             self.partition_schema,
@@ -150,7 +152,7 @@ def _tablet_from_json(fields: dict[str, Any]) -> TabletFiles:
 
 
 def partition_to_json(partition: Partition) -> dict[str, Any]:
-    """Buckets, and bounds in hex."""
+    """Encode buckets, and bounds in hexadecimal."""
     return {
         "buckets": list(partition.hash_buckets),
         "lower": None if partition.range_lower is None else partition.range_lower.hex(),
@@ -167,12 +169,12 @@ def partition_from_json(fields: dict[str, Any]) -> Partition:
     )
 
 
-# ------------------------------------------------------------------------------------------------ what tasks tell
+# ------------------------------------------------------------------------------------------------ output of tasks
 
 
 @dataclass(frozen=True)
 class StagedDelta:
-    """A REDO file that a task staged for a rowset; `path` relative to the store's folder."""
+    """A REDO file that a task staged for a rowset; `path` is relative to the store's folder."""
 
     rowset_id: int
     path: str
@@ -181,10 +183,11 @@ class StagedDelta:
 
 @dataclass(frozen=True)
 class StagedTablet:
-    """What a task staged for one tablet, and what became of its rows as of S.
+    """The files that a task staged for one tablet, and the counts of its rows as of S.
 
-    idle: rows that changed nothing as of S, as rowsets of the columns that were given, none of whose rows is there.
-          Never committed: the commit takes from them the rows of keys that changed since S.
+    idle: rowsets of dead rows: the given columns of rows that changed nothing as of S. They are
+    never
+          committed; the commit settles those whose keys changed since S again.
     """
 
     tablet_id: int
@@ -194,7 +197,7 @@ class StagedTablet:
     idle: tuple[WrittenRowSet, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        # The same form as that of a compaction's output, a delta at a time.
+        # The same form as a compaction's output, one delta at a time.
         return {
             "tablet_id": self.tablet_id,
             "rowsets": encode_output(Output(rowsets=self.rowsets))["rowsets"],
@@ -211,17 +214,17 @@ class StagedTablet:
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> StagedTablet:
-        """Raises: ValueError, TypeError, LookupError, AttributeError for what `to_json` has not made."""
+        """Raises: ValueError, TypeError, LookupError, AttributeError for invalid fields."""
         empty: dict[str, Any] = {"part": None, "undo": None, "redo": None, "rowsets": []}
         deltas = []
         for made in fields["deltas"]:
             redo = decode_output({**empty, "redo": made["redo"]}).redo
             if redo is None or redo[1].kind != "redo" or not redo[1].column_ids:
-                raise ValueError(f"changes of rowset {made['rowset_id']!r} are no REDO")
+                raise ValueError(f"changes of rowset {made['rowset_id']!r} are not a REDO file")
             deltas.append(checked(StagedDelta(made["rowset_id"], *redo)))
         counts = fields["counts"]
-        if not set(counts) <= set(_COUNTS) or not all(map(whole_number, counts.values())):
-            raise ValueError(f"counts of {counts}")
+        if not set(counts) <= set(_COUNTS) or not all(map(is_unsigned, counts.values())):
+            raise ValueError(f"invalid counts {counts}")
         rowsets, idle = (
             decode_output({**empty, "rowsets": fields[which]}).rowsets for which in ("rowsets", "idle")
         )
@@ -232,11 +235,12 @@ class StagedTablet:
 
 
 def begin_load(store: Store, name: str, lease: str | None, holder: str = "a job") -> LoadPlan:
-    """Bring the table into files, and say which these are (J1). In the lock holder.
+    """Flush the table to files, and return its plan (J1). Called in the writer process.
 
-    lease:  name of the job's lease; its rowsets are held under it. None: the job changes no row that is there.
-    holder: what the job does, and which process's it is, for people who wait for its end.
-    Cost:   other writers wait for the flush of what the table has in memory.
+    lease:  name of the job's lease, under which its rowsets are held. None: the job changes no
+            existing row.
+    holder: the job and its process in words, for users who wait for its end.
+    Cost:   other writers wait for the flush of the table's memory.
     Raises: TableNotFoundError; as `flush`.
     """
     store.check_writable()
@@ -246,11 +250,11 @@ def begin_load(store: Store, name: str, lease: str | None, holder: str = "a job"
         store.reservations.wait_free(rowsets, _WAIT_FOR_MERGES_S)
     flush(
         store, {tablet.id for tablet in store.root.table(name).tablets}
-    )  # most of it without the commit lock
+    )  # most of the flush happens without the commit lock
     with store.flush_lock, Uninterrupted(), store.commit_lock:
         store.check_writable()
         table = store.root.table(name)
-        # A merge that runs keeps changes in memory; it gives way, as to any direct commit.
+        # A running merge keeps changes in memory, so it is revoked, as by any direct commit.
         ids = [rowset.id for tablet in table.tablets for rowset in tablet.rowsets]
         store.reservations.revoke(filter(store.reservations.holds_deltas, ids))
         flush(store, {tablet.id for tablet in table.tablets})

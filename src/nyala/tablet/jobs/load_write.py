@@ -1,22 +1,26 @@
-"""A task of a load: one tablet's rows, in key order, become rowset and delta files in the job's staging folder.
+"""A task of a load: writes one tablet's rows, in key order, as files in the job's staging folder.
 
     batches of the tablet, keys ascending
-      chunk       rows of about one rowset, cut between keys            memory: a chunk, and the tablet's deltas
-      prepare     convert, check, encode                                 as any write
-      settle      against the tablet's files as of S                     as any write
-      inserts  →  a rowset of the chunk                                  base + UNDO "not there before t"
-      updates  →  kept, and at the end one REDO file for each rowset
-      idle     →  rows that change nothing as of S: a rowset of what was given, for the commit to look into
-    → StagedTablet: the files, counts; and the rows that failed
+      chunk       rows of about one rowset, cut between keys            memory: a chunk, and the
+                  tablet's deltas
+      prepare     convert, check, encode                                 like any write
+      settle      against the tablet's files as of S                     like any write
+      inserts  →  a rowset per chunk                                     base + UNDO "absent before
+               t"
+      updates  →  collected, and written as a REDO file per rowset at the end
+      idle     →  rows that change nothing as of S: a rowset that the commit examines again
+    → StagedTablet: files and counts; and the rows that failed
 
-The moment t of the commit is not known yet: every record of these files has one timestamp, which the catalogue will
-say (F4 of `delta_file`); until then it is UNKNOWN.
+The commit's timestamp t is not known yet. All records of these files have the same timestamp, which
+the catalogue will define (F4 of `delta_file`); until then it is UNKNOWN.
 
 Invariants
-    L1  Rowsets of one task do not overlap, and ascend.
-    L2  Of a key that stands several times all rows are in one chunk, so they are settled together (W4).
-    L3  Of each key that did not fail, what the job asks of it is staged: as a row, as a change, or as an idle row.
-Source: docs/design/loads-and-jobs.md, "Executors write the files of a large load"; docs/design/rules.md, W6.
+    L1  Rowsets of one task do not overlap, and are in key order.
+    L2  All rows with the same key are in one chunk, so they are settled together (W4).
+    L3  For each key that did not fail, the job's operation is staged: as a row, a change, or an
+        idle row.
+Source: docs/design/loads-and-jobs.md, "Executors write the files of a large load";
+docs/design/rules.md, W6.
 """
 
 from __future__ import annotations
@@ -45,7 +49,7 @@ from nyala.schema.conversion.row_errors import RowErrors
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.schema.types import ColumnType
 from nyala.tablet.flush.file_jobs import delta_types
-from nyala.tablet.flush.rolling import text_pieces
+from nyala.tablet.flush.rolling import text_ranges
 from nyala.tablet.jobs.load_job import LoadPlan, StagedDelta, StagedTablet
 from nyala.tablet.state.leased_files import kept_by_lease
 from nyala.tablet.state.locate import tablet_slices
@@ -57,14 +61,14 @@ __all__ = ["ROW", "write_tablet"]
 
 UNKNOWN: Final = 1
 ROW: Final = "_nyala_row"
-"""The column that numbers the rows of a job, for messages and for the order of rows with one key."""
+"""The column with each row's number in the job, for messages and to order rows with one key."""
 
 _CACHE_BYTES: Final = 64 << 20
 
 
 @dataclass
 class _Pending:
-    """Changes of one rowset, to be written at the end."""
+    """The changes of one rowset, to be written at the end."""
 
     rowids: list[np.ndarray] = field(default_factory=list)
     columns: dict[int, list[pa.Array]] = field(default_factory=dict)
@@ -79,14 +83,19 @@ def write_tablet(
     folder: str,
     name: str,
 ) -> tuple[StagedTablet, pa.Table | None]:
-    """Stage one tablet's part of a job: (what was staged, the rows that failed or None).
+    """Stage one tablet's part of a job; returns (the staged files, the failed rows or None).
 
     Messages of failed rows name the tablet.
-    ordinal: the tablet's place in the plan; None: the rows lie in no tablet, and all of them fail.
-    operation: one of prepare.OPERATION_NAMES. batches: in key order, with the column ROW besides.
-    folder, name: the job's staging folder relative to the store's, and how this attempt's files begin.
-    Raises: SchemaError, ColumnNotFoundError; StorageError, CorruptionError; HistoryExpiredError when a file of S, or
-            the staging folder, is gone.
+
+    ordinal:   the tablet's index in the plan; None: no partition covers the rows, and all of them
+               fail.
+    operation: one of prepare.OPERATION_NAMES.
+    batches:   in key order, with the additional column ROW.
+    folder:    the job's staging folder, relative to the store's. name: the prefix of this attempt's
+               files.
+    Raises: SchemaError, ColumnNotFoundError; StorageError, CorruptionError; HistoryExpiredError if
+    a file of
+            S, or the staging folder, is gone.
     """
     cache = BlockCache(_CACHE_BYTES)
     with kept_by_lease(f"the load into table {plan.table!r}", "run the job again"):
@@ -112,7 +121,7 @@ def write_tablet(
 def chunks(
     batches: Iterator[pa.RecordBatch], keys: Sequence[ColumnSchema], target_bytes: int
 ) -> Iterator[pa.Table]:
-    """The rows in pieces of about `target_bytes`, cut between keys as the table has them (L2)."""
+    """Cut the rows into parts of about `target_bytes`, between keys as stored in the table (L2)."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -132,7 +141,7 @@ def chunks(
 
 
 def _before_last_key(rows: pa.Table, keys: Sequence[ColumnSchema]) -> int:
-    """How many rows stand before those of the last key."""
+    """The number of rows before those with the last key."""
     same: Any = pa.array(np.ones(rows.num_rows, np.bool_))
     for key in keys:
         column = _as_sorted(rows.column(key.name).combine_chunks(), key.type)
@@ -144,14 +153,14 @@ def _before_last_key(rows: pa.Table, keys: Sequence[ColumnSchema]) -> int:
 
 
 def _as_sorted(array: pa.Array, type: ColumnType) -> pa.Array:
-    """What the rows were sorted by: different values that become one key in the table are one here too."""
+    """The values by which rows were sorted: equal if they become one key in the table."""
     if type.scale is not None and pa.types.is_decimal(array.type) and array.type.scale > type.scale:
         return pc.round(array, type.scale, "half_towards_infinity")
     return array
 
 
 class _Task:
-    """What a task has done so far."""
+    """The state of a running task."""
 
     def __init__(
         self,
@@ -186,8 +195,8 @@ class _Task:
         prepared = prepare(self._table, self._operation, data, ignore=self._ignore)
         settlement = settle(self._table, [prepared])
         (counts,), (errors,) = settlement.counts, settlement.errors
-        for what in self.counts:
-            self.counts[what] += getattr(counts, what)
+        for name in self.counts:
+            self.counts[name] += getattr(counts, name)
         if errors:
             found = errors.to_arrow(
                 self._word,
@@ -198,8 +207,8 @@ class _Task:
             )
             if self._table.tablets and NO_PARTITION in found.column("code").to_pylist():
                 raise Error(
-                    f"rows of table {self._plan.table!r} came to a tablet that is not theirs: Spark's hash of a key "
-                    "and ours differ; write them with df.write.format('nyala'), and report this"
+                    f"rows of table {self._plan.table!r} reached a wrong tablet: Spark's hash of a key differs from "
+                    "Nyala's. Write them with df.write.format('nyala'), and report this error"
                 )
             place = found.schema.get_field_index("row")
             in_job = numbers.take(found.column("row").combine_chunks())
@@ -213,7 +222,7 @@ class _Task:
         self._stand_by(prepared, settlement, errors)
 
     def _naming_the_tablet(self, failed: pa.Table) -> pa.Table:
-        """Its messages, read far from here, say where their rows were to go."""
+        """Add the tablet to the messages of failed rows, for readers far from this task."""
         if self._tablet_id is None:
             return failed
         messages = failed.column("message")
@@ -240,7 +249,7 @@ class _Task:
         self.rowsets.append(self._write_rowset(image, self._table.schema, name))
 
     def _stand_by(self, prepared: PreparedOperation, settlement: Settlement, errors: RowErrors) -> None:
-        """Stage the rows that neither did anything nor failed (L3): of each key the row that would win."""
+        """Stage rows that changed nothing and did not fail (L3): per key the row that would win."""
         touched = sum(len(effect.keys) for effect in settlement.effects)
         if touched == len(prepared.keys):
             return
@@ -253,7 +262,7 @@ class _Task:
             return
         rows = (prepared.first_rows if self._operation == "insert" else prepared.last_rows)[at]
         given = tuple(column for column in self._table.schema.columns if column.id in prepared.columns)
-        # The file says of itself that none of its rows is there: no commit takes it for one of new rows.
+        # The file marks all of its rows as dead, so that no commit takes it for a file of new rows.
         image = RowSetImage(
             keys=prepared.keys.take(at),
             columns={column.id: prepared.columns[column.id].take(pa.array(rows)) for column in given},
@@ -284,7 +293,7 @@ class _Task:
             places.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
         ):
             _, rowset = settlement.rowsets[place]
-            assert isinstance(rowset, DiskRowSet), "J1: nothing is in memory"
+            assert isinstance(rowset, DiskRowSet), "J1: no rows are in memory"
             pending = self._pending.setdefault(rowset.id, _Pending())
             pending.rowids.append(rowids[begin:end])
             for number, array in columns.items():
@@ -292,14 +301,14 @@ class _Task:
                 pending.columns.setdefault(number, []).append(one_array(part))
 
     def deltas(self) -> Iterator[StagedDelta]:
-        """Write what has come together for each rowset as REDO files: one, or of much text several."""
+        """Write each rowset's collected changes as a REDO file; several for much text."""
         made = 0
         for rowset_id, pending in self._pending.items():
-            # Keys ascend over the chunks, and so do their rowids in a rowset; of a chunk they were sorted.
+            # Keys ascend from chunk to chunk, so rowids do too; within a chunk they were sorted.
             rowids = np.concatenate(pending.rowids)
             assert bool((rowids[1:] > rowids[:-1]).all()), "L1, S1: a row is changed once, in key order"
             columns = {number: whole_column(arrays) for number, arrays in pending.columns.items()}
-            for lower, upper in text_pieces(partial(most_text, columns), 0, len(rowids)):
+            for lower, upper in text_ranges(partial(most_text, columns), 0, len(rowids)):
                 stamps = np.full(upper - lower, UNKNOWN, np.int64)
                 runs = {
                     number: DeltaRun(
@@ -317,20 +326,20 @@ class _Task:
 
 
 def check_columns(plan: LoadPlan, operation: str, schema: pa.Schema) -> None:
-    """Whether rows of this schema can be written at all, before a job begins.
+    """Check before a job begins that rows of this schema can be written.
 
-    Raises: ColumnNotFoundError, SchemaError; InvalidArgumentError when a column that every row needs is left out.
+    Raises: ColumnNotFoundError, SchemaError; InvalidArgumentError if a required column is missing.
     """
     check_columns_of(plan.table_state(None, range(len(plan.tablets))), operation, schema)
 
 
 def check_columns_of(table: TableState, operation: str, schema: pa.Schema) -> None:
-    """The same for a table that is at hand."""
+    """`check_columns` for an open table."""
     name, _, ignore = operation.partition("-")
     prepare(table, name, schema.empty_table(), ignore=bool(ignore))
     missing = [c.name for c in table.schema.key_columns if c.name not in schema.names]
     if missing:
         raise InvalidArgumentError(
-            f"{MISSING_COLUMN}: key column {missing[0]!r} of table {table.name!r} is not in the data; every {name} "
-            "needs the whole key"
+            f"{MISSING_COLUMN}: key column {missing[0]!r} of table {table.name!r} is missing: {name} needs all key "
+            "columns"
         )

@@ -1,19 +1,23 @@
-"""Staged rows: the files that the tasks of a job write, and what the commit reads of them.
+"""Staged rows: the files that a job's tasks write, and how the commit reads them.
 
-    task      rows ──► runs of some 64 MB ──► each in the order of (tablet, key) ──► an Arrow IPC stream and its CRC
-    commit    the runs of all files, one after the other; of each row its tablet and its place in the job
+    task      rows ──► runs of about 64 MB, each in (tablet, key) order ──► an Arrow IPC stream, a CRC
+    commit    the runs of all files, one after the other; each row has its tablet and its number in
+              the job
 
-A task routes its rows, because routing is work for many: the commit, which holds the lock, has hashes and codes of keys
-computed already where they can be, and sorts runs that ascend, which is merging them.
+Tasks route the rows, because routing is work for many processes. So the commit, which holds the
+lock, finds hashes and key encodings done where possible, and sorts ascending runs, which is a
+merge.
 
-Two columns are added to the user's: TABLET, the id of the row's tablet, or -1; ROW, its place among the task's rows.
+Two columns are added to the user's: TABLET, the id of the row's tablet or -1, and ROW, the row's
+number in the task.
 
 Invariants
-    F1  Rows of one key stand in the order in which the task was given them (W4), in a run and over runs.
-    F2  A tablet's id is never given again, and its partition never moves: what a task has routed to an id that is there
-        is routed rightly. Rows of another id, or of -1 (the key does not convert, no range covers it), are routed and
-        judged by the commit.
-    F3  What a file says is believed only as far as it is checked: see `tablet.settle.homes_of`.
+    F1  Rows with the same key keep the task's order (W4), in a run and over runs.
+    F2  A tablet's id is never reused, and its partition never changes, so a row routed to an
+        existing id is routed correctly. The commit routes and judges rows with another id, or with
+        -1 (the key does not convert, or no range covers it).
+    F3  A file's content is trusted only as far as it is checked: see
+        `tablet.write.prepare.routed_ordinals`.
 Source: docs/format/staging.md; docs/design/spark.md, "What Spark offers a Python data source".
 """
 
@@ -39,7 +43,7 @@ from nyala.tablet.jobs.load_write import ROW
 from nyala.tablet.jobs.staging import beside, plain_name
 from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.root import TableState, no_such_table
-from nyala.tablet.state.validation import making_sense
+from nyala.tablet.state.validation import validating
 from nyala.tablet.write.prepare import prepare
 from nyala.wal.position import read_position
 
@@ -57,13 +61,14 @@ __all__ = [
 
 TABLET: Final = "_nyala_tablet"
 _RUN_BYTES: Final = 64 << 20
-_NOWHERE: Final = -1
+_NO_TABLET: Final = -1
 
 
 def routing_plan(env: Env, path: str, name: str) -> LoadPlan:
-    """A table's schema and tablets as the catalogue has them, without files: what a task needs to route rows.
+    """A table's schema and tablets from the catalogue, without files, for a task that routes rows.
 
-    Cost: the catalogue is read, and no log. Raises: StorageError without a store; TableNotFoundError.
+    Cost: reads the catalogue, not the log. Raises: StorageError without a store;
+    TableNotFoundError.
     """
     path = os.path.abspath(path)
     layout.require_store(env, path)
@@ -83,9 +88,10 @@ def routing_plan(env: Env, path: str, name: str) -> LoadPlan:
 
 
 def write_routed(env: Env, path: str, plan: LoadPlan, batches: Iterator[pa.RecordBatch]) -> int:
-    """Write a task's rows, routed, as one staged file, synced; returns how many. Without rows there is no file.
+    """Write a task's routed rows as one synced staged file; returns their number. No rows: no file.
 
-    Memory: a run, and the file. Raises: StorageError, SchemaError for key columns of types that cannot be converted.
+    Memory: a run, and the file. Raises: StorageError; SchemaError if a key column cannot be
+    converted.
     """
     table = plan.table_state(None, range(len(plan.tablets)))
     routed = _routed_runs(table, batches)
@@ -111,50 +117,50 @@ def _routed_runs(table: TableState, batches: Iterator[pa.RecordBatch]) -> Iterat
 
 
 def _routed(table: TableState, batches: Sequence[pa.RecordBatch], begin: int) -> pa.RecordBatch:
-    """One run: the rows by tablet and key, those without a tablet behind them; `begin`: rows of the task before."""
+    """One run: rows by tablet and key, then rows without a tablet. `begin`: earlier rows."""
     rows = pa.Table.from_batches(batches).combine_chunks()
     count = rows.num_rows
-    order, homes = _homes(table, rows)
+    order, tablets = _tablet_order(table, rows)
     if len(order) != count:
         lost = np.setdiff1d(np.arange(count), order)
         order = np.concatenate((order, lost))
-        homes = np.concatenate((homes, np.full(len(lost), _NOWHERE)))
+        tablets = np.concatenate((tablets, np.full(len(lost), _NO_TABLET)))
     if not bool((order[1:] > order[:-1]).all()):
         rows = rows.take(pa.array(order))
     numbers = pa.array(order + begin, pa.int64())
     columns = [column.combine_chunks() for column in rows.columns]
     return pa.RecordBatch.from_arrays(
-        [*columns, pa.array(homes, pa.int64()), numbers], names=[*rows.column_names, TABLET, ROW]
+        [*columns, pa.array(tablets, pa.int64()), numbers], names=[*rows.column_names, TABLET, ROW]
     )
 
 
-def _homes(table: TableState, rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """The places of rows that have a tablet, by tablet and key, and its id."""
+def _tablet_order(table: TableState, rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """The positions of rows that have a tablet, by tablet and key, and their tablet ids."""
     keys = [c.name for c in table.schema.key_columns if c.name in rows.column_names]
     prepared = prepare(table, "delete", rows.select(keys), ignore=True)
     ids = np.array([tablet.id for tablet in table.tablets], np.int64)
-    homes = ids[prepared.tablets]
+    tablets = ids[prepared.tablets]
     if not prepared.is_distinct:
-        homes = np.repeat(homes, prepared.group_sizes)
-    return prepared.rows, homes
+        tablets = np.repeat(tablets, prepared.group_sizes)
+    return prepared.rows, tablets
 
 
 def with_tablets(errors: pa.Table, table: TableState) -> pa.Table:
-    """Failing rows (`WriteError.errors`) whose messages, read far from here, name the tablet that each was for."""
+    """Add the tablet to the messages of failed rows (`WriteError.errors`)."""
     if not errors.num_rows:
         return errors
-    # Behind row, operation, code and message stand the key's columns.
+    # The columns after row, operation, code and message are those of the key.
     keys = pa.table(errors.columns[4:], errors.column_names[4:])
-    places, homes = _homes(table, keys.combine_chunks())
-    words = np.full(errors.num_rows, "", object)
-    words[places] = [f" (tablet {home})" for home in homes.tolist()]
+    places, tablets = _tablet_order(table, keys.combine_chunks())
+    suffixes = np.full(errors.num_rows, "", object)
+    suffixes[places] = [f" (tablet {number})" for number in tablets.tolist()]
     at = errors.column_names.index("message")
-    named = pc.binary_join_element_wise(errors.column(at), pa.array(words, pa.string()), "")
+    named = pc.binary_join_element_wise(errors.column(at), pa.array(suffixes, pa.string()), "")
     return errors.set_column(at, errors.schema.field(at), named)
 
 
 def write_staged(env: Env, path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
-    """Write one staged file, synced; returns its rows. The format is that of `_read_file`."""
+    """Write one synced staged file in the format of `_read_file`; returns its row count."""
     sink = pa.BufferOutputStream()
     rows = 0
     with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
@@ -177,29 +183,30 @@ def write_staged(env: Env, path: str, schema: pa.Schema, batches: Iterator[pa.Re
 
 @dataclass(frozen=True)
 class StagedRows:
-    """A job's rows as its files have them.
+    """The rows of a job from its staged files.
 
-    numbers: of each row its place in the job, int64; None: they stand in their order.
-    homes:   of each row the id of the tablet to which a task routed it, or -1; None: none was routed.
+    numbers: the number of each row in the job, int64; None: rows are in their order.
+    routed:  the tablet id of each row as a task computed it, or -1; None: not computed.
     """
 
     data: pa.Table
     numbers: np.ndarray | None = None
-    homes: np.ndarray | None = None
+    routed: np.ndarray | None = None
 
     def take(self, places: np.ndarray) -> StagedRows:
         """Some of the rows, in the order of `places`."""
         return StagedRows(
             self.data.take(pa.array(places)),
             None if self.numbers is None else self.numbers[places],
-            None if self.homes is None else self.homes[places],
+            None if self.routed is None else self.routed[places],
         )
 
 
 def read_staged(env: Env, folder: str, job: Mapping[str, Any]) -> StagedRows:
-    """The staged rows of all files, in the order the job names them. Raises: CorruptionError, StorageError.
+    """Read the staged rows of all files, in the order of `job["files"]`.
 
-    folder: of the job's key; those of other keys stand beside it.
+    folder: the staging folder of the job's key; the folders of other keys are beside it.
+    Raises: CorruptionError, StorageError.
     """
     batches: list[pa.RecordBatch] = []
     numbers: list[np.ndarray] = []
@@ -210,7 +217,7 @@ def read_staged(env: Env, folder: str, job: Mapping[str, Any]) -> StagedRows:
         else:
             key, name = named
             path = os.path.join(beside(folder, key), plain_name(name))
-        with making_sense("staged file", path):
+        with validating("staged file", path):
             found = list(_read_file(env, path))
             for batch in found:
                 batch.validate(full=True)
@@ -218,7 +225,7 @@ def read_staged(env: Env, folder: str, job: Mapping[str, Any]) -> StagedRows:
                     numbers.append(_integers(batch, ROW) + before)
                     _integers(batch, TABLET)
                 if batch.schema != (batches or found)[0].schema:
-                    raise ValueError(f"columns {batch.schema.names}, other files of the job have other ones")
+                    raise ValueError(f"columns are {batch.schema.names}, other files of the job have others")
         before += sum(batch.num_rows for batch in found)
         batches += found
     if not batches:
@@ -226,21 +233,21 @@ def read_staged(env: Env, folder: str, job: Mapping[str, Any]) -> StagedRows:
     data = pa.Table.from_batches(batches)
     if not numbers:
         return StagedRows(data)
-    homes = data.column(TABLET).to_numpy()
-    return StagedRows(data.drop_columns([TABLET, ROW]), np.concatenate(numbers), homes)
+    routed = data.column(TABLET).to_numpy()
+    return StagedRows(data.drop_columns([TABLET, ROW]), np.concatenate(numbers), routed)
 
 
 def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
-    """One of our two columns. Raises: ValueError, KeyError when it is none."""
+    """One of the two added columns. Raises: ValueError, KeyError if it is missing or invalid."""
     column = batch.column(name)
     if column.type != pa.int64() or column.null_count:
-        raise ValueError(f"column {name} of type {column.type} with {column.null_count} NULLs")
+        raise ValueError(f"column {name} has type {column.type} and {column.null_count} NULLs")
     values: np.ndarray = column.to_numpy()
     return values
 
 
 def _read_file(env: Env, path: str) -> Iterator[pa.RecordBatch]:
-    """A staged file: Arrow IPC stream, then the CRC-32C of its place and the stream, in 4 bytes (little-endian)."""
+    """Read a staged file: an Arrow IPC stream, then a CRC-32C (4 bytes little-endian, `_crc`)."""
     try:
         data = env.files.read_all(path)
     except MissingFileError as error:
@@ -249,7 +256,7 @@ def _read_file(env: Env, path: str) -> Iterator[pa.RecordBatch]:
         ) from error
     if len(data) < 4 or _crc(path, data[:-4]) != int.from_bytes(data[-4:], "little"):
         raise CorruptionError(
-            "a staged file is cut or damaged, or another file is in its place (CRC-32C differs): run the job again",
+            "a staged file is truncated, damaged or in the wrong place (its CRC-32C does not match): run the job again",
             path,
             0,
         )
@@ -258,16 +265,16 @@ def _read_file(env: Env, path: str) -> Iterator[pa.RecordBatch]:
 
 
 def _crc(path: str, body: bytes | pa.Buffer) -> int:
-    """Of `<key>/<name>` and the stream: the file of another job or task has another."""
+    """The CRC-32C of `<key>/<name>` and the stream, so a file in a wrong place does not match."""
     folder, name = os.path.split(path)
     place = f"{os.path.basename(folder)}/{name}".encode(errors="surrogateescape")
     return int(google_crc32c.extend(google_crc32c.value(place), body))
 
 
 def check_names(table: str, names: Sequence[str]) -> None:
-    """Raises: InvalidArgumentError when a column of the user's has a name of ours."""
-    strange = [name for name in names if name in (TABLET, ROW)]
-    if strange:
+    """Raises: InvalidArgumentError if a column of the user has the name of an added column."""
+    reserved = [name for name in names if name in (TABLET, ROW)]
+    if reserved:
         raise InvalidArgumentError(
-            f"a column of the DataFrame written to table {table!r} is called {strange[0]!r}: rename it"
+            f"the DataFrame written to table {table!r} has a column with the reserved name {reserved[0]!r}: rename it"
         )

@@ -1,9 +1,12 @@
-"""What staged rows can do besides the operations of a table: replace its content, and follow another table's changes.
+"""Other batches of staged rows: replacing a table's content, and applying a change feed.
 
-    replace_content    delete what is there, then insert or upsert the rows: one batch, so that no reader sees it empty
-    apply_changes      rows of a change feed: what it says was inserted or updated is upserted, what was deleted goes
+    replace_content    deletes all rows, then inserts or upserts the staged ones, in one batch, so
+                       that no reader sees an empty table
+    apply_changes      upserts the inserted and updated rows of a change feed, and deletes its
+                       deleted rows
 
-Both are batches like any other: settled and folded per key (W4), with one timestamp, under an idempotency key.
+Both are batches like any other: settled and folded per key (W4), with one timestamp, under an
+idempotency key.
 Source: docs/how-to/spark.md.
 """
 
@@ -29,9 +32,9 @@ from nyala.tablet.write.write_path import (
     Request,
     commit,
     locked,
+    recorded_result,
     results_of,
     settle_requests,
-    told_again,
     write,
 )
 
@@ -40,28 +43,28 @@ if TYPE_CHECKING:
 
 __all__ = ["apply_changes", "replace_content"]
 
-# Of a change feed's words, and of Spark's own for such feeds, those that say how the row stands afterwards.
-_STANDS: Final = ("insert", "update", "update_postimage")
-_GONE: Final = "delete"
+# Change types of Nyala's and Spark's change feeds whose row is the state after the change.
+_AFTER: Final = ("insert", "update", "update_postimage")
+_DELETE: Final = "delete"
 _BEFORE: Final = "update_preimage"
 
 
 def replace_content(
     store: Store, request: Request, *, collect: bool = False, idempotency_key: str | None = None
 ) -> WriteResult:
-    """Make the rows of `request` (an insert or an upsert) all that the table holds, in one batch.
+    """Replace all rows of the table by those of `request` (an insert or upsert), in one batch.
 
-    A row that stays under its key is updated in all columns: those not given take their defaults.
-    Raises: as `write`; then the content is as it was.
+    If a key stays, its row is updated in all columns; columns not given take their defaults.
+    Raises: as `write`; the content is unchanged then.
     """
     store.check_writable()
     if request.operation not in ("insert", "upsert"):
         raise InvalidArgumentError(
-            f"the content of a table is replaced by insert or upsert, not by {request.operation}"
+            f"invalid operation {request.operation!r} to replace a table's content: pass insert or upsert"
         )
     first = store.root.table(request.table)
-    # Its faults show before the lock is taken, and a stream is read once.
-    prepared = prepare(first, request.operation, request.data, ignore=request.ignore, homes=request.homes)
+    # Prepared before the lock is taken: faults of the data show early, and a stream is read once.
+    prepared = prepare(first, request.operation, request.data, ignore=request.ignore, routed=request.routed)
 
     def under_lock() -> tuple[Any, Ticket]:
         if idempotency_key is not None and (earlier := store.committed(idempotency_key)) is not None:
@@ -75,7 +78,7 @@ def replace_content(
 
     outcome, ticket = locked(store, under_lock)
     if isinstance(outcome, CommittedKey):
-        return told_again(outcome)
+        return recorded_result(outcome)
     gone, come = outcome
     return WriteResult(ticket.timestamp, come.inserted, come.updated, gone.deleted, come.ignored, come.errors)
 
@@ -89,37 +92,41 @@ def _keys(store: Store, table: TableState) -> pa.Table:
 def apply_changes(
     store: Store, name: str, staged: StagedRows, *, collect: bool = False, idempotency_key: str | None = None
 ) -> WriteResult:
-    """Carry out the rows of a change feed on table `name`, in one batch.
+    """Apply the rows of a change feed to table `name`, in one batch.
 
-    staged: the columns of a feed: the key, others, `_change_type` and, where a key stands in it more than once,
-          `_commit_timestamp`, whose last row counts; without it the last row does. An update of a missing row inserts
-          it, a delete of one does nothing, so a feed may be applied again.
-    Raises: InvalidArgumentError without `_change_type` or for a word that is none; as `write`.
+    An update of a missing row inserts it, a delete of a missing row does nothing, so a feed may be
+    applied again.
+
+    staged: the columns of a feed: the key, other columns, `_change_type`, and `_commit_timestamp`
+    if a key
+            comes several times. The row with the last timestamp counts, or the last row without
+            timestamps.
+    Raises: InvalidArgumentError if `_change_type` is missing or has an unknown value; as `write`.
     """
     store.check_writable()
     data = staged.data
     if CHANGE_TYPE not in data.column_names:
         raise InvalidArgumentError(
-            f"rows to be applied as changes have a column {CHANGE_TYPE!r} (insert, update or delete), as the change "
-            f"feed gives it; there are {', '.join(data.column_names)}"
+            f"rows to be applied as changes need a column {CHANGE_TYPE!r} (insert, update or delete), as change feeds "
+            f"have it; the columns are {', '.join(data.column_names)}"
         )
     kind = pc.cast(data.column(CHANGE_TYPE), pa.string())
-    known = pc.is_in(kind, value_set=pa.array([*_STANDS, _GONE, _BEFORE]))
+    known = pc.is_in(kind, value_set=pa.array([*_AFTER, _DELETE, _BEFORE]))
     if not pc.all(known, min_count=0).as_py():
-        strange = kind.filter(pc.invert(known))[0].as_py()
+        unknown = kind.filter(pc.invert(known))[0].as_py()
         raise InvalidArgumentError(
-            f"{CHANGE_TYPE} is {strange!r} in some row: insert, update or delete are known"
+            f"a row has the unknown {CHANGE_TYPE} {unknown!r}: use insert, update or delete"
         )
     after = np.flatnonzero(pc.not_equal(kind, _BEFORE).combine_chunks().to_numpy(zero_copy_only=False))
     table = store.root.table(name)
     places = after[_last_of_each_key(table, data.take(pa.array(after)))]
-    gone = pc.equal(kind.take(pa.array(places)), _GONE).combine_chunks().to_numpy(zero_copy_only=False)
-    left = [c for c in data.column_names if c not in (CHANGE_TYPE, COMMIT_TIMESTAMP)]
-    come, went = staged.take(places[~gone]), staged.take(places[gone])
+    deleted = pc.equal(kind.take(pa.array(places)), _DELETE).combine_chunks().to_numpy(zero_copy_only=False)
+    columns = [c for c in data.column_names if c not in (CHANGE_TYPE, COMMIT_TIMESTAMP)]
+    upserts, deletes = staged.take(places[~deleted]), staged.take(places[deleted])
     keys = [column.name for column in table.schema.key_columns]
     requests = [
-        Request(name, "upsert", come.data.select(left), False, come.numbers, come.homes),
-        Request(name, "delete", went.data.select(keys), True, went.numbers, went.homes),
+        Request(name, "upsert", upserts.data.select(columns), False, upserts.numbers, upserts.routed),
+        Request(name, "delete", deletes.data.select(keys), True, deletes.numbers, deletes.routed),
     ]
     put, cut = write(store, requests, collect=collect, idempotency_key=idempotency_key)
     failed = [part.errors for part in (put, cut) if len(part.errors)]
@@ -128,7 +135,7 @@ def apply_changes(
 
 
 def _last_of_each_key(table: TableState, data: pa.Table) -> np.ndarray:
-    """Places of the rows that say how each key stands in the end."""
+    """The positions of the rows with each key's final state."""
     names = [c.name for c in table.schema.key_columns if c.name in data.column_names]
     keys, _ = read_keys(table, data.select(names), "a change feed")
     if not len(keys):
@@ -139,7 +146,7 @@ def _last_of_each_key(table: TableState, data: pa.Table) -> np.ndarray:
             pc.cast(data.column(COMMIT_TIMESTAMP), pa.int64()).combine_chunks().to_numpy(zero_copy_only=False)
         )
         order = np.argsort(times, kind="stable")
-    # Stable, so of equal keys the one that is last in `order` comes last.
+    # The sort is stable, so of equal keys the last one in `order` comes last.
     order = order[keys.take(order).sort_indices()]
     last = np.append(~keys.take(order).equal_neighbours(), True)
     return np.sort(order[last])

@@ -1,19 +1,22 @@
 """Staging folders: where jobs in other processes put files before they are committed (rule P3).
 
     staging/<expires>-<token>/…             the job's files; the folder's name is the job's key
-    staging/<expires>-<owner>-<token>/…     the same, of a job that ends with a process: its driver
-    staging/<expires>-…<lease>-<token>/…    the same, of a job with a lease, after the owner if there is one
+    staging/<expires>-<owner>-<token>/…     the same, for a job that ends with a process: its driver
+    staging/<expires>-…<lease>-<token>/…    the same, for a job with a lease, after the owner if any
 
-`expires` is the moment, in microseconds since the epoch as 14 hexadecimal digits, until which the job may
-need its folder; `owner` is the mark of a process (`env.process_mark`); `lease` is what a remote lease is named by, and
-while that lives the folder stays, however long the job takes; `token` is random. That the entry *is* the name
-makes it whole from the first moment: there is no folder that a collector could meet before it says how long it must
-stay. The writer removes folders whose time is over, and those whose process has certainly ended, at open and from time
-to time; at open also what has no such name. Of a process on another machine, or in another container, nothing is
-certain: there the time decides.
+`expires` is the time until which the job may need its folder: microseconds since the epoch, 14
+hexadecimal digits. `owner` is the mark of a process (`env.process_mark`). `lease` names a remote
+lease; while that lives, the folder stays, however long the job takes. `token` is random. The name
+holds all of this, so the entry is complete from the first moment, and a collector never meets a
+folder without its expiry.
 
-Source: docs/design/loads-and-jobs.md, "Staging folders"; docs/design/rules.md, P3. Departure: an entry is a name and
-not a row of the catalogue, so that a job makes one without the writer's lock.
+The writer removes folders whose time has passed, and those whose process has certainly ended, at
+open and from time to time. At open it also removes anything with another name. For a process on
+another machine or in another container nothing is certain, so there the time decides.
+
+Source: docs/design/loads-and-jobs.md, "Staging folders"; docs/design/rules.md, P3. Departure: an
+entry is a folder's name, not a row of the catalogue, so that a job creates one without the writer's
+lock.
 """
 
 from __future__ import annotations
@@ -32,31 +35,32 @@ _LEASE: Final = "remote-"
 
 
 def plain_name(name: str) -> str:
-    """`name`, if it is a file's name without folders. Raises: InvalidArgumentError."""
+    """Return `name` if it is a file name without folders. Raises: InvalidArgumentError."""
     if os.path.basename(name) != name or name in ("", ".", "..") or "\0" in name:
-        raise InvalidArgumentError(f"a staged file is named without folders, not {name!r}")
+        raise InvalidArgumentError(f"the name of a staged file must not contain folders: {name!r}")
     return name
 
 
 def staging_folder(path: str, key: str) -> str:
-    """The absolute folder of a job. Raises: InvalidArgumentError for what is no job's key."""
+    """The absolute folder of a job. Raises: InvalidArgumentError if `key` is not a job's key."""
     if _KEY.fullmatch(key) is None:
-        raise InvalidArgumentError(f"{key!r} is no key of a staged job: new_staging() gives one")
+        raise InvalidArgumentError(f"{key!r} is not the key of a staged job: get one from new_staging()")
     return os.path.join(path, layout.STAGING_NAME, key)
 
 
 def beside(folder: str, key: str) -> str:
-    """The folder of another job of the same store. Raises: InvalidArgumentError for what is no job's key."""
+    """The folder of another job of the same store. Raises: as `staging_folder`."""
     return staging_folder(os.path.dirname(os.path.dirname(folder)), key)
 
 
 def make_staging(
     env: Env, path: str, ttl_s: float, owner: str | None = None, lease: str | None = None
 ) -> tuple[str, str]:
-    """A new staging folder that lives for `ttl_s` seconds: (key, absolute path).
+    """Create a staging folder that lives for `ttl_s` seconds; returns (key, absolute path).
 
-    owner: mark of the process with which the job ends; None: only time tells. lease: name of a remote lease, as long as
-    which the folder lives at least. Raises: StorageError: no store.
+    owner: mark of the process with which the job ends; None: only the time counts.
+    lease: name of a remote lease; the folder lives at least as long as the lease.
+    Raises: StorageError if there is no store.
     """
     assert lease is None or lease.startswith(_LEASE), lease
     layout.require_store(env, path)
@@ -69,7 +73,7 @@ def make_staging(
 
 
 def is_over(env: Env, path: str, name: str) -> bool:
-    """Whether no job of the store at `path` needs the staging folder of this name any more, or no job has made it."""
+    """Whether the store's jobs no longer need this staging folder, or no job has created it."""
     match = _KEY.fullmatch(name)
     if match is None or (match[2] is not None and is_gone(match[2])):
         return True
@@ -79,9 +83,10 @@ def is_over(env: Env, path: str, name: str) -> bool:
 
 
 def remove_expired_staging(env: Env, path: str, *, strangers: bool = False) -> int:
-    """Remove the staging folders that nobody may need any more; returns how many. For the writer.
+    """Remove the staging folders that no job can need; returns their number. For the writer.
 
-    strangers: also what no job has made; for the open, when nobody can be just making it.
+    strangers: also remove names that no job creates; only at open, while nobody can be creating
+    one.
     """
     folder = os.path.join(path, layout.STAGING_NAME)
     removed = 0

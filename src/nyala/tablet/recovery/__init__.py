@@ -1,1 +1,1 @@
-"""The log back into memory: for a store that is opened, and for processes that only read."""
+"""Recovery: replays the log into memory, for a store that is opened and for reader processes."""

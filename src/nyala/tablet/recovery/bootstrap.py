@@ -1,34 +1,36 @@
-"""Bootstrap: the catalogue's rowsets and the log's records become a root (rule R1).
+"""Bootstrap: replays the log's records into the catalogue's rowsets (rule R1).
 
     record, in log order, for a row of tablet A at time t
       A is not in the catalogue          skip: the table was dropped
       insert                             into A's MemRowSet iff t > A.inserts_durable
-      update, delete                     to the one place where the key is live among the MemRowSet's rows that were
-                                         inserted before t and the rowsets with deltas_durable < t; none: it is
-                                         durable already, skip
+      update, delete                     to the one place where the key is live, among the
+                                         MemRowSet's rows inserted before t and the rowsets with
+                                         deltas_durable < t; if there is none, skip: the change is
+                                         durable already
 
-Records are gathered so that the work is done per many thousand rows, not per record. What commutes is gathered:
-within a stretch in which no key is inserted or updated after it was deleted, every insert may go before every update,
-and every update before every delete, since of one key they come in this order: an update of a key that is inserted
-later in the stretch needs a delete in between. If that is not in the log, for it was committed as files (W6), the
-update is durable, and is told from those of the new row by its time. The timestamps travel with the rows. So a
-stretch is
+Records are gathered, so that the work is done per many thousand rows. Operations that commute are
+gathered: in a stretch without an insert or update of a key after its delete, all inserts may go
+before all updates, and all updates before all deletes. This is also their order for each single
+key: an update before an insert of the same key needs a delete in between. If that delete is not in
+the log because it was committed as files (W6), the update is durable, and its timestamp tells it
+apart. Timestamps stay with the rows.
 
-    inserts (of one set of columns at a time), then updates, then deletes (likewise), until `GATHER_ROWS` or a key that
-    comes again after its delete ends it.
+A stretch has inserts (for one set of columns at a time), then updates, then deletes. It ends at
+`GATHER_ROWS` rows, or at a key that comes again after its delete. Keys are compared by hash: a
+collision ends a stretch too early, which costs time and changes nothing.
 
-Keys are compared by hashes: two keys of one hash end a stretch too early, which costs time and changes nothing.
-
-A record goes by column ids. One of another schema version than the table's is projected: a column that was widened
-since comes in its type of now, one that no readable snapshot has any more is left out, one that came later reads as its
+Records name columns by id. A record of another schema version is projected: a widened column gets
+its current type, a column that no readable snapshot has is left out, and a later column gets its
 default.
 
 Invariants
-    R1  (above) is kept per row, whatever was gathered.
-    G1  Inserts are applied before updates and updates before deletes; of one key in the order of the log.
+    R1  (above) holds per row, however rows are gathered.
+    G1  Inserts are applied before updates, and updates before deletes; for one key in the log's
+        order.
 
-Source: docs/design/log-and-recovery.md, "Replay"; docs/design/rules.md, R1 and R2; docs/design/kudu.md, "Bootstrap".
-Used by the writer at open and by reader processes, who go on feeding records as they come.
+Source: docs/design/log-and-recovery.md, "Replay"; docs/design/rules.md, R1 and R2;
+docs/design/kudu.md, "Bootstrap". Used by the writer at open and by reader processes, who go on
+feeding records as they come.
 """
 
 from __future__ import annotations
@@ -45,24 +47,24 @@ from nyala.catalog.model import CommittedKey
 from nyala.errors import CorruptionError
 from nyala.schema.adapter import adapt, are_versions
 from nyala.schema.plain_arrays import array_of_numbers
-from nyala.tablet.state.idempotency import encode_told
+from nyala.tablet.state.idempotency import encode_counts
 from nyala.tablet.state.locate import ABSENT, find_ghosts, locate
 from nyala.tablet.state.root import Root, TableState
 from nyala.tablet.write.settle import Effect, Settlement
 from nyala.tablet.write.write_path import plan_apply
 from nyala.wal.record import LogRecord, RecordLocation, SettledGroup
 
-# Enough rows that the work per gathered batch is NumPy's and Arrow's; small enough to bound memory during replay.
+# Large enough that NumPy and Arrow do the work, small enough to bound memory during replay.
 GATHER_ROWS: Final = 1 << 18
-# Of wide rows fewer: what is gathered is held two or three times while it is applied.
+# For wide rows: gathered rows are held two or three times while they are applied.
 GATHER_BYTES: Final = 32 << 20
-# Of larger groups keys are not compared: to end a stretch costs them little.
+# Keys of larger groups are not compared: ending a stretch costs such a group little.
 _COMPARED_ROWS_MAX: Final = 4096
 
 
 @dataclass
 class _Gathered:
-    """Groups of one table, kind and set of columns, waiting to be applied."""
+    """Groups of one table, kind and set of columns that wait to be applied."""
 
     groups: list[SettledGroup] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)
@@ -78,7 +80,7 @@ class _Gathered:
 
 @dataclass
 class ReplayReport:
-    """What a replay did, for the log and for `stats()`."""
+    """Counts of a replay, for the log and for `stats()`."""
 
     records: int = 0
     rows: int = 0
@@ -87,33 +89,34 @@ class ReplayReport:
 
 
 class Replayer:
-    """Feeds log records to a root's memory stores. `drain()` after the last record; the root itself does not
-    change.
+    """Applies log records to the memory stores of a root, which itself does not change.
 
-    relieve: asked after every `GATHER_ROWS` rows or `GATHER_BYTES`, between two records, when everything up to the
-             given timestamp is applied, with the report so far: it may flush, or refuse to go on by an error, and
-             returns the root to go on with.
+    Call `drain()` after the last record.
+
+    relieve: called after every `GATHER_ROWS` rows or `GATHER_BYTES`, between two records, with the
+             timestamp up to which everything is applied and the report so far. It may flush, or
+             raise to end the replay, and returns the root to continue with.
     """
 
     def __init__(self, root: Root, relieve: Callable[[int, ReplayReport], Root] | None = None) -> None:
         self._root = root
         self._relieve = relieve
-        self._rows_since = self._bytes_since = 0  # since `relieve` was asked
+        self._rows_since = self._bytes_since = 0  # since the last call of `relieve`
         self._inserts: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
         self._updates: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
         self._deletes: dict[tuple[int, tuple[str, ...]], _Gathered] = {}
         self._waiting = 0
-        # Hashes of the keys that are deleted in this stretch, by table; None: too many to compare.
+        # Hashes of the keys deleted in this stretch, by table; None: too many to compare.
         self._deleted: dict[int, set[int] | None] = {}
         self.report = ReplayReport()
 
     def feed(self, records: Iterable[LogRecord]) -> None:
-        """Take records in log order. Raises: CorruptionError for one that cannot be."""
+        """Take records in log order. Raises: CorruptionError for an invalid record."""
         for record in records:
             self.report.records += 1
             self.report.timestamp_max = max(self.report.timestamp_max, record.timestamp)
             if record.idempotency_key is not None:
-                key = CommittedKey(record.idempotency_key, record.timestamp, encode_told(record.counts))
+                key = CommittedKey(record.idempotency_key, record.timestamp, encode_counts(record.counts))
                 self.report.idempotency_keys[key.key] = key
             for group in record.groups:
                 self._take(group, record)
@@ -129,13 +132,13 @@ class Replayer:
         table = self._root.tables.get(group.table_id)
         if table is None:
             return
-        wrong = _strange(group, table)
+        wrong = _invalid(group, table)
         if wrong is not None:
-            raise _senseless(table, wrong, record.location)
+            raise _corruption(table, wrong, record.location)
         if group.schema_version != table.schema.version:
             group = _projected(group, table)
             if group.kind == "update" and group.batch.num_columns == table.schema.key_count:
-                return  # of columns only that were dropped before the history begins
+                return  # it has only columns that were dropped before the history begins
         if group.kind == "delete":
             waiting = self._deletes
             self._note_deleted(group, table)
@@ -166,7 +169,7 @@ class Replayer:
         return not known.isdisjoint(_key_hashes(group, table))
 
     def drain(self) -> None:
-        """Apply everything gathered (G1)."""
+        """Apply all gathered groups (G1)."""
         for kind, waiting in (
             ("insert", self._inserts),
             ("update", self._updates),
@@ -180,12 +183,12 @@ class Replayer:
         self._deleted.clear()
 
 
-def _senseless(table: TableState, why: str, place: RecordLocation) -> CorruptionError:
-    return CorruptionError(f"a record of table {table.name!r} makes no sense: {why}", *place)
+def _corruption(table: TableState, why: str, location: RecordLocation) -> CorruptionError:
+    return CorruptionError(f"a log record of table {table.name!r} is invalid: {why}", *location)
 
 
-def _strange(group: SettledGroup, table: TableState) -> str | None:
-    """What a record of the table cannot have, whatever its checksum says: columns of no version, keys that are none."""
+def _invalid(group: SettledGroup, table: TableState) -> str | None:
+    """Why the record cannot belong to the table in spite of its checksum; None: it can."""
     stored, of_now = table.stored_schema(), group.schema_version == table.schema.version
     left = set(table.schema.key_ids)
     for name, array in zip(group.batch.schema.names, group.batch.columns, strict=True):
@@ -194,14 +197,14 @@ def _strange(group: SettledGroup, table: TableState) -> str | None:
             if of_now:
                 return f"its schema has no column {number}"
             continue
-        wanted = stored.arrow_types[number]
-        if array.type != wanted and (of_now or not are_versions(array.type, wanted)):
-            return f"expected column {number} to be of type {wanted}, found {array.type}"
+        expected = stored.arrow_types[number]
+        if array.type != expected and (of_now or not are_versions(array.type, expected)):
+            return f"column {number} has type {array.type}, expected {expected}"
         if number in left:
             left.remove(number)
             if array.null_count:
-                return f"NULL in column {number}, which is of the key"
-    return f"key columns {sorted(left)} are not in it" if left else None
+                return f"key column {number} has NULLs"
+    return f"key columns {sorted(left)} are missing" if left else None
 
 
 def _key_hashes(group: SettledGroup, table: TableState) -> list[int]:
@@ -211,9 +214,9 @@ def _key_hashes(group: SettledGroup, table: TableState) -> list[int]:
 
 
 def _projected(group: SettledGroup, table: TableState) -> SettledGroup:
-    """A record of another schema version with the columns that are stored now, in their types of now.
+    """A record of another schema version with the stored columns in their current types.
 
-    Columns that were dropped stay as long as snapshots can be read that have them; others go.
+    Dropped columns are stored while snapshots that have them can be read.
     """
     stored = table.stored_schema()
     names = [name for name in group.batch.schema.names if stored.has_id(int(name))]
@@ -229,7 +232,8 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
     timestamps = np.repeat(
         np.array(gathered.timestamps, np.int64), [group.batch.num_rows for group in gathered.groups]
     )
-    # Tablets that the catalogue no longer knows (or not yet flushed ones of a dropped range) get ordinal -1.
+    # Tablets that the catalogue no longer has (or unflushed ones of a dropped range) get ordinal
+    # -1.
     known = np.array(sorted(table.ordinal_of), np.int64)
     ordinals_of = np.array([table.ordinal_of[number] for number in known.tolist()], np.int64)
     at = np.minimum(np.searchsorted(known, tablet_ids), len(known) - 1)
@@ -244,7 +248,7 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
     columns = {int(name): _whole(batch.column(name)) for name in batch.schema.names}
     key_ids = [column.id for column in table.schema.key_columns]
     keys = table.codec.encode([columns[number] for number in key_ids])
-    # By (tablet, key) and, for one key, by time: what settle gives the live path (S3).
+    # By (tablet, key), and for one key by time: the order of `settle` (S3).
     by_key = keys.sort_indices()
     order = by_key[np.argsort(ordinals[by_key], kind="stable")]
     order = order[keep[order]]
@@ -254,7 +258,7 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
         again = np.flatnonzero(same_row & (timestamps[1:] == timestamps[:-1]))
         if len(again):  # W4
             place = gathered.places[gathered.timestamps.index(timestamps[again[0]])]
-            raise _senseless(table, f"a key stands twice in its rows to {kind}", place)
+            raise _corruption(table, f"a key occurs twice in its rows to {kind}", place)
     count = len(order)
     identity = bool((order == np.arange(batch.num_rows)).all()) if count == batch.num_rows else False
     if not identity:
@@ -262,7 +266,7 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
         columns = {number: array.take(pick) for number, array in columns.items()}
     settlement = Settlement(table)
     if kind == "insert":
-        # R1 asks nothing of an insert but its timestamp; only a row that lies dead in the MemRowSet is looked for.
+        # R1 needs only the timestamp of an insert; the look-up finds ghosts in the MemRowSet.
         effect = Effect(
             kind,
             keys,

@@ -1,8 +1,8 @@
 """The writer's side of the position record (`wal/position.py`): how far reader processes may read.
 
 Invariants
-    PU1 The record never goes back: what it says is asked for, and written, under one lock.
-    PU2 Behind `stop` nothing is written: the record is another writer's then.
+    PU1 The record never goes back: its content is computed and written under one lock.
+    PU2 After `stop` nothing is written, because the record then belongs to another writer.
 
 Threads: any. Source: docs/design/rules.md, P1.
 """
@@ -24,7 +24,7 @@ logger = logging.getLogger("nyala.store")
 
 
 class Publisher:
-    """Writes the record at `path`."""
+    """Writes the record at `path`. Any thread."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
@@ -33,29 +33,32 @@ class Publisher:
         self._stopped = False
         self._named = False  # whether the record's name is known to be durable
         self.shown = 0
-        """The timestamp that readers were told last; 0: none yet."""
+        """The timestamp last published to readers; 0: none yet."""
 
-    def publish(self, tell: Callable[[], PositionRecord], *, durably: bool = False) -> None:
-        """Write what `tell` says. It tells of what is durable already, so a record that cannot be written is no failure
-        of the batch: readers see it with the next one.
+    def publish(self, record: Callable[[], PositionRecord], *, durably: bool = False) -> None:
+        """Write the record that `record` returns.
 
-        durably: after a transaction of the catalogue. Damage in SQLite's log makes its last transactions vanish without
-                 a word; who opens the store after a power cut learns from the record that they were there.
+        The batch is durable already, so a failed write is no failure of the batch: readers see it
+        with the next record.
+
+        durably: sync the record; used after a catalogue transaction. Damage of SQLite's log makes
+        its
+                 last transactions vanish silently. The record lets the next open detect that.
         """
         with self._lock:
             if self._stopped:
                 return
-            record = tell()
+            current = record()
             try:
-                write_position(self._files, self._path, record, durably=durably)
+                write_position(self._files, self._path, current, durably=durably)
                 if durably and not self._named:
                     self._files.sync_dir(os.path.dirname(self._path))
                     self._named = True
-                self.shown = record.timestamp
+                self.shown = current.timestamp
             except StorageError as error:
                 logger.warning("reader processes see the newest batches later: %s", error)
 
     def stop(self) -> None:
-        """Write no more (PU2)."""
+        """Stop writing (PU2)."""
         with self._lock:
             self._stopped = True

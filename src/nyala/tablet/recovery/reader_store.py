@@ -1,31 +1,37 @@
-"""The store as a process that only reads it sees it (rules P1 and P2).
+"""The store as seen by a process that only reads it (rules P1 and P2).
 
     open or reload                                       refresh, at each new view
-      1. a lease that says "everything" (P8)               read the position record
-      2. the catalogue, in one short read transaction      same catalogue version: read the log from where we were
-      3. announce that version in the lease                newer one: reload with a fresh lease
-      4. the log from that version's start up to
+      1. create a lease on "everything" (P8)               read the position record
+      2. read the catalogue in one short transaction       same catalogue version: read on in the
+                                                           log
+      3. announce that version in the lease                newer version: reload with a new lease
+      4. read the log from that version's start to
          the position that the writer published
 
-A reader never cuts the log's tail, holds no lock that a writer waits for, and keeps no SQLite transaction open.
-Its memory stores are its own replay of the log.
+A reader never cuts the log's tail, holds no lock that a writer waits for, and keeps no SQLite
+transaction open. It replays the log into memory stores of its own.
 
 Invariants
-    P1  The order above. The log is read up to the published position only, or to its last good record when
-        no writer is there.
-    P3  A position record that names a newer catalogue than we hold is not read up to before the catalogue is
-        reloaded: a batch may have gone into files there (W6), and log records behind it may rest on it.
-    P4  The lease of an earlier version is kept until the last root of it in this process is gone, or it is closed.
-    P5  What is published never goes back, also when the writer commits to the catalogue while it is loaded.
-    P6  What is published is not before the history of any table begins, nor before rows were dropped or rewritten: a
-        catalogue that did so at a moment that the position record, read before it, does not reach yet is loaded again.
-    P8  A reader that may not write in the store's folder has no lease, so the writer may remove files that it still
-        needs. A view is kept only if the position record names the same catalogue after the load as before: what was
-        read belongs together. A file that is gone later raises `HistoryExpiredError`. It never reads other rows.
-    P7  What the replay has brought into memory is measured every `GATHER_ROWS` rows or `GATHER_BYTES`. Above
-        `memory_limit` the view is refused until the writer has flushed: a reader has no place of its own to flush to.
+    P1  Loading follows the order above. The log is read only up to the published position, or to
+        its last good record if there is no writer.
+    P3  If a position record names a newer catalogue than the loaded one, the catalogue is reloaded
+        first: a batch may be in new files (W6), and later log records may depend on it.
+    P4  The lease of an earlier version is kept until this process drops its last root of that
+        version, or the store is closed.
+    P5  The published timestamp never goes back, even if the writer commits to the catalogue during
+        a load.
+    P6  The published timestamp is not before the history of any table begins, nor before rows were
+        dropped or rewritten. The position record is read before the catalogue; if it does not reach
+        such a moment yet, the catalogue is loaded again.
+    P7  The memory of the replay is measured every `GATHER_ROWS` rows or `GATHER_BYTES`. Above
+        `memory_limit`, a view raises until the writer has flushed: a reader cannot flush.
+    P8  A reader without the right to write in the store's folder has no lease, so the writer may
+        remove files that it needs. A view is kept only if the position record names the same
+        catalogue before and after the load, so that all parts belong together. A file that is
+        removed later raises `HistoryExpiredError`. The reader never returns other rows.
 
-Threads: any. Source: docs/design/processes-and-locks.md, "Readers replay the log"; docs/design/rules.md, P1 and P2.
+Threads: any. Source: docs/design/processes-and-locks.md, "Readers replay the log";
+docs/design/rules.md, P1 and P2.
 """
 
 from __future__ import annotations
@@ -57,12 +63,13 @@ from nyala.wal.reader import LogReader
 
 logger = logging.getLogger("nyala.reader")
 
-# Each try needs the writer to commit between two reads of some milliseconds, so a second one is rare.
+# A load is repeated if the writer commits between two reads of some milliseconds; more than once is
+# rare.
 _LOADS_MAX: Final = 20
 
 
 class ReaderStore:
-    """A read-only view that follows the writer. Made by `ReaderStore.open`, ended by `close`."""
+    """A read-only view that follows the writer. Create it with `open`, end it with `close`."""
 
     read_only: Final = True
 
@@ -72,20 +79,24 @@ class ReaderStore:
         self.memory_limit_bytes = memory_limit_bytes
         self.cache = BlockCache(memory_limit_bytes // 4)
         self._replay_limit_bytes = replay_limit_bytes
-        self._lock = threading.RLock()  # a handler of signals may close it in the thread that looks
+        self._lock = threading.RLock()  # re-entrant: a signal handler may close the store in this thread
         self._closed = False
         self._pid = os.getpid()
         self._lease: Lease | None = None
         self._env_without_lease = replace(env, files=env.files.without_lease(_vanished))  # P8
-        self._held: list[weakref.finalize[..., Root]] = []  # ends a root's lease, with it or before
+        self._held: list[weakref.finalize[..., Root]] = []  # each releases the lease of a root
         self._load()
 
     @staticmethod
     def open(
         env: Env, path: str, memory_limit_bytes: int, replay_limit_bytes: int | None = None
     ) -> ReaderStore:
-        """Raises: StorageError when there is no store, or its log holds more than `replay_limit_bytes` (by default
-        `memory_limit_bytes`) of rows that are not flushed (P7); CorruptionError."""
+        """Open the store at `path` for reading.
+
+        replay_limit_bytes: the most unflushed rows to hold (P7); default: `memory_limit_bytes`.
+        Raises: StorageError if there is no store or the log has more unflushed rows;
+        CorruptionError.
+        """
         layout.require_store(env, path)
         env = env.bound(path)
         limit = memory_limit_bytes if replay_limit_bytes is None else replay_limit_bytes
@@ -99,8 +110,8 @@ class ReaderStore:
             raise
 
     def _load(self) -> None:
-        # P1: nothing that was there when the catalogue is read can go before the lease says which version it
-        # keeps.
+        # P1: no file that existed when the catalogue is read can be removed before the lease names
+        # the version that it keeps.
         self._loaded = False
         for _ in range(_LOADS_MAX):
             lease = reader_lease(self.env, self.root_path)
@@ -119,12 +130,12 @@ class ReaderStore:
                 self._loaded = True
                 return
         raise StorageError(
-            f"the writer of {self.root_path!r} commits faster than this process can read the catalogue: try again",
+            f"the writer of {self.root_path!r} commits faster than this process can load the catalogue: try again",
             path=self.root_path,
         )
 
     def _is_behind(self, position: PositionRecord | None) -> bool:
-        """Whether the writer has committed a newer catalogue than the one that is loaded."""
+        """Whether the writer has committed a newer catalogue than the loaded one."""
         return position is not None and position.catalogue_version > self._version
 
     def _load_under(self, lease: Lease | None) -> None:
@@ -152,14 +163,14 @@ class ReaderStore:
         self._history_start = max(
             (max(table.history_start for table in state.tables.values()) if state.tables else 0), root.floor
         )
-        # P4: the lease lives as long as the last scan of this root.
+        # P4: the lease lives until the last scan of this root ends.
         self._held = [held for held in self._held if held.alive]
         if lease is not None:
             self._held.append(weakref.finalize(root, _release, lease))
         newest = self._position()
         if position is not None and newest is not None and newest.catalogue_version > state.version:
-            # P5: the writer has gone on since. What was published before we looked at the catalogue is readable in
-            # any case: it is in this catalogue's files or in the log that they leave.
+            # P5: the writer has gone on. Everything published before the catalogue was read is in
+            # its files, or in the log that they leave.
             newest = position
         self._follow(newest)
 
@@ -167,7 +178,7 @@ class ReaderStore:
         return read_position(self.env.files, layout.position_path(self.root_path))
 
     def _relieved(self, timestamp: int, report: ReplayReport) -> Root:
-        """P7. Raises: StorageError when the replay up to `timestamp` holds too much."""
+        """P7. Raises: StorageError if the replay up to `timestamp` takes too much memory."""
         self._overfull = self._root.memory_bytes() > self._replay_limit_bytes
         self._check_memory()
         return self._root
@@ -175,14 +186,14 @@ class ReaderStore:
     def _check_memory(self) -> None:
         if self._overfull:
             raise StorageError(
-                f"the log of {self.root_path!r} holds more rows that are not flushed than this reader's memory_limit "
-                f"of {self._replay_limit_bytes / 1e6:.0f} MB: call flush() in the writer (connect() to be it, if there "
-                "is none), or open the reader with a larger memory_limit",
+                f"the log of {self.root_path!r} has more unflushed rows than this reader's memory_limit of "
+                f"{self._replay_limit_bytes / 1e6:.0f} MB can hold: call flush() in the writer (if there is none, "
+                "connect() becomes the writer), or open the reader with a larger memory_limit",
                 path=self.root_path,
             )
 
     def _follow(self, position: PositionRecord | None) -> None:
-        """Read the log on to `position`; None (no usable record, or no writer): to the last good record."""
+        """Read the log to `position`; None (no record, or no writer): to the last good record."""
         if position is not None and position.catalogue_version > self._version:
             return  # P3
         self._check_memory()
@@ -193,33 +204,36 @@ class ReaderStore:
         if upto is None:
             self._published = max(self._published, self._replayer.report.timestamp_max, self._floor)
             if position is not None:
-                # Of a segment that nothing was written to yet nothing can be missing.
+                # A segment without any record cannot lack one.
                 reached = log.position if position.offset else max(log.position, position.position)
                 position.check_reached(self._published, reached, layout.position_path(self.root_path))
         elif position is not None:
             self._published = max(self._published, position.timestamp)
 
     def _has_writer(self) -> bool:
-        """Is a writer there, as far as its lock's file says? Locking it to find out could shut a writer out."""
+        """Whether the lock file names a living writer. Trying the lock could block a writer."""
         holder = StoreLock(self.env, self.root_path).holder()
         if holder is None:
             return False
         return holder.host != socket.gethostname() or _is_running(holder.pid)
 
     def view(self) -> tuple[Root, int]:
-        """The newest root and published timestamp, after catching up with the writer. Raises: StorageError (P7)."""
+        """Catch up with the writer; returns the newest root and published timestamp.
+
+        Raises: StorageError (P7).
+        """
         self.check_open()
         with self._lock:
-            self.check_open()  # a lease that is made behind `close` would stay
+            self.check_open()  # after `close` no new lease may be made
             self.env.files.check_bound()
             position = self._position()
-            # A load that failed half-way left a root without a lease.
+            # `_loaded` is false after a load that failed halfway and left a root without a lease.
             if self._is_behind(position) or not self._loaded or not self._followed(position):
                 self._load()
             return self._root, self._published
 
     def _followed(self, position: PositionRecord | None) -> bool:
-        """Read the log on; False: without a lease (P8), and the writer has gone on to a newer catalogue meanwhile."""
+        """Read on in the log; False: without a lease (P8), the writer has a newer catalogue."""
         try:
             self._follow(position)
         except Error:
@@ -229,7 +243,7 @@ class ReaderStore:
         return self._lease is not None or not self._is_behind(self._position())
 
     def look(self) -> tuple[Root, CatalogState, LogPosition]:
-        """After catching up: the root, the catalogue that it is of, and how far the log was read (for `check`)."""
+        """Catch up; returns the root, its catalogue, and how far the log was read (for `check`)."""
         self.view()
         with self._lock:
             return self._root, self._state, self._log.position
@@ -240,11 +254,11 @@ class ReaderStore:
 
     @property
     def version(self) -> int:
-        """The catalogue version that is loaded."""
+        """The loaded catalogue version."""
         return self._version
 
     def check_open(self) -> None:
-        """Raises: StorageError when the store is closed or this is a forked child."""
+        """Raises: StorageError if the store is closed or this is a forked child."""
         if self._closed:
             raise StorageError(f"the store {self.root_path!r} is closed: connect() again")
         if os.getpid() != self._pid:
@@ -259,7 +273,7 @@ class ReaderStore:
         )
 
     def is_kept(self) -> bool:
-        """Whether the store's folder is still there, and has this reader's lease."""
+        """Whether the store's folder still exists and has this reader's lease."""
         if self._closed:
             return False
         try:
@@ -273,11 +287,11 @@ class ReaderStore:
         return self._closed
 
     def close(self) -> None:
-        """Give the leases back, also those of scans that are still held: nobody reads on. May be called twice.
+        """End all leases, also those of scans that are still open. May be called twice.
 
-        What another thread is looking at is looked at first.
+        Waits for a load in another thread.
         """
-        if os.getpid() != self._pid:  # the lock may be one that nobody here holds
+        if os.getpid() != self._pid:  # after a fork another thread may have held the lock
             self._closed = True
             return
         with self._lock:
@@ -310,9 +324,8 @@ def _is_running(pid: int) -> bool:
 
 def _vanished(path: str) -> HistoryExpiredError:
     return HistoryExpiredError(
-        f"{path} is not there any more: the store's writer removed it, because this process may not write into the "
-        "store's folder and so could not keep the files that it reads; read again, or give this user the right to "
-        "write into leases/"
+        f"{path} no longer exists: the store's writer removed it, because this process may not write into the store's "
+        "folder and so has no lease on its files. Read again, or give this user the right to write into leases/"
     )
 
 

@@ -1,4 +1,4 @@
-"""What each column takes in files, and how it lies there: what `Table.column_stats` says."""
+"""Size and encoding of each column in files: the numbers of `Table.column_stats`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["column_stats"]
 
 
 def column_stats(columns: Iterable[ColumnSchema], rowsets: Iterable[DiskRowSet]) -> list[dict[str, Any]]:
-    """A dict per column, as `Table.column_stats` says.
+    """One dict per column, with the fields of `Table.column_stats`.
 
-    Raises: CorruptionError, for a footer that is damaged.
+    Raises: CorruptionError if a footer is damaged.
     Cost: the column's footer in each rowset; no block is read.
     """
-    of_files = list(rowsets)
-    return [_of_column(column, of_files) for column in columns]
+    files = list(rowsets)
+    return [_stats_of(column, files) for column in columns]
 
 
-def _of_column(column: ColumnSchema, rowsets: Iterable[DiskRowSet]) -> dict[str, Any]:
+def _stats_of(column: ColumnSchema, rowsets: Iterable[DiskRowSet]) -> dict[str, Any]:
     stored: Counter[str] = Counter()
     nulls = size = 0
     for rowset in rowsets:
         reader = rowset.base_column(column.id)
-        if reader is not None:  # a rowset older than the column has none of it
+        if reader is not None:  # a rowset older than the column does not store it
             stored[reader.encoding] += reader.row_count
             nulls += reader.null_count
             size += reader.size_bytes

@@ -1,10 +1,11 @@
-"""How many rows a predicate will leave, guessed from zone maps, and from a few small samples if it may be few.
+"""Estimates how many rows match a predicate, from zone maps and from small samples.
 
-For planners: the guess decides what is worth pushing into a scan and in which order tables are joined, never which rows
-are right.
+Planners use the estimate to decide which filters are worth pushing into a scan and in which order
+to join tables. It never decides which rows are correct.
 
-Cost: the plan of a scan, zone maps, and at most `SAMPLES` reads of `SAMPLE_ROWS` rows of the predicate's columns, which
-stay in the block cache. A sample decodes whole blocks; so where bounds alone say that many rows match, none is taken.
+Cost: the plan of a scan, zone maps, and at most `SAMPLES` reads of `SAMPLE_ROWS` rows of the
+predicate's columns. The decoded blocks stay in the block cache. A sample decodes whole blocks, so
+no sample is taken if the bounds alone say that many rows match.
 """
 
 from __future__ import annotations
@@ -23,13 +24,19 @@ from nyala.tablet.state.root import TableState
 
 SAMPLES: Final = 3
 SAMPLE_ROWS: Final = 4096
-# Where the bounds say that so large a share matches, values would have to be very uneven for it to be a small one.
-PLAINLY_MANY: Final = 1 / 50
+# If the bounds say that at least this share matches, no sample is taken: only very unevenly
+# distributed values could make the true share small.
+UNSELECTIVE_SHARE: Final = 1 / 50
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """rows: of the table, dead ones too. read: share of them that can't be skipped. matching: share that matches."""
+    """Estimated result of a scan.
+
+    rows:     rows of the table, including dead ones.
+    read:     share of the rows that zone maps do not exclude.
+    matching: share of the rows that match.
+    """
 
     rows: int
     read: float
@@ -37,29 +44,29 @@ class Estimate:
 
 
 def estimate(table: TableState, spec: ScanSpec) -> Estimate:
-    """What `spec.predicate` leaves of the table."""
+    """Estimate the result of `spec.predicate` over the table."""
     rows = row_count(table)
     listed = spec.listed_count
     if listed is not None and listed <= read_path.LISTED_MAX:
-        found = min(1.0, listed / max(1, rows))  # a key has one row at most, and is looked up
+        found = min(1.0, listed / max(1, rows))  # each key has at most one row, and is looked up
         return Estimate(rows, found, found)
     counters = ScanCounters()
     parts = [
         (unit, lower, upper)
         for unit in read_path.plan(table, spec, counters, guess=True)
-        for lower, upper in read_path.parts_left(unit, spec)
+        for lower, upper in read_path.unskipped_ranges(unit, spec)
     ]
     left = sum(upper - lower for _, lower, upper in parts)
     if not rows or not left:
         return Estimate(rows, 0.0, 0.0)
     share = _by_bounds(table, spec)
-    if share is not None and share >= PLAINLY_MANY:
+    if share is not None and share >= UNSELECTIVE_SHARE:
         return Estimate(rows, left / rows, min(left / rows, share))
-    # From the beginning, the middle and the end: rows lie in the order of their keys.
+    # Sample the start, the middle and the end: rows are in key order.
     places = [
         (unit, begin, end)
         for unit, lower, upper in parts
-        for begin, end in read_path.windows(lower, upper, read_path.WINDOW_ROWS)
+        for begin, end in read_path.aligned_ranges(lower, upper, read_path.SPLIT_ROWS)
     ]
     chosen = {len(places) * step // SAMPLES: step for step in range(SAMPLES)}
     seen = matching = 0
@@ -67,17 +74,20 @@ def estimate(table: TableState, spec: ScanSpec) -> Estimate:
         unit, lower, upper = places[place]
         upper = min(upper, lower + SAMPLE_ROWS)
         seen += upper - lower
-        matching += read_path.count_window(unit, spec, lower, upper, counters)
+        matching += read_path.count_split(unit, spec, lower, upper, counters)
     return Estimate(rows, left / rows, left / rows * matching / seen)
 
 
 def row_count(table: TableState) -> int:
-    """Rows of the table, dead ones too. Reads nothing."""
+    """The rows of the table, including dead ones. Reads nothing."""
     return sum(rowset.row_count for tablet in table.tablets for rowset in tablet.all_rowsets())
 
 
 def _by_bounds(table: TableState, spec: ScanSpec) -> float | None:
-    """The share that matches if values lie evenly between the bounds of the largest rowset on disk; None: no idea."""
+    """The matching share, assuming evenly spread values within the bounds of the largest rowset.
+
+    None if the bounds do not allow an estimate.
+    """
     rowsets = [rowset for tablet in table.tablets for rowset in tablet.rowsets]
     if not rowsets or spec.predicate is None or spec.predicate.columns != spec.constraints.keys():
         return None

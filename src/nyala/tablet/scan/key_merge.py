@@ -1,4 +1,4 @@
-"""Rows of several rowsets, each in key order, brought together by key: what scans in key order and change feeds do."""
+"""Merges rows of several rowsets by key, for scans in key order and for change feeds."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from nyala.schema.plain_arrays import array_of_numbers
 __all__ = ["KeyedRows", "aligned_heads", "merged_batches"]
 
 KeyedRows: TypeAlias = tuple[EncodedKeys, pa.RecordBatch]
-"""Rows and their keys, which ascend."""
+"""Keys in ascending order, and the rows that belong to them."""
 
 
 class _Run:
-    """One rowset's rows in key order, a window at a time."""
+    """The rows of one rowset in key order, read batch by batch."""
 
-    def __init__(self, pieces: Iterator[KeyedRows]) -> None:
-        self._pieces = pieces
+    def __init__(self, batches: Iterator[KeyedRows]) -> None:
+        self._batches = batches
         self.keys: EncodedKeys | None = None
         self.batch: pa.RecordBatch | None = None
 
     def fill(self) -> bool:
-        """Make sure that there are rows; False at the end."""
+        """Read on until there are rows; returns False at the end."""
         while self.keys is None or not len(self.keys):
-            piece = next(self._pieces, None)
-            if piece is None:
+            found = next(self._batches, None)
+            if found is None:
                 return False
-            self.keys, self.batch = piece
+            self.keys, self.batch = found
         return True
 
-    def split(self, bound: bytes) -> KeyedRows:
-        """Take out the rows with keys <= bound."""
+    def take(self, bound: bytes) -> KeyedRows:
+        """Remove and return the rows with keys <= bound."""
         assert self.keys is not None and self.batch is not None
         at = _after(self.keys, bound)
         head = self.keys.slice(0, at), self.batch.slice(0, at)
@@ -47,7 +47,7 @@ class _Run:
 
 
 def _after(keys: EncodedKeys, bound: bytes) -> int:
-    """How many of the ascending keys are <= bound."""
+    """Count the keys that are <= bound; the keys ascend."""
     at = keys.lower_bound(bound)
     return at + 1 if at < len(keys) and keys.at(at) == bound else at
 
@@ -55,12 +55,17 @@ def _after(keys: EncodedKeys, bound: bytes) -> int:
 def aligned_heads(
     sources: Sequence[tuple[bytes, Callable[[], Iterator[KeyedRows]]]],
 ) -> Iterator[list[KeyedRows]]:
-    """Rows of several rowsets, cut so that each list has all rows of its range of keys, and the ranges ascend.
+    """Cut the rows of several rowsets at common keys; each list has all rows of one key range.
 
-    sources: (no key is less than this, how to begin); pieces of one come in key order, each key once.
-    Repeatedly, everything up to the smallest of the runs' last keys is complete and can go.
-    Raises: CorruptionError where keys do not ascend and so nothing could go; what they hide otherwise is not noticed.
-    Cost: memory is one piece per rowset that overlaps the place.
+    Everything up to the smallest of the runs' last keys is complete: it is returned, then the runs
+    read on.
+
+    sources: per rowset a lower bound of its keys, and a function that starts reading it. Its
+    batches
+             must come in key order, each key once.
+    Raises:  CorruptionError if keys do not ascend and therefore no row can be returned. Other
+             disorder is not detected.
+    Memory:  one batch per rowset that overlaps the current key.
     """
     waiting = [(key_min, index, begin) for index, (key_min, begin) in enumerate(sources)]
     heapq.heapify(waiting)
@@ -76,11 +81,11 @@ def aligned_heads(
         if waiting and waiting[0][0] <= bound:
             open_runs.append(_Run(heapq.heappop(waiting)[2]()))
             continue
-        heads = [head for run in open_runs if len((head := run.split(bound))[0])]
-        if not heads:  # the run whose last key the bound is has no row up to it
+        heads = [head for run in open_runs if len((head := run.take(bound))[0])]
+        if not heads:  # the run whose last key is the bound has no row up to it
             raise CorruptionError(
-                f"expected the rows of a rowset in the order of their keys, found {bound.hex()} behind greater keys: "
-                "`nyala check` says in which file"
+                f"the rows of a rowset are not in key order: key {bound.hex()} comes after greater keys. "
+                "Run `nyala check` to find the file"
             )
         yield heads
 
@@ -88,14 +93,16 @@ def aligned_heads(
 def merged_batches(
     heads: Sequence[pa.RecordBatch], order: npt.NDArray[np.int64], most_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of all heads in the order that merges them, in which each head's own stay as they are; in batches of
-    about so many bytes at the most: windows of many rowsets are much together, and would be as much again.
+    """Yield the rows of all heads in merged order, in batches of about `most_bytes` bytes.
 
-    order: of each row that comes, its index in all heads, one behind the other.
+    Merging needs a second copy of the rows. Batches bound that copy where many rowsets overlap.
+
+    order: for each row of the result, its index in the concatenation of all heads. It must keep the
+           order of the rows within each head.
     """
     sizes = np.array([head.num_rows for head in heads])
     starts = np.cumsum(sizes) - sizes
-    done = np.zeros(len(heads), np.int64)  # of each head, the rows that were given out
+    done = np.zeros(len(heads), np.int64)  # per head, the number of rows already returned
     step = max(1, int(len(order) * most_bytes // max(1, sum(head.nbytes for head in heads))))
     for begin in range(0, len(order), step):
         chosen = order[begin : begin + step]

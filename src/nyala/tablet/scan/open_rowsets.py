@@ -1,20 +1,23 @@
-"""Rowsets that a process of tasks leaves open from one scan token to the next.
+"""Keeps rowsets open from one scan token to the next, in a process that reads tokens.
 
-    token ──► schema and files as JSON ──► the same text as before,     ──► the rowset as it was left
-                                           and the same files there?    no ──► opened anew
+    token ──► schema and files as JSON ──► same text and same files?  yes ──► the open rowset
+                                                                      no  ──► open it
 
-Each statement over a table brings tokens of the same rowsets to the same few processes. What takes as long as a small
-part of the scan itself need not be done for each: the text made into entries, footers read and decoded, deltas made
-into patches. And blocks that are asked for often (`cfile.blocks.source`) stay, within CACHE_BYTES.
+Each statement over a table sends tokens of the same rowsets to the same few processes. Opening a
+rowset (parsing its entry, decoding footers, preparing patches from deltas) can take as long as a
+small part of the scan, so it is done once. Blocks that are often used (`cfile.blocks.source`) also
+stay, within CACHE_BYTES.
 
 Invariants
-    T1  A rowset is given again only while each of its files is the very file that was there when it was opened: another
-        store may come to lie in the same folder, with files of the same names. The system tells (`Files.identity`).
-    T2  Rowsets that no token asked for in IDLE_S are let go when the next one comes, and of more than ROWSETS_MAX the
-        one asked for longest ago: the descriptor of a file that was removed keeps its space on the disk.
+    T1  A rowset is reused only while each of its files is the very file that was opened. Another
+        store may appear in the same folder with files of the same names. `Files.identity` detects
+        that.
+    T2  The next token closes rowsets that no token used for IDLE_S. If there are more than
+        ROWSETS_MAX, the least recently used are closed: an open descriptor of a removed file keeps
+        its disk space.
 
 Thread-safety: every method may be called from any thread.
-Cost: of a token whose rowsets are here, a look at each of their files.
+Cost: a token whose rowsets are open costs one stat call per file.
 """
 
 from __future__ import annotations
@@ -39,32 +42,32 @@ Key: TypeAlias = tuple[str, str, str]
 
 # A task decodes most of its blocks once, so a small cache is enough.
 CACHE_BYTES: Final = 64 << 20
-# As long as Spark leaves a worker that has nothing to do.
+# Spark keeps an idle worker for the same time.
 IDLE_S: Final = 60.0
 ROWSETS_MAX: Final = 256
 
 
 @dataclass(frozen=True)
 class _Open:
-    """A rowset, what its files were when it was opened, and when it was last asked for."""
+    """A rowset, the identities of its files when they were opened, and the time of its last use."""
 
     rowset: DiskRowSet
     paths: tuple[str, ...]
     identities: tuple[object, ...]
-    asked_s: float
+    used_s: float
 
 
 class OpenRowSets:
-    """See the module. One for each process that reads tokens."""
+    """The open rowsets of one process; see the module."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cache = BlockCache(CACHE_BYTES)
-        self._open: OrderedDict[Key, _Open] = OrderedDict()  # the one asked for longest ago first
+        self._open: OrderedDict[Key, _Open] = OrderedDict()  # least recently used first
         self._schemas: OrderedDict[str, Schema] = OrderedDict()
 
     def schema(self, fields: Mapping[str, Any]) -> tuple[str, Schema]:
-        """A schema's own text, and the schema. Raises: as `Schema.from_json`."""
+        """Return the schema and its JSON text. Raises: as `Schema.from_json`."""
         text = json.dumps(fields)
         with self._lock:
             found = self._schemas.get(text)
@@ -79,21 +82,23 @@ class OpenRowSets:
     def rowset(
         self, env: Env, root_path: str, fields: dict[str, Any], schema_text: str, schema: Schema
     ) -> DiskRowSet:
-        """The rowset of `RowSetFiles.to_json`, in the store at `root_path`, with nothing in memory.
+        """Return the rowset that `RowSetFiles.to_json` describes, without changes in memory.
 
-        Raises: as `RowSetFiles.from_json`; MissingFileError when one of its files is gone.
+        root_path: the folder of the store.
+        Raises: as `RowSetFiles.from_json`; MissingFileError if one of its files is gone.
         """
         key = (root_path, schema_text, json.dumps(fields))
         now_s = env.clock.monotonic_s()
         with self._lock:
             found = self._open.pop(key, None)
-            while self._open and next(iter(self._open.values())).asked_s < now_s - IDLE_S:
+            while self._open and next(iter(self._open.values())).used_s < now_s - IDLE_S:
                 self._open.popitem(last=False)
         if found is None or found.identities != _identities(env, found.paths):
             files = RowSetFiles.from_json(fields)
             entries = (files.rowset.path, *(e.path for e in files.parts), *(e.path for e in files.deltas))
             paths = tuple(os.path.join(root_path, path) for path in entries)
-            # Looked at before a file is opened: what comes in between is seen at the next token.
+            # Taken before a file is opened, so that the next token detects a file replaced in
+            # between.
             were = _identities(env, paths)
             found = _Open(files.open(env, root_path, self._cache, schema), paths, were, now_s)
         with self._lock:

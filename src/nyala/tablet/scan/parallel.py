@@ -1,10 +1,10 @@
-"""Work on many items by a pool of threads, with results in the items' order.
+"""Runs work on many items in a pool of threads and returns the results in the items' order.
 
-    items    i0   i1   i2   i3   i4 ...
-             done at it     submitted: at most `ahead` that the caller did not take yet
+    items    i0        i1   i2   i3   i4 ...
+             running   submitted: at most `ahead` results that the caller has not taken
 
-The threads are shared by all scans of the process. A scan that runs in one of them works by itself: a pool whose
-threads wait for one another would stand still.
+All scans of the process share the threads. A scan that runs in one of these threads does its work
+itself: if the pool's threads waited for one another, none would make progress.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _Out = TypeVar("_Out")
 
 _THREADS: Final = max(1, os.cpu_count() or 1)
 AHEAD_MAX: Final = 2 * _THREADS
-"""Two for each processor: one that is worked on, and one that is ready."""
+"""Two per processor: one in work, and one ready."""
 _NAME: Final = "nyala-scan"
 
 
 class _Pool:
-    """The threads of this process; made when they are first needed, and anew after a fork."""
+    """The threads of this process, created on first use and again after a fork."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,7 +37,7 @@ class _Pool:
         self._pid = 0
 
     def submit(self, work: Callable[[_Item], _Out], item: _Item) -> Future[_Out]:
-        """Raises: RuntimeError at the end of the process, and where no thread can be started."""
+        """Raises: RuntimeError at the end of the process, or if no thread can be started."""
         if self._pid != os.getpid():
             with self._lock:
                 if self._pid != os.getpid():
@@ -53,9 +53,10 @@ _pool: Final = _Pool()
 def in_parallel(
     items: Iterable[_Item], work: Callable[[_Item], _Out], ahead: int = AHEAD_MAX
 ) -> Iterator[_Out]:
-    """Results of `work` in the order of `items`, of which at most `ahead` are worked on before they are needed.
+    """Yield the results of `work` in the order of `items`; compute at most `ahead` in advance.
 
-    The caller's thread takes the next item from `items`. What `items` or `work` raise comes in its turn.
+    The caller's thread iterates over `items`. An error of `items` or `work` is raised after the
+    results of the items before it.
     """
     rest = iter(items)
     if ahead < 2 or threading.current_thread().name.startswith(_NAME):
@@ -68,7 +69,7 @@ def in_parallel(
     try:
         rest = itertools.chain((first, next(rest)), rest)
     except StopIteration:
-        yield work(first)  # a thread costs more than most items that are alone
+        yield work(first)  # a thread costs more than most single items
         return
     except Exception:
         yield work(first)
@@ -80,7 +81,7 @@ def in_parallel(
                 item = next(rest)
             except StopIteration:
                 break
-            except Exception as error:  # comes after the results of the items before it
+            except Exception as error:  # raised after the results of the items before it
                 failed: Future[_Out] = Future()
                 failed.set_exception(error)
                 waiting.append(failed)

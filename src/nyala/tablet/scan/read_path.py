@@ -1,22 +1,23 @@
 """The life of a scan, from (root, timestamp) to Arrow batches.
 
-    plan       tablets that the predicate leaves (partition pruning), in them the rowsets whose keys can match, in them
-               the rowids between the key bounds                                             nothing is read yet
-    window     `WINDOW_ROWS` rows of one rowset, aligned so that whole blocks are decoded once, fewer where the columns
-               are wide (`scan_memory`); without the rows that zone maps and deltas exclude (rule Z1); read as `window`
-               says
-               a list of whole keys, few beside the rows, is looked up instead
-    batch      a pool of threads reads windows ahead, and they are given out in order (`parallel`); merged by key only
-               when that is asked for
+    plan     Keeps the tablets that the predicate can match (partition pruning), in these the
+             rowsets whose keys can match, and in these the rowids between the key bounds. Reads no
+             data.
+    split    Cuts a rowset into splits of at most `SPLIT_ROWS` rows, aligned so that no block is
+             decoded twice. Wide columns get smaller splits (`scan_memory`). Rows that zone maps and
+             deltas exclude are left out (Z1). `split.py` reads one split.
+             If the predicate lists few whole keys, each key is looked up instead.
+    batch    A pool of threads reads splits ahead and returns their results in order (`parallel`).
+             Batches are merged by key only if the scan requests key order.
 
 Invariants
-    Z1  Rows are skipped by a predicate only if the base's zone map and every delta of that column that the snapshot
-        may apply exclude them (`rowset/skipping.py`).
-    V1  What a scan returns depends on its root and its timestamp only: it may be run again and gives the
-        same rows.
+    Z1  Rows are skipped by a predicate only if the base's zone map and every delta of that column
+        that the snapshot may apply exclude them (`rowset/skipping.py`).
+    V1  The result of a scan depends only on its root and its timestamp. Running the scan again
+        returns the same rows.
 
-Source: ARCHITECTURE.md, "The life of a scan"; docs/design/rules.md, Z1; Kudu tablet design, "Historical MVCC in
-DiskRowSets".
+Source: ARCHITECTURE.md, "The life of a scan"; docs/design/rules.md, Z1; Kudu tablet design,
+"Historical MVCC in DiskRowSets".
 """
 
 from __future__ import annotations
@@ -41,48 +42,59 @@ from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import MAX_CELL_BYTES
 from nyala.tablet.scan.key_merge import KeyedRows, aligned_heads, merged_batches
 from nyala.tablet.scan.parallel import AHEAD_MAX, in_parallel
-from nyala.tablet.scan.scan_memory import Fitting, fit_together, most_at_once, share_bytes, windows_that_fit
-from nyala.tablet.scan.window import ScanCounters, ScanSpec, ScanUnit, count_window, in_type, read_window
+from nyala.tablet.scan.scan_memory import (
+    SplitSizer,
+    fit_together,
+    overlap_depth,
+    share_bytes,
+    splits_that_fit,
+)
+from nyala.tablet.scan.split import ScanCounters, ScanSpec, ScanUnit, count_split, in_type, read_split
 from nyala.tablet.state.history import check_dropped
 from nyala.tablet.state.locate import tablet_slices
 from nyala.tablet.state.root import AnyRowSet, TableState
 
-__all__ = ["GAP_ROWS", "WINDOW_ROWS", "ScanCounters", "ScanSpec", "ScanUnit"]
+__all__ = ["GAP_ROWS", "SPLIT_ROWS", "ScanCounters", "ScanSpec", "ScanUnit"]
 __all__ += [
     "block_count",
     "count",
-    "count_window",
+    "count_split",
     "get_many",
     "get_row",
     "narrower_types",
-    "parts_left",
-    "pieces",
     "plan",
+    "splits",
+    "unskipped_ranges",
 ]
 __all__ += [
-    "read_window",
+    "aligned_ranges",
+    "read_split",
+    "readable_types",
     "rows_without_columns",
     "run",
-    "types_asked",
-    "windows",
 ]
 
-# Rows decoded and filtered at a time: blocks of all columns nest in it, and C time outweighs Python time.
-WINDOW_ROWS: Final = 1 << 18
-# Rows that are left out of the middle of a window: fewer cost less to read than another piece does.
+# Rows decoded and filtered at a time. Blocks of all columns nest in a split, and the time spent in
+# C outweighs the time spent in Python.
+SPLIT_ROWS: Final = 1 << 18
+# Excluded rows in the middle of a split are skipped only in runs of at least this length: reading
+# fewer rows costs less than reading one more split.
 GAP_ROWS: Final = 1 << 12
-# A scan of so few rows is over before another thread has begun with them.
+# A scan of at most this many rows finishes before another thread has started.
 _INLINE_ROWS: Final = GAP_ROWS
-# A list of more keys than this is not looked up, nor one in a table with fewer rows than 32 for each key.
+# Keys of a list are looked up only if there are at most LISTED_MAX keys, and the scan would
+# otherwise read at least _ROWS_PER_LISTED rows per key.
 LISTED_MAX: Final = 1 << 13
 _ROWS_PER_LISTED: Final = 32
 
 
 def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bool = False) -> list[ScanUnit]:
-    """The rowsets that the scan has to look into. Reads key indexes at most, no data.
+    """Return the parts of rowsets that the scan must read. Reads key indexes at most, no data.
 
-    guess:  the rows themselves are not asked for, so it does not matter if some of them are gone.
-    Raises: HistoryExpiredError when it needs a range partition that was there then and was dropped since.
+    guess:  for estimates: do not raise if rows of the snapshot are gone.
+    Raises: HistoryExpiredError if the scan needs a range partition that existed at its moment and
+    was
+            dropped later.
     """
     counters.tablets_total = len(table.tablets)
     if not spec.can_match or spec.key_range.is_empty:
@@ -119,8 +131,7 @@ def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bo
 
 
 def block_count(table: TableState, spec: ScanSpec) -> int:
-    """Blocks that the columns of the scan have in all rowsets on disk: what it would read if nothing could
-    be skipped."""
+    """The number of blocks of the scan's columns in all rowsets on disk, without any skipping."""
     names = {column.name for column in spec.columns}
     if spec.predicate is not None:
         names |= spec.predicate.columns
@@ -134,18 +145,18 @@ def block_count(table: TableState, spec: ScanSpec) -> int:
     )
 
 
-# ------------------------------------------------------------------------------------------------ one window
+# ------------------------------------------------------------------------------------------------ splits
 
 
-def windows(lower: int, end: int, rows: int) -> Iterator[tuple[int, int]]:
-    """[lower, end) cut at multiples of `rows`."""
+def aligned_ranges(lower: int, end: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Cut [lower, end) at multiples of `rows`."""
     while lower < end:
         upper = min((lower // rows + 1) * rows, end)
         yield lower, upper
         lower = upper
 
 
-def parts_left(unit: ScanUnit, spec: ScanSpec) -> list[tuple[int, int]]:
+def unskipped_ranges(unit: ScanUnit, spec: ScanSpec) -> list[tuple[int, int]]:
     """The rows of the unit that zone maps and deltas do not exclude (Z1)."""
     if not isinstance(unit.rowset, DiskRowSet) or not spec.constraints:
         return [(unit.lower, unit.upper)]
@@ -153,50 +164,58 @@ def parts_left(unit: ScanUnit, spec: ScanSpec) -> list[tuple[int, int]]:
     return candidate_ranges(unit.rowset, constraints, spec.snapshot, unit.lower, unit.upper)
 
 
-def pieces(
+def splits(
     unit: ScanUnit,
     spec: ScanSpec,
     counters: ScanCounters,
     columns: Collection[ColumnSchema] = (),
-    window_bytes: int | None = None,
-    at_once: int = 1,
+    split_bytes: int | None = None,
+    overlap: int = 1,
 ) -> Iterator[tuple[int, int]]:
-    """What is to be read of the unit: its windows, without the rows that zone maps and deltas exclude (Z1).
+    """Yield the row ranges of the unit that the scan must read, without the rows that Z1 excludes.
 
-    Rows are left out of the middle of a window only where they are many: each piece is read by itself.
-    columns, window_bytes, at_once: what is decoded besides the predicate's columns, what a window may take, and how
-    many rowsets have one at once (`scan_memory`). It is asked when the scan comes to it.
+    Excluded rows in the middle of a split are skipped only if there are many: each range is a read
+    of its own.
+
+    columns:     those that are decoded besides the predicate's.
+    split_bytes: limit for one split; None: no limit. The row count is chosen when the scan arrives
+    there.
+    overlap:     the number of rowsets that have a split in memory at once (`scan_memory`).
     """
     rowset = unit.rowset
-    whole = [piece for lower, upper in parts_left(unit, spec) for piece in windows(lower, upper, WINDOW_ROWS)]
+    whole = [
+        part
+        for lower, upper in unskipped_ranges(unit, spec)
+        for part in aligned_ranges(lower, upper, SPLIT_ROWS)
+    ]
     if not whole:
         return
-    fitting = None
-    if window_bytes is not None and isinstance(rowset, DiskRowSet):
-        fitting = Fitting(rowset, spec, columns, window_bytes, at_once)
-    groups = [list(group) for _, group in itertools.groupby(whole, key=lambda piece: piece[0] // WINDOW_ROWS)]
-    if _is_little(spec):
-        # Of the first window the rows that are asked for, before what the others take is asked.
+    sizer = None
+    if split_bytes is not None and isinstance(rowset, DiskRowSet):
+        sizer = SplitSizer(rowset, spec, columns, split_bytes, overlap)
+    groups = [list(group) for _, group in itertools.groupby(whole, key=lambda part: part[0] // SPLIT_ROWS)]
+    if _is_small(spec):
+        # Read only the requested rows of the first split, and size the rest later, if it is needed.
         (lower, upper), middle = whole[0], whole[0][0] + max(spec.limit or 0, 1)
         if middle < upper:
             groups[:1] = [[(lower, middle)], [(middle, upper)]]
     last = -1
     for parts in groups:
-        rows = WINDOW_ROWS
-        if fitting is not None:
+        rows = SPLIT_ROWS
+        if sizer is not None:
             for lower, upper in _joined(parts, rows):
-                rows = fitting.rows(lower, upper, rows)
+                rows = sizer.rows(lower, upper, rows)
         for lower, upper in _joined(parts, rows):
-            for piece in windows(lower, upper, rows):
-                # Counted as whole ones, however they are cut.
-                window = piece[0] // WINDOW_ROWS
-                counters.came_to(window != last, piece[1] - piece[0])
-                last = window
-                yield piece
+            for part in aligned_ranges(lower, upper, rows):
+                # Statistics count whole splits, however they are cut.
+                split = part[0] // SPLIT_ROWS
+                counters.add_splits(split != last, part[1] - part[0])
+                last = split
+                yield part
 
 
 def _joined(parts: Sequence[tuple[int, int]], rows: int) -> Iterator[tuple[int, int]]:
-    """Parts of a window, with the few rows between them that are in one of `rows`."""
+    """Join parts of a split over short gaps, within each aligned range of `rows` rows."""
     begin, end = parts[0]
     for lower, upper in parts[1:]:
         if lower - end >= GAP_ROWS or lower // rows != (end - 1) // rows:
@@ -206,17 +225,17 @@ def _joined(parts: Sequence[tuple[int, int]], rows: int) -> Iterator[tuple[int, 
     yield begin, end
 
 
-def _is_little(spec: ScanSpec) -> bool:
-    """Whether few rows are wanted, and the first are as good as others."""
+def _is_small(spec: ScanSpec) -> bool:
+    """Whether the scan needs few rows, and any rows will do."""
     return spec.predicate is None and spec.limit is not None and spec.limit <= _INLINE_ROWS
 
 
 def narrower_types(table: TableState, columns: Sequence[ColumnSchema]) -> dict[str, pa.DataType]:
-    """Types in which an engine that knows them takes columns at less cost: decimals of 4 and 8 bytes, and
-    dictionaries for text that every rowset on disk has one for. Opens footers.
+    """Arrow types that an engine can read at less cost than the columns' own.
 
-    What is in memory only, and text that was changed, has its dictionary made when it is read; that is worth it as long
-    as it is little.
+    These are decimals of 4 and 8 bytes, and dictionaries for text columns that have a dictionary in
+    every rowset on disk. Rows in memory and changed text are encoded as a dictionary while they are
+    read, so text qualifies only if few rows are in memory. Cost: opens footers.
     """
     rowsets = [rowset for tablet in table.tablets for rowset in tablet.rowsets]
     on_disk = sum(rowset.row_count for rowset in rowsets)
@@ -235,25 +254,25 @@ def narrower_types(table: TableState, columns: Sequence[ColumnSchema]) -> dict[s
     return types
 
 
-def words_held(table: TableState, column: ColumnSchema) -> int:
-    """How many words the largest dictionary of a column on disk has. Opens footers."""
+def dictionary_size(table: TableState, column: ColumnSchema) -> int:
+    """The number of entries in the column's largest dictionary on disk. Opens footers."""
     readers = (rowset.base_column(column.id) for tablet in table.tablets for rowset in tablet.rowsets)
     return max((reader.footer.dictionary_count for reader in readers if reader is not None), default=0)
 
 
-def types_asked(asked: pa.Schema, columns: Sequence[ColumnSchema]) -> dict[str, pa.DataType]:
-    """Those types of `asked`, a schema of these columns, in which a scan can read them without another look at them."""
-    if asked.names != [column.name for column in columns]:
+def readable_types(requested: pa.Schema, columns: Sequence[ColumnSchema]) -> dict[str, pa.DataType]:
+    """The types of `requested`, a schema of these columns, that a scan can read directly."""
+    if requested.names != [column.name for column in columns]:
         return {}
     return {
         column.name: field.type
-        for field, column in zip(asked, columns, strict=True)
+        for field, column in zip(requested, columns, strict=True)
         if field.type == narrow_decimal(column.type)
         or (column.type.is_variable and field.type == pa.dictionary(pa.int32(), column.type.arrow))
     }
 
 
-# ------------------------------------------------------------------------------------------------ many windows
+# ------------------------------------------------------------------------------------------------ many splits
 
 _Out = TypeVar("_Out")
 
@@ -264,18 +283,18 @@ def run(
     counters: ScanCounters,
     make: Callable[[pa.RecordBatch], Any] | None = None,
 ) -> Iterator[Any]:
-    """The rows of the scan as record batches; in key order if the spec says so.
+    """Return the rows of the scan as record batches, in key order if the spec requests it.
 
-    make: gives what is yielded in the place of each batch; threads that read call it, several at once.
+    make: converts each batch before it is returned. Several reading threads call it at once.
 
-    Without order a batch has at most `WINDOW_ROWS` rows; of a merge it has at most the share of memory, besides what is
-    in memory only.
+    Without key order a batch has at most `SPLIT_ROWS` rows. A merged batch takes at most the scan's
+    share of memory, not counting rows that are in memory only.
     """
-    # Rows without columns are all alike: there is nothing to bring into order, and nothing to merge them by.
+    # Rows without columns are all alike, so they need no order.
     if spec.limit is None and not (spec.order_by_key and spec.columns):
-        return _unordered(units, spec, counters, make or _as_it_is)
+        return _unordered(units, spec, counters, make or _unchanged)
     ordered = spec.order_by_key and spec.columns
-    batches = _ordered(units, spec, counters) if ordered else _unordered(units, spec, counters, _as_it_is)
+    batches = _ordered(units, spec, counters) if ordered else _unordered(units, spec, counters, _unchanged)
     if spec.limit is not None:
         batches = _limited(batches, spec.limit)
     return batches if make is None else map(make, batches)
@@ -301,7 +320,7 @@ def _unordered(
 ) -> Iterator[_Out]:
     def work(item: tuple[ScanUnit, int, int]) -> _Out | None:
         unit, lower, upper = item
-        selected, arrays = read_window(unit, spec, lower, upper, spec.columns, counters)
+        selected, arrays = read_split(unit, spec, lower, upper, spec.columns, counters)
         if selected is not None and not len(selected):
             return None
         count = upper - lower if selected is None else len(selected)
@@ -316,18 +335,18 @@ def _unordered(
             units = [unit for unit in units if not isinstance(unit.rowset, DiskRowSet)]
         else:
             on_disk = []
-    picked = [_picked_range(on_disk, spec, counters)] if on_disk else []
+    picked = [_gather_range(on_disk, spec, counters)] if on_disk else []
     first = (make(batch) for batch in picked if batch is not None)
-    each = _each_piece(units, spec, counters, work, spec.columns)
+    each = _map_splits(units, spec, counters, work, spec.columns)
     return itertools.chain(first, (made for made in each if made is not None))
 
 
-def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
 def _row_bytes(spec: ScanSpec) -> int:
-    """About how many bytes of Arrow's memory a row takes; of text the offset only."""
+    """About how many bytes a row takes in Arrow; for text only the offset."""
     fields = zip(spec.arrow_schema, spec.columns, strict=True)
     return sum(4 if column.type.is_variable else field.type.bit_width // 8 for field, column in fields)
 
@@ -336,32 +355,34 @@ def _are_few(units: Sequence[ScanUnit]) -> bool:
     return sum(unit.upper - unit.lower for unit in units) <= _INLINE_ROWS
 
 
-def _each_piece(
+def _map_splits(
     units: Sequence[ScanUnit],
     spec: ScanSpec,
     counters: ScanCounters,
     work: Callable[[tuple[ScanUnit, int, int]], _Out],
     columns: Collection[ColumnSchema],
 ) -> Iterator[_Out]:
-    """`work`, which decodes these columns and the predicate's, on all pieces in their order; by several threads, as
-    many windows ahead as fit the share of memory."""
-    if _are_few(units) or _is_little(spec):
-        return map(work, _all_pieces(units, spec, counters, columns, share_bytes(units)))
-    # Of a limited number of rows the first window may have enough.
+    """Call `work` on all splits, in order; it decodes `columns` and the predicate's.
+
+    Several threads read as many splits ahead as fit the share of memory.
+    """
+    if _are_few(units) or _is_small(spec):
+        return map(work, _all_splits(units, spec, counters, columns, share_bytes(units)))
+    # With a limit, the first split may have enough rows.
     most = AHEAD_MAX if spec.limit is None else 1
-    ahead = windows_that_fit(units, spec, WINDOW_ROWS, most)
-    # Those of another rowset than the largest may take twice as much, before they are cut.
+    ahead = splits_that_fit(units, spec, SPLIT_ROWS, most)
+    # A split of a smaller rowset may take twice as much before it is cut.
     share = share_bytes(units)
     return in_parallel(
-        _all_pieces(units, spec, counters, columns, min(share, 2 * share // ahead)), work, ahead
+        _all_splits(units, spec, counters, columns, min(share, 2 * share // ahead)), work, ahead
     )
 
 
-def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> pa.RecordBatch | None:
-    """The few rows of a key range that lie on disk, in one batch; None: there are none.
+def _gather_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> pa.RecordBatch | None:
+    """Gather the few rows of a key range that are on disk, as one batch; None: there are none.
 
-    Each is in the range, so nothing is asked of them but whether they are there. Cost: some calls for each column of a
-    rowset; what comes from several rowsets is joined once a column.
+    All rows are inside the range, so only their liveness is tested. Cost: a few calls per column
+    and rowset, and one concatenation per column.
     """
     stats = RowSetStats()
     found: list[list[pa.Array]] = []
@@ -370,7 +391,7 @@ def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCount
         for unit in units:
             rowset, lower, upper = unit.rowset, unit.lower, unit.upper
             assert isinstance(rowset, DiskRowSet)
-            counters.came_to((upper - 1) // WINDOW_ROWS + 1 - lower // WINDOW_ROWS, upper - lower)
+            counters.add_splits((upper - 1) // SPLIT_ROWS + 1 - lower // SPLIT_ROWS, upper - lower)
             alive = rowset.liveness(spec.snapshot, lower, upper, stats)
             rowids = np.arange(lower, upper) if alive is None else np.flatnonzero(alive) + lower
             if len(rowids):
@@ -380,11 +401,11 @@ def _picked_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCount
         counters.add(stats)
     if not found:
         return None
-    return _batch(_end_to_end(found), spec, count)
+    return _batch(_concat_columns(found), spec, count)
 
 
 def _are_looked_up(units: Sequence[ScanUnit], spec: ScanSpec) -> bool:
-    """Whether the predicate is a list of keys, and to look each up costs less than to scan."""
+    """Whether the predicate is a list of keys that costs less to look up than to scan for."""
     count = spec.listed_count
     if not spec.columns or count is None or count > LISTED_MAX:
         return False
@@ -394,14 +415,16 @@ def _are_looked_up(units: Sequence[ScanUnit], spec: ScanSpec) -> bool:
 def _listed_rows(
     units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters
 ) -> Iterator[pa.RecordBatch]:
-    """The rows whose keys the predicate lists, in batches that fit the share of memory.
+    """Look up the keys that the predicate lists, in batches that fit the share of memory.
 
-    Cost: some calls for each rowset, and for each column of one that has some of the keys. No value of the key is
-    compared with the predicate.
+    Cost: a few calls per rowset, and per column of each rowset that has some of the keys. The
+    predicate is not evaluated.
     """
     row_bytes = max(1, _row_bytes(spec) + sum(MAX_CELL_BYTES for c in spec.columns if c.type.is_variable))
-    keys, at_once = spec.listed_keys, max(1, share_bytes(units) // row_bytes)
-    pending = [keys.slice(begin, min(at_once, len(keys) - begin)) for begin in range(0, len(keys), at_once)]
+    keys, batch_keys = spec.listed_keys, max(1, share_bytes(units) // row_bytes)
+    pending = [
+        keys.slice(begin, min(batch_keys, len(keys) - begin)) for begin in range(0, len(keys), batch_keys)
+    ]
     pending.reverse()
     while pending:
         part = pending.pop()
@@ -411,7 +434,7 @@ def _listed_rows(
             half = len(part) // 2
             if not half or "overflow" not in str(error):
                 raise
-            # A store may allow larger cells, so that the text of these rows does not fit one array.
+            # Cells of a store may be so large that the text of these rows does not fit one array.
             pending += [part.slice(half, len(part) - half), part.slice(0, half)]
         else:
             if batch is not None:
@@ -421,7 +444,10 @@ def _listed_rows(
 def _rows_of_keys(
     keys: EncodedKeys, units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters
 ) -> pa.RecordBatch | None:
-    """The rows with these keys; None: there are none. Raises: ArrowInvalid for more text than an array holds."""
+    """Return the rows with these keys; None: there are none.
+
+    Raises: ArrowInvalid if one column has more text than an array can hold.
+    """
     keys.prepare_search()
     found: list[list[pa.Array]] = []
     count = 0
@@ -431,7 +457,7 @@ def _rows_of_keys(
         rowids = rowset.find(keys)
         rowids = rowids[(rowids >= unit.lower) & (rowids < unit.upper)]
         if len(rowids):
-            counters.came_to(len(np.unique(rowids // WINDOW_ROWS)), len(rowids))
+            counters.add_splits(len(np.unique(rowids // SPLIT_ROWS)), len(rowids))
             rowids = rowids[rowset.gather_liveness(spec.snapshot, rowids)]
         if len(rowids):
             found.append(rowset.rows(spec.columns, spec.snapshot, rowids, stats))
@@ -439,23 +465,26 @@ def _rows_of_keys(
     counters.add(stats)
     if not found:
         return None
-    arrays = _end_to_end(found)
+    arrays = _concat_columns(found)
     return _batch([in_type(a, c, spec) for a, c in zip(arrays, spec.columns, strict=True)], spec, count)
 
 
-def _all_pieces(
+def _all_splits(
     units: Sequence[ScanUnit],
     spec: ScanSpec,
     counters: ScanCounters,
     columns: Collection[ColumnSchema],
     limit: int,
 ) -> Iterator[tuple[ScanUnit, int, int]]:
-    each = ((unit, pieces(unit, spec, counters, columns, limit)) for unit in units)
+    each = ((unit, splits(unit, spec, counters, columns, limit)) for unit in units)
     return ((unit, lower, upper) for unit, found in each for lower, upper in found)
 
 
-def _end_to_end(parts: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
-    """The columns of several parts, joined. Raises: ArrowInvalid for more text than an array holds."""
+def _concat_columns(parts: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
+    """Concatenate the parts of each column.
+
+    Raises: ArrowInvalid if one column has more text than an array can hold.
+    """
     if len(parts) == 1:
         return list(parts[0])
     return [pa.concat_arrays(column) for column in zip(*parts, strict=True)]
@@ -468,40 +497,40 @@ def _batch(arrays: Sequence[pa.Array], spec: ScanSpec, count: int) -> pa.RecordB
 
 
 def rows_without_columns(count: int) -> pa.RecordBatch:
-    """A batch that has rows, and knows how many, but no columns."""
+    """Return a batch with `count` rows and no columns."""
     return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), count, [None]))
 
 
 def count(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> int:
-    """How many rows the scan has; reads no column that the predicate does not name."""
-    work = partial(_count_piece, spec=spec, counters=counters)
+    """Count the rows of the scan. Reads only columns that the predicate names."""
+    work = partial(_count_one, spec=spec, counters=counters)
     if spec.limit is None:
-        return sum(_each_piece(units, spec, counters, work, ()))
+        return sum(_map_splits(units, spec, counters, work, ()))
     total = 0
     if spec.limit > 0:
-        for found in _each_piece(units, spec, counters, work, ()):
+        for found in _map_splits(units, spec, counters, work, ()):
             total += found
             if total >= spec.limit:
                 break
     return min(total, max(spec.limit, 0))
 
 
-def _count_piece(item: tuple[ScanUnit, int, int], spec: ScanSpec, counters: ScanCounters) -> int:
+def _count_one(item: tuple[ScanUnit, int, int], spec: ScanSpec, counters: ScanCounters) -> int:
     unit, lower, upper = item
-    return count_window(unit, spec, lower, upper, counters)
+    return count_split(unit, spec, lower, upper, counters)
 
 
 # ------------------------------------------------------------------------------------------------ key order
 
 
 def _ordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) -> Iterator[pa.RecordBatch]:
-    """Merge by key. Keys are unique across live rows at one snapshot (T1), so equal keys never meet.
+    """Merge by key. Keys of live rows at one snapshot are unique (T1), so no two are equal.
 
-    Cost: each row is sorted once within its window.
+    Cost: each row is sorted once within its split.
     """
-    at_once = most_at_once(units)
-    window_bytes = share_bytes(units) // at_once
-    begin = partial(_sorted_windows, spec=spec, counters=counters, window_bytes=window_bytes, at_once=at_once)
+    overlap = overlap_depth(units)
+    split_bytes = share_bytes(units) // overlap
+    begin = partial(_sorted_splits, spec=spec, counters=counters, split_bytes=split_bytes, overlap=overlap)
     sources = [(_unit_key_min(unit, spec), partial(begin, unit)) for unit in units]
     for heads in aligned_heads(sources):
         if len(heads) == 1:
@@ -517,15 +546,15 @@ def _unit_key_min(unit: ScanUnit, spec: ScanSpec) -> bytes:
     return b""
 
 
-def _sorted_windows(
-    unit: ScanUnit, spec: ScanSpec, counters: ScanCounters, window_bytes: int, at_once: int
+def _sorted_splits(
+    unit: ScanUnit, spec: ScanSpec, counters: ScanCounters, split_bytes: int, overlap: int
 ) -> Iterator[KeyedRows]:
     keys_of: Callable[[np.ndarray], EncodedKeys] = unit.rowset.keys_of
     if isinstance(unit.rowset, MemRowSet):
-        # Rows lie in order of arrival: select first, then sort what is left. It fits in memory, where it is.
+        # Rows are in arrival order: select first, then sort the selected rows. They fit in memory.
         parts: list[tuple[np.ndarray, pa.RecordBatch]] = []
-        for lower, upper in pieces(unit, spec, counters):
-            selected, arrays = read_window(unit, spec, lower, upper, spec.columns, counters)
+        for lower, upper in splits(unit, spec, counters):
+            selected, arrays = read_split(unit, spec, lower, upper, spec.columns, counters)
             rowids = np.arange(lower, upper) if selected is None else selected + lower
             if len(rowids):
                 parts.append((rowids, _batch(arrays, spec, len(rowids))))
@@ -538,8 +567,8 @@ def _sorted_windows(
         )
         yield keys.take(order), _only_batch(rows)
         return
-    for lower, upper in pieces(unit, spec, counters, spec.columns, window_bytes, at_once):
-        selected, arrays = read_window(unit, spec, lower, upper, spec.columns, counters)
+    for lower, upper in splits(unit, spec, counters, spec.columns, split_bytes, overlap):
+        selected, arrays = read_split(unit, spec, lower, upper, spec.columns, counters)
         rowids = np.arange(lower, upper) if selected is None else selected + lower
         if len(rowids):
             yield keys_of(rowids), _batch(arrays, spec, len(rowids))
@@ -562,10 +591,10 @@ def _only_batch(table: pa.Table) -> pa.RecordBatch:
 def get_many(
     table: TableState, keys: EncodedKeys, tablets: np.ndarray, columns: Sequence[ColumnSchema], snapshot: int
 ) -> tuple[np.ndarray, list[pa.Array]]:
-    """Rows by key at a snapshot. `keys` stand in (tablet, key) order, each once.
+    """Look up rows by key at a snapshot. `keys` are in (tablet, key) order, without duplicates.
 
-    Returns: places in `keys` that were found, ascending, and the columns' values for them.
-    Cost: key columns cost no look into any file: a row that was found has the key that was asked for.
+    Returns: the positions in `keys` that were found, ascending, and the columns' values for them.
+    Cost: key columns are decoded from `keys`, not read from files.
     """
     key_ids = {column.id: index for index, column in enumerate(table.schema.key_columns)}
     values = [column for column in columns if column.id not in key_ids]
@@ -582,9 +611,10 @@ def get_many(
 def get_row(
     table: TableState, key: EncodedKeys, ordinal: int, columns: Sequence[ColumnSchema], snapshot: int
 ) -> list[Any] | None:
-    """The row of one key, which the tablet `ordinal` houses, as Python values; None when there is none.
+    """Look up one key in the tablet `ordinal`. Returns Python values; None: there is no such row.
 
-    Columns are outside the key. Cost: no array is made of what lies in a block in a place of its own.
+    `columns` must not contain key columns. Cost: no array is made for values that a block stores at
+    a fixed position.
     """
     tablet = table.tablets[ordinal]
     for memory in (tablet.memory, *tablet.frozen):
@@ -604,9 +634,9 @@ def get_row(
 def _get_values(
     table: TableState, keys: EncodedKeys, tablets: np.ndarray, columns: Sequence[ColumnSchema], snapshot: int
 ) -> tuple[np.ndarray, list[pa.Array]]:
-    """`get_many` of columns outside the key."""
+    """`get_many` for columns outside the key."""
     places: list[np.ndarray] = []
-    pieces: list[list[pa.Array]] = []
+    values: list[list[pa.Array]] = []
     keys.prepare_search()
     ordinals, offsets = tablet_slices(tablets)
     for ordinal, begin, end in zip(
@@ -632,10 +662,10 @@ def _get_values(
                 if not len(hit):
                     continue
             places.append(begin + lower + hit)
-            pieces.append(rowset.rows(columns, snapshot, rowids))
+            values.append(rowset.rows(columns, snapshot, rowids))
     if not places:
         return np.empty(0, np.int64), [pa.nulls(0, column.type.arrow) for column in columns]
-    arrays = _end_to_end(pieces)
+    arrays = _concat_columns(values)
     if not columns:
         return np.sort(np.concatenate(places)), []
     if len(places) == 1:

@@ -1,23 +1,26 @@
-"""Scan tokens: a part of one tablet's scan as bytes that another process can read without catalogue and log.
+"""Scan tokens: a part of one tablet's scan as bytes, for processes without catalogue and log.
 
     offset  size  field
     0       8     magic "nyalatok"
     8       4     version, u32 little-endian
-    12      4     CRC-32C of everything behind, u32
+    12      4     CRC-32C of all following bytes, u32
     16      4     length of the JSON part, u32
-    20      …     JSON: store path, snapshot, schema, columns, predicate as text, limit, rowsets with their
-                  files and places; behind it spaces, up to a multiple of 8
-    …       …     Arrow IPC parts, each u64 length + bytes: in-memory deltas per rowset and column, then
-                  rows of memory, then, of a scan that asks for other types than the columns' own, those
+    20      …     JSON: store path, snapshot, schema, columns, predicate as text, limit, rowsets
+            with
+                  their files and offsets; padded with spaces to a multiple of 8
+    …       …     Arrow IPC parts, each u64 length + bytes: in-memory deltas per rowset and column,
+            then
+                  rows in memory, then the result's types if they differ from the columns' own
 
-What the tablet has in memory at the snapshot travels along: for a DiskRowSet the runs of its DeltaMemStores
-that the scan's columns need, for a MemRowSet its rows, selected and projected already.
+A token carries what the tablet has in memory at the snapshot. For a DiskRowSet these are the runs
+of its DeltaMemStores that the scan's columns need, for a MemRowSet its rows, already selected and
+projected.
 
 Invariants
-    K1  The rows that a token gives are those that the scan that made it would have given for that tablet.
+    K1  A token gives the rows that the scan it was made from would give for its part of the tablet.
     K2  A token names files only relative to the store's path, and inside it.
-    K3  Arrow parts lie at multiples of 8 in memory: kernels refuse numbers that do not. Those of a token that somebody
-        holds elsewhere are copied.
+    K3  Arrow parts start at multiples of 8 in memory, because kernels require aligned numbers.
+        Parts of a token in unaligned memory are copied.
 
 Source: docs/design/processes-and-locks.md, "Scan tokens"; docs/design/kudu.md, "Scan tokens".
 """
@@ -52,7 +55,7 @@ from nyala.tablet.scan.read_path import ScanCounters, ScanSpec, ScanUnit
 from nyala.tablet.state.entries import RowSetFiles
 from nyala.tablet.state.leased_files import kept_by_lease
 from nyala.tablet.state.root import TableState
-from nyala.tablet.state.validation import making_sense, whole_number
+from nyala.tablet.state.validation import is_unsigned, validating
 
 MAGIC: Final = b"nyalatok"
 VERSION: Final = 4
@@ -62,29 +65,30 @@ _LENGTH: Final = struct.Struct("<Q")
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-    """A scan token, and about how many rows will be looked at for it: for who spreads tokens over tasks."""
+    """A scan token, and about how many rows its reader will look at."""
 
     data: bytes
     rows: int
 
 
-def make_tokens(root_path: str, table: TableState, spec: ScanSpec, pieces: int = 1) -> list[Token]:
-    """Tokens for what `spec` has to read: one per tablet, or several of a tablet that has more than its share.
+def make_tokens(root_path: str, table: TableState, spec: ScanSpec, count: int = 1) -> list[Token]:
+    """Make tokens for the rows that `spec` must read: one per tablet, more for a large tablet.
 
-    pieces: about how many tokens are wanted. A tablet is cut between its rowsets, and a rowset between its windows; not
-            when key order or a limit is asked for, which hold within a token.
-    Raises: InvalidArgumentError for a predicate that cannot travel.
+    count:  about how many tokens to make. A tablet is cut between rowsets, and a rowset between
+            splits. With key order or a limit a tablet stays whole, because these hold within one
+            token.
+    Raises: InvalidArgumentError for a predicate that cannot be serialized.
     """
     if spec.predicate is not None and spec.predicate.has_arrow_expression:
         raise InvalidArgumentError(
-            "a pyarrow expression cannot travel in a scan token: give `where` as text or with nyala.col()"
+            "a pyarrow expression cannot be sent in a scan token: pass `where` as text or with nyala.col()"
         )
     units = read_path.plan(table, spec, ScanCounters())
     by_tablet: dict[int, list[ScanUnit]] = {}
     for unit in units:
         by_tablet.setdefault(unit.tablet, []).append(unit)
     whole = spec.order_by_key or spec.limit is not None
-    share = max(sum(map(_rows_of, units)) // max(pieces, 1), read_path.WINDOW_ROWS)
+    share = max(sum(map(_rows_of, units)) // max(count, 1), read_path.SPLIT_ROWS)
     return [
         Token(_make_token(root_path, spec, table.tablets[ordinal].id, part), sum(map(_rows_of, part)))
         for ordinal, parts in sorted(by_tablet.items())
@@ -93,14 +97,15 @@ def make_tokens(root_path: str, table: TableState, spec: ScanSpec, pieces: int =
 
 
 def planned_rows(table: TableState, spec: ScanSpec) -> int:
-    """How many rows the units of the scan's plan have."""
+    """The number of rows of the scan's plan."""
     return sum(map(_rows_of, read_path.plan(table, spec, ScanCounters())))
 
 
 def text_bytes(table: TableState, spec: ScanSpec) -> dict[str, float]:
-    """About what a value takes, of the scan's columns of text and binary: by name, as the largest rowset has them.
+    """About how many bytes a value takes, for each projected text or binary column by name.
 
-    Empty where all is in memory. Cost: a footer for each such column, kept by the open rowset.
+    The largest rowset decides; the result is empty if all rows are in memory. Cost: one footer per
+    such column, which the open rowset keeps.
     """
     units = read_path.plan(table, spec, ScanCounters(), guess=True)
     disk = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
@@ -115,7 +120,7 @@ def _rows_of(unit: ScanUnit) -> int:
 
 
 def _cut(units: Sequence[ScanUnit], share: int) -> Iterator[list[ScanUnit]]:
-    """The units in groups of about `share` rows. What is in memory stays together, so that it travels once."""
+    """Group the units into parts of about `share` rows. Rows in memory stay in one part."""
     group: list[ScanUnit] = [unit for unit in units if not isinstance(unit.rowset, DiskRowSet)]
     size = sum(map(_rows_of, group))
     for unit in units:
@@ -126,9 +131,10 @@ def _cut(units: Sequence[ScanUnit], share: int) -> Iterator[list[ScanUnit]]:
             if size >= share:
                 yield group
                 group, size = [], 0
-            # To the end of the window in which the share is reached: whole windows are read at no extra cost.
-            wanted = lower + share - size
-            upper = min(-(-wanted // read_path.WINDOW_ROWS) * read_path.WINDOW_ROWS, unit.upper)
+            # To the end of the split in which the share is reached: a whole split costs no extra
+            # reads.
+            target = lower + share - size
+            upper = min(-(-target // read_path.SPLIT_ROWS) * read_path.SPLIT_ROWS, unit.upper)
             group.append(dataclasses.replace(unit, lower=lower, upper=upper))
             size += upper - lower
             lower = upper
@@ -167,8 +173,8 @@ def _make_token(root_path: str, spec: ScanSpec, tablet_id: int, units: Sequence[
         carried = _with_merge_keys(spec)
         batches = list(read_path.run(memory, carried, ScanCounters()))
         bodies.append(_stream(pa.Table.from_batches(batches, schema=carried.arrow_schema).combine_chunks()))
-    asked = spec.arrow_schema != spec.schema.arrow_schema([column.name for column in spec.columns])
-    if asked:
+    other_types = spec.arrow_schema != spec.schema.arrow_schema([column.name for column in spec.columns])
+    if other_types:
         bodies.append(_stream(spec.arrow_schema.empty_table()))
     meta = {
         "path": root_path,
@@ -176,12 +182,12 @@ def _make_token(root_path: str, spec: ScanSpec, tablet_id: int, units: Sequence[
         "snapshot": spec.snapshot,
         "schema": json.loads(spec.schema.to_json()),
         "columns": [column.name for column in spec.columns],
-        "types": len(bodies) - 1 if asked else None,
+        "types": len(bodies) - 1 if other_types else None,
         "where": None if spec.predicate is None else spec.predicate.to_json(),
         "limit": spec.limit,
         "ordered": spec.order_by_key,
         "rowsets": rowsets,
-        "memory": len(bodies) - 1 - asked if memory else None,
+        "memory": len(bodies) - 1 - other_types if memory else None,
     }
     text = json.dumps(meta).encode()
     text += b" " * (-(_HEAD.size + len(text)) % 8)
@@ -193,7 +199,7 @@ def _make_token(root_path: str, spec: ScanSpec, tablet_id: int, units: Sequence[
 
 
 def _of_rows(run: DeltaRun, lower: int, upper: int) -> DeltaRun:
-    """The records of rows [lower, upper), under the rowids that they have."""
+    """The records of rows [lower, upper), with unchanged rowids."""
     begin, end = np.searchsorted(run.rowids, [lower, upper]).tolist()
     if (begin, end) == (0, len(run)):
         return run
@@ -208,22 +214,23 @@ def read_token(
     columns: Sequence[str] | None = None,
     opened: OpenRowSets | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """See `nyala.api.scan.read_token`. opened: where rowsets are left open for later tokens; None: nowhere."""
+    """See `nyala.api.scan.read_token`. `opened` keeps rowsets open for later tokens."""
     env = env or SYSTEM
-    with making_sense("scan token"):
+    with validating("scan token"):
         meta, bodies = _open(data)
         with _kept(meta["snapshot"]):
-            spec, units, wanted = _plan(meta, bodies, env, columns, opened or OpenRowSets())
+            spec, units, projection = _plan(meta, bodies, env, columns, opened or OpenRowSets())
         carried = _with_merge_keys(spec)
-        names = carried.arrow_schema.names if units and spec.order_by_key else wanted
+        names = carried.arrow_schema.names if units and spec.order_by_key else projection
         held = [] if meta["memory"] is None else _rows(bodies[meta["memory"]], names, carried.arrow_schema)
     memory: list[pa.RecordBatch] = []
     left = spec.limit
-    with _kept(spec.snapshot):  # the files' footers are looked at before the first batch is asked for
+    with _kept(spec.snapshot):  # a scan reads the files' footers before its first batch
         if meta["memory"] is not None and units and spec.order_by_key:
-            # Both halves are ordered; together they are sorted anew, which one tablet's rows in memory can afford.
+            # Rows on disk and in memory are both ordered. One tablet's rows are few enough to sort
+            # again.
             on_disk = read_path.run(units, carried, ScanCounters())
-            batches = _merged(itertools.chain(on_disk, held), carried, wanted)
+            batches = _merged(itertools.chain(on_disk, held), carried, projection)
         else:
             batches = read_path.run(units, spec, ScanCounters())
             memory = held
@@ -238,33 +245,33 @@ def read_token(
 
 
 def _kept(snapshot: int) -> contextlib.AbstractContextManager[None]:
-    """Around reads of files of a token's scan. Raises: HistoryExpiredError when one is gone."""
+    """Wraps reads of a token's files. Raises: HistoryExpiredError if a file is gone."""
     return kept_by_lease(f"the scan at {snapshot}", "load again")
 
 
 def _plan(
     meta: Any, bodies: list[pa.Buffer], env: Env, columns: Sequence[str] | None, opened: OpenRowSets
 ) -> tuple[ScanSpec, list[ScanUnit], list[str]]:
-    """What the token asks for: the scan, its rowsets, the names of the columns to give."""
+    """Rebuild the token's scan: the spec, its rowsets, the names of the projected columns."""
     schema_text, schema = opened.schema(meta["schema"])
     numbers = [meta["snapshot"], meta["tablet"], 0 if meta["limit"] is None else meta["limit"]]
-    if not all(map(whole_number, numbers)):
-        raise ValueError(f"snapshot, tablet and limit of {numbers}")
+    if not all(map(is_unsigned, numbers)):
+        raise ValueError(f"snapshot, tablet and limit are {numbers}, expected whole numbers")
     if not isinstance(meta["path"], str) or "\0" in meta["path"] or not isinstance(meta["ordered"], bool):
-        raise ValueError(f"a store at {meta['path']!r}, in order {meta['ordered']!r}")
-    wanted = meta["columns"] if columns is None else list(columns)
-    strange = [name for name in wanted if name not in meta["columns"]]
-    if strange:
-        raise InvalidArgumentError(f"the scan token has no column {strange[0]!r}; it has {meta['columns']}")
-    shown, types = schema.project(wanted), {}
+        raise ValueError(f"invalid store path {meta['path']!r} or key order {meta['ordered']!r}")
+    projection = meta["columns"] if columns is None else list(columns)
+    unknown = [name for name in projection if name not in meta["columns"]]
+    if unknown:
+        raise InvalidArgumentError(f"the scan token has no column {unknown[0]!r}; it has {meta['columns']}")
+    shown, types = schema.project(projection), {}
     if meta["types"] is not None:
         with pa.ipc.open_stream(bodies[meta["types"]]) as reader:
-            asked = reader.schema
-        shown = tuple(dataclasses.replace(c, nullable=asked.field(c.name).nullable) for c in shown)
-        types = {c.name: type for c in shown if (type := asked.field(c.name).type) != c.type.arrow}
-        strange = [name for name, type in types.items() if not _can_be_asked(type, schema.by_name(name).type)]
-        if strange:
-            raise ValueError(f"column {strange[0]!r} as {types[strange[0]]}")
+            given = reader.schema
+        shown = tuple(dataclasses.replace(c, nullable=given.field(c.name).nullable) for c in shown)
+        types = {c.name: type for c in shown if (type := given.field(c.name).type) != c.type.arrow}
+        wrong = [name for name, type in types.items() if not _is_readable_as(type, schema.by_name(name).type)]
+        if wrong:
+            raise ValueError(f"column {wrong[0]!r} cannot be read as {types[wrong[0]]}")
     spec = ScanSpec(
         schema,
         shown,
@@ -279,16 +286,16 @@ def _plan(
         rowset = opened.rowset(env, meta["path"], part["files"], schema_text, schema)
         rowset = dataclasses.replace(rowset, deltas=_deltas(part["deltas"], bodies, schema, rowset.row_count))
         places = part["lower"], part["upper"], rowset.row_count
-        if not all(map(whole_number, places)) or not places[0] <= places[1] <= places[2]:
-            raise ValueError(f"rows [{places[0]}, {places[1]}) of a rowset of {places[2]}")
+        if not all(map(is_unsigned, places)) or not places[0] <= places[1] <= places[2]:
+            raise ValueError(f"rows [{places[0]}, {places[1]}) are not within a rowset of {places[2]} rows")
         units.append(ScanUnit(rowset, meta["tablet"], part["lower"], part["upper"]))
-    return spec, units, wanted
+    return spec, units, projection
 
 
 def _with_merge_keys(spec: ScanSpec) -> ScanSpec:
-    """The scan with those columns of the key besides by which its rows are brought into order.
+    """Add the missing key columns to the projection, because rows are put into order by them.
 
-    Without order, and of rows without columns, which are all alike, nothing is added.
+    Nothing is added without key order, or for rows without columns, which are all alike.
     """
     if not spec.order_by_key or not spec.columns:
         return spec
@@ -298,18 +305,18 @@ def _with_merge_keys(spec: ScanSpec) -> ScanSpec:
 
 
 def _merged(
-    batches: Iterable[pa.RecordBatch], spec: ScanSpec, wanted: Sequence[str]
+    batches: Iterable[pa.RecordBatch], spec: ScanSpec, projection: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     if not spec.columns:
         yield from batches
         return
     rows = pa.Table.from_batches(list(batches), schema=spec.arrow_schema).combine_chunks()
-    # A key's column may have been asked for in a wider type, whose encoding is another.
+    # A key column may come in a wider type, which has another key encoding.
     keys = spec.codec.encode(
         [adapt(rows.column(c.name).combine_chunks(), c.type.arrow) for c in spec.schema.key_columns]
     )
-    in_order = rows.select(wanted).take(pa.array(keys.sort_indices()))
-    yield from in_order.to_batches(max_chunksize=read_path.WINDOW_ROWS)
+    in_order = rows.select(projection).take(pa.array(keys.sort_indices()))
+    yield from in_order.to_batches(max_chunksize=read_path.SPLIT_ROWS)
 
 
 def _open(data: bytes) -> tuple[Any, list[pa.Buffer]]:
@@ -317,12 +324,12 @@ def _open(data: bytes) -> tuple[Any, list[pa.Buffer]]:
         magic, version, crc, length = _HEAD.unpack_from(data)
     except struct.error as error:
         raise CorruptionError(
-            f"a scan token is at least {_HEAD.size} bytes long, this one is {len(data)}"
+            f"a scan token has at least {_HEAD.size} bytes, this one has {len(data)}"
         ) from error
     if magic != MAGIC or version != VERSION:
-        raise CorruptionError(f"these bytes are no scan token of version {VERSION}")
+        raise CorruptionError(f"the bytes are not a scan token of version {VERSION}")
     if google_crc32c.value(data[16:]) != crc:
-        raise CorruptionError("the scan token was damaged on its way (CRC-32C differs)")
+        raise CorruptionError("the scan token is damaged: its CRC-32C does not match")
     meta = json.loads(data[20 : 20 + length])
     buffer = pa.py_buffer(data)
     bodies, at = [], 20 + length
@@ -350,11 +357,11 @@ def _stream(rows: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _can_be_asked(asked: pa.DataType, column: ColumnType) -> bool:
-    """Whether a scan gives a column of this type in the other one: see `ScanSpec.types`."""
-    if pa.types.is_dictionary(asked):
-        return bool(asked == pa.dictionary(pa.int32(), column.arrow))
-    return are_versions(asked, column.arrow) or asked == narrow_decimal(column)
+def _is_readable_as(target: pa.DataType, column: ColumnType) -> bool:
+    """Whether a scan can return a column of this type as `target`: see `ScanSpec.types`."""
+    if pa.types.is_dictionary(target):
+        return bool(target == pa.dictionary(pa.int32(), column.arrow))
+    return are_versions(target, column.arrow) or target == narrow_decimal(column)
 
 
 def _rows(body: pa.Buffer, columns: Sequence[str], schema: pa.Schema) -> list[pa.RecordBatch]:
@@ -363,11 +370,11 @@ def _rows(body: pa.Buffer, columns: Sequence[str], schema: pa.Schema) -> list[pa
     for batch in batches:
         batch.validate(full=True)
         for name, array in zip(columns, batch.columns, strict=True):
-            wanted = schema.field(name)
-            if array.type != wanted.type or (array.null_count and not wanted.nullable):
-                raise ValueError(f"rows with {wanted} as {array.type}, {array.null_count} NULLs")
+            field = schema.field(name)
+            if array.type != field.type or (array.null_count and not field.nullable):
+                raise ValueError(f"rows have {array.type} with {array.null_count} NULLs, expected {field}")
     if not columns:
-        return batches  # their rows are all that there is of them
+        return batches  # their row counts are all that is needed
     return [
         pa.RecordBatch.from_arrays(b.columns, schema=pa.schema(map(schema.field, columns))) for b in batches
     ]
@@ -388,20 +395,22 @@ def _deltas(
                     or timestamps.null_count
                     or not rowids.type == timestamps.type == pa.int64()
                 ):
-                    raise ValueError(f"changes of rows {rowids.type} at {timestamps.type}")
+                    raise ValueError(
+                        f"deltas have rowids of {rowids.type} and timestamps of {timestamps.type}"
+                    )
                 if not are_versions(values.type, types[column_id]):
-                    raise ValueError(f"changes of column {column_id} to {values.type}")
+                    raise ValueError(f"deltas of column {column_id} have values of {values.type}")
                 run = DeltaRun("redo", rowids.to_numpy(), timestamps.to_numpy(), values)
                 if run.disorder() is not None or (len(run) and run.rowids[-1] >= row_count):
                     raise ValueError(
-                        f"changes of column {column_id} out of order, or of rows that are not there"
+                        f"deltas of column {column_id} are out of order, or name rows that do not exist"
                     )
                 store.append(run.rowids, run.timestamps, {column_id: values})
     return store
 
 
 def tablet_of(data: bytes) -> int | None:
-    """The id of the tablet that a token is of; None when the bytes do not say."""
+    """The id of the token's tablet; None if the bytes are not a token."""
     try:
         meta, _ = _open(data)
     except CorruptionError:

@@ -1,7 +1,7 @@
-"""The files of a rowset, as entries of the catalogue and as JSON: for a process that does not open the catalogue.
+"""The files of a rowset as catalogue entries and as JSON, for processes without the catalogue.
 
-Scan tokens and the jobs of worker processes carry it, and what such a job has written comes back as JSON too.
-Nothing but numbers, texts and lists goes over: what comes in from outside is data, and never code.
+Scan tokens and jobs of worker processes carry this JSON, and a job returns its written files as
+JSON too. Only numbers, texts and lists are exchanged: input from outside is data, never code.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from nyala.rowset.meta import RowSetMeta
 from nyala.rowset.writer import WrittenRowSet
 from nyala.schema.schema import Schema
 from nyala.tablet.state.opening import entry_of, open_rowset, part_entry_of
-from nyala.tablet.state.validation import checked, whole_number
+from nyala.tablet.state.validation import checked, is_unsigned
 
 
 @dataclass(frozen=True)
 class RowSetFiles:
-    """A rowset on disk: its entry, its parts oldest first, its delta files by their timestamps."""
+    """A rowset on disk: its entry, its parts (oldest first) and its delta files (by timestamp)."""
 
     rowset: RowSetEntry
     parts: tuple[PartEntry, ...]
@@ -42,7 +42,7 @@ class RowSetFiles:
         )
 
     def open(self, env: Env, root_path: str, cache: BlockCache | None, schema: Schema) -> DiskRowSet:
-        """The rowset in the store at `root_path`, with nothing in memory. Opens no file yet."""
+        """The rowset in the store at `root_path`, without changes in memory. Opens no file."""
         return open_rowset(env, root_path, self.rowset, self.deltas, cache, schema, self.parts)
 
     def to_json(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class RowSetFiles:
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> RowSetFiles:
-        """Raises: ValueError, TypeError, LookupError for what `to_json` has not made."""
+        """Raises: ValueError, TypeError, LookupError if `to_json` did not make `fields`."""
         rowset = fields["rowset"]
         files = RowSetFiles(
             RowSetEntry(
@@ -89,12 +89,12 @@ class RowSetFiles:
         if (
             files.rowset.row_count > files.rowset.size_bytes << ROWS_PER_BLOCK_LOG2_MAX
         ):  # M10 of the catalogue
-            raise ValueError(f"{files.rowset.row_count} rows in {files.rowset.size_bytes} bytes")
+            raise ValueError(f"{files.rowset.row_count} rows cannot fit in {files.rowset.size_bytes} bytes")
         if files.rowset.key_min > files.rowset.key_max:
-            raise ValueError(f"the keys of rowset {files.rowset.id} end before they begin")
+            raise ValueError(f"rowset {files.rowset.id} has a key_min greater than its key_max")
         owners = {*(part.rowset_id for part in files.parts), *(delta.rowset_id for delta in files.deltas)}
         if not owners <= {files.rowset.id}:
-            raise ValueError("files of several rowsets")
+            raise ValueError("the files belong to several rowsets")
         for delta in files.deltas:
             _check_delta(delta)
         return files
@@ -110,11 +110,11 @@ def encode_places(places: Sequence[ColumnPlace]) -> list[list[int]]:
 
 
 def decode_places(places: Sequence[Sequence[int]]) -> tuple[ColumnPlace, ...]:
-    """Raises: ValueError, TypeError for what `encode_places` has not made."""
+    """Raises: ValueError, TypeError if `encode_places` did not make `places`."""
     if any(type(number) is not int for place in places for number in place):
-        raise ValueError("a column's place of other things than numbers")
-    if any(not whole_number(number) for place in places for number in place[3:]):
-        raise ValueError("a column's place before the file's beginning")
+        raise ValueError("the location of a column is not made of numbers")
+    if any(not is_unsigned(number) for place in places for number in place[3:]):
+        raise ValueError("the location of a column is before the start of the file")
     return tuple(
         ColumnPlace(ColumnKey(role, group, column), offset, length)
         for role, group, column, offset, length in places
@@ -123,10 +123,10 @@ def decode_places(places: Sequence[Sequence[int]]) -> tuple[ColumnPlace, ...]:
 
 def _check_delta(delta: DeltaEntry | WrittenDelta) -> None:
     if delta.kind not in ("undo", "redo") or any(type(number) is not int for number in delta.column_ids):
-        raise ValueError(f"{delta.kind!r} records of columns {delta.column_ids}")
+        raise ValueError(f"invalid kind {delta.kind!r} or columns {delta.column_ids} of a delta file")
 
 
-# ------------------------------------------------------------------------------------------------ what was written
+# ----------------------------------------------------------------------------------- written files
 
 
 def encode_written_rowset(made: WrittenRowSet) -> dict[str, Any]:
@@ -143,11 +143,11 @@ def encode_written_rowset(made: WrittenRowSet) -> dict[str, Any]:
 
 
 def decode_written_rowset(fields: dict[str, Any]) -> WrittenRowSet:
-    """Raises: ValueError, TypeError, LookupError for what `encode_written_rowset` has not made."""
+    """Raises: ValueError, TypeError, LookupError unless `encode_written_rowset` made `fields`."""
     meta = fields["meta"]
     undo, undo_path = fields["undo"], fields["undo_path"]
     if (undo is None) != (undo_path is None) or not isinstance(undo_path, str | None):
-        raise ValueError(f"UNDO at {undo_path!r}")
+        raise ValueError(f"invalid path {undo_path!r} of an UNDO file")
     return WrittenRowSet(
         checked(
             RowSetMeta(

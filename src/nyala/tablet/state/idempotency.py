@@ -1,9 +1,9 @@
-"""Idempotency keys: what those of streams are called, what is told of a batch that is sent again, and when a key is
-forgotten.
+"""Idempotency keys: names for streams, the recorded result of a batch, and forgetting keys.
 
-A batch with a key is committed once, however often its job sends it. Key, timestamp and counts are in the log with the
-batch, and in the catalogue from its next transaction on (`Store.transact`), until `keys_to_forget` names the key: whose
-answer was lost is told what he would have been told, but for the rows that failed, of which the number is known. Pure.
+A batch with a key is committed once, however often its job sends it. The log stores key, timestamp
+and counts with the batch; the catalogue stores them from its next transaction on
+(`Store.transact`), until `keys_to_forget` returns the key. A caller who lost the result gets the
+same counts again, but not the rows that failed, only their number. Everything here is pure.
 """
 
 from __future__ import annotations
@@ -13,9 +13,17 @@ from collections.abc import Mapping
 from typing import Final
 
 from nyala.tablet.state.result import WriteResult
-from nyala.tablet.state.validation import making_sense
+from nyala.tablet.state.validation import validating
 
-__all__ = ["COUNTS", "FAILED", "KEY_RETENTION_US", "answer_of", "encode_told", "keys_to_forget", "stream_key"]
+__all__ = [
+    "COUNTS",
+    "FAILED",
+    "KEY_RETENTION_US",
+    "decode_result",
+    "encode_counts",
+    "keys_to_forget",
+    "stream_key",
+]
 
 # A job that retries its commit does so within hours; its staged files live for a day.
 KEY_RETENTION_US: Final = 7 * 24 * 3600 * 1_000_000
@@ -25,35 +33,35 @@ COUNTS: Final = ("inserted", "updated", "deleted", "ignored")
 FAILED: Final = "failed"
 
 
-def encode_told(told: Mapping[str, int] | None) -> str:
-    """What became of the rows, counted, as the catalogue has it. None: of a batch of which only the key is known."""
-    return json.dumps(dict(told or {}), separators=(",", ":"))
+def encode_counts(counts: Mapping[str, int] | None) -> str:
+    """The row counts of a batch as the catalogue stores them. None: only the key is known."""
+    return json.dumps(dict(counts or {}), separators=(",", ":"))
 
 
-def answer_of(timestamp: int, text: str) -> tuple[WriteResult, int]:
-    """The answer of a batch that was committed before, and how many of its rows failed, which it does not name.
+def decode_result(timestamp: int, text: str) -> tuple[WriteResult, int]:
+    """The result of a committed batch, and the number of its failed rows.
 
-    Raises: CorruptionError for a text that `encode_told` has not made.
+    Raises: CorruptionError if `encode_counts` did not make the text.
     """
-    with making_sense("answer recorded under an idempotency key"):
-        told = json.loads(text)
-        found = {name: told.get(name, 0) for name in (*COUNTS, FAILED)}
+    with validating("result recorded under an idempotency key"):
+        counts = json.loads(text)
+        found = {name: counts.get(name, 0) for name in (*COUNTS, FAILED)}
         if not all(type(count) is int for count in found.values()):
-            raise ValueError(f"counts of {found}")
+            raise ValueError(f"counts are {found}, expected whole numbers")
     failed = found.pop(FAILED)
     return WriteResult(timestamp, **found), failed
 
 
 def stream_key(query: str, batch: int) -> str:
-    """The idempotency key of a micro-batch of a streaming query. Not 0 to 9 only: a query's id may be anything."""
+    """The idempotency key of a micro-batch of a streaming query; `query` may be any text."""
     return f"stream/{query}/{batch}"
 
 
 def keys_to_forget(known: Mapping[str, int], now_us: int) -> list[str]:
-    """Of idempotency keys, with the moments of their batches in microseconds, those that nobody will send again. Pure.
+    """The idempotency keys that no job sends again; `known` has the time of each key's batch in µs.
 
-    Jobs retry within hours. A streaming query may be started again after months, with the micro-batch that it was at:
-    so the newest of each query is kept for ever.
+    Jobs retry within hours. A streaming query may be restarted after months and then repeats its
+    last micro-batch, so the newest key of each query is kept forever.
     """
     newest: dict[str, int] = {}
     for key, at_us in known.items():

@@ -1,8 +1,9 @@
-"""What is said when a file is gone that only a lease had kept.
+"""The error for a missing file that only a lease kept alive.
 
-Tasks in other processes read files of a snapshot: scan tokens, change tokens, the rowsets that a load looks keys up in.
-Compactions go on meanwhile, and a lease keeps what they replace; when it is over, the files may go, and whoever comes
-later finds none. That is no fault of the store's, so it is `HistoryExpiredError`, not the system's "No such file".
+Tasks in other processes read files of a snapshot: those of scan tokens, change tokens, and rowsets
+in which a load looks up keys. Meanwhile compactions replace files, and a lease keeps the old ones.
+After the lease ends, the files may be deleted. That is not damage of the store, so a reader gets
+`HistoryExpiredError` instead of the system's "No such file".
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ __all__ = ["kept_by_lease"]
 
 @contextlib.contextmanager
 def kept_by_lease(what: str, again: str) -> Iterator[None]:
-    """Around reads of files that a lease keeps.
+    """Wrap reads of files that a lease keeps.
 
-    what: of whom the files are, "this scan". again: what to do, "load again".
-    Raises: HistoryExpiredError when one of them is not there any more; StorageError when this host does not see the
-            store at all.
+    what:  the reader, for example "this scan". again: the advice, for example "load again".
+    Raises: HistoryExpiredError if a file no longer exists; StorageError if this host cannot see the
+    store.
     """
     try:
         yield
@@ -31,6 +32,6 @@ def kept_by_lease(what: str, again: str) -> Iterator[None]:
         if error.path is not None and (missing := no_store_here(SYSTEM, error.path)) is not None:
             raise missing from error
         raise HistoryExpiredError(
-            f"a file of {what} is gone ({error.path}), so the lease that kept it is over: {again}, with a longer "
-            "`lease` if it takes that long"
+            f"a file of {what} is gone ({error.path}), because the lease that kept it has ended: {again}, with a "
+            "longer `lease` if it takes that long"
         ) from error

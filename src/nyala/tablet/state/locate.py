@@ -1,10 +1,12 @@
-"""Where keys are: live in a MemRowSet or a DiskRowSet, dead in the MemRowSet that takes inserts, or nowhere.
+"""Finds keys: live in a rowset, a ghost in the MemRowSet that takes inserts, or absent.
 
-A key is live in at most one place (rule R5). MemRowSets are asked first, then through the rowset tree those
-DiskRowSets whose bounds hold the key: bloom filter, key index.
+A ghost is a dead row: its key was deleted. A key is live in at most one place (rule R5).
+MemRowSets are searched first. Then the rowset tree selects DiskRowSets by their key bounds, and in
+these the bloom filter and the key index are searched.
 
-Cost: O(touched rowsets) calls; each tablet's part of the keys is looked up at once.
-Source: docs/design/keys-and-look-ups.md, "How a key is found"; docs/design/kudu.md, "Write path and flush".
+Cost: O(touched rowsets) calls; all keys of a tablet are looked up together.
+Source: docs/design/keys-and-look-ups.md, "How a key is found"; docs/design/kudu.md, "Write path and
+flush".
 """
 
 from __future__ import annotations
@@ -26,16 +28,19 @@ ABSENT: Final = -1
 
 @dataclass
 class Located:
-    """Where each key is live, and which keys lie dead in the MemRowSet that takes inserts."""
+    """The place of each key: arrays with one element per key."""
 
-    codes: np.ndarray
-    rowids: np.ndarray
-    ghosts: np.ndarray  # rowid in the tablet's `memory` where the key is dead; -1 otherwise
-    rowsets: list[tuple[int, AnyRowSet]]
+    codes: np.ndarray  # index into `rowsets`; ABSENT if the key is not live
+    rowids: np.ndarray  # in that rowset; -1 if the key is not live
+    ghosts: np.ndarray  # rowid of the key's ghost in the tablet's `memory`; -1 if there is none
+    rowsets: list[tuple[int, AnyRowSet]]  # (tablet ordinal, rowset)
 
 
 def tablet_slices(tablets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(ordinals, offsets): rows [offsets[i], offsets[i+1]) belong to tablet ordinals[i]. `tablets` ascends."""
+    """(ordinals, offsets): rows [offsets[i], offsets[i+1]) belong to tablet ordinals[i].
+
+    `tablets` must be in ascending order.
+    """
     count = len(tablets)
     if not count:
         return np.empty(0, np.int64), np.zeros(1, np.int64)
@@ -51,12 +56,14 @@ def locate(
     tablets: np.ndarray,
     newer_than: np.ndarray | None = None,
 ) -> Located:
-    """Find the one rowset in which each key is live now.
+    """Find the rowset in which each key is live now.
 
-    `keys` stand in (tablet, key) order; equal keys may repeat. With `newer_than` (replay, R1) a DiskRowSet is
-    only a candidate for row i when its `deltas_durable` < newer_than[i], and a row in memory when it was inserted
-    before that.
-    Cost: per touched tablet one look-up in memory and one per DiskRowSet whose key range holds one of the keys.
+    keys: in (tablet, key) order; equal keys may repeat.
+    newer_than: for replay (R1): row i is searched only in DiskRowSets with `deltas_durable` <
+    newer_than[i]
+        and among rows in memory that were inserted before newer_than[i].
+    Cost: per touched tablet one look-up in memory, and one per DiskRowSet whose key range holds a
+    key.
     """
     count = len(keys)
     if count == 1 and newer_than is None:
@@ -64,7 +71,7 @@ def locate(
     ordinals, offsets = tablet_slices(tablets)
     slices = list(zip(ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True))
     if all(table.tablets[ordinal].is_empty for ordinal, _, _ in slices):
-        # A first load: three vectors as long as it, to say the same of each row, would take as long as its keys do.
+        # The first load of a table: avoid writing three long vectors of equal values.
         nowhere = np.broadcast_to(np.int64(-1), count)
         return Located(np.broadcast_to(np.int32(ABSENT), count), nowhere, nowhere, [])
     found = Located(
@@ -99,11 +106,11 @@ def locate(
 
 
 def _forget_younger(found: Located, newer_than: np.ndarray) -> None:
-    """Rows in memory that were inserted at that time or later are other ones, of the same keys.
+    """Ignore rows in memory inserted at that time or later: they are later rows with the same keys.
 
-    A row that came back where it lay dead has the time of its first life. That is enough: what ends a life without
-    the log is a batch committed as files, which flushes the memory of its tablets first (`direct_commit`), so nothing
-    comes back there.
+    A revived ghost has the time of its first life. That is correct: only a batch committed as files
+    ends a life without the log, and such a batch flushes the memory of its tablets first
+    (`direct_commit`), so no ghost is revived there.
     """
     for code, (_, rowset) in enumerate(found.rowsets):
         if isinstance(rowset, MemRowSet):
@@ -113,7 +120,7 @@ def _forget_younger(found: Located, newer_than: np.ndarray) -> None:
 
 
 def _locate_one(table: TableState, key: EncodedKeys, ordinal: int) -> Located:
-    """`locate` of one key, in the tablet `ordinal`: the searches of a `get`, for an insert of one row has few calls."""
+    """`locate` for one key: searches as `get` does, with fewer calls."""
     found = Located(np.array([ABSENT], np.int32), np.array([-1]), np.array([-1]), [])
     tablet = table.tablets[ordinal]
     for memory in (tablet.memory, *tablet.frozen):
@@ -130,9 +137,9 @@ def _locate_one(table: TableState, key: EncodedKeys, ordinal: int) -> Located:
 
 
 def find_ghosts(table: TableState, keys: EncodedKeys, tablets: np.ndarray) -> np.ndarray:
-    """For each key the rowid under which it lies dead in its tablet's `memory`, or -1. None of them is live there.
+    """The rowid of each key's ghost in its tablet's `memory`, or -1. No key may be live there.
 
-    Cost: nothing where no row of the MemRowSet was ever deleted.
+    Cost: nothing if no row of the MemRowSet was ever deleted.
     """
     ghosts = np.full(len(keys), -1, np.int64)
     ordinals, offsets = tablet_slices(tablets)
@@ -148,7 +155,7 @@ def find_ghosts(table: TableState, keys: EncodedKeys, tablets: np.ndarray) -> np
 def _look_in_tails(
     found: Located, table: TableState, keys: EncodedKeys, slices: Sequence[tuple[int, int, int]]
 ) -> None:
-    """The newest keys of all touched MemRowSets, which stand in dictionaries: one pass of C over the batch."""
+    """Look up the newest keys of all touched MemRowSets, which are in dictionaries, in one pass."""
     memories = [table.tablets[ordinal].memory for ordinal, _, _ in slices]
     occupied = [
         (slice_, memory, tail)
@@ -188,7 +195,7 @@ def _look_in(
     rowids: np.ndarray,
     eligible: np.ndarray | None = None,
 ) -> None:
-    """Note where `keys` (rows of the batch from `begin` on) are live, given the rowids at which they stand, or -1."""
+    """Record where `keys` (from row `begin` of the batch) are live; `rowids`: their rows or -1."""
     hit = (rowids >= 0 if eligible is None else (rowids >= 0) & eligible).nonzero()[0]
     if not len(hit):
         return

@@ -2,14 +2,15 @@
 
     flush_lock  before  commit_lock, always
 
-`commit_lock` is held for the short middle of every write and every install; `flush_lock` for a whole flush
-or delta compaction, whose long part runs without the commit lock. A thread that already holds the commit
-lock must not wait for the flush lock.
+`commit_lock` is held for the short middle of every write and install. `flush_lock` is held for a
+whole flush or delta compaction, whose long part runs without the commit lock. A thread that holds
+the commit lock must not wait for the flush lock.
 
-No exception may leave a lock taken, also none that another thread raises at any line of this one. So both are locks of
-the interpreter's own: `with` on them cannot be interrupted between taking the lock and entering the block, nor before
-the lock is given back. A method written in Python could be. What is done under the commit lock is done whole:
-`with Uninterrupted(), store.commit_lock:` holds Ctrl-C back until the lock is free.
+No exception may leave a lock held, not even one that another thread raises at any line of this
+thread. So both are locks of the interpreter: `with` cannot be interrupted between taking such a
+lock and entering the block, or before the lock is released. A Python method could be. Work under
+the commit lock must not stop halfway: `with Uninterrupted(), store.commit_lock:` delays Ctrl-C
+until the lock is free.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from __future__ import annotations
 import _thread
 
 
-class OwnedLock(_thread.RLock):  # type: ignore[misc]  # it may be inherited from, whatever its stub says
-    """A re-entrant lock that knows whether the asking thread holds it."""
+class OwnedLock(_thread.RLock):  # type: ignore[misc]  # the stub says final, but subclassing works
+    """A re-entrant lock that can say whether the current thread holds it."""
 
     def held(self) -> bool:
-        """Does this thread hold the lock?"""
+        """Whether the current thread holds the lock."""
         owned: bool = self._is_owned()  # type: ignore[attr-defined]
         return owned

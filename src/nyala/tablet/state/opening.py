@@ -1,4 +1,4 @@
-"""From the catalogue's entries to a root, and what an open clears away.
+"""Builds a root from the catalogue's entries, and removes orphan files at open.
 
 Source: docs/design/rules.md, P3.
 """
@@ -38,8 +38,7 @@ _TABLET_FOLDER: Final = re.compile(r"\d+")
 def open_root(
     env: Env, path: str, state: CatalogState, cache: BlockCache, limits: Limits = DEFAULT_LIMITS
 ) -> Root:
-    """The root of a catalogue state, with nothing in memory. Opens no data file: each is opened when first
-    read."""
+    """The root of a catalogue state, without rows in memory. Opens no data file."""
     tablets_of, rowsets_of = state.tablets_by_table(), state.rowsets_by_tablet()
     parts_of, deltas_of = state.parts_by_rowset(), state.deltas_by_rowset()
     tables = {}
@@ -81,7 +80,7 @@ def open_rowset(
     schema: Schema,
     parts: Sequence[PartEntry] = (),
 ) -> DiskRowSet:
-    """One DiskRowSet with its files; `deltas` by their timestamps, and `parts` by their ids, oldest first."""
+    """Open one DiskRowSet. `deltas` are ordered by timestamp, `parts` by id, oldest first."""
     types = {LIVENESS: pa.bool_(), **schema.arrow_types}
     files = [(delta.kind, DeltaFile.open(env.files, path, delta, cache, types)) for delta in deltas]
     return DiskRowSet.open(
@@ -98,7 +97,7 @@ def open_rowset(
 
 
 def delta_entry(number: int, rowset_id: int, path: str, written: WrittenDelta) -> DeltaEntry:
-    """The catalogue's row for a delta file that was just written; `path` relative to the store's folder."""
+    """The catalogue entry of a new delta file; `path` is relative to the store's folder."""
     return DeltaEntry(
         number, rowset_id, written.kind, path, written.file.file_id, written.file.size_bytes, written.timestamp_min,
         written.timestamp_max, written.record_count, tuple(written.column_ids), tuple(written.file.columns),
@@ -106,7 +105,7 @@ def delta_entry(number: int, rowset_id: int, path: str, written: WrittenDelta) -
 
 
 def entry_of(file: DeltaFile) -> DeltaEntry:
-    """The catalogue's entry of an open delta file."""
+    """The catalogue entry of an open delta file."""
     description = file.entry
     assert isinstance(description, DeltaEntry), (
         "delta files of a store are opened from the catalogue's entries"
@@ -115,16 +114,16 @@ def entry_of(file: DeltaFile) -> DeltaEntry:
 
 
 def part_entry_of(part: Part) -> PartEntry:
-    """The catalogue's entry of an open part."""
+    """The catalogue entry of an open part."""
     assert isinstance(part.entry, PartEntry), "parts of a store are opened from the catalogue's entries"
     return part.entry
 
 
-def unnamed_in_data(env: Env, path: str, state: CatalogState) -> tuple[list[str], list[str]]:
-    """What nothing names in the folder of data, with the store's folder before it: orphans and strays.
+def unreferenced_files(env: Env, path: str, state: CatalogState) -> tuple[list[str], list[str]]:
+    """Paths in the data folder that the catalogue does not name: (orphans, strays).
 
-    Orphans are files in the folders of tablets, where a writer puts files. Strays are what no writer makes: what stands
-    beside these folders, and folders within them. Under the writer's lock.
+    Orphans are files in the folders of tablets, where a writer puts files. Strays cannot come from
+    a writer: anything beside these folders, and folders inside them.
     """
     named = {*state.files(), *state.garbage}
     data = f"{path}/{layout.DATA_NAME}"
@@ -143,7 +142,7 @@ def unnamed_in_data(env: Env, path: str, state: CatalogState) -> tuple[list[str]
 
 
 def _names_in(env: Env, path: str) -> list[str] | None:
-    """As `list_dir`; None for what is no folder."""
+    """As `list_dir`; None if `path` is not a folder."""
     try:
         return env.files.list_dir(path)
     except StorageError as error:
@@ -153,17 +152,20 @@ def _names_in(env: Env, path: str) -> list[str] | None:
 
 
 def remove_orphans(env: Env, path: str, state: CatalogState) -> int:
-    """Delete data files that nothing names (P3); returns how many. For the writer, at open, under its lock.
+    """Delete orphan data files (P3); returns their number. The writer calls this at open.
 
-    Only files in the folders of tablets: what somebody put beside them is not ours. While a file that the catalogue
-    names is missing, all stay: the catalogue may be another's, or one of the orphans the file under a wrong name.
+    Strays are kept: they belong to somebody else. If a file that the catalogue names is missing,
+    all orphans are kept: the catalogue may belong to another store, or an orphan may be that file
+    under a wrong name.
     """
-    orphans, _ = unnamed_in_data(env, path, state)
+    orphans, _ = unreferenced_files(env, path, state)
     if orphans and any(not env.files.exists(f"{path}/{named}") for named in state.files()):
-        logger.warning("files of data are missing; %d files that nothing names are kept", len(orphans))
+        logger.warning(
+            "data files are missing; keeping %d files that the catalogue does not name", len(orphans)
+        )
         return 0
     for orphan in orphans:
         env.files.unlink(orphan, missing_ok=True)
     if orphans:
-        logger.info("removed %d files that no transaction had named", len(orphans))
+        logger.info("removed %d files that no transaction names", len(orphans))
     return len(orphans)

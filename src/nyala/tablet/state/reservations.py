@@ -1,23 +1,26 @@
-"""Which rowsets a running compaction has taken, and which jobs keep from compactions.
+"""Rowsets that running compactions have reserved, and rowsets that jobs keep from compactions.
 
-    take      no other compaction takes them; if row ids will change, no flush takes their DeltaMemStores (R3)
-    revoke    somebody who cannot wait (a direct commit, writers without memory) takes them back: the
-              compaction gives up
-    release   at its end
+    take      reserves rowsets for one compaction; if it changes rowids, no flush takes their
+              DeltaMemStores (R3)
+    revoke    takes rowsets back for work that cannot wait (a direct commit, writers without
+              memory); the compaction gives up
+    release   ends a reservation
 
-    hold      a job of other processes (`jobs.held_rowsets`) needs that they are not merged away: no compaction takes
-              them from now on; one that runs goes on
-    let_go    at the job's end
+    hold      keeps rowsets from being merged away while a job of other processes needs them
+              (`jobs.held_rowsets`); a compaction that already runs goes on
+    let_go    ends a hold
 
 Invariants
-    V1  A rowset is of at most one reservation.
-    V2  A reservation that was revoked stays so: its holder installs nothing.
-    V3  Holds are shared, and nobody takes them back: a rowset is free for compactions when the last is let go.
+    V1  A rowset belongs to at most one reservation.
+    V2  A revoked reservation stays revoked, and its holder installs nothing.
+    V3  Holds are shared and cannot be revoked: a rowset is free for compactions after its last hold
+        ends.
 
-Threads: any. Whoever installs a compaction, and whoever revokes one, holds the commit lock, so that a
-reservation that is good at the beginning of an install is good until its end.
-Source: docs/design/rules.md, R3 and R4. Departure from Kudu's `compact_flush_lock` on each rowset: one place, and it
-can be revoked.
+Thread-safety: every method may be called from any thread. Installing a compaction and revoking one
+both need the commit lock, so a reservation that is valid when an install begins is valid until it
+ends.
+Source: docs/design/rules.md, R3 and R4. Departure from Kudu's `compact_flush_lock` on each rowset:
+all reservations are in one place and can be revoked.
 """
 
 from __future__ import annotations
@@ -28,27 +31,28 @@ from collections.abc import Collection, Iterable
 
 
 class Reservation:
-    """Rowsets that one compaction has taken."""
+    """The rowsets that one compaction has reserved."""
 
     def __init__(self, rowset_ids: frozenset[int], holds_deltas: bool) -> None:
         self.rowset_ids = rowset_ids
         self.holds_deltas = holds_deltas
-        """Whether their DeltaMemStores must stay as they are until the end, but for growing."""
+        """Whether their DeltaMemStores must not be flushed until the end. They may grow."""
         self.revoked = threading.Event()
 
 
 class Reservations:
-    """All reservations of an open store (see the module)."""
+    """All reservations of an open store; see the module."""
 
     def __init__(self) -> None:
         self._by_rowset: dict[int, Reservation] = {}
         self._holds: Counter[int] = Counter()
-        # Entered through the lock, never through the condition: Ctrl-C cannot come in between and leave it taken.
+        # Always entered through the lock, not the condition: Ctrl-C cannot leave it taken in
+        # between.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
 
     def take(self, rowset_ids: Collection[int], *, holds_deltas: bool) -> Reservation | None:
-        """Take all of these rowsets; None when one of them is taken (V1), or held (V3)."""
+        """Reserve these rowsets; None if one of them is reserved (V1) or held (V3)."""
         with self._lock:
             if any(self.taken(number) for number in rowset_ids):
                 return None
@@ -57,7 +61,7 @@ class Reservations:
             return reservation
 
     def release(self, reservation: Reservation) -> None:
-        """Give the rowsets back. May be called twice, and after a revocation."""
+        """End a reservation. May be called twice, and after a revocation."""
         with self._lock:
             for number in reservation.rowset_ids:
                 if self._by_rowset.get(number) is reservation:
@@ -65,20 +69,21 @@ class Reservations:
             self._changed.notify_all()
 
     def hold(self, rowset_ids: Collection[int]) -> None:
-        """Keep these rowsets from compactions that are yet to begin (V3)."""
+        """Keep compactions that have not begun from taking these rowsets (V3)."""
         with self._lock:
             self._holds.update(rowset_ids)
 
     def let_go(self, rowset_ids: Collection[int]) -> None:
-        """Take one hold of each of these rowsets away. Once for each `hold`."""
+        """End one hold of each of these rowsets; call once per `hold`."""
         with self._lock:
             self._holds.subtract(rowset_ids)
-            assert all(self._holds[number] >= 0 for number in rowset_ids), "V3: let go once too often"
-            self._holds += Counter()  # without those that nobody holds
+            assert all(self._holds[number] >= 0 for number in rowset_ids), (
+                "V3: more calls of let_go than of hold"
+            )
+            self._holds += Counter()  # removes zero counts
 
     def revoke(self, rowset_ids: Iterable[int]) -> int:
-        """Take these rowsets back from whoever has them; returns how many compactions this ends. Under the
-        commit lock."""
+        """Revoke the reservations of these rowsets; returns their number. Under the commit lock."""
         with self._lock:
             found = {id(taken): taken for number in rowset_ids if (taken := self._by_rowset.get(number))}
             for reservation in found.values():
@@ -89,7 +94,7 @@ class Reservations:
             return len(found)
 
     def revoke_held(self) -> int:
-        """Take back all rowsets whose DeltaMemStores are kept from being flushed. Under the commit lock."""
+        """Revoke the reservations that keep DeltaMemStores unflushed. Under the commit lock."""
         with self._lock:
             return self.revoke(
                 number for number, taken in list(self._by_rowset.items()) if taken.holds_deltas
@@ -110,7 +115,7 @@ class Reservations:
             return any(taken.holds_deltas for taken in self._by_rowset.values())
 
     def wait_free(self, rowset_ids: Collection[int], timeout_s: float) -> bool:
-        """Wait until no compaction has one of these; whether that came about in time. Holds are not waited for."""
+        """Wait until none of these rowsets is reserved; False after the timeout. Ignores holds."""
         with self._lock:
             return self._changed.wait_for(
                 lambda: not any(number in self._by_rowset for number in rowset_ids), timeout_s

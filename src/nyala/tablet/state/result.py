@@ -1,4 +1,4 @@
-"""What a write returns: to the user, and from under the lock to the thread that waits for the sync."""
+"""The result of a write: for the user, and for the thread that waits for the sync."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nyala.mvcc.timestamp import to_datetime
 
 
 def _none_failed() -> pa.Table:
-    """No rows, where the key's columns are not at hand."""
+    """An empty error table, for results without the key's columns at hand."""
     return pa.table(
         {
             "row": pa.nulls(0, pa.int64()),
@@ -23,11 +23,12 @@ def _none_failed() -> pa.Table:
 
 @dataclass(frozen=True)
 class WriteResult:
-    """Outcome of one operation: its timestamp and what became of its rows.
+    """The result of one write operation: its timestamp and row counts.
 
-    `timestamp` reads the write: `table.scan(at=result.timestamp)` or simply `at=result`. Counts report what was
-    asked: an upsert of one key twice counts two rows. `errors` is an Arrow table (row, operation, code, message,
-    key columns) of the rows that `errors="collect"` left out, empty otherwise; never None.
+    Pass the result as `at=` to read what was written: `table.scan(at=result)`. Counts report the
+    requested operations: an upsert with one key twice counts two rows. `errors` is an Arrow table
+    (row, operation, code, message, key columns) of the rows that `errors="collect"` left out.
+    Without errors it is empty, never None.
     """
 
     timestamp: int
@@ -51,7 +52,7 @@ class WriteResult:
 
 @dataclass(frozen=True)
 class Ticket:
-    """A batch that is applied: what its caller has yet to wait for. `log_offset` None: nothing was logged."""
+    """An applied batch, not yet durable and published. `log_offset` None: nothing was logged."""
 
     timestamp: int
     log_offset: int | None

@@ -1,21 +1,21 @@
 """The database's state as one immutable value (rule R7).
 
     Root ── tables ── TableState ── tablets ── TabletState ┬ memory    MemRowSet that takes inserts
-                                                           ├ frozen    MemRowSets being flushed, oldest first
+                                                           ├ frozen    MemRowSets being flushed
                                                            ├ rowsets   DiskRowSets
                                                            └ tree      the DiskRowSets by key
 
-A scan or a pinned snapshot keeps the root it began with; a flush, an alteration or a compaction makes a new
-root and installs it in one place (`Store.install`), under the commit lock. What *does* grow in place are the
-memory stores inside (MemRowSet, DeltaMemStore): they only take records with timestamps above every snapshot
-that was handed out, so no reader can tell.
+A scan or a pinned snapshot keeps the root it began with. A flush, an alteration or a compaction
+makes a new root and installs it in one place (`Store.install`), under the commit lock. Only the
+memory stores inside (MemRowSet, DeltaMemStore) change in place: they take records with timestamps
+above every snapshot in use, so no reader can notice.
 
 Invariants
     T1  A key is live in at most one of {memory} + frozen + rowsets of its tablet, at any timestamp.
-    T2  Tablets stand in the order of the partitions that `router` counts by.
-    T3  A root is never changed after it was installed.
-    T4  Who reads a root reads it at `floor` or later, or is told that he cannot: before that it lacks rows that were
-        dropped or rewritten.
+    T2  Tablets are in the order of the partitions that `router` numbers.
+    T3  A root never changes after it is installed.
+    T4  A root is read at `floor` or later; other reads raise an error. Before `floor` it lacks rows
+        that were dropped or rewritten.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import Schema
 
 AnyRowSet = MemRowSet | DiskRowSet
-# Of one table, a schema for each set of columns that is written together: a few, unless somebody tries them all.
+# Schemas kept per table, one for each set of columns that is written together; usually a few.
 _LOG_SCHEMAS_MAX = 64
 
 
@@ -51,7 +51,7 @@ class TabletState(LazyValues):
 
     entry: TabletEntry
     memory: MemRowSet
-    frozen: tuple[MemRowSet, ...] = ()
+    frozen: tuple[MemRowSet, ...] = ()  # oldest first
     rowsets: tuple[DiskRowSet, ...] = ()
 
     @property
@@ -68,7 +68,7 @@ class TabletState(LazyValues):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no row, dead or alive."""
+        """Whether the tablet has no rows, live or dead."""
         return not self.rowsets and not any(memory.row_count for memory in (self.memory, *self.frozen))
 
     def all_rowsets(self) -> Iterator[AnyRowSet]:
@@ -85,7 +85,7 @@ class TabletState(LazyValues):
         return total
 
     def memory_timestamp_min(self) -> int | None:
-        """The oldest timestamp that is in memory only: what anchors the log (R3)."""
+        """The oldest timestamp that only memory holds; it anchors the log (R3)."""
         oldest: int | None = None
         for mem in (self.memory, *self.frozen):
             oldest = _older(oldest, mem.timestamp_min)
@@ -122,22 +122,23 @@ class TableState(LazyValues):
         return self.entry.schema
 
     def as_of(self, timestamp: int) -> TableState:
-        """The table, as it stands in a root, with the schema that it had at a moment; its tablets are the same.
+        """The table with the schema of a moment; its tablets stay the same.
 
-        Cost: two look-ups for the present; for another version, its router, once for each version of the tablets.
+        Cost: two look-ups for the current schema; otherwise a router, once per version of the
+        tablets.
         """
         if self.entry.schema_since.get(self.schema.version, 0) <= timestamp:
             return self
         return self.with_schema(self.entry.schema_at(timestamp))
 
     def with_schema(self, schema: Schema) -> TableState:
-        """The table seen with another version of its schema: to be read, never to be written to."""
+        """The table with another version of its schema, for reading only."""
         if schema is self.schema:
             return self
         seen = self._seen.get(schema.version)
         if seen is None:
             seen = dataclasses.replace(self, entry=dataclasses.replace(self.entry, schema=schema))
-            # Not `router`, which goes by names.
+            # Not `router`: it uses column names.
             share_lazy_values(self, seen, ("codec", "partitions", "ordinal_of"))
             self._seen[schema.version] = seen
         return seen
@@ -147,7 +148,7 @@ class TableState(LazyValues):
         return {}
 
     def stored_schema(self, cut: int = 0) -> Schema:
-        """What files are written with: the present columns, and dropped ones that snapshots from `cut` on are of."""
+        """The schema of new files: current columns, and dropped ones for snapshots since `cut`."""
         return (
             self._stored_schema if cut == 0 else stored_schema(self.schema, self.entry.earlier_schemas(cut))
         )
@@ -170,17 +171,17 @@ class TableState(LazyValues):
 
     @lazy_value
     def ordinal_of(self) -> Mapping[int, int]:
-        """Tablet id to its place in `tablets`."""
+        """Maps a tablet id to its index in `tablets`."""
         return {tablet.id: ordinal for ordinal, tablet in enumerate(self.tablets)}
 
     @lazy_value
     def no_errors(self) -> pa.Table:
-        """The table of row errors of a write without any."""
+        """The table of row errors of a write without errors."""
         keys = {column.name: pa.nulls(0, column.type.arrow) for column in self.schema.key_columns}
         return RowErrors().to_arrow("", keys)
 
     def log_schema(self, column_ids: tuple[int, ...]) -> tuple[pa.Schema, pa.Buffer]:
-        """The Arrow schema of these columns in the log, where they are named by their ids; and its IPC message."""
+        """The Arrow schema of these columns in the log, named by their ids, and its IPC message."""
         known = self._log_schemas.get(column_ids)
         if known is None:
             if len(self._log_schemas) >= _LOG_SCHEMAS_MAX:
@@ -195,8 +196,7 @@ class TableState(LazyValues):
         return {}
 
     def with_tablets(self, changed: Mapping[int, TabletState]) -> TableState:
-        """A new version in which the tablets of these ids are replaced. What was derived from the partitions
-        stays."""
+        """A new version with these tablets replaced by id; values derived from partitions stay."""
         fresh = dataclasses.replace(
             self, tablets=tuple(changed.get(tablet.id, tablet) for tablet in self.tablets)
         )
@@ -209,8 +209,8 @@ class TableState(LazyValues):
 class Root(LazyValues):
     """All tables at one version of the catalogue.
 
-    `version` is the catalogue's; several roots may carry the same one (a freeze makes a root without a
-    transaction).
+    `version` is the catalogue's. Several roots may have the same version: a freeze makes a root
+    without a transaction.
     """
 
     version: int
@@ -250,7 +250,7 @@ class Root(LazyValues):
         return Root(version, {key: value for key, value in self.tables.items() if key != table_id})
 
     def with_tablets(self, changed: Mapping[int, TabletState], version: int | None = None) -> Root:
-        """A new root in which the tablets of these ids are replaced, wherever they belong."""
+        """A new root with these tablets replaced by id, in any table."""
         by_table: dict[int, dict[int, TabletState]] = {}
         for tablet in changed.values():
             by_table.setdefault(tablet.entry.table_id, {})[tablet.id] = tablet
@@ -271,8 +271,8 @@ class Root(LazyValues):
 
 
 def no_such_table(name: str, known: Mapping[str, object]) -> str:
-    """The sentence for a table that is not there."""
+    """The message for a table that does not exist."""
     if not known:
-        return f"no table {name!r}: the store has no tables yet; make one with create_table()"
+        return f"no table {name!r}: the store has no tables yet; create one with create_table()"
     names = ", ".join(sorted(known)[:10]) + (", …" if len(known) > 10 else "")
     return f"no table {name!r} in this store; its tables are: {names}"

@@ -1,13 +1,14 @@
-"""What lies where in a store's folder. Paths inside the catalogue are relative to that folder, with "/".
+"""The layout of a store's folder. Paths in the catalogue are relative to that folder, with "/".
 
 catalog.sqlite            metadata, the commit point
 wal/wal-000000001 …       the log's segments
 wal/position              how far reader processes may read
 data/<tablet id>/         rowset and delta files
-staging/<job>/            files of running jobs that are not committed
-leases/                   who reads
-reserve/                  disk space for what must work on a full disk (`env/reserve.py`)
-lock, writer.sock         who writes, and where to hand it a commit
+staging/<job>/            uncommitted files of running jobs
+leases/                   the readers' leases
+reserve/                  disk space for work that must succeed on a full disk
+                          (`env/reserve.py`)
+lock, writer.sock         the writer's lock, and the socket that accepts commits of others
 """
 
 from __future__ import annotations
@@ -32,23 +33,25 @@ _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):/")
 
 
 def check_folder_path(text: str) -> None:
-    """Raises: InvalidArgumentError for a URL and for a path of Windows: `os.path.abspath` would make a folder of it in
-    the working directory."""
+    """Reject URLs and Windows paths, which `os.path.abspath` would turn into folders here.
+
+    Raises: InvalidArgumentError.
+    """
     if _DRIVE.match(text):
         raise InvalidArgumentError(
-            f"{text!r} is a path of Windows, and Nyala needs a folder of a Linux or macOS machine: give its path "
-            "there, as '/mnt/c/store'"
+            f"{text!r} is a Windows path, but a store needs a folder on Linux or macOS: give its path there, for "
+            "example '/mnt/c/store'"
         )
     found = _URL.match(text)
     if found is not None:
         local = "/" + text[found.end() :].lstrip("/")
         raise InvalidArgumentError(
-            f"{text!r} is a URL, and Nyala needs a folder of this machine: "
+            f"{text!r} is a URL, but a store needs a folder of this machine: "
             + (
                 f"write {local!r}"
                 if found[1].lower() == "file"
-                else f"give the path of a local disk or a mounted volume; {found[1]}: cannot hold a store. To keep a "
-                "copy there, copy what nyala.spark.backup writes"
+                else f"give the path of a local disk or a mounted volume ({found[1]}: cannot hold a store). To keep a "
+                "copy there, copy the output of nyala.spark.backup"
             )
         )
 
@@ -70,7 +73,7 @@ def tablet_directory(tablet_id: int) -> str:
 
 
 def is_log(relative: str) -> bool:
-    """Whether this path, relative to the store's folder, is one of the log's segments."""
+    """Whether the path, relative to the store's folder, is a segment of the log."""
     return relative.startswith(f"{WAL_NAME}/")
 
 
@@ -79,22 +82,22 @@ def relative(path: str, inside: str) -> str:
 
 
 def prepare_folder(env: Env, path: str) -> None:
-    """Make the folder, or make sure that it can be a store. Raises: StorageError when it holds something else."""
+    """Create the folder if needed. Raises: StorageError if it exists and holds something else."""
     if not find_store(env, path):
         env.files.make_dirs(path)
 
 
 def require_store(env: Env, path: str) -> None:
-    """Raises: StorageError when there is no store to read at `path`."""
+    """Raises: StorageError if there is no store at `path`."""
     if not env.files.exists(catalog_path(path)):
         raise StorageError(
-            f"there is no Nyala store at {path!r}: give the folder of one, or connect without read_only to make it",
+            f"there is no Nyala store at {path!r}: give a store's folder, or connect without read_only to create one",
             path=path,
         )
 
 
 def open_or_create_catalog(env: Env, path: str) -> Catalog:
-    """The catalogue, and the folders that a store has once it has a catalogue. Under the writer's lock."""
+    """Open or create the catalogue and the folders beside it. Call under the writer's lock."""
     file = catalog_path(path)
     catalog = Catalog.open(env, file) if env.files.exists(file) else Catalog.create(env, file)
     for name in (WAL_NAME, DATA_NAME, STAGING_NAME):

@@ -1,11 +1,12 @@
-"""Tables in the making: what a long job fills, in several commits, under a name that is not yet the table's own.
+"""Names of unfinished tables: a long job fills a table in several commits under a temporary name.
 
     unfinished_name("t", mark)    "t [restoring <mark of the process>-<8 digits>]"
-    … made, filled …
-    renamed to "t"                one catalogue transaction: the table is there, whole
+    created, filled
+    renamed to "t"                one catalogue transaction: the complete table appears
 
-A killed job leaves its table under that name. It goes at the next open, when its process has certainly ended
-(`env.is_gone`); where that cannot be known, as on macOS, it stays until somebody drops it.
+A killed job leaves its table under the temporary name. The next open drops the table if the job's
+process has certainly ended (`env.is_gone`). Where that cannot be known, as on macOS, a user has to
+drop it.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from nyala.env import Env, is_gone, process_mark
 __all__ = ["abandoned", "unfinished_name"]
 
 _NAME: Final = re.compile(r".+ \[restoring ([0-9a-f]{40})-[0-9a-f]{8}\]", re.DOTALL)
-# With what stands behind it, well within the 256 bytes of a name.
-_WANTED_CHARS: Final = 40
+# With the suffix, well within the 256 bytes of a name.
+_NAME_CHARS: Final = 40
 
 
-def unfinished_name(env: Env, wanted: str) -> str:
-    """A name for the table that will be called `wanted`; it belongs to this process."""
+def unfinished_name(env: Env, name: str) -> str:
+    """The temporary name of the table that will be called `name`; it belongs to this process."""
     owner = process_mark() or "by an unknown process"
-    return f"{wanted[:_WANTED_CHARS]} [restoring {owner}-{env.randomness.token_hex(4)}]"
+    return f"{name[:_NAME_CHARS]} [restoring {owner}-{env.randomness.token_hex(4)}]"
 
 
 def abandoned(names: Iterable[str]) -> list[str]:
-    """Of these tables those that a process that has ended left unfinished."""
+    """The names of unfinished tables whose process has ended."""
     return [name for name in names if (found := _NAME.fullmatch(name)) is not None and is_gone(found[1])]

@@ -1,10 +1,11 @@
-"""A write: prepare, lock, resolve each key, log, apply, publish.
+"""A write: prepare, lock, settle (resolve) each key, log, apply, publish.
 
-prepare        convert, check and route a batch, without the lock
-settle         resolve a batch against the stored rows, key by key: pure, under the commit lock
-write_path     the order of the steps, and what a crash or an error between them leaves
-direct_commit  batches too large for the log: files first, then one catalogue transaction
-where_writes   updates and deletes whose rows a predicate selects
-copying        all rows of a table written anew
-restore        a table as it was at an earlier moment
+prepare        converts, checks and routes a batch, without the lock
+settle         resolves a batch against the stored rows, key by key; pure, under the commit lock
+write_path     the order of the steps, and the result of a crash or an error between them
+direct_commit  commits batches too large for the log: files first, then one catalogue
+               transaction
+where_writes   updates and deletes of the rows that a predicate selects
+copying        copies or repartitions a table by rewriting all rows
+restore        restores a table to an earlier moment
 """

@@ -1,21 +1,22 @@
-"""All rows of a table written anew: as another table, or as the same one in other tablets.
+"""Rewrites all rows of a table: as a copy, or as the same table in other tablets.
 
-    copy_table     rows at a moment ──► rowsets of new tablets ──► one transaction: a table more
-    repartition    rows of now      ──► rowsets of new tablets          no lock: others read and write
-                   ── flush lock, commit lock ─────────────────────────────────────────────────────────
-                   what changed since ──► into those tablets, as a large batch would be written
-                   one transaction, one new root: the new tablets in the place of the old
+    copy_table     rows at a moment ──► rowsets of new tablets ──► a transaction adds the new table
+    repartition    current rows     ──► rowsets of new tablets       no lock: others read and write
+                   ── flush lock, commit lock ──────────────────────────────────────────────────────
+                   rows changed since ──► into the new tablets, like a large batch
+                   one transaction, one new root: the new tablets replace the old ones
 
 Invariants
-    Y1  A catalogue transaction is the only commit point: before it nothing is to be seen, and a crash leaves orphans
-        only (P3).
-    Y2  No history is copied: rows are there as from the beginning, and no moment before the transaction can be read
+    Y1  A catalogue transaction is the only commit point: before it nothing is visible, and a crash
+        leaves only orphan files (P3).
+    Y2  History is not copied. Moments before the transaction cannot be read
         (`TableEntry.rewritten`).
-    Y3  The table is the same before and after its repartition, at that one moment.
+    Y3  At the moment of the transaction the table has the same rows before and after its
+        repartition.
 
-Memory: what waits to become rowsets, a quarter of the store's `memory_limit` at most, and in a repartition what changed
-while it ran. Simplification: one thread reads and writes.
-Source: docs/how-to/changing-a-table.md. Kudu has no such thing: there one copies with Spark.
+Memory: rows that wait to become rowsets, at most a quarter of the store's `memory_limit`, and for a
+repartition the rows that changed while it ran. Simplification: one thread reads and writes.
+Source: docs/how-to/changing-a-table.md. Kudu has no such operation; its users copy with Spark.
 """
 
 from __future__ import annotations
@@ -73,14 +74,15 @@ def copy_table(
     partition_schema: PartitionSchema,
     partitions: Collection[Partition],
 ) -> None:
-    """A new table `name` with the rows that `source` (of `root`, which is held meanwhile) has at `snapshot`, in its
-    schema.
+    """Create the table `name` with the rows that `source` has at `snapshot`, in its schema.
 
-    Raises: TableExistsError; NoPartitionError when a row has no place in the partitions; StorageError: nothing is
-            there then (Y1).
+    root: the root of `source`, kept alive during the copy.
+    Raises: TableExistsError; NoPartitionError if no partition covers a row; StorageError. Nothing
+    is
+            created then (Y1).
     """
     if name in store.root.by_name:
-        raise TableExistsError(_taken(name))
+        raise TableExistsError(_exists(name))
     schema = dataclasses.replace(source.schema, version=0, layout_version=0)
     entry = dataclasses.replace(
         source.entry, id=0, name=name, schema=schema, schemas={0: schema}, partition_schema=partition_schema, dropped=()
@@ -91,7 +93,7 @@ def copy_table(
             store.check_writable()
             now = store.root
             if name in now.by_name:
-                raise TableExistsError(_taken(name))
+                raise TableExistsError(_exists(name))
             created = store.stamp()
             entry = dataclasses.replace(
                 target.entry, id=store.state.next_table_id, created=created, history_start=0,
@@ -115,16 +117,17 @@ def repartition(
     *,
     phase: Phase = no_phase,
 ) -> None:
-    """The table cut in another way, from one moment on (Y3). Its rows go on being read and written meanwhile.
+    """Replace the table's partitions at one moment (Y3). Others read and write it meanwhile.
 
-    phase:  called without a lock as "copied": tests put their changes there.
-    Raises: NoPartitionError when a row has no place in the partitions; InvalidArgumentError when the table was altered
-            meanwhile; TableNotFoundError; StorageError: nothing changed (Y1).
+    phase:  for tests: called without a lock, with "copied".
+    Raises: NoPartitionError if no partition covers a row; InvalidArgumentError if the table was
+    altered
+            meanwhile; TableNotFoundError; StorageError. Nothing changes then (Y1).
     """
     root, snapshot = store.view()
     source = root.tables.get(table_id)
     if source is None:
-        raise TableNotFoundError(_gone())
+        raise TableNotFoundError(_dropped())
     entry = dataclasses.replace(source.entry, partition_schema=partition_schema)
     target, written = _copied(store, source, snapshot, entry, partitions)
     try:
@@ -135,17 +138,17 @@ def repartition(
     except BaseException:
         store.discard_files(written)
         raise
-    logger.info("table %r has %d tablets now", source.name, len(target.tablets))
+    logger.info("table %r now has %d tablets", source.name, len(target.tablets))
 
 
 def _swap(store: Store, source: TableState, target: TableState, snapshot: int, written: list[str]) -> None:
-    """Bring into `target` what changed since the snapshot, and put it in the table's place. Under both locks."""
+    """Add the changes since the snapshot to `target` and swap the tables. Under both locks."""
     now = store.root.tables.get(source.id)
     if now is None:
-        raise TableNotFoundError(_gone())
+        raise TableNotFoundError(_dropped())
     if now.schema is not source.schema or now.partitions != source.partitions:
         raise InvalidArgumentError(
-            f"table {source.name!r} was altered while it was being repartitioned; nothing changed: do it again"
+            f"table {source.name!r} was altered during repartition(); nothing changed: call repartition() again"
         )
     operations = _operations(now, target, snapshot, store.marks.applied)
     timestamp = store.clock.next()
@@ -176,17 +179,17 @@ def _swap(store: Store, source: TableState, target: TableState, snapshot: int, w
 
 
 def _operations(now: TableState, target: TableState, since: int, until: int) -> list[PreparedOperation]:
-    """What changed in the table, as operations on the target: rows as they are, and keys that went.
+    """The changes of the table as operations on the target: upserts and deletes.
 
-    Raises: HistoryExpiredError when what changed is older than the table's history.
+    Raises: HistoryExpiredError if the table's history does not reach back to `since`.
     """
     try:
-        check_readable(now.entry, since, 0, 0)  # else some of it is thrown away, and would be lost
+        check_readable(now.entry, since, 0, 0)  # otherwise changes may have been discarded
     except HistoryExpiredError as error:
         raise HistoryExpiredError(
-            f"table {now.name!r} was written to while it was copied, and what changed is not kept for so long (its "
-            f"history is {describe_history(now.entry.history_us)}). Nothing was done: run repartition again, or give "
-            "the table a longer history first"
+            f"table {now.name!r} was written to during repartition(), and its history "
+            f"({describe_history(now.entry.history_us)}) is too short to find the changes. Nothing changed: call "
+            "repartition() again, or set a longer history first"
         ) from error
     schema = now.schema
     spec = make_change_spec(now, since, until, "net", schema.columns)
@@ -200,7 +203,7 @@ def _operations(now: TableState, target: TableState, since: int, until: int) -> 
     for operation in operations[:1]:
         if operation.errors:
             raise NoPartitionError(
-                _homeless(target, len(operation.errors.rows), str(operation.errors.messages[0]))
+                _uncovered(target, len(operation.errors.rows), str(operation.errors.messages[0]))
             )
     return [operation for operation in operations if operation.row_count]
 
@@ -211,7 +214,10 @@ def _operations(now: TableState, target: TableState, since: int, until: int) -> 
 def _copied(
     store: Store, source: TableState, snapshot: int, entry: TableEntry, partitions: Collection[Partition]
 ) -> tuple[TableState, list[str]]:
-    """The source's rows at `snapshot` in new tablets on disk, which nothing names yet; and the files, synced."""
+    """Write the source's rows at `snapshot` as files of new tablets, not yet in the catalogue.
+
+    Returns: the new tablets, and the files, synced.
+    """
     bare = TableState(entry, (), source.limits)
     tablets = [
         TabletState(TabletEntry(store.allocate("tablet"), entry.id, partition, 0), store.new_memory(bare))
@@ -238,7 +244,7 @@ def _copied(
 
 
 class _Writer:
-    """Rows in key order become rowsets of the tablets that they belong to."""
+    """Writes rows that arrive in key order as rowsets of their tablets."""
 
     def __init__(self, store: Store, target: TableState, snapshot: int) -> None:
         self._store = store
@@ -246,23 +252,22 @@ class _Writer:
         self._snapshot = snapshot
         self._waiting: dict[int, list[pa.RecordBatch]] = {}  # by ordinal
         self._bytes: dict[int, int] = {}
-        self._full_bytes: float | None = None  # in memory, of what makes a rowset
+        self._full_bytes: float | None = None  # bytes in memory that make one rowset
         self.rowsets: dict[int, list[DiskRowSet]] = {tablet.id: [] for tablet in target.tablets}
         self.written: list[str] = []
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """More rows, with keys greater than those before."""
+        """Add rows whose keys are greater than all earlier ones."""
         target, options = self._target, self._store.options
         names = [column.name for column in target.schema.key_columns]
-        home = target.router.route({name: batch.column(name) for name in names}, batch.num_rows)
-        homeless = np.flatnonzero(home < 0)
-        if len(homeless):
-            first = batch.select(names).slice(int(homeless[0]), 1).to_pylist()[0]
-            raise NoPartitionError(_homeless(target, len(homeless), f"the first has the key {first}"))
-        order = np.argsort(home, kind="stable")
+        ordinals_of = target.router.route({name: batch.column(name) for name in names}, batch.num_rows)
+        uncovered = np.flatnonzero(ordinals_of < 0)
+        if len(uncovered):
+            first = batch.select(names).slice(int(uncovered[0]), 1).to_pylist()[0]
+            raise NoPartitionError(_uncovered(target, len(uncovered), f"the first has the key {first}"))
+        order = np.argsort(ordinals_of, kind="stable")
         rows = batch if bool((order == np.arange(len(order))).all()) else batch.take(pa.array(order))
-        home = home[order]
-        ordinals, offsets = tablet_slices(home)
+        ordinals, offsets = tablet_slices(ordinals_of[order])
         for ordinal, begin, end in zip(
             ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
         ):
@@ -279,7 +284,7 @@ class _Writer:
             self._write(ordinal)
 
     def _is_full(self, ordinal: int) -> bool:
-        """Whether the rows that wait make a rowset. How much that is in memory, the first that may be enough tell."""
+        """Whether the waiting rows make a rowset. The first candidate shows how rows compress."""
         held, rowset_bytes = self._bytes[ordinal], self._store.options.rowset_target_bytes
         if held < rowset_bytes:
             return False
@@ -289,7 +294,7 @@ class _Writer:
         return held >= self._full_bytes
 
     def _image(self, ordinal: int) -> RowSetImage:
-        """The rows that wait."""
+        """The waiting rows."""
         target, waiting = self._target, self._waiting[ordinal]
         columns: dict[int, pa.Array] = {
             column.id: whole_column([batch.column(column.name) for batch in waiting])
@@ -314,7 +319,7 @@ class _Writer:
 
 
 def _of_table(target: TableState, entry: TableEntry, created: int) -> TableState:
-    """The target with its entry, its tablets created at that moment."""
+    """The target under its final entry, with tablets created at that moment."""
     tablets = (
         dataclasses.replace(
             tablet, entry=dataclasses.replace(tablet.entry, table_id=entry.id, created=created)
@@ -325,23 +330,23 @@ def _of_table(target: TableState, entry: TableEntry, created: int) -> TableState
 
 
 def _put(change: CatalogChange, target: TableState) -> None:
-    """Put the tablets and their rowsets into the change."""
+    """Add the tablets and their rowsets to the change."""
     change.put_tablets += [tablet.entry for tablet in target.tablets]
     change.put_rowsets += [
         RowSetEntry.from_meta(rowset.meta) for tablet in target.tablets for rowset in tablet.rowsets
     ]
 
 
-def _homeless(target: TableState, count: int, first: str) -> str:
+def _uncovered(target: TableState, count: int, first: str) -> str:
     return (
-        f"{count} rows or more have no place in the new partitions of table {target.name!r}, {first}; nothing changed: "
-        "give ranges that cover all rows, or delete those first"
+        f"at least {count} rows are not covered by the new partitions of table {target.name!r}: {first}. Nothing "
+        "changed: give ranges that cover all rows, or delete those rows first"
     )
 
 
-def _taken(name: str) -> str:
-    return f"table {name!r} exists already: give the copy another name, or drop that one first"
+def _exists(name: str) -> str:
+    return f"table {name!r} already exists: choose another name, or drop that table first"
 
 
-def _gone() -> str:
+def _dropped() -> str:
     return "the table was dropped before it could be repartitioned"

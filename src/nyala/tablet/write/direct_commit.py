@@ -1,25 +1,25 @@
-"""Batches too large for the log: everything is written as files and committed by one catalogue transaction (W6).
+"""Commits a batch that is too large for the log: writes files, then one catalogue transaction (W6).
 
     under the commit lock throughout (other writers wait; scans do not)
-      flush what the touched tablets hold in memory      so that every live row has a place on disk
-      settle again                                       against those places
-      timestamp t; inserts -> DiskRowSets with UNDO "not there before t"
+      flush the memory of the touched tablets            now every live row is on disk
+      settle again                                       against the rows' new positions
+      timestamp t; inserts -> DiskRowSets with UNDO "absent before t"
                    updates and deletes -> REDO files of the rowsets that hold the rows
       sync, one catalogue transaction, one new root
 
-Rowsets are written by as many threads as there are cores; all else is done by the thread that holds the lock.
+Rowsets are written by one thread per core; the thread that holds the lock does everything else.
 
 Invariants
-    B1  The catalogue transaction is the batch's only commit point: before it nothing of the batch can be
-        seen, and files left by a crash are removed by the next open (W6, P3).
-    B2  The touched rowsets have nothing in memory when their REDO file is added (R4), and a rowset that is
-        committed here has deltas_durable = t while `inserts_durable` of its tablet stays (R2).
+    B1  The catalogue transaction is the batch's only commit point. Before it nothing of the batch
+        is visible, and the next open removes files left by a crash (W6, P3).
+    B2  The touched rowsets have nothing in memory when their REDO file is added (R4). A rowset that
+        is committed here has deltas_durable = t, while `inserts_durable` of its tablet stays (R2).
 
-Simplification: the lock is held while files are written, so other writers wait for the whole load (a large job of
-Spark's too, whose staged rows are written here). The way out is to write before the lock is taken, and to
-check under it that no key has moved.
-Source: docs/design/writes-and-batches.md, "Batches above 64 MB are written as files"; docs/design/rules.md, W6, R2
-and R4.
+Simplification: the lock is held while files are written, so other writers wait for the whole load,
+also for a large Spark job whose staged rows are written here. To avoid that, files would have to be
+written before the lock is taken, with a check under the lock that no key has moved.
+Source: docs/design/writes-and-batches.md, "Batches above 64 MB are written as files";
+docs/design/rules.md, W6, R2 and R4.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ from nyala.rowset.writer import WrittenRowSet, write_rowset
 from nyala.schema.schema import Schema
 from nyala.tablet.flush.file_jobs import delta_types
 from nyala.tablet.flush.lifecycle import flush
-from nyala.tablet.flush.rolling import roll, text_pieces
-from nyala.tablet.state.idempotency import encode_told
+from nyala.tablet.flush.rolling import roll, text_ranges
+from nyala.tablet.state.idempotency import encode_counts
 from nyala.tablet.state.locate import tablet_slices
 from nyala.tablet.state.opening import delta_entry
 from nyala.tablet.state.root import TabletState
-from nyala.tablet.write.settle import Effect, Settlement, settle, told_of
+from nyala.tablet.write.settle import Effect, Settlement, row_counts, settle
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
 
 def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency_key: str | None) -> int:
-    """Write the settled effects as files and commit them; returns the timestamp. Under the commit lock.
+    """Write settled effects as files and commit them; returns the timestamp. Under the commit lock.
 
-    Raises: StorageError when a file cannot be written: nothing of the batch is there then.
+    Raises: StorageError if a file cannot be written; nothing of the batch is committed then.
     """
     touched = {
         settlement.table.tablets[ordinal].id
@@ -66,9 +66,10 @@ def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency
         for effect in settlement.effects
         for ordinal in tablet_slices(effect.tablets)[0].tolist()
     }
-    # What a running merge has read of them will not be all that there is, and what it keeps in memory must be flushed
-    # (R4): it gives up. A delta compaction leaves room for REDO files behind those that it has read, and a load of new
-    # rows changes no rowset: else no compaction would ever come to its end beside a stream of loads.
+    # A running merge has not read the changes of these rowsets, and must not keep their deltas in
+    # memory (R4), so it is revoked. A delta compaction goes on: it leaves room for REDO files after
+    # those it has read. A load of new rows changes no rowset. Otherwise no compaction could finish
+    # beside a stream of loads.
     changed_ids = {rowset.id for rowset in _changed_rowsets(settlements)}
     store.reservations.revoke(filter(store.reservations.holds_deltas, changed_ids))
     with Interruptible():
@@ -83,7 +84,7 @@ def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency
     change = CatalogChange(timestamp=timestamp)
     if idempotency_key is not None:
         change.committed_keys.append(
-            CommittedKey(idempotency_key, timestamp, encode_told(told_of(settlements)))
+            CommittedKey(idempotency_key, timestamp, encode_counts(row_counts(settlements)))
         )
     written: list[str] = []
     changed: dict[int, TabletState] = {}
@@ -110,9 +111,9 @@ def write_effects(
     changed: dict[int, TabletState],
     written: list[str],
 ) -> None:
-    """Write what a table's batch comes to as files of `timestamp`; all its rows that are changed lie on disk (B2).
+    """Write one table's settled batch as files at `timestamp`. Changed rows must be on disk (B2).
 
-    Adds to `change` the entries, to `changed` the tablets with the new rowsets, and to `written` the files.
+    Adds entries to `change`, tablets with new rowsets to `changed`, and paths to `written`.
     """
     for effect in settlement.effects:
         if effect.kind == "insert":
@@ -122,7 +123,7 @@ def write_effects(
 
 
 def _changed_rowsets(settlements: Sequence[Settlement]) -> Iterator[DiskRowSet]:
-    """The rowsets on disk of which rows are updated or deleted."""
+    """The rowsets on disk that have updated or deleted rows."""
     for settlement in settlements:
         for effect in settlement.effects:
             if effect.kind != "insert":
@@ -143,7 +144,7 @@ def _write_inserts(
 ) -> None:
     table = settlement.table
     jobs: list[Callable[[], WrittenRowSet]] = []
-    homes: list[TabletState] = []
+    states: list[TabletState] = []
     ordinals, offsets = tablet_slices(effect.tablets)
     for ordinal, begin, end in zip(
         ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
@@ -162,12 +163,12 @@ def _write_inserts(
         for lower, upper in roll(image, table.schema, store.options.rowset_target_bytes):
             jobs.append(
                 partial(
-                    _write_piece, store, directory, store.allocate("rowset"), tablet.id, image, lower, upper,
+                    _write_part, store, directory, store.allocate("rowset"), tablet.id, image, lower, upper,
                     table.schema, timestamp,
                 )
             )  # fmt: skip
-            homes.append(state)
-    for state, result in zip(homes, in_threads(jobs, written), strict=True):
+            states.append(state)
+    for state, result in zip(states, in_threads(jobs, written), strict=True):
         rowset, entries = store.adopt_rowset(result, table.schema)
         change.put_rowsets.append(RowSetEntry.from_meta(rowset.meta))
         change.put_deltas.extend(entries)
@@ -175,7 +176,7 @@ def _write_inserts(
         changed[state.id] = dataclasses.replace(before, rowsets=(*before.rowsets, rowset))
 
 
-def _write_piece(
+def _write_part(
     store: Store,
     directory: str,
     rowset_id: int,
@@ -186,20 +187,21 @@ def _write_piece(
     schema: Schema,
     timestamp: int,
 ) -> WrittenRowSet:
-    """The rows [lower, upper) of what is inserted, as a rowset."""
-    piece = dataclasses.replace(
-        image.piece(lower, upper), undo={LIVENESS: _not_before(timestamp, upper - lower)}
+    """Write the rows [lower, upper) of the inserted rows as a rowset."""
+    part = dataclasses.replace(
+        image.piece(lower, upper), undo={LIVENESS: _absent_before(timestamp, upper - lower)}
     )
     return write_rowset(
-        store.env.files, store.root_path, directory, rowset_id, tablet_id, piece, schema, deltas_durable=timestamp
+        store.env.files, store.root_path, directory, rowset_id, tablet_id, part, schema, deltas_durable=timestamp
     )  # fmt: skip
 
 
 def in_threads(jobs: Sequence[Callable[[], WrittenRowSet]], written: list[str]) -> list[WrittenRowSet]:
-    """Write rowsets, as many at a time as there are cores: encoding, compressing and writing let go of the
-    interpreter's lock. Returns: their results, in order; all files that are complete are added to `written`.
+    """Write rowsets in one thread per core: encoding, compressing and writing release the GIL.
 
-    Raises: what the first job that failed raised, when no job runs any more; jobs behind it may have been done.
+    Returns: the results in order. Paths of completed files are added to `written`.
+    Raises:  the error of the first failed job, after all running jobs have ended. Later jobs may
+             have run.
     """
     workers = min(len(jobs), os.cpu_count() or 1)
     if workers < 2:
@@ -215,7 +217,7 @@ def in_threads(jobs: Sequence[Callable[[], WrittenRowSet]], written: list[str]) 
                 for job in jobs:
                     running.append(_begun(pool, job))
                 wait(running, return_when=FIRST_EXCEPTION)
-            finally:  # also of Ctrl-C; leaving the pool waits for those that run
+            finally:  # also after Ctrl-C; leaving the pool waits for running jobs
                 for future in running:
                     future.cancel()
     finally:
@@ -224,12 +226,12 @@ def in_threads(jobs: Sequence[Callable[[], WrittenRowSet]], written: list[str]) 
                 written += future.result().paths
     for future in running:
         if not future.cancelled():
-            future.result()  # raises what went wrong; a job is cancelled only where another failed
+            future.result()  # raises the error; jobs are cancelled only after another has failed
     return [future.result() for future in running]
 
 
 def _begun(pool: ThreadPoolExecutor, job: Callable[[], WrittenRowSet]) -> Future[WrittenRowSet]:
-    """Have a thread do it; or do it here, when there can be none: the main thread has ended, or the system refuses."""
+    """Run the job in a thread; run it here if no thread can be started (process end, limits)."""
     try:
         return pool.submit(job)
     except RuntimeError:
@@ -241,8 +243,8 @@ def _begun(pool: ThreadPoolExecutor, job: Callable[[], WrittenRowSet]) -> Future
         return done
 
 
-def _not_before(timestamp: int, count: int) -> DeltaRun:
-    """UNDO of an insertion: before `timestamp` none of the rows was there."""
+def _absent_before(timestamp: int, count: int) -> DeltaRun:
+    """The UNDO of an insertion: before `timestamp` the rows are dead."""
     return DeltaRun(
         kind="undo",
         rowids=np.arange(count, dtype=np.int64),
@@ -275,15 +277,15 @@ def _write_deltas(
     places, offsets = tablet_slices(codes)
     for place, begin, end in zip(places.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         ordinal, located = settlement.rowsets[place]
-        assert isinstance(located, DiskRowSet), "B2: what was in memory was flushed first"
+        assert isinstance(located, DiskRowSet), "B2: rows in memory were flushed first"
         tablet = settlement.table.tablets[ordinal]
         state = changed.get(tablet.id, tablet)
         rowset = next(candidate for candidate in state.rowsets if candidate.id == located.id)
-        assert not rowset.deltas.record_count and not rowset.frozen, "R4: its DeltaMemStore was flushed first"
+        assert not rowset.deltas.record_count and not rowset.frozen, "R4: the DeltaMemStore was flushed first"
         stamps = np.full(end - begin, timestamp, np.int64)
         entries = []
-        # Each row is changed once (S1), so files of one timestamp may follow one another.
-        for lower, upper in text_pieces(partial(most_text, columns), begin, end):
+        # Each row changes once (S1), so several files may have the same timestamp.
+        for lower, upper in text_ranges(partial(most_text, columns), begin, end):
             runs = {
                 number: DeltaRun(
                     kind="redo",

@@ -1,8 +1,9 @@
-"""What of a write can be done without the lock and can fail for the user's reasons: convert, check, encode keys, route,
-sort, group. Nothing is looked up, nothing changed.
+"""Prepares a write without the lock: converts, checks, encodes keys, routes, sorts and groups rows.
 
-    rows as given   ──►  columns in the schema's types, row errors set aside  ──►  encoded keys, the tablet of each
-                    ──►  rows by tablet and key, rows of one key next to each other in the user's order
+    rows as given   ──►  columns in the schema's types, row errors  ──►  encoded keys and tablets
+                    ──►  rows by tablet and key; rows with equal keys stay in the user's order
+
+All errors caused by the user's data happen here. Nothing is looked up and nothing changes.
 
 Cost: O(columns) Arrow and NumPy calls.
 Source: ARCHITECTURE.md, "The life of a write"; docs/design/rules.md, W5.
@@ -35,7 +36,7 @@ from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema
 from nyala.tablet.state.root import TableState
 
 OPERATIONS: Final = ("insert", "upsert", "update", "delete")
-# As Spark, files and other processes name them, with what is done about keys that are taken or missing.
+# The names in Spark and in files; the suffix says to ignore duplicate or missing keys.
 OPERATION_NAMES: Final = (
     "insert", "insert-ignore", "upsert", "update", "update-ignore", "delete", "delete-ignore",
 )  # fmt: skip
@@ -43,27 +44,27 @@ OPERATION_NAMES: Final = (
 
 @dataclass
 class PreparedOperation:
-    """One user operation on one table: converted, checked, routed, sorted; nothing looked up yet.
+    """One operation on one table: converted, checked, routed and sorted, but not looked up.
 
-    `rows[starts[g]:starts[g+1]]` are the rows (by their place in the user's data, in their order) of key `g`.
+    `rows[starts[g]:starts[g+1]]` are the row numbers in the user's data, in order, of the rows with
+    key `g`.
     """
 
     name: str
     ignore: bool
-    columns: Mapping[int, Column]  # by column id, in the user's row order: the key and what was given
+    columns: Mapping[int, Column]  # by column id, in the user's row order: the key and the given columns
     row_count: int
     errors: RowErrors
     keys: EncodedKeys
     tablets: np.ndarray
     rows: np.ndarray
     starts: np.ndarray
-    missing: tuple[str, ...]  # columns that an insert would need and that were not given
+    missing: tuple[str, ...]  # required columns that were not given; an insert fails without them
     schema: Schema
-    borrowed: bool = (
-        False  # columns lie in the user's memory: whoever keeps them when the call is over copies them
-    )
-    ready: ReadyData | None = None  # the columns as they are to be logged, if all rows are, in this order
-    ignored: int = 0  # rows that an ignoring update or delete passes over: no row can have their key
+    # Columns may be views of the user's memory: copy them to keep them after the call.
+    borrowed: bool = False
+    ready: ReadyData | None = None  # the columns in the log's form, if all rows are used in this order
+    ignored: int = 0  # rows of an ignoring update or delete whose key cannot exist
 
     @property
     def group_sizes(self) -> np.ndarray:
@@ -71,7 +72,7 @@ class PreparedOperation:
 
     @property
     def is_distinct(self) -> bool:
-        """Whether no key stands twice."""
+        """Whether all keys are different."""
         return len(self.starts) == len(self.rows) + 1
 
     @property
@@ -86,7 +87,7 @@ class PreparedOperation:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns given."""
+        """Bytes of the given columns."""
         return held_bytes(self.columns.values())
 
 
@@ -97,17 +98,19 @@ def prepare(
     *,
     ignore: bool,
     errors: RowErrors | None = None,
-    homes: np.ndarray | None = None,
+    routed: np.ndarray | None = None,
     borrow_above_bytes: int | None = None,
 ) -> PreparedOperation:
-    """Everything about one operation that does not depend on what the table holds.
+    """Do all work of one operation that does not depend on the table's rows.
 
     errors: rows that failed before, while their values were computed.
-    homes:  of each row the id of its tablet, where another process has routed it, or -1; see `homes_of`.
-    borrow_above_bytes: more than that is not copied, see `PreparedOperation.borrowed`; None: everything is.
+    routed: each row's tablet id as another process computed it, or -1; see `routed_ordinals`.
+    borrow_above_bytes: larger data is not copied, see `PreparedOperation.borrowed`; None: always
+    copy.
 
-    Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError for faults of the whole operation; faults
-    of single rows go into `.errors`.
+    Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError for faults of the whole
+    operation.
+            Faults of single rows go into `.errors`.
     """
     schema = table.schema
     converted = convert(
@@ -130,7 +133,7 @@ def prepare(
     missing: tuple[str, ...] = ()
     dropped, ignored = _without_long_keys(table, name, converted, errors, ignore)
     if len(columns) < len(schema) or name == "update":
-        keyless, missing = _left_out(table, name, columns, errors, count)
+        keyless, missing = _missing_columns(table, name, columns, errors, count)
 
     rows = np.flatnonzero(~(errors.failed_mask(count) | dropped)) if errors or ignored else np.arange(count)
     if keyless or not len(rows):
@@ -143,7 +146,7 @@ def prepare(
         by_name = {column: by_name[column].take(some) for column in schema.key_names}
     given = {column: by_name[column] for column in schema.key_names}
     keys = encode_keys(table, given, len(rows))
-    bad: np.ndarray | None = None  # of `rows`; None: not one
+    bad: np.ndarray | None = None  # mask over `rows`; None: no row is bad
     if name in ("insert", "upsert") and table.codec.width is None and schema.key_count > 1:
         sizes = table.codec.sizes(keys)
         bad = sizes > table.limits.max_key_bytes
@@ -153,27 +156,27 @@ def prepare(
             errors.add(
                 rows[bad], KEY_TOO_LARGE,
                 [
-                    f"the encoded key has {size} bytes, more than the {table.limits.max_key_bytes} that the key of "
-                    f"{table.name!r} may have (max_key_bytes)"
+                    f"the encoded key has {size} bytes, but the key of table {table.name!r} may have at most "
+                    f"{table.limits.max_key_bytes} (max_key_bytes)"
                     for size in sizes[bad].tolist()
                 ],
             )  # fmt: skip
-    if homes is None:
+    if routed is None:
         tablets = route_keys(table, given, len(rows))
     else:
-        tablets = homes_of(table, homes[rows], given)
-    homeless = None if homes is None and table.router.covers_all else tablets < 0
-    if homeless is not None and homeless.any():
+        tablets = routed_ordinals(table, routed[rows], given)
+    uncovered = None if routed is None and table.router.covers_all else tablets < 0
+    if uncovered is not None and uncovered.any():
         errors.add(
-            rows[homeless], NO_PARTITION,
-            f"no range partition of {table.name!r} covers this row; add one, or mend the row",
+            rows[uncovered], NO_PARTITION,
+            f"no range partition of table {table.name!r} covers this row; add one, or correct the row",
         )  # fmt: skip
-        bad = homeless if bad is None else bad | homeless
+        bad = uncovered if bad is None else bad | uncovered
     if bad is not None:
         good = np.flatnonzero(~bad)
         rows, keys, tablets = rows[good], keys.take(good), tablets[good]
     if len(rows) == 1 or (
-        len(table.tablets) == 1 and keys.is_strictly_ascending()  # as the keys of a load do
+        len(table.tablets) == 1 and keys.is_strictly_ascending()  # the usual case in a bulk load
     ):
         starts = np.arange(len(rows) + 1)
     else:
@@ -192,15 +195,17 @@ def prepare(
 def _without_long_keys(
     table: TableState, name: str, converted: Converted, errors: RowErrors, ignore: bool
 ) -> tuple[np.ndarray, int]:
-    """(rows to pass over, how many): an update or delete finds no row by a key that is longer than its varchar, and an
-    insert or upsert cannot store it. Rows that fail are added to `errors`.
+    """Find keys that exceed their varchar's length; returns (rows to ignore, their number).
+
+    An update or delete finds no row with such a key; an insert or upsert cannot store it. Both are
+    row errors, unless the operation ignores missing keys.
     """
     passed_over = np.zeros(converted.row_count, np.bool_)
     long = converted.too_long
     if long is None:
         return passed_over, 0
     if name in ("insert", "upsert"):
-        advice = "a key is never cut; shorten it, or make the column string"
+        advice = "a key is never truncated; shorten it, or make the column a string"
         errors.add(long.rows, VALUE_TOO_LARGE, [f"{message}: {advice}" for message in long.messages])
     elif not ignore:
         advice = f'so no row of table {table.name!r} has this key; pass on_missing="ignore" to skip such rows'
@@ -210,25 +215,26 @@ def _without_long_keys(
     return passed_over, int(passed_over.sum())
 
 
-def _left_out(
+def _missing_columns(
     table: TableState, name: str, columns: Mapping[int, pa.Array], errors: RowErrors, count: int
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Of columns that are not in the data: those of the key, and those that an insert would need.
+    """The key columns that the data lacks, and the other columns that an insert would require.
 
-    Raises: InvalidArgumentError for an update of nothing. All rows are in `errors` if nothing can be done without.
+    All rows are added to `errors` if the operation is impossible without them.
+    Raises: InvalidArgumentError for an update that names no column to change.
     """
     schema = table.schema
     keyless = [column.name for column in schema.key_columns if column.id not in columns]
     if name == "update" and count and len(columns) <= schema.key_count and not keyless:
         raise InvalidArgumentError(
-            f"update of {table.name!r} names no column to change: give at least one column besides the key "
+            f"update of {table.name!r} changes no column: give at least one column besides the key "
             f"({_names(schema.key_columns)})"
         )
     if keyless:
         errors.add(
             np.arange(count),
             MISSING_COLUMN,
-            f"key column {keyless[0]!r} of table {table.name!r} is not in the data; every {name} needs the whole key",
+            f"key column {keyless[0]!r} of table {table.name!r} is missing: {name} needs all key columns",
         )
     missing = tuple(
         column.name
@@ -251,25 +257,26 @@ def encode_keys(table: TableState, keys: Mapping[str, Column], count: int) -> En
 
 
 def route_keys(table: TableState, keys: Mapping[str, Column], count: int) -> np.ndarray:
-    """For each of `count` rows the ordinal of its tablet, or -1; from all key columns by name."""
+    """The tablet ordinal of each of `count` rows, or -1; `keys` has all key columns by name."""
     found = [table.router.route(part, upper - lower) for lower, upper, part in row_slices(keys, count)]
     return found[0] if len(found) == 1 else np.concatenate(found)
 
 
-def homes_of(table: TableState, homes: np.ndarray, keys: Mapping[str, Column]) -> np.ndarray:
-    """The ordinals of rows' tablets, of which another process has said the ids; -1 where no partition covers a row.
+def routed_ordinals(table: TableState, routed: np.ndarray, keys: Mapping[str, Column]) -> np.ndarray:
+    """The tablet ordinals of rows that another process has routed; -1: no partition covers the row.
 
-    What that process could not tell, or said of tablets that are gone since, is routed here; so is everything, when one
-    of the samples, the first row of each run of equal ids, is not where it was said to be.
-    Cost: as the number of such runs; the rows that are routed besides.
+    Rows without an id, or with the id of a tablet that no longer exists, are routed here. So are
+    all rows if a sample is wrong. The samples are the first row of each run of equal ids.
+
+    Cost: the number of such runs, plus the rows routed here.
     """
-    count = len(homes)
-    starts = np.flatnonzero(np.append(True, homes[1:] != homes[:-1]))
-    said = np.array([table.ordinal_of.get(number, -1) for number in homes[starts].tolist()], np.int32)
+    count = len(routed)
+    starts = np.flatnonzero(np.append(True, routed[1:] != routed[:-1]))
+    given = np.array([table.ordinal_of.get(number, -1) for number in routed[starts].tolist()], np.int32)
     samples = {name: array.take(pa.array(starts)) for name, array in keys.items()}
-    if not np.array_equal(route_keys(table, samples, len(starts))[said >= 0], said[said >= 0]):
+    if not np.array_equal(route_keys(table, samples, len(starts))[given >= 0], given[given >= 0]):
         return route_keys(table, keys, count)
-    ordinals = np.repeat(said, np.diff(np.append(starts, count)))
+    ordinals = np.repeat(given, np.diff(np.append(starts, count)))
     unknown = np.flatnonzero(ordinals < 0)
     if len(unknown):
         some = {name: array.take(pa.array(unknown)) for name, array in keys.items()}
@@ -278,7 +285,7 @@ def homes_of(table: TableState, homes: np.ndarray, keys: Mapping[str, Column]) -
 
 
 def tablet_key_order(keys: EncodedKeys, tablets: np.ndarray, tablet_count: int) -> np.ndarray | None:
-    """Stable order by (tablet, key); None when the rows stand so already."""
+    """The stable order by (tablet, key); None if the rows are already in this order."""
     if len(keys) < 2:
         return None
     by_key = keys.sort_indices()
@@ -288,7 +295,7 @@ def tablet_key_order(keys: EncodedKeys, tablets: np.ndarray, tablet_count: int) 
 
 
 def group_starts(keys: EncodedKeys) -> np.ndarray:
-    """Where each run of equal keys begins, and the row count at the end."""
+    """The start of each run of equal keys, and the row count at the end."""
     count = len(keys)
     if count < 2:
         return np.arange(count + 1)
@@ -297,7 +304,7 @@ def group_starts(keys: EncodedKeys) -> np.ndarray:
 
 def missing_text(missing: Sequence[str], table: TableState) -> str:
     return (
-        f"column {missing[0]!r} of table {table.name!r} is NOT NULL, has no default and is not in the data: "
+        f"column {missing[0]!r} of table {table.name!r} is required (NOT NULL without default) and missing: "
         "a new row needs a value for it"
     )
 

@@ -1,19 +1,21 @@
-"""Make a table as it was: the net changes since then, turned around, as one batch.
+"""Restores a table to an earlier moment: reverses all net changes since then in one batch.
 
-    net (to, now]       insert k      update k                          delete k
-    the batch           delete k      update k, where a value differs   insert k, with the values of then
+    net change in (to, now]   insert k   update k                      delete k
+    reverse in the batch      delete k   update k, if a value differs  insert k with its old values
 
-Read and applied under one lock, as `where_writes` does: no other write comes between, and what is read is `applied`,
-which every earlier batch is part of. What was never changed since is not read, and a row that has its old values again
-is not written. It is a write like any other: one timestamp, history before it as readable as ever.
+The changes are read and applied under one lock, as in `where_writes`, so no other write comes
+between. Rows without changes are not read, and rows that have their old values again are not
+written. The batch is a write like any other: it has one timestamp, and earlier history stays
+readable.
 
 Invariants
-    U1  A scan at the batch's timestamp gives what a scan at `to` gives, through the schema of now: a column that came
-        since has its default in every row that was there, one that went since does not come back.
-    U2  Rows that are the same at both moments have no record of the batch.
+    U1  A scan at the batch's timestamp returns what a scan at `to` returns, through the current
+        schema: a column added since has its default in all restored rows, a column dropped since
+        stays dropped.
+    U2  Rows that are equal at both moments get no record in the batch.
 
-Simplification: all that is written back is held in memory, as any batch's data is; columns of which only some rows
-differ are written for every row that is updated.
+Simplification: all rows of the batch are held in memory, as for any batch. A column is written for
+every updated row even if only some of the rows differ in it.
 """
 
 from __future__ import annotations
@@ -42,9 +44,10 @@ __all__ = ["restore"]
 
 
 def restore(store: Store, table_id: int, to: int) -> WriteResult:
-    """Make the table as it was at `to`. Nothing to do: zeros, and the present timestamp.
+    """Restore the table to its state at `to`. No changes: zero counts, the current timestamp.
 
-    Raises: TableNotFoundError when it was dropped meanwhile, HistoryExpiredError when its past was; StorageError.
+    Raises: TableNotFoundError if the table was dropped meanwhile; HistoryExpiredError;
+    StorageError.
     """
     store.check_writable()
 
@@ -52,7 +55,7 @@ def restore(store: Store, table_id: int, to: int) -> WriteResult:
         table = store.root.tables.get(table_id)
         if table is None:
             raise TableNotFoundError("the table was dropped before it could be restored")
-        # What the clock says was asked before; under the lock it counts what is gone.
+        # The caller has checked the history mark; under the lock only removed history counts.
         check_readable(table.entry, to, 0, 0)
         check_dropped(table, to)
         operations = _operations(table, to, store.marks.applied)
@@ -73,14 +76,14 @@ def restore(store: Store, table_id: int, to: int) -> WriteResult:
 
 
 def _operations(table: TableState, to: int, now: int) -> dict[str, pa.Table]:
-    """What brings the state at `now` back to that at `to`: rows by operation; a delete in any case, maybe of none."""
+    """The operations that turn the state at `now` into that at `to`; a delete is always present."""
     schema = table.schema
     keys = [column.name for column in schema.key_columns]
     then = make_change_spec(table, to, now, "net", schema.columns)
     back = dataclasses.replace(then, values_at="since")
     rows: dict[str, list[pa.RecordBatch]] = {"delete": [], "update": [], "insert": []}
     changed: set[str] = set()
-    # The same rows in the same order (N4), once with the values of now and once with those of then.
+    # Both feeds have the same rows in the same order (N4), with current and with old values.
     for new, old in zip(change_batches(table, then), change_batches(table, back), strict=True):
         change = old.column(CHANGE_TYPE)
         rows["delete"].append(old.select(keys).filter(pc.equal(change, "insert")))
@@ -110,7 +113,7 @@ def _operations(table: TableState, to: int, now: int) -> dict[str, pa.Table]:
 
 
 def _differs(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
-    """Row by row whether the values differ, bit by bit: -0.0 is not 0.0, and NaN is what it was."""
+    """Whether values differ, row by row and bit by bit: -0.0 and 0.0 differ, equal NaNs do not."""
     if pa.types.is_floating(left.type):
         bits = pa.int64() if pa.types.is_float64(left.type) else pa.int32()
         left, right = left.view(bits), right.view(bits)

@@ -1,28 +1,32 @@
-"""What a batch comes to: every operation resolved, key by key, against what is there, and folded per key.
+"""Settles a batch: resolves it against the stored rows and folds it to one effect per key.
 
-    operations in order         universe of keys           effects (at most one per key)
+To settle a batch means to look up each of its keys and to decide, row by row, between insert,
+update, delete, no change and error.
+
+    operations in order         all keys                   effects (at most one per key)
     insert  k1 k2 k2     ──►    k1 absent        ──►       insert k1
-    upsert  k3 k4               k2 absent                  (second k2: already-present)
+    upsert  k3 k4               k2 absent                  (second k2: duplicate key)
     delete  k4                  k3 live in rowset 7        update k3
                                 k4 absent                  nothing: inserted and deleted here (W4)
 
-`prepare` has converted, routed and sorted the rows. `settle` runs under the commit lock: it looks every key up once
-(`locate`) and decides. Neither changes anything.
+`prepare` has converted, routed and sorted the rows. `settle` runs under the commit lock, looks up
+each key once (`locate`) and decides. It changes no stored state.
 
-A single operation is folded in closed form, without rounds over repeated keys, because all its rows have the same
-columns: of an insert the first row of a key wins, of an upsert or update the last, of a delete the first. Several
-operations on one table (`db.batch()`) are laid over one another in their order.
+A single operation is folded without a loop over repeated keys, because all its rows have the same
+columns: the first row of a key wins for an insert, the last for an upsert or update, the first for
+a delete. Several operations on one table (`db.batch()`) are overlaid in their order.
 
 Invariants
-    S1  A key has at most one effect in a batch (W4), so (rowid, timestamp) is unique in every delta store.
-    S2  delete + insert of a live key is an update of *all* columns outside the key; insert + delete of an
-        absent key is nothing.
-    S3  Rows of an effect stand in tablet order and, within a tablet, in key order.
-    S4  Failed, ignored and no-op rows are in no effect (W5); counts report what was asked.
+    S1  A key has at most one effect in a batch (W4), so (rowid, timestamp) is unique in each delta
+        store.
+    S2  delete + insert of a live key is an update of *all* columns outside the key; insert + delete
+        of an absent key is nothing.
+    S3  Rows of an effect are in tablet order and, within a tablet, in key order.
+    S4  Failed, ignored and no-op rows have no effect (W5); counts report the requested operations.
 
 Cost: O(columns + touched rowsets) Arrow and NumPy calls, never their product.
-Source: docs/design/writes-and-batches.md, "Resolving a batch in closed form"; docs/design/rules.md, W3 to W5 and R5;
-docs/design/kudu.md, "Outcomes of operations".
+Source: docs/design/writes-and-batches.md, "Resolving a batch in closed form"; docs/design/rules.md,
+W3 to W5 and R5; docs/design/kudu.md, "Outcomes of operations".
 """
 
 from __future__ import annotations
@@ -53,18 +57,17 @@ from nyala.tablet.write.prepare import PreparedOperation, group_starts, missing_
 
 @dataclass
 class Effect:
-    """What one kind of change does to some keys of one table: one log group, and what is applied to memory."""
+    """One kind of change to some keys of one table: logged as one group, then applied to memory."""
 
     kind: str  # "insert" | "update" | "delete"
     keys: EncodedKeys
     tablets: np.ndarray  # ordinal of the tablet, per row
     columns: Mapping[int, Column]  # key columns first; then the values
     codes: np.ndarray  # index into Settlement.rowsets; ABSENT for an insert
-    rowids: (
-        np.ndarray
-    )  # place in that rowset; for an insert the dead row of the MemRowSet to bring back, or -1
-    batch: pa.RecordBatch | None = None  # the columns as the log has them, where they are one batch
-    message: pa.Buffer | None = None  # the batch's, if it has one already
+    # The row's position in that rowset. For an insert: the ghost in the MemRowSet to revive, or -1.
+    rowids: np.ndarray
+    batch: pa.RecordBatch | None = None  # the columns as the log stores them, if they are one batch
+    message: pa.Buffer | None = None  # the batch's IPC message, if it is already encoded
 
     @property
     def nbytes(self) -> int:
@@ -96,14 +99,14 @@ class Settlement:
         return any(bool(errors) for errors in self.errors)
 
 
-def told_of(settlements: Sequence[Settlement]) -> dict[str, int]:
-    """What is recorded under its key of a batch of these settlements: what became of the rows, counted."""
-    told = {
+def row_counts(settlements: Sequence[Settlement]) -> dict[str, int]:
+    """The row counts that are recorded under a batch's idempotency key."""
+    counts = {
         name: sum(getattr(counts, name) for settlement in settlements for counts in settlement.counts)
         for name in COUNTS
     }
-    told[FAILED] = sum(len(errors) for settlement in settlements for errors in settlement.errors)
-    return told
+    counts[FAILED] = sum(len(errors) for settlement in settlements for errors in settlement.errors)
+    return counts
 
 
 def _copy(errors: RowErrors) -> RowErrors:
@@ -113,21 +116,20 @@ def _copy(errors: RowErrors) -> RowErrors:
 
 
 class _Overlay:
-    """The state of every key of a batch, operation by operation (arrays over the universe of keys)."""
+    """The state of all keys of a batch, one array element per key, updated by each operation."""
 
     def __init__(self, existed: np.ndarray, value_ids: Sequence[int], several: bool) -> None:
         self.existed = existed
         self.alive = existed.copy()
         self.touched = np.zeros(len(existed), np.bool_)
         self.value_ids = list(value_ids)
-        # Which columns an effect carries and from where; kept per column only when operations overlay one another.
+        # The columns that each key's effect carries. Needed only if operations overlay one another.
         self.given = np.zeros((len(existed), len(value_ids)), np.bool_) if several else None
 
 
 def settle(table: TableState, operations: Sequence[PreparedOperation]) -> Settlement:
-    """Decide every row of `operations` (all on `table`) against the table's applied state. Under the commit
-    lock."""
-    # Copies: a batch may be settled more than once (it turned out too large for the log).
+    """Decide each row of `operations`, all on `table`. Call under the commit lock."""
+    # Errors are copied because a batch that is too large for the log is settled twice.
     settlement = Settlement(
         table, operations=operations, errors=[_copy(operation.errors) for operation in operations]
     )
@@ -135,7 +137,7 @@ def settle(table: TableState, operations: Sequence[PreparedOperation]) -> Settle
         keys, tablets = operations[0].keys, operations[0].tablets
         places = [np.arange(len(keys))]
     else:
-        keys, tablets, places = _universe(table, operations)
+        keys, tablets, places = _distinct_keys(table, operations)
     located = locate(table, keys, tablets)
     settlement.rowsets = located.rowsets
     if len(keys) == 1 and len(operations) == 1 and _settle_one(settlement, located):
@@ -155,9 +157,10 @@ def settle(table: TableState, operations: Sequence[PreparedOperation]) -> Settle
 
 
 def _settle_one(settlement: Settlement, located: Located) -> bool:
-    """Settle an insert, upsert or update of one row that does what it says; False: it is to be settled as any batch.
+    """Settle one row that simply succeeds as an insert, upsert or update; otherwise return False.
 
-    The same as of many rows (a test compares the two), without two dozen calls of NumPy for vectors of one.
+    A shortcut: the general way makes two dozen NumPy calls for vectors of length one. A test checks
+    that both give the same result.
     """
     table, (operation,) = settlement.table, settlement.operations
     if operation.row_count != 1:
@@ -182,7 +185,7 @@ def _settle_one(settlement: Settlement, located: Located) -> bool:
                 kind,
                 operation.keys,
                 operation.tablets,
-                columns if whole else {column.id: _given(columns, column) for column in given},
+                columns if whole else {column.id: _value_or_default(columns, column) for column in given},
                 located.codes,
                 places,
                 *_logged(operation.ready if whole else None),
@@ -195,16 +198,16 @@ def _logged(ready: ReadyData | None) -> tuple[pa.RecordBatch | None, pa.Buffer |
     return (None, None) if ready is None else (ready.batch, ready.message)
 
 
-def _given(columns: Mapping[int, Column], column: ColumnSchema) -> Column:
-    """The column of one row, or its default."""
+def _value_or_default(columns: Mapping[int, Column], column: ColumnSchema) -> Column:
+    """The column of a one-row operation, or its default."""
     array = columns.get(column.id)
     return default_array(column, 1) if array is None else array
 
 
-def _universe(
+def _distinct_keys(
     table: TableState, operations: Sequence[PreparedOperation]
 ) -> tuple[EncodedKeys, np.ndarray, list[np.ndarray]]:
-    """All distinct keys of the operations in (tablet, key) order, and where each operation's keys stand in it."""
+    """The distinct keys in (tablet, key) order, their tablets, and each operation's positions."""
     parts = [operation for operation in operations if len(operation.keys)]
     if not parts:
         return operations[0].keys, operations[0].tablets, [np.empty(0, np.int64) for _ in operations]
@@ -226,31 +229,31 @@ def _universe(
 
 @dataclass(frozen=True)
 class _Decision:
-    """What one operation came to, per key of its own."""
+    """The outcome of one operation; arrays have one element per key of the operation."""
 
     counts: OperationCounts
-    winner: np.ndarray  # row (in the user's order) whose values count; -1: none of them
-    made: np.ndarray  # the operation made the row: columns that it does not name take their defaults
+    winner: np.ndarray  # the row (in the user's order) that supplies the values; -1: none
+    made: np.ndarray  # the operation created the row: columns that it does not name get defaults
 
 
 def _decide(
     table: TableState, operation: PreparedOperation, at: np.ndarray, overlay: _Overlay, errors: RowErrors
 ) -> _Decision:
-    """One operation over the state so far; moves the overlay on."""
+    """Decide one operation on top of the earlier ones, and update the overlay."""
     counts = OperationCounts(ignored=operation.ignored)
     alive = overlay.alive[at]
     if operation.name == "insert" and not alive.any():
-        # A load: nothing to be told apart, and no vector as long as the batch that is not needed.
+        # A bulk insert of new keys: avoid the batch-long vectors of the general case.
         counts.inserted = len(at)
         if not operation.is_distinct:
             twice = operation.group_sizes - 1
             if operation.ignore:
                 counts.ignored += int(twice.sum())
             else:
-                _fail_twice(errors, operation, twice)
+                _fail_duplicates(errors, operation, twice)
         whole = slice(None) if len(at) == len(overlay.alive) else at
         overlay.alive[whole] = True
-        _give(overlay, whole, None)
+        _mark_given(overlay, whole, None)
         return _Decision(counts, operation.first_rows, np.ones(len(at), np.bool_))
     made = np.zeros(len(at), np.bool_)
     sizes = operation.group_sizes
@@ -266,9 +269,9 @@ def _decide(
                 counts.ignored += losers
             else:
                 _fail(errors, operation, np.where(fresh, 0, sizes), ALREADY_PRESENT, _present_text(table))
-                _fail_twice(errors, operation, np.where(fresh, sizes - 1, 0))
+                _fail_duplicates(errors, operation, np.where(fresh, sizes - 1, 0))
         overlay.alive[at] = True
-        _give(overlay, at[fresh], None)
+        _mark_given(overlay, at[fresh], None)
     elif operation.name == "upsert":
         able = alive if operation.missing else np.ones(len(at), np.bool_)
         if not able.all():
@@ -283,18 +286,18 @@ def _decide(
         counts.inserted = int(fresh.sum())
         counts.updated = int(sizes[able].sum()) - counts.inserted
         winner[able] = last[able]
-        _give(overlay, at[fresh], None)
-        _give(overlay, at[able & alive], operation)
+        _mark_given(overlay, at[fresh], None)
+        _mark_given(overlay, at[able & alive], operation)
         overlay.alive[at[able]] = True
     elif operation.name == "update":
         winner[alive] = last[alive]
         counts.updated = int(sizes[alive].sum())
-        _lose(errors, operation, table, counts, np.where(alive, 0, sizes))
-        _give(overlay, at[alive], operation)
+        _fail_missing(errors, operation, table, counts, np.where(alive, 0, sizes))
+        _mark_given(overlay, at[alive], operation)
     else:
         winner[alive] = first[alive]
         counts.deleted = int(alive.sum())
-        _lose(errors, operation, table, counts, np.where(alive, sizes - 1, sizes))
+        _fail_missing(errors, operation, table, counts, np.where(alive, sizes - 1, sizes))
         overlay.alive[at[alive]] = False
         overlay.touched[at[alive]] = True
         if overlay.given is not None:
@@ -302,8 +305,8 @@ def _decide(
     return _Decision(counts, winner, made)
 
 
-def _give(overlay: _Overlay, at: np.ndarray | slice, operation: PreparedOperation | None) -> None:
-    """Note that the keys at `at` get the columns of `operation`, or all columns (an insert: operation None)."""
+def _mark_given(overlay: _Overlay, at: np.ndarray | slice, operation: PreparedOperation | None) -> None:
+    """Note that the keys at `at` get the columns of `operation`; None (an insert): all columns."""
     if overlay.given is None:
         overlay.touched[at] = True
         return
@@ -311,14 +314,14 @@ def _give(overlay: _Overlay, at: np.ndarray | slice, operation: PreparedOperatio
         overlay.given[at] = True
         overlay.touched[at] = True
         return
-    assert not isinstance(at, slice), "a slice is of an insert"
+    assert not isinstance(at, slice), "only an insert passes a slice"
     columns = [index for index, column in enumerate(overlay.value_ids) if column in operation.columns]
     if columns:
         overlay.given[np.ix_(at, np.array(columns))] = True
         overlay.touched[at] = True
 
 
-def _lose(
+def _fail_missing(
     errors: RowErrors,
     operation: PreparedOperation,
     table: TableState,
@@ -337,35 +340,38 @@ def _lose(
 
 
 def _present_text(table: TableState) -> str:
-    return f'the key is taken in table {table.name!r}; use upsert(), or pass on_conflict="ignore"'
+    return (
+        f"duplicate key: table {table.name!r} already has a row with this key; use upsert(), or pass "
+        'on_conflict="ignore"'
+    )
 
 
 def _fail(
     errors: RowErrors, operation: PreparedOperation, losing: np.ndarray, code: str, message: str
 ) -> None:
-    """The last `losing[g]` rows of each key fail."""
+    """Record an error for the last `losing[g]` rows of each key g."""
     lost, _ = _last_rows(operation, losing)
     errors.add(np.sort(operation.rows[lost]), code, message)
 
 
-def _fail_twice(errors: RowErrors, operation: PreparedOperation, losing: np.ndarray) -> None:
-    """The last `losing[g]` rows of each key fail, because the first row of their batch with it made the row."""
+def _fail_duplicates(errors: RowErrors, operation: PreparedOperation, losing: np.ndarray) -> None:
+    """Record an error for the last `losing[g]` rows of each key g: they repeat a key."""
     lost, group = _last_rows(operation, losing)
     rows, firsts = operation.rows[lost], operation.rows[operation.starts[:-1][group[lost]]]
     messages = [
-        f"the key stands twice in this batch, in rows {first} and {row}; leave one out, or use upsert(), where the "
-        "later row wins"
+        f"duplicate key in this batch: rows {first} and {row} have the same key; remove one, or use upsert(), where "
+        "the later row wins"
         for first, row in zip(firsts.tolist(), rows.tolist(), strict=True)
     ]
     errors.add(rows, ALREADY_PRESENT, messages)
 
 
 def _last_rows(operation: PreparedOperation, losing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(places in `operation.rows` of the last `losing[g]` rows of each key g, the key of each place)"""
+    """The positions in `operation.rows` of each key g's last `losing[g]` rows, and their keys."""
     sizes = operation.group_sizes
     group = np.repeat(np.arange(len(sizes)), sizes)
-    behind = operation.starts[1:][group] - np.arange(len(group))  # 1 for the last row of its key
-    return np.flatnonzero(behind <= losing[group]), group
+    from_end = operation.starts[1:][group] - np.arange(len(group))  # 1 for the last row of its key
+    return np.flatnonzero(from_end <= losing[group]), group
 
 
 def _fold(
@@ -422,7 +428,7 @@ def _fold(
 
 
 class _Chooser:
-    """Finds, for keys of the universe, the array and the row from which each column's value comes."""
+    """Finds the array and the row that supply each column's value, for keys of the batch."""
 
     def __init__(
         self,
@@ -442,24 +448,28 @@ class _Chooser:
     def columns(
         self, at: np.ndarray, value_ids: Sequence[int]
     ) -> tuple[dict[int, Column], pa.RecordBatch | None, pa.Buffer | None]:
-        """Values of the key columns and of `value_ids` for the keys at `at`; the same as one batch, if they came so,
-        and its message, if they are all of them as they came."""
-        wanted = [*self._schema.key_columns, *map(self._schema.by_id, value_ids)]
+        """The key columns and the columns `value_ids` of the keys at `at`.
+
+        Also returns them as one batch, if the data came as one, and the batch's IPC message, if
+        `at` is all rows in their order.
+        """
+        needed = [*self._schema.key_columns, *map(self._schema.by_id, value_ids)]
         if len(self._operations) > 1:
-            return {column.id: self._of_several(column, at) for column in wanted}, None, None
-        # The rows of a delete carry the key only, and any row with the key will do for it.
+            return {column.id: self._of_several(column, at) for column in needed}, None, None
+        # Rows of a delete have no winner for values; any row with the key supplies the key columns.
         winner, given = self._decisions[0].winner, self._operations[0].columns
         rows = winner if len(at) == self._key_count else winner[at]
         pick = None if _is_identity(rows, self._operations[0].row_count) else pa.array(rows)
         ready = self._operations[0].ready
-        if ready is not None and ready.ids == tuple([column.id for column in wanted]):
+        if ready is not None and ready.ids == tuple([column.id for column in needed]):
             if pick is None:
-                return {column.id: given[column.id] for column in wanted}, ready.batch, ready.message
-            # By one call: of sixteen columns and some hundred rows in half of the time.
+                return {column.id: given[column.id] for column in needed}, ready.batch, ready.message
+            # One call for all columns takes half the time for sixteen columns and some hundred
+            # rows.
             batch = ready.batch.take(pick)
             return dict(zip(ready.ids, batch.columns, strict=True)), batch, None
         columns: dict[int, Column] = {}
-        for column in wanted:
+        for column in needed:
             source = given.get(column.id)
             if source is None:
                 columns[column.id] = default_column(column, len(at), self._limits)
@@ -468,8 +478,8 @@ class _Chooser:
         return columns, None, None
 
     def _of_several(self, column: ColumnSchema, at: np.ndarray) -> Column:
-        """Rows of all operations that write the column, laid end to end; later operations win."""
-        pieces: list[Column] = []
+        """Concatenate the rows of all operations that write the column; later operations win."""
+        parts: list[Column] = []
         pick = np.full(self._key_count, -1, np.int64)
         begin = 0
         is_key = column in self._schema.key_columns
@@ -487,11 +497,11 @@ class _Chooser:
                 pick[place[decision.made]] = begin
             else:
                 continue
-            pieces.append(source)
+            parts.append(source)
             begin += len(source)
         if not column.type.is_variable:
-            return pa.concat_arrays(pieces).take(pa.array(pick[at]))
-        whole = joined(pieces, column.type, self._limits).take(pick[at])
+            return pa.concat_arrays(parts).take(pa.array(pick[at]))
+        whole = joined(parts, column.type, self._limits).take(pick[at])
         return whole if whole.nbytes > self._limits.max_slice_bytes else whole.array()
 
 

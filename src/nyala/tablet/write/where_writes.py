@@ -1,8 +1,8 @@
-"""Writes and look-ups that find their rows by predicate or by key list.
+"""Writes and look-ups that select their rows by predicate or by a list of keys.
 
-`update(set=…, where=…)` and `delete(where=…)` are read and applied under one lock, so that no other write
-comes between: the rows are selected at `applied`, which every earlier batch is part of, and the changes are
-settled against the same state.
+`update(set=…, where=…)` and `delete(where=…)` read and write under one lock, so no other write
+comes between. Rows are selected at the applied timestamp, which includes every earlier batch, and
+the changes are settled against the same state.
 
 Source: docs/how-to/expressions.md.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def delete_where(store: Store, name: str, where: Any) -> WriteResult:
-    """Delete the rows that `where` selects. Raises: what the predicate raises; StorageError."""
+    """Delete the rows that `where` selects. Raises: errors of the predicate; StorageError."""
     store.check_writable()
 
     def select(table: TableState) -> tuple[pa.Table, RowErrors]:
@@ -51,10 +51,11 @@ def delete_where(store: Store, name: str, where: Any) -> WriteResult:
 def update_where(
     store: Store, name: str, assignments: Mapping[str, Any], where: Any, *, collect: bool
 ) -> WriteResult:
-    """Set columns of the rows that `where` selects (None: all) to constants or expressions over the row.
+    """Set columns of the rows that `where` selects (None: all rows) to constants or expressions.
 
-    Raises: InvalidArgumentError for a key column; ColumnNotFoundError; InvalidValueError when a value does
-    not fit.
+    Raises: InvalidArgumentError for a key column; ColumnNotFoundError; InvalidValueError if a value
+    does
+            not fit its column.
     """
     store.check_writable()
     if not isinstance(assignments, Mapping):
@@ -62,7 +63,7 @@ def update_where(
             f"update takes set={{column: value or expression}}, not set={assignments!r}"
         )
     if not assignments:
-        raise InvalidArgumentError("update(set={}) names no column to change")
+        raise InvalidArgumentError("update(set={}) changes no column: give at least one column and its value")
 
     def select(table: TableState) -> tuple[pa.Table, RowErrors]:
         schema = table.schema
@@ -71,7 +72,7 @@ def update_where(
             if schema.by_name(column).name in keys:
                 raise InvalidArgumentError(
                     f"column {column!r} is part of the key of {name!r} and cannot be updated: delete the row and "
-                    "insert it anew"
+                    "insert it with the new key"
                 )
         parsed: dict[str, Expression] = {
             column: parse_assignment(value, schema, schema.by_name(column), table.limits)
@@ -100,7 +101,7 @@ def update_where(
 
 
 def _evaluated(expression: Expression, rows: pa.Table) -> Iterator[tuple[int, Assigned]]:
-    """The expression over the rows, batch by batch; over parts of a batch where its text is too much for one array."""
+    """Evaluate the expression batch by batch; halve a batch whose text does not fit one array."""
     waiting = rows.to_batches()[::-1]
     while waiting:
         batch = waiting.pop()
@@ -145,17 +146,21 @@ def _write_selected(
 
 
 def look_up(table: TableState, keys: Any, columns: Sequence[str] | None, snapshot: int) -> pa.Table:
-    """Rows by key in the order of the keys, missing ones left out.
+    """Return the rows with these keys, in the order of the keys. Missing keys are left out.
 
-    Raises: InvalidArgumentError for a key column left out; InvalidValueError for a NULL or a value out of range;
-    SchemaError, ColumnNotFoundError; HistoryExpiredError where a key lay in a range partition that was dropped since.
+    Raises: InvalidArgumentError for a missing key column; InvalidValueError for a NULL or a value
+    out of
+            range; SchemaError; ColumnNotFoundError; HistoryExpiredError if a key was in a range
+            partition that was dropped after `snapshot`.
     """
-    wanted = table.schema.columns if columns is None else table.schema.project(columns)
+    projection = table.schema.columns if columns is None else table.schema.project(columns)
     encoded, tablets = read_keys(table, keys, "get", snapshot)
     schema = table.schema.arrow_schema(columns)
     batches = [
-        pa.RecordBatch.from_arrays(values, schema=schema) if wanted else read_path.rows_without_columns(count)
-        for count, values in _find(table, encoded, tablets, wanted, snapshot)
+        pa.RecordBatch.from_arrays(values, schema=schema)
+        if projection
+        else read_path.rows_without_columns(count)
+        for count, values in _find(table, encoded, tablets, projection, snapshot)
     ]
     return pa.Table.from_batches(batches) if batches else schema.empty_table()
 
@@ -163,8 +168,8 @@ def look_up(table: TableState, keys: Any, columns: Sequence[str] | None, snapsho
 def look_up_row(
     table: TableState, key: Mapping[str, Any], columns: Sequence[str] | None, snapshot: int
 ) -> dict[str, Any] | None:
-    """One row by its whole key, as Python values; None when there is none. Raises: as `look_up`."""
-    wanted = table.schema.columns if columns is None else table.schema.project(columns)
+    """Return the row with this key as Python values; None: there is none. Raises: as `look_up`."""
+    projection = table.schema.columns if columns is None else table.schema.project(columns)
     plain = _plain_key(table, key)
     if plain is None:
         encoded, tablets = read_keys(table, [key], "get", snapshot)
@@ -175,25 +180,25 @@ def look_up_row(
         return None
     key_columns = table.schema.key_columns
     key_ids = {column.id for column in key_columns}
-    values = [column for column in wanted if column.id not in key_ids]
+    values = [column for column in projection if column.id not in key_ids]
     row = read_path.get_row(table, encoded, ordinal, values, snapshot)
     if row is None:
         return None
     found = {column.name: value for column, value in zip(values, row, strict=True)}
-    if len(values) < len(wanted):  # of the key, which was found as it was asked for
+    if len(values) < len(projection):  # key columns are taken from the given key
         if plain is not None:
             found |= key
         else:
-            of_key = zip(key_columns, table.codec.decode(encoded), strict=True)
-            found |= {column.name: python_at(array, 0) for column, array in of_key}
-    return {column.name: found[column.name] for column in wanted}
+            key_values = zip(key_columns, table.codec.decode(encoded), strict=True)
+            found |= {column.name: python_at(array, 0) for column, array in key_values}
+    return {column.name: found[column.name] for column in projection}
 
 
 def _plain_key(table: TableState, key: Mapping[str, Any]) -> tuple[EncodedKeys, int] | None:
-    """(encoded, ordinal of the tablet that houses it) of one key in which nothing is to be converted or checked; None:
-    there is, or may be, or no tablet does.
+    """Encode a key that needs no conversion: (encoded key, tablet ordinal); None: it may need one.
 
-    Making one-row arrays of two integers, only to take them apart again, would cost as much as finding the row.
+    The general way would build one-row arrays and take them apart again, at the cost of the look-up
+    itself.
     """
     columns = table.schema.key_columns
     if len(key) != len(columns) or table.entry.dropped:
@@ -220,19 +225,21 @@ def _find(
     table: TableState,
     encoded: EncodedKeys,
     tablets: np.ndarray,
-    wanted: Sequence[ColumnSchema],
+    projection: Sequence[ColumnSchema],
     snapshot: int,
 ) -> Iterator[tuple[int, list[pa.Array]]]:
-    """How many rows were found, one at least, and their values in the order of the keys; of more text than one array
-    can hold, in several parts."""
-    housed = np.flatnonzero(tablets >= 0)
-    by_key = encoded.take(housed).sort_indices()
-    order = housed[by_key]
+    """Yield row counts (at least one) and values, in the order of the keys.
+
+    There are several parts if one array cannot hold the text.
+    """
+    covered = np.flatnonzero(tablets >= 0)
+    by_key = encoded.take(covered).sort_indices()
+    order = covered[by_key]
     order = order[np.argsort(tablets[order], kind="stable")]
     if not len(order):
         return
     try:
-        found, values = read_path.get_many(table, encoded.take(order), tablets[order], wanted, snapshot)
+        found, values = read_path.get_many(table, encoded.take(order), tablets[order], projection, snapshot)
         back = pa.array(np.argsort(order[found], kind="stable"))
         values = [array.take(back) for array in values]
     except pa.ArrowInvalid as error:
@@ -243,17 +250,18 @@ def _find(
         if len(found):
             yield len(found), values
         return
-    # How much text there will be, nobody knows before; so little is asked for more often than once.
-    yield from _find(table, encoded.slice(0, half), tablets[:half], wanted, snapshot)
-    yield from _find(table, encoded.slice(half, len(encoded) - half), tablets[half:], wanted, snapshot)
+    # The size of the text is known only after reading, so few rows are read twice.
+    yield from _find(table, encoded.slice(0, half), tablets[:half], projection, snapshot)
+    yield from _find(table, encoded.slice(half, len(encoded) - half), tablets[half:], projection, snapshot)
 
 
 def read_keys(
     table: TableState, keys: Any, operation: str, snapshot: int | None = None
 ) -> tuple[EncodedKeys, np.ndarray]:
-    """Keys as a user gives them: (encoded, ordinal of the tablet that houses each, or -1).
+    """Convert keys given by a user: (encoded keys, the ordinal of each key's tablet or -1).
 
-    operation: the word for messages. snapshot: the moment at which they are to be read, or from which on.
+    operation: the word for messages.
+    snapshot:  the moment (or the earliest moment) of the read, to detect dropped partitions.
     Raises: as `look_up`.
     """
     schema = table.schema
@@ -263,13 +271,13 @@ def read_keys(
     left_out = [column.name for column in schema.key_columns if column.name not in converted.columns]
     if left_out:
         raise InvalidArgumentError(
-            f"{operation} needs the whole key of {table.name!r} ({', '.join(c.name for c in schema.key_columns)}); "
-            f"{left_out[0]!r} is not given"
+            f"{operation} needs all key columns of {table.name!r} ({', '.join(c.name for c in schema.key_columns)}): "
+            f"{left_out[0]!r} is missing"
             + ("; scan(where=…) finds rows by a part of it" if operation == "get" else "")
         )
     if converted.errors:
         raise InvalidValueError(
-            f"row {int(converted.errors.rows[0])} of the keys for {table.name!r} is no key: "
+            f"row {int(converted.errors.rows[0])} of the keys for {table.name!r} is not a valid key: "
             f"{converted.errors.messages[0]}"
         )
     by_name = {column.name: converted.columns[column.name] for column in schema.key_columns}

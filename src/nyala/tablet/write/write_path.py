@@ -1,26 +1,27 @@
-"""The life of a write, from the user's data to the answer.
+"""The life of a write, from the user's data to the result.
 
     write()
-      prepare            convert, check, encode keys, route, sort       no lock; may fail: nothing happened
+      prepare            convert, check, encode keys, route, sort       no lock; an error changes
+                         nothing
       ── commit lock ──────────────────────────────────────────────
-      re-check           has the table changed since? prepare again
-      settle             find each key, decide each row, fold per key    may fail: nothing happened
+      re-check           if the table has changed since, prepare again
+      settle             find each key, decide each row, fold per key   an error changes nothing
       plan_apply         allocate everything that applying needs (W3)
       clock.next         the batch's one timestamp
       log.append         one record for all tablets and tables (W5, W6)
       apply              MemRowSets and DeltaMemStores
       ── unlock ───────────────────────────────────────────────────
-      log.sync           with the group: the first waiter syncs for all
-      publish            readers may see it (W1)
+      log.sync           group commit: the first waiter syncs for all
+      publish            readers may see the batch (W1)
       return             counts, timestamp, row errors
 
 Batches above `store.direct_commit_bytes` leave this path after `settle` and are written as files
 (`direct_commit`, W6).
 
 Invariants
-    P1  After the log append nothing may fail; if it does, or a sync fails, the store takes no more writes
-        until it is reopened, and the error says that the outcome is unknown (W3).
-    P2  A call either changes nothing, or everything that its result says.
+    P1  After the log append nothing may fail. If something does, or a sync fails, the store takes
+        no more writes until it is reopened, and the error says that the outcome is unknown (W3).
+    P2  A call changes either nothing, or everything that its result reports.
 
 Source: ARCHITECTURE.md, "The life of a write"; docs/design/rules.md, W1 to W6.
 """
@@ -52,12 +53,12 @@ from nyala.schema.conversion.array_cast import copy_arrays
 from nyala.schema.conversion.long_column import LongColumn
 from nyala.schema.conversion.row_errors import RowErrors
 from nyala.schema.plain_arrays import array_of_numbers
-from nyala.tablet.state.idempotency import answer_of, encode_told
+from nyala.tablet.state.idempotency import decode_result, encode_counts
 from nyala.tablet.state.locate import tablet_slices
 from nyala.tablet.state.result import Ticket, WriteResult
 from nyala.tablet.state.root import TableState
 from nyala.tablet.write.prepare import PreparedOperation, prepare
-from nyala.tablet.write.settle import Effect, OperationCounts, Settlement, settle, told_of
+from nyala.tablet.write.settle import Effect, OperationCounts, Settlement, row_counts, settle
 from nyala.wal.record import LogRecord, SettledGroup
 
 if TYPE_CHECKING:
@@ -66,9 +67,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nyala.store")
 
-# What an addition to a memory store costs besides its rows, in objects, until it is merged with others.
+# Memory of an addition's objects besides its rows, until it is merged with others.
 ADDITION_BYTES: Final = 2048
-# Fewer rows are hardly ever too large for the log: their bytes are counted when they are about to be logged.
+# Smaller batches are rarely too large for the log, so their bytes are counted only before they are
+# logged.
 LARGE_ROWS_MIN: Final = 4096
 # Characters of a key's value in a message; a key may have 16 KB.
 _SHOWN_MAX: Final = 200
@@ -76,10 +78,10 @@ _SHOWN_MAX: Final = 200
 
 @dataclass(frozen=True)
 class Request:
-    """One operation that a user asked for.
+    """One operation of a batch.
 
-    numbers: what the rows are called in errors, int64; None: their places in `data`.
-    homes:   of each row the id of the tablet to which another process has routed it, or -1; None: nobody has.
+    numbers: the row numbers to use in errors, int64; None: positions in `data`.
+    routed:  the tablet id of each row as another process computed it, or -1; None: not computed.
     """
 
     table: str
@@ -87,34 +89,37 @@ class Request:
     data: Any
     ignore: bool = False
     numbers: np.ndarray | None = None
-    homes: np.ndarray | None = None
+    routed: np.ndarray | None = None
 
 
 def write(
     store: Store, requests: Sequence[Request], *, collect: bool = False, idempotency_key: str | None = None
 ) -> list[WriteResult]:
-    """Carry out `requests` as one atomic batch with one timestamp; a result per request.
+    """Execute `requests` as one atomic batch with one timestamp; returns one result per request.
 
-    With `collect`, rows that fail are left out and reported in the results; otherwise one failing row stops
-    the whole batch. A batch with an `idempotency_key` that the store has committed before changes nothing
-    again and returns the timestamp and the counts of the first time: each result those of all requests.
+    collect: leave failing rows out and report them in the results. Otherwise one failing row stops
+    the
+             whole batch.
+    idempotency_key: if the store has already committed a batch with this key, nothing is written.
+    Each
+             result then has the timestamp and the total counts of that batch.
 
-    Raises: WriteError or one of its classes (nothing changed); errors of `prepare`; StorageError.
+    Raises: WriteError or a subclass (nothing changed); errors of `prepare`; StorageError.
     """
     store.check_writable()
-    root = store.root  # one root for all, so that a name stands for one table
+    root = store.root  # one root for all requests, so that a name always means the same table
     prepared = []
     for request in requests:
         try:
             prepared.append(_prepare(store, root.table(request.table), request))
         except Error as error:
-            if len(requests) > 1:  # which of them is meant no line of the caller's says
+            if len(requests) > 1:  # the caller's line does not show which request is meant
                 error.args = (f"{request.operation} into {request.table!r}: {error}", *error.args[1:])
             raise
 
     def under_lock() -> tuple[list[tuple[Settlement, list[int]]] | CommittedKey, Ticket]:
         if idempotency_key is not None and (earlier := store.committed(idempotency_key)) is not None:
-            # It may be another thread's, not yet durable.
+            # Another thread may have committed it a moment ago, and it may not be durable yet.
             return earlier, Ticket(earlier.timestamp, store.log.end_offset)
         settlements = settle_requests(store, requests, prepared, collect=collect)
         return settlements, commit(store, [settlement for settlement, _ in settlements], idempotency_key)
@@ -122,13 +127,12 @@ def write(
     given = sum(operation.nbytes for _, operation in prepared if operation.row_count >= LARGE_ROWS_MIN)
     outcome, ticket = locked(store, under_lock, large=given > store.direct_commit_bytes)
     if isinstance(outcome, CommittedKey):
-        return [told_again(outcome)] * len(requests)
+        return [recorded_result(outcome)] * len(requests)
     return results_of(requests, outcome, ticket.timestamp)
 
 
-def committed_before(store: Store, idempotency_key: str) -> WriteResult | None:
-    """The answer for a key that is used up: the first one's timestamp and counts, once that batch is durable; None: it
-    is not.
+def find_committed(store: Store, idempotency_key: str) -> WriteResult | None:
+    """Return the result of the batch committed with this key, once durable; None: there is none.
 
     Raises: StorageError, CorruptionError.
     """
@@ -137,16 +141,16 @@ def committed_before(store: Store, idempotency_key: str) -> WriteResult | None:
     if earlier is None:
         return None
     store.finish(Ticket(earlier.timestamp, store.log.end_offset))
-    return told_again(earlier)
+    return recorded_result(earlier)
 
 
-def told_again(known: CommittedKey) -> WriteResult:
-    """What is told of a batch that was committed before, of all its requests together. Raises: CorruptionError."""
-    result, failed = answer_of(known.timestamp, known.result)
+def recorded_result(known: CommittedKey) -> WriteResult:
+    """The recorded result of a batch, summed over its requests. Raises: CorruptionError."""
+    result, failed = decode_result(known.timestamp, known.result)
     if failed:
         logger.warning(
-            "the batch of key %s was committed at %s already, without %d rows that failed: which these were was told "
-            "then, and is not known any more",
+            "the batch of idempotency key %s was committed at %s; %d of its rows failed, and only the first call "
+            "reported which",
             known.key,
             result.time.isoformat(),
             failed,
@@ -160,11 +164,12 @@ _Outcome = TypeVar("_Outcome")
 def locked(
     store: Store, under_lock: Callable[[], tuple[_Outcome, Ticket]], *, large: bool = False
 ) -> tuple[_Outcome, Ticket]:
-    """Run `under_lock` with the commit lock held, then wait until what it committed is durable and published.
+    """Run `under_lock` under the commit lock, then wait until its commit is durable and published.
 
-    A batch that turns out too large for the log is run again with the flush lock held as well, because a direct
-    commit flushes; taking the flush lock second would be the wrong order (flush_lock before commit_lock, always).
-    large: it will probably be, so both locks are taken at once.
+    If the batch turns out too large for the log, it runs again with the flush lock held as well,
+    because a direct commit flushes. Locks are always taken in the order flush_lock, commit_lock.
+
+    large: the batch is probably too large for the log, so take both locks at once.
     """
     if store.memory_is_full() or store.log_is_full():
         if store.options.maintenance:
@@ -176,13 +181,13 @@ def locked(
             store.collect_garbage()
     if not large:
         with contextlib.suppress(TooLargeForLog):
-            return _done_whole(store, under_lock)
+            return _run_whole(store, under_lock)
     with store.flush_lock:
-        return _done_whole(store, under_lock)
+        return _run_whole(store, under_lock)
 
 
-def _done_whole(store: Store, under_lock: Callable[[], tuple[_Outcome, Ticket]]) -> tuple[_Outcome, Ticket]:
-    """Ctrl-C comes before it or after it: no batch is committed that nobody has waited for."""
+def _run_whole(store: Store, under_lock: Callable[[], tuple[_Outcome, Ticket]]) -> tuple[_Outcome, Ticket]:
+    """Run and wait without interruption: Ctrl-C cannot leave a commit without a waiting caller."""
     with Uninterrupted():
         with store.commit_lock:
             store.check_writable()
@@ -196,9 +201,9 @@ class TooLargeForLog(Exception):
 
 
 def _prepare(store: Store, table: TableState, request: Request) -> tuple[TableState, PreparedOperation]:
-    """What is too large for the log is written to files before the call is over, so it need not be copied."""
+    """Data too large for the log is not copied: it is written to files before the call ends."""
     return table, prepare(
-        table, request.operation, request.data, ignore=request.ignore, homes=request.homes,
+        table, request.operation, request.data, ignore=request.ignore, routed=request.routed,
         borrow_above_bytes=store.direct_commit_bytes,
     )  # fmt: skip
 
@@ -206,12 +211,12 @@ def _prepare(store: Store, table: TableState, request: Request) -> tuple[TableSt
 def _prepare_again(
     store: Store, table: TableState, request: Request, before: PreparedOperation
 ) -> PreparedOperation:
-    """Raises: InvalidArgumentError when the data can be read only once, and was."""
+    """Raises: InvalidArgumentError if the data was a stream, which cannot be read twice."""
     _, operation = _prepare(store, table, request)
     if operation.row_count != before.row_count:
         raise InvalidArgumentError(
-            f"table {table.name!r} was changed while this batch was being prepared, and its data, a stream, can be "
-            "read only once; nothing was written: give the data again"
+            f"table {table.name!r} was altered while this batch was prepared, and its data is a stream that cannot be "
+            "read twice. Nothing was written: call again with new data"
         )
     return operation
 
@@ -223,9 +228,10 @@ def settle_requests(
     *,
     collect: bool,
 ) -> list[tuple[Settlement, list[int]]]:
-    """Settle what was prepared, per table in the order of first mention; with each the places of its requests.
+    """Settle prepared requests, grouped by table in the order of first mention.
 
-    Raises: WriteError unless `collect`, when a row failed.
+    Returns: per table its settlement and the indexes of its requests.
+    Raises:  WriteError if a row failed, unless `collect`.
     """
     by_table: dict[int, list[int]] = {}
     for index, (table, _) in enumerate(prepared):
@@ -234,7 +240,7 @@ def settle_requests(
     for indexes in by_table.values():
         table = store.root.table(requests[indexes[0]].table)
         operations = [
-            # The schema or the partitions moved between preparing and locking: check the data again.
+            # If the schema or the partitions changed after preparing, prepare the data again.
             operation
             if _same_shape(seen, table)
             else _prepare_again(store, table, requests[index], operation)
@@ -249,7 +255,7 @@ def settle_requests(
 
 
 def _same_shape(seen: TableState, table: TableState) -> bool:
-    """Whether what was checked against `seen` holds for `table`: the same schema and the same tablets."""
+    """Whether a batch prepared for `seen` is valid for `table`: same schema and same tablets."""
     return seen.schema is table.schema and (
         seen.tablets is table.tablets or seen.partitions == table.partitions
     )
@@ -272,7 +278,8 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
     if any(operation.borrowed for settlement in settlements for operation in settlement.operations) or any(
         isinstance(column, LongColumn) for effect in effects for column in effect.columns.values()
     ):
-        # Less came of it than was given: what memory keeps must be its own.
+        # The batch was too large for the log before settling and is not now, so memory needs its
+        # own copy.
         for effect in effects:
             arrays = [
                 array.array() if isinstance(array, LongColumn) else array for array in effect.columns.values()
@@ -286,34 +293,38 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
     ]
     additions = [addition for settlement, effect, _ in groups for addition in plan_apply(settlement, effect)]
     timestamp = store.clock.next()
-    told = None if idempotency_key is None else told_of(settlements)
+    counts = None if idempotency_key is None else row_counts(settlements)
     record = LogRecord(
         timestamp,
         idempotency_key,
         tuple(settled_group(settlement, effect, batch) for settlement, effect, batch in groups),
-        counts=told,
+        counts=counts,
     )
     try:
         offset = store.log.append(record)
         for addition in additions:
             addition.apply(timestamp)
         nbytes = sum([addition.nbytes + ADDITION_BYTES for addition in additions])
-        key = None if idempotency_key is None else CommittedKey(idempotency_key, timestamp, encode_told(told))
+        key = (
+            None
+            if idempotency_key is None
+            else CommittedKey(idempotency_key, timestamp, encode_counts(counts))
+        )
         store.note_applied(timestamp, nbytes, key)
     except BaseException as error:
         if store.log.appended.timestamp != timestamp and store.log.failure is None:
-            raise  # refused, as by a full disk, or interrupted before: nothing has happened
+            raise  # nothing was logged: the log failed (for example a full disk) or was interrupted
         store.poison(error)
         raise StorageError(
-            f"a batch failed after it was logged ({str(error) or type(error).__name__}): its outcome is known when "
-            "the store is opened again; until then this store takes no more writes",
+            f"a batch failed after it was logged ({str(error) or type(error).__name__}), so its outcome is unknown. "
+            "The store takes no more writes: close it and open it again to see the outcome",
             outcome="unknown",
         ) from error
     return Ticket(timestamp, offset)
 
 
 def log_batch(table: TableState, effect: Effect) -> pa.RecordBatch:
-    """The effect's rows as the log keeps them: columns named by their ids, the key first."""
+    """The effect's rows as the log stores them: columns named by their ids, the key first."""
     if effect.batch is not None:
         return effect.batch
     schema, _ = table.log_schema(tuple(effect.columns))
@@ -337,7 +348,7 @@ def settled_group(settlement: Settlement, effect: Effect, batch: pa.RecordBatch)
 
 @dataclass(frozen=True)
 class InsertAddition:
-    """New rows for one MemRowSet: rows [offset, offset + length) of a batch that many tablets share."""
+    """New rows for one MemRowSet: rows [offset, offset + length) of a batch that tablets share."""
 
     memory: MemRowSet
     keys: SharedKeys
@@ -373,16 +384,16 @@ Addition = InsertAddition | DeltaAddition
 
 
 def _timestamps_of(addition: Addition, timestamps: np.ndarray) -> np.ndarray:
-    """The addition's part of timestamps that are given one per row of the effect (replay).
+    """The addition's part of `timestamps`, which has one per row of the effect (replay).
 
-    `order` says which row of the effect each shared row was; None: they are in the effect's order.
+    `order` gives the effect's row of each shared row; None: the same order.
     """
     rows = slice(addition.offset, addition.offset + addition.length)
     return timestamps[rows] if addition.order is None else timestamps[addition.order[rows]]
 
 
 def plan_apply(settlement: Settlement, effect: Effect) -> list[Addition]:
-    """Everything that applying `effect` will add to memory, allocated now (W3)."""
+    """Allocate everything that applying `effect` adds to memory (W3)."""
     if effect.kind == "insert":
         return _plan_insert(settlement.table, effect)
     key_ids = [column.id for column in settlement.table.schema.key_columns]
@@ -419,8 +430,8 @@ def _plan_insert(table: TableState, effect: Effect) -> list[Addition]:
         return _plan_fresh(
             table, effect.keys, effect.tablets, effect.columns, effect.nbytes, batch=effect.batch
         )
-    # Keys that lie dead in the MemRowSet come back to life there: REINSERT (R5). Anywhere else a dead key is left
-    # alone and the row is new.
+    # A ghost (dead row) of the MemRowSet that takes inserts comes back to life: REINSERT (R5). Dead
+    # rows in other rowsets stay dead, and the row is new.
     out: list[Addition] = []
     fresh = np.flatnonzero(~ghosts)
     if len(fresh):
@@ -475,7 +486,7 @@ def _plan_fresh(
     ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------ answers
+# ------------------------------------------------------------------------------------------------ results
 
 
 def _error_table(
@@ -496,7 +507,7 @@ def _error_table(
 
 
 def _failure(settlement: Settlement, requests: Sequence[Request]) -> Exception:
-    """The exception for a batch with failing rows: how many, of which kind, and the first of them in words."""
+    """The exception for a batch with failing rows: their number, kinds, and the first message."""
     operations = settlement.operations
     tables = [
         _error_table(settlement.table, request, errors, operation)
@@ -515,7 +526,7 @@ def _failure(settlement: Settlement, requests: Sequence[Request]) -> Exception:
 
 
 def _shown(value: Any) -> str:
-    """A key's value as a person writes it; of a long one the beginning."""
+    """A key's value as a person writes it, shortened."""
     if isinstance(value, dt.datetime):
         return value.isoformat().replace("+00:00", "Z")
     text = str(value) if isinstance(value, dt.date | decimal.Decimal) else repr(value)

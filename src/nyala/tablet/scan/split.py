@@ -1,13 +1,14 @@
-"""One window of a scan: what is asked of it, and its rows.
+"""Reads one split of a scan: at most `SPLIT_ROWS` rows of one rowset.
 
-    spec        columns, moment, predicate            unit      one rowset's part of a scan
-    window      `WINDOW_ROWS` rows of a unit at most:
-                  1. liveness at the snapshot
-                  2. filter: each column that the predicate demands something of alone, the cheapest test first
-                  3. what the predicate demands of several columns together, on the rows that are left
-                  4. the other columns: decode them if all rows are left, else gather the rows that are
+Input is a `ScanSpec` (columns, moment, predicate) and a `ScanUnit` (one rowset's part of the scan).
+A split is read in at most four steps:
 
-Source: as `read_path`, which cuts scans into windows and puts their rows together again.
+    1. liveness at the snapshot
+    2. filter by each column that the predicate tests alone, the cheapest test first
+    3. evaluate the rest of the predicate, which compares several columns, on the selected rows
+    4. read the projected columns: decode them if all rows are selected, otherwise gather
+
+Source: as `read_path`, which cuts scans into splits and joins their results.
 """
 
 from __future__ import annotations
@@ -41,58 +42,61 @@ from nyala.schema.predicates.predicate import BoundPredicate
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.tablet.state.root import AnyRowSet
 
-__all__ = ["ScanCounters", "ScanSpec", "ScanUnit", "count_window", "in_type", "read_window"]
+__all__ = ["ScanCounters", "ScanSpec", "ScanUnit", "count_split", "in_type", "read_split"]
 
-# Half a window: a smaller part of a rowset is accessed as by look-ups, which seldom ask for the same part again.
+# Half a split. A smaller part of a rowset is read like a look-up: its blocks are seldom needed
+# again.
 _SCAN_ROWS_MIN: Final = 1 << 16
 
 
 @dataclass(frozen=True)
 class ScanUnit:
-    """One rowset's part of a scan: rowids [lower, upper) (a DiskRowSet), or the rows between key bounds
-    (memory)."""
+    """One rowset's part of a scan.
+
+    DiskRowSet: the rowids [lower, upper). MemRowSet: the rows between the key bounds.
+    """
 
     rowset: AnyRowSet
     tablet: int  # ordinal
     lower: int
     upper: int
-    rowids: np.ndarray | None = None  # memory with key bounds: which rows, in arrival order
+    rowids: np.ndarray | None = None  # in memory with key bounds: the matching rows, in arrival order
 
     @property
     def access(self) -> Access:
-        """How its blocks are accessed: a few rows of a rowset as a look-up does."""
+        """The way in which blocks are accessed: a small part of a rowset counts as a look-up."""
         return Access.SCAN if self.upper - self.lower >= _SCAN_ROWS_MIN else Access.LOOKUP
 
 
 class ScanCounters:
-    """What a scan met; filled as it runs, by several threads."""
+    """Counts what a scan reads. Several threads fill it while the scan runs."""
 
     def __init__(self) -> None:
         self.tablets_total = 0
         self.tablets_read = 0
         self.rowsets_total = 0
         self.rowsets_read = 0
-        self.rows_in_range = 0  # that partitions and bounds on the key left
-        self.windows_read = 0  # that the run has come to, and that zone maps did not exclude
-        self.rows_read = 0  # of these
+        self.rows_in_range = 0  # rows that remain after partition pruning and key bounds
+        self.splits_read = 0  # splits that the run has reached and that zone maps did not exclude
+        self.rows_read = 0  # rows of these splits
         self.stats = RowSetStats()
         self._lock = threading.Lock()
 
-    def came_to(self, windows: int, rows: int) -> None:
-        """So many more windows, and rows of windows, are to be read now."""
+    def add_splits(self, splits: int, rows: int) -> None:
+        """Count splits, and rows of splits, whose reading begins now."""
         with self._lock:
-            self.windows_read += windows
+            self.splits_read += splits
             self.rows_read += rows
 
     def add(self, stats: RowSetStats) -> None:
-        """What reading one more piece cost."""
+        """Add the cost of reading one split."""
         with self._lock:
             self.stats.add(stats)
 
 
 @dataclass(frozen=True)
 class ScanSpec(LazyValues):
-    """What is asked of one table at one timestamp."""
+    """The scan of one table at one timestamp."""
 
     schema: Schema
     columns: tuple[ColumnSchema, ...]
@@ -101,9 +105,9 @@ class ScanSpec(LazyValues):
     limit: int | None = None
     order_by_key: bool = False
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
-    """Columns that come in another Arrow type than their own: a dictionary, a narrow decimal, or a wider type."""
+    """Result types that differ from the columns': a dictionary, narrow decimal, or wider type."""
     without_dropped: bool = False
-    """Rows that went with their range partition are left out; else who needs them is refused."""
+    """Leave out rows of dropped range partitions; otherwise a scan that needs such rows raises."""
 
     @lazy_value
     def constraints(self) -> Mapping[str, Constraint]:
@@ -115,7 +119,7 @@ class ScanSpec(LazyValues):
 
     @lazy_value
     def is_key_range(self) -> bool:
-        """Whether the predicate says no more than `key_range`: rows between these bounds need not be asked."""
+        """Whether `key_range` alone expresses the predicate: then rows inside it need no filter."""
         predicate = self.predicate
         return (
             predicate is not None
@@ -126,8 +130,10 @@ class ScanSpec(LazyValues):
 
     @lazy_value
     def listed(self) -> Sequence[Sequence[Any]] | None:
-        """Of each key column the values that it may have, ascending, if the predicate says that and nothing else; else
-        None. The keys that match are all combinations of these."""
+        """The possible values of each key column, ascending; the keys are all combinations of them.
+
+        None if the predicate says anything else.
+        """
         predicate, columns = self.predicate, self.schema.key_columns
         names = {column.name for column in columns}
         if predicate is None or predicate.columns != names or not predicate.is_its_constraints:
@@ -140,12 +146,12 @@ class ScanSpec(LazyValues):
 
     @property
     def listed_count(self) -> int | None:
-        """How many keys match `listed`."""
+        """The number of keys in `listed`."""
         return None if self.listed is None else math.prod(map(len, self.listed))
 
     @lazy_value
     def listed_keys(self) -> EncodedKeys:
-        """The keys that match `listed`, ascending. Cost: a microsecond or two for each."""
+        """The keys of `listed`, ascending. Cost: one or two microseconds per key."""
         assert self.listed is not None
         rows = itertools.product(*self.listed)
         return self.codec.from_binary(array_of_bytes([self.codec.encode_row(row) for row in rows]))
@@ -158,8 +164,10 @@ class ScanSpec(LazyValues):
         return pa.schema([f.with_type(self.types.get(f.name, f.type)) for f in fields])
 
     def type_of(self, column: ColumnSchema) -> pa.DataType | None:
-        """The type in which a column is read where that costs less: the one that the scan gives, of a column that only
-        the predicate needs any. None: the column's own."""
+        """The Arrow type in which a column is read; None: its own type.
+
+        A projected column is read in the type of the result, any other column in the cheapest type.
+        """
         if column.name in self.types or column.name in self._given:
             return self.types.get(column.name)
         if column.type.is_variable:
@@ -179,7 +187,7 @@ class ScanSpec(LazyValues):
         return self.predicate is None or not self.predicate.empty
 
 
-def read_window(
+def read_split(
     unit: ScanUnit,
     spec: ScanSpec,
     lower: int,
@@ -187,13 +195,18 @@ def read_window(
     columns: Sequence[ColumnSchema],
     counters: ScanCounters,
 ) -> tuple[np.ndarray | None, list[pa.Array]]:
-    """The selected rows of [lower, upper), counted from `lower` (None: all of them), and the columns' values for them.
+    """Read the selected rows of [lower, upper).
 
-    An empty selection comes with no columns. Rows are in memory that is to be used again soon.
+    Returns
+    -------
+    (rows, arrays)
+        The row numbers counted from `lower` (None: all rows), and one array per column. If no row
+        is selected there are no arrays. Arrays may lie in memory of the pool, which is used again
+        soon.
     """
     stats = RowSetStats()
     try:
-        return _read_window(unit, spec, lower, upper, columns, stats)
+        return _read_split(unit, spec, lower, upper, columns, stats)
     finally:
         counters.add(stats)
 
@@ -201,7 +214,7 @@ def read_window(
 _NOTHING: Final[tuple[np.ndarray, list[pa.Array]]] = (np.empty(0, np.int64), [])
 
 
-def _read_window(
+def _read_split(
     unit: ScanUnit,
     spec: ScanSpec,
     lower: int,
@@ -216,14 +229,14 @@ def _read_window(
 
 
 def _selected(unit: ScanUnit, spec: ScanSpec, lower: int, upper: int, stats: RowSetStats) -> _Values:
-    """The rows of the window that are there and satisfy the predicate."""
+    """The live rows of the split that satisfy the predicate."""
     rowset, snapshot = unit.rowset, spec.snapshot
     mask = rowset.liveness(snapshot, lower, upper, stats)
     if unit.rowids is not None:
         inside = np.zeros(upper - lower, np.bool_)
         inside[unit.rowids[(unit.rowids >= lower) & (unit.rowids < upper)] - lower] = True
         mask = inside if mask is None else mask & inside
-    # The rows of a unit on disk are those between the key bounds.
+    # A unit on disk has only rows between the key bounds.
     predicate = None if isinstance(rowset, DiskRowSet) and spec.is_key_range else spec.predicate
     if predicate is not None:
         for test in predicate.column_tests:
@@ -238,9 +251,9 @@ def _selected(unit: ScanUnit, spec: ScanSpec, lower: int, upper: int, stats: Row
 
 
 class _Values(Mapping[str, pa.Array]):
-    """The columns of a window at some of its rows, counted from its first; None: at all of them.
+    """Columns of a split at its selected rows, counted from the split's start; None: all rows.
 
-    A column is read when it is first needed: decoded for all rows, else gathered.
+    A column is read on first use: decoded if all rows are selected, otherwise gathered.
     """
 
     def __init__(
@@ -262,13 +275,13 @@ class _Values(Mapping[str, pa.Array]):
 
     @property
     def rows(self) -> np.ndarray | None:
-        """Made when they are first needed: to count them, nobody needs them."""
+        """The selected row numbers, computed on first use: counting does not need them."""
         if self._rows is None and self._mask is not None:
             self._rows = rows_in(self._mask)
         return self._rows
 
     def keep(self, mask: np.ndarray) -> None:
-        """Keep of the rows those of the mask."""
+        """Keep only the selected rows that `mask` marks."""
         count = int(np.count_nonzero(mask))
         if count == self.count:
             return
@@ -307,24 +320,24 @@ class _Values(Mapping[str, pa.Array]):
 
 
 def _taken(whole: pa.Array, rows: np.ndarray) -> pa.Array:
-    """Rows of an array, in memory that is used again."""
+    """Take rows of an array into pool memory."""
     return pc.take(whole, array_of_numbers(rows), boundscheck=False, memory_pool=pool())
 
 
 def in_type(array: pa.Array, column: ColumnSchema, spec: ScanSpec) -> pa.Array:
-    """The values in the type that the scan gives, whatever they were read as."""
-    wanted = spec.types.get(column.name, column.type.arrow)
-    if array.type == wanted:
+    """Convert values to the type that the scan returns."""
+    target = spec.types.get(column.name, column.type.arrow)
+    if array.type == target:
         return array
     if pa.types.is_dictionary(array.type):
         array = text_of(array)
-    elif pa.types.is_dictionary(wanted):
+    elif pa.types.is_dictionary(target):
         return array.dictionary_encode()
-    return array if array.type == wanted else array.cast(wanted)
+    return array if array.type == target else array.cast(target)
 
 
-def count_window(unit: ScanUnit, spec: ScanSpec, lower: int, upper: int, counters: ScanCounters) -> int:
-    """How many rows of [lower, upper) the scan has."""
+def count_split(unit: ScanUnit, spec: ScanSpec, lower: int, upper: int, counters: ScanCounters) -> int:
+    """The number of rows of [lower, upper) that the scan returns."""
     stats = RowSetStats()
     try:
         return _selected(unit, spec, lower, upper, stats).count
