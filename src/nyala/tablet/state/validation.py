@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -38,17 +38,20 @@ def is_unsigned(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 63
 
 
+_TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "int": is_unsigned,
+    "str": lambda value: isinstance(value, str) and "\0" not in value,
+    "bytes": lambda value: isinstance(value, bytes),
+    "bool": lambda value: isinstance(value, bool),
+}
+
+
 def checked(entry: _Entry) -> _Entry:
     """Return a dataclass object after checking its plain fields' types. Raises: ValueError."""
     fields: Any = entry
     for field in dataclasses.fields(fields):
         value = getattr(entry, field.name)
-        good = {
-            "int": is_unsigned,
-            "str": lambda value: isinstance(value, str) and "\0" not in value,
-            "bytes": lambda value: isinstance(value, bytes),
-            "bool": lambda value: isinstance(value, bool),
-        }.get(str(field.type))
+        good = _TYPE_CHECKS.get(str(field.type))
         if good is not None and not good(value):
             raise ValueError(f"{field.name} is {value!r}, expected {field.type}")
     return entry
