@@ -364,7 +364,7 @@ def test_what_is_calculated_from_rows_is_found_and_made_anew(
     assert all(problem.repairable and problem.rowset_id == 1 for problem in report.problems)
     mended = nyala.check(tmp_path / "s", repair=True)
     assert mended.ok, mended.problems
-    assert "wrote rowset 1 of table 't' anew" in mended.repairs[0]
+    assert "rewrote rowset 1 of table 't'" in mended.repairs[0]
     with nyala.connect(tmp_path / "s") as db:
         assert db["t"].get({"k": 77}) == {"k": 77, "v": 77, "w": WIDE[77]}
         assert db["t"].count("v > 50") == 49
@@ -389,7 +389,7 @@ def test_a_damaged_bloom_filter_is_told_once_and_made_anew(tmp_path: Path) -> No
     assert problem.kind == "index" and problem.repairable and problem.offset == offset
     assert "the bloom filter cannot be read" in problem.message
     mended = nyala.check(tmp_path / "s", repair=True)
-    assert mended.ok and "wrote rowset 1 of table 't' anew" in mended.repairs[0]
+    assert mended.ok and "rewrote rowset 1 of table 't'" in mended.repairs[0]
 
 
 def test_what_the_repair_mends_is_mended_before_the_log_is_replayed(tmp_path: Path) -> None:
@@ -443,7 +443,7 @@ def test_a_damaged_bloom_filter_is_made_anew(store: Path, origin: tuple[Path, li
         (problem,) = {(p.kind, p.path, p.repairable) for p in nyala.check(copied).problems}
         assert problem == ("index", str(file), True)
         mended = nyala.check(copied, repair=True)
-        assert mended.ok and "anew" in mended.repairs[0], mended
+        assert mended.ok and "rewrote" in mended.repairs[0], mended
         with open_database(copied) as db:
             assert same(contents(db, origin[1]), expected)
 
@@ -467,7 +467,7 @@ def test_damaged_encoded_keys_are_made_anew_from_the_key_columns(
         with pytest.raises(nyala.CorruptionError), open_database(copied) as db:
             db["u"].get({"a": "x", "b": 2})
         mended = nyala.check(copied, repair=True)
-        assert mended.ok and "anew" in mended.repairs[0], mended
+        assert mended.ok and "rewrote" in mended.repairs[0], mended
         with open_database(copied) as db:
             assert same(contents(db, origin[1]), expected)
             assert db["u"].get({"a": "x", "b": 2}) == {"a": "x", "b": 2, "v": 1.5}
@@ -617,7 +617,7 @@ def test_a_catalogue_is_written_anew_with_what_its_log_has(tmp_path: Path) -> No
     assert (killed / "catalog.sqlite-wal").stat().st_size > 0
     assert kinds(killed) == {"checksum"}
     mended = nyala.check(killed, repair=True)
-    assert mended.ok and "anew" in mended.repairs[0], mended
+    assert mended.ok and "rewrote" in mended.repairs[0], mended
     with open_database(killed) as db:
         assert same(contents(db, moments), expected)
 
@@ -671,7 +671,7 @@ def test_a_rowset_with_damaged_rows_is_left_whatever_else_is_wrong_with_it(store
     assert not report.ok and file.read_bytes() == bytes(content)
     assert report.repairs == (f"removed {orphan.relative_to(store)}, which nothing names",)
     assert any(
-        note.startswith(f"left as it is: damage of {file.relative_to(store)} (table") and "backup" in note
+        note.startswith(f"not repaired: damage of {file.relative_to(store)} (table") and "backup" in note
         for note in report.notes
     ), report.notes
 

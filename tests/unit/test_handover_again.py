@@ -168,7 +168,9 @@ def test_a_request_that_no_process_survives(path: Path, monkeypatch: pytest.Monk
         raise WriterEndedError("it ended: send it again with the same key", outcome="unknown")
 
     monkeypatch.setattr(handover, "send", ended)
-    with pytest.raises(StorageError, match=r"send it again with the same key \(it was, 2 times\)") as raised:
+    with pytest.raises(
+        StorageError, match=r"send it again with the same key \(it was sent again 2 times\)"
+    ) as raised:
         handover.commit_staged(str(path), staged(path))
     assert (sent, raised.value.outcome, type(raised.value)) == (["commit"] * 3, "unknown", StorageError)
 

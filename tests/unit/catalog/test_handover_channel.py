@@ -496,7 +496,7 @@ def test_a_header_takes_no_memory_for_what_it_announces(serve: Serve, tmp_path: 
         until(lambda: len(server._workers) == 30)
         assert resident_mb() - before < 60
         assert ask(tmp_path, {"still": 1})[0]["request"] == {"still": 1}
-    until(lambda: not server._workers and not server._room.taken_bytes)
+    until(lambda: not server._workers and not server._memory.taken_bytes)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -525,7 +525,7 @@ def test_requests_of_all_clients_share_one_bound(serve: Serve, tmp_path: Path) -
             client.sendall(head_of(30 << 20) + sent)
         clients.append(client)
     until(lambda: len(server._reading) <= 2)
-    assert 24 << 20 <= server._room.taken_bytes <= handover_channel.REQUESTS_MAX_BYTES
+    assert 24 << 20 <= server._memory.taken_bytes <= handover_channel.REQUESTS_MAX_BYTES
     statuses = []
     for client in clients:
         client.settimeout(0.2)
@@ -537,7 +537,7 @@ def test_requests_of_all_clients_share_one_bound(serve: Serve, tmp_path: Path) -
         ask(tmp_path, {"a": "x" * (20 << 20)})
     for client in clients:
         client.close()
-    until(lambda: not server._room.taken_bytes)
+    until(lambda: not server._memory.taken_bytes)
     assert len(ask(tmp_path, {"a": "x" * (20 << 20)})[0]["request"]["a"]) == 20 << 20
 
 

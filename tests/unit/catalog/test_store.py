@@ -154,7 +154,7 @@ def test_T1_highest_timestamp_is_stored_and_never_falls(catalog: Catalog, full_c
 def test_an_idempotency_key_is_used_once(catalog: Catalog, full_change: CatalogChange) -> None:
     """A job that is run twice does not load its data twice."""
     state = catalog.commit(full_change)
-    with pytest.raises(InvalidArgumentError, match="'spark-job-7' was used already"):
+    with pytest.raises(InvalidArgumentError, match="'spark-job-7' was already used"):
         catalog.commit(CatalogChange(committed_keys=[CommittedKey("spark-job-7", 70)]))
     assert catalog.state is state
     dropped = catalog.commit(CatalogChange(drop_committed_keys=["spark-job-7"]))

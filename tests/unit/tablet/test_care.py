@@ -148,8 +148,8 @@ def test_what_jobs_hold_is_left_out_and_told(db: Database, caplog: pytest.LogCap
     assert report.rowsets_left_out == len(first)
     (told,) = {record.getMessage() for record in caplog.records}
     assert f"table 't': {len(first)} of {len(first) + 1} rowsets" in told
-    assert "as the upsert of process 42 on alpha may have changes for them" in told
-    assert re.search(rf"lease {lease.name}, since 20\S+Z?, until 20\S+ if it is not renewed", told)
+    assert "because the upsert of process 42 on alpha may have changes for them" in told
+    assert re.search(rf"lease {lease.name}, since 20\S+Z?, until 20\S+ unless renewed", told)
     tablets = store.root.table("t").tablets
     assert [rowset.id for rowset in tablets[0].rowsets] == first and len(tablets[1].rowsets) == 1
     assert dict(rows(db["t"])) == held

@@ -185,7 +185,9 @@ def test_a_reader_holds_no_more_of_a_long_log_than_its_limit(
     left; and when the writer has flushed it goes on."""
     path, moments = long_log
     newest = moments[max(moments)]
-    with pytest.raises(nyala.StorageError, match=r"memory_limit of 0 MB: call flush\(\) in the writer"):
+    with pytest.raises(
+        nyala.StorageError, match=r"memory_limit of 0 MB can hold: call flush\(\) in the writer"
+    ):
         ReaderStore.open(SYSTEM, str(path), LIMIT_BYTES)
     with Database(ReaderStore.open(SYSTEM, str(path), LIMIT_BYTES, 1 << 30)) as reader:
         assert rows(reader["t"]) == newest
