@@ -14,7 +14,7 @@ BENCH_BIN := $(BENCH_VENV)/bin
 BENCH_SPARK_VENV := .venv-bench-spark
 BENCH_SPARK_BIN := $(BENCH_SPARK_VENV)/bin
 DOCS_VENV := .venv-docs
-PYTHONS := 3.12 3.13
+PYTHONS := 3.12 3.13 3.14
 DEMO_STORE ?= demo-store
 # What installing the project depends on besides the lock.
 BUILD := pyproject.toml hatch_build.py tools/build_kernels.py src/nyala/cfile/kernels/compiled.pyx \
@@ -87,7 +87,7 @@ test-fast: setup  ## the tests that need no Spark, without lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long and not spark" $(ARGS)
 
 # Each has an environment of its own, .venv-3.13 for instance, and its own kernels beside those of the others.
-test-pythons:  ## the fast tests on each of Python 3.12 and 3.13 that this machine has (the gate runs on 3.11)
+test-pythons:  ## the fast tests on each of Python 3.12 to 3.14 that this machine has (the gate runs on 3.11)
 	@for version in $(PYTHONS); do \
 	    if python=$$(tools/find-python $$version); then \
 	        $(MAKE) --no-print-directory test-fast VENV=.venv-$$version PYTHON=$$python || exit 1; \
