@@ -85,8 +85,8 @@ def _nyala(folder: str, table: UserTable, rows: pa.Table, ordered: pa.Table) -> 
         made.flush()
         if not made.to_arrow().select(ordered.column_names).cast(ordered.schema).equals(ordered):
             raise AssertionError(f"{table.name}: other rows were read than were given")
-        columns = sum(column["bytes"] for column in made.column_stats())
-        whole = int(made.stats()["base_bytes"])
+        columns = sum(column.bytes for column in made.column_stats())
+        whole = int(made.stats().base_bytes)
     shutil.rmtree(folder)
     return whole, columns
 

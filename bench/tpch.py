@@ -112,7 +112,7 @@ def _ask_all(scale: Scale, files: str, folder: str) -> dict[str, Any]:
 def _lineitem_bytes(files: str, folder: str) -> tuple[int, int]:
     """Return the size of lineitem in Nyala and in Parquet."""
     with nyala.connect(os.path.join(folder, "nyala"), read_only=True) as db:
-        ours = int(db["lineitem"].stats()["bytes"])
+        ours = int(db["lineitem"].stats().bytes)
     return ours, os.path.getsize(os.path.join(files, "lineitem.parquet"))
 
 

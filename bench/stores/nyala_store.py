@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -101,7 +102,7 @@ class NyalaStore:
 
     def counters(self) -> dict[str, float]:
         """Also `log_bytes`: what of the folder is log, which on a small table is most of it."""
-        stats = {**self.table.stats(), **self._db.maintenance.status()}
+        stats = {**asdict(self.table.stats()), **asdict(self._db.maintenance.status())}
         stats["log_bytes"] = folder_bytes(os.path.join(self._folder, "wal"))
         return {name: value for name, value in stats.items() if isinstance(value, int | float)}
 

@@ -18,8 +18,20 @@ if TYPE_CHECKING:
     from nyala.api.batch import Batch
     from nyala.api.change_feed import ChangeFeed
     from nyala.api.database import Database, Snapshot, check, connect
+    from nyala.api.description import ColumnDescription, TableDescription
+    from nyala.api.readable import TableView
+    from nyala.api.results import (
+        ColumnStats,
+        CompactionResult,
+        FlushResult,
+        StoreStats,
+        TableStats,
+        TabletStats,
+        VacuumResult,
+    )
     from nyala.api.scan import Scan
-    from nyala.api.table import Table, TableView
+    from nyala.api.table import Table
+    from nyala.api.types import DataLike, KeyLike, Moment, PredicateLike
     from nyala.errors import (
         ColumnNotFoundError,
         CorruptionError,
@@ -45,6 +57,7 @@ if TYPE_CHECKING:
     from nyala.schema.predicates.predicate import col, expr
     from nyala.schema.schema import column
     from nyala.tablet.check import CheckReport, Problem
+    from nyala.tablet.maintenance import MaintenanceStatus
     from nyala.tablet.state.result import WriteResult
 
 __version__ = "0.1.0"
@@ -54,18 +67,27 @@ __all__ = [
     "Batch",
     "ChangeFeed",
     "CheckReport",
+    "ColumnDescription",
     "ColumnNotFoundError",
+    "ColumnStats",
+    "CompactionResult",
     "CorruptionError",
+    "DataLike",
     "Database",
     "DuplicateKeyError",
     "Error",
+    "FlushResult",
     "HistoryExpiredError",
     "InvalidArgumentError",
     "InvalidValueError",
+    "KeyLike",
     "KeyNotFoundError",
     "Limits",
     "LockedError",
+    "MaintenanceStatus",
+    "Moment",
     "NoPartitionError",
+    "PredicateLike",
     "Problem",
     "RangeBound",
     "ReadOnlyError",
@@ -73,10 +95,15 @@ __all__ = [
     "SchemaError",
     "Snapshot",
     "StorageError",
+    "StoreStats",
     "Table",
+    "TableDescription",
     "TableExistsError",
     "TableNotFoundError",
+    "TableStats",
     "TableView",
+    "TabletStats",
+    "VacuumResult",
     "WriteError",
     "WriteResult",
     "__version__",
@@ -93,6 +120,20 @@ __all__ = [
 # Where each name is loaded from when it is first used: `nyala --help` needs no pyarrow, and a script pays for what it
 # uses. A test holds this, `__all__` and the imports above to one another.
 _HOMES = {
+    "ColumnDescription": "nyala.api.description",
+    "TableDescription": "nyala.api.description",
+    "ColumnStats": "nyala.api.results",
+    "CompactionResult": "nyala.api.results",
+    "FlushResult": "nyala.api.results",
+    "StoreStats": "nyala.api.results",
+    "TableStats": "nyala.api.results",
+    "TabletStats": "nyala.api.results",
+    "VacuumResult": "nyala.api.results",
+    "DataLike": "nyala.api.types",
+    "KeyLike": "nyala.api.types",
+    "Moment": "nyala.api.types",
+    "PredicateLike": "nyala.api.types",
+    "MaintenanceStatus": "nyala.tablet.maintenance",
     "Alteration": "nyala.api.alter",
     "Batch": "nyala.api.batch",
     "ChangeFeed": "nyala.api.change_feed",
@@ -118,7 +159,7 @@ _HOMES = {
     "Table": "nyala.api.table",
     "TableExistsError": "nyala.errors",
     "TableNotFoundError": "nyala.errors",
-    "TableView": "nyala.api.table",
+    "TableView": "nyala.api.readable",
     "WriteError": "nyala.errors",
     "Problem": "nyala.tablet.check",
     "WriteResult": "nyala.tablet.state.result",

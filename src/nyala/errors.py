@@ -204,8 +204,8 @@ class DuplicateKeyError(WriteError):
     """INSERT of a key that exists."""
 
 
-class KeyNotFoundError(WriteError):
-    """UPDATE or DELETE of a key that does not exist."""
+class KeyNotFoundError(WriteError, KeyError):
+    """No row has the key: in an update, in a delete, or in `table[key]`."""
 
 
 class NoPartitionError(WriteError):

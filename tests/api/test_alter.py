@@ -127,7 +127,7 @@ def test_renamed_columns_of_key_and_values(path: Path, move: Move) -> None:
     assert old.to_arrow().to_pylist() == [{"host": "a", "time": 1, "v": 0.5}]
     assert old.explain().to_dict()["tablets_read"] == 1
     assert t.get({"host": "b", "time": 200}, at=before) == {"host": "b", "time": 200, "v": 1.5}
-    assert "HASH (machine)" in t.tablets()[0]["partition"] and "RANGE (at)" in t.tablets()[0]["partition"]
+    assert "HASH (machine)" in t.tablets()[0].partition and "RANGE (at)" in t.tablets()[0].partition
     db.close()
 
 
@@ -284,9 +284,9 @@ def test_a_reader_asks_for_wider_types(db: Database) -> None:
             t.scan(columns=wanted, where="n > 0").to_polars_lazy().sort("k").collect()
         )
         t.compact()
-    with pytest.raises(nyala.SchemaError, match="'v' is int16, asked for as int8"):
+    with pytest.raises(nyala.SchemaError, match="'v' is int16 and cannot be read as int8"):
         t.scan(columns=pa.schema([("v", pa.int8())]))
-    with pytest.raises(nyala.SchemaError, match="'v' may hold NULL, and is asked for as NOT NULL"):
+    with pytest.raises(nyala.SchemaError, match="'v' may hold NULL and cannot be read as NOT NULL"):
         t.scan(columns=pa.schema([pa.field("v", pa.int16(), nullable=False)]))
     with pytest.raises(nyala.ColumnNotFoundError, match="no column 'w'"):
         t.scan(columns=pa.schema([("w", pa.int8())]))

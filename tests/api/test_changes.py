@@ -157,12 +157,12 @@ def test_a_since_that_is_not_yet_published_is_an_empty_feed(table: Any) -> None:
 
 
 def test_the_first_rows_are_shown(table: Any) -> None:
-    """`print(feed)` says of what, from when to when, and ten rows."""
+    """`print(feed)` names the table and the interval; a notebook shows ten rows as well."""
     table.insert({"k": list(range(30)), "v": [0] * 30})
-    text = repr(table.changes(0))
-    assert text.startswith("ChangeFeed of t, net changes after 1970-01-01") and len(text.splitlines()) == 12
+    feed = table.changes(0)
+    assert repr(feed).startswith("ChangeFeed of t, net changes after 1970-01-01")
+    assert feed._repr_html_().count("<tr>") == 11
     assert "all versions" in repr(table.changes(0, versions="all"))
-    assert len(repr(table.changes(table._database.now())).splitlines()) == 2
 
 
 def test_a_feed_keeps_what_it_began_with(db: Database, table: Any) -> None:
@@ -273,7 +273,8 @@ def test_a_reader_process_tells_the_same(db: Database, table: Any) -> None:
 def test_a_key_that_is_no_key_is_refused(table: Any) -> None:
     """As `get` refuses it."""
     for key, error in (
-        (1, InvalidArgumentError), ({}, InvalidArgumentError), ({"k": None}, InvalidValueError),
+        ((1, 2), InvalidArgumentError), ([1], InvalidArgumentError), ({}, InvalidArgumentError),
+        ({"k": None}, InvalidValueError),
         ({"k": 1, "v": 2}, SchemaError), ({"x": 1}, ColumnNotFoundError),
     ):  # fmt: skip
         with pytest.raises(error):

@@ -26,26 +26,26 @@ def test_each_column_as_asked_and_as_stored(tmp_path: Path) -> None:
         table = db.create_table("t", columns, "k")
         table.insert(numbers(5000))
         empty = table.column_stats()
-        assert [one["name"] for one in empty] == ["k", "v", "s"]
-        assert all(one["stored_as"] == {} and one["rows"] == one["bytes"] == 0 for one in empty)
+        assert [one.name for one in empty] == ["k", "v", "s"]
+        assert all(one.stored_as == {} and one.rows == one.bytes == 0 for one in empty)
         table.flush()
         key, value, text = table.column_stats()
-        assert key == {
-            "name": "k",
-            "type": "int64",
-            "encoding": "auto",
-            "compression": "default",
-            "block_size": None,
-            "stored_as": {"for": 5000},
-            "rows": 5000,
-            "nulls": 0,
-            "bytes": key["bytes"],
-        }
-        assert value["stored_as"] == {"alp": 5000} and value["bytes"] < key["bytes"] + 5000
-        assert (text["encoding"], text["compression"], text["block_size"]) == ("dictionary", "zstd", 65_536)
-        assert text["stored_as"] == {"plain": 5000}, "too many distinct values"
-        taken = sum(one["bytes"] for one in (key, value, text))
-        assert 0 < taken < table.stats()["base_bytes"]
+        assert key == nyala.ColumnStats(
+            name="k",
+            type="int64",
+            encoding="auto",
+            compression="default",
+            block_size=None,
+            stored_as={"for": 5000},
+            rows=5000,
+            nulls=0,
+            bytes=key.bytes,
+        )
+        assert value.stored_as == {"alp": 5000} and value.bytes < key.bytes + 5000
+        assert (text.encoding, text.compression, text.block_size) == ("dictionary", "zstd", 65_536)
+        assert text.stored_as == {"plain": 5000}, "too many distinct values"
+        taken = sum(one.bytes for one in (key, value, text))
+        assert 0 < taken < table.stats().base_bytes
     with nyala.connect(tmp_path / "s", read_only=True) as reader:
         assert reader["t"].column_stats() == [key, value, text]
 
@@ -63,8 +63,8 @@ def test_columns_that_came_later_and_rows_that_went(tmp_path: Path) -> None:
         table.delete({"k": [1]})
         table.flush()
         _, value, later = table.column_stats()
-        assert value["rows"] == 5002 and value["nulls"] == 1
-        assert value["stored_as"] == {"alp": 5000, "plain": 2}
-        assert (later["name"], later["rows"], later["nulls"]) == ("n", 2, 1)
+        assert value.rows == 5002 and value.nulls == 1
+        assert value.stored_as == {"alp": 5000, "plain": 2}
+        assert (later.name, later.rows, later.nulls) == ("n", 2, 1)
         table.compact()
-        assert [one["rows"] for one in table.column_stats()] == [5002, 5002, 5002]
+        assert [one.rows for one in table.column_stats()] == [5002, 5002, 5002]

@@ -81,7 +81,7 @@ def test_a_table_is_repartitioned(path: Path) -> None:
     scan = t.scan()
     t.repartition([HASH, RANGES])
     assert len(t.tablets()) == 6 and rows(t) == expected
-    assert "HASH (k) BUCKET 0 OF 3" in t.tablets()[0]["partition"]
+    assert "HASH (k) BUCKET 0 OF 3" in t.tablets()[0].partition
     swapped = db.now()
     with pytest.raises(nyala.HistoryExpiredError, match=r"repartition\(\) or copy_table\(\) rewrote it"):
         t.scan(at=before)
@@ -103,7 +103,7 @@ def test_a_table_is_repartitioned(path: Path) -> None:
     del scan
     db._writer().collect_garbage()
     data = Path(db.path) / "data"
-    assert [int(folder.name) for folder in data.iterdir() if any(folder.iterdir())] == [t.tablets()[0]["id"]]
+    assert [int(folder.name) for folder in data.iterdir() if any(folder.iterdir())] == [t.tablets()[0].id]
     db.close()
 
 
@@ -171,7 +171,7 @@ def test_an_alteration_meanwhile_is_told_and_nothing_changed(db: Database) -> No
     with pytest.raises(nyala.InvalidArgumentError, match=r"altered during repartition\(\)"):
         repartition(db._writer(), state.id, *build_partitions([HASH], state.schema), phase=alter)
     assert rows(t) == expected and len(t.tablets()) == 1
-    assert sorted(entry.id for entry in db._writer().state.tablets.values()) == [t.tablets()[0]["id"]]
+    assert sorted(entry.id for entry in db._writer().state.tablets.values()) == [t.tablets()[0].id]
 
 
 @pytest.mark.parametrize("changed", [False, True])
@@ -195,7 +195,7 @@ def test_rows_without_a_place_stop_it(db: Database, changed: bool) -> None:
         assert "u" not in db
     data = Path(db.path) / "data"
     left = {folder.name for folder in data.iterdir() if any(folder.iterdir())}
-    assert left == {str(t.tablets()[0]["id"])}, "what was written is removed"
+    assert left == {str(t.tablets()[0].id)}, "what was written is removed"
 
 
 def test_wrong_copies_are_refused(db: Database) -> None:
@@ -218,7 +218,7 @@ def test_a_large_copy_is_cut_into_rowsets(path: Path) -> None:
     t.insert({"k": range(count), "v": range(count)})
     copy = db.copy_table("t", "copy", [HASH])
     assert copy.count() == count
-    assert sum(tablet["rowsets"] for tablet in copy.tablets()) >= 4
+    assert sum(tablet.rowsets for tablet in copy.tablets()) >= 4
     for tablet in db._root().table("copy").tablets:
         bounds = sorted((rowset.meta.key_min, rowset.meta.key_max) for rowset in tablet.rowsets)
         assert all(left[1] < right[0] for left, right in pairwise(bounds))

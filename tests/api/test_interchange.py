@@ -131,7 +131,7 @@ def test_moments(table: Any) -> None:
     for at in (first, first.timestamp, first.time, first.time.isoformat(), first.time.replace(tzinfo=None)):
         assert rows(table, at=at) == [(1, None, 1.0)]
     view = table.at(first)
-    assert view.get({"k": 1})["v"] == 1.0 and len(view) == 1
+    assert view.get({"k": 1})["v"] == 1.0 and view.count() == 1
     with table._database.snapshot() as snapshot:
         table.update({"k": [1], "v": [3.0]})
         assert snapshot.timestamp == second
@@ -249,11 +249,15 @@ def test_a_schema_of_columns_asks_for_dictionaries(words: Any) -> None:
         (
             "few",
             pa.dictionary(pa.int32(), pa.large_string()),
-            r"gives pa.dictionary\(pa.int32\(\), pa.string\(\)\)",
+            r"request pa.dictionary\(pa.int32\(\), pa.string\(\)\)",
         ),
-        ("raw", pa.dictionary(pa.int8(), pa.binary()), r"gives pa.dictionary\(pa.int32\(\), pa.binary\(\)\)"),
-        ("k", pa.dictionary(pa.int32(), pa.int64()), "only text and binary come as dictionaries"),
-        ("k", TEXT_AS_WORDS, "'k' is int64, asked for as string"),
+        (
+            "raw",
+            pa.dictionary(pa.int8(), pa.binary()),
+            r"request pa.dictionary\(pa.int32\(\), pa.binary\(\)\)",
+        ),
+        ("k", pa.dictionary(pa.int32(), pa.int64()), "only text and binary columns"),
+        ("k", TEXT_AS_WORDS, "'k' is int64 and cannot be read as string"),
     ):
         with pytest.raises(nyala.SchemaError, match=says):
             words.scan(columns=pa.schema([(name, wrong)]))

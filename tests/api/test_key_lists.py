@@ -92,7 +92,7 @@ def test_a_list_of_keys_gives_the_rows_that_a_scan_gives(
             scan = snapshot["t"].scan(where=where)
             assert in_order(scan.to_arrow()) == wanted
             assert in_order(scan.with_dictionaries("s").to_arrow()) == wanted
-            assert in_order(scan.compacted().to_arrow()) == wanted
+            assert in_order(scan._engine().with_cheap_types().scan.to_arrow()) == wanted
             assert in_order(snapshot["t"].scan(where=where, order_by_key=True).to_arrow()) == wanted
             assert scan.count() == len(wanted)
             assert scan.head(3).num_rows == min(3, len(wanted))
@@ -107,7 +107,7 @@ def test_a_token_of_a_part_gives_the_listed_rows_of_that_part(db: nyala.Database
     db.flush()
     listed = [5, 262_143, 262_144, 599_999, 600_000]
     scan = table.scan(where=nyala.col("k").isin(listed))
-    tokens = [token.data for token in scan._balanced_tokens(4)]
+    tokens = [token.data for token in scan._engine().tokens(4)]
     found = [row["k"] for token in tokens for batch in read_token(token) for row in batch.to_pylist()]
     assert len(tokens) > 1 and sorted(found) == listed[:4]
 

@@ -163,25 +163,18 @@ def test_reprs_and_explanations_are_bounded(tmp_path: Path) -> None:
         ):  # fmt: skip
             assert len(repr(shown)) < 10_000, type(shown)
         assert len(str(scan.explain())) < 5 * MESSAGE_MAX_CHARS
-        assert "more columns" in repr(scan)
 
 
 def test_a_repr_says_how_many_rows_there_are(tmp_path: Path) -> None:
     """Ten rows are shown: whoever sees them does not know whether that is all."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64"}, "k")
-        start = db.now()
-        assert ", 0 rows\n" in repr(table.scan())
         assert "inserted=1234" in repr(table.insert({"k": list(range(1234))}))
-        assert ", 1,234 rows\n" in repr(table.scan())
-        assert ", 10 rows\n" in repr(table.scan(limit=10))
-        assert ", 1 row\n" in repr(table.scan(where="k = 5"))
-        assert ", 1,230 rows\n" in repr(table.scan(where="k >= 4"))
-        assert ", 1,234 rows\n" in repr(table.changes(since=start))
+        assert ", 0 rows\n" in repr(db.sql("SELECT k FROM t WHERE k < 0"))
+        assert ", 1 row\n" in repr(db.sql("SELECT k FROM t WHERE k = 5"))
         assert ", 1,234 rows\n" in repr(db.sql("SELECT k FROM t ORDER BY k;"))
         assert ", 3 rows\n" in repr(db.sql("SELECT k FROM t WHERE k < ?", [3]))
         table.insert({"k": pa.array(range(2000, 150_000))})
-        assert "more than 100,000 rows" in repr(table.scan())
         assert "more than 100,000 rows" in repr(db.sql("SELECT k FROM t"))
 
 

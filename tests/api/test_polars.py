@@ -45,9 +45,9 @@ def words(tmp_path: Path) -> Iterator[Any]:
 def test_polars_gets_frames_of_the_size_that_it_asks_for(words: Any) -> None:
     """Projection, rows and size of a batch reach the source; frames have about as many rows as polars wants."""
     scan = words.scan(order_by_key=True)
-    found = list(engines.frames(scan, ["few"], None, 2_500, 1_000))
+    found = list(engines.frames(scan._engine(), ["few"], None, 2_500, 1_000))
     assert [frame.shape for frame in found] == [(1_250, 1), (1_250, 1)]
-    found = list(engines.frames(scan, None, pl.col("few") == "new", None, 1_000))
+    found = list(engines.frames(scan._engine(), None, pl.col("few") == "new", None, 1_000))
     assert [frame.shape for frame in found if frame.height] == [(1, 3)]
     assert scan.to_polars_lazy().select("few").head(2_500).collect().shape == (2_500, 1)
 
@@ -294,7 +294,9 @@ def test_a_constant_that_a_column_cannot_have_is_left_to_polars(store: Any) -> N
     assert_frame_equal(
         scan.to_polars_lazy().filter(refused).sort("k").collect(), everything.filter(refused).sort("k")
     )
-    frames = list(engines.frames(scan, ["k"], (pl.col("tiny") == 5) & (pl.col("k") >= 0), None, None))
+    frames = list(
+        engines.frames(scan._engine(), ["k"], (pl.col("tiny") == 5) & (pl.col("k") >= 0), None, None)
+    )
     assert pl.concat(frames).height == everything.filter(pl.col("tiny") == 5).height
 
 
@@ -360,8 +362,8 @@ def test_every_type_reaches_polars_as_through_arrow(store: Any) -> None:
 @pytest.mark.skipif(PL_VERSION < 2, reason="older ones have no rows without columns")
 def test_rows_without_columns_are_counted(store: Any) -> None:
     nothing = store.scan([])
-    assert nothing.to_polars().shape == (len(nothing), 0)
-    assert nothing.to_polars_lazy().select(pl.len()).collect().item() == len(store.scan())
+    assert nothing.to_polars().shape == (nothing.count(), 0)
+    assert nothing.to_polars_lazy().select(pl.len()).collect().item() == store.scan().count()
 
 
 VALUES = ["", "a", "twelve bytes", "thirteen byte", None, "x" * 70_000, "é" * 7]
@@ -447,7 +449,7 @@ def test_an_error_of_a_thread_reaches_who_collects(
         table.scan().to_polars_lazy().collect()
     with pytest.raises(nyala.CorruptionError):
         table.scan().to_polars()
-    frames = engines.frames(table.scan(), None, None, None, None)
+    frames = engines.frames(table.scan()._engine(), None, None, None, None)
     heights = 0
     with pytest.raises(nyala.CorruptionError):
         for frame in frames:

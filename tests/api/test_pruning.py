@@ -116,7 +116,7 @@ def test_what_is_skipped_is_not_selected(data: st.DataObject) -> None:
                     a.drop_range(*gone)
                     rows = [row for row in rows if not inside(row, columns, gone)]
             tablets = table.tablets()
-            assert sum(tablet["rows"] for tablet in tablets) == len(rows)
+            assert sum(tablet.rows for tablet in tablets) == len(rows)
             for _ in range(6):
                 wanted = data.draw(predicates(types))
                 where = None

@@ -489,7 +489,7 @@ def test_a_scan_as_a_relation_of_your_own_connection(db: Any) -> None:
         assert limited.filter("k >= 5").aggregate("count(*)").fetchall() == [(5,)]
         scan = db["t"].scan(where="k < 7")
         assert con.sql("SELECT count(*) FROM scan").fetchall() == [(7,)]
-        assert len(scan) == 7
+        assert scan.count() == 7
 
 
 def test_without_duckdb_there_is_a_pip_line(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,6 @@ def test_wide_tables_keep_their_rows(tmp_path: Path, columns: int, buckets: int,
             db[name].compact()
     with nyala.connect(tmp_path / "store", maintenance=False, limits=limits) as db:
         for name in names:
-            assert db[name].stats()["rowsets"] == buckets
+            assert db[name].stats().rowsets == buckets
             found = db[name].scan(order_by_key=True).to_arrow()
             assert found.cast(expected.schema).equals(expected)

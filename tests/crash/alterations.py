@@ -87,7 +87,7 @@ def whole_state(db: Database) -> dict[str, Any]:
             "schema": json.loads(state.schema.to_json()),
             "comment": state.entry.comment,
             "history": state.entry.history_us,
-            "partitions": [tablet["partition"] for tablet in db[name].tablets()],
+            "partitions": [tablet.partition for tablet in db[name].tablets()],
             "rows": db[name].scan(order_by_key=True).to_arrow().to_pylist(),
         }
     return found

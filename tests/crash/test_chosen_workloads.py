@@ -162,7 +162,7 @@ HAS_DONE: dict[str, Callable[[Any], object]] = {
     "UNDO compaction": lambda report: report,
     "major compaction": lambda report: report,
     "merging compaction": lambda report: report,
-    "vacuum": lambda tables: any(said["files"] or said["rowsets_rewritten"] for said in tables),
+    "vacuum": lambda tables: any(said.files or said.rowsets_rewritten for said in tables),
     "collection": lambda files: files,
 }
 

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pytest
 
 import nyala
-from nyala.api.scan import make_spec, read_token
+from nyala.api.scan import read_token
+from nyala.api.scan_arguments import make_spec
 from nyala.catalog import format as catalog_format
 from nyala.env import Env, PosixFiles
 from nyala.errors import CorruptionError

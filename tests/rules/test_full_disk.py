@@ -184,10 +184,10 @@ def test_a_compaction_that_does_not_fit_is_done_in_parts(folder: Path) -> None:
             table.upsert({"k": list(range(20)), "b": [rnd.randbytes(50_000) for _ in range(20)]})
             db.flush()
         before = rows(table)
-        assert table.stats()["bytes"] > PIECES_MIN * PIECE_BYTES
+        assert table.stats().bytes > PIECES_MIN * PIECE_BYTES
         disk.fill()
         table.compact()
-        assert rows(table) == before and table.stats()["rowsets"] == 1
+        assert rows(table) == before and table.stats().rowsets == 1
 
 
 def test_a_small_store_on_a_small_disk_has_room_to_compact(folder: Path) -> None:
@@ -199,9 +199,9 @@ def test_a_small_store_on_a_small_disk_has_room_to_compact(folder: Path) -> None
         for first in range(2):
             table.upsert({"k": list(range(first, 540, 2)), "b": [rnd.randbytes(50_000) for _ in range(270)]})
             db.flush()
-        assert table.stats()["bytes"] > 27_000_000
+        assert table.stats().bytes > 27_000_000
         table.compact()
-        assert table.stats()["rowsets"] == 1 and table.count() == 540
+        assert table.stats().rowsets == 1 and table.count() == 540
 
 
 def test_the_reserve_is_small_on_a_small_disk_and_grows_with_the_store(folder: Path) -> None:

@@ -184,7 +184,7 @@ class Interpreter:
         ]
 
     def do_partitions(self, rest: str, at: int | None) -> list[str]:
-        return [f"{tablet['partition']}: {tablet['rows']} rows" for tablet in self.db[rest].tablets()]
+        return [f"{tablet.partition}: {tablet.rows} rows" for tablet in self.db[rest].tablets()]
 
     # ------------------------------------------------------------------------------------------ writes
 

@@ -40,12 +40,12 @@ def summed(df: DataFrame) -> tuple[int, ...]:
 
 def test_many_tablets_are_installed_at_once(spark: SparkSession, table: nyala.Table) -> None:
     """One transaction for all, and one that forgets the files that went."""
-    before, version = table.to_arrow().sort_by("k"), table._database.stats()["version"]
+    before, version = table.to_arrow().sort_by("k"), table._database.stats().version
     done = nyala.spark.compact(spark, table)
     assert (done["compactions"], done["rowsets_rewritten"]) == (TABLETS, 2 * TABLETS)
-    assert table._database.stats()["version"] - version <= 2
-    assert [tablet["rowsets"] for tablet in table.tablets()] == [1] * TABLETS
-    assert table.stats()["redo_bytes"] == 0 and table.to_arrow().sort_by("k") == before
+    assert table._database.stats().version - version <= 2
+    assert [tablet.rowsets for tablet in table.tablets()] == [1] * TABLETS
+    assert table.stats().redo_bytes == 0 and table.to_arrow().sort_by("k") == before
     assert nyala.spark.compact(spark, table)["compactions"] == 0
 
 

@@ -18,7 +18,7 @@ with nyala.connect(sys.argv[1], maintenance=False, durability="os") as db:
         db.flush()
     table.update(set={"v": nyala.expr("v + 1")})
     db.flush()
-    assert table.stats()["rowsets"] == 64 and table.stats()["redo_files"] == 64
+    assert table.stats().rowsets == 64 and table.stats().redo_files == 64
 
     def read():
         for _ in range(3):

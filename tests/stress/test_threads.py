@@ -194,7 +194,7 @@ def move_money(path: Path, durability: str, seconds: float) -> int:
 
         def background_has_worked() -> bool:
             status = db.maintenance.status()
-            return bool(status["flushes"] and status["files_collected"])
+            return bool(status.flushes and status.files_collected)
 
         crowd = Crowd(seconds, background_has_worked)
         for chain in range(4):
@@ -203,7 +203,7 @@ def move_money(path: Path, durability: str, seconds: float) -> int:
             crowd.add(look)
         crowd.run()
         status = db.maintenance.status()
-        assert status["failures"] == 0, status["last_error"]
+        assert status.failures == 0, status.last_error
         assert background_has_worked(), "limits too large?"
         assert db.check().ok
         total = contents(db)
@@ -248,12 +248,12 @@ def test_maintenance_outlives_any_error(tmp_path: Path, monkeypatch: pytest.Monk
         table = key_value_table(db)
         table.insert({"k": [1], "v": [1]})
         deadline = time.monotonic() + 20
-        while db.maintenance.status()["failures"] == 0 and time.monotonic() < deadline:
+        while db.maintenance.status().failures == 0 and time.monotonic() < deadline:
             time.sleep(0.01)
         table.insert({"k": [2], "v": [2]})
-        while db.maintenance.status()["flushes"] < 2 and time.monotonic() < deadline:
+        while db.maintenance.status().flushes < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert db.maintenance.status()["flushes"] >= 2
+        assert db.maintenance.status().flushes >= 2
 
 
 def test_tables_are_dropped_renamed_and_made_under_scans_writes_and_flushes(
@@ -296,7 +296,7 @@ def test_tables_are_dropped_renamed_and_made_under_scans_writes_and_flushes(
         for work in (scan, scan, write, change, lambda chance: db.flush()):
             crowd.add(work)
         crowd.run()
-        assert db.maintenance.status()["failures"] == 0, db.maintenance.status()["last_error"]
+        assert db.maintenance.status().failures == 0, db.maintenance.status().last_error
 
 
 def test_a_thread_reads_on_after_the_main_thread_has_ended(tmp_path: Path) -> None:
@@ -335,5 +335,5 @@ def test_memory_of_small_writes_to_many_tablets_is_counted(tmp_path: Path) -> No
             table.upsert({"k": range(start, start + 64), "v": [1] * 64})
             largest = max(largest, db._store.root.memory_bytes())
         assert largest < limit
-        assert table.stats()["rowsets"] <= 4 * 64, "memory is flushed before it is full"
-        assert len(table) == 64 * 100
+        assert table.stats().rowsets <= 4 * 64, "memory is flushed before it is full"
+        assert table.count() == 64 * 100

@@ -325,7 +325,7 @@ def test_a_large_job_goes_into_files(tmp_path: Path) -> None:
         table = key_value_table(db)
         job = stage(tmp_path / "s", [(k, k) for k in range(500)], "insert")
         first = commit_staged(str(tmp_path / "s"), job)
-        assert first["inserted"] == 500 and table.stats()["rowsets"] == 1
+        assert first["inserted"] == 500 and table.stats().rowsets == 1
         assert commit_staged(str(tmp_path / "s"), job)["timestamp"] == first["timestamp"]
         assert table.count() == 500
 

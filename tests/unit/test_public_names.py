@@ -27,6 +27,9 @@ ROOT = Path(__file__).parent.parent.parent
 NAMES = {
     "open": {"connect", "Database", "Snapshot", "Alteration", "Batch", "Table", "TableView", "Scan", "ChangeFeed",
              "WriteResult", "check", "CheckReport", "Problem"},
+    "results": {"ColumnStats", "CompactionResult", "FlushResult", "MaintenanceStatus", "StoreStats", "TableStats",
+                "TabletStats", "VacuumResult", "ColumnDescription", "TableDescription"},
+    "types": {"DataLike", "KeyLike", "Moment", "PredicateLike"},
     "say": {"col", "expr", "column", "Limits", "RangeBound", "hash_partition", "range_partition", "to_datetime",
             "__version__"},
     "errors": {
@@ -119,7 +122,7 @@ def test_the_error_tree_is_as_documented() -> None:
         "InvalidArgumentError": ("Error", ValueError),
         "WriteError": ("Error",),
         "DuplicateKeyError": ("WriteError",),
-        "KeyNotFoundError": ("WriteError",),
+        "KeyNotFoundError": ("WriteError", KeyError),
         "NoPartitionError": ("WriteError",),
         "InvalidValueError": ("WriteError", ValueError),
         "CorruptionError": ("Error",),
@@ -292,7 +295,7 @@ def test_after_close_everything_says_so(tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(StorageError, match="closed"):
             act()
-    assert maintenance.status()["failures"] == 0
+    assert maintenance.status().failures == 0
     assert "closed" in repr(db)
     snapshot.close()
     with open_database(tmp_path / "s") as again:

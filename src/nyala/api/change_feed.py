@@ -1,10 +1,8 @@
-"""The change feed: what changed in one table between two moments, and the forms in which it is handed over.
+"""The change feed: the rows of one table that changed between two moments.
 
-    feed = table.changes(since=last)          rows changed in (since, until]
-    for batch in feed.to_reader(): ...        in bounded memory
-    last = feed.until                         the next call begins where this one ended
-
-Source: docs/how-to/change-feed.md.
+feed = table.changes(since=last)          rows changed in (since, until]
+for batch in feed.to_reader(): ...        in bounded memory
+last = feed.until                         the next call begins where this one ended
 """
 
 from __future__ import annotations
@@ -15,27 +13,28 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from nyala.api.scan import PinnedRows, ScannedStore
+from nyala.api.pinned_rows import PinnedRows, ScannedStore
 from nyala.mvcc.timestamp import to_datetime
 from nyala.partition.describe import describe_range
-from nyala.presentation.previews import ROWS_COUNTED, preview, row_count_text, told
+from nyala.presentation.previews import html_preview
 from nyala.tablet.changes.feed import change_batches
 from nyala.tablet.changes.spec import ChangeSpec, Versions
 from nyala.tablet.state.root import Root, TableState
 
 __all__ = ["DROPPED_RANGES", "ChangeFeed"]
 
-# The key under which the metadata of a feed's schema name range partitions that were dropped.
+# Key in the metadata of a feed's schema: the range partitions that were dropped.
 DROPPED_RANGES: Final = b"nyala.dropped_ranges"
-_SHOWN = 10
 
 
 class ChangeFeed(PinnedRows):
-    """What changed in a table between two moments. Made by `Table.changes`; thread-safe; nothing is read before it is
-    asked for, and it may be read many times with one answer.
+    """The rows of one table that changed between two moments. Made by `Table.changes`.
 
-    Columns: the key's, then the others, then `_change_type` ("insert", "update" or "delete") and `_commit_timestamp`
-    (int64, a timestamp of ours). Of a deleted row the key is there, all else is NULL.
+    Columns: those of the key, the others, `_change_type` ("insert", "update" or "delete") and
+    `_commit_timestamp` (int64, a timestamp of Nyala). A deleted row has its key, and NULL in all other
+    columns.
+
+    Thread-safe. Nothing is read before a method asks for rows, and every read gives the same rows.
     """
 
     _what = "change feed"
@@ -54,28 +53,30 @@ class ChangeFeed(PinnedRows):
 
     @property
     def since(self) -> int:
-        """The moment after which the changes begin: those of batches up to it are not in."""
+        """The exclusive lower bound, a timestamp."""
         return self._spec.since
 
     @property
     def until(self) -> int:
-        """The moment of the last changes: every batch up to it is in. As the next feed's `since` it leaves no gap."""
+        """The inclusive upper bound, a timestamp. As the next feed's `since` it leaves no gap."""
         return self._spec.until
 
     @property
     def versions(self) -> Versions:
-        """ "net": one row per key; "all": every version of every row."""
+        """`"net"`: one row per key. `"all"`: every version of every row."""
         return self._spec.versions
 
     @property
     def dropped_ranges(self) -> list[dict[str, Any]]:
-        """Range partitions that the interval reaches back to and that were dropped since, each a dict of `range`, as
-        text, and `timestamp`. The feed goes on without them: neither their rows' changes are in it, nor deletes."""
+        """Range partitions of the interval that were dropped since: dicts of `range` (text) and `timestamp`.
+
+        The feed contains neither their rows' changes nor deletes of their rows.
+        """
         return list(self._dropped)
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema of the result; with dropped ranges, those as JSON in its metadata `nyala.dropped_ranges`."""
+        """The Arrow schema. Dropped ranges are JSON in its metadata `nyala.dropped_ranges`."""
         if not self._dropped:
             return self._spec.arrow_schema
         return self._spec.arrow_schema.with_metadata({DROPPED_RANGES: json.dumps(self._dropped)})
@@ -83,20 +84,22 @@ class ChangeFeed(PinnedRows):
     def _read(self, table: TableState) -> Iterator[pa.RecordBatch]:
         return change_batches(table, self._spec)
 
-    def _again(self) -> str:
-        return f"ask again, with since={self.since}, until={self.until} for the same changes"
+    def _how_to_repeat(self) -> str:
+        return f"call changes again, with since={self.since}, until={self.until} for the same rows"
 
-    @told
-    def __repr__(self) -> str:
+    def _head(self, n: int) -> pa.Table:
         shown: list[pa.RecordBatch] = []
-        count = 0
         for batch in self._batches():
-            shown.append(batch.slice(0, max(0, _SHOWN - count)))
-            count += batch.num_rows
-            if count > ROWS_COUNTED:
+            shown.append(batch.slice(0, n))
+            n -= shown[-1].num_rows
+            if n <= 0:
                 break
-        head = pa.Table.from_batches(shown, schema=self.schema)
+        return pa.Table.from_batches(shown, schema=self.schema)
+
+    def __repr__(self) -> str:
         kind = "net changes" if self.versions == "net" else "all versions"
         since, until = (to_datetime(moment).isoformat() for moment in (self.since, self.until))
-        rows = row_count_text(count)
-        return f"ChangeFeed of {self._name}, {kind} after {since} up to {until}, {rows}\n{preview(head)}"
+        return f"ChangeFeed of {self._name}, {kind} after {since} up to {until}"
+
+    def _repr_html_(self) -> str:
+        return html_preview(repr(self), self._head)

@@ -1,15 +1,15 @@
-"""A store, opened: `nyala.connect(folder)`.
+"""`nyala.connect`, and the open store that it returns.
 
-    db = nyala.connect("store")                     this process is its writer
-    db = nyala.connect("store", read_only=True)     any number of processes, while a writer works
-
-Source: docs/how-to/settings.md.
+db = nyala.connect("store")                     this process is the store's writer
+db = nyala.connect("store", read_only=True)     any number of processes, beside a writer
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
+import html
 import numbers
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,7 +40,8 @@ from nyala.mvcc.timestamp import (
     to_datetime,
 )
 from nyala.optional import need
-from nyala.presentation.unknown_methods import no_attribute, not_pickled
+from nyala.presentation.pickling import not_pickled
+from nyala.presentation.previews import html_preview
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import build_schema, check_comment, check_table_name
 from nyala.schema.sizes import SIZE_MAX_BYTES, size_in_bytes, whole_number
@@ -54,8 +55,11 @@ from nyala.wal.writer import Durability
 if TYPE_CHECKING:
     from nyala.api.batch import Batch
     from nyala.api.change_feed import ChangeFeed
+    from nyala.api.description import TableDescription
+    from nyala.api.readable import ReadableTable, TableView
+    from nyala.api.results import FlushResult, StoreStats
     from nyala.api.scan import Scan
-    from nyala.api.table import Table, TableView
+    from nyala.api.table import Table
     from nyala.partition.levels import HashSpec, RangeSpec
     from nyala.sql.connection import Connection
     from nyala.sql.result import Result
@@ -81,25 +85,57 @@ def connect(
     not_before: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Database:
-    """Open the store in the folder `path`; without `read_only` it is made when missing, and this process is
-    its writer.
+    """Open the store in a folder.
 
-    Again in the same process, with the same settings: a `Database` that shares the store which is open. The store is
-    closed with the last of them.
+    A process has a store open once: a second call with the same settings returns a `Database` that
+    shares it, and the store is closed with the last of them.
 
-    durability:   "commit": a write is synced before its call returns. "group": it returns at once and is synced
-                  within 100 ms. "os": synced at flush and close. In all three a batch is there wholly or not at
-                  all.
-    memory_limit: bytes, or text such as "4GB": bounds what waits in memory to be flushed, the block cache and what a
-                  scan decodes ahead (a quarter of it each), and what DuckDB takes for `sql` (all of it besides).
-    rowset_size:  bytes of columns that a rowset is to have on disk.
-    maintenance:  flush, compact and collect in the background.
-    lock_timeout: seconds to wait for another writer to end.
-    not_before:   a timestamp (`db.now()` of another process) that must be visible here; waits for it up to 10
-                  seconds.
-    limits:       `nyala.Limits(max_columns=…)`: other limits than the specification's for what is made and written from
-                  now on.
-    Raises:       LockedError, StorageError, CorruptionError, InvalidArgumentError.
+    Parameters
+    ----------
+    path
+        The store's folder. A writer creates it if it is missing.
+    read_only
+        Read only, beside a writer of another process. Default: this process becomes the one writer.
+    durability
+        `"commit"`: a write is synced before its call returns. `"group"`: it returns at once and is
+        synced within 100 ms. `"os"`: synced at flush and close. A batch is always written whole or not
+        at all.
+    memory_limit
+        Bytes, or text such as `"4GB"`. A quarter each bounds the block cache, what a scan decodes ahead
+        and what waits to become files. DuckDB may take as much again for `sql`.
+    rowset_size
+        The size of a rowset's base data in bytes, or text such as `"32MB"`.
+    maintenance
+        Flush, compact and remove garbage in the background.
+    lock_timeout
+        Seconds to wait for another writer to close the store. Default: none.
+    not_before
+        A timestamp (`db.now()` of another process) that must be visible; waits up to 10 seconds.
+    limits
+        `nyala.Limits(max_columns=…)`: other limits than Kudu's, for tables made and rows written from
+        now on.
+
+    Returns
+    -------
+    Database
+        Close it with `close()`, or use it as a context manager.
+
+    Raises
+    ------
+    LockedError
+        Another process is the store's writer.
+    StorageError
+        The folder is not a store, or cannot be read or written.
+    CorruptionError
+        The store's files are damaged.
+    InvalidArgumentError
+        An argument is invalid, or this process has the store open with other settings.
+
+    Examples
+    --------
+    >>> with nyala.connect(folder) as db:
+    ...     db.list_tables()
+    []
     """
     if durability not in DURABILITIES:
         raise InvalidArgumentError(f"durability takes one of {', '.join(DURABILITIES)}, not {durability!r}")
@@ -138,25 +174,24 @@ def connect(
 
 
 def _folder(path: object) -> str:
-    """The absolute path of a store's folder. Raises: InvalidArgumentError for what is none."""
+    """Return the absolute path of a store's folder. Raises: InvalidArgumentError for an invalid path."""
     if not isinstance(path, str | bytes | os.PathLike):
         raise InvalidArgumentError(
-            f"a store is a folder: give its path as text or a pathlib.Path, not {path!r}"
+            f"a store is a folder: pass its path as text or a pathlib.Path, not {path!r}"
         )
     text = os.fsdecode(path)
     if not text or "\0" in text:
-        raise InvalidArgumentError(f"{text!r} is no path of a folder")
+        raise InvalidArgumentError(f"{text!r} is not a valid path of a folder")
     check_folder_path(text)
     if text == ":memory:":
         raise InvalidArgumentError(
-            "a store is a folder, and ':memory:' is none: for one that goes with the program, "
-            "nyala.connect(tempfile.mkdtemp())"
+            "':memory:' is not supported: pass a folder, for instance nyala.connect(tempfile.mkdtemp())"
         )
     return utf8_path(os.path.expanduser(text))
 
 
 def _seconds(name: str, given: Any) -> float:
-    """Raises: InvalidArgumentError for what is no number of seconds, 0 or more; infinity is one."""
+    """Return a number of seconds, 0 or more; infinity is allowed. Raises: InvalidArgumentError for anything else."""
     seconds = -1.0
     if not isinstance(given, bool) and isinstance(given, numbers.Real):
         with contextlib.suppress(OverflowError):
@@ -167,7 +202,7 @@ def _seconds(name: str, given: Any) -> float:
 
 
 def _key_names(primary_key: Any) -> list[str]:
-    """Raises: InvalidArgumentError for what is no list of names."""
+    """Return the names as a list. Raises: InvalidArgumentError for anything but a list of names."""
     if not isinstance(primary_key, Iterable) or isinstance(primary_key, bytes):
         raise InvalidArgumentError(
             f"primary_key takes the names of the key's columns, in the key's order, not {primary_key!r}: every table "
@@ -177,13 +212,31 @@ def _key_names(primary_key: Any) -> list[str]:
 
 
 def check(path: str | bytes | os.PathLike[str], *, repair: bool = False) -> CheckReport:
-    """Read every byte of the store in the folder `path` and hold every rule against it: see `CheckReport`.
+    """Read every byte of the store in a folder and check every rule of the format.
 
-    What is found is told, not raised, so a store that cannot be opened can be checked. Beside a writer, what a reader
-    would see is checked.
-    repair: then do what can be done without a loss, and say what was done in `repairs`: remove files that nothing
-            names, write bloom filters, zone maps, indexes and bounds anew from whole rows, cut off the log's torn end.
-    Raises: StorageError: there is no store; LockedError: to repair, nobody may have it open for writing.
+    Problems are returned, not raised, so a store that cannot be opened can be checked. Beside a writer,
+    the check sees what a reader would see.
+
+    Parameters
+    ----------
+    path
+        The store's folder.
+    repair
+        Also repair what can be repaired without losing data: remove files that nothing refers to, rewrite
+        bloom filters, zone maps, indexes and bounds from intact rows, cut off the log's torn end. The
+        report's `repairs` says what was done.
+
+    Returns
+    -------
+    CheckReport
+        The problems, and what was checked.
+
+    Raises
+    ------
+    StorageError
+        The folder is not a store.
+    LockedError
+        `repair=True`, and a process has the store open for writing.
     """
     from nyala.tablet.check import check_folder
     from nyala.tablet.repair import repair_folder
@@ -193,9 +246,17 @@ def check(path: str | bytes | os.PathLike[str], *, repair: bool = False) -> Chec
 
 
 class Database:
-    """An open store. Use it as a context manager, or call `close()`. Thread-safe.
+    """An open store. Made by `nyala.connect`; thread-safe.
 
-    One that nothing names any more is closed when this process connects to its store again (open_store, O1).
+    Close it with `close()`, or use it as a context manager. A `Database` that no variable refers to is
+    closed when this process connects to the same store again.
+
+    Examples
+    --------
+    >>> db["metrics"].count()
+    3
+    >>> "metrics" in db
+    True
     """
 
     def __init__(self, store: Store | ReaderStore | Handle) -> None:
@@ -214,29 +275,81 @@ class Database:
     def create_table(
         self,
         name: str,
-        schema: pa.Schema | Mapping[str, Any],
-        primary_key: str | Sequence[str],
-        partition_by: Sequence[HashSpec | RangeSpec] | HashSpec | RangeSpec | None = (),
+        schema: pa.Schema | Mapping[str, Any] | None = None,
+        primary_key: str | Sequence[str] | None = None,
+        partition_by: Sequence[HashSpec | RangeSpec] | HashSpec | RangeSpec | None = None,
         *,
-        comment: str = "",
+        like: TableDescription | Table | None = None,
+        comment: str | None = None,
         history: dt.timedelta | str | float | None = None,
         exist_ok: bool = False,
     ) -> Table:
-        """Make a table and return it.
+        """Create a table.
 
-        schema:       a pyarrow.Schema, or a dict of column name to type ("int64", "decimal(15,2)", a pyarrow type,
-                      or `nyala.column(…)`).
-        primary_key:  the key's columns, in the key's order.
-        partition_by: `nyala.hash_partition(…)` and at most one `nyala.range_partition(…)`; none: one tablet.
-        history:      how far back the table can be read: a timedelta, "7d", "1h", seconds, "forever"; None: 7 days.
-        exist_ok:     an existing table with the same columns, types and key is returned as it is.
-        Raises:       TableExistsError, SchemaError, InvalidArgumentError.
+        Parameters
+        ----------
+        name
+            The table's name.
+        schema
+            A `pyarrow.Schema`, or a dict from column name to type: `"int64"`, `"decimal(15,2)"`, a
+            pyarrow type, or `nyala.column(…)`.
+        primary_key
+            The names of the key columns, in the key's order.
+        partition_by
+            `nyala.hash_partition(…)` and at most one `nyala.range_partition(…)`. Default: one tablet.
+        like
+            A table, or its `description`: everything that is not given here is taken from it.
+        comment
+            A text about the table. Default: none.
+        history
+            How far back the table can be read: a timedelta, `"7d"`, `"1h"`, seconds, or `"forever"`.
+            Default: 7 days.
+        exist_ok
+            Return an existing table if it has the same columns, types and key.
+
+        Returns
+        -------
+        Table
+            The new table.
+
+        Raises
+        ------
+        TableExistsError
+            There is a table with this name.
+        SchemaError
+            The schema is invalid, or the existing table has another one.
+        InvalidArgumentError
+            Another argument is invalid.
+
+        Examples
+        --------
+        >>> orders = db.create_table(
+        ...     "orders",
+        ...     {"id": "int64", "status": nyala.column("varchar(10)", default="new")},
+        ...     primary_key="id",
+        ...     partition_by=nyala.hash_partition("id", buckets=2),
+        ... )
+        >>> db.create_table("orders_copy", like=orders).description.partition_text
+        'HASH (id) BUCKETS 2'
         """
+        from nyala.api.description import TableDescription
         from nyala.partition.levels import build_partitions, specs_of
 
         store = self._writer()
         check_table_name(name, store.options.limits)
-        check_comment(comment, f"table {name!r}: ", store.options.limits)
+        if like is not None:
+            described = like if isinstance(like, TableDescription) else like.description
+            if schema is None:
+                schema = {each.name: each.spec() for each in described.columns}
+            primary_key = described.primary_key if primary_key is None else primary_key
+            partition_by = described.partition_by if partition_by is None else partition_by
+            comment = described.comment if comment is None else comment
+            history = described.history if history is None else history
+        elif schema is None:
+            raise InvalidArgumentError(
+                f"create_table({name!r}) needs a schema and a primary key, or like=db[…].description"
+            )
+        check_comment(comment or "", f"table {name!r}: ", store.options.limits)
         key = [primary_key] if isinstance(primary_key, str) else _key_names(primary_key)
         built = build_schema(schema, key, store.options.limits)
         specs = [] if partition_by is None else specs_of(partition_by)
@@ -244,23 +357,23 @@ class Database:
         history_us = parse_history(history)
         try:
             store.create_table(
-                name, built, partition_schema, partitions, comment=comment, history_us=history_us
+                name, built, partition_schema, partitions, comment=comment or "", history_us=history_us
             )
         except TableExistsError:
             if not exist_ok:
                 raise
-            there = store.root.table(name).schema
-            same = [(c.name, c.type, c.nullable) for c in there.columns] == [
+            existing = store.root.table(name).schema
+            same = [(c.name, c.type, c.nullable) for c in existing.columns] == [
                 (c.name, c.type, c.nullable) for c in built.columns
             ]
-            if not same or there.key_count != built.key_count:
+            if not same or existing.key_count != built.key_count:
                 raise SchemaError(
-                    f"table {name!r} exists with other columns: it has {_columns(there)}, asked was {_columns(built)}"
+                    f"table {name!r} exists with other columns: it has {_columns(existing)}, not {_columns(built)}"
                 ) from None
         return self._table(name)
 
     def table(self, name: str) -> Table:
-        """Raises: TableNotFoundError."""
+        """Return the table with this name. Raises: TableNotFoundError."""
         self._root().table(name)
         return self._table(name)
 
@@ -273,12 +386,25 @@ class Database:
     def __iter__(self) -> Iterator[str]:
         return iter(self.list_tables())
 
+    def _ipython_key_completions_(self) -> list[str]:
+        return self.list_tables()
+
     def list_tables(self) -> list[str]:
-        """Names of the tables, sorted."""
+        """Return the names of the tables, sorted."""
         return sorted(self._root().by_name)
 
+    def describe(self) -> dict[str, TableDescription]:
+        """Return the description of each table by its name.
+
+        Examples
+        --------
+        >>> [description.primary_key for description in db.describe().values()]
+        [('host', 'time')]
+        """
+        return {name: self._table(name).description for name in self.list_tables()}
+
     def rename_table(self, old: str, new: str) -> None:
-        """Raises: TableNotFoundError, TableExistsError, InvalidArgumentError."""
+        """Rename a table. Raises: TableNotFoundError, TableExistsError, InvalidArgumentError."""
         from nyala.tablet.alter import alter, rename_table
 
         store = self._writer()
@@ -291,12 +417,25 @@ class Database:
         partition_by: Sequence[HashSpec | RangeSpec] | HashSpec | RangeSpec | None = None,
         at: Any = None,
     ) -> Table:
-        """Make a table `new_name` with the rows and columns that the table `name` has at a moment (None: now).
+        """Copy the rows of a table into a new table.
 
-        partition_by: as in `create_table`; None: cut as the table is now. History is not copied: the new table's begins
-                      with it. Others read and write meanwhile.
-        Raises:       TableNotFoundError, TableExistsError, HistoryExpiredError, InvalidArgumentError; NoPartitionError
-                      when a row has no place in the partitions.
+        Reads and writes go on meanwhile. History is not copied: that of the new table begins now.
+
+        Parameters
+        ----------
+        name, new_name
+            The names of the two tables.
+        partition_by
+            As in `create_table`. Default: the partitions of the source.
+        at
+            The moment whose rows are copied. Default: now.
+
+        Raises
+        ------
+        TableNotFoundError, TableExistsError, HistoryExpiredError, InvalidArgumentError
+            A name or a moment is wrong.
+        NoPartitionError
+            A row has no place in the partitions; no table was made.
         """
         from nyala.tablet.write.copying import copy_table
 
@@ -314,8 +453,15 @@ class Database:
         return self._table(new_name)
 
     def drop_table(self, name: str, missing_ok: bool = False) -> None:
-        """Drop the table with its rows and its past; files go as soon as nobody reads them. Raises:
-        TableNotFoundError."""
+        """Drop a table with its rows and its history.
+
+        Parameters
+        ----------
+        name
+            The table's name.
+        missing_ok
+            Do nothing if there is no such table, instead of raising `TableNotFoundError`.
+        """
         try:
             self._writer().drop_table(name)
         except TableNotFoundError:
@@ -325,36 +471,75 @@ class Database:
     # ---------------------------------------------------------------------------------------- read, write
 
     def batch(self) -> Batch:
-        """Several operations, tables too, under one timestamp, all or nothing: see `Batch`."""
+        """Return a batch of operations on any tables: one timestamp, all or nothing; see `Batch`.
+
+        Examples
+        --------
+        >>> with db.batch() as b:
+        ...     b.upsert("metrics", [("e", 1, 1.0)])
+        ...     b.delete("metrics", ("b", 1))
+        >>> metrics.count()
+        3
+        """
         from nyala.api.batch import Batch
 
         self._writer()
         return Batch(self)
 
     def snapshot(self, at: Any = None) -> Snapshot:
-        """One moment over all tables, pinned until closed: a context manager with `s["orders"]` and
-        `s.timestamp`."""
+        """Return all tables at one moment, which stay readable until the snapshot is closed.
+
+        Examples
+        --------
+        >>> with db.snapshot() as s:
+        ...     s["metrics"].count()
+        3
+        """
         root, timestamp, published = self._view_at(at)
         return Snapshot(self, root, timestamp, published, naive_note(at))
 
     def sql(
         self, text: str, parameters: Sequence[Any] | dict[str, Any] | None = None, *, at: Any = None
     ) -> Result:
-        """The answer of DuckDB to a SELECT over the tables, all at one moment: see `Result`.
+        """Return the result of a SELECT statement, which DuckDB executes over the tables at one moment.
 
-        parameters: values for `?` in the text, or a dict for `$name`.
-        at:         the moment, as of `snapshot`; None: now.
-        Raises:     as `snapshot`; TableNotFoundError, ColumnNotFoundError; InvalidArgumentError for what does not
-                    parse or does not only read, and for values that DuckDB cannot calculate with; ImportError without
-                    DuckDB.
+        Parameters
+        ----------
+        text
+            One SELECT statement.
+        parameters
+            Values for `?` in the text, or a dict for `$name`.
+        at
+            The moment. Default: now.
+
+        Returns
+        -------
+        Result
+            Runs when rows are read.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The statement does not parse or does more than read, or DuckDB cannot compute a value.
+        TableNotFoundError, ColumnNotFoundError
+            An unknown name.
+        HistoryExpiredError
+            The moment is older than a table's history.
+        ImportError
+            DuckDB is not installed: `pip install "nyala[sql]"`.
+
+        Examples
+        --------
+        >>> db.sql("SELECT host, count(*) FROM metrics GROUP BY host ORDER BY host").fetchall()
+        [('a', 2), ('b', 1)]
         """
         return self.snapshot(at).sql(text, parameters)
 
     def now(self) -> int:
-        """The published timestamp: what a scan without `at` reads. A token for `connect(not_before=…)`."""
+        """Return the published timestamp, which a scan without `at` reads; `connect(not_before=…)` takes it."""
         return self._opened().view()[1]
 
-    # ---------------------------------------------------------------------------------------- care
+    # ---------------------------------------------------------------------------------------- maintain
 
     @property
     def path(self) -> str:
@@ -363,12 +548,12 @@ class Database:
 
     @property
     def read_only(self) -> bool:
-        """Whether this process only reads the store."""
+        """Whether this process opened the store to read only."""
         return self._store.read_only
 
     @property
     def maintenance(self) -> Maintenance:
-        """`status()`, `pause()` and `resume()` of the background work. Raises: ReadOnlyError for a reader."""
+        """The background work: `status()`, `pause()`, `resume()`. Raises: ReadOnlyError in a reader."""
         self._opened()
         maintenance = self._open.maintenance
         if maintenance is None:
@@ -376,32 +561,39 @@ class Database:
         assert maintenance is not None
         return maintenance
 
-    def flush(self) -> None:
-        """Write what all tables have in memory to files."""
+    def flush(self) -> FlushResult:
+        """Write the rows and changes that all tables have in memory to files."""
+        from nyala.api.results import FlushResult
         from nyala.tablet.flush.lifecycle import flush
 
-        flush(self._writer())
+        return FlushResult(**dataclasses.asdict(flush(self._writer())))
 
-    def stats(self) -> dict[str, Any]:
-        """Counters of the store as a whole."""
-        return {"tables": len(self._root().tables), "timestamp": self.now(), **self._opened().stats()}
+    def stats(self) -> StoreStats:
+        """Return the figures of the whole store."""
+        from nyala.api.results import StoreStats
+
+        return StoreStats(tables=len(self._root().tables), timestamp=self.now(), **self._opened().stats())
 
     def check(self) -> CheckReport:
-        """Read every byte that this moment needs, and hold every rule against it: see `CheckReport`.
+        """Read every byte that the present moment needs, and check every rule of the format.
 
-        What is found is told, not raised. Files that nothing names can only be told from those just being written while
-        nobody has the store open: `nyala.check(path)` looks for them too.
-        Raises: StorageError when the store is closed.
+        Problems are returned, not raised. `nyala.check(path)`, while nobody has the store open, also
+        finds files that nothing refers to.
+
+        Returns
+        -------
+        CheckReport
+            The problems, and what was checked.
         """
         from nyala.tablet.check import check_open
 
         return check_open(self._opened())
 
     def close(self) -> None:
-        """Sync, and give back the lock or the lease, and every file. May be called twice. Every later call raises
-        StorageError, also calls of the tables, scans and feeds of this Database.
+        """Sync the log and close the store; may be called twice.
 
-        A store that `connect` opened several times in this process is closed with the last of its Databases.
+        Later calls of this `Database` and of its tables, scans and feeds raise `StorageError`. If
+        `connect` opened the store several times in this process, it is closed with the last `Database`.
         """
         self._handle.close()
 
@@ -415,9 +607,6 @@ class Database:
 
     if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> NoReturn:
-            raise no_attribute(self, name)
-
         def __reduce__(self) -> NoReturn:
             raise not_pickled(self)
 
@@ -427,6 +616,24 @@ class Database:
         tables = ", ".join(self.list_tables()) or "no tables"
         mode = ", read only" if self.read_only else ""
         return bounded(f"Database {self.path}{mode}: {tables}")
+
+    def _repr_html_(self) -> str:
+        if self._handle.closed:
+            return f"<pre>{html.escape(repr(self))}</pre>"
+        root = self._root()
+        rows = [
+            {
+                "table": name,
+                "columns": len(root.table(name).schema.columns),
+                "key": ", ".join(root.table(name).schema.key_names),
+                "tablets": len(root.table(name).tablets),
+                "comment": root.table(name).entry.comment,
+            }
+            for name in sorted(root.by_name)
+        ]
+        names = ["table", "columns", "key", "tablets", "comment"]
+        listed = pa.table({each: [str(row[each]) for row in rows] for each in names})
+        return html_preview(f"Database {self.path}", lambda n: listed)
 
     # ---------------------------------------------------------------------------------------- inside
 
@@ -510,12 +717,13 @@ class Database:
         where: Any,
         limit: int | None,
         order_by_key: bool,
+        source: ReadableTable,
     ) -> Scan:
-        from nyala.api.scan import Scan, make_spec
+        from nyala.api.scan import Scan
+        from nyala.api.scan_arguments import make_spec
 
-        scan = Scan(
-            self._handle, root, table, make_spec(table, snapshot, columns, where, limit, order_by_key)
-        )
+        spec = make_spec(table, snapshot, columns, where, limit, order_by_key)
+        scan = Scan(self._handle, root, table, spec, source)
         self._handle.scans.watch(scan)
         return scan
 
@@ -566,7 +774,7 @@ class Snapshot:
         entry = root.table(name).entry
         check_readable(entry, self.timestamp, self._published, self._taken_us, self._note)
         check_created(entry, self.timestamp, self._published, self._note)
-        from nyala.api.table import TableView
+        from nyala.api.readable import TableView
 
         return TableView(self._database, name, root, self.timestamp)
 

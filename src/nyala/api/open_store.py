@@ -40,7 +40,7 @@ from nyala.tablet.state import store_folder as layout
 from nyala.tablet.store import Store, StoreOptions
 
 if TYPE_CHECKING:
-    from nyala.api.scan import PinnedRows
+    from nyala.api.pinned_rows import PinnedRows
     from nyala.sql.connection import Connection
     from nyala.tablet.recovery.reader_store import ReaderStore
 
@@ -80,7 +80,7 @@ class OpenScans:
         """Take the files from those that were not read for long."""
         self._checked_s = self._clock.monotonic_s()
         for scan in self.held():
-            scan.expire_if_unread()
+            scan._expire_if_unread()
 
 
 class Handle:
@@ -115,7 +115,7 @@ class Handle:
                 return
             self._closed = True
             for scan in self.scans.held():
-                scan.give_back()
+                scan._give_back()
             opened.handles.discard(self)
             if opened.handles.held():
                 gc.collect()  # others may be in rings of objects that nothing names

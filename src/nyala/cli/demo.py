@@ -121,7 +121,7 @@ def _make_table(database: Database) -> Table:
             table.insert(batch)
         took_s += time.monotonic() - began_s
     table.flush()
-    rows, nbytes = HOSTS * len(METRICS) * TIMES, table.stats()["bytes"]
+    rows, nbytes = HOSTS * len(METRICS) * TIMES, table.stats().bytes
     _expect(table.count() == rows, f"there are {rows} rows")
     _say(
         f"   {rows:,} rows, durable in {duration(took_s)} ({rows / took_s:,.0f} rows/s); {size(nbytes)} on disk, "

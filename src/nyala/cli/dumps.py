@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import click
 
@@ -29,13 +30,7 @@ def list_tablets(folder: str, table: str | None) -> None:
     with reader(folder) as database:
         wanted = database.list_tables() if table is None else [table]
         found = [
-            {
-                "table": name,
-                **{key: one[key] for key in ("id", "partition", "rowsets", "rows", "bytes")},
-                "memory_bytes": one["memory"],
-            }
-            for name in wanted
-            for one in database.table(name).tablets()
+            {"table": name, **one} for name in wanted for one in map(asdict, database.table(name).tablets())
         ]
         echo_list(
             {"store": database.path, "tablets": found},

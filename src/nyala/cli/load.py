@@ -306,7 +306,7 @@ class _Load:
 
     def _flush(self) -> None:
         """Flush if much is in memory. Raises Error; then, and after a KeyboardInterrupt, the rows are in the log."""
-        if self.database.stats()["memory_bytes"] > _FLUSH_BYTES:
+        if self.database.stats().memory_bytes > _FLUSH_BYTES:
             self.database.flush()
 
 

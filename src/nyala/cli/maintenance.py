@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -40,11 +41,11 @@ def compact(folder: str, table: str | None) -> None:
     with _caretaker(folder) as database:
         store = database._writer()
         for name in _wanted(database, table):
-            before = database.table(name).stats()
+            before = asdict(database.table(name).stats())
             with Bar(f"compacting {name}", 1.0, quiet=settings().json) as bar:
                 work = _Work(bar)
                 report = compact_table(store, name, run_here(store, work.rows), work.step)
-            after = database.table(name).stats()
+            after = asdict(database.table(name).stats())
             done.append(
                 {
                     "name": name,

@@ -179,7 +179,7 @@ def partition_text(state: TableState) -> str:
 
 
 def readable_from(oldest: int) -> dict[str, Any]:
-    """`Table.stats()["oldest_readable"]` as documents have it. The time is null when all of the table's life is
+    """`Table.stats().oldest_readable` as documents have it. The time is null when all of the table's life is
     readable."""
     from nyala.cli.output import moment
 
@@ -188,7 +188,7 @@ def readable_from(oldest: int) -> dict[str, Any]:
 
 def tell_why_empty(rows: Scan) -> None:
     """Print why the scan has no row, where that is plain."""
-    if why := rows.why_empty():
+    if why := rows._engine().why_empty():
         click.echo(cli_words(why), err=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -52,7 +53,7 @@ def list_tables(folder: str) -> None:
     with reader(folder) as database:
         found = []
         for name in database.list_tables():
-            state, stats = state_of(database, name), database.table(name).stats()
+            state, stats = state_of(database, name), asdict(database.table(name).stats())
             found.append(
                 {
                     "name": name,
@@ -89,7 +90,7 @@ def describe(folder: str, table: str | None) -> None:
 
     with reader(folder) as database:
         found = find_table(database, table)
-        state, stats = state_of(database, found.name), found.stats()
+        state, stats = state_of(database, found.name), asdict(found.stats())
         history_us = state.entry.history_us
         columns = describe_columns(state)
         if settings().json:
@@ -303,7 +304,7 @@ def stats(folder: str, table: str | None, by_column: bool) -> None:
         wanted = database.list_tables() if table is None else [table]
         documents = []
         for name in wanted:
-            one = database.table(name).stats()
+            one = asdict(database.table(name).stats())
             figures = {key: one[key] for key in _FIGURES}
             documents.append(
                 {"name": name, **moment(one["timestamp"]), **figures, **readable_from(one["oldest_readable"])}
@@ -320,7 +321,7 @@ def stats(folder: str, table: str | None, by_column: bool) -> None:
 
 
 def _column_stats(database: Database, table: Table) -> None:
-    found, whole = table.column_stats(), table.stats()
+    found, whole = [asdict(each) for each in table.column_stats()], asdict(table.stats())
     if settings().json:
         document = {"store": database.path, "name": table.name, **moment(whole["timestamp"])}
         echo_json({**document, "base_bytes": whole["base_bytes"], "columns": found})

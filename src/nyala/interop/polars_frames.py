@@ -49,23 +49,23 @@ from nyala.schema.expressions.nodes import Node
 if TYPE_CHECKING:
     import polars as pl
 
-    from nyala.api.scan import Scan
+    from nyala.api.engine_scan import EngineScan
 
 
-def polars_frame(scan: Scan) -> pl.DataFrame:
+def polars_frame(scan: EngineScan) -> pl.DataFrame:
     """All rows, a chunk for each window; decimals of up to 18 digits are handed over as they lie."""
     import polars
 
-    narrow = scan._with_narrow_decimals()
+    narrow = scan.with_narrow_decimals()
     as_text = TextViews.of_all_text(narrow.schema)
-    batches = list(narrow.with_dictionaries().batches_ahead(as_text))
+    batches = list(narrow.with_stored_dictionaries().batches_ahead(as_text))
     # Without rows polars 1.33 has no type for narrow decimals.
     table = pa.Table.from_batches(batches, as_text.schema) if batches else scan.schema.empty_table()
     frame: Any = polars.from_arrow(table)
     return frame  # type: ignore[no-any-return]
 
 
-def polars_lazy(scan: Scan) -> pl.LazyFrame:
+def polars_lazy(scan: EngineScan) -> pl.LazyFrame:
     """A LazyFrame that reads `scan` when collected, as often as asked, always at the scan's moment."""
     from polars.io.plugins import register_io_source
 
@@ -86,7 +86,7 @@ def _polars_schema(schema: pa.Schema) -> pl.Schema:
 
 
 def frames(
-    scan: Scan,
+    scan: EngineScan,
     with_columns: list[str] | None,
     predicate: pl.Expr | None,
     n_rows: int | None,
@@ -113,7 +113,7 @@ def frames(
     make = partial(_frame, rest, wanted)
     if n_rows is not None:
         make = partial(_frame, None, narrowed.schema.names)
-    narrowed = narrowed.with_dictionaries()
+    narrowed = narrowed.with_stored_dictionaries()
     left = n_rows
     few = left is not None and left <= _FEW_ROWS
     parts_max = polars.thread_pool_size()
@@ -151,12 +151,14 @@ def _pulls_in_its_pool() -> bool:
 _FEW_ROWS: Final = 1 << 17
 
 
-def _narrowed(scan: Scan, wanted: Sequence[str], rest: pl.Expr | None, where: Node | None) -> Scan | None:
+def _narrowed(
+    scan: EngineScan, wanted: Sequence[str], rest: pl.Expr | None, where: Node | None
+) -> EngineScan | None:
     """The scan of these columns and of those that `rest` names, narrowed by `where`; None: it cannot be."""
     columns = list(dict.fromkeys([*wanted, *([] if rest is None else rest.meta.root_names())]))
     if where is None:
         return scan.narrowed(columns)
-    if scan.limited:
+    if scan.has_limit:
         return None
     try:
         return scan.narrowed(columns, where)

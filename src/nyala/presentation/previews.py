@@ -1,9 +1,10 @@
-"""What `repr` and `print` show of tables, scans and results: a few rows, or in a line why there are none to show."""
+"""What `repr`, `print` and notebooks show of tables, scans and results."""
 
 from __future__ import annotations
 
 import datetime as dt
 import functools
+import html
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -12,14 +13,16 @@ import pyarrow as pa
 from nyala.errors import StorageError, TableNotFoundError
 from nyala.schema.arrow_values import telling_damage
 
-__all__ = ["ROWS_COUNTED", "preview", "row_count_text", "told"]
+__all__ = ["ROWS_COUNTED", "html_preview", "preview", "row_count_text", "without_errors"]
 
 _Object = TypeVar("_Object")
 
 
-def told(show: Callable[[_Object], str]) -> Callable[[_Object], str]:
-    """A `__repr__` that reads: a debugger, a notebook or a log that shows the object of a closed store, or of a table
-    that was dropped, is told so, and not stopped. Damage is an error here as anywhere."""
+def without_errors(show: Callable[[_Object], str]) -> Callable[[_Object], str]:
+    """Wrap a `__repr__` that reads: for a closed store or a dropped table it returns the error's sentence.
+
+    Otherwise a debugger, a notebook or a log that shows the object would stop. Damage stays an error.
+    """
 
     @functools.wraps(show)
     def shown(self: _Object) -> str:
@@ -31,26 +34,56 @@ def told(show: Callable[[_Object], str]) -> Callable[[_Object], str]:
     return shown
 
 
+def html_preview(caption: str, head: Callable[[int], pa.Table]) -> str:
+    """Return HTML for a notebook: the caption and the first ten rows.
+
+    head: returns the first n rows; if it fails, the error's sentence is shown in their place.
+    """
+    try:
+        rows = head(_HTML_ROWS)
+    except (StorageError, TableNotFoundError) as error:
+        return f"<pre>{html.escape(caption)}\n{html.escape(str(error))}</pre>"
+    header, *lines = _cells(rows)
+    cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>" for line in lines
+    )
+    table = f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>" if header else ""
+    return f"<div>{html.escape(caption)}</div>{table}"
+
+
+_HTML_ROWS: Final = 10
 _COLUMNS_MAX: Final = 30
 ROWS_COUNTED: Final = 100_000
-"""A `repr` counts so many rows, and says of more that there are more."""
+"""A `repr` counts at most this many rows."""
 
 
 def row_count_text(count: int) -> str:
-    """How many rows there are; `count` above `ROWS_COUNTED`: more than that."""
+    """Return the number of rows as text; a `count` above `ROWS_COUNTED` is "more than" that."""
     if count > ROWS_COUNTED:
         return f"more than {ROWS_COUNTED:,} rows"
     return f"{count:,} row{'' if count == 1 else 's'}"
 
 
 def preview(table: pa.Table, width: int = 24) -> str:
-    """A few rows as text, a line each, cells cut at `width`; not so times, whose end is their fraction and zone.
+    """Return a few rows as text, one line each.
 
-    Of more than 30 columns the first 30.
+    width: the most characters of a cell; longer ones are cut, except times. Columns after the 30th are
+    left out.
     """
+    lines = _cells(table, width)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    texts = [
+        "  ".join(cell.ljust(size) for cell, size in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
     more = table.num_columns - _COLUMNS_MAX
-    if more > 0:
-        table = table.select(range(_COLUMNS_MAX))
+    return "\n".join([*texts, f"({more:,} more columns)"] if more > 0 else texts)
+
+
+def _cells(table: pa.Table, width: int = 24) -> list[tuple[str, ...]]:
+    """Return the names and then the rows of the first 30 columns as text."""
+    table = table.select(range(min(table.num_columns, _COLUMNS_MAX)))
 
     def cut(text: str) -> str:
         return text if len(text) <= width else text[: width - 1] + "…"
@@ -63,16 +96,11 @@ def preview(table: pa.Table, width: int = 24) -> str:
             with telling_damage(table):
                 cells = ["NULL" if value is None else cut(str(value)) for value in column.to_pylist()]
         columns.append([cut(name), *cells])
-    widths = [max(map(len, column)) for column in columns]
-    lines = [
-        "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
-        for row in zip(*columns, strict=True)
-    ]
-    return "\n".join([*lines, f"({more:,} more columns)"] if more > 0 else lines)
+    return list(zip(*columns, strict=True))
 
 
 def _time_text(microseconds: int | None) -> str:
-    """ISO text; a year that Python has no dates for: microseconds since 1970."""
+    """Return ISO text, or microseconds since 1970 for a year that Python has no dates for."""
     if microseconds is None:
         return "NULL"
     try:

@@ -101,7 +101,7 @@ def leased_frame(
             # Neither Arrow nor Spark's rows of a task say how many rows without columns there are.
             found = leased_frame(spark, _with_a_column(scan), lease_s, shared=shared, arrays=arrays)
             return LeasedFrame(found.frame.select(), found.lease)
-        rows = scan._rows_to_look_at()
+        rows = scan._engine().rows_planned()
         local = _local(spark, scan) if rows <= LOCAL_MAX_ROWS else None
         return _by_tasks(spark, scan, rows, lease_s, shared, arrays) if local is None else LeasedFrame(local)
 
@@ -110,7 +110,7 @@ def _with_a_column(scan: Scan) -> Scan:
     """The same rows with the first column of the key."""
     root, table = scan._take()
     key = scan._spec.schema.key_columns[:1]
-    return type(scan)(scan._store, root, table, dataclasses.replace(scan._spec, columns=key))
+    return scan._derived(root, table, dataclasses.replace(scan._spec, columns=key))
 
 
 def tasks_wanted(rows: int, columns: int, cores: int | None) -> int:
@@ -146,7 +146,7 @@ def _by_tasks(
     name = lease_of_version(path, root.version, lease_s, process_mark(), shared=shared)
     lease = HeldLease(path, name, lease_s)
     wanted = tasks_wanted(rows, len(schema.fields), cores_of(spark))
-    groups = place(path, lease.name, pack(scan._balanced_tokens(wanted), wanted), together=True)
+    groups = place(path, lease.name, pack(scan._engine().tokens(wanted), wanted), together=True)
     del root
 
     def tasks(convert: Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]], types: StructType) -> DataFrame:
@@ -162,7 +162,7 @@ def _by_tasks(
     if arrays and internals.arrays_wanted(spark, schema):
         of_bytes = StructType([StructField(f.name, BinaryType(), False) for f in schema.fields])
         given = tasks(internals.as_arrays, of_bytes)
-        made = internals.rows_of_arrays(given, schema, rows, scan._text_bytes())
+        made = internals.rows_of_arrays(given, schema, rows, scan._engine().text_bytes())
     if made is None:
         made = tasks(lambda batch: (batch,), schema)
     return LeasedFrame(made if limit is None else made.limit(limit), lease)

@@ -23,8 +23,7 @@ from nyala.lazy_values import LazyValues, lazy_value
 from nyala.mvcc.timestamp import to_datetime
 from nyala.optional import need
 from nyala.presentation.explanation import Explanation
-from nyala.presentation.previews import ROWS_COUNTED, preview, row_count_text, told
-from nyala.presentation.unknown_methods import no_attribute
+from nyala.presentation.previews import ROWS_COUNTED, html_preview, preview, row_count_text, without_errors
 from nyala.schema.arrow_values import telling_damage
 from nyala.sql.connection import Session
 from nyala.sql.errors import our_error
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from nyala.api.database import Snapshot
-    from nyala.api.scan import Scan
+    from nyala.api.engine_scan import EngineScan
     from nyala.sql.connection import Connection
 
 _HEAD_ROWS = 10
@@ -63,7 +62,7 @@ def run(
     """Check and bind the statement at the snapshot's moment. Raises: as `Database.sql`."""
     statement, glance, parsed = check_statement(text)
     names = sorted(snapshot._pinned().by_name)  # one that was created later has an error of its own
-    scans = {name: snapshot[name].scan() for name in tables_named(glance, names)}
+    scans = {name: snapshot[name].scan()._engine() for name in tables_named(glance, names)}
     check_open = snapshot._database._handle.check_open
     question = _Question(
         connection, check_open, statement, glance, parsed, prepared(parameters), scans, names
@@ -102,7 +101,7 @@ class _Question:
         glance: str,
         parsed: Any,
         parameters: Any,
-        scans: dict[str, Scan],
+        scans: dict[str, EngineScan],
         tables: list[str],
     ) -> None:
         self.connection = connection
@@ -227,9 +226,9 @@ class Result(LazyValues):
         asked = [scan for source in run.sources for scan in source.asked]
         return SqlExplanation([scan.explanation_of_last_run() for scan in asked], text)
 
-    @told
+    @without_errors
     def __repr__(self) -> str:
-        head = _Run(self._question).reader("SELECT * FROM (\n", f"\n) LIMIT {_HEAD_ROWS}").read_all()
+        head = self._head(_HEAD_ROWS)
         count = head.num_rows
         if count == _HEAD_ROWS:
             most = ROWS_COUNTED + 1
@@ -241,10 +240,13 @@ class Result(LazyValues):
             f"Result at {to_datetime(self.timestamp).isoformat()}, {row_count_text(count)}\n{preview(head)}"
         )
 
-    if not TYPE_CHECKING:
+    def _repr_html_(self) -> str:
+        at = to_datetime(self.timestamp).isoformat()
+        return html_preview(f"Result at {at}", self._head)
 
-        def __getattr__(self, name: str) -> NoReturn:
-            raise no_attribute(self, name)
+    def _head(self, n: int) -> pa.Table:
+        """Run the statement for at most `n` rows."""
+        return _Run(self._question).reader("SELECT * FROM (\n", f"\n) LIMIT {n}").read_all()
 
     # ---------------------------------------------------------------------------------------- inside
 

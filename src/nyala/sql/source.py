@@ -3,7 +3,7 @@
     DuckDB hands over a tree of nodes for each predicate and asks whether the source takes it (`duckdb._sources`)
         |
         v
-    ScanSource.reader(columns, predicate)      Scan.narrowed(columns, predicate) as a stream of record batches
+    ScanSource.reader(columns, predicate)      EngineScan.narrowed(columns, predicate) as a stream of record batches
 
 A predicate that the source takes is applied exactly: Nyala's comparisons mean what DuckDB's mean (NULL matches nothing,
 NaN equals NaN and is greater than all other values, text compares by bytes). DuckDB applies the others itself.
@@ -41,7 +41,7 @@ from nyala.schema.expressions.value_lists import plain
 from nyala.sql.connection import without_lost_filters
 
 if TYPE_CHECKING:
-    from nyala.api.scan import Scan
+    from nyala.api.engine_scan import EngineScan
     from nyala.tablet.scan.estimate import Estimate
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -136,7 +136,7 @@ class ScanSource:
 
     def __init__(
         self,
-        scan: Scan,
+        scan: EngineScan,
         keep_asked: bool = False,
         planning: Planning | None = None,
         columns: Collection[str] | None = None,
@@ -146,10 +146,10 @@ class ScanSource:
         Raises: InvalidArgumentError for columns whose names differ only in case.
         """
         check_told_apart(scan.name, scan.schema.names)
-        self.scan = scan.compacted(columns)
+        self.scan = scan.with_cheap_types(columns)
         self.schema = _with_views(self.scan)
         self.planning = planning or Planning()
-        self.asked: list[Scan] = []
+        self.asked: list[EngineScan] = []
         # Set before rows are asked for: in which columns others have partners, and who has them (`sql.partners`).
         self.looked_up: set[str] = set()
         self.partners: list[tuple[str, ScanSource, str]] = []
@@ -157,7 +157,7 @@ class ScanSource:
         self.failure: BaseException | None = None
         self._keep_asked = keep_asked
         self._lock = threading.Lock()
-        self._filters = not scan.limited
+        self._filters = not scan.has_limit
 
     @property
     def planned_by(self) -> Hashable:
@@ -309,7 +309,7 @@ def check_told_apart(table: str, columns: Sequence[str]) -> None:
             )
 
 
-def _with_views(scan: Scan) -> pa.Schema:
+def _with_views(scan: EngineScan) -> pa.Schema:
     """What DuckDB is given of a scan in `compacted` types: of dictionaries with many words views.
 
     DuckDB makes vectors of a batch's whole dictionary, and groups by few words faster than by views, by many slower:

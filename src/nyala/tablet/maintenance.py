@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -130,6 +130,40 @@ class FlushCounters:
     running: str = field(default="")
 
 
+@dataclass(frozen=True)
+class MaintenanceStatus:
+    """The background work of a store, from `db.maintenance.status()`. Counters begin when the store is opened."""
+
+    paused: bool
+    running: str
+    """The flush or collection that runs; "" if none does."""
+    compaction: Mapping[str, Any] | None
+    """The compaction that runs: operation, table, tablet, seconds, rows_done and rows_total; None if none does."""
+    waiting: str
+    """Why the next compaction waits; "" if none does."""
+    recent: Sequence[Any]
+    """The last eight compactions."""
+    flushes: int
+    rows_flushed: int
+    delta_compactions: int
+    """Minor delta compactions."""
+    major_delta_compactions: int
+    merging_compactions: int
+    expiries: int
+    """Removals of expired history."""
+    bytes_compacted: int
+    """Bytes that compactions read."""
+    bytes_written: int
+    """Bytes that compactions wrote."""
+    given_up: int
+    """Compactions whose result was discarded because the rowsets had changed."""
+    files_collected: int
+    """Garbage files that were removed."""
+    failures: int
+    last_error: str
+    """The last errors of the background work; "" if there was none."""
+
+
 class Maintenance:
     """The background of one store. `status()`, `pause()` and `resume()` are for users."""
 
@@ -224,21 +258,14 @@ class Maintenance:
         if (store := self._store()) is not None:
             store.pause(paused)
 
-    def status(self) -> dict[str, Any]:
-        """The running work, why something waits, the last results, and counters since open.
-
-        paused, running (of flushes and collection), compaction (operation, table, tablet, seconds,
-        rows_done, rows_total; None when none runs), waiting (why, or ""), recent (the last eight
-        compactions), flushes, rows_flushed, delta_compactions, major_delta_compactions,
-        merging_compactions, expiries, bytes_compacted, bytes_written, given_up, files_collected,
-        failures, last_error.
-        """
-        return {
-            "paused": self._paused,
+    def status(self) -> MaintenanceStatus:
+        """Return what runs, what waits, what was done last, and counters since the store was opened."""
+        return MaintenanceStatus(
+            paused=self._paused,
             **asdict(self.counters),
-            "last_error": "; ".join(self._errors.values()),
+            last_error="; ".join(self._errors.values()),
             **self.compactor.status(self._clock.monotonic_s()),
-        }
+        )
 
     # ------------------------------------------------------------------------------------------ the threads
 

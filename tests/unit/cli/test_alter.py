@@ -43,7 +43,7 @@ def test_all_kinds_of_steps_at_once(run: Run, store: str) -> None:
         assert {name: str(value) for name, value in row.items()} == {
             "k": "2", "value": "2", "unit": "ms", "price": "1.50", "flag": "True", "share": "0.5",
         }  # fmt: skip
-        ranges = [tablet["partition"] for tablet in db["u"].tablets()]
+        ranges = [tablet.partition for tablet in db["u"].tablets()]
         assert ranges == ["RANGE (at) [2026-01-01, 2027-01-01)", "RANGE (at) [2027-01-01, unbounded)"]
     described = run("table", "describe", store, "u", "--json").json
     assert described["history_seconds"] == 12 * 3600
@@ -133,7 +133,7 @@ def test_bounds_of_several_columns(run: Run, tmp_path: Path) -> None:
         )
     run("table", "alter", path, "t", "add-range 1,x 2", "add-range 2 -")
     with nyala.connect(path, read_only=True) as db:
-        found: list[Any] = [tablet["partition"] for tablet in db["t"].tablets()]
+        found: list[Any] = [tablet.partition for tablet in db["t"].tablets()]
     assert found == ["RANGE (a, b) [(1, 'x'), (2))", "RANGE (a, b) [(2), unbounded)"]
 
 

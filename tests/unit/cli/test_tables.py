@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -277,7 +278,7 @@ def test_stats(run: Run, example: Example) -> None:
         and one[0]["timestamp"] >= example.last
     )
     with nyala.connect(example.path, read_only=True) as db:
-        assert one[0]["bytes"] == db["metrics"].stats()["bytes"]
+        assert one[0]["bytes"] == db["metrics"].stats().bytes
 
 
 def test_stats_of_columns(run: Run, tmp_path: Path) -> None:
@@ -299,7 +300,7 @@ def test_stats_of_columns(run: Run, tmp_path: Path) -> None:
     document = run("table", "stats", tmp_path / "s", "--columns", "--json").json
     assert document["name"] == "t" and document["base_bytes"] > 0
     assert [one["rows"] for one in document["columns"]] == [50_000] * 3
-    assert set(document["columns"][0]) == set(found[0])
+    assert set(document["columns"][0]) == set(asdict(found[0]))
 
 
 def test_what_history_costs(run: Run, tmp_path: Path) -> None:

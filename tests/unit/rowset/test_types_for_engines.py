@@ -54,7 +54,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 def narrowed(scan: Scan, db: Database) -> Scan:
     table = db._writer().root.table("t")
     types = narrower_types(table, scan._spec.columns)
-    return Scan(scan._store, db._writer().root, table, dataclasses.replace(scan._spec, types=types))
+    return scan._derived(db._writer().root, table, dataclasses.replace(scan._spec, types=types))
 
 
 def test_which_types_are_given(db: Database) -> None:

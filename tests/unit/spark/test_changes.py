@@ -254,7 +254,7 @@ def test_what_is_in_files_is_read_by_the_executors(db: nyala.Database) -> None:
     partitions = stream.partitions(start, middle)
     assert all(token.startswith(b"nyalachg") for part in partitions for token in part.tokens)
     told = [change_token.tablet_of(token) for part in partitions for token in part.tokens]
-    assert sorted(told, key=str) == [tablet["id"] for tablet in db["t"].tablets()]
+    assert sorted(told, key=str) == [tablet.id for tablet in db["t"].tablets()]
     assert change_token.tablet_of(b"nyalachg and no token") is None
     assert [len(found) for found in drain(stream, start, ReadAllAvailable())] == [100, 1]
 
@@ -500,7 +500,7 @@ def test_damage_met_while_planning_is_told_with_table_and_tablet(tmp_path: Path,
         table.update({"k": list(range(50)), "w": texts[50:]})
         table.flush()
         table.update({"k": [70], "v": [1]})
-        (tablet,) = (one["id"] for one in table.tablets())
+        (tablet,) = (one.id for one in table.tablets())
     for file in path.rglob(f"*.{kind}"):
         body = bytearray(file.read_bytes())
         body[len(body) // 2] ^= 1  # within the texts

@@ -79,13 +79,13 @@ def test_a_large_tablet_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         table.insert({"k": [100, 101], "v": [0, 0]})
         table.delete({"k": [3]})
         scan = table.scan()
-        tokens = scan._balanced_tokens(4)
+        tokens = scan._engine().tokens(4)
         assert len(scan.tokens()) == 1 and 4 <= len(tokens) <= 6
         assert max(token.rows for token in tokens) <= 40
         rows = pa.Table.from_batches(batch for token in tokens for batch in read_token(token.data))
         assert rows.sort_by("k").equals(scan.to_arrow().sort_by("k"))
-        assert len(table.scan(order_by_key=True)._balanced_tokens(4)) == 1
-        assert len(table.scan(limit=5)._balanced_tokens(4)) == 1
+        assert len(table.scan(order_by_key=True)._engine().tokens(4)) == 1
+        assert len(table.scan(limit=5)._engine().tokens(4)) == 1
 
 
 def test_a_task_renews_its_lease_as_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

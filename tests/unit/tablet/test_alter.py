@@ -389,7 +389,7 @@ def test_a_reader_process_is_told_of_a_dropped_range(path: Path) -> None:
     assert old.count() == 2 and any(first.iterdir()), "its lease keeps the files"
     assert rows(reader["t"]) == [(11,)]
     with pytest.raises(nyala.HistoryExpiredError, match=r"RANGE \(k\) \[0, 10\)"):
-        reader["t"].scan(at=before)
+        reader["t"].scan(at=before).count()
     reader.close()
     db._writer().collect_garbage()
     assert not any(first.iterdir()), "and they go with it"
@@ -425,7 +425,7 @@ def test_tokens_of_before_and_after(path: Path) -> None:
 
 def everything(db: Database) -> dict[str, Any]:
     return {
-        name: (db[name].schema.names, [tablet["partition"] for tablet in db[name].tablets()], rows(db[name]))
+        name: (db[name].schema.names, [tablet.partition for tablet in db[name].tablets()], rows(db[name]))
         for name in db.list_tables()
     }
 
@@ -524,7 +524,7 @@ def test_a_power_cut_at_every_event_of_a_repartition() -> None:
             recording.crash_image(event, random.Random(event), str(image))
             with open_database(image / "s") as again:
                 assert rows(again["t"]) == expected
-                seen.add(again["t"].tablets()[0]["partition"].split()[0])
+                seen.add(again["t"].tablets()[0].partition.split()[0])
                 again["t"].compact()
                 report = again.check()
                 assert report.ok, report.problems

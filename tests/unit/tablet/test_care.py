@@ -267,40 +267,40 @@ def test_vacuum_gives_back_what_no_readable_moment_needs(db: Database, clock: Ma
     table = expiring(db, clock)
     before, files = table.stats(), {path for rowset in rowsets(db) for path in rowset.paths}
     dry = table.vacuum(dry_run=True)
-    assert dry["dry_run"] and dry["bytes"] > 0 and dry["files"] > 0 and dry["rowsets_rewritten"] == 1
+    assert dry.dry_run and dry.bytes > 0 and dry.files > 0 and dry.rowsets_rewritten == 1
     assert {path for rowset in rowsets(db) for path in rowset.paths} == files, "a dry run touches nothing"
-    assert dry["oldest_readable"] == 0 or dry["oldest_readable"] == table.stats()["oldest_readable"]
+    assert dry.oldest_readable == 0 or dry.oldest_readable == table.stats().oldest_readable
     answer = table.vacuum()
     after = table.stats()
-    assert (after["dead_rows"], after["undo_bytes"], after["rows"]) == (0, 0, 150)
+    assert (after.dead_rows, after.undo_bytes, after.rows) == (0, 0, 150)
     assert sorted(rowset.row_count for rowset in rowsets(db)) == [50, 100]
-    assert answer["bytes"] == before["bytes"] - after["bytes"] > 0
-    assert (answer["rowsets_rewritten"], answer["waiting_files"], answer["dry_run"]) == (1, 0, False)
-    assert answer["files"] == len(files) - len({path for rowset in rowsets(db) for path in rowset.paths})
+    assert answer.bytes == before.bytes - after.bytes > 0
+    assert (answer.rowsets_rewritten, answer.waiting_files, answer.dry_run) == (1, 0, False)
+    assert answer.files == len(files) - len({path for rowset in rowsets(db) for path in rowset.paths})
     assert not {str(path.relative_to(db.path)) for path in Path(db.path, "data").rglob("*.*")} - set(
         db._writer().state.files()
     )
     assert len(rows(table)) == 150
     again = table.vacuum()
-    assert (again["files"], again["bytes"], again["rowsets_rewritten"]) == (0, 0, 0)
+    assert (again.files, again.bytes, again.rowsets_rewritten) == (0, 0, 0)
 
 
 def test_a_dry_run_is_about_right(db: Database, clock: ManualClock) -> None:
     """Within a factor of two of what goes: it is for whoever decides whether to do it."""
     table = expiring(db, clock)
     promised, done = table.vacuum(dry_run=True), table.vacuum()
-    assert done["bytes"] / 2 <= promised["bytes"] <= done["bytes"] * 2
-    assert done["files"] / 2 <= promised["files"] <= done["files"] * 2
+    assert done.bytes / 2 <= promised.bytes <= done.bytes * 2
+    assert done.files / 2 <= promised.files <= done.files * 2
 
 
 def test_files_that_somebody_reads_wait(db: Database, clock: ManualClock) -> None:
     """They are counted, so that nobody wonders why the disk is as full as before."""
     table = expiring(db, clock)
     snapshot = db.snapshot()
-    assert table.vacuum()["waiting_files"] > 0
+    assert table.vacuum().waiting_files > 0
     assert rows(snapshot["t"]) == rows(table)
     snapshot.close()
-    assert table.vacuum()["waiting_files"] == 0
+    assert table.vacuum().waiting_files == 0
 
 
 def test_vacuum_gives_back_columns_that_newer_parts_have(db: Database) -> None:
@@ -314,8 +314,8 @@ def test_vacuum_gives_back_columns_that_newer_parts_have(db: Database) -> None:
     (rowset,) = db._writer().root.table("wide").tablets[0].rowsets
     assert len(rowset.parts) == 1
     told = table.vacuum(dry_run=True)
-    assert told["rowsets_rewritten"] == 1 and 0 < told["bytes"] < rowset.base_bytes
-    assert table.vacuum()["rowsets_rewritten"] == 1
+    assert told.rowsets_rewritten == 1 and 0 < told.bytes < rowset.base_bytes
+    assert table.vacuum().rowsets_rewritten == 1
     (rowset,) = db._writer().root.table("wide").tablets[0].rowsets
     assert not rowset.parts and table.get({"k": 7})["c3"] == -7
-    assert table.vacuum(dry_run=True)["bytes"] == 0
+    assert table.vacuum(dry_run=True).bytes == 0

@@ -46,7 +46,7 @@ def test_a_rowset_of_expired_rows_whose_last_deletes_are_in_memory_goes(folder: 
             clock.advance(2)
         assert compactor.counters.given_up == 0
         table.vacuum()
-        assert table.stats()["rowsets"] == 1, "the row that was inserted last"
+        assert table.stats().rowsets == 1, "the row that was inserted last"
         assert rows(table) == [(5000, 1)]
 
 
@@ -60,12 +60,12 @@ def test_vacuum_gives_back_rows_whose_deletes_are_in_memory(folder: Path) -> Non
         table.delete({"k": range(0, 20000, 2)})
         clock.advance(100)
         table.insert({"k": [-1], "s": ["new"]})
-        before = table.stats()["bytes"]
+        before = table.stats().bytes
         told = table.vacuum(dry_run=True)
-        assert told["rowsets_rewritten"] == 1 and told["bytes"] > before // 3
-        assert table.vacuum()["bytes"] > before // 3
-        assert table.stats()["dead_rows"] == 0
-        assert table.vacuum(dry_run=True)["bytes"] == 0
+        assert told.rowsets_rewritten == 1 and told.bytes > before // 3
+        assert table.vacuum().bytes > before // 3
+        assert table.stats().dead_rows == 0
+        assert table.vacuum(dry_run=True).bytes == 0
         assert table.count() == 10001
 
 
@@ -101,7 +101,7 @@ def test_text_that_compresses_well_makes_rowsets_that_fit_into_memory(folder: Pa
         for part in range(8):
             table.insert({"k": range(part * 200, part * 200 + 200), "s": [text] * 200})
             table.flush()
-        assert table.stats()["bytes"] < target
+        assert table.stats().bytes < target
         (tablet,) = db._writer().root.table("t").tablets
         decoded = sum(layout.decoded_bytes for layout in Layouts().of_tablet(tablet, 0))
         assert decoded == pytest.approx(1600 * len(text), rel=0.05)
@@ -199,7 +199,7 @@ def test_n2_a_damaged_file_that_planning_looks_at_stops_no_other_table(folder: P
             compactor.run_once(db._writer())
         while compactor.run_once(db._writer()):
             pass
-        assert db["whole"].stats()["rowsets"] == 1
+        assert db["whole"].stats().rowsets == 1
         for seconds in (DELAY_S, 2 * DELAY_S):
             clock.advance(seconds - 1)
             assert not compactor.run_once(db._writer())

@@ -94,13 +94,13 @@ def test_it_works_until_nothing_pays_and_counts_what_it_did(db: Database) -> Non
     assert to_the_end(db) is made
     status = db.maintenance.status()
     assert len(rowsets(db)) == 1 and rows(table) == before
-    assert status["merging_compactions"] == len(status["recent"]) >= 1
-    last = status["recent"][-1]
+    assert status.merging_compactions == len(status.recent) >= 1
+    last = status.recent[-1]
     assert set(last) == {"operation", "table", "tablet", "rowsets", "bytes_before", "bytes_after", "seconds"}
     assert (last["operation"], last["table"]) == ("merging compaction", "t")
-    assert sum(work["bytes_before"] for work in status["recent"]) == status["bytes_compacted"] > 0
-    assert sum(work["bytes_after"] for work in status["recent"]) == status["bytes_written"]
-    assert status["compaction"] is None and status["waiting"] == ""
+    assert sum(work["bytes_before"] for work in status.recent) == status.bytes_compacted > 0
+    assert sum(work["bytes_after"] for work in status.recent) == status.bytes_written
+    assert status.compaction is None and status.waiting == ""
     for value in range(12):
         table.update({"k": [value], "v": [-1]})
         db.flush()
@@ -108,8 +108,8 @@ def test_it_works_until_nothing_pays_and_counts_what_it_did(db: Database) -> Non
     done, status = status, db.maintenance.status()
     # The one column is most of a row, so bringing it in rewrites the rowset (REWRITE_SHARE).
     kinds = ("delta_compactions", "major_delta_compactions", "merging_compactions")
-    assert sum(status[kind] for kind in kinds) > sum(done[kind] for kind in kinds)
-    assert len(rowsets(db)[0].redo) < 6 and len(status["recent"]) <= 8
+    assert sum(getattr(status, kind) for kind in kinds) > sum(getattr(done, kind) for kind in kinds)
+    assert len(rowsets(db)[0].redo) < 6 and len(status.recent) <= 8
 
 
 def test_expired_rowsets_and_undo_go_without_being_read(db: Database, clock: ManualClock, disk: Disk) -> None:
@@ -122,8 +122,8 @@ def test_expired_rowsets_and_undo_go_without_being_read(db: Database, clock: Man
     clock.advance(3600)
     disk.free = 0
     to_the_end(db)
-    assert rowsets(db) == () and db.maintenance.status()["expiries"] == 1
-    assert db.maintenance.status()["waiting"] == ""
+    assert rowsets(db) == () and db.maintenance.status().expiries == 1
+    assert db.maintenance.status().waiting == ""
 
 
 # --- choosing -----------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_a_tablet_is_quiet_after_a_minute_without_writes(db: Database, clock: Ma
     assert quiet()
     for write in (
         lambda: table.insert({"k": [1], "v": [1]}),
-        lambda: db.flush() or table.update({"k": [1], "v": [2]}),
+        lambda: (db.flush(), table.update({"k": [1], "v": [2]})),
         lambda: (table.update({"k": [1], "v": [3]}), db.flush()),
     ):
         write()
@@ -200,18 +200,18 @@ def test_a_plan_without_room_waits_and_says_why(db: Database, clock: ManualClock
     disk.free = sum(rowset.size_bytes for rowset in rowsets(db))
     operations = len(disk.operations)
     to_the_end(db)
-    waiting = db.maintenance.status()["waiting"]
+    waiting = db.maintenance.status().waiting
     assert waiting.startswith("merging compaction of table 't' waits: it needs 0.0 MB of disk space")
     assert waiting.endswith("0.0 MB are free")
     assert len(disk.operations) == operations and len(rowsets(db)) == 5
     disk.free = 1 << 40
     clock.advance(DELAY_S / 2)
     to_the_end(db)
-    assert len(rowsets(db)) == 5 and db.maintenance.status()["waiting"] == waiting, "it looks again later"
+    assert len(rowsets(db)) == 5 and db.maintenance.status().waiting == waiting, "it looks again later"
     clock.advance(DELAY_S)
     to_the_end(db)
     assert len(rowsets(db)) == 1 and table.count() == 500
-    assert db.maintenance.status()["waiting"] == ""
+    assert db.maintenance.status().waiting == ""
 
 
 # --- what is told meanwhile ---------------------------------------------------------------------------------
@@ -226,10 +226,10 @@ def test_status_shows_the_work_that_is_going_on(
     real = compactor.file_jobs.run
 
     def watched(env: Any, job: Any, progress: Any) -> Any:
-        seen.append(db.maintenance.status()["compaction"])
+        seen.append(db.maintenance.status().compaction)
         clock.advance(2)
         output = real(env, job, progress)
-        seen.append(db.maintenance.status()["compaction"])
+        seen.append(db.maintenance.status().compaction)
         return output
 
     monkeypatch.setattr(compactor.file_jobs, "run", watched)
@@ -238,8 +238,8 @@ def test_status_shows_the_work_that_is_going_on(
         "operation": "merging compaction", "table": "t", "tablet": 1, "seconds": 0.0, "rows_done": 0, "rows_total": 0,
     }  # fmt: skip
     assert seen[1]["seconds"] == 2.0 and seen[1]["rows_done"] == seen[1]["rows_total"] > 0
-    assert db.maintenance.status()["compaction"] is None
-    assert db.maintenance.status()["recent"][0]["seconds"] == 2.0
+    assert db.maintenance.status().compaction is None
+    assert db.maintenance.status().recent[0]["seconds"] == 2.0
 
 
 # --- where --------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def sampled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_what_zone_maps_exclude_is_no_estimate(table: Any, sampled: list[int]) -> None:
     """Rows outside of all bounds are none, and the share to be read is what zone maps leave."""
-    none = table.scan().estimate(parse_predicate("n > 5000"))
+    none = table.scan()._engine().estimate(parse_predicate("n > 5000"))
     assert (none.read, none.matching) == (0.0, 0.0) and not sampled
-    few = table.scan().estimate(parse_predicate("k < 100"))
+    few = table.scan()._engine().estimate(parse_predicate("k < 100"))
     assert few.read < 0.02 and few.matching <= few.read

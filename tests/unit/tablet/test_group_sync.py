@@ -102,7 +102,7 @@ def test_a_long_flush_does_not_hold_syncs_up(tmp_path: Path) -> None:
         assert unsynced(db)
         clock.advance(0.1)
         until_synced(db)
-        assert table.stats()["rowsets"] == 0
+        assert table.stats().rowsets == 0
         files.go_on.set()
         assert rows(table) == [(1, 1), (2, 2)]
 

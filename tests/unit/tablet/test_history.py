@@ -116,7 +116,7 @@ def test_h1_older_moments_are_refused_with_the_oldest_that_is_not(db: Database, 
         )
         assert "cannot be read at 2026-01-01T00:00:00" in message
         assert "its history is 1 minute (set by create_table(history=…) or set_history(…))" in message
-    assert table.stats()["oldest_readable"] == oldest
+    assert table.stats().oldest_readable == oldest
     assert rows(table, at=oldest) == [(1, 1)] and rows(table, at=second) == [(1, 2)]
     assert len(table.history({"k": 1})) == 2, "since None: as far back as can be read"
 
@@ -186,7 +186,7 @@ def test_h6_a_longer_history_brings_back_what_is_still_there(
             assert str(refused.value).endswith("older rows were discarded while the history was shorter")
         else:
             assert rows(table, at=first) == [(1, 1)]
-            assert table.stats()["oldest_readable"] == 0
+            assert table.stats().oldest_readable == 0
         clock.advance(3600)
         table.compact()
         assert rows(table, at=clock.now_us() * 4096 - (3600 * 10**6 * 4096)) == [(1, 2)]
@@ -242,7 +242,7 @@ def test_h4_a_table_younger_than_its_history_can_be_read_from_its_beginning(
     assert table.changes(created - 1).to_arrow().num_rows == 1, "before its creation nothing had changed"
     with pytest.raises(TableNotFoundError, match=f"did not exist at .* {created}"):
         table.scan(at=created - 1)
-    assert table.stats()["oldest_readable"] == 0
+    assert table.stats().oldest_readable == 0
     table.vacuum()
     assert rows(table, at=created) == []
     clock.advance(0.1)
@@ -320,7 +320,7 @@ def test_each_kind_of_work_throws_away_what_no_readable_moment_needs(
     elif how == "merge":
         table.compact()
     elif how == "rewrite":
-        assert table.vacuum()["rowsets_rewritten"] == 1
+        assert table.vacuum().rowsets_rewritten == 1
     elif how == "major":
         plan = MajorPlan(rowsets(db)[0].id, (LIVENESS, state.schema.by_name("v").id), 1.0)
         assert compact(*arguments, plan, run_here(store))
@@ -361,12 +361,12 @@ def test_whole_rowsets_of_dead_rows_go(db: Database, clock: ManualClock) -> None
     plan = ExpirePlan(tuple(rowset.id for rowset in rowsets(db)), 1.0)
     assert compact(store, state.id, state.tablets[0].id, plan, run_here(store))
     assert [len(rowset.undo) for rowset in rowsets(db)] == [0, 0], "when they came nobody can ask any more"
-    assert table.stats()["dead_rows"] == 100
+    assert table.stats().dead_rows == 100
     assert table.count(at=after(clock, 3599.5)) == 101
     clock.advance(1)
-    assert table.vacuum()["rowsets_rewritten"] == 0
+    assert table.vacuum().rowsets_rewritten == 0
     assert [rowset.row_count for rowset in rowsets(db)] == [1]
-    assert rows(table) == [(1000, 0)] and table.stats()["dead_rows"] == 0
+    assert rows(table) == [(1000, 0)] and table.stats().dead_rows == 0
     with pytest.raises(HistoryExpiredError):
         table.count(at=there)
     table.insert({"k": [5], "v": [5]})
@@ -499,8 +499,8 @@ def test_history_start_survives_a_reopen_and_a_clock_that_steps_back(
     for _ in range(2):
         with pytest.raises(HistoryExpiredError, match=f"timestamp {start}"):
             rows(table, at=start - 1)
-        assert rows(table, at=start) and table.stats()["oldest_readable"] == start
-        assert table.vacuum()["bytes"] == 0, "nothing newer than the mark of now"
+        assert rows(table, at=start) and table.stats().oldest_readable == start
+        assert table.vacuum().bytes == 0, "nothing newer than the mark of now"
         db.close()
         db = open_database(folder / "s", clock=clock)
         table = db["t"]

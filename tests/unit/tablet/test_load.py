@@ -200,7 +200,7 @@ def test_reserved_rowsets_are_not_merged(db: nyala.Database, monkeypatch: pytest
     assert seen == [True]
     assert db._store.job_reservations._by_lease == {}
     db["t"].compact()
-    assert {tablet["rowsets"] for tablet in db["t"].tablets()} == {1}
+    assert {tablet.rowsets for tablet in db["t"].tablets()} == {1}
 
 
 @pytest.mark.parametrize("flushed", [False, True])
@@ -328,7 +328,7 @@ def test_two_jobs_hold_the_same_rowsets(db: nyala.Database) -> None:
     assert answer["updated"] == 60
     assert store.job_reservations._by_lease == {}
     db["t"].compact()
-    assert {tablet["rowsets"] for tablet in db["t"].tablets()} == {1}
+    assert {tablet.rowsets for tablet in db["t"].tablets()} == {1}
     assert {v for v, _ in content(db).values()} == {2}
 
 

@@ -24,7 +24,7 @@ from tests.support import open_database
 
 import nyala
 from nyala.api.database import Database
-from nyala.api.scan import make_spec
+from nyala.api.scan_arguments import make_spec
 from nyala.cfile.memory import pool
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet.scan import parallel, read_path
@@ -566,14 +566,14 @@ def test_a_scan_of_more_than_memory_limit_holds_a_part_of_it(
             gc.collect()
             before = sum(each.bytes_allocated() for each in pools)
             most = seen = count = 0
-            for batch in table.scan().batches():
+            for batch in table.scan()._engine().batches():
                 most = max(most, sum(each.bytes_allocated() for each in pools) - before)
                 seen += batch.num_rows
                 count += 1
                 del batch
             assert seen == rows and count == splits
             assert most <= limit_bytes, f"{most:,} bytes of {total_bytes:,}"
-            assert db.stats()["cache_bytes"] <= limit_bytes // 4
+            assert db.stats().cache_bytes <= limit_bytes // 4
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 50])

@@ -213,7 +213,7 @@ def test_it_changes_nothing_but_its_lease(db: Database) -> None:
 
     before = picture()
     with reader_of(db) as reader:
-        assert reader["t"].count() == 2 and reader.stats()["tables"] == 1
+        assert reader["t"].count() == 2 and reader.stats().tables == 1
     assert picture() == before
 
 

@@ -91,7 +91,7 @@ def test_a_file_has_its_rows_by_tablet_and_key(tmp_path: Path) -> None:
         data = random_rows(300, seed=2)
         job = stage(tmp_path / "s", [data], "upsert")
         staged = read_staged(SYSTEM, f"{db.path}/staging/{job['key']}", job)
-        assert set(staged.routed) == {tablet["id"] for tablet in table.tablets()} | {-1}
+        assert set(staged.routed) == {tablet.id for tablet in table.tablets()} | {-1}
     assert staged.data.equals(data.take(pa.array(staged.numbers)))
     rows = staged.data.append_column("home", pa.array(staged.routed)).to_pylist()
     first = [row for row in rows if row["home"] != -1]
@@ -155,7 +155,7 @@ def test_what_tasks_need_is_in_the_catalogue(tmp_path: Path) -> None:
         table, _ = two_tables(db)
         table.insert({"k": [1], "s": ["a"], "v": [1]})
         plan = routing_plan(SYSTEM, db.path, "staged")
-        assert [tablet.id for tablet in plan.tablets] == [tablet["id"] for tablet in table.tablets()]
+        assert [tablet.id for tablet in plan.tablets] == [tablet.id for tablet in table.tablets()]
         with pytest.raises(TableNotFoundError, match="stagd"):
             routing_plan(SYSTEM, db.path, "stagd")
         assert {TABLET, ROW}.isdisjoint(COLUMNS)

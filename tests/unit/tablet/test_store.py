@@ -378,7 +378,7 @@ def test_a_torn_tail_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
         file.write(b"\x07" * 100)
     with open_database(tmp_path / "killed") as again:
         assert rows(again["t"]) == [(1, 1)]
-    assert "100 bytes that were never acknowledged" in caplog.text
+    assert "100 bytes of batches that were never acknowledged" in caplog.text
 
 
 def test_forked_and_closed(tmp_path: Path) -> None:
@@ -646,18 +646,16 @@ def test_stats_tell_what_there_is(tmp_path: Path) -> None:
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         empty = db.stats()
-        assert (empty["tables"], empty["memory_bytes"] < 1000, empty["garbage_files"]) == (1, True, 0)
+        assert (empty.tables, empty.memory_bytes < 1000, empty.garbage_files) == (1, True, 0)
         table.insert({"k": list(range(1000)), "v": list(range(1000))})
         full = db.stats()
-        assert full["memory_bytes"] > 16_000 and full["log_bytes"] > 16_000 and full["timestamp"] == db.now()
+        assert full.memory_bytes > 16_000 and full.log_bytes > 16_000 and full.timestamp == db.now()
         db.flush()
         flushed = db.stats()
-        assert flushed["memory_bytes"] < 1000 and flushed["log_bytes"] == 0 and flushed["garbage_files"] == 1
+        assert flushed.memory_bytes < 1000 and flushed.log_bytes == 0 and flushed.garbage_files == 1
         table.count(where="v > 3")
         table.count(where="v > 3")
-        assert (
-            db.stats()["cache_misses"] > 0 and db.stats()["cache_hits"] > 0 and db.stats()["cache_bytes"] > 0
-        )
+        assert db.stats().cache_misses > 0 and db.stats().cache_hits > 0 and db.stats().cache_bytes > 0
 
 
 def test_tables_are_made_renamed_and_dropped_durably(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_large_one_goes_into_files(tmp_path: Path) -> None:
         table.insert({"k": list(range(500)), "v": list(range(500))})
         before = db.now()
         assert table.update(set={"v": nyala.expr("v + 1000")}, where="k >= 100").updated == 400
-        assert table.stats()["redo_files"] == 1 and table.stats()["memory_bytes"] == 0
+        assert table.stats().redo_files == 1 and table.stats().memory_bytes == 0
         assert table.delete(where="k < 300").deleted == 300
         assert rows(table) == [(k, k + 1000) for k in range(300, 500)]
         assert table.count(at=before) == 500 and table.count(at=before, where="v >= 1000") == 0

@@ -169,7 +169,7 @@ def test_a_table_that_was_made_anew_meanwhile(db: Database, monkeypatch: pytest.
     between(monkeypatch, anew)
     assert table.insert({"k": [1, 2], "v": [1, 100]}).inserted == 2
     assert rows(table) == [(1, 1), (2, 100)]
-    assert sum(tablet["rows"] for tablet in table.tablets()) == 2 and len(table.tablets()) == 3
+    assert sum(tablet.rows for tablet in table.tablets()) == 2 and len(table.tablets()) == 3
 
 
 def test_a_table_that_is_gone_meanwhile(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,7 @@ from nyala.schema.conversion.array_cast import (
 )
 from nyala.schema.conversion.cast import cast_datetime64, cast_list
 from nyala.schema.conversion.long_column import TEXT_IDS, Column, LongColumn, long_column, slice_bounds
+from nyala.schema.conversion.python_rows import key_columns_of, with_names
 from nyala.schema.conversion.ready import ReadyData, take_ready
 from nyala.schema.conversion.row_errors import RowErrors
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
@@ -147,6 +148,10 @@ def convert(
         return Converted(
             dict(zip(ready.names, ready.arrays, strict=True)), ready.row_count, RowErrors(), ready
         )
+    if key_only:
+        data = key_columns_of(data, schema.key_names, operation)
+    else:
+        data = with_names(data, schema.names, operation)
     given = data if isinstance(data, InputColumns) else read_input(data)
     _check_index(given, schema, operation, key_only)
     _check_names(given.columns, schema, operation, key_only)
@@ -461,8 +466,8 @@ def read_input(data: Any) -> InputColumns:
             "batches a pyarrow.RecordBatchReader"
         )
     raise InvalidArgumentError(
-        f"{_class_name(data)} is no data that Nyala can read; give a dict of columns, a list of dicts, a pyarrow "
-        "Table or RecordBatch, a pandas or polars DataFrame, or anything with __arrow_c_stream__"
+        f"{_class_name(data)} is no data that Nyala can read; give a dict of columns, a list of dicts, tuples or "
+        "dataclasses, a pyarrow Table or RecordBatch, a pandas or polars DataFrame, or anything with __arrow_c_stream__"
     )
 
 
@@ -552,8 +557,8 @@ def _from_rows(rows: Sequence[Any]) -> InputColumns:
     if not all(issubclass(cls, Mapping) for cls in set(map(type, rows))):
         place = next(place for place, row in enumerate(rows) if not isinstance(row, Mapping))
         raise InvalidArgumentError(
-            f"data is a list, and its item {place} is a {_class_name(rows[place])}; a list must hold one dict "
-            "per row, for instance [{'id': 1}, {'id': 2}]"
+            f"data is a list, and its item {place} is a {_class_name(rows[place])}; a list must hold one dict, tuple "
+            "or dataclass per row, for instance [{'id': 1}, {'id': 2}]"
         )
     names = dict.fromkeys(itertools.chain.from_iterable(rows))
     _check_text(names)

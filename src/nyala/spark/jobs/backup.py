@@ -234,7 +234,9 @@ def _restore(
 
 def _copy(spark: SparkSession, scan: Scan, table: Table, lease_s: float, *, is_small: bool) -> None:
     """Fill an empty table with the rows of a scan, in one commit."""
-    rows = _held(scan.batches(), scan.schema) if is_small and not table._database.read_only else None
+    rows = (
+        _held(scan._engine().batches(), scan.schema) if is_small and not table._database.read_only else None
+    )
     if rows is not None:
         table.insert(rows)
         return

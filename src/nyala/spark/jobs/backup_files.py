@@ -255,7 +255,7 @@ def plan_backup(
     if since is None:
         scan = table.scan(at=until)
         root, state = scan._take()
-        for token in scan._balanced_tokens(len(state.tablets)):
+        for token in scan._engine().tokens(len(state.tablets)):
             tablet_id = tablet_of(token.data)
             assert tablet_id is not None
             items.append(BackupItem(tablet_id, token.data))

@@ -94,7 +94,8 @@ if TYPE_CHECKING:
 
     from nyala.api.change_feed import ChangeFeed
     from nyala.api.database import Database
-    from nyala.api.table import SchemaOf, Table
+    from nyala.api.readable import SchemaOf
+    from nyala.api.table import Table
     from nyala.tablet.state.root import TableState
 
 __all__ = [
@@ -217,7 +218,7 @@ def plan_changes(
     Raises: HistoryExpiredError when `since` is further back than the table's history reaches, or of another table;
             ColumnNotFoundError, SchemaError when the table has not the columns of `schema`.
     """
-    lease = lease_of_version(options.path, db.stats()["version"], options.lease_s)
+    lease = lease_of_version(options.path, db.stats().version, options.lease_s)
     table = db._view_at(None)[0].table(options.table)
     for offset in offsets:  # first: the moments of another table may be before this one's creation
         _check_table(table, offset)

@@ -221,13 +221,13 @@ class NyalaReader(DataSourceReader):
         with nyala.connect(options.path, read_only=True) as db:
             # Taken while this process' own lease stands, and for a version that is not newer than the scan's: there
             # is no moment in which a file of the scan could go.
-            lease = lease_of_version(options.path, db.stats()["version"], options.lease_s)
+            lease = lease_of_version(options.path, db.stats().version, options.lease_s)
             scan = db.table(options.table).scan(columns=self._schema.fieldNames(), where=options.where, at=at)
             check_schema(self._schema, options.table, scan.schema)
             wanted = options.partitions or partitions_wanted(
-                scan._rows_to_look_at(), len(scan.schema), self._cores
+                scan._engine().rows_planned(), len(scan.schema), self._cores
             )
-            groups = place(options.path, lease, pack(scan._balanced_tokens(wanted), wanted))
+            groups = place(options.path, lease, pack(scan._engine().tokens(wanted), wanted))
             return [TokenPartition(group, lease) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from nyala.api.database import Database, Snapshot
-    from nyala.api.table import TableView
+    from nyala.api.readable import TableView
 
 __all__ = ["sql"]
 

@@ -1,0 +1,199 @@
+"""Rows that can be read many times with one answer: what `Scan` and `ChangeFeed` have in common.
+
+`PinnedRows` holds the immutable root of the store in which its rows are. The root keeps the files.
+The object gives the root back when it is collected, when its `Database` is closed, or when nobody
+read it for 15 minutes; reading it after that raises `HistoryExpiredError`.
+
+A subclass says what its schema is and how to read its rows. This class turns them into Arrow,
+pandas, polars and DuckDB.
+"""
+
+from __future__ import annotations
+
+import abc
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol, Self
+
+import pyarrow as pa
+
+from nyala.env import Env
+from nyala.errors import HistoryExpiredError
+from nyala.optional import need
+from nyala.presentation.pickling import not_pickled
+from nyala.schema.arrow_values import telling_damage
+from nyala.tablet.state.root import Root, TableState
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+
+__all__ = ["UNREAD_LIMIT_S", "PinnedRows", "ScannedStore", "not_looped_over"]
+
+UNREAD_LIMIT_S: Final = 15 * 60.0
+"""Seconds without a read after which the files are given back."""
+
+
+class ScannedStore(Protocol):
+    """What a scan needs of the store that it reads: the writer's store, or a reader process's."""
+
+    env: Env
+    root_path: str
+
+    def check_open(self) -> None: ...
+
+
+class PinnedRows(abc.ABC):
+    """Rows of one table that stay readable while this object is held.
+
+    Thread-safe. Nothing is read before a method asks for rows.
+    """
+
+    _what: ClassVar[str]
+
+    def __init__(self, store: ScannedStore, root: Root, table: TableState) -> None:
+        self._store = store
+        self._root: Root | None = root
+        self._table: TableState | None = table
+        self._name = table.name
+        self._lock = threading.Lock()
+        self._last_read_s = store.env.clock.monotonic_s()
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self._name
+
+    @property
+    @abc.abstractmethod
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the rows."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns, in their order."""
+        return list(self.schema.names)
+
+    @abc.abstractmethod
+    def _read(self, table: TableState) -> Iterator[pa.RecordBatch]:
+        """Read the rows from `table`."""
+
+    @abc.abstractmethod
+    def _how_to_repeat(self) -> str:
+        """Say how to get the same rows again, as the end of an error message."""
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the rows as a stream of record batches.
+
+        Returns
+        -------
+        pyarrow.RecordBatchReader
+            Reads in bounded memory, batch by batch.
+        """
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows as an Arrow table."""
+        return pa.Table.from_batches(list(self._batches()), schema=self.schema)
+
+    def collect(self) -> pa.Table:
+        """Return all rows as an Arrow table; the same as `to_arrow`."""
+        return self.to_arrow()
+
+    def to_pandas(self, **options: Any) -> pd.DataFrame:
+        """Return all rows as a pandas DataFrame.
+
+        Parameters
+        ----------
+        **options
+            Passed on to `pyarrow.Table.to_pandas`.
+        """
+        need("pandas")
+        rows = self.to_arrow()
+        with telling_damage(rows):
+            return rows.to_pandas(**options)
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return all rows as a polars DataFrame."""
+        polars: Any = need("polars", "polars")
+        frame: pl.DataFrame = polars.from_arrow(self.to_arrow())
+        return frame
+
+    def to_duckdb(self, con: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
+        """Return the rows as a DuckDB relation.
+
+        Parameters
+        ----------
+        con
+            The DuckDB connection of the relation. Default: DuckDB's default connection.
+        """
+        from nyala.sql.source import duckdb_of
+
+        relation: duckdb.DuckDBPyRelation = duckdb_of(con).from_arrow(self.to_arrow())
+        return relation
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Arrow's stream protocol: `pa.table(rows)`, `pl.DataFrame(rows)`, DuckDB's `FROM rows`."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> Any:
+        return self.schema.__arrow_c_schema__()
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(not_looped_over(f"a {self._what}", self._what.split()[-1]))
+
+    if not TYPE_CHECKING:
+
+        def __reduce__(self) -> NoReturn:
+            raise not_pickled(self)
+
+        def __copy__(self) -> Self:
+            return self  # a handle: any number of threads may use it
+
+    def _expire_if_unread(self) -> None:
+        """Give back the files if nobody read for 15 minutes. Called by maintenance."""
+        with self._lock:
+            if self._store.env.clock.monotonic_s() - self._last_read_s > UNREAD_LIMIT_S:
+                self._root = self._table = None
+
+    def _give_back(self) -> None:
+        """Give back the files for good, because the Database was closed."""
+        with self._lock:
+            self._root = self._table = None
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        root, table = self._take()
+        for batch in self._read(table):
+            # The generator's frame holds the root. The new time keeps a slow consumer's files.
+            self._note_read()
+            yield batch
+        del root
+
+    def _note_read(self) -> None:
+        self._last_read_s = self._store.env.clock.monotonic_s()
+
+    def _take(self) -> tuple[Root, TableState]:
+        """Return the root and the table for a read. Raises: StorageError, HistoryExpiredError."""
+        # Closing the store gives up its lock or lease, and with it the files.
+        self._store.check_open()
+        with self._lock:
+            root, table = self._root, self._table
+            self._note_read()
+        if root is None or table is None:
+            raise HistoryExpiredError(
+                f"this {self._what} of {self._name!r} was not read for {UNREAD_LIMIT_S / 60:.0f} minutes and gave back "
+                f"its files: {self._how_to_repeat()}"
+            )
+        return root, table
+
+
+def not_looped_over(what: str, rows: str) -> str:
+    """Say what to write instead of `for row in …`.
+
+    rows: the Python expression that has the rows.
+    """
+    return (
+        f"{what} is not iterable: `for batch in {rows}.to_reader():` goes through its record batches in bounded "
+        f"memory, {rows}.to_arrow().to_pylist() is a list of all rows as dicts, {rows}.to_pandas() a data frame"
+    )

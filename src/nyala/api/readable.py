@@ -1,0 +1,514 @@
+"""Reading a table: what `Table` and `TableView` have in common.
+
+A `TableView` is a table at one moment. `Table.at`, `Database.snapshot` and a reader process make one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self
+
+import pyarrow as pa
+
+from nyala.api.pinned_rows import PinnedRows, not_looped_over
+from nyala.api.scan import Scan
+from nyala.api.scan_arguments import resolve_columns
+from nyala.errors import InvalidArgumentError, KeyNotFoundError, ReadOnlyError
+from nyala.mvcc.timestamp import parse_at, to_datetime
+from nyala.presentation.pickling import not_pickled
+from nyala.schema.conversion.python_rows import named_key
+from nyala.schema.expressions.parser import Parameters
+from nyala.schema.predicates.predicate import parse_where
+from nyala.tablet.state.history import check_readable
+from nyala.tablet.state.root import Root, TableState
+from nyala.tablet.write import where_writes
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+
+    from nyala.api.change_feed import ChangeFeed
+    from nyala.api.database import Database
+    from nyala.api.types import DataLike, KeyLike, Moment, PredicateLike
+
+__all__ = ["ReadableTable", "SchemaOf", "TableView", "since_after_until", "with_schema_of"]
+
+SchemaOf = Literal["at", "current"]
+_ONLY_TABLES_HAVE: Final = frozenset(
+    (
+        "insert",
+        "upsert",
+        "update",
+        "delete",
+        "flush",
+        "compact",
+        "vacuum",
+        "restore",
+        "alter",
+        "add_column",
+        "drop_column",
+        "rename_column",
+        "repartition",
+    )
+)
+
+
+class ReadableTable:
+    """The methods that read a table."""
+
+    _database: Database
+    _name: str
+
+    def _view(self, at: Any, schema: SchemaOf | None = None) -> tuple[Root, TableState, int]:
+        """Return the root, the table with the schema to read it by, and the snapshot."""
+        raise AssertionError("each kind of table says where it reads")
+
+    def _watch(self, rows: PinnedRows) -> None:
+        """Let the Database take the files back from `rows`."""
+        self._database._handle.scans.watch(rows)
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self._name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema; key columns come first, in the key's order, and are not nullable."""
+        return self._view(None)[1].schema.arrow_schema()
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns, those of the key first."""
+        return list(self._view(None)[1].schema.names)
+
+    @property
+    def primary_key(self) -> list[str]:
+        """The names of the key columns, in the key's order."""
+        return [column.name for column in self._view(None)[1].schema.key_columns]
+
+    # ---------------------------------------------------------------------------------------- scans
+
+    def scan(
+        self,
+        columns: Sequence[str] | pa.Schema | None = None,
+        where: PredicateLike | None = None,
+        at: Moment | None = None,
+        limit: int | None = None,
+        order_by_key: bool = False,
+        schema: SchemaOf | None = None,
+        *,
+        params: Parameters = None,
+    ) -> Scan:
+        """Return the rows at one moment as a `Scan`.
+
+        Parameters
+        ----------
+        columns
+            Names of columns, in the order of the result. Default: all. A `pyarrow.Schema` names
+            columns and their types: a column's own type, a wider one, or a dictionary of text.
+        where
+            Text such as `"host = 'a' AND time >= 5"`, `nyala.col(…)`, `nyala.expr(…)` or a pyarrow
+            expression. It may name columns that are not in `columns`. The language:
+            docs/how-to/expressions.md.
+        at
+            A timestamp, datetime, ISO text or `WriteResult`. Default: now.
+        limit
+            At most this many rows: the first in key order if `order_by_key`, else any.
+        order_by_key
+            Give the rows in ascending order of the key.
+        schema
+            `"at"` reads with the columns of that moment, `"current"` with the present ones: then a
+            later column has its default, and a dropped one is missing. Default: `"at"`.
+        params
+            Values for `?` (a list) or for `:name` and `$name` (a dict) in the text of `where`.
+
+        Returns
+        -------
+        Scan
+            Reads nothing before a method asks for rows. `scan.timestamp` is its moment.
+
+        Raises
+        ------
+        ColumnNotFoundError, SchemaError
+            An unknown column, or a type that a scan does not give.
+        InvalidArgumentError
+            A predicate that does not parse, or a moment in the future.
+        HistoryExpiredError
+            The moment is older than the table's history.
+        TableNotFoundError
+            The table did not exist at that moment.
+
+        Examples
+        --------
+        >>> metrics.scan(columns=["value"], where="host = 'a'").count()
+        2
+        """
+        root, table, snapshot = self._view(at, schema=schema)
+        where = parse_where(where, params)
+        return self._database._make_scan(root, table, snapshot, columns, where, limit, order_by_key, self)
+
+    def select(self, *columns: str | Sequence[str]) -> Scan:
+        """Return a scan of these columns: `scan().select(…)`."""
+        return self.scan().select(*columns)
+
+    def filter(self, where: PredicateLike, *, params: Parameters = None) -> Scan:
+        """Return a scan of the rows that satisfy a predicate: `scan().filter(…)`."""
+        return self.scan().filter(where, params=params)
+
+    def limit(self, n: int) -> Scan:
+        """Return a scan of at most `n` rows: `scan().limit(n)`."""
+        return self.scan().limit(n)
+
+    def count(
+        self, where: PredicateLike | None = None, at: Moment | None = None, *, params: Parameters = None
+    ) -> int:
+        """Count the rows that satisfy `where`; parameters as in `scan`.
+
+        Examples
+        --------
+        >>> metrics.count("value > ?", params=[1])
+        2
+        """
+        return self.scan(where=where, at=at, params=params).count()
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows; the same as `count()`."""
+        return self.count()
+
+    def head(self, n: int = 10) -> pa.Table:
+        """Return the first `n` rows in key order as an Arrow table."""
+        return self.scan(order_by_key=True).head(n)
+
+    def collect(self) -> pa.Table:
+        """Return all rows as an Arrow table; the same as `to_arrow`."""
+        return self.to_arrow()
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows as an Arrow table."""
+        return self.scan().to_arrow()
+
+    def to_pandas(self, **options: Any) -> pd.DataFrame:
+        """Return all rows as a pandas DataFrame; `options` go to `pyarrow.Table.to_pandas`."""
+        return self.scan().to_pandas(**options)
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return all rows as a polars DataFrame."""
+        return self.scan().to_polars()
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return all rows as a stream of record batches, in bounded memory."""
+        return self.scan().to_reader()
+
+    def to_polars_lazy(self) -> pl.LazyFrame:
+        """Return a lazy polars frame over the table: see `Scan.to_polars_lazy`."""
+        return self.scan().to_polars_lazy()
+
+    def to_duckdb(self, con: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
+        """Return a DuckDB relation over the table: see `Scan.to_duckdb`."""
+        return self.scan().to_duckdb(con)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> Any:
+        return self.schema.__arrow_c_schema__()
+
+    # ---------------------------------------------------------------------------------------- rows by key
+
+    def get(
+        self, key: KeyLike, columns: Sequence[str] | None = None, at: Moment | None = None
+    ) -> dict[str, Any] | None:
+        """Return one row by its key.
+
+        Parameters
+        ----------
+        key
+            A dict of all key columns, a tuple in the key's order, or the value of a key of one column.
+        columns
+            Names of the columns to return. Default: all.
+        at
+            The moment, as in `scan`. Default: now.
+
+        Returns
+        -------
+        dict or None
+            The row by column name; None if there is no such row. A time outside the years 1 to 9999,
+            which no datetime can hold, is an int of microseconds since 1970.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The key has another shape than the table's.
+        ColumnNotFoundError
+            An unknown column.
+
+        Examples
+        --------
+        >>> metrics.get(("a", 1))
+        {'host': 'a', 'time': 1, 'value': 1.0}
+        >>> metrics.get({"host": "a", "time": 7}) is None
+        True
+        """
+        root, table, snapshot = self._view(at)
+        found = self._row(table, key, columns, snapshot, "get")
+        del root
+        return found
+
+    def _row(
+        self, table: TableState, key: KeyLike, columns: Sequence[str] | None, snapshot: int, method: str
+    ) -> dict[str, Any] | None:
+        row_key = named_key(key, table.schema.key_names, method)
+        if isinstance(columns, str):
+            resolve_columns(table, columns)  # raises an error that says what to write
+        return where_writes.look_up_row(table, row_key, columns, snapshot)
+
+    def __getitem__(self, key: KeyLike) -> dict[str, Any]:
+        """Return one row by its key: `table[5]`, `table["a", 5]`.
+
+        Raises
+        ------
+        KeyNotFoundError
+            There is no such row; it is a `KeyError` too.
+
+        Examples
+        --------
+        >>> metrics["a", 1]["value"]
+        1.0
+        """
+        root, table, snapshot = self._view(None)
+        found = self._row(table, key, None, snapshot, f"{self._name}[key]")
+        del root
+        if found is None:
+            raise KeyNotFoundError(
+                f"table {self._name!r} has no row with the key {key!r}; get(key) returns None instead of this error"
+            )
+        return found
+
+    def get_many(
+        self, keys: DataLike, columns: Sequence[str] | None = None, at: Moment | None = None
+    ) -> pa.Table:
+        """Return rows by key.
+
+        Parameters
+        ----------
+        keys
+            The key columns in any form that a write takes, a list of tuples, or a list of values for a
+            key of one column.
+        columns
+            Names of the columns to return. Default: all.
+        at
+            The moment, as in `scan`. Default: now.
+
+        Returns
+        -------
+        pyarrow.Table
+            The rows in the order of the keys, without the missing ones. A key that is given twice
+            returns its row twice.
+
+        Examples
+        --------
+        >>> metrics.get_many([("b", 1), ("a", 1), ("x", 1)])["host"].to_pylist()
+        ['b', 'a']
+        """
+        root, table, snapshot = self._view(at)
+        if isinstance(columns, str):
+            resolve_columns(table, columns)
+        found = where_writes.look_up(table, keys, columns, snapshot)
+        del root
+        return found
+
+    # ---------------------------------------------------------------------------------------- history
+
+    def _interval(
+        self, since: Any, until: Any, schema: SchemaOf | None = None
+    ) -> tuple[Root, TableState, int, int]:
+        """Return the root, the table, since and until for changes; since None: as far back as possible."""
+        raise AssertionError("each kind of table says where it reads")
+
+    def changes(
+        self,
+        since: Moment,
+        until: Moment | None = None,
+        versions: Literal["net", "all"] = "net",
+        columns: Sequence[str] | None = None,
+        schema: SchemaOf | None = None,
+    ) -> ChangeFeed:
+        """Return the rows that changed after `since`, up to and including `until`.
+
+        Parameters
+        ----------
+        since
+            Exclusive lower bound: a timestamp, datetime, ISO text or `WriteResult`. A moment before the
+            table's creation, such as 0, begins with its creation.
+        until
+            Inclusive upper bound. Default: now.
+        versions
+            `"net"`: one row per changed key with its values at `until`, in no particular order. A delete
+            and an insert of one key are an update; an insert and a delete are nothing; an update to the
+            same value is a change. `"all"`: every version of every row, by timestamp and key.
+        columns
+            The columns besides those of the key. Default: all. Rows whose other columns changed are
+            part of the feed as well.
+        schema
+            `"at"`: the columns of the moment `until`. `"current"`: the present ones. Default: `"at"`.
+
+        Returns
+        -------
+        ChangeFeed
+            The columns, `_change_type` ("insert", "update" or "delete") and `_commit_timestamp`. An
+            earlier table of the same name is not part of it.
+
+        Raises
+        ------
+        InvalidArgumentError
+            `since` is later than `until`, or a moment is in the future.
+        HistoryExpiredError
+            `since` is older than the table's history.
+        TableNotFoundError
+            `until` is before the table's creation.
+        ColumnNotFoundError
+            An unknown column.
+
+        Examples
+        --------
+        >>> start = db.now()
+        >>> metrics.update([{"host": "a", "time": 1, "value": 5.0}]).updated
+        1
+        >>> metrics.changes(since=start).to_arrow()["_change_type"].to_pylist()
+        ['update']
+        """
+        if since is None:
+            raise InvalidArgumentError(
+                "changes takes the moment after which they begin: a timestamp, a datetime, ISO text or a WriteResult"
+            )
+        root, table, lower, upper = self._interval(since, until, schema)
+        from nyala.tablet.changes.spec import make_change_spec
+
+        spec = make_change_spec(table, lower, upper, versions, resolve_columns(table, columns))
+        return self._database._make_change_feed(root, table, spec)
+
+    def history(self, key: KeyLike, since: Moment | None = None, until: Moment | None = None) -> pa.Table:
+        """Return every version of one row, oldest first.
+
+        Parameters
+        ----------
+        key
+            As in `get`.
+        since, until
+            As in `changes`. Default for `since`: the oldest readable moment. A row that existed before
+            that comes first with its values of that moment; its `_change_type` and `_commit_timestamp`
+            are NULL.
+
+        Returns
+        -------
+        pyarrow.Table
+            The columns of `changes(versions="all")`; no row for a key that never existed.
+
+        Raises
+        ------
+        InvalidArgumentError, HistoryExpiredError
+            As `changes`.
+
+        Examples
+        --------
+        >>> metrics.history(("b", 1))["_change_type"].to_pylist()
+        ['insert']
+        """
+        key = named_key(key, self.primary_key, "history")
+        root, table, lower, upper = self._interval(since, until)
+        from nyala.tablet.changes.spec import make_change_spec
+        from nyala.tablet.changes.versions import versions_of_key
+
+        spec = make_change_spec(table, lower, upper, "all", table.schema.columns)
+        encoded, tablets = where_writes.read_keys(
+            table, [dict(key)], "history", None if since is None else lower
+        )
+        found = versions_of_key(table, spec, encoded, int(tablets[0]), from_state=since is None)
+        del root
+        return found
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(not_looped_over("a table", "table.scan()"))
+
+    if not TYPE_CHECKING:
+
+        def __reduce__(self) -> NoReturn:
+            raise not_pickled(self)
+
+        def __copy__(self) -> Self:
+            return self  # a handle: any number of threads may use it
+
+
+class TableView(ReadableTable):
+    """A table at one moment; read-only. Made by `Table.at` and by `Database.snapshot`."""
+
+    def __init__(
+        self, database: Database, name: str, root: Root, snapshot: int, schema: SchemaOf = "at"
+    ) -> None:
+        self._database = database
+        self._name = name
+        self._root = root
+        self._snapshot = snapshot
+        self._schema_of: SchemaOf = schema
+
+    @property
+    def timestamp(self) -> int:
+        """The moment."""
+        return self._snapshot
+
+    def _view(self, at: Any, schema: SchemaOf | None = None) -> tuple[Root, TableState, int]:
+        if at is not None:
+            raise InvalidArgumentError(
+                f"this view of {self._name!r} is fixed at {self._snapshot}: use the table itself for another moment"
+            )
+        self._database._handle.check_open()
+        table = self._root.table(self._name)
+        return self._root, with_schema_of(table, self._snapshot, schema or self._schema_of), self._snapshot
+
+    def _interval(
+        self, since: Any, until: Any, schema: SchemaOf | None = None
+    ) -> tuple[Root, TableState, int, int]:
+        root, table, upper = self._view(until, schema)
+        if since is None:
+            return root, table, min(table.entry.history_start, upper), upper
+        lower = parse_at(since, upper, "since")
+        if lower > upper:
+            raise InvalidArgumentError(since_after_until(lower, upper))
+        # The view keeps its files: only what was removed before it was taken is missing.
+        check_readable(table.entry, lower, 0, 0)
+        return root, table, lower, upper
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in _ONLY_TABLES_HAVE:
+                raise ReadOnlyError(
+                    f"a view of {self._name!r} at a moment cannot be changed: use the table itself, "
+                    f"db[{self._name!r}].{name}()"
+                )
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            )
+
+    def __repr__(self) -> str:
+        return f"TableView of {self._name} at {to_datetime(self._snapshot).isoformat()}"
+
+
+def with_schema_of(table: TableState, snapshot: int, schema: str) -> TableState:
+    """Return the table with the schema to read it by. Raises: InvalidArgumentError for an unknown word."""
+    if schema not in ("at", "current"):
+        raise InvalidArgumentError(
+            f"schema takes 'at' (the table's schema of that moment) or 'current', not {schema!r}"
+        )
+    return table.as_of(snapshot) if schema == "at" else table
+
+
+def since_after_until(since: int, until: int) -> str:
+    """Return the message for an interval that ends before it begins."""
+    return (
+        f"changes are those after since and up to until, and since={to_datetime(since).isoformat()} ({since}) is later "
+        f"than until={to_datetime(until).isoformat()} ({until})"
+    )

@@ -1,0 +1,13 @@
+"""The error for pickling an object that belongs to an open store."""
+
+from __future__ import annotations
+
+__all__ = ["not_pickled"]
+
+
+def not_pickled(given: object) -> TypeError:
+    """Return the error for `__reduce__`; pickle's own message would name something inside the object."""
+    return TypeError(
+        f"a {type(given).__name__} belongs to the store that this process has open and cannot be pickled: open the "
+        "store where it is needed, nyala.connect(path, read_only=True), or send scan.tokens()"
+    )

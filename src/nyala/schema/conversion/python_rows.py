@@ -1,0 +1,114 @@
+"""Rows and keys as plain Python values: tuples, dataclasses, bare values.
+
+    [("a", 5, 1.0), ("b", 6, 2.0)]    tuples: one value for each column of the table, in its order
+    [Reading("a", 5, 1.0)]            dataclasses: their fields are the columns
+    5, ("a", 5), {"host": "a", "time": 5}, [5, 6]       keys
+
+`with_names` gives such data the names of the table's columns. Other data is returned as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+import numpy as np
+
+from nyala.errors import InvalidArgumentError
+
+__all__ = ["key_columns_of", "named_key", "with_names"]
+
+_VALUES: Final = (str, bytes, bool, int, float, decimal.Decimal, dt.date, dt.time, np.generic, type(None))
+"""Types of single values; a datetime is a date."""
+
+
+def with_names(data: Any, names: Sequence[str], operation: str) -> Any:
+    """Return tuples or dataclasses as a dict of columns.
+
+    Raises: InvalidArgumentError for a tuple of another length than `names`, and for mixed rows.
+    """
+    if not isinstance(data, list | tuple) or not data:
+        return data
+    if dataclasses.is_dataclass(data[0]) and not isinstance(data[0], type):
+        return _from_dataclasses(data)
+    if isinstance(data[0], tuple):
+        return _from_tuples(data, names, operation)
+    return data
+
+
+def key_columns_of(keys: Any, names: Sequence[str], operation: str) -> Any:
+    """Return keys as a dict of the key columns `names`: of one key, or of a list of keys.
+
+    Raises: InvalidArgumentError for a key with too few or too many values.
+    """
+    if isinstance(keys, _VALUES) and keys is not None:
+        return {name: [value] for name, value in named_key(keys, names, operation).items()}
+    if isinstance(keys, tuple) and keys and all(isinstance(value, _VALUES) for value in keys):
+        return {name: [value] for name, value in named_key(keys, names, operation).items()}
+    if isinstance(keys, Mapping) and keys and all(isinstance(value, _VALUES) for value in keys.values()):
+        return {name: [value] for name, value in keys.items()}
+    if isinstance(keys, list) and keys and isinstance(keys[0], _VALUES) and keys[0] is not None:
+        if len(names) > 1:
+            raise InvalidArgumentError(_key_text(keys[0], names, operation))
+        if not all(isinstance(value, _VALUES) for value in keys):
+            raise InvalidArgumentError(
+                f"{operation}: a list of keys holds values and others; give one kind of them"
+            )
+        return {names[0]: keys}
+    return with_names(keys, names, operation)
+
+
+def named_key(key: Any, names: Sequence[str], operation: str) -> Mapping[str, Any]:
+    """Return one key as a dict: a dict, a tuple, or the value of a key of one column.
+
+    Raises: InvalidArgumentError for anything else, and for a tuple of another length than `names`.
+    """
+    if isinstance(key, Mapping):
+        return key
+    values = key if isinstance(key, tuple) else (key,)
+    if len(values) != len(names) or not all(isinstance(value, _VALUES) for value in values):
+        raise InvalidArgumentError(_key_text(key, names, operation))
+    return dict(zip(names, values, strict=True))
+
+
+def _key_text(key: Any, names: Sequence[str], operation: str) -> str:
+    shown = ", ".join(f"{name!r}: …" for name in names)
+    other = f"the value of {names[0]!r}" if len(names) == 1 else f"a tuple ({', '.join(names)})"
+    condition = isinstance(key, str) and any(sign in key for sign in " =<>")
+    hint = f"; a condition is given with its name: {operation}(where={key!r})" if condition else ""
+    return f"{operation} takes a key as {other} or as a dict {{{shown}}}, not {key!r}{hint}"
+
+
+def _from_tuples(rows: Sequence[Any], names: Sequence[str], operation: str) -> dict[str, list[Any]]:
+    kinds = set(map(type, rows))
+    if not all(issubclass(kind, tuple) for kind in kinds):
+        place = next(place for place, row in enumerate(rows) if not isinstance(row, tuple))
+        raise InvalidArgumentError(
+            f"{operation}: item 0 of the list is a tuple and item {place} is {rows[place]!r}: give one kind of rows"
+        )
+    first = rows[0]
+    if len(kinds) == 1 and hasattr(first, "_fields"):
+        names = list(first._fields)
+    if set(map(len, rows)) != {len(names)}:
+        place = next(place for place, row in enumerate(rows) if len(row) != len(names))
+        raise InvalidArgumentError(
+            f"{operation}: row {place} is a tuple of {len(rows[place])} values, and the columns are "
+            f"({', '.join(names)}): give a value for each, None for NULL, or give dicts"
+        )
+    return {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+
+
+def _from_dataclasses(rows: Sequence[Any]) -> dict[str, list[Any]]:
+    kind = type(rows[0])
+    if set(map(type, rows)) != {kind}:
+        place = next(place for place, row in enumerate(rows) if type(row) is not kind)
+        raise InvalidArgumentError(
+            f"item 0 of the list is a {kind.__qualname__} and item {place} is a {type(rows[place]).__qualname__}: "
+            "give rows of one dataclass"
+        )
+    names = [each.name for each in dataclasses.fields(kind)]
+    return {name: list(map(attrgetter(name), rows)) for name in names}
