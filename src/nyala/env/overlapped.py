@@ -21,16 +21,18 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-def each(files: Files, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-    """Return what `work` returns for each item, in order; up to four items are worked on at once.
+def each(
+    files: Files, work: Callable[[_Item], _Result], items: Iterable[_Item], threads: int = _THREADS
+) -> list[_Result]:
+    """Return what `work` returns for each item, in order; `threads` items are worked on at once.
 
     With other files than the system's (in tests), items are worked on one after another.
     Raises: the first error. No item is still being worked on then.
     """
     left = list(items)
-    if len(left) < 2 or not isinstance(files, PosixFiles):
+    if min(threads, len(left)) < 2 or not isinstance(files, PosixFiles):
         return [work(item) for item in left]
-    with ThreadPoolExecutor(min(_THREADS, len(left)), "nyala-files") as pool:
+    with ThreadPoolExecutor(min(threads, len(left)), "nyala-files") as pool:
         futures: list[Future[_Result]] = []
         try:
             for item in left:

@@ -49,6 +49,7 @@ from nyala.cfile.blocks.cache import BlockCache
 from nyala.delta.delta_file import DeltaFile
 from nyala.env import Env, Reserve
 from nyala.env.interrupts import Interruptible, Uninterrupted
+from nyala.env.overlapped import each
 from nyala.errors import Error, StorageError, TableExistsError
 from nyala.mvcc.hybrid_clock import HybridClock
 from nyala.mvcc.timestamp import physical_us
@@ -663,6 +664,11 @@ class Store:
             self.env, self.root_path, RowSetEntry.from_meta(written.meta), entries, self.cache, schema
         )
         return rowset, entries
+
+    def sync_directories(self, paths: Iterable[str]) -> None:
+        """Make the names of these new files durable; several folders are synced at a time."""
+        directories = {self.path(os.path.dirname(path)) for path in paths}
+        each(self.env.files, self.env.files.sync_dir, sorted(directories))
 
     def discard_files(self, paths: Iterable[str]) -> None:
         """Remove files that no transaction names; the next open removes what stays (P3).

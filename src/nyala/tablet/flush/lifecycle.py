@@ -148,8 +148,7 @@ def _round(
         left = iter(pieces)
         for part in frozen:
             _take_written(part, left, made)
-        directories = {store.path(path.rsplit("/", 1)[0]) for path in written}
-        each(store.env.files, store.env.files.sync_dir, sorted(directories))
+        store.sync_directories(written)
         phase("written")
         return _install(store, frozen, timestamp)
     except BaseException:

@@ -456,8 +456,7 @@ def _commit(
         changed[part.tablet.id] = dataclasses.replace(part.tablet, rowsets=tuple(rowsets.values()))
     for settlement in settlements:
         write_effects(store, settlement, timestamp, change, changed, written)
-    for directory in {os.path.dirname(path) for path in written}:
-        store.env.files.sync_dir(store.path(directory))
+    store.sync_directories(written)
     after = store.root.with_tablets(changed)
     store.transact(change, lambda version: after.with_tablets({}, version))
     store.note_committed(timestamp)

@@ -29,7 +29,6 @@ import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -38,22 +37,22 @@ import pyarrow as pa
 from nyala import compute as pc
 from nyala.cfile.blocks.cache import BlockCache
 from nyala.delta.delta_file import write_delta_file
-from nyala.delta.run import LIVENESS, DeltaRun
+from nyala.delta.run import LIVENESS
 from nyala.env import Env
 from nyala.errors import MISSING_COLUMN, NO_PARTITION, Error, InvalidArgumentError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.disk_rowset import DiskRowSet
-from nyala.rowset.image import RowSetImage, most_text, one_array, whole_column
+from nyala.rowset.image import RowSetImage, one_array, whole_column
 from nyala.rowset.writer import WrittenRowSet, write_rowset
 from nyala.schema.conversion.row_errors import RowErrors
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.schema.types import ColumnType
 from nyala.tablet.flush.file_jobs import delta_types
-from nyala.tablet.flush.rolling import text_ranges
 from nyala.tablet.jobs.load_job import LoadPlan, StagedDelta, StagedTablet
 from nyala.tablet.state.leased_files import kept_by_lease
-from nyala.tablet.state.locate import tablet_slices
+from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.root import TableState
+from nyala.tablet.write.direct_commit import absent_before, redo_runs
 from nyala.tablet.write.prepare import PreparedOperation, prepare
 from nyala.tablet.write.settle import Effect, Settlement, settle
 
@@ -235,14 +234,7 @@ class _Task:
             keys=effect.keys,
             columns=effect.columns,
             liveness=None,
-            undo={
-                LIVENESS: DeltaRun(
-                    kind="undo",
-                    rowids=np.arange(count, dtype=np.int64),
-                    timestamps=np.full(count, UNKNOWN, np.int64),
-                    values=pa.array(np.zeros(count, np.bool_)),
-                )
-            },
+            undo={LIVENESS: absent_before(UNKNOWN, count)},
             positions=np.arange(count),
         )
         name = f"{self._name}-{len(self.rowsets)}"
@@ -281,17 +273,10 @@ class _Task:
         )  # fmt: skip
 
     def _change(self, settlement: Settlement, effect: Effect) -> None:
-        key_ids = {column.id for column in self._table.schema.key_columns}
-        if effect.kind == "delete":
-            columns = {LIVENESS: pa.array(np.zeros(len(effect.codes), np.bool_))}
-        else:
-            columns = {number: array for number, array in effect.columns.items() if number not in key_ids}
+        columns = effect.new_values(self._table.schema.key_ids)
         order = np.lexsort((effect.rowids, effect.codes))
         codes, rowids = effect.codes[order], effect.rowids[order]
-        places, offsets = tablet_slices(codes)
-        for place, begin, end in zip(
-            places.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
-        ):
+        for place, begin, end in equal_ranges(codes):
             _, rowset = settlement.rowsets[place]
             assert isinstance(rowset, DiskRowSet), "J1: no rows are in memory"
             pending = self._pending.setdefault(rowset.id, _Pending())
@@ -308,14 +293,7 @@ class _Task:
             rowids = np.concatenate(pending.rowids)
             assert bool((rowids[1:] > rowids[:-1]).all()), "L1, S1: a row is changed once, in key order"
             columns = {number: whole_column(arrays) for number, arrays in pending.columns.items()}
-            for lower, upper in text_ranges(partial(most_text, columns), 0, len(rowids)):
-                stamps = np.full(upper - lower, UNKNOWN, np.int64)
-                runs = {
-                    number: DeltaRun(
-                        "redo", rowids[lower:upper], stamps, one_array(array.slice(lower, upper - lower))
-                    )
-                    for number, array in columns.items()
-                }
+            for runs in redo_runs(rowids, columns, UNKNOWN):
                 path = f"{self._folder}/{self._name}-{rowset_id}-{made}.redo"
                 made += 1
                 types = delta_types(self._table.schema, runs)

@@ -51,7 +51,7 @@ from nyala.tablet.scan.scan_memory import (
 )
 from nyala.tablet.scan.split import ScanCounters, ScanSpec, ScanUnit, count_split, in_type, read_split
 from nyala.tablet.state.history import check_dropped
-from nyala.tablet.state.locate import tablet_slices
+from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.root import AnyRowSet, TableState
 
 __all__ = ["GAP_ROWS", "SPLIT_ROWS", "ScanCounters", "ScanSpec", "ScanUnit"]
@@ -638,10 +638,7 @@ def _get_values(
     places: list[np.ndarray] = []
     values: list[list[pa.Array]] = []
     keys.prepare_search()
-    ordinals, offsets = tablet_slices(tablets)
-    for ordinal, begin, end in zip(
-        ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
-    ):
+    for ordinal, begin, end in equal_ranges(tablets):
         tablet = table.tablets[ordinal]
         part = keys if end - begin == len(keys) else keys.slice(begin, end - begin)
         part.prepare_slices()

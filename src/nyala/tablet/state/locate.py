@@ -36,18 +36,15 @@ class Located:
     rowsets: list[tuple[int, AnyRowSet]]  # (tablet ordinal, rowset)
 
 
-def tablet_slices(tablets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(ordinals, offsets): rows [offsets[i], offsets[i+1]) belong to tablet ordinals[i].
-
-    `tablets` must be in ascending order.
-    """
-    count = len(tablets)
+def equal_ranges(values: np.ndarray) -> list[tuple[int, int, int]]:
+    """Return (value, begin, end) of each run of equal values; `values` must be in ascending order."""
+    count = len(values)
     if not count:
-        return np.empty(0, np.int64), np.zeros(1, np.int64)
-    if tablets[0] == tablets[-1]:
-        return tablets[:1], np.array((0, count))
-    starts = np.concatenate(([0], np.flatnonzero(tablets[1:] != tablets[:-1]) + 1))
-    return tablets[starts], np.append(starts, count)
+        return []
+    if values[0] == values[-1]:
+        return [(int(values[0]), 0, count)]
+    starts = [0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist()]
+    return list(zip(values[starts].tolist(), starts, [*starts[1:], count], strict=True))
 
 
 def locate(
@@ -68,8 +65,7 @@ def locate(
     count = len(keys)
     if count == 1 and newer_than is None:
         return _locate_one(table, keys, int(tablets[0]))
-    ordinals, offsets = tablet_slices(tablets)
-    slices = list(zip(ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True))
+    slices = equal_ranges(tablets)
     if all(table.tablets[ordinal].is_empty for ordinal, _, _ in slices):
         # The first load of a table: avoid writing three long vectors of equal values.
         nowhere = np.broadcast_to(np.int64(-1), count)
@@ -142,10 +138,7 @@ def find_ghosts(table: TableState, keys: EncodedKeys, tablets: np.ndarray) -> np
     Cost: nothing if no row of the MemRowSet was ever deleted.
     """
     ghosts = np.full(len(keys), -1, np.int64)
-    ordinals, offsets = tablet_slices(tablets)
-    for ordinal, begin, end in zip(
-        ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
-    ):
+    for ordinal, begin, end in equal_ranges(tablets):
         memory = table.tablets[ordinal].memory
         if LIVENESS in memory.deltas.column_ids:
             ghosts[begin:end] = memory.find(keys.slice(begin, end - begin))

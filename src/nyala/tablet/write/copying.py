@@ -51,7 +51,7 @@ from nyala.tablet.flush.rolling import disk_bytes, roll
 from nyala.tablet.scan import read_path
 from nyala.tablet.scan.read_path import ScanCounters, ScanSpec
 from nyala.tablet.state.history import check_readable, describe_history
-from nyala.tablet.state.locate import tablet_slices
+from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.root import Root, TableState, TabletState
 from nyala.tablet.write.direct_commit import write_effects
 from nyala.tablet.write.prepare import PreparedOperation, prepare
@@ -157,8 +157,7 @@ def _swap(store: Store, source: TableState, target: TableState, snapshot: int, w
     _put(change, target)
     if operations:
         write_effects(store, settle(target, operations), timestamp, change, changed, written)
-    for directory in {path.rsplit("/", 1)[0] for path in written}:
-        store.env.files.sync_dir(store.path(directory))
+    store.sync_directories(written)
     version = now.schema.version
     entry = dataclasses.replace(
         now.entry,
@@ -230,8 +229,7 @@ def _copied(
         for batch in read_path.run(read_path.plan(source, spec, ScanCounters()), spec, ScanCounters()):
             writer.take(batch)
         writer.finish()
-        for directory in {path.rsplit("/", 1)[0] for path in writer.written}:
-            store.env.files.sync_dir(store.path(directory))
+        store.sync_directories(writer.written)
     except BaseException:
         store.discard_files(writer.written)
         raise
@@ -267,10 +265,7 @@ class _Writer:
             raise NoPartitionError(_uncovered(target, len(uncovered), f"the first has the key {first}"))
         order = np.argsort(ordinals_of, kind="stable")
         rows = batch if bool((order == np.arange(len(order))).all()) else batch.take(pa.array(order))
-        ordinals, offsets = tablet_slices(ordinals_of[order])
-        for ordinal, begin, end in zip(
-            ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
-        ):
+        for ordinal, begin, end in equal_ranges(ordinals_of[order]):
             part = rows.slice(begin, end - begin)
             self._waiting.setdefault(ordinal, []).append(part)
             self._bytes[ordinal] = self._bytes.get(ordinal, 0) + part.nbytes

@@ -26,8 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,15 +37,16 @@ from nyala.catalog.model import CatalogChange, CommittedKey, RowSetEntry
 from nyala.delta.delta_file import write_delta_file
 from nyala.delta.run import LIVENESS, DeltaRun
 from nyala.env.interrupts import Interruptible
+from nyala.env.overlapped import each
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.image import RowSetImage, most_text, one_array
 from nyala.rowset.writer import WrittenRowSet, write_rowset
-from nyala.schema.schema import Schema
+from nyala.schema.conversion.long_column import Column
 from nyala.tablet.flush.file_jobs import delta_types
 from nyala.tablet.flush.lifecycle import flush
 from nyala.tablet.flush.rolling import roll, text_ranges
 from nyala.tablet.state.idempotency import encode_counts
-from nyala.tablet.state.locate import tablet_slices
+from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.opening import delta_entry
 from nyala.tablet.state.root import TabletState
 from nyala.tablet.write.settle import Effect, Settlement, row_counts, settle
@@ -64,7 +64,7 @@ def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency
         settlement.table.tablets[ordinal].id
         for settlement in settlements
         for effect in settlement.effects
-        for ordinal in tablet_slices(effect.tablets)[0].tolist()
+        for ordinal, _, _ in equal_ranges(effect.tablets)
     }
     # A running merge has not read the changes of these rowsets, and must not keep their deltas in
     # memory (R4), so it is revoked. A delta compaction goes on: it leaves room for REDO files after
@@ -92,8 +92,7 @@ def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency
         with Interruptible():
             for settlement in settlements:
                 write_effects(store, settlement, timestamp, change, changed, written)
-            for directory in {path.rsplit("/", 1)[0] for path in written}:
-                store.env.files.sync_dir(store.path(directory))
+            store.sync_directories(written)
         after = store.root.with_tablets(changed)
         store.transact(change, lambda version: after.with_tablets({}, version))
     except BaseException:
@@ -142,15 +141,9 @@ def _write_inserts(
     changed: dict[int, TabletState],
     written: list[str],
 ) -> None:
-    table = settlement.table
-    jobs: list[Callable[[], WrittenRowSet]] = []
-    states: list[TabletState] = []
-    ordinals, offsets = tablet_slices(effect.tablets)
-    for ordinal, begin, end in zip(
-        ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
-    ):
-        tablet = table.tablets[ordinal]
-        state = changed.get(tablet.id, tablet)
+    table, target_bytes = settlement.table, store.options.rowset_target_bytes
+    parts: list[tuple[int, int, RowSetImage, int, int]] = []
+    for ordinal, begin, end in equal_ranges(effect.tablets):
         count = end - begin
         image = RowSetImage(
             keys=effect.keys.slice(begin, count),
@@ -159,91 +152,35 @@ def _write_inserts(
             undo={},
             positions=np.empty(0, np.int64),
         )
-        directory = store.tablet_directory(tablet.id)
-        for lower, upper in roll(image, table.schema, store.options.rowset_target_bytes):
-            jobs.append(
-                partial(
-                    _write_part, store, directory, store.allocate("rowset"), tablet.id, image, lower, upper,
-                    table.schema, timestamp,
-                )
-            )  # fmt: skip
-            states.append(state)
-    for state, result in zip(states, in_threads(jobs, written), strict=True):
+        parts += [
+            (ordinal, store.allocate("rowset"), image, lower, upper)
+            for lower, upper in roll(image, table.schema, target_bytes)
+        ]
+
+    def write(part: tuple[int, int, RowSetImage, int, int]) -> WrittenRowSet:
+        ordinal, rowset_id, image, lower, upper = part
+        tablet_id = table.tablets[ordinal].id
+        undo = {LIVENESS: absent_before(timestamp, upper - lower)}
+        image = dataclasses.replace(image.piece(lower, upper), undo=undo)
+        result = write_rowset(
+            store.env.files, store.root_path, store.tablet_directory(tablet_id), rowset_id, tablet_id, image,
+            table.schema, deltas_durable=timestamp,
+        )  # fmt: skip
+        written.extend(result.paths)
+        return result
+
+    # Encoding, compressing and writing release the GIL.
+    results = each(store.env.files, write, parts, threads=os.cpu_count() or 1)
+    for (ordinal, *_), result in zip(parts, results, strict=True):
         rowset, entries = store.adopt_rowset(result, table.schema)
         change.put_rowsets.append(RowSetEntry.from_meta(rowset.meta))
         change.put_deltas.extend(entries)
-        before = changed.get(state.id, state)
-        changed[state.id] = dataclasses.replace(before, rowsets=(*before.rowsets, rowset))
+        tablet = table.tablets[ordinal]
+        before = changed.get(tablet.id, tablet)
+        changed[tablet.id] = dataclasses.replace(before, rowsets=(*before.rowsets, rowset))
 
 
-def _write_part(
-    store: Store,
-    directory: str,
-    rowset_id: int,
-    tablet_id: int,
-    image: RowSetImage,
-    lower: int,
-    upper: int,
-    schema: Schema,
-    timestamp: int,
-) -> WrittenRowSet:
-    """Write the rows [lower, upper) of the inserted rows as a rowset."""
-    part = dataclasses.replace(
-        image.piece(lower, upper), undo={LIVENESS: _absent_before(timestamp, upper - lower)}
-    )
-    return write_rowset(
-        store.env.files, store.root_path, directory, rowset_id, tablet_id, part, schema, deltas_durable=timestamp
-    )  # fmt: skip
-
-
-def in_threads(jobs: Sequence[Callable[[], WrittenRowSet]], written: list[str]) -> list[WrittenRowSet]:
-    """Write rowsets in one thread per core: encoding, compressing and writing release the GIL.
-
-    Returns: the results in order. Paths of completed files are added to `written`.
-    Raises:  the error of the first failed job, after all running jobs have ended. Later jobs may
-             have run.
-    """
-    workers = min(len(jobs), os.cpu_count() or 1)
-    if workers < 2:
-        results = []
-        for job in jobs:
-            results.append(job())
-            written += results[-1].paths
-        return results
-    running: list[Future[WrittenRowSet]] = []
-    try:
-        with ThreadPoolExecutor(workers, thread_name_prefix="nyala-load") as pool:
-            try:
-                for job in jobs:
-                    running.append(_begun(pool, job))
-                wait(running, return_when=FIRST_EXCEPTION)
-            finally:  # also after Ctrl-C; leaving the pool waits for running jobs
-                for future in running:
-                    future.cancel()
-    finally:
-        for future in running:
-            if not future.cancelled() and future.exception() is None:
-                written += future.result().paths
-    for future in running:
-        if not future.cancelled():
-            future.result()  # raises the error; jobs are cancelled only after another has failed
-    return [future.result() for future in running]
-
-
-def _begun(pool: ThreadPoolExecutor, job: Callable[[], WrittenRowSet]) -> Future[WrittenRowSet]:
-    """Run the job in a thread; run it here if no thread can be started (process end, limits)."""
-    try:
-        return pool.submit(job)
-    except RuntimeError:
-        done: Future[WrittenRowSet] = Future()
-        try:
-            done.set_result(job())
-        except Exception as error:
-            done.set_exception(error)
-        return done
-
-
-def _absent_before(timestamp: int, count: int) -> DeltaRun:
+def absent_before(timestamp: int, count: int) -> DeltaRun:
     """The UNDO of an insertion: before `timestamp` the rows are dead."""
     return DeltaRun(
         kind="undo",
@@ -251,6 +188,20 @@ def _absent_before(timestamp: int, count: int) -> DeltaRun:
         timestamps=np.full(count, timestamp, np.int64),
         values=pa.array(np.zeros(count, np.bool_)),
     )
+
+
+def redo_runs(
+    rowids: np.ndarray, columns: Mapping[int, Column], timestamp: int
+) -> Iterator[dict[int, DeltaRun]]:
+    """The changes of one rowset at one time, as the content of REDO files: several for much text."""
+    for lower, upper in text_ranges(partial(most_text, columns), 0, len(rowids)):
+        stamps = np.full(upper - lower, timestamp, np.int64)
+        yield {
+            number: DeltaRun(
+                "redo", rowids[lower:upper], stamps, one_array(column.slice(lower, upper - lower))
+            )
+            for number, column in columns.items()
+        }
 
 
 def _write_deltas(
@@ -263,38 +214,22 @@ def _write_deltas(
     written: list[str],
 ) -> None:
     schema = settlement.table.schema
-    key_ids = {column.id for column in schema.key_columns}
     order = np.lexsort((effect.rowids, effect.codes))
     codes, rowids = effect.codes[order], effect.rowids[order]
-    if effect.kind == "delete":
-        columns = {LIVENESS: pa.array(np.zeros(len(order), np.bool_))}
-    else:
-        columns = {
-            number: array.take(pa.array(order))
-            for number, array in effect.columns.items()
-            if number not in key_ids
-        }
-    places, offsets = tablet_slices(codes)
-    for place, begin, end in zip(places.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+    columns = {
+        number: array.take(pa.array(order)) for number, array in effect.new_values(schema.key_ids).items()
+    }
+    for place, begin, end in equal_ranges(codes):
         ordinal, located = settlement.rowsets[place]
         assert isinstance(located, DiskRowSet), "B2: rows in memory were flushed first"
         tablet = settlement.table.tablets[ordinal]
         state = changed.get(tablet.id, tablet)
         rowset = next(candidate for candidate in state.rowsets if candidate.id == located.id)
         assert not rowset.deltas.record_count and not rowset.frozen, "R4: the DeltaMemStore was flushed first"
-        stamps = np.full(end - begin, timestamp, np.int64)
         entries = []
         # Each row changes once (S1), so several files may have the same timestamp.
-        for lower, upper in text_ranges(partial(most_text, columns), begin, end):
-            runs = {
-                number: DeltaRun(
-                    kind="redo",
-                    rowids=rowids[lower:upper],
-                    timestamps=stamps[: upper - lower],
-                    values=one_array(column.slice(lower, upper - lower)),
-                )
-                for number, column in columns.items()
-            }
+        part = {number: column.slice(begin, end - begin) for number, column in columns.items()}
+        for runs in redo_runs(rowids[begin:end], part, timestamp):
             number = store.allocate("delta")
             path = f"{store.tablet_directory(tablet.id)}/{number}.redo"
             written.append(path)

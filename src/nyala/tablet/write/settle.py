@@ -31,13 +31,14 @@ W3 to W5 and R5; docs/design/kudu.md, "Outcomes of operations".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from nyala.delta.batch import held_bytes
+from nyala.delta.run import LIVENESS
 from nyala.errors import (
     ALREADY_PRESENT,
     MISSING_COLUMN,
@@ -48,6 +49,7 @@ from nyala.schema.conversion.convert import default_array, default_column
 from nyala.schema.conversion.long_column import Column, joined
 from nyala.schema.conversion.ready import ReadyData
 from nyala.schema.conversion.row_errors import RowErrors
+from nyala.schema.plain_arrays import array_of_numbers
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet.state.idempotency import COUNTS, FAILED
 from nyala.tablet.state.locate import ABSENT, Located, locate
@@ -73,6 +75,12 @@ class Effect:
     def nbytes(self) -> int:
         """Bytes of the columns."""
         return held_bytes(self.columns.values()) if self.message is None else self.message.size
+
+    def new_values(self, key_ids: Collection[int]) -> dict[int, Column]:
+        """The columns that an update or a delete writes: those outside the key, or the liveness."""
+        if self.kind == "delete":
+            return {LIVENESS: array_of_numbers(np.zeros(len(self.codes), np.bool_))}
+        return {number: column for number, column in self.columns.items() if number not in key_ids}
 
 
 @dataclass

@@ -54,7 +54,7 @@ from nyala.schema.conversion.long_column import LongColumn
 from nyala.schema.conversion.row_errors import RowErrors
 from nyala.schema.plain_arrays import array_of_numbers
 from nyala.tablet.state.idempotency import decode_result, encode_counts
-from nyala.tablet.state.locate import tablet_slices
+from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.result import Ticket, WriteResult
 from nyala.tablet.state.root import TableState
 from nyala.tablet.write.prepare import PreparedOperation, prepare
@@ -332,14 +332,14 @@ def log_batch(table: TableState, effect: Effect) -> pa.RecordBatch:
 
 
 def settled_group(settlement: Settlement, effect: Effect, batch: pa.RecordBatch) -> SettledGroup:
-    ordinals, offsets = tablet_slices(effect.tablets)
+    ranges = equal_ranges(effect.tablets)
     tablets = settlement.table.tablets
     return SettledGroup(
         table_id=settlement.table.id,
         schema_version=settlement.table.schema.version,
         kind=effect.kind,
-        tablet_ids=tuple([tablets[ordinal].entry.id for ordinal in ordinals.tolist()]),
-        offsets=tuple(offsets.tolist()),
+        tablet_ids=tuple([tablets[ordinal].entry.id for ordinal, _, _ in ranges]),
+        offsets=(0, *[end for _, _, end in ranges]),
         batch=batch,
         schema_message=settlement.table.log_schema(tuple(effect.columns))[1],
         batch_message=effect.message,
@@ -396,12 +396,8 @@ def plan_apply(settlement: Settlement, effect: Effect) -> list[Addition]:
     """Allocate everything that applying `effect` adds to memory (W3)."""
     if effect.kind == "insert":
         return _plan_insert(settlement.table, effect)
-    key_ids = [column.id for column in settlement.table.schema.key_columns]
     count = len(effect.codes)
-    if effect.kind == "delete":
-        columns = {LIVENESS: array_of_numbers(np.zeros(count, np.bool_))}
-    else:
-        columns = {number: array for number, array in effect.columns.items() if number not in key_ids}
+    columns = effect.new_values(settlement.table.schema.key_ids)
     codes, rowids, order = effect.codes, effect.rowids, None
     if count > 1 and not _ascending(codes, rowids):
         order = np.lexsort((rowids, codes))
@@ -409,13 +405,12 @@ def plan_apply(settlement: Settlement, effect: Effect) -> list[Addition]:
         columns = {number: array.take(array_of_numbers(order)) for number, array in columns.items()}
     nbytes = held_bytes(columns.values())
     shared, row_bytes = SharedBatch(columns, nbytes), nbytes // max(count, 1)
-    places, offsets = tablet_slices(codes)
     return [
         DeltaAddition(
             settlement.rowsets[place][1].deltas, rowids[begin:end], shared, begin, end - begin,
             (row_bytes + 16) * (end - begin), order,
         )
-        for place, begin, end in zip(places.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+        for place, begin, end in equal_ranges(codes)
     ]  # fmt: skip
 
 
@@ -440,20 +435,15 @@ def _plan_insert(table: TableState, effect: Effect) -> list[Addition]:
             table, effect.keys.take(fresh), effect.tablets[fresh], some, held_bytes(some.values()), fresh
         )
     back = np.flatnonzero(ghosts)
-    key_ids = {column.id for column in table.schema.key_columns}
     order = back[np.lexsort((effect.rowids[back], effect.tablets[back]))]
     columns = {
         number: array.take(array_of_numbers(order))
-        for number, array in effect.columns.items()
-        if number not in key_ids
+        for number, array in effect.new_values(table.schema.key_ids).items()
     }
     columns[LIVENESS] = array_of_numbers(np.ones(len(order), np.bool_))
     nbytes = held_bytes(columns.values())
     shared, row_bytes = SharedBatch(columns, nbytes), nbytes // len(order)
-    ordinals, offsets = tablet_slices(effect.tablets[order])
-    for ordinal, begin, end in zip(
-        ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
-    ):
+    for ordinal, begin, end in equal_ranges(effect.tablets[order]):
         rowids = effect.rowids[order[begin:end]]
         out.append(
             DeltaAddition(
@@ -476,13 +466,12 @@ def _plan_fresh(
     shared, shared_keys = SharedBatch(columns, nbytes, batch), SharedKeys(keys)
     count = len(tablets)
     row_bytes = (nbytes + keys.nbytes) // max(count, 1)
-    ordinals, offsets = tablet_slices(tablets)
     return [
         InsertAddition(
             table.tablets[ordinal].memory, shared_keys,
             shared, begin, end - begin, (row_bytes + 8) * (end - begin), order,
         )
-        for ordinal, begin, end in zip(ordinals.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+        for ordinal, begin, end in equal_ranges(tablets)
     ]  # fmt: skip
 
 
