@@ -54,12 +54,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import google_crc32c
-import pyarrow as pa
 
 import nyala.errors
 from nyala.catalog.format import SOCKET_NAME
 from nyala.env import Env
 from nyala.errors import CorruptionError, Error, StorageError, WriteError
+from nyala.schema.arrow_ipc import from_ipc, to_ipc
 
 __all__ = ["ChannelServer", "Handler", "NoWriter", "WriterEndedError", "send"]
 
@@ -542,10 +542,7 @@ def _encode_error(error: BaseException) -> tuple[dict[str, Any], list[bytes]]:
     if isinstance(error, WriteError):
         fields["applied"] = error.applied
         if error.errors is not None:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, error.errors.schema) as writer:
-                writer.write_table(error.errors)
-            attachments.append(sink.getvalue().to_pybytes())
+            attachments.append(bytes(to_ipc(error.errors)))
     elif isinstance(error, CorruptionError):
         # Its constructor puts the place before the message, which must not happen twice.
         fields |= {"message": error._message, "path": error.path, "offset": error.offset}
@@ -561,10 +558,7 @@ def _decode_error(fields: dict[str, Any], attachments: Sequence[bytes]) -> Error
     if not (isinstance(cls, type) and issubclass(cls, Error)):
         return Error(message)
     if issubclass(cls, WriteError):
-        table = None
-        if attachments:
-            with pa.ipc.open_stream(pa.py_buffer(attachments[0])) as reader:
-                table = reader.read_all()
+        table = from_ipc(attachments[0]) if attachments else None
         return cls(message, table, int(fields.get("applied", 0)))
     if issubclass(cls, CorruptionError):
         return cls(message, fields.get("path"), fields.get("offset"))

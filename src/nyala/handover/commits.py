@@ -38,6 +38,7 @@ from nyala.env import SYSTEM, Env, process_mark
 from nyala.env.interrupts import Uninterrupted
 from nyala.errors import Error, InvalidArgumentError, LockedError, StorageError
 from nyala.handover.channel import NoWriter, WriterEndedError, send
+from nyala.schema.arrow_ipc import from_ipc, to_ipc
 from nyala.tablet.jobs.staging import make_staging, staging_folder
 from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.result import WriteResult
@@ -127,7 +128,7 @@ def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str
     Raises: errors of the write; LockedError if a writer neither answers nor ends within a minute.
     """
     answer, attachments = request_writer(path, {"do": "commit", "job": job}, env)
-    return {**answer, "errors": _from_ipc(attachments[0])}
+    return {**answer, "errors": from_ipc(attachments[0]) if attachments[0] else None}
 
 
 def request_writer(
@@ -216,7 +217,7 @@ def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any
         result = apply_job(store, request["job"])
     else:
         raise InvalidArgumentError(f"unknown request to the writer: {what!r}")
-    return figures(result), [_to_ipc(result.errors)]
+    return figures(result), [_errors_ipc(result.errors)]
 
 
 def _check_fields(fields: dict[str, Any], /, **kinds: Any) -> None:
@@ -283,7 +284,7 @@ def loading(
 def commit_load_files(path: str, job: LoadCommit, env: Env = SYSTEM) -> dict[str, Any]:
     """Commit the staged files of a load's tasks: see `commit_load`. Returns as `commit_staged`."""
     answer, attachments = request_writer(path, {"do": "commit load", "job": job.to_json()}, env)
-    return {**answer, "errors": _from_ipc(attachments[0])}
+    return {**answer, "errors": from_ipc(attachments[0]) if attachments[0] else None}
 
 
 def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
@@ -324,19 +325,6 @@ def figures(result: WriteResult) -> dict[str, Any]:
     }
 
 
-def _to_ipc(errors: pa.Table | None) -> bytes:
+def _errors_ipc(errors: pa.Table | None) -> bytes:
     """The failed rows for sending; empty if there are none."""
-    if errors is None or not len(errors):
-        return b""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, errors.schema) as writer:
-        writer.write_table(errors)
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
-
-
-def _from_ipc(data: bytes) -> pa.Table | None:
-    if not data:
-        return None
-    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-        return reader.read_all()
+    return bytes(to_ipc(errors)) if errors else b""

@@ -1,6 +1,7 @@
 """Types and schemas; users' data, predicates and expressions in terms of a schema.
 
     types, schema   the thirteen column types; columns, their ids and defaults, the limits
+    arrow_ipc       Arrow rows as bytes of a stream, and back
     alteration      a schema and one change of it: the next schema
     conversion/     users' data as columns of canonical Arrow arrays
     expressions/    the one language of conditions and expressions

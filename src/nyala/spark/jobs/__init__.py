@@ -6,5 +6,4 @@ small_frames   small frames come to the program instead
 compact        compactions as tasks
 backup         `backup` and `restore`; backup_files has plans, files and metadata
 progress       progress lines of a long job, and leases that live as long as their driver
-arrow_ipc      rows as bytes between driver and tasks
 """

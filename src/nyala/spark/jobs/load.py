@@ -40,10 +40,10 @@ from nyala import compute as pc
 from nyala.env import SYSTEM, process_mark
 from nyala.errors import Error, InvalidArgumentError, WriteError, write_error
 from nyala.handover import commits as handover
+from nyala.schema.arrow_ipc import from_ipc, to_ipc
 from nyala.spark.arguments import check_frame, check_table
 from nyala.spark.cluster import cores_of
 from nyala.spark.errors import named, naming, plain_errors
-from nyala.spark.jobs.arrow_ipc import from_ipc, to_ipc
 from nyala.spark.jobs.progress import renewing, watching
 from nyala.spark.jobs.routing import key_columns, single_hash, tablet_number
 from nyala.spark.jobs.small_frames import PLACE_BITS, small_rows
@@ -357,7 +357,7 @@ def _writer(told: _Told, operation: str, lease: HeldLease, names: Sequence[str])
                 [
                     pa.array([ordinal], pa.int32()),
                     pa.array([text], pa.binary()),
-                    pa.array([None if failed is None else to_ipc(failed)], pa.binary()),
+                    pa.array([None if failed is None else bytes(to_ipc(failed))], pa.binary()),
                 ],
                 schema=_ANSWER_SCHEMA,
             )

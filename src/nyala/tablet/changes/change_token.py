@@ -36,6 +36,7 @@ from nyala.env import SYSTEM, Env
 from nyala.errors import CorruptionError
 from nyala.partition.model import Partition, PartitionSchema
 from nyala.rowset.mem_rowset import MemRowSet
+from nyala.schema.arrow_ipc import to_ipc
 from nyala.schema.schema import Schema
 from nyala.tablet.changes import records
 from nyala.tablet.changes.feed import change_batches
@@ -83,10 +84,7 @@ def changes_in_memory(table: TableState, spec: ChangeSpec) -> Iterator[pa.Record
 
 def rows_token(rows: pa.Table) -> bytes:
     """A token of changes that have already been read."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return _seal(_ROWS_MAGIC, sink.getvalue())
+    return _seal(_ROWS_MAGIC, to_ipc(rows))
 
 
 def tablet_of(data: bytes) -> int | None:

@@ -46,6 +46,7 @@ from nyala.env import SYSTEM, Env
 from nyala.errors import CorruptionError, InvalidArgumentError
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.adapter import adapt, are_versions
+from nyala.schema.arrow_ipc import to_ipc
 from nyala.schema.predicates.predicate import BoundPredicate
 from nyala.schema.schema import Schema
 from nyala.schema.types import ColumnType
@@ -157,7 +158,7 @@ def _make_token(root_path: str, spec: ScanSpec, tablet_id: int, units: Sequence[
                     run = store.run(column_id)
                     if run is not None:
                         kept = _of_rows(run.between(0, spec.snapshot), unit.lower, unit.upper)
-                        bodies.append(_ipc([kept.rowids, kept.timestamps, kept.values]))
+                        bodies.append(_delta_ipc([kept.rowids, kept.timestamps, kept.values]))
                         deltas.append([column_id, len(bodies) - 1])
             rowsets.append(
                 {
@@ -172,10 +173,10 @@ def _make_token(root_path: str, spec: ScanSpec, tablet_id: int, units: Sequence[
     if memory:
         carried = _with_merge_keys(spec)
         batches = list(read_path.run(memory, carried, ScanCounters()))
-        bodies.append(_stream(pa.Table.from_batches(batches, schema=carried.arrow_schema).combine_chunks()))
+        bodies.append(to_ipc(pa.Table.from_batches(batches, schema=carried.arrow_schema).combine_chunks()))
     other_types = spec.arrow_schema != spec.schema.arrow_schema([column.name for column in spec.columns])
     if other_types:
-        bodies.append(_stream(spec.arrow_schema.empty_table()))
+        bodies.append(to_ipc(spec.arrow_schema.empty_table()))
     meta = {
         "path": root_path,
         "tablet": tablet_id,
@@ -341,20 +342,9 @@ def _open(data: bytes) -> tuple[Any, list[pa.Buffer]]:
     return meta, bodies
 
 
-def _ipc(arrays: Sequence[Any]) -> pa.Buffer:
+def _delta_ipc(arrays: Sequence[Any]) -> pa.Buffer:
     columns = [array if isinstance(array, pa.Array) else pa.array(array) for array in arrays]
-    batch = pa.RecordBatch.from_arrays(columns, names=["rowid", "timestamp", "value"])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue()
-
-
-def _stream(rows: pa.Table) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return sink.getvalue()
+    return to_ipc(pa.RecordBatch.from_arrays(columns, names=["rowid", "timestamp", "value"]))
 
 
 def _is_readable_as(target: pa.DataType, column: ColumnType) -> bool:
