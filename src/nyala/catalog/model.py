@@ -1,13 +1,14 @@
 """The catalogue as an immutable value, and a change of it as another value.
 
-    CatalogState  version 17                         CatalogChange
-      tables    1 orders                               put_rowsets   9
-      tablets   1, 2 of table 1                        put_tablets   2 (inserts_durable raised)
-      rowsets   7, 8 of tablet 2            ──────►    drop_deltas   4
-      parts     5 of rowset 7                          garbage       data/2/4.redo
+    CatalogState  version 17                    CatalogChange
+      tables    1 orders                          put_rowsets   9
+      tablets   1, 2 of table 1                   put_tablets   2 (inserts_durable raised)
+      rowsets   7, 8 of tablet 2       ──────►    drop_deltas   4
+      parts     5 of rowset 7                     garbage       data/2/4.redo
       deltas    4 of rowset 7
-      garbage   data/1/3.base since version 12       apply(state, change) is version 18; 17 does not
-                change
+      garbage   data/1/3.base since version 12
+
+`apply(state, change)` is version 18. Version 17 does not change.
 
 Invariants
     M1  The table of every tablet, the tablet of every rowset, and the rowset of every part and
@@ -23,7 +24,8 @@ Invariants
     M8  No rowset's key_min is greater than its key_max.
     M9  Version, ids and moments leave room for more: SQLite's integers end at 2^63.
     M10 No rowset has more rows than its file can have: 2^20 rows need a block of at least some
-    bytes. M11 Every file has an id of 32 hexadecimal digits, the same as in its head and footers.
+        bytes.
+    M11 Every file has an id of 32 hexadecimal digits, the same as in its head and footers.
     T1  `timestamp_max` is at least every timestamp that any transaction named; it never falls.
 
 Left out: when files are written and when data may be dropped (`nyala.tablet`); staged files of

@@ -1,11 +1,9 @@
 """Rewrites the catalogue if its values are certain and only the data around them is damaged.
 
-    damaged                                         confirmed by
-    the checksum of a row                           the table's row count and sum of checksums, in
-                                                    `sums`
-    the checksum of a row of `sums`                 the table's rows, which have that count and sum
-    SQLite's list of free pages, its free space     all rows and their checksums: no data is stored
-                                                    there
+    damaged                            confirmed by
+    the checksum of a row              the table's row count and sum of checksums, in `sums`
+    the checksum of a row of `sums`    the table's rows, which have that count and sum
+    SQLite's free pages and space      all rows and their checksums: no data is stored there
 
 A changed value, a lost row and an additional row cannot be repaired: count and sum differ then, and
 nothing shows which is right.

@@ -2,8 +2,7 @@
 
     commit(change)      apply ── BEGIN ── rows out, rows in, sums ── COMMIT ── external_commit
                          |                                             |
-                         may raise: nothing has happened               the change is durable from
-                                                                       here
+                         may raise: nothing has happened               from here durable
 
 Every COMMIT syncs SQLite's own log (`catalog.sqlite-wal`, `synchronous=FULL`). Its checksums make a
 torn transaction vanish as a whole. A flipped bit also makes a transaction vanish, with all later
@@ -12,8 +11,7 @@ elsewhere (the log's position record).
 
 Invariants
     C1, C2, C3  Checksums of rows and tables, see `nyala.catalog.format`: `load` compares them,
-                `commit`
-        keeps them.
+        `commit` keeps them.
     K1  `state` is the state on disk. After a COMMIT with unknown outcome every later call raises
         until the catalogue is opened again.
     K2  No other code opens `catalog.sqlite`, not even to read its header. Closing any descriptor of

@@ -1,7 +1,6 @@
 """Commits of other processes: staged files, passed to the holder of the writer's lock.
 
-    job's processes                              lock holder (or a process that takes the lock for a
-                                                 moment)
+    job's processes                              lock holder, or a process that takes the lock
       new_staging()      staging/<key>/
       write files there, sync them
       commit_staged()  ── socket ──────────────► read the files, write them as one batch under the key

@@ -183,8 +183,8 @@ class Store:
         Raises: LockedError, StorageError (no store, a future version, a full disk),
         CorruptionError.
         Cost: O(live files) for the catalogue, plus the log's replay: usually at most
-        `LOG_LIMIT_BYTES`.
-              A longer log is flushed in between, so that it takes at most half of the memory limit.
+        `LOG_LIMIT_BYTES`. A longer log is flushed in between, so that it takes at most half of the
+        memory limit.
         """
         reserve = Reserve(env.files, path)
         store = reserve.use(lambda: Store._open(env, path, options, reserve))

@@ -368,7 +368,7 @@ def test_ids_are_never_given_twice(tmp_path: Path) -> None:
     assert len(set(store.state.rowsets)) == len(store.state.rowsets)
 
 
-def test_a_torn_tail_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_torn_tail_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Bytes that were never acknowledged are cut, and the user's log says how many."""
     db = open_database(tmp_path / "s")
     key_value_table(db).insert({"k": [1], "v": [1]})

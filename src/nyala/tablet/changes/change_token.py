@@ -4,9 +4,8 @@
     0       8     magic "nyalachg"
     8       4     version, u32 little-endian
     12      4     CRC-32C of all following bytes, u32
-    16      …     JSON: store path, table, tablet, schema, columns, since, until, versions, rowsets
-            with
-                  their files
+    16      …     JSON: store path, table, tablet, schema, columns, since, until, versions,
+                  rowsets with their files
 
 Changes in memory cannot be sent as files. If a tablet's memory meets the interval, the maker of the
 tokens reads that tablet itself (`changes_in_memory`) and sends the rows (`rows_token`): the same

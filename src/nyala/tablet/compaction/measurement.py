@@ -56,8 +56,7 @@ class Layouts:
         schema: the stored columns (`TableState.stored_schema`); None: all columns that ever were.
 
         Cost: the catalogue's numbers; once, one block per text column of one rowset; and the
-        liveness of
-              rowsets with dead rows, if they or the cut have changed.
+        liveness of rowsets with dead rows, if they or the cut have changed.
         """
         if not tablet.rowsets:
             return []

@@ -4,8 +4,8 @@
     a key          ┌──── a: 32 MB ────┐┌──── b: 32 MB ────┐┌─c─┐┌─d─┐┌───── e ──────┐     height 1
                    0 ───────────────── share of the tablet's data ──────────────── 1
 
-    merge     w with others like it: fewer rowsets to search for a key (Kudu's objective); c with d:
-              fewer files
+    merge     w with others like it: fewer rowsets to search for a key (Kudu's objective);
+              c with d: fewer files
     rewrite   one rowset with half dead rows or unreadable history: frees disk space
     major     the REDO of some columns into the base: scans of the present no longer apply it
     minor     many delta files of a rowset into one

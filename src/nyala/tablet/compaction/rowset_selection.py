@@ -3,8 +3,8 @@
 This is Kudu's objective, in bytes (divide by the tablet's bytes for Kudu's fractions). `width` is
 the share of the data's CDF that a rowset covers, `U` the span of the union:
 
-    maximise   Σ width + Σ OPEN_BYTES · max(0, 1 - size / target)  -  1.003 · U     while   Σ weight
-               <= budget
+    maximise   Σ width + Σ OPEN_BYTES · max(0, 1 - size / target)  -  1.003 · U
+    while      Σ weight <= budget
 
 Kudu solves it in two passes: fractional bounds for each left-most rowset, then an exact knapsack
 where a bound promises 5 % more. Here the exact knapsacks of *all* left-most rowsets are the rows of

@@ -1,13 +1,13 @@
 """Limits the text that a compaction holds of one column, below what 32-bit offsets can address.
 
-    rowset A   |aaaa|aaaa|aaaa|          A job holds one column of a slice of its inputs as one
-               Arrow array,
-    rowset B       |bbbbbbbbbb|          base and changes. Slices are cut by bytes on disk, but text
-                   in a
-               +----+----+----+          dictionary takes hardly any. So a slice with more text than
-    slices       1    2    3             `_slice_limit` is halved, whatever the plan said, and each
-                 slice
-                                         becomes a rowset.
+    rowset A   |aaaa|aaaa|aaaa|
+    rowset B       |bbbbbbbbbb|
+               +----+----+----+
+    slices       1    2    3
+
+A job holds one column of a slice of its inputs, base and changes, as one Arrow array. Slices are
+cut by bytes on disk, but text in a dictionary takes hardly any. So a slice with more text than
+`_slice_limit` is halved, whatever the plan said. Each slice becomes a rowset.
 
 A delta compaction keeps rowids, so it cannot be sliced. If it would hold too much text, the rowset
 is rewritten instead.

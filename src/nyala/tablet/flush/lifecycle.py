@@ -1,16 +1,13 @@
 """Flush: MemRowSets become DiskRowSets and DeltaMemStores become REDO files, in rounds.
 
-    freeze   (commit lock)   at moment F: every chosen store is set aside and replaced by an empty
-             one, in a
-                             new root. A frozen MemRowSet still takes updates and deletes of its
-                             rows; a frozen DeltaMemStore takes nothing.
+    freeze   (commit lock)   at moment F every chosen store is set aside and replaced by an empty
+                             one, in a new root. A frozen MemRowSet still takes updates and deletes
+                             of its rows; a frozen DeltaMemStore takes nothing.
     write    (no lock)       the log is synced through F (W2); images of the stores as of F are
-             written to
-                             files and synced
+                             written to files and synced
     install  (commit lock)   one transaction names the files and raises the durable marks (R2);
-             changes that
-                             a frozen MemRowSet got after F move to the new rowset by row position;
-                             one new root
+                             changes that a frozen MemRowSet got after F move to the new rowset by
+                             row position; one new root
 
 Invariants
     F1  inserts_durable of a tablet becomes F of the youngest MemRowSet in the round. Rounds of one

@@ -1,8 +1,7 @@
 """Chooses how many rowsets a load or a flush makes, so that each has about the target size on disk.
 
     image   |................................................|   180 bytes per row in memory
-    sample      [....]                          [....]           encoded and discarded: 34 bytes per
-                row on disk
+    sample      [....]                          [....]           encoded: 34 bytes per row on disk
     roll    |          1,000,000 |          1,000,000 |   ...    34 MB each on disk
 
 Cutting by bytes in memory would make five times as many rowsets if rows shrink to a fifth on disk.

@@ -1,15 +1,15 @@
 """A task of a load: writes one tablet's rows, in key order, as files in the job's staging folder.
 
     batches of the tablet, keys ascending
-      chunk       rows of about one rowset, cut between keys            memory: a chunk, and the
-                  tablet's deltas
-      prepare     convert, check, encode                                 like any write
-      settle      against the tablet's files as of S                     like any write
-      inserts  →  a rowset per chunk                                     base + UNDO "absent before
-               t"
+      chunk       rows of about one rowset, cut between keys
+      prepare     convert, check, encode, like any write
+      settle      like any write, against the tablet's files as of S
+      inserts  →  a rowset per chunk: base, and UNDO "absent before t"
       updates  →  collected, and written as a REDO file per rowset at the end
       idle     →  rows that change nothing as of S: a rowset that the commit examines again
     → StagedTablet: files and counts; and the rows that failed
+
+Memory: a chunk, and the tablet's deltas.
 
 The commit's timestamp t is not known yet. All records of these files have the same timestamp, which
 the catalogue will define (F4 of `delta_file`); until then it is UNKNOWN.

@@ -2,8 +2,7 @@
 
     open or reload                                       refresh, at each new view
       1. create a lease on "everything" (P8)               read the position record
-      2. read the catalogue in one short transaction       same catalogue version: read on in the
-                                                           log
+      2. read the catalogue in one short transaction       same catalogue version: read the log on
       3. announce that version in the lease                newer version: reload with a new lease
       4. read the log from that version's start to
          the position that the writer published

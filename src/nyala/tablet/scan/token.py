@@ -6,11 +6,9 @@
     12      4     CRC-32C of all following bytes, u32
     16      4     length of the JSON part, u32
     20      …     JSON: store path, snapshot, schema, columns, predicate as text, limit, rowsets
-            with
-                  their files and offsets; padded with spaces to a multiple of 8
+                  with their files and offsets; padded with spaces to a multiple of 8
     …       …     Arrow IPC parts, each u64 length + bytes: in-memory deltas per rowset and column,
-            then
-                  rows in memory, then the result's types if they differ from the columns' own
+                  then rows in memory, then the result's types if they differ from the columns' own
 
 A token carries what the tablet has in memory at the snapshot. For a DiskRowSet these are the runs
 of its DeltaMemStores that the scan's columns need, for a MemRowSet its rows, already selected and

@@ -56,9 +56,8 @@ def locate(
     """Find the rowset in which each key is live now.
 
     keys: in (tablet, key) order; equal keys may repeat.
-    newer_than: for replay (R1): row i is searched only in DiskRowSets with `deltas_durable` <
-    newer_than[i]
-        and among rows in memory that were inserted before newer_than[i].
+    newer_than: a timestamp per row, for replay (R1). Row i is searched only in DiskRowSets with an
+        earlier `deltas_durable`, and among rows in memory that were inserted earlier.
     Cost: per touched tablet one look-up in memory, and one per DiskRowSet whose key range holds a
     key.
     """

@@ -6,8 +6,7 @@ wal/position              how far reader processes may read
 data/<tablet id>/         rowset and delta files
 staging/<job>/            uncommitted files of running jobs
 leases/                   the readers' leases
-reserve/                  disk space for work that must succeed on a full disk
-                          (`env/reserve.py`)
+reserve/                  disk space for work on a full disk (`env/reserve.py`)
 lock, writer.sock         the writer's lock, and the socket that accepts commits of others
 """
 

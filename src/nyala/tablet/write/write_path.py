@@ -1,8 +1,7 @@
 """The life of a write, from the user's data to the result.
 
     write()
-      prepare            convert, check, encode keys, route, sort       no lock; an error changes
-                         nothing
+      prepare            convert, check, encode keys, route, sort       an error changes nothing
       ── commit lock ──────────────────────────────────────────────
       re-check           if the table has changed since, prepare again
       settle             find each key, decide each row, fold per key   an error changes nothing
