@@ -153,7 +153,9 @@ ANSWERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("direct_commit_bytes", [1, 1 << 20])
 @pytest.mark.parametrize("what", ANSWERS)
-def test_h1_the_counts_are_told_again(tmp_path: Path, what: str, direct_commit_bytes: int) -> None:
+def test_h1_a_repeated_commit_returns_the_same_counts(
+    tmp_path: Path, what: str, direct_commit_bytes: int
+) -> None:
     """Whose answer was lost would believe that nothing was written."""
     path, told = tmp_path / "s", ANSWERS[what]
     with open_database(path, direct_commit_bytes=direct_commit_bytes) as db:
@@ -176,7 +178,7 @@ def test_h1_the_counts_are_told_again(tmp_path: Path, what: str, direct_commit_b
         assert commit_staged(str(path), job) == first
 
 
-def test_h1_of_rows_that_failed_the_number_is_told_again(
+def test_h1_a_repeated_commit_logs_the_number_of_failed_rows(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are not passed over in silence, though nobody knows any more which they were."""
@@ -347,7 +349,7 @@ def test_staged_files_are_read_in_the_order_of_the_job(tmp_path: Path) -> None:
         assert (commit_staged(str(tmp_path / "s"), job)["inserted"], rows(table)) == (1, [(7, 1)])
 
 
-def test_damaged_staged_files_are_told(tmp_path: Path) -> None:
+def test_damaged_staged_files_are_reported(tmp_path: Path) -> None:
     """A flipped or missing byte is CorruptionError naming the file, never other rows than those that were staged."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
@@ -408,7 +410,7 @@ def test_a_remote_lease_keeps_files_until_it_is_over(tmp_path: Path) -> None:
         assert not list((tmp_path / "s" / "data").rglob("*.base"))
 
 
-def test_nyala_says_who_writes(tmp_path: Path) -> None:
+def test_the_command_line_names_the_writer(tmp_path: Path) -> None:
     """A second long-lived writer is still refused at once: only commits are handed over."""
     with open_database(tmp_path / "s"), pytest.raises(LockedError):
         nyala.connect(tmp_path / "s")

@@ -149,7 +149,7 @@ def test_what_the_second_one_refuses_is_refused(path: Path) -> None:
     assert sorted(rows_of(path)) == [1, 3]
 
 
-def test_the_beginning_and_the_end_of_a_load_are_asked_for_again(path: Path) -> None:
+def test_begin_and_end_of_a_load_are_sent_again(path: Path) -> None:
     """A driver whose store's holder ended goes on without it."""
     with holder(str(path), "nyala.tablet.jobs.load_job:begin_load:after"):
         loading = handover.loading(str(path), "t", 60, reserve=True)

@@ -109,7 +109,7 @@ def test_P1_what_cannot_be_read_counts_as_everything(env: Env, tmp_path: Path) -
     lease.release()
 
 
-def test_P1_a_lease_that_is_swept_while_being_made_is_made_again(env: Env, tmp_path: Path) -> None:
+def test_P1_a_lease_swept_during_its_creation_is_created_again(env: Env, tmp_path: Path) -> None:
     """The writer may find a lease file between its creation and its lock; the reader must not trust it then."""
     attempts: list[str] = []
 

@@ -14,7 +14,7 @@ from nyala.handover import commits as handover
 from nyala.tablet.state.leased_files import kept_by_lease
 
 
-def test_a_missing_folder_is_told_apart_from_a_lease_that_is_over(tmp_path: Path) -> None:
+def test_a_missing_folder_differs_from_an_ended_lease(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     nyala.connect(store, maintenance=False).close()
     name = handover.remote_lease(store, 60).name

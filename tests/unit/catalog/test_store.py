@@ -337,7 +337,7 @@ def test_a_folder_of_other_things_is_no_store(tmp_path: Path, env: Env) -> None:
     assert find_store(env, str(tmp_path))
 
 
-def test_a_store_without_its_catalogue_is_not_begun_anew(tmp_path: Path, env: Env) -> None:
+def test_a_store_without_its_catalogue_is_not_created_again(tmp_path: Path, env: Env) -> None:
     """When the catalogue was lost, a new one would make orphans of all data files, and they would be deleted."""
     (tmp_path / "data").mkdir()
     with pytest.raises(StorageError, match=r"catalog\.sqlite is missing.*backup"):
@@ -355,7 +355,7 @@ def test_create_refuses_to_replace(catalog: Catalog, env: Env, path: str) -> Non
         Catalog.create(env, path)
 
 
-def test_create_begins_anew_over_its_own_unfinished_work(tmp_path: Path, env: Env) -> None:
+def test_create_replaces_its_own_unfinished_work(tmp_path: Path, env: Env) -> None:
     """A crash while a store is created does not stop the next attempt."""
     (tmp_path / "catalog.sqlite.new").write_bytes(b"half")
     (tmp_path / "catalog.sqlite.new-wal").write_bytes(b"half")

@@ -42,7 +42,7 @@ def hold_in_child(folder: Path) -> subprocess.Popen[bytes]:
     return child
 
 
-def test_a_second_writer_learns_who_the_first_is(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
+def test_a_second_writer_gets_the_name_of_the_first(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
     """The message names pid and host, and the three things that one can do."""
     child = hold_in_child(tmp_path)
     try:
@@ -166,7 +166,7 @@ def test_a_readers_question_does_not_turn_a_writer_away(
         assert lock.held
 
 
-def test_a_holder_that_has_not_said_who_it_is(env: Env, tmp_path: Path) -> None:
+def test_a_holder_without_a_name(env: Env, tmp_path: Path) -> None:
     """Between the lock and its content, or with a damaged content, the message does without a name."""
     taken = env.files.lock(str(tmp_path / "lock"))
     assert taken is not None

@@ -82,7 +82,7 @@ def test_an_open_that_fails_for_the_moment_can_be_tried_again(
             assert db["t"].count() == 1
 
 
-def test_damage_that_is_gone_at_the_second_look_is_none(path: Path, failures: Failures) -> None:
+def test_damage_that_vanishes_at_the_second_read_is_ignored(path: Path, failures: Failures) -> None:
     for read_only in (False, True):
         failures.fail(sqlite3.SQLITE_CORRUPT, 1)
         with nyala.connect(path, read_only=read_only, maintenance=False) as db:

@@ -74,7 +74,7 @@ LEASED: dict[str, Callable[[Any, Any], object]] = {
     "lease", [0, -1, float("nan"), float("inf"), True, None, "soon", [60], 10**9], ids=repr
 )
 @pytest.mark.parametrize("call", LEASED)
-def test_a_lease_that_is_none_is_refused(tmp_path: Path, call: str, lease: object) -> None:
+def test_an_invalid_lease_is_refused(tmp_path: Path, call: str, lease: object) -> None:
     """By all that take one in the same words, before anything was done."""
     with open_database(tmp_path / "s") as db:
         with pytest.raises(nyala.InvalidArgumentError) as error:

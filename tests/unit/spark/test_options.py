@@ -82,7 +82,7 @@ def test_counts_are_whole_and_positive(value: str) -> None:
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "nan", "inf", "1e9"])
 @pytest.mark.parametrize("parse", [ReadOptions.parse, ChangeOptions.parse], ids=["read", "changes"])
-def test_a_lease_that_is_none_is_refused(parse, value: str) -> None:
+def test_an_invalid_lease_is_refused(parse, value: str) -> None:
     """One that is over when it begins, or never, is a mistake that is said at once."""
     with pytest.raises(InvalidArgumentError, match=f"option lease='{value}' is no number of seconds above 0"):
         parse({**PLACE, "lease": value})

@@ -374,7 +374,7 @@ def test_a_reader_process_follows_alterations(path: Path) -> None:
     db.close()
 
 
-def test_a_reader_process_is_told_of_a_dropped_range(path: Path) -> None:
+def test_a_reader_process_sees_a_dropped_range(path: Path) -> None:
     db = open_database(path)
     t = db.create_table("t", {"k": "int64"}, "k", nyala.range_partition("k", bounds=[(0, 10), (10, 20)]))
     t.insert({"k": [1, 11]})

@@ -141,7 +141,7 @@ def test_a_long_log_that_a_merge_pins_is_no_reason_to_flush(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("work", ["dry run", "vacuum", "compact"])
-def test_files_that_are_looked_at_by_hand_do_not_go_meanwhile(
+def test_files_in_use_by_manual_maintenance_are_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
     """The background merges the rowsets and collects their files after they were asked for and before they are read."""

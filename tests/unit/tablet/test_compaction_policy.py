@@ -81,7 +81,7 @@ def average_height(rowsets):
         ([(0, 100), (50, 50)], (1 * 1 + 1 * 2) / 2),
     ],
 )
-def test_average_height_is_that_at_which_the_data_lies(bounds, height):
+def test_average_height_is_weighted_by_data(bounds, height):
     """Kudu's metric: rowsets to look a key up in, on average over the bytes."""
     assert average_height([layout(i, *b) for i, b in enumerate(bounds)]) == pytest.approx(height)
 
@@ -218,7 +218,7 @@ def test_history_is_weight_but_not_width():
     assert choose_merge([hot, layout(2, 0, 100, MB)], growth=math.inf) is None
 
 
-def test_thousands_of_rowsets_are_looked_at_in_neighbourhoods():
+def test_thousands_of_rowsets_are_planned_in_neighbourhoods():
     """A tablet that nobody compacted for a year is taken up again, with bounded memory."""
     numbers = random.Random(1).sample(range(3000), 3000)
     plan = choose_merge([layout(-i, 10 * i, 10 * i + 9, 32 * MB if i < 1500 else 10_000) for i in numbers])
@@ -644,7 +644,7 @@ def test_columns_that_are_most_of_the_base_are_rewritten_with_the_rest() -> None
         assert isinstance(best_plan([rowset]), kind) and isinstance(by_hand, by_hand_kind)
 
 
-def test_a_long_history_is_not_written_anew_for_each_change_of_whole_rows() -> None:
+def test_a_long_history_is_not_rewritten_for_each_change_of_whole_rows() -> None:
     """A week of UNDO beside rows that are upserted all day: a part is made, although it leaves columns behind."""
     rowset = layout(
         1, 0, 9, 40 * MB, base_columns={1: 40 * MB}, undo_bytes=400 * MB, redo_files=[(8 * MB, 90_000)],

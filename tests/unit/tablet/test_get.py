@@ -70,7 +70,7 @@ def check(table: Any, numbers: range) -> None:
         )
 
 
-def test_a_row_is_the_same_however_it_is_asked_for(db: Database) -> None:
+def test_all_ways_to_read_a_row_return_the_same(db: Database) -> None:
     """In memory, flushed, updated, deleted, inserted again, and of a column that came later."""
     table = db["t"]
     check(table, range(-1, 201, 7))

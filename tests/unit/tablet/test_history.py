@@ -212,13 +212,13 @@ def test_h6_a_column_that_went_before_is_read_again_under_a_longer_history(
 
 
 @pytest.mark.parametrize("wrong", ["soon", -1, True])
-def test_a_history_that_is_none_is_refused(db: Database, wrong: Any) -> None:
+def test_an_invalid_history_is_refused(db: Database, wrong: Any) -> None:
     table = table_of(db, history=60)
     with pytest.raises(InvalidArgumentError, match="history"):
         alter_history(table, wrong)
 
 
-def test_seven_days_unless_it_is_told_otherwise(db: Database, clock: ManualClock) -> None:
+def test_history_is_seven_days_by_default(db: Database, clock: ManualClock) -> None:
     """The default of the specification."""
     table = db.create_table("t", {"k": "int64"}, "k")
     first = table.insert({"k": [1]})
@@ -373,7 +373,7 @@ def test_whole_rowsets_of_dead_rows_go(db: Database, clock: ManualClock) -> None
     assert rows(table) == [(5, 5), (1000, 0)]
 
 
-def test_h3_nothing_is_cut_beyond_what_reader_processes_are_told(db: Database, clock: ManualClock) -> None:
+def test_h3_no_history_is_cut_beyond_the_published_mark(db: Database, clock: ManualClock) -> None:
     """A reader process reads at the timestamp that it was told; that must stay readable in the files it finds."""
     table = table_of(db, history=0)
     table.insert({"k": [1], "v": [1]})

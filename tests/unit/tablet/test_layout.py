@@ -72,7 +72,7 @@ def test_only_a_catalogue_makes_a_store(tmp_path: Path) -> None:
     state.close()
 
 
-def test_what_is_missing_beside_the_catalogue_is_made_again(tmp_path: Path) -> None:
+def test_missing_folders_beside_the_catalogue_are_created(tmp_path: Path) -> None:
     """A copy that left out empty folders is still the store."""
     open_database(tmp_path / "s").close()
     for name in ("staging", "data"):

@@ -110,7 +110,7 @@ def test_a_rowset_of_expired_rows_goes_as_a_whole_only_when_all_of_them_are(db: 
     assert layout(db, last).all_expired
 
 
-def test_what_a_newer_part_has_is_told_as_superseded(db: Database) -> None:
+def test_columns_in_a_newer_part_count_as_superseded(db: Database) -> None:
     """Of the base file the columns that a part has, by their number; nothing once the rowset was rewritten."""
     hundred_rows(db)
     table = db["t"]

@@ -158,7 +158,7 @@ def test_a_commit_that_failed_at_its_end_can_be_sent_again(
     assert content(db) == ({1: (5, "none"), 2: (5, "none")} if links else {1: (1, "none")})
 
 
-def test_what_failed_when_the_tasks_looked_has_failed(db: nyala.Database) -> None:
+def test_rows_that_failed_in_the_tasks_stay_failed(db: nyala.Database) -> None:
     """A taken key that is free at the commit: its row was refused, and said to be; the others are written."""
     db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
     answer = run(db, "insert", {"k": [1, 5], "v": [10, 50]}, lambda: db["t"].delete({"k": [1]}), collect=True)
@@ -233,7 +233,7 @@ def test_a_job_that_ran_longer_than_the_history(db: nyala.Database, flushed: boo
 
 
 @pytest.mark.parametrize("phase", ["reserved", "written"])
-def test_a_merge_gives_way_to_rows_that_are_settled_anew(db: nyala.Database, phase: str) -> None:
+def test_a_merge_gives_way_to_rows_that_are_settled_again(db: nyala.Database, phase: str) -> None:
     """They may change rows of any rowset, also of one that a merge has read: its result would lack the change."""
     table = db.create_table("one", {"k": "int64", "v": "int64"}, ["k"])
     state = db._store.root.table("one")
@@ -294,7 +294,7 @@ def test_values_that_become_one_key_are_in_one_chunk(type: str, given: pa.DataTy
 @pytest.mark.parametrize(
     "lease", ["x", "remote-", "remote-\0", "remote-" + "a" * 5000, "remote-../../x", "reader-1"]
 )
-def test_a_lease_that_is_none_is_refused(db: nyala.Database, lease: str) -> None:
+def test_an_invalid_lease_is_refused(db: nyala.Database, lease: str) -> None:
     """What it holds would be held for ever, and compactions would fail on its name."""
     with pytest.raises(
         nyala.InvalidArgumentError, match=r"not the name of a job's lease: use the same version"
@@ -641,7 +641,7 @@ def test_rows_are_cut_between_keys() -> None:
     assert pc.sum(pa.array([len(chunk) for chunk in found])).as_py() == len(keys)
 
 
-def test_altered_meanwhile_is_told(db: nyala.Database) -> None:
+def test_an_alteration_during_a_load_is_reported(db: nyala.Database) -> None:
     """Files of another schema version are never taken over."""
     with handover.loading(db.path, "t", 60, reserve=False) as (plan, _):
         key, _folder = handover.new_staging(db.path)

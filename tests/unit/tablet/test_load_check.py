@@ -205,7 +205,7 @@ def test_changes_of_another_rowset(db: nyala.Database) -> None:
     assert content(db) == before
 
 
-def test_a_damaged_staged_file_is_told(db: nyala.Database) -> None:
+def test_a_damaged_staged_file_is_reported(db: nyala.Database) -> None:
     """Its directory is under a checksum."""
     with a_job(db, "insert", {"k": [1], "v": [1]}) as (job, _):
         path = Path(db.path) / job.tablets[0].rowsets[0].meta.path

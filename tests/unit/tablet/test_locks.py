@@ -16,7 +16,7 @@ def in_thread(work: object) -> None:
     assert not thread.is_alive()
 
 
-def test_it_knows_who_holds_it() -> None:
+def test_a_lock_knows_the_thread_that_holds_it() -> None:
     """A write that asked for another thread's lock would take it for its own, and wait in the wrong order."""
     lock = OwnedLock()
     assert not lock.held()

@@ -141,7 +141,7 @@ def test_changes_of_one_rowset_are_written_in_several_files(db: Database, form: 
     assert not db.check().problems
 
 
-def test_long_text_that_stands_together_is_cut_by_its_bytes(db: Database) -> None:
+def test_long_text_in_neighbouring_rows_is_cut_by_its_bytes(db: Database) -> None:
     """Rowsets of equal numbers of rows would have all long values in one."""
     values = ["s"] * 2000 + ["l" * 400] * 100 + ["s"] * 2000
     table = db.create_table("t", COLUMNS, "k")

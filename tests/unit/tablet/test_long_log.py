@@ -178,7 +178,7 @@ def test_a_full_disk_does_not_keep_a_long_log_from_being_read(
         assert rows(db["t"]) == moments[max(moments)] and db.check().ok
 
 
-def test_a_reader_holds_no_more_of_a_long_log_than_its_limit(
+def test_a_reader_refuses_a_log_above_its_limit(
     long_log: tuple[Path, dict[int, list[tuple[object, ...]]]],
 ) -> None:
     """It has no place to flush to. So it refuses, and says who can help; at once, not when the machine has no memory

@@ -369,7 +369,7 @@ def test_it_really_works_in_the_background(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_a_scan_that_is_read_slowly_can_be_asked_again(db: Database, clock: ManualClock, ahead: bool) -> None:
+def test_a_scan_stays_usable_while_it_is_read_slowly(db: Database, clock: ManualClock, ahead: bool) -> None:
     """An hour over all batches, and never 15 minutes over one: who read it would have lost it."""
     table = key_value_table(db)
     for first in range(0, 50, 10):

@@ -510,7 +510,7 @@ def test_what_cannot_match_reads_nothing(world: World, where: str) -> None:
     assert counters.rowsets_total == planned(world, None)[1].rowsets_total
 
 
-def test_blocks_are_counted_for_the_columns_that_are_asked_for(world: World) -> None:
+def test_blocks_are_counted_for_the_requested_columns(world: World) -> None:
     """`explain()` says how many blocks there are and how many were skipped; both of the scan's own columns."""
     now = world.states[-1][0]
     one = block_count(world.table, make_spec(world.table, now, ("a",), None, None, False))
@@ -642,7 +642,7 @@ def test_a_scan_goes_on_where_no_thread_can_be_had(world: World, monkeypatch: py
 # --- single rows ----------------------------------------------------------------------------------------
 
 
-def test_get_many_says_which_keys_it_found(world: World) -> None:
+def test_get_many_returns_the_positions_of_found_keys(world: World) -> None:
     """Places ascend, and values stand in their order, though rows come from several rowsets."""
     now = world.states[-1][0]
     table = world.table

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nyala.tablet.state.reservations import Reservations
 
 
-def test_v2_who_was_revoked_stays_so_and_takes_nothing_from_the_next() -> None:
+def test_v2_a_revoked_reservation_stays_revoked() -> None:
     """A revoked holder comes to its end much later, and gives back what is no longer its own: that must not count."""
     reservations = Reservations()
     first = reservations.take([1, 2, 3], holds_deltas=True)

@@ -48,7 +48,7 @@ def image_of(table: pa.Table, *, key: int = 1) -> tuple[RowSetImage, Schema]:
 
 
 @given(st.integers(0, 500), st.integers(1, 4000))
-def test_every_row_is_in_one_piece_in_order(count: int, target: int) -> None:
+def test_every_row_is_in_one_rowset_in_order(count: int, target: int) -> None:
     """A row of no piece would be lost."""
     image, schema = image_of(pa.table({"k": pa.array(range(count), pa.int64())}))
     pieces = list(roll(image, schema, target))
@@ -98,6 +98,6 @@ def test_what_compresses_well_is_cut_by_its_bytes_in_memory() -> None:
     ("memory_bytes", "on_disk_bytes", "pieces"),
     [(0, 0, 1), (300, 149, 1), (300, 151, 2), (900, 640, 6), (3200, 10, 4), (799, 99, 1)],
 )
-def test_rowsets_of_so_many_bytes(memory_bytes: int, on_disk_bytes: float, pieces: int) -> None:
+def test_the_number_of_rowsets_for_a_size(memory_bytes: int, on_disk_bytes: float, pieces: int) -> None:
     """About the target on disk, and eight times that in memory at most, with no small rest."""
     assert rowset_count(memory_bytes, on_disk_bytes, 100) == pieces

@@ -96,7 +96,7 @@ def test_values_of_cut_splits_are_those_that_were_written(store: Path, db: nyala
             assert db[name].scan(order_by_key=True).to_arrow().equals(want)
 
 
-def test_words_count_where_they_are_not_told_by_codewords(store: Path) -> None:
+def test_dictionary_words_count_where_codes_do_not_suffice(store: Path) -> None:
     """A column with a change is read as text, as one that is compared with another is: of long words much more."""
     with nyala.connect(store.parent / "changed", maintenance=False) as writer:
         table = writer.create_table("words", {"k": "int64", "n": "int64", "s": "string", "t": "string"}, "k")
@@ -164,7 +164,7 @@ def test_narrow_rows_keep_their_splits(store: Path, monkeypatch: pytest.MonkeyPa
     assert rows == [140_000]
 
 
-def test_who_counts_cuts_by_what_he_reads(db: nyala.Database) -> None:
+def test_a_count_cuts_splits_by_the_columns_that_it_reads(db: nyala.Database) -> None:
     scan = db["thin"].scan()
     counters = ScanCounters()
     root, table = scan._take()
@@ -185,9 +185,7 @@ def test_one_row_passes_whatever_it_takes(tmp_path: Path) -> None:
     assert sizes == [1, 1]
 
 
-def test_blocks_are_decoded_again_so_often_and_no_oftener(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_are_decoded_at_most_again_max_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     columns = {f"c{i}": nyala.column("string", encoding="plain") for i in range(20)}
     text = pa.array(["x" * 300] * 4_096)
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
@@ -312,7 +310,7 @@ def test_splits_that_were_cut_are_read_one_by_one_for_polars(
 
 
 @pytest.mark.parametrize("kind", ["int64", "double"])
-def test_scans_again_hold_no_more_than_the_first(tmp_path: Path, kind: str) -> None:
+def test_repeated_scans_use_no_more_memory_than_the_first(tmp_path: Path, kind: str) -> None:
     """From the fourth on the cache is offered what they decode: of splits that do not fit it these were whole blocks,
     each decoded for every part of it, and it stayed with that."""
     rows, names = 70_000, [f"c{i}" for i in range(60)]

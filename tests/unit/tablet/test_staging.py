@@ -37,7 +37,7 @@ def names(store: Path) -> list[str]:
     return sorted(path.name for path in (store / "staging").iterdir())
 
 
-def test_a_folder_lives_as_long_as_it_was_told(store: Path, env: Env, clock: ManualClock) -> None:
+def test_a_staging_folder_lives_until_its_given_time(store: Path, env: Env, clock: ManualClock) -> None:
     """A running job's files must not go, and those of a job that died must not stay for ever."""
     short, folder = make_staging(env, str(store), 60)
     long, _ = make_staging(env, str(store), 3600)

@@ -440,7 +440,7 @@ def test_an_open_finds_the_keys_of_jobs_in_the_log(tmp_path: Path) -> None:
         assert again._writer().state.committed_keys["job"].timestamp == written.timestamp
 
 
-def test_what_was_told_of_a_batch_is_told_again(tmp_path: Path) -> None:
+def test_a_repeated_batch_returns_its_recorded_result(tmp_path: Path) -> None:
     """By a catalogue that knows only the key, as those of before do: nothing; by one with another text: that it is
     damaged."""
     with open_database(tmp_path / "s") as db:
@@ -468,7 +468,7 @@ def test_what_was_told_of_a_batch_is_told_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("durability", ["commit", "group", "os"])
-def test_who_sees_a_batch_when(tmp_path: Path, durability: str) -> None:
+def test_when_a_batch_becomes_visible(tmp_path: Path, durability: str) -> None:
     """Here, and in reader processes, it is visible when its call returns; only `commit` has synced it by then."""
     with open_database(tmp_path / "s", durability=durability) as db:
         table = key_value_table(db)
@@ -532,7 +532,7 @@ def test_ctrl_c_in_a_sync_is_no_failure(tmp_path: Path, monkeypatch: pytest.Monk
         assert rows(table) == [(1, 1), (2, 2)]
 
 
-def test_w1_other_processes_are_told_of_what_is_synced(
+def test_w1_only_synced_batches_are_published_to_other_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A record that the system has, and a power cut takes back, is no part of it; and that the rest was durable is said
@@ -658,7 +658,7 @@ def test_stats_tell_what_there_is(tmp_path: Path) -> None:
         assert db.stats().cache_misses > 0 and db.stats().cache_hits > 0 and db.stats().cache_bytes > 0
 
 
-def test_tables_are_made_renamed_and_dropped_durably(tmp_path: Path) -> None:
+def test_tables_are_created_renamed_and_dropped_durably(tmp_path: Path) -> None:
     """Each is one transaction, visible at once and after a reopen, at a timestamp of its own."""
     with open_database(tmp_path / "s") as db:
         first = db.now()

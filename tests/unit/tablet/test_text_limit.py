@@ -226,7 +226,7 @@ def test_an_answer_of_more_text_than_an_array_holds_comes_in_chunks(
         assert found.column("s").to_pylist() == [values[key] for key in keys if key >= 0]
 
 
-def test_a_list_of_keys_with_more_text_than_an_array_holds_comes_in_pieces(
+def test_get_many_splits_text_above_the_limit_of_an_array(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cells may be larger than the default limit: pieces that do not fit one array are halved."""
@@ -244,7 +244,7 @@ def test_a_list_of_keys_with_more_text_than_an_array_holds_comes_in_pieces(
     )
 
 
-def test_a_single_row_is_not_asked_for_for_ever(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_row_above_the_limit_does_not_loop(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     table = db.create_table("t", {"k": "int64", "s": nyala.column("string", encoding="dictionary")}, "k")
     for part in range(2):
         table.insert({"k": [part], "s": [texts("noise", 1, 100)[0]]})

@@ -171,7 +171,7 @@ def test_a_token_does_not_move(db: Database) -> None:
     assert in_any_order(found) == in_any_order(before)
 
 
-def test_what_cannot_travel_is_refused_where_it_is_asked_for(db: Database) -> None:
+def test_tokens_are_refused_at_once_where_impossible(db: Database) -> None:
     """A pyarrow expression cannot be put into bytes: better said here than in a task on another machine."""
     with pytest.raises(InvalidArgumentError, match="cannot be sent in a scan token"):
         db["t"].scan(where=pc.field("a") > 3).tokens()

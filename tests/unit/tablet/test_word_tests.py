@@ -110,7 +110,7 @@ def test_the_same_rows(where: str, path: Path) -> None:
             assert db["t"].count(where) == len(expected)
 
 
-def test_many_words_are_asked_too(tmp_path: Path) -> None:
+def test_predicates_are_evaluated_on_long_dictionaries(tmp_path: Path) -> None:
     """Rows asked for a list of most of 70,000 words would cost more than to compare each row's word; marks do not."""
     count = 300_000
     numbers = np.random.default_rng(49).permutation(count) % 70_000
@@ -135,7 +135,7 @@ def test_many_words_are_asked_too(tmp_path: Path) -> None:
                 assert np.array_equal(np.sort(found), np.flatnonzero(holds)), where
 
 
-def test_changes_are_asked_too(tmp_path: Path) -> None:
+def test_predicates_are_evaluated_on_changed_values(tmp_path: Path) -> None:
     """What a row's base says is not what it is: changes in memory, in files, and rows that no file has."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", TYPES, "k")

@@ -115,7 +115,7 @@ class Running:
 # --- answers ------------------------------------------------------------------------------------------
 
 
-def test_a_ping_says_what_the_worker_is_made_of() -> None:
+def test_a_ping_returns_the_versions_of_the_worker() -> None:
     """The real worker: the same Nyala, other process, one thread of Arrow's."""
     pool = Worker()
     first, second = pool.run("ping", {}), pool.run("ping", {})
@@ -125,7 +125,7 @@ def test_a_ping_says_what_the_worker_is_made_of() -> None:
     assert (first["nyala"], first["arrow_threads"]) == (nyala.__version__, 1)
 
 
-def test_progress_is_told_in_order(pool: Worker) -> None:
+def test_progress_arrives_in_order(pool: Worker) -> None:
     """`db.maintenance.status()` says how far a compaction is."""
     seen: list[dict[str, Any]] = []
     assert pool.run("steps", {"count": 1000}, progress=seen.append) == {"done": 1000}

@@ -155,7 +155,7 @@ def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     monkeypatch.setattr(write_path, "locked", late)
 
 
-def test_a_table_that_was_made_anew_meanwhile(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_was_created_again_meanwhile(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """The data is checked again against the table that is there when the lock is held: other columns, other limits."""
     table = key_value_table(db)
 

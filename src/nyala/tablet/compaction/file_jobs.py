@@ -371,7 +371,6 @@ _KINDS: Final[dict[str, type[Any]]] = {
     "minor": MinorJob,
     "undo": UndoJob,
 }
-KINDS: Final = tuple(_KINDS)
 
 
 def encode_job(job: Job) -> tuple[str, dict[str, Any]]:

@@ -138,7 +138,7 @@ def prepare(
     rows = np.flatnonzero(~(errors.failed_mask(count) | dropped)) if errors or ignored else np.arange(count)
     if keyless or not len(rows):
         return PreparedOperation(
-            name, ignore, columns, count, errors, _no_keys(table), np.empty(0, np.int32),
+            name, ignore, columns, count, errors, table.codec.empty(), np.empty(0, np.int32),
             np.empty(0, np.int64), np.zeros(1, np.int64), missing, schema, converted.borrowed, ignored=ignored,
         )  # fmt: skip
     if len(rows) != count:
@@ -307,10 +307,6 @@ def missing_text(missing: Sequence[str], table: TableState) -> str:
         f"column {missing[0]!r} of table {table.name!r} is required (NOT NULL without default) and missing: "
         "a new row needs a value for it"
     )
-
-
-def _no_keys(table: TableState) -> EncodedKeys:
-    return table.codec.empty()
 
 
 def _names(columns: Sequence[ColumnSchema]) -> str:

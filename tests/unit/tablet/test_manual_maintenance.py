@@ -134,7 +134,7 @@ def test_compact_waits_for_the_background(db: Database) -> None:
     assert in_order(db) and dict(rows(db["t"])) == held
 
 
-def test_what_jobs_hold_is_left_out_and_told(db: Database, caplog: pytest.LogCaptureFixture) -> None:
+def test_rowsets_held_by_jobs_are_left_out_and_logged(db: Database, caplog: pytest.LogCaptureFixture) -> None:
     """A job may take hours: compact() does the rest, and says whose rowsets it left, since when and until when."""
     held = scattered(db)
     db.flush()
@@ -196,7 +196,7 @@ def test_what_was_done_before_a_failure_stays(folder: Path) -> None:
         assert in_order(db) and dict(rows(db["t"])) == held
 
 
-def test_a_disk_without_room_is_told_before_anything_is_written(folder: Path) -> None:
+def test_a_disk_without_space_is_reported_before_a_write(folder: Path) -> None:
     """By hand it is an error, with what it needs; nothing is lost."""
 
     class Disk(FaultyFiles):
@@ -217,7 +217,7 @@ def test_a_disk_without_room_is_told_before_anything_is_written(folder: Path) ->
         assert dict(rows(db["t"])) == held
 
 
-def test_a_store_that_is_closed_meanwhile_is_told_of_as_such(db: Database) -> None:
+def test_a_store_closed_meanwhile_is_reported_as_closed(db: Database) -> None:
     """Nobody sees a JobCancelled of ours."""
     scattered(db)
 
