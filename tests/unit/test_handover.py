@@ -44,7 +44,7 @@ def stage(
     path: Path, rows_: list[tuple[int, int | None]], operation: str = "upsert", errors: str = "raise", files: int = 1,
     table: str = "t",
 ) -> dict[str, Any]:  # fmt: skip
-    """A job whose rows lie in `files` staged files."""
+    """Stage a job with its rows in this number of files."""
     key, folder = new_staging(str(path))
     deletes = operation.startswith("delete")
     schema = pa.schema([SCHEMA.field("k")]) if deletes else SCHEMA
@@ -78,7 +78,7 @@ for line in sys.stdin:
 
 
 class Other:
-    """Another process that commits what it is told to."""
+    """Another process that commits on request."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -156,7 +156,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
 def test_h1_a_repeated_commit_returns_the_same_counts(
     tmp_path: Path, what: str, direct_commit_bytes: int
 ) -> None:
-    """Whose answer was lost would believe that nothing was written."""
+    """A caller whose answer was lost must not believe that no row was written."""
     path, told = tmp_path / "s", ANSWERS[what]
     with open_database(path, direct_commit_bytes=direct_commit_bytes) as db:
         table = key_value_table(db)
@@ -181,7 +181,7 @@ def test_h1_a_repeated_commit_returns_the_same_counts(
 def test_h1_a_repeated_commit_logs_the_number_of_failed_rows(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are not passed over in silence, though nobody knows any more which they were."""
+    """The failed rows are reported as a number, because the rows themselves are not recorded."""
     with open_database(tmp_path / "s") as db:
         key_value_table(db).insert({"k": [1, 2], "v": [1, 2]})
         job = stage(tmp_path / "s", [(1, 1), (2, 2), (3, 3)], "insert", "collect")
@@ -231,7 +231,7 @@ def test_with_nobody_there_the_lock_is_taken_for_the_moment(tmp_path: Path, othe
 
 @pytest.mark.parametrize("operation", OPERATION_NAMES)
 def test_each_operation(tmp_path: Path, operation: str) -> None:
-    """What Spark's option `operation` can say."""
+    """All values of Spark's option `operation`."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": [1, 2], "v": [1, 2]})
@@ -263,7 +263,7 @@ def test_a_job_without_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("somebody", [True, False])
 def test_the_answer_has_the_same_form_wherever_it_comes_from(tmp_path: Path, somebody: bool) -> None:
-    """The caller need not know who did the work: `errors` is a table, or None when no row failed."""
+    """`errors` is a table, or None if no row failed, whichever process did the work."""
     db = open_database(tmp_path / "s")
     key_value_table(db)
     if not somebody:
@@ -277,7 +277,7 @@ def test_the_answer_has_the_same_form_wherever_it_comes_from(tmp_path: Path, som
 
 
 def test_a_mistyped_path_does_not_become_a_store(tmp_path: Path) -> None:
-    """The rows would be gone into a folder that nobody looks at."""
+    """Otherwise the rows would vanish into a new folder."""
     with open_database(tmp_path / "s") as db:
         key_value_table(db)
         job = stage(tmp_path / "s", [(1, 1)])
@@ -289,7 +289,7 @@ def test_a_mistyped_path_does_not_become_a_store(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_neither_answers_nor_ends(tmp_path: Path) -> None:
-    """After a minute the job is told who holds the store, instead of waiting for ever."""
+    """After a minute the error names the holder of the store."""
     clock = ManualClock(SYSTEM.clock.now_us())
     env = Env(system_files(), clock, SystemRandomness())
     with open_database(tmp_path / "s") as db:
@@ -336,7 +336,7 @@ def test_a_large_job_goes_into_files(tmp_path: Path) -> None:
 
 
 def test_staged_files_are_read_in_the_order_of_the_job(tmp_path: Path) -> None:
-    """Of a key that stands in two of them the later row counts, so the order must be the job's."""
+    """Of two rows with one key the later one counts, so the order must be the job's."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         key, folder = new_staging(str(tmp_path / "s"))

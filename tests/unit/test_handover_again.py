@@ -1,4 +1,4 @@
-"""The process that holds the lock is killed while it commits a job: whoever asked asks again, and each row is once."""
+"""The lock holder is killed while it commits a job: the client retries, and each row is once."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_files_of_a_load(path: Path, step: str) -> None:
 
 
 def test_what_the_second_one_refuses_is_refused(path: Path) -> None:
-    """It knows that the first one did nothing."""
+    """The second holder knows that the first one wrote nothing."""
     with nyala.connect(path, maintenance=False) as db:
         db["t"].insert({"k": [3], "v": [3]})
     with (
@@ -150,7 +150,7 @@ def test_what_the_second_one_refuses_is_refused(path: Path) -> None:
 
 
 def test_begin_and_end_of_a_load_are_sent_again(path: Path) -> None:
-    """A driver whose store's holder ended goes on without it."""
+    """The driver of a load goes on after the store's lock holder ended."""
     with holder(str(path), "nyala.tablet.jobs.load_job:begin_load:after"):
         loading = handover.loading(str(path), "t", 60, reserve=True)
         plan, _ = loading.__enter__()
@@ -160,7 +160,7 @@ def test_begin_and_end_of_a_load_are_sent_again(path: Path) -> None:
 
 
 def test_a_request_that_no_process_survives(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is sent three times, not for ever; then the sentence says what is known, and what was tried."""
+    """The request is sent three times; then the error gives the outcome and the attempts."""
     sent: list[str] = []
 
     def ended(*arguments: Any) -> Any:
@@ -179,7 +179,7 @@ def test_a_request_that_no_process_survives(path: Path, monkeypatch: pytest.Monk
 def test_when_it_cannot_be_sent_again_nothing_is_claimed(
     path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """The disk says nothing of what came of the first time: no "nothing was written" of the second hides that."""
+    """The first attempt's outcome stays unknown, even if the second one wrote nothing."""
     job = staged(path)
 
     def refuses(*_: object) -> Any:

@@ -27,7 +27,7 @@ from nyala.schema.schema import build_schema, column
 
 
 class SteppedClock:
-    """A clock that goes on only when told, or when somebody sleeps."""
+    """A clock that advances only in `advance` and when a test sleeps."""
 
     def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
         self.time_us = now_us
@@ -145,5 +145,5 @@ def full_change() -> CatalogChange:
 
 @pytest.fixture
 def reopened(env: Env, path: str) -> Callable[[], object]:
-    """What a reader of the catalogue finds on disk now."""
+    """The state that a reader of the catalogue loads from the disk now."""
     return lambda: Catalog.open(env, path, read_only=True).load()

@@ -1,4 +1,4 @@
-"""The pages docs/format/catalog.md and lease-and-lock.md say what the code does, to the letter and the byte."""
+"""The pages docs/format/catalog.md and lease-and-lock.md agree with the code, to the byte."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def hex_of(page: str, first: str, last: str) -> list[bytes]:
 
 
 def test_the_page_lists_every_table_and_column_in_order() -> None:
-    """Who reads a catalogue with another tool can trust the page."""
+    """Other tools may rely on the page."""
     sections = re.split(r"^### `(\w+)`$", CATALOG_PAGE.split("## Worked example")[0], flags=re.MULTILINE)[1:]
     page = {
         name: re.findall(r"^\| `(\w+)` \| ([A-Z ]+) \|", text, flags=re.MULTILINE)

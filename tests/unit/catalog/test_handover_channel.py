@@ -54,7 +54,7 @@ def ask(folder: Path, request: dict[str, Any], *attachments: bytes) -> tuple[dic
 
 
 def test_request_and_answer_with_attachments(serve: Serve, tmp_path: Path) -> None:
-    """What a job hands over arrives bit by bit, and so does the answer."""
+    """A request and its answer arrive unchanged."""
     serve(echo)
     big = bytes(range(256)) * 20_000
     answer, attachments = ask(tmp_path, {"do": "commit", "ü": [1, None, 2.5]}, b"", big, b"\0x")
@@ -154,7 +154,7 @@ def test_S2_every_error_class_crosses(serve: Serve, tmp_path: Path, name: str) -
 
 
 def test_S2_what_is_no_error_of_ours(serve: Serve, tmp_path: Path) -> None:
-    """A mistake of ours in the writer is told with its name, and that nobody knows what it left undone."""
+    """An internal error of the writer arrives with its name and an unknown outcome."""
     raised: list[BaseException] = [
         ZeroDivisionError("division by zero"),
         MissingFileError("gone", path="x", errno=2),
@@ -244,14 +244,14 @@ def test_the_socket_of_a_killed_writer_is_stale(
 
 @pytest.mark.usefixtures("child")
 def test_S1_a_writer_that_dies_at_work_leaves_an_unknown_outcome(tmp_path: Path) -> None:
-    """The batch may be in the log: the job is told to ask again under its key, not that it failed."""
+    """The batch may be in the log, so the error advises a retry under the same key."""
     with pytest.raises(errors.StorageError, match="ended while it executed .*same key") as caught:
         ask(tmp_path, {"die": True})
     assert caught.value.outcome == "unknown"
 
 
 def test_S1_a_writer_that_hangs(tmp_path: Path, child: subprocess.Popen[bytes]) -> None:
-    """A stopped process takes nothing: the call ends in time, and nothing was done."""
+    """A stopped process accepts nothing: the call ends in time, and nothing was done."""
     child.send_signal(signal.SIGSTOP)
     with pytest.raises(
         errors.StorageError, match=r"did not take the request within 0\.3 s; nothing"
@@ -383,7 +383,7 @@ def exchange(folder: Path, sent: bytes) -> bytes:
 
 
 def test_S3_damaged_requests_are_refused_and_never_handled(serve: Serve, tmp_path: Path) -> None:
-    """Bytes that are no request, from whatever program, change nothing and do not stop the service."""
+    """Bytes that are not a request change nothing and do not stop the service."""
     handled: list[Any] = []
 
     def handler(request: dict[str, Any], attachments: Sequence[bytes]) -> tuple[dict[str, Any], list[bytes]]:
@@ -429,7 +429,7 @@ def test_S3_damaged_requests_are_refused_and_never_handled(serve: Serve, tmp_pat
 def test_S1_a_server_that_ends_at_any_point(
     tmp_path: Path, reply: bytes, error: type[Exception], outcome: str | None
 ) -> None:
-    """Whatever the other side does, the client says rightly whether its request may have been done."""
+    """Wherever the server ends, the client knows whether its request may have been done."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "writer.sock"))
     listener.listen()
@@ -513,8 +513,10 @@ def test_json_of_many_values_takes_no_multiple_of_its_size(serve: Serve, tmp_pat
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_requests_of_all_clients_share_one_bound(serve: Serve, tmp_path: Path) -> None:
-    """Each client within its own bound, many of them would take all memory there is. Who comes too late is told so,
-    tries again, and is served when there is room."""
+    """Many clients, each within its own bound, must not exhaust memory.
+
+    A client above the shared bound gets an error, tries again, and is served when memory is free.
+    """
     server = serve(echo)
     before = resident_mb()
     sent = b" " * (24 << 20)

@@ -63,7 +63,7 @@ def test_P2_the_oldest_of_several_leases_counts(env: Env, tmp_path: Path) -> Non
 
 
 def test_P2_garbage_is_kept_for_leases_older_than_it() -> None:
-    """A file replaced at version 8 is read by who saw 7, not by who saw 8."""
+    """A file replaced at version 8 is read by a reader of version 7, not by one of version 8."""
     garbage = {"a": 7, "b": 8, "c": 9}
     assert collectable(garbage, None) == ["a", "b", "c"]
     assert collectable(garbage, EVERYTHING) == []
@@ -166,8 +166,10 @@ def test_P2_a_remote_lease_lives_until_its_expiry(env: Env, clock: SteppedClock,
 
 
 def test_what_a_lease_keeps_goes_with_it(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
-    """Rows of memory that travel in a file are removed when nobody can ask for them: at the lease's end, and when a
-    crash ended the lease and not the rest. So is a lease that a crash kept from getting its name."""
+    """A lease's file of in-memory rows is removed when the lease ends.
+
+    It is also removed if a crash ended the lease, or kept it from getting its name.
+    """
     living, over, lost = (remote(env, tmp_path, seconds) for seconds in (100, 10, 100))
     for lease in (living, over, lost):
         lease.keep_file("a.token", b"rows")
@@ -222,7 +224,7 @@ def test_L1_a_renewal_that_is_written_too_late_is_taken_back(
 
 
 def test_a_renewal_never_shortens_a_lease(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
-    """Of two tasks that renew at once, the one with the earlier expiry takes nothing from the other."""
+    """Of two tasks that renew at once, the earlier expiry does not replace the later one."""
     lease = remote(env, tmp_path, 60)
     lease.renew(clock.now_us() + 90_000_000)
     lease.renew(clock.now_us() + 30_000_000)

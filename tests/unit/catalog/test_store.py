@@ -1,4 +1,4 @@
-"""The catalogue on disk: what was committed is found again, whole; what was not has left no trace."""
+"""The catalogue on disk: a committed change is loaded whole, and a failed one leaves no trace."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_any_history_is_found_again(
     env: Env,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Whatever is put, replaced and dropped, in any order: the disk says what memory says."""
+    """After any sequence of puts, replacements and drops, the disk equals the state in memory."""
     path = str(tmp_path_factory.mktemp("history") / "catalog.sqlite")
     with Catalog.create(env, path) as catalog:
         catalog.commit(full_change)
@@ -315,7 +315,7 @@ def test_a_power_cut_at_any_moment_leaves_a_whole_catalogue_or_none(
 
 
 def test_no_store_is_a_storage_error(tmp_path: Path, env: Env) -> None:
-    """A wrong path is told as that, not as an SQLite message, and leaves nothing behind."""
+    """A wrong path raises an error about the path, not SQLite's message, and creates no file."""
     for read_only in (False, True):
         with pytest.raises(StorageError, match="there is no store in .*check the path"):
             Catalog.open(env, str(tmp_path / "catalog.sqlite"), read_only=read_only)
@@ -365,7 +365,7 @@ def test_create_replaces_its_own_unfinished_work(tmp_path: Path, env: Env) -> No
 
 @pytest.mark.parametrize("read_only", [False, True])
 def test_a_future_version_is_named(catalog: Catalog, env: Env, path: str, read_only: bool) -> None:
-    """Who opens a newer store learns which version it has, which one he can read, and what to do."""
+    """The error names the store's version, the newest readable version, and the remedy."""
     catalog.close()
     with sqlite3.connect(path) as raw:
         raw.execute("PRAGMA user_version = 7")
@@ -410,7 +410,7 @@ def test_another_programs_database_is_damage(tmp_path: Path, env: Env) -> None:
 def test_a_full_disk_changes_nothing(
     catalog: Catalog, full_change: CatalogChange, reopened: Reopened
 ) -> None:
-    """Without space a flush fails with the reason; what was there stays, and goes on when there is space."""
+    """Without space a flush fails with the reason, and the store goes on when there is space."""
     state = catalog.commit(full_change)
     assert catalog._connection is not None
     (pages,) = catalog._connection.execute("PRAGMA page_count").fetchone()
@@ -450,7 +450,7 @@ class FailingConnection:
 def test_K1_after_a_failed_commit_nothing_is_claimed(
     catalog: Catalog, full_change: CatalogChange, env: Env, path: str, done: bool
 ) -> None:
-    """When the disk fails in a sync nobody knows: the store says so, stops, and the next open tells."""
+    """After a failed sync the outcome is unknown: the store stops, and the next open shows it."""
     before = catalog.state
     assert catalog._connection is not None
     catalog._connection = FailingConnection(catalog._connection, sqlite3.SQLITE_IOERR_FSYNC, done)  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""One writer at a time, and a message that says who it is and what to do."""
+"""The lock allows one writer at a time, and its error names the holder and the remedy."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_file_says_who(env: Env, tmp_path: Path) -> None:
     ids=lambda content: content[-16:].decode("latin-1") or "empty",
 )
 def test_content_that_names_nobody_is_no_error(env: Env, tmp_path: Path, content: bytes) -> None:
-    """A damaged lock's file would end a reader that asks who writes, and `kill` of a strange number with it."""
+    """A damaged lock file must not fail a reader, nor make it signal a wrong process."""
     (tmp_path / "lock").write_bytes(content + b"\n")
     assert StoreLock(env, str(tmp_path)).holder() is None
 
@@ -195,7 +195,7 @@ def test_a_forked_child_does_not_end_its_parents_lock(env: Env, tmp_path: Path) 
 
 
 def test_a_passing_commit_is_waited_for(tmp_path: Path) -> None:
-    """A hand-over that takes the lock for one commit turns nobody away who comes meanwhile."""
+    """Other processes wait while a hand-over holds the lock for one commit."""
     passing, writer = StoreLock(SYSTEM, str(tmp_path)), StoreLock(SYSTEM, str(tmp_path))
     passing.acquire(purpose="commit")
     timer = threading.Timer(0.5, passing.release)

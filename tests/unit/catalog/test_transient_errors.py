@@ -1,4 +1,4 @@
-"""What SQLite says when the system fails is a StorageError that goes away; what it says of damaged bytes is not."""
+"""SQLite's system errors become a StorageError that may pass; damaged bytes do not."""
 
 from __future__ import annotations
 

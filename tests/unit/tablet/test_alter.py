@@ -126,7 +126,7 @@ def test_a_write_into_a_range_that_was_dropped_meanwhile(path: Path) -> None:
 
 
 def test_an_alteration_checks_its_steps_again(path: Path) -> None:
-    """L1: what was right when it was said may be wrong when the block ends, or may be right on another table."""
+    """L1: a step may become invalid before the block ends, or be valid on another table only."""
     with open_database(path) as db:
         t = table(db)
         with pytest.raises(nyala.SchemaError, match="'new' already"), t.alter() as a:
@@ -204,7 +204,7 @@ def test_writers_readers_and_alterations_at_once(path: Path) -> None:
 
 @pytest.mark.parametrize("at", ["frozen", "written"])
 def test_an_alteration_in_the_middle_of_a_flush(path: Path, at: str) -> None:
-    """What was set aside under the old columns is installed under the new ones, with the changes that came between."""
+    """Frozen rows of the old columns are installed under the new ones, with later changes."""
     db = open_database(path)
     t = table(db)
     t.insert({"k": [1, 2], "v": [1, 2], "gone": ["a", "b"]})
@@ -258,7 +258,7 @@ def test_an_alteration_in_the_middle_of_a_merge(path: Path, at: str) -> None:
 
 
 def test_flushes_and_merges_in_another_process_write_the_same(path: Path) -> None:
-    """What goes to a worker as a spill and as JSON: rows of several versions, and columns that were dropped."""
+    """Spills and JSON jobs carry rows of several versions, and columns that were dropped."""
     db = open_database(path)
     t = table(db)
     t.insert({"k": [1, 2], "v": [1, 2], "gone": ["a", "b"]})
@@ -295,7 +295,7 @@ def test_flushes_and_merges_in_another_process_write_the_same(path: Path) -> Non
 
 
 def test_a_range_dropped_in_the_middle_of_a_flush_and_a_merge(path: Path) -> None:
-    """What was being written for it is of no use: it is removed, and nobody minds."""
+    """Files written for the dropped range are removed, and the work goes on without an error."""
     with open_database(path) as db:
         t = db.create_table("t", {"k": "int64"}, "k", nyala.range_partition("k", bounds=[(0, 10), (10, 20)]))
         t.insert({"k": [1, 11]})
@@ -350,7 +350,7 @@ def test_an_alteration_writes_as_much_whatever_the_table_holds(path: Path) -> No
 
 
 def test_a_reader_process_follows_alterations(path: Path) -> None:
-    """It has the columns of what it has loaded, and never cells of one version under another's names."""
+    """A reader has the columns of the version that it has loaded, and never mixes two versions."""
     db = open_database(path)
     t = table(db)
     t.insert({"k": [1], "v": [1], "gone": ["a"]})
@@ -397,7 +397,7 @@ def test_a_reader_process_sees_a_dropped_range(path: Path) -> None:
 
 
 def test_tokens_of_before_and_after(path: Path) -> None:
-    """What a Spark task was given before an alteration it reads as it was planned."""
+    """A token made before an alteration is read with its own schema."""
     with open_database(path) as db:
         t = table(db)
         t.insert({"k": [1], "v": [1], "gone": ["a"]})

@@ -1,7 +1,8 @@
-"""Replay of the log (R1): whatever is gathered, the state is that of a replay record by record, and that before.
+"""Replay of the log (R1): gathering records gives the same state as replaying one by one.
 
-Each example makes a table in one store, writes and flushes, and takes the records that went to the log. They are
-replayed on the catalogue as it is then: rows that were flushed must not come twice, others must all come.
+Each example makes a table in one store, writes and flushes, and takes the records in the log. They
+are replayed on the catalogue of that moment: flushed rows must not appear twice, and no other row
+may be missing.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class World:
         return self.db.create_table(f"t{self.tables}", columns, "k", [hashes, ranges])
 
     def catalogue_root(self) -> Root:
-        """What an open finds in the catalogue: files, and empty memory."""
+        """The root that an open builds from the catalogue: files, and empty memory."""
         store = self.db._writer()
         store.log_sync_all()
         return open_root(store.env, store.root_path, store.state, BlockCache(1 << 20))
@@ -261,7 +262,7 @@ def home_of(world: World, table: Any, key: int) -> int:
 
 
 def test_idempotency_keys_come_back(world: World) -> None:
-    """A job that asks again after a crash is told that its batch was committed, also when it changed nothing."""
+    """After a crash a repeated job gets its recorded result, also if it changed nothing."""
     from nyala.tablet.write.write_path import Request, write
 
     table = world.table()
@@ -282,7 +283,7 @@ def test_idempotency_keys_come_back(world: World) -> None:
 def test_any_order_of_small_changes_is_replayed(
     world: World, compared_max: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was gathered across deletes would be another row, or none, at some moment of the past."""
+    """Gathering across deletes would give another row, or none, at some moment of the past."""
     monkeypatch.setattr(bootstrap, "_COMPARED_ROWS_MAX", compared_max)
     chance = random.Random(int(request.config.getoption("hypothesis_seed")))
     table, moments = world.table(), []
@@ -296,7 +297,7 @@ def test_any_order_of_small_changes_is_replayed(
 
 
 def test_a_record_of_a_key_that_lives_nowhere_is_passed_over(world: World) -> None:
-    """An update or delete whose row was flushed and deleted in files is durable; it must raise nothing."""
+    """A change of a row that was flushed and deleted in files is durable and raises nothing."""
     table = world.table()
     table.insert({"k": [1], "a": [1]})
     (record,) = world.records
@@ -315,7 +316,7 @@ def test_a_record_of_a_key_that_lives_nowhere_is_passed_over(world: World) -> No
 @pytest.mark.parametrize("kind", ["update", "delete"])
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_record_that_changes_a_row_twice_is_refused(world: World, kind: str, apart: bool) -> None:
-    """W4: of two changes of one moment nobody knows which is the later. Two records, each its own, may."""
+    """W4: the order of two changes at one timestamp is unknown. Two records may change one row."""
     table = world.table()
     table.insert({"k": [1, 2, 3], "a": [1, 2, 3]})
     (record,) = world.records

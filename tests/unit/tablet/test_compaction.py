@@ -1,12 +1,12 @@
-"""Compactions in a store that goes on working: no reader at any moment can tell, whatever is written meanwhile.
+"""Compactions in a store under load: every read at every moment gives the same rows.
 
-Kinds of work and the moments in which others can come between them (`phase`):
+Kinds of work and the moments in which other work can interfere (`phase`):
 
-    flush    "frozen"    memory is set aside          "written"   files are there, no catalogue names them
+    flush    "frozen"    memory is set aside          "written"   no catalogue names the files yet
     merge    "reserved"  inputs are taken as of S     "written"   the same
     major, minor, undo   as for a merge, but DeltaMemStores of the rowset may be flushed
 
-Each named case stands for a history in which such engines lost, invented or resurrected a row.
+Each named case is a history in which such engines lost, invented or resurrected a row.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def merge(db: Database, outputs: int = 1, only: slice = slice(None), **options: 
 
 
 def major(db: Database, *columns: str, number: int = 0, **options: Any) -> Any:
-    """Of these columns, "liveness" among them; of all that changed when none is named."""
+    """Compact the deltas of these columns ("liveness" is one); default: all changed columns."""
     schema = db._writer().root.table("t").schema
     names = columns or (*(column.name for column in schema.value_columns), "liveness")
     ids = tuple(LIVENESS if name == "liveness" else schema.by_name(name).id for name in names)
@@ -97,7 +97,7 @@ def at(name: str, act: Act) -> Callable[[str], None]:
 
 
 class Told:
-    """What the table held at each moment, noted when it was the present."""
+    """The table's content at each moment, recorded while that moment was the present."""
 
     def __init__(self, db: Database) -> None:
         self.db = db
@@ -128,7 +128,7 @@ def data_files(path: Path | str) -> set[str]:
 
 
 def no_orphan(db: Database) -> None:
-    """The folder holds what the catalogue names, and nothing else."""
+    """Assert that the folder holds exactly the files that the catalogue names."""
     state = db._writer().state
     wanted = {path for path in state.garbage if path.startswith("data/")} | set(state.files())
     assert data_files(db.path) == wanted
@@ -336,7 +336,7 @@ def test_r3_a_flush_leaves_the_memory_of_a_running_merges_inputs_alone(
 
 
 def test_r2_a_merges_outputs_are_durable_up_to_its_beginning(db: Database) -> None:
-    """Higher, and replay would pass over what came during the merge; lower, and it would count twice."""
+    """With a higher mark replay would skip changes made during the merge; a lower doubles them."""
     told = many_rows(db)
     told.write("update", {"k": [0], "v": [1]})
     snapshot = db.now()
@@ -348,7 +348,7 @@ def test_r2_a_merges_outputs_are_durable_up_to_its_beginning(db: Database) -> No
 
 @pytest.mark.parametrize("phase", ["reserved", "written"])
 def test_r4_a_direct_commit_takes_the_rowsets_back(folder: Path, phase: str) -> None:
-    """It cannot wait for the merge, which has not read what it adds: that one gives up, and nothing is lost."""
+    """A direct commit cannot wait for the merge, so the merge gives up, and no row is lost."""
     with open_database(folder / "s", direct_commit_bytes=1000) as db:
         told = two_rowsets(db)
         before: set[str] = set()
@@ -577,7 +577,7 @@ def test_a_major_delta_compaction_leaves_at_most_one_redo_and_adds_one_undo_file
 
 
 def test_a_major_delta_compaction_again_and_again(db: Database) -> None:
-    """The newest part that has a column has it; a part of which every column was rewritten goes at once."""
+    """A column is read from its newest part; a part that is newest for none is removed."""
     told = two_rowsets(db)
     for round_, columns in enumerate((("a", "b"), ("a",), ("b",), ("liveness",), ("a", "b"))):
         told.write("update", {"k": [0, 2], "a": [round_, -round_]})
@@ -618,7 +618,7 @@ def undo_files(db: Database) -> Told:
 @pytest.mark.parametrize("first", [0, 2, 3, 5])
 @pytest.mark.parametrize("second", [slice(0, 2), slice(1, 3)], ids=str)
 def test_x2_undo_files_merged_in_any_order_keep_every_moment(db: Database, first: int, second: slice) -> None:
-    """A file that stands between others in time goes with them: else it would say what was before what came later."""
+    """An UNDO file between two others in time must be merged with them, or moments read wrong."""
     told = undo_files(db)
     assert minor(db, slice(first, first + 2), "undo")
     told.check()
@@ -657,7 +657,7 @@ class _Opened(PosixFiles):
 
 
 def test_a_scan_of_the_present_with_no_redo_pays_nothing_for_history(folder: Path) -> None:
-    """No UNDO file is so much as opened; one whose records are all older than the moment is not either."""
+    """Neither UNDO files nor files whose records are all older than the moment are opened."""
     with open_database(folder / "s") as db:
         told = two_rowsets(db)
         merge(db)
@@ -818,7 +818,7 @@ def test_c4_a_catalogue_that_cannot_be_written_leaves_everything_as_it_was(
 
 
 def test_c4_what_a_killed_worker_had_written_goes(db: Database) -> None:
-    """A worker process that is killed cannot tidy up after itself; whoever asked for the work does."""
+    """The process that started the work removes the files of a killed worker."""
     told = two_rowsets(db)
     store, before = db._writer(), data_files(db.path)
 
@@ -839,7 +839,7 @@ def test_c4_what_a_killed_worker_had_written_goes(db: Database) -> None:
 
 
 def test_a_broken_store_is_not_compacted(db: Database) -> None:
-    """W3: after a failure of unknown outcome nothing may be installed, and nothing removed."""
+    """W3: after a failure of unknown outcome nothing is installed and no file is removed."""
     two_rowsets(db)
     files = data_files(db.path)
 
@@ -858,7 +858,7 @@ def test_a_broken_store_is_not_compacted(db: Database) -> None:
 
 @pytest.mark.parametrize("work", FAILING)
 def test_jobs_and_outputs_go_to_a_worker_and_back_as_json(db: Database, work: str) -> None:
-    """A worker process opens no catalogue: what it is told and what it answers is all there is."""
+    """A worker process opens no catalogue: the JSON of the job holds all that it needs."""
     told = to_fail(db, work)
     kinds = []
 

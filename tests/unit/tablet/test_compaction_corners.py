@@ -29,7 +29,7 @@ def folder() -> Iterator[Path]:
 
 
 def test_a_rowset_of_expired_rows_whose_last_deletes_are_in_memory_goes(folder: Path) -> None:
-    """It cannot be dropped before they are flushed: the background does not try for ever, and vacuum flushes them."""
+    """It cannot be dropped before the flush: the background does not retry, and vacuum flushes."""
     clock = ManualClock()
     with open_database(folder, clock=clock) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, primary_key="k", history="10s")
@@ -51,7 +51,7 @@ def test_a_rowset_of_expired_rows_whose_last_deletes_are_in_memory_goes(folder: 
 
 
 def test_vacuum_gives_back_rows_whose_deletes_are_in_memory(folder: Path) -> None:
-    """Nobody sees from outside whether a delete is in a file yet; and `dry_run` says what will be done."""
+    """Users cannot see whether a delete is in a file yet, and `dry_run` must count it."""
     clock = ManualClock()
     with open_database(folder, clock=clock) as db:
         table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k", history="10s")
@@ -71,7 +71,7 @@ def test_vacuum_gives_back_rows_whose_deletes_are_in_memory(folder: Path) -> Non
 
 @pytest.mark.parametrize("key", ["int64", "string"])
 def test_large_rows_are_cut_into_rowsets_of_the_target_as_well(folder: Path, key: str) -> None:
-    """Their keys stand in one block, whose first key alone says nothing of where to cut."""
+    """All keys are in one block, whose first key alone does not show where to cut."""
     target, noise = 200_000, SeededRandomness()
     with open_database(folder, rowset_target_bytes=target) as db:
         table = db.create_table("t", {"k": key, "b": "string"}, primary_key="k")
@@ -179,7 +179,7 @@ def test_files_in_use_by_manual_maintenance_are_kept(
 
 
 def test_n2_a_damaged_file_that_planning_looks_at_stops_no_other_table(folder: Path) -> None:
-    """What is dead since when is read from the files; one that cannot be read is put off, for longer each time."""
+    """Planning reads liveness from files; an unreadable file is delayed, longer each time."""
     clock = ManualClock()
     with open_database(folder, clock=clock) as db:
         for name in ("damaged", "whole"):

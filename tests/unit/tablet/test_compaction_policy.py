@@ -301,7 +301,7 @@ def test_many_redo_files_are_merged_by_the_logarithmic_rule():
 
 
 def test_gains_compare_across_kinds():
-    """What a lot of reading suffers from goes first: eight rowsets over each other, before a tenth of REDO."""
+    """The work that saves most reads is first: eight overlapping rowsets, then a tenth of REDO."""
     redo = {"redo_files": ((4 * MB, 40_000),), "redo_columns": {1: 40_000}}
     wide = [layout(i, 0, 100) for i in range(8)]
     updated = layout(100, 200, 300, **redo)
@@ -313,7 +313,7 @@ def test_gains_compare_across_kinds():
 
 
 def test_compact_by_hand():
-    """What overlaps is merged, what is small is joined, a rowset alone loses its REDO, what expired goes."""
+    """Overlaps are merged, small rowsets joined, REDO is applied, expired data dropped."""
     redo = {"redo_files": ((1000, 10),), "redo_columns": {2: 5, LIVENESS: 5}}
     rowsets = [
         layout(1, 0, 10, **redo),
@@ -500,7 +500,7 @@ class Tablet:
 
 
 def check_stable(tablet, steps_per_round, rounds):
-    """Nothing left to do, also when asked again, and not much was done for it."""
+    """Assert that no work is left, also on a second call, and that little was done."""
     assert best_plan(tablet.layouts(), tablet.options) is None
     assert tablet.steps <= steps_per_round * rounds
 

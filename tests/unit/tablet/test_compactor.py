@@ -1,4 +1,4 @@
-"""The background's compactions: what comes next, where it is done, what is put off, and what is told of it."""
+"""The background's compactions: their order, place, delays and log messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def folder() -> Iterator[Path]:
 
 
 class Disk(FaultyFiles):
-    """A disk whose free space the test says."""
+    """A disk whose free space the test sets."""
 
     free = 1 << 40
 
@@ -113,7 +113,7 @@ def test_it_works_until_nothing_pays_and_counts_what_it_did(db: Database) -> Non
 
 
 def test_expired_rowsets_and_undo_go_without_being_read(db: Database, clock: ManualClock, disk: Disk) -> None:
-    """Nothing is written for it, so a full disk is no hindrance: this is what makes room."""
+    """It writes no file, so it also frees space on a full disk."""
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=60)
     table.insert({"k": list(range(3000)), "v": list(range(3000))})
     db.flush()
@@ -264,7 +264,7 @@ def in_files(db: Database, history: Any = None) -> Any:
 def test_large_work_is_done_in_a_worker_process(
     real_store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that readers and writers have this process to themselves; what comes meanwhile is carried over here."""
+    """Readers and writers keep this process to themselves; later changes are moved here."""
     monkeypatch.setattr(compactor, "INLINE_BYTES", 0)
     table = in_files(real_store)
 

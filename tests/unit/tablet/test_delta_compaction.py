@@ -29,7 +29,7 @@ def rowset(db: Database, name: str = "t") -> Any:
 
 
 def prepared(db: Database, files: int = FILES_MIN) -> tuple[Any, list[tuple[int, list[tuple[Any, ...]]]]]:
-    """A table of one rowset with so many REDO files, and what it held at each moment."""
+    """A table of one rowset with this number of REDO files, and its content at each moment."""
     table = key_value_table(db)
     table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
     history = [(db.now(), rows(table))]
@@ -69,7 +69,7 @@ def test_the_marks_stay_and_the_inputs_become_garbage(db: Database) -> None:
 
 
 def test_a_failure_leaves_the_files_as_they_were(tmp_path: Path) -> None:
-    """A full disk while merging: nothing changes, the half file goes, and the next try succeeds."""
+    """On a full disk nothing changes, the unfinished file is removed, and the next try succeeds."""
     files = FaultyFiles(system_files(), kind="enospc", only=lambda op: "/data/" in op.path)
     with open_database(tmp_path / "s", files=files) as db:
         table, history = prepared(db)

@@ -1,7 +1,7 @@
-"""What changed between two moments, against a dictionary of versions; and each case where engines had their bugs.
+"""Change feeds between two moments, compared with a dictionary of versions.
 
-`World` writes to a table and to the dictionary at once and so knows all that a feed may say of any interval: net, all
-versions, the history of a key, and what the net changes make of the snapshot before them.
+`World` writes to a table and to the dictionary at once. So it has the answer for any interval:
+net changes, all versions, the history of a key, and the snapshot after applying the net changes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 def changes(
     table: Any, since: int, until: int | None = None, versions: str = "net", **small: int
 ) -> list[Change]:
-    """What the feed says, as tuples; net by key. `small`: splits and slices of a few rows."""
+    """The feed's rows as tuples, by key if net. `small`: splits and slices of a few rows."""
     root, state, lower, upper = table._interval(since, until)
     spec = dataclasses.replace(make_change_spec(state, lower, upper, versions, state.schema.columns), **small)
     found = pa.Table.from_batches(change_batches(state, spec), schema=spec.arrow_schema)
@@ -226,7 +226,7 @@ class World:
             self.moments.append(result.timestamp)
 
     def check(self, since: int, until: int, small: dict[str, int]) -> None:
-        """Every form of the feed says what the dictionary says."""
+        """Assert that every form of the feed agrees with the dictionary."""
         net = changes(self.table, since, until, **small)
         assert net == self.net(since, until)
         assert changes(self.table, since, until, "all", **small) == self.all(since, until)

@@ -1,4 +1,4 @@
-"""How much disk a store takes while rows are overwritten: docs/how-to/maintenance.md, "Disk"."""
+"""The disk use of a store while rows are overwritten: docs/how-to/maintenance.md, "Disk"."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def overwritten(number: int) -> pa.Table:
 
 
 def bytes_on_disk(db: Database) -> int:
-    """Of data and log. The catalogue has up to 4 MB of a journal of its own besides, whatever the tables have."""
+    """Bytes of data and log. The catalogue's journal (up to 4 MB, for any data) is not counted."""
     return sum(
         path.stat().st_size
         for part in ("data", "wal")
@@ -174,7 +174,7 @@ def test_what_is_within_the_history_reads_the_same(
 
 
 def test_a_snapshot_keeps_its_files_and_not_the_log(folder: Path) -> None:
-    """It has the rows of the log in memory; a scan that is forgotten for an hour would keep an hour of log."""
+    """It has the log's rows in memory; otherwise a forgotten scan would keep an hour of log."""
     with open_database(folder / "s", log_limit_bytes=LOG_LIMIT) as db:
         table = db.create_table("t", overwritten(0).schema, primary_key="k")
         table.insert(overwritten(0))

@@ -1,4 +1,4 @@
-"""What planners are told of a predicate: guesses by bounds where they say enough, samples where they do not."""
+"""Estimates for planners: from bounds where these suffice, otherwise from samples."""
 
 from __future__ import annotations
 

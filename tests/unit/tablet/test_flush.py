@@ -1,4 +1,4 @@
-"""Flush: memory becomes files, and no reader at any moment can tell, whatever is written meanwhile."""
+"""Flush: memory becomes files, and every read meanwhile gives the same rows."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_the_files_are_the_same_to_the_byte_wherever_they_are_written(
 
 
 def test_a_large_flush_is_written_by_a_worker_process(db: Database, worker: FlushWorker) -> None:
-    """And what came to the rows meanwhile is theirs."""
+    """Changes made during the flush are kept."""
     table = numbers(db)
 
     def late(phase: str) -> None:

@@ -1,4 +1,4 @@
-"""One row by its key: the same as `get_many` and a scan give, wherever the row lies and whenever it is asked for."""
+"""One row by its key: the same as `get_many` and a scan return, in memory and in files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durability "group": what was acknowledged is synced within about 100 milliseconds, whatever else goes on."""
+"""Durability "group": acknowledged batches are synced within about 100 milliseconds."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_it_is_due_after_half_of_that(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("durability", ["commit", "os"])
 def test_the_other_durabilities_have_no_such_thread(tmp_path: Path, durability: str) -> None:
-    """ "commit" has nothing that waits, "os" promises nothing before flush and close."""
+    """ "commit" has nothing to sync later, and "os" promises nothing before flush and close."""
     clock = ManualClock()
     with open_database(tmp_path / "s", clock=clock, durability=durability) as db:
         assert db._open.group_sync is None
@@ -91,7 +91,7 @@ class _SlowFlush(PosixFiles):
 
 
 def test_a_long_flush_does_not_hold_syncs_up(tmp_path: Path) -> None:
-    """What is written while gigabytes are flushed is promised within 100 milliseconds too."""
+    """Batches written during a flush of gigabytes are synced within 100 milliseconds too."""
     clock, files = ManualClock(), _SlowFlush()
     with open_database(tmp_path / "s", clock=clock, files=files, durability="group", maintenance=True,
                        log_limit_bytes=400) as db:  # fmt: skip
@@ -108,7 +108,7 @@ def test_a_long_flush_does_not_hold_syncs_up(tmp_path: Path) -> None:
 
 
 def test_a_failed_sync_ends_the_writing_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody waits for this sync, so the next write must tell; and the reopened store is whole."""
+    """No call waits for this sync, so the next write must raise; the reopened store is whole."""
     clock = ManualClock()
     files = FaultyFiles(system_files(), only=lambda op: op.kind == "sync" and "/wal/" in op.path)
     db = open_database(tmp_path / "s", clock=clock, files=files, durability="group")

@@ -1,4 +1,4 @@
-"""How far back a table can be read, what is thrown away beyond that, and what never is."""
+"""The history of a table: how far back it can be read, and which data is dropped."""
 
 from __future__ import annotations
 
@@ -86,7 +86,10 @@ def entry(history_us: int | None, created: int = 0, history_start: int = 0) -> T
 
 
 def test_h1_older_moments_are_refused_with_the_oldest_that_is_not(db: Database, clock: ManualClock) -> None:
-    """Before anything is thrown away: what is promised depends on the clock alone. The message says how to go on."""
+    """The promise depends on the clock alone, even before data is dropped.
+
+    The error names a remedy.
+    """
     table = table_of(db, history=60)
     first = table.insert({"k": [1], "v": [1]})
     clock.advance(30)
@@ -166,7 +169,7 @@ def test_h6_a_shorter_history_holds_at_once(folder: Path, db: Database, clock: M
 def test_h6_a_longer_history_brings_back_what_is_still_there(
     folder: Path, db: Database, clock: ManualClock, cut: bool
 ) -> None:
-    """And of what was thrown away it says so, however long it is by then."""
+    """Moments whose data was dropped stay refused, however long the history is then."""
     table = table_of(db, history=60)
     first = table.insert({"k": [1], "v": [1]})
     table.flush()
@@ -199,7 +202,7 @@ def test_h6_a_longer_history_brings_back_what_is_still_there(
 def test_h6_a_column_that_went_before_is_read_again_under_a_longer_history(
     db: Database, clock: ManualClock
 ) -> None:
-    """Schemas of moments come back with the moments, as long as nothing that they need was thrown away."""
+    """The schema of a moment is readable again with the moment, if no data for it was dropped."""
     table = table_of(db, history=60)
     first = table.insert({"k": [1], "v": [1]})
     with table.alter() as a:
@@ -283,7 +286,7 @@ def test_h4_an_earlier_table_of_the_same_name_is_not_read(db: Database) -> None:
 def test_each_kind_of_work_throws_away_what_no_readable_moment_needs(
     db: Database, clock: ManualClock, how: str
 ) -> None:
-    """And nothing else: every moment from the mark on reads as it did, one before it is refused for good."""
+    """Every moment from the mark on reads as before; a moment before it is refused for good."""
     table = table_of(db, history=3600)
     table.insert({"k": [0, 1, 2, 3], "v": [0, 0, 0, 0]})
     if how != "flush":
@@ -488,7 +491,7 @@ def test_h2_a_reader_process_keeps_what_it_has_taken(folder: Path) -> None:
 def test_history_start_survives_a_reopen_and_a_clock_that_steps_back(
     folder: Path, db: Database, clock: ManualClock
 ) -> None:
-    """What is gone stays refused, whatever the clock says: an empty answer would be a lie."""
+    """Dropped history stays refused, whatever the clock shows: an empty answer would be wrong."""
     old_table(db, clock)
     table = db["t"]
     table.compact()

@@ -1,4 +1,4 @@
-"""What lies where in a store's folder, and what is no store."""
+"""The layout of a store's folder, and folders that are not a store."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_only_a_catalogue_makes_a_store(tmp_path: Path) -> None:
-    """What can be read is said by one file."""
+    """A folder is a store if it has a catalogue."""
     with pytest.raises(StorageError, match="no Nyala store at") as error:
         layout.require_store(SYSTEM, str(tmp_path))
     assert error.value.path == str(tmp_path)

@@ -1,4 +1,4 @@
-"""What the compaction policy is told of a tablet is what is there, and what it is told is expired is."""
+"""The layouts that the compaction policy gets agree with the files of the tablet."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def hundred_rows(db: Database) -> tuple[Any, int]:
 
 
 def test_undo_is_expired_as_a_whole_or_by_half_of_its_share(db: Database) -> None:
-    """Estimates err downwards: what is called expired is gone after a rewrite (Q2)."""
+    """Estimates are lower bounds: data counted as expired is gone after a rewrite (Q2)."""
     table, came = hundred_rows(db)
     assert layout(db, came - 1).expired_undo_bytes == layout(db, 0).expired_undo_bytes == 0
     whole = layout(db, came)
@@ -95,7 +95,7 @@ def test_a_row_is_expired_once_it_is_dead_since_before_the_cut(db: Database, whe
 
 
 def test_a_rowset_of_expired_rows_goes_as_a_whole_only_when_all_of_them_are(db: Database) -> None:
-    """Nor while the last deletion is in memory only, which a flush would write to a file that is gone."""
+    """It also stays while the last deletion is in memory only: its flush needs the rowset."""
     table, _ = hundred_rows(db)
     first = table.delete({"k": list(range(99))}).timestamp
     db.flush()
@@ -111,7 +111,7 @@ def test_a_rowset_of_expired_rows_goes_as_a_whole_only_when_all_of_them_are(db: 
 
 
 def test_columns_in_a_newer_part_count_as_superseded(db: Database) -> None:
-    """Of the base file the columns that a part has, by their number; nothing once the rowset was rewritten."""
+    """The base file's columns that a part has count, by their number; none after a rewrite."""
     hundred_rows(db)
     table = db["t"]
     assert layout(db).superseded_bytes == 0

@@ -1,4 +1,4 @@
-"""Loads whose tasks write the files: the same rows as any write, settled anew where others wrote meanwhile."""
+"""Loads whose tasks write the files: the same rows as any write, also beside other writers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ OTHERS: dict[str, Callable[[nyala.Database], object]] = {
 
 @pytest.mark.parametrize("what", OTHERS)
 def test_keys_that_others_changed_meanwhile_are_settled_again(db: nyala.Database, what: str) -> None:
-    """The job was computed from the past; what it does to each key is what it would do now."""
+    """The job read an older snapshot; its effect on each key is that of the commit's moment."""
     db["t"].insert({"k": [1, 2, 3], "v": [1, 2, 3], "w": ["a", "b", "c"]})
     rows = {"k": [1, 2, 5, 6], "v": [10, 20, 50, 60]}
     run(db, "upsert", rows, lambda: OTHERS[what](db))
@@ -93,7 +93,7 @@ def test_rows_that_changed_nothing_when_the_tasks_looked(
     counts: dict[str, int],
     flushed: bool,
 ) -> None:
-    """Another write made the key free, or gave it a row: the job's row counts after all, as it would have now."""
+    """Another write freed the key, or gave it a row: the job's row takes effect at the commit."""
     db["t"].insert({"k": [1, 2], "v": [1, 2], "w": ["a", "b"]})
 
     def meanwhile() -> None:
@@ -205,7 +205,7 @@ def test_reserved_rowsets_are_not_merged(db: nyala.Database, monkeypatch: pytest
 
 @pytest.mark.parametrize("flushed", [False, True])
 def test_a_job_that_ran_longer_than_the_history(db: nyala.Database, flushed: bool) -> None:
-    """What others changed meanwhile is thrown away, so no feed tells of it: a key would be there twice, or be lost."""
+    """Changes since S are no longer known, so a key could be written twice or lost."""
     with db["t"].alter() as a:
         a.set_history(0)
     db["t"].insert({"k": list(range(20)), "v": [0] * 20})
@@ -295,7 +295,7 @@ def test_values_that_become_one_key_are_in_one_chunk(type: str, given: pa.DataTy
     "lease", ["x", "remote-", "remote-\0", "remote-" + "a" * 5000, "remote-../../x", "reader-1"]
 )
 def test_an_invalid_lease_is_refused(db: nyala.Database, lease: str) -> None:
-    """What it holds would be held for ever, and compactions would fail on its name."""
+    """Otherwise its rowsets would be held for ever, and compactions would fail on its name."""
     with pytest.raises(
         nyala.InvalidArgumentError, match=r"not the name of a job's lease: use the same version"
     ):
@@ -348,7 +348,7 @@ def test_reservations_end_with_the_lease(db: nyala.Database) -> None:
 
 @pytest.mark.parametrize("collect", [False, True])
 def test_an_insert_of_a_key_that_came_meanwhile(db: nyala.Database, collect: bool) -> None:
-    """It was free when the tasks looked: now it is a row error, and nothing is written, or the others are."""
+    """The key was free at S and is taken now: a row error; `collect` writes the other rows."""
     rows = {"k": [1, 2, 3], "v": [1, 2, 3], "w": ["a", "b", "c"]}
 
     def other() -> None:
@@ -381,7 +381,7 @@ def test_rows_that_fail_are_reported_with_their_place_in_the_job(db: nyala.Datab
 
 
 def test_a_table_that_was_changed_meanwhile(db: nyala.Database) -> None:
-    """Dropped while the job ran: it says so, and leaves nothing."""
+    """If the table was dropped during the job, the error says so, and no file is left."""
     with pytest.raises(TableNotFoundError, match="dropped while the job ran"):
         run(db, "upsert", {"k": [1], "v": [1]}, lambda: db.drop_table("t"))
 
@@ -395,7 +395,7 @@ CUTS: dict[str, tuple[Callable[[nyala.Table], object], str]] = {
 
 @pytest.mark.parametrize("what", CUTS)
 def test_a_table_that_was_cut_in_another_way_meanwhile(db: nyala.Database, what: str) -> None:
-    """Its tablets are gone: the user is told what happened to them, not of something that he never did."""
+    """The error says that the table's tablets were replaced."""
     change, says = CUTS[what]
     db["t"].repartition([nyala.hash_partition("k", buckets=3), nyala.range_partition("k", bounds=[(0, 100)])])
     with pytest.raises(SchemaError, match=f"{says} while the job ran, and nothing was written: run the job"):
@@ -409,7 +409,7 @@ def drop_range(table: nyala.Table, lower: int, upper: int) -> None:
 
 
 def test_a_staged_file_that_is_gone_or_of_another_folder(db: nyala.Database) -> None:
-    """A job that names what is not its own, or not there any more, changes nothing."""
+    """A job that names a missing file, or a file outside its folder, changes nothing."""
 
     def lose() -> None:
         for path in (Path(db.path) / "staging").rglob("*.base"):
@@ -441,7 +441,7 @@ def test_a_staged_file_that_is_gone_or_of_another_folder(db: nyala.Database) -> 
 
 
 def remove_rowsets(db: nyala.Database) -> None:
-    """What a merge and the end of all leases do to the files of a snapshot."""
+    """Remove a snapshot's files, as a merge and the end of all leases do."""
     for path in (Path(db.path) / "data").rglob("*.base"):
         path.unlink()
 
@@ -539,7 +539,7 @@ def write_at_random(
 
 
 def test_random_jobs_beside_random_writes(db: nyala.Database) -> None:
-    """Whatever happens between plan and commit, the table is what the same calls in that order make."""
+    """The table equals one that got the same calls in the order of their commits."""
     rng = random.Random(3)
     expected: dict[int, tuple[int | None, str | None]] = {}
 
@@ -589,8 +589,11 @@ def test_random_inserts_that_ignore_beside_random_writes(db: nyala.Database) -> 
 
 @pytest.mark.parametrize("operation", ["insert-ignore", "upsert", "delete-ignore"])
 def test_counts_are_by_row_also_of_keys_that_changed_meanwhile(db: nyala.Database, operation: str) -> None:
-    """What a key's rows come to is what they would have come to at the commit: of an upsert's three rows of a key that
-    was deleted meanwhile, one is inserted and two are updates."""
+    """Counts are those of the commit's moment.
+
+    If a key was deleted meanwhile, an upsert of three of its rows counts one insert and two
+    updates.
+    """
     rng = random.Random(11)
     columns = {"k": "int64", "v": "int64", "w": nyala.column("string", default="none")}
     table, other = db["t"], db.create_table("u", columns, ["k"])
@@ -617,8 +620,10 @@ def test_counts_are_by_row_also_of_keys_that_changed_meanwhile(db: nyala.Databas
 
 
 def test_counts_of_rows_that_only_then_lack_a_column(db: nyala.Database) -> None:
-    """The one exception: three rows for a key that was there, and is gone, cannot make a row. One of them says so, the
-    others are counted as the updates that they were (docs/design/loads-and-jobs.md)."""
+    """The one exception: three rows update a key that is gone, and lack a required column.
+
+    One of them is a row error, the others count as updates (docs/design/loads-and-jobs.md).
+    """
     with db["t"].alter() as a:
         a.add_column("n", "int64", nullable=False, default=0)
         a.alter_column("n", default=None)
@@ -630,7 +635,7 @@ def test_counts_of_rows_that_only_then_lack_a_column(db: nyala.Database) -> None
 
 
 def test_rows_are_cut_between_keys() -> None:
-    """A key whose rows came into two chunks would be inserted twice."""
+    """A key with rows in two chunks would be inserted twice."""
     keys = sorted([1] * 50 + [2] * 70 + [3] + [4] * 30)
     column = build_schema({"k": "int64"}, ["k"]).columns[0]
     batches = pa.table({"k": keys}).to_batches(max_chunksize=7)

@@ -1,4 +1,4 @@
-"""A commit that says of staged files what they do not say of themselves is refused, and changes nothing."""
+"""A commit whose description of staged files differs from the files changes nothing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_idle_rows_are_not_taken_for_new_ones(db: nyala.Database) -> None:
 
 
 def test_a_past_beside_idle_rows_does_not_make_them_new(db: nyala.Database) -> None:
-    """What the file itself says counts, not which files lie beside it."""
+    """The content of the file counts, not which files are beside it."""
     db["t"].insert({"k": [1, 2, 3], "v": [1, 2, 3], "w": ["a", "b", "c"]})
     rows: dict[str, list[Any]] = {"k": [*range(1, 4), *range(100, 103)], "v": [9] * 6, "w": ["x"] * 6}
 
@@ -132,7 +132,7 @@ ROWSETS: dict[str, tuple[Change, str]] = {
 
 @pytest.mark.parametrize("what", ROWSETS)
 def test_new_rows(db: nyala.Database, what: str) -> None:
-    """A catalogue that says of a file what is not so is a damaged store, or one that lacks rows."""
+    """A wrong entry in the catalogue would be a damaged store, or lose rows."""
     change, says = ROWSETS[what]
     with pytest.raises((InvalidArgumentError, CorruptionError), match=says):
         forge(db, "insert", {"k": list(range(30)), "v": [0] * 30}, change)

@@ -1,4 +1,4 @@
-"""The lock that knows its owner: what asserts that rules are kept must itself be right."""
+"""The lock that knows its owner, on which assertions of rules depend."""
 
 from __future__ import annotations
 

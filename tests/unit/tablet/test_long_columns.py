@@ -230,7 +230,7 @@ def test_an_expression_with_more_text_than_an_array_holds(
 @pytest.mark.long
 @pytest.mark.parametrize("form", ["polars", "large", "dictionary", "update"])
 def test_six_gibibytes_in_one_batch(tmp_path: Path, form: str) -> None:
-    """As it is, and in memory that does not grow with the batch."""
+    """A batch of real size, in memory that does not grow with the batch."""
     rows, word = 100_000, "x" * 65_000
     codes = pa.array(np.zeros(rows, np.int32))
     texts: dict[str, Callable[[], Any]] = {

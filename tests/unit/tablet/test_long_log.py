@@ -33,8 +33,7 @@ def gathered_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[tuple[Path, dict[int, list[tuple[object, ...]]]]]:
-    """A store whose log holds ten times what memory may, with updates and deletes of earlier rows, and what there was
-    at some moments."""
+    """A store with a log of ten times the memory limit, and its content at some moments."""
     with folder_in_memory() as folder:
         moments = {}
         with open_database(folder / "s") as db:
@@ -181,8 +180,10 @@ def test_a_full_disk_does_not_keep_a_long_log_from_being_read(
 def test_a_reader_refuses_a_log_above_its_limit(
     long_log: tuple[Path, dict[int, list[tuple[object, ...]]]],
 ) -> None:
-    """It has no place to flush to. So it refuses, and says who can help; at once, not when the machine has no memory
-    left; and when the writer has flushed it goes on."""
+    """A reader cannot flush, so it refuses at once and names the remedy.
+
+    It goes on when the writer has flushed.
+    """
     path, moments = long_log
     newest = moments[max(moments)]
     with pytest.raises(

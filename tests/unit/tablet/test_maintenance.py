@@ -1,4 +1,4 @@
-"""The background: what it chooses to flush, and that it goes on, stops and pauses as it was told."""
+"""The background: its choice of flushes; it runs, pauses and stops as requested."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_whatever_is_chosen_makes_room(
     ids=["no merge", "of later", "of a moment between", "of the same moment", "of earlier"],
 )
 def test_a_log_that_a_merge_keeps_is_no_reason_to_flush(kept_since: int | None, chosen: set[int]) -> None:
-    """What is newer than a running merge's changes frees no segment: only many tiny files would come of it."""
+    """Flushing rows newer than a running merge's changes frees no segment and makes tiny files."""
     given_ = pressure([(1, 1, FRESH), (2, 1, FRESH + 1)], log=70 * MB)
     assert choose_flush(dataclasses.replace(given_, kept_since=kept_since)) == chosen
 
@@ -151,7 +151,7 @@ def test_old_rows_are_flushed_and_an_idle_store_is_all_files(db: Database, clock
 
 
 def test_garbage_goes_also_when_a_flush_fails(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk the removal of old files is what makes room for the flush."""
+    """On a full disk the removal of old files makes space for the flush."""
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     db.flush()
@@ -219,9 +219,9 @@ def test_a_stream_that_is_being_read_is_not_cut(db: Database, clock: ManualClock
 
 
 class Background:
-    """The background's threads, whose rounds the test sees, and decides on; time stands still.
+    """The background's threads, whose rounds the test observes and steps; the clock stands still.
 
-    Only of the one that is looked at: `run_once` of nyala-flush, or `compact_once` of nyala-compaction.
+    One thread at a time: `run_once` of nyala-flush, or `compact_once` of nyala-compaction.
     """
 
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch, which: str = "run_once") -> None:
@@ -313,7 +313,7 @@ def test_the_thread_survives_a_failure(
 
 
 def test_pause_returns_once_nothing_is_running(either: Background) -> None:
-    """Who copies the folder after `pause` must not meet a flush or a compaction in the middle."""
+    """A copy of the folder after `pause` must not meet a running flush or compaction."""
     either.wake.set()
     assert either.begun.acquire(timeout=20)
     paused = threading.Event()
@@ -370,7 +370,7 @@ def test_it_really_works_in_the_background(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_scan_stays_usable_while_it_is_read_slowly(db: Database, clock: ManualClock, ahead: bool) -> None:
-    """An hour over all batches, and never 15 minutes over one: who read it would have lost it."""
+    """An hour over all batches, but less than 15 minutes over each: the scan is not released."""
     table = key_value_table(db)
     for first in range(0, 50, 10):
         table.insert({"k": list(range(first, first + 10)), "v": [0] * 10})

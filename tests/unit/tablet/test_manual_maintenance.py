@@ -1,4 +1,4 @@
-"""Looking after a table by hand: compact() ends with nothing left to do, vacuum() gives back what nobody needs."""
+"""Manual maintenance: compact() leaves no work, vacuum() frees the space that nothing needs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def in_order(db: Database, name: str = "t") -> bool:
 
 
 def test_compact_goes_on_beside_writers(db: Database) -> None:
-    """What came during one round is brought in by the next; every write is there at the end."""
+    """Changes made during one round are in the next; every write is there at the end."""
     held = scattered(db)
     table, written = db["t"], []
 
@@ -103,7 +103,7 @@ def test_compact_goes_on_beside_writers(db: Database) -> None:
 
 
 def test_compact_never_ends_in_a_race_with_writers(db: Database) -> None:
-    """Somebody who writes all the time keeps it at work for a few rounds only."""
+    """With a permanent writer compact() ends after a few rounds."""
     held = scattered(db)
     table, rounds = db["t"], []
     run = run_here(db._writer())
@@ -135,7 +135,7 @@ def test_compact_waits_for_the_background(db: Database) -> None:
 
 
 def test_rowsets_held_by_jobs_are_left_out_and_logged(db: Database, caplog: pytest.LogCaptureFixture) -> None:
-    """A job may take hours: compact() does the rest, and says whose rowsets it left, since when and until when."""
+    """A job may take hours: compact() does the rest, and logs the holder, start and expiry."""
     held = scattered(db)
     db.flush()
     store, path = db._writer(), db.path
@@ -159,7 +159,7 @@ def test_rowsets_held_by_jobs_are_left_out_and_logged(db: Database, caplog: pyte
 
 
 def test_what_a_job_held_whose_process_died_is_free(db: Database, caplog: pytest.LogCaptureFixture) -> None:
-    """compact() would say that a job runs, and do nothing until the dead one's lease is over."""
+    """Otherwise compact() would do nothing until the dead job's lease expires."""
     held = scattered(db)
     db.flush()
     store = db._writer()
@@ -197,7 +197,7 @@ def test_what_was_done_before_a_failure_stays(folder: Path) -> None:
 
 
 def test_a_disk_without_space_is_reported_before_a_write(folder: Path) -> None:
-    """By hand it is an error, with what it needs; nothing is lost."""
+    """Manual work raises an error with the required space, and no data is lost."""
 
     class Disk(FaultyFiles):
         free = 1 << 40
@@ -263,7 +263,7 @@ def expiring(db: Database, clock: ManualClock) -> Any:
 
 
 def test_vacuum_gives_back_what_no_readable_moment_needs(db: Database, clock: ManualClock) -> None:
-    """Whole rowsets and UNDO files at once, the rest by rewriting; and it says what went."""
+    """Whole rowsets and UNDO files are dropped, the rest is rewritten; the report has the bytes."""
     table = expiring(db, clock)
     before, files = table.stats(), {path for rowset in rowsets(db) for path in rowset.paths}
     dry = table.vacuum(dry_run=True)
@@ -286,7 +286,7 @@ def test_vacuum_gives_back_what_no_readable_moment_needs(db: Database, clock: Ma
 
 
 def test_a_dry_run_is_about_right(db: Database, clock: ManualClock) -> None:
-    """Within a factor of two of what goes: it is for whoever decides whether to do it."""
+    """The estimate is within a factor of two of the freed bytes."""
     table = expiring(db, clock)
     promised, done = table.vacuum(dry_run=True), table.vacuum()
     assert done.bytes / 2 <= promised.bytes <= done.bytes * 2
@@ -304,7 +304,7 @@ def test_files_that_somebody_reads_wait(db: Database, clock: ManualClock) -> Non
 
 
 def test_vacuum_gives_back_columns_that_newer_parts_have(db: Database) -> None:
-    """A part leaves the old column in the base file; the dry run tells of it, and nothing of it stays."""
+    """A part leaves the old column in the base file: the dry run counts it, and vacuum frees it."""
     names = ["k", *(f"c{number}" for number in range(20))]
     table = db.create_table("wide", dict.fromkeys(names, "int64"), "k")
     table.insert({name: list(range(500)) for name in names})

@@ -54,7 +54,7 @@ def token_of(table: nyala.Table, **scan: Any) -> bytes:
 
 
 def files_of(token: bytes) -> list[Any]:
-    """What the token says of its rowsets' files."""
+    """The files that the token names for its rowsets."""
     (length,) = struct.unpack_from("<I", token, 16)
     return [part["files"] for part in json.loads(token[20 : 20 + length])["rowsets"]]
 

@@ -1,7 +1,8 @@
-"""The life of a scan, against plain Python over a list of versions, with splits of a few rows.
+"""Scans compared with plain Python over a list of versions, with splits of a few rows.
 
-One store serves all examples: rows in several rowsets that overlap, in a frozen and in a living MemRowSet, updated and
-deleted at many moments, by deltas in files and in memory. `World.states` says what there was at each moment.
+One store serves all examples: overlapping rowsets, a frozen and a live MemRowSet, and rows updated
+and deleted at many moments, by deltas in files and in memory. `World.states` has the expected rows
+of each moment.
 """
 
 from __future__ import annotations
@@ -274,7 +275,7 @@ def test_a_scan_is_what_the_versions_say(world: World, data: st.DataObject) -> N
 
 @given(data=st.data())
 def test_a_scan_in_key_order(world: World, data: st.DataObject) -> None:
-    """Rows of rowsets that overlap, of memory and of files come as one ascending sequence, cut where asked."""
+    """Overlapping rowsets, in memory and in files, give one ascending sequence with a limit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(read_path, "SPLIT_ROWS", data.draw(st.sampled_from([1, 2, 5, 1 << 17])))
         moment = data.draw(st.sampled_from([stamp for stamp, _ in world.states]))
@@ -301,7 +302,7 @@ def collect(world: World, spec: ScanSpec) -> pa.Table:
 def test_single_rows_are_what_the_versions_say(
     world: World, keys: list[tuple[str, int]], columns: list[str], moment: int
 ) -> None:
-    """Rows by key, in the order asked for, each as often as asked for, at any moment."""
+    """Rows by key, in the requested order, with repetitions, at any moment."""
     stamp = world.states[moment % len(world.states)][0]
     there = {(row["s"], row["n"]): row for row in world.at(stamp)}
     found = world.db["t"].get_many([{"s": s, "n": n} for s, n in keys], columns, at=stamp)
@@ -322,7 +323,7 @@ def test_splits_cover_the_unit_once_and_end_at_multiples(lower: int, length: int
 
 
 def test_without_order_a_batch_is_a_split_at_most(world: World, tiny: Callable[[int], None]) -> None:
-    """Who reads a stream in bounded memory gets bounded batches."""
+    """A consumer of a stream with bounded memory gets bounded batches."""
     tiny(7)
     now = world.states[-1][0]
     spec = make_spec(world.table, now, None, None, None, False)
@@ -333,7 +334,7 @@ def test_without_order_a_batch_is_a_split_at_most(world: World, tiny: Callable[[
 def test_columns_of_rows_that_are_not_selected_are_not_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a predicate finds nothing in a split, no other column is decoded."""
+    """If a predicate selects no row of a split, no other column is decoded."""
     spec = make_spec(world.table, world.states[-1][0], ("t",), "a = 77 OR f = 77", None, False)
     read: list[str] = []
     for method in ("gather", "decode"):
@@ -379,7 +380,7 @@ def splits_read(table: Any, where: str, at: Any = None) -> tuple[int, list[int]]
 
 
 def test_z1_splits_are_skipped_by_their_zone_maps(zoned: Any, tiny: Callable[[int], None]) -> None:
-    """Of 8 splits a narrow predicate reads one or two; without that every scan would read everything."""
+    """A narrow predicate reads one or two of 8 splits."""
     tiny(128)
     assert splits_read(zoned, "v = 700") == (1, [700])
     assert splits_read(zoned, "v BETWEEN 120 AND 135") == (2, list(range(120, 136)))
@@ -424,7 +425,7 @@ def test_z1_rows_inside_a_split_are_skipped(
 def test_z1_a_split_with_a_change_of_the_column_is_read(
     zoned: Any, tiny: Callable[[int], None], where_the_change_is: str
 ) -> None:
-    """The base's zone map says nothing of what was updated since; at an earlier moment it does."""
+    """The base's zone map does not cover later updates; at an earlier moment it applies."""
     tiny(128)
     before = zoned._database.now()
     zoned.update({"k": [500], "v": [5000]})
@@ -455,7 +456,7 @@ def test_z1_undo_speaks_for_the_past(
 
 @given(data=st.data())
 def test_z1_a_skipped_split_has_no_matching_row(world: World, data: st.DataObject) -> None:
-    """Whatever is skipped by a zone map would have given nothing: checked by reading it all the same."""
+    """Reading the skipped splits confirms that they have no matching row."""
     moment = data.draw(st.sampled_from([stamp for stamp, _ in world.states]))
     where, _ = data.draw(predicates())
     rows = data.draw(st.sampled_from([1, 4, 16]))
@@ -504,7 +505,7 @@ def test_plan_prunes_tablets_rowsets_and_rowids(world: World) -> None:
     "where", ["n = 99999999999", "a = 1 AND a = 2", "FALSE", "n < 3 AND n > 5", "s IS NULL"]
 )
 def test_what_cannot_match_reads_nothing(world: World, where: str) -> None:
-    """An impossible question is answered from the schema alone; the counts still say what there is."""
+    """An impossible predicate is answered from the schema alone; the counters are complete."""
     units, counters = planned(world, where)
     assert units == [] and counters.tablets_read == 0
     assert counters.rowsets_total == planned(world, None)[1].rowsets_total
@@ -591,7 +592,7 @@ def test_any_number_of_splits(count: int) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
 def test_an_error_between_splits_reaches_the_consumer(count: int) -> None:
-    """A footer that is read when the scan comes to it may be damaged, too: in its turn, after what came before it."""
+    """A damaged footer that is read late raises in its turn, after the batches before it."""
 
     def items() -> Iterator[int]:
         yield from range(count)
@@ -643,7 +644,7 @@ def test_a_scan_goes_on_where_no_thread_can_be_had(world: World, monkeypatch: py
 
 
 def test_get_many_returns_the_positions_of_found_keys(world: World) -> None:
-    """Places ascend, and values stand in their order, though rows come from several rowsets."""
+    """Positions ascend, and values are in their order, though rows come from several rowsets."""
     now = world.states[-1][0]
     table = world.table
     rows = world.at(now)

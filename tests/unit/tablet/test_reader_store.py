@@ -174,7 +174,7 @@ def test_p3_a_newer_catalogue_is_loaded_before_its_log_is_read(
 
 
 def test_without_a_writer_it_reads_all_that_is_durable(tmp_path: Path) -> None:
-    """After a crash the last acknowledged batch is there, whatever the position record had come to say."""
+    """After a crash the last acknowledged batch is read, even beyond the position record."""
     script = (
         "import nyala, os, sys; db = nyala.connect(sys.argv[1], maintenance=False);"
         "t = db.create_table('t', {'k': 'int64', 'v': 'int64'}, 'k');"
@@ -392,7 +392,7 @@ def test_a_reader_may_be_closed_by_the_thread_that_looks(
 
 
 def test_closed_and_forked(db: Database) -> None:
-    """A closed reader says so, and a forked child is told to connect for itself."""
+    """A closed reader and a forked child raise errors with the remedy."""
     key_value_table(db)
     reader = reader_of(db)
     store = store_of(reader)

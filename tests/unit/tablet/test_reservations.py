@@ -11,7 +11,7 @@ from nyala.tablet.state.reservations import Reservations
 
 
 def test_v2_a_revoked_reservation_stays_revoked() -> None:
-    """A revoked holder comes to its end much later, and gives back what is no longer its own: that must not count."""
+    """A revoked holder ends much later; its release must not free the next holder's rowsets."""
     reservations = Reservations()
     first = reservations.take([1, 2, 3], holds_deltas=True)
     assert first is not None and not first.revoked.is_set()

@@ -66,7 +66,7 @@ def sizes(db: Database, name: str = "t") -> list[int]:
 
 @pytest.mark.parametrize("way", ["load", "flush", "copy"])
 def test_rowsets_have_the_targets_size_on_disk(tmp_path: Path, way: str) -> None:
-    """And compactions, which want the same, leave them alone."""
+    """Compactions, which have the same target, leave them as they are."""
     table = rows_of(COUNT)
     directly = 1 if way == "load" else 1 << 40
     with open_database(tmp_path / "s", direct_commit_bytes=directly, rowset_target_bytes=TARGET) as db:
@@ -85,7 +85,7 @@ def test_rowsets_have_the_targets_size_on_disk(tmp_path: Path, way: str) -> None
 
 
 def test_what_compresses_well_is_cut_by_its_bytes_in_memory() -> None:
-    """Who merges it has all of it in memory, several times over."""
+    """A merge holds all of it in memory, several times over."""
     text = pa.array(["the same text again and again " * 10] * 20_000)
     image, schema = image_of(pa.table({"k": pa.array(range(20_000), pa.int64()), "s": text}))
     pieces = list(roll(image, schema, 100_000))

@@ -120,7 +120,7 @@ def test_dictionary_words_count_where_codes_do_not_suffice(store: Path) -> None:
                 return sizer.rows(0, 8_000, wide)
 
         def fits(where: str) -> int:
-            """The same for who writes too, whose rowset stays the one it is while changes come."""
+            """The same for a writer, whose rowset stays the same object while it is changed."""
             spec = table.scan(["k"], where=where)._spec
             rowset = table._view(None)[1].tablets[0].rowsets[0]
             sizer = scan_memory.SplitSizer(rowset, spec, spec.columns, SHARE)
@@ -216,7 +216,7 @@ def test_splits_that_are_merged_share_the_limit(tmp_path: Path) -> None:
 
 
 def test_text_that_is_long_in_some_blocks_only_has_splits_that_fit(tmp_path: Path) -> None:
-    """The longest block as it is stored, the first, the one in the middle and the last say nothing of the others."""
+    """The longest, first, middle and last stored blocks do not show the size of the others."""
     texts = [f"{i * 7919 % 65_536:04x}" for i in range(60_000)]
     texts[7_500:19_500] = ["a" * 3_000] * 12_000
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
@@ -231,7 +231,7 @@ def test_text_that_is_long_in_some_blocks_only_has_splits_that_fit(tmp_path: Pat
 
 
 def test_prefixed_text_is_counted_as_it_is_decoded(tmp_path: Path) -> None:
-    """What neighbours share is stored once, and takes its room in each row."""
+    """A shared prefix is stored once, but takes memory in each decoded row."""
     texts = [f"https://example.org/{'path/' * 20}{i // 10:09d}/{i % 10}" for i in range(160_000)]
     with nyala.connect(tmp_path / "s", maintenance=False, memory_limit="1GB") as db:
         table = db.create_table("t", {"k": "int64", "s": nyala.column("string", encoding="prefix")}, "k")

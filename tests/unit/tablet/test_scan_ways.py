@@ -1,8 +1,8 @@
-"""A scan gives the same rows whatever its rowset consists of: base, columns in files of their own, changes in files and
-in memory, dead rows, a column that came later, the past; encodings that tell and those that do not.
+"""A scan gives the same rows for every form of its rowset: base, parts, and changes.
 
-Each of these keeps columns from some of the ways in which others are read, and mostly several meet in one split: here
-by chance, against a list of rows.
+Dead rows, later columns, the past, and encodings that can and cannot evaluate predicates are among
+them. Each form rules out some ways to read. Random combinations of several forms in one split are
+compared with a list of rows.
 """
 
 from __future__ import annotations

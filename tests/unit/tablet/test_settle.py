@@ -1,8 +1,8 @@
-"""Settling: what a batch comes to, against an oracle that goes row by row in plain Python.
+"""Settling a batch, compared with an oracle that works row by row in plain Python.
 
-Settling changes nothing, so one store serves all examples: its keys stand in every phase of a row's life (in
-memory, on disk, dead here and alive there, in a MemRowSet that waits to be flushed), in one tablet or in several.
-Hypothesis draws batches over these keys; `oracle` says what each row of them does.
+Settling changes nothing, so one store serves all examples. Its keys are in every phase of a row's
+life (in memory, on disk, dead here and alive there, in a frozen MemRowSet), in one tablet or
+several. Hypothesis draws batches over these keys; `oracle` computes the effect of each row.
 """
 
 from __future__ import annotations
@@ -279,8 +279,10 @@ def effect_rows(world: World, effect: Effect) -> dict[Key, Row]:
 
 
 def check_places(world: World, settlement: Settlement, effect: Effect) -> None:
-    """An update or delete says where the row is live; an insert, whether it is a row of the MemRowSet that lies
-    dead."""
+    """Check the place of each effect.
+
+    An update or delete has the live row's place; an insert, the ghost's in the MemRowSet or none.
+    """
     for index in range(len(effect.keys)):
         key = effect.keys.slice(index, 1)
         tablet = world.table.tablets[effect.tablets[index]]
@@ -357,7 +359,7 @@ def test_one_operation_is_what_its_rows_do_one_by_one(world: World, drawn: Any) 
 
 @given(drawn=drawn_operations(4))
 def test_several_operations_are_what_their_rows_do_one_by_one(world: World, drawn: Any) -> None:
-    """A later operation of a batch sees what an earlier one did, and each key comes to one change (S1, S2, S4)."""
+    """Later operations of a batch see earlier effects; each key has one effect (S1, S2, S4)."""
     compare(world, spoken(world, drawn))
 
 

@@ -1,4 +1,4 @@
-"""Rows that tasks route: the commit does with them what a write of the same rows would have done."""
+"""Rows that tasks route: the commit has the same effect as a write of the same rows."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_routed_rows_are_written_as_any_rows(
 
 
 def test_a_file_has_its_rows_by_tablet_and_key(tmp_path: Path) -> None:
-    """What the tasks are for: the commit hashes nothing, and merges runs."""
+    """The tasks sort, so the commit hashes no key and only merges runs."""
     with open_database(tmp_path / "s") as db:
         table, _ = two_tables(db)
         data = random_rows(300, seed=2)

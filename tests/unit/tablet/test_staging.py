@@ -57,7 +57,7 @@ def test_a_staging_folder_lives_until_its_given_time(store: Path, env: Env, cloc
 def test_a_folder_lives_as_long_as_its_jobs_lease(
     store: Path, env: Env, clock: ManualClock, owner: str | None
 ) -> None:
-    """A job of two days that renews its lease must find what it staged; at the end of the lease it goes."""
+    """A job of two days that renews its lease keeps its staged files until the lease ends."""
     lease = create_lease(env, str(store), "remote", expires_us=env.clock.now_us() + 3_600_000_000)
     key, _ = make_staging(env, str(store), 60, owner, lease.name)
     other, _ = make_staging(env, str(store), 60, owner)
@@ -74,7 +74,7 @@ def test_a_folder_lives_as_long_as_its_jobs_lease(
 
 
 def test_strangers_go_at_open_only(store: Path, env: Env, clock: ManualClock) -> None:
-    """What no job has made is cleared away when nobody can be just making it; a running store leaves it alone."""
+    """Unknown folders are removed only at an open, when no process can be creating one."""
     key, _ = make_staging(env, str(store), 60)
     (store / "staging" / "notes").mkdir()
     (store / "staging" / "notes" / "x").write_bytes(b"x")
@@ -90,7 +90,7 @@ def test_strangers_go_at_open_only(store: Path, env: Env, clock: ManualClock) ->
 
 
 def test_a_lifetime_before_all_time_is_over(store: Path, env: Env) -> None:
-    """A nonsensical time to live makes a folder that goes at once, not a name that nothing understands."""
+    """An invalid time to live makes a folder that is removed at once, not an unreadable name."""
     make_staging(env, str(store), -1e12)
     assert remove_expired_staging(env, str(store)) == 1
 

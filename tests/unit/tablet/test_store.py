@@ -1,4 +1,4 @@
-"""The open store: what the catalogue named stays, what failed says so, what was told is true."""
+"""The open store: named files stay, failures raise errors, and reported results are true."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_an_interrupt_in_the_commit_removes_nothing_that_may_be_named(
 def test_a_refused_transaction_leaves_the_store_writable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk in a flush is no reason to reopen: nothing changed, and the files that were written are gone."""
+    """After a full disk in a flush nothing changed, and the written files are removed."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -180,7 +180,7 @@ def _wait_in_thread(table: Any) -> tuple[threading.Thread, list[BaseException | 
 
 
 class _Waiting:
-    """A store with full memory and "maintenance" that nobody runs; tells when a writer waits."""
+    """A store with full memory and no running maintenance; it shows when a writer waits."""
 
     def __init__(self, path: Path) -> None:
         self.db = open_database(path)
@@ -205,7 +205,7 @@ def test_a_write_at_the_memory_limit_waits_for_a_flush(tmp_path: Path) -> None:
 
 
 def test_a_write_that_finds_no_room_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After 30 seconds it fails with what to do, and has changed nothing; it does not hang for ever."""
+    """After 30 seconds the write fails with a remedy and has changed nothing."""
     waiting = _Waiting(tmp_path / "s")
     monkeypatch.setattr(store_module, "WAIT_FOR_ROOM_S", 0.02)
     with pytest.raises(StorageError, match="raise memory_limit"):
@@ -233,7 +233,7 @@ def test_a_waiting_write_learns_at_once_that_no_room_will_come(tmp_path: Path, e
 
 
 def test_without_maintenance_the_write_itself_makes_room(tmp_path: Path) -> None:
-    """Else a store that nobody looks after would refuse writes for ever once memory is full."""
+    """Otherwise a store without maintenance would refuse all writes once memory is full."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -441,8 +441,7 @@ def test_an_open_finds_the_keys_of_jobs_in_the_log(tmp_path: Path) -> None:
 
 
 def test_a_repeated_batch_returns_its_recorded_result(tmp_path: Path) -> None:
-    """By a catalogue that knows only the key, as those of before do: nothing; by one with another text: that it is
-    damaged."""
+    """An entry without a result gives none; an entry with an invalid text is corruption."""
     with open_database(tmp_path / "s") as db:
         key_value_table(db)
         store = db._writer()
@@ -488,7 +487,7 @@ def test_when_a_batch_becomes_visible(tmp_path: Path, durability: str) -> None:
 def test_w3_a_sync_that_fails_ends_the_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """A disk that lost one sync may have lost its pages: who writes on would tell of rows that are gone."""
+    """A disk that failed one sync may have lost pages, so later writes could rest on lost rows."""
     db = open_database(tmp_path / "s", durability="group" if where == "sync_if_due" else "commit")
     table = key_value_table(db)
     store = db._writer()
@@ -572,7 +571,7 @@ def test_a_broken_store_removes_no_file(tmp_path: Path) -> None:
 def test_close_gives_the_lock_back_when_its_sync_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else nobody could open the store and find out what is durable before this process ends."""
+    """Otherwise no process could open the store before this one ends."""
     db = open_database(tmp_path / "s", durability="os")
     key_value_table(db).insert({"k": [1], "v": [1]})
     store = db._writer()

@@ -1,8 +1,9 @@
-"""A table gives the same rows whatever it consists of: tablets of hash and range partitions, rowsets that overlap and
-that do not, each with parts, changes and dead rows, merged or not, rows that came again, the past; and however it is
-asked: scans, tokens, SQL, polars, look-ups, feeds.
+"""A table gives the same rows for every form of its tablets and every way to read them.
 
-`test_scan_ways.py` does it to one rowset. Here by chance, against a dictionary of rows.
+Tablets of hash and range partitions have rowsets with and without overlap, parts, changes, dead and
+reinserted rows, merged or not. They are read by scans, tokens, SQL, polars, look-ups and feeds, now
+and in the past. Random tables are compared with a dictionary of rows. `test_scan_ways.py` does the
+same with one rowset.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ FIRST = st.tuples(st.integers(1, 3), st.booleans())
 
 @dataclass
 class Tale:
-    """What a table went through: at each moment its rows by k, and which were written since the one before."""
+    """The history of a table: its rows by k at each moment, and those written since the last."""
 
     keys: tuple[str, ...]
     moments: list[int] = field(default_factory=list)

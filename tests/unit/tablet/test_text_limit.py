@@ -1,6 +1,7 @@
-"""An Arrow array has offsets of 32 bits: 2 GiB of text. What is compacted or looked up may be more.
+"""Text above the limit of an Arrow array with 32-bit offsets (2 GiB) is compacted and read.
 
-The limits are lowered here, and `small_offsets` has Arrow refuse at four times of it, as it does at 2 GiB.
+The limits are lowered here, and `small_offsets` makes Arrow refuse at four times the limit, as it
+does at 2 GiB.
 """
 
 from __future__ import annotations
@@ -255,7 +256,7 @@ def test_a_single_row_above_the_limit_does_not_loop(db: Database, monkeypatch: p
 
 @pytest.mark.long
 def test_two_gibibytes_of_one_column(tmp_path: Path) -> None:
-    """As it is: 36,000 rows of 65,000 bytes. Takes half a minute of processor time and less than 4 GB."""
+    """The real size: 36,000 rows of 65,000 bytes, half a minute of CPU time, less than 4 GB."""
     words = ["a" * 65_000, "b" * 65_000]
     with nyala.connect(tmp_path / "s", maintenance=False, rowset_size="512MB") as db:
         table = db.create_table("t", {"k": "int64", "s": "string"}, "k")
@@ -316,7 +317,7 @@ def test_a_copy_of_more_text_than_an_array_holds_is_whole(
 def test_a_value_is_not_repeated_beyond_what_offsets_address(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`pa.repeat` does not notice, and what it makes points anywhere."""
+    """`pa.repeat` does not check the limit and returns invalid offsets."""
     table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k")
     table.insert({"k": range(100), "s": [""] * 100})
     monkeypatch.setattr(arrow_values, "_TEXT_BYTES_MAX", 99 * LENGTH)

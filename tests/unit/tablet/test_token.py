@@ -159,7 +159,7 @@ def test_a_limit_holds_per_token(db: Database, limit: int, order: bool) -> None:
 
 
 def test_a_token_does_not_move(db: Database) -> None:
-    """What is written and flushed after the token was made is not in it, though it shares files and stores."""
+    """Rows written or flushed later are not in the token, though it shares files and stores."""
     with db.batch() as batch:
         batch.upsert("t", [{"s": "a", "n": 3, "a": 77}])
     scan = db["t"].scan(order_by_key=True)
@@ -244,7 +244,7 @@ def test_the_layout_is_the_documented_one(db: Database) -> None:
 @pytest.mark.parametrize("order", [False, True])
 @pytest.mark.parametrize("memory", [False, True])
 def test_files_that_are_gone_are_history(tmp_path: Path, order: bool, memory: bool) -> None:
-    """A task that comes too late is told to load again, not that a file was not found."""
+    """A late task gets HistoryExpiredError with a remedy, not a missing file."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": [1, 2], "v": [1, 2]})

@@ -1,4 +1,4 @@
-"""Tables in the making: one that a killed job left goes at the next open, one that is being made stays."""
+"""Unfinished tables: the next open drops those of a killed job and keeps those of a live one."""
 
 from __future__ import annotations
 

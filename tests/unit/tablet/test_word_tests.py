@@ -1,4 +1,4 @@
-"""Predicates on text that lies in a dictionary: each word is asked once, rows by their codewords, and nothing twice."""
+"""Predicates on dictionary text: evaluated once per entry, then rows are selected by code."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ NOT_TOLD = {
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("where", [*TOLD, *NOT_TOLD])
 def test_the_same_rows(where: str, path: Path) -> None:
-    """As blocks are read, of blocks that are kept, and of values."""
+    """In blocks that are read, in cached blocks, and in decoded values."""
     holds = (TOLD | NOT_TOLD)[where]
     expected = [r for r in all_rows() if holds(r)]
     with nyala.connect(path, read_only=True, memory_limit="100MB") as db:
@@ -136,7 +136,7 @@ def test_predicates_are_evaluated_on_long_dictionaries(tmp_path: Path) -> None:
 
 
 def test_predicates_are_evaluated_on_changed_values(tmp_path: Path) -> None:
-    """What a row's base says is not what it is: changes in memory, in files, and rows that no file has."""
+    """Changes in memory and in files, and rows in memory, replace the value of the base."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", TYPES, "k")
         table.insert(all_rows())

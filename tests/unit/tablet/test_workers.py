@@ -63,7 +63,7 @@ def can_lock(path: Path) -> bool:
 
 
 def descriptors() -> dict[str, str]:
-    """What this process has open, and what it leads to."""
+    """The open descriptors of this process, and their targets."""
     found: dict[str, str] = {}
     for descriptor in os.listdir("/dev/fd"):
         with contextlib.suppress(FileNotFoundError):  # that of the listing itself
@@ -156,7 +156,7 @@ def test_printing_without_end_blocks_nobody(pool: Worker, caplog: pytest.LogCapt
 def test_a_child_is_found_in_any_folder(
     pool: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user's own json.py hides nothing, and what his program has put on sys.path is there for the work."""
+    """A json.py of the user hides no module, and the child has the parent's sys.path."""
     for name in ("json.py", "nyala.py", "logging.py"):
         (tmp_path / name).write_text("raise SystemExit('the wrong module')")
     (tmp_path / "only_here.py").write_text("VALUE = 5")
@@ -215,7 +215,7 @@ def test_any_other_exception_names_the_place_in_the_worker(pool: Worker, how: st
 
 
 def test_a_child_killed_at_work(pool: Worker, tmp_path: Path) -> None:
-    """As the system does when memory is short: the job fails with a sentence, the next one runs."""
+    """The system kills processes when memory is short: the job fails, and the next one runs."""
     job = Running(pool, "hold", {"path": str(tmp_path / "lock")})
     os.kill(job.pid(), signal.SIGKILL)
     error = job.ended()

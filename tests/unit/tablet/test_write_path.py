@@ -92,7 +92,7 @@ def test_an_interrupt_in_the_log_append(tmp_path: Path, monkeypatch: pytest.Monk
 def test_w3_a_failure_while_applying_is_of_unknown_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the log has and memory does not is not published; no more is written on top of it; the next open has it."""
+    """A batch in the log but not in memory is not published; writes are refused until reopened."""
     db = open_database(tmp_path / "s")
     t, u = key_value_table(db, "t"), key_value_table(db, "u")
     t.insert({"k": [0], "v": [0]})
@@ -118,7 +118,7 @@ def test_w3_a_failure_while_applying_is_of_unknown_outcome(
 
 
 def test_a_log_that_refuses_changes_nothing(tmp_path: Path) -> None:
-    """No space for the record: nothing was applied or published, and as soon as there is space it goes on."""
+    """Without space for the record nothing is applied or published; with space writes go on."""
 
     class Full(PosixFiles):
         full = False
@@ -173,7 +173,7 @@ def test_a_table_that_was_created_again_meanwhile(db: Database, monkeypatch: pyt
 
 
 def test_a_table_that_is_gone_meanwhile(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dropped, or renamed: the write says that it is not there, and writes nothing."""
+    """If the table is dropped or renamed during the write, it fails and no row is written."""
     table = key_value_table(db)
     between(monkeypatch, lambda: db.rename_table("t", "u"))
     with pytest.raises(nyala.TableNotFoundError, match="its tables are: u"):
@@ -270,7 +270,7 @@ def test_a_stream_is_a_batch_each(db: Database) -> None:
 
 @pytest.mark.parametrize("kind", ["a failing row", "a failing disk"])
 def test_a_stream_that_fails_says_how_far_it_came(tmp_path: Path, kind: str) -> None:
-    """`.applied` rows stay written, whatever the error was: who goes on leaves them out."""
+    """`.applied` rows stay written after any error, so the caller can continue after them."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": [7], "v": [7]})

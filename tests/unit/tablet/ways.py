@@ -1,8 +1,8 @@
-"""Tables by chance of some thousand rows, which are read by the ways of large ones: what is in them, what is done to
-them, what is asked, and what that means for a dictionary of rows.
+"""Random tables of some thousand rows that are read in the ways of large ones.
 
-Columns are of every encoding, those that tell which rows satisfy a predicate and those that do not; splits are whole
-blocks, although rowsets are small.
+The module draws their columns, changes and predicates, and computes the expected rows from a
+dictionary. Columns have every encoding, those that can evaluate a predicate and those that cannot.
+Splits are whole blocks, although rowsets are small.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ GROUPS = 5
 
 @lru_cache(ROWS * 8)
 def row(k: int, shift: int) -> Row:
-    """Of a key, as it was inserted (0) or changed, not to be written to; of most columns there are values that both
-    have."""
+    """The row of a key, as inserted (0) or changed; treat it as read-only.
+
+    Most columns have values that occur in both.
+    """
     cube = k**3 + 31 * shift * k + shift
     return {
         "group": f"g{k % GROUPS}",
@@ -102,7 +104,7 @@ def small_splits(rows: int = SPLIT) -> Iterator[None]:
 
 @st.composite
 def question(draw: st.DrawFn, name: str) -> Test:
-    """What is asked of a column, as text and as it is meant: of values that rows have."""
+    """A predicate on a column, as text and as a function; it uses values that rows have."""
     if KINDS.get(name, ("",))[0] == "bool":
         whether = [(name, lambda r: r[name] is True), (f"NOT {name}", lambda r: r[name] is False)]
         return draw(st.sampled_from([*whether, (f"{name} IS NULL", lambda r: r[name] is None)]))
