@@ -1,0 +1,17 @@
+"""The notebook with Spark runs in the session that all tests share."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.notebooks import EXAMPLES, run
+
+
+def test_the_notebook_runs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All code cells, and they print what they say."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    run(EXAMPLES / "spark.ipynb")
