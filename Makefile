@@ -106,6 +106,7 @@ test-long: java setup  ## what takes more than an hour: many more random cases, 
 
 bench: $(BENCH_VENV)/.installed  ## speed beside SQLite, DuckDB, Delta Lake, Parquet (ARGS=--quick: some minutes; see bench/README.md)
 	@$(BENCH_BIN)/python -m bench $(ARGS)
+	@$(BENCH_BIN)/python tools/draw_chart.py
 
 bench-spark: java $(BENCH_SPARK_VENV)/.installed  ## speed through Spark beside Parquet and Delta Lake (ARGS=--quick: some minutes)
 	@$(BENCH_SPARK_BIN)/python -m bench.spark $(ARGS)
