@@ -411,7 +411,7 @@ class Steps:
             writer = writer.option("path", os.path.join(self.folder, name))
         made = self._run_stream(writer, f"{name}-{sink}")
         if sink == NYALA:
-            assert len(self.db[name]) == made.rows
+            assert self.db[name].count() == made.rows
             self.db.drop_table(name)
         return made
 

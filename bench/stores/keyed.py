@@ -83,7 +83,7 @@ class KeyedNyala:
         return rows.num_rows
 
     def count(self) -> int:
-        return len(self.table)
+        return self.table.count()
 
     def close(self) -> None:
         self.db.close()
