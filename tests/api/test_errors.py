@@ -87,7 +87,7 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
     ("neither keys nor where", lambda t: t.delete(), nyala.InvalidArgumentError, [], "has neither"),
     ("columns of a look-up as text", lambda t: t.get({"a": "x", "n": 1}, columns="a"), nyala.InvalidArgumentError, [], "write columns=['a']"),
     ("columns of look-ups as text", lambda t: t.get_many([{"a": "x", "n": 1}], columns="a"), nyala.InvalidArgumentError, [], "write columns=['a']"),
-    ("a progress that takes one number", lambda t: t.insert([GOOD], progress=lambda done: None), nyala.InvalidArgumentError, [], "called with (done, total)"),
+    ("a progress that takes one number", lambda t: t.insert([GOOD], progress=lambda done: None), nyala.InvalidArgumentError, [], "must accept (done, total)"),
     ("a connection that is none", lambda t: t.scan().to_duckdb("x"), nyala.InvalidArgumentError, [], "duckdb.connect()"),
     ("no data", lambda t: t.insert(17), nyala.InvalidArgumentError, [], "int"),
     ("a path", lambda t: t.insert("x.parquet"), nyala.InvalidArgumentError, [], "give pyarrow.parquet.read_table('x.parquet'), or load it from the shell"),
@@ -190,7 +190,7 @@ def test_a_store_inside_another_is_refused(tmp_path: Path, inside: str) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "s")
     before = sorted(tmp_path.rglob("*"))
     for outer in ("s", "link"):
-        with pytest.raises(nyala.StorageError, match="lies inside the folder of another store") as error:
+        with pytest.raises(nyala.StorageError, match="is inside the folder of another store") as error:
             nyala.connect(tmp_path / outer / inside)
         assert str(tmp_path / "s") in str(error.value)
     assert sorted(tmp_path.rglob("*")) == before
@@ -231,7 +231,7 @@ def test_a_mistake_is_named_and_changes_nothing(
 def test_only_a_moment_without_a_zone_is_told_how_it_was_read(db: Database) -> None:
     """Who gave a zone would look for his mistake there."""
     for at in (dt.datetime(2041, 1, 1, tzinfo=dt.UTC), "2041-01-01T00:00Z", db.now() + (1 << 60)):
-        with pytest.raises(nyala.InvalidArgumentError, match="lies in the future") as error:
+        with pytest.raises(nyala.InvalidArgumentError, match="is in the future") as error:
             db["t"].scan(at=at)
         assert "taken as UTC" not in str(error.value)
 

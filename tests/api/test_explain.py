@@ -77,7 +77,7 @@ def test_before_anything_was_read_there_is_nothing_to_explain(table: Any) -> Non
     assert str(told).splitlines()[1:] == [
         "  columns   v",
         "  where     k < 10",
-        "  nothing was read yet: no rows were asked for",
+        "  nothing was read yet",
     ]
     facts = told.to_dict()
     assert set(facts) == set(scan.explain().to_dict()) and facts["bytes_read"] == facts["rows_in_range"] == 0

@@ -1,4 +1,4 @@
-"""Changing a table while it lives: columns, range partitions, history, name and comment, all or nothing.
+"""Alter a table: columns, range partitions, history, name and comment, all or nothing.
 
     with table.alter() as a:
         a.add_column("unit", "string", default="ms")
@@ -8,10 +8,11 @@
         a.drop_range("2020-01-01", "2021-01-01")
         a.set_history("30d")
 
-Each call is checked on its own line, after those before it; nothing is changed before the block ends. Leaving it by an
-exception changes nothing. It takes milliseconds, whatever the table holds: no row is touched.
+Each step is checked on its own line, against the steps before it. The steps are carried out as one
+change when the block ends; an exception in the block changes nothing. An alteration takes milliseconds,
+whatever the size of the table, because it rewrites no row.
 
-Source: docs/how-to/changing-a-table.md; Kudu schema design, "Schema Alterations".
+Source: Kudu schema design, "Schema Alterations".
 """
 
 from __future__ import annotations
@@ -37,21 +38,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Alteration"]
 
-# What people look for and an alteration cannot do, by a word in its name.
+# Explanations for methods that an alteration does not have, by a word in the method's name.
 _IMPOSSIBLE: Final = {
-    "key": "the primary key of a table never changes, but for its columns' names; make another table with "
-    "create_table(), and insert this one's rows into it",
-    "hash": "hash levels are fixed; table.repartition(…) writes all rows anew into other partitions",
-    "partition": "add_range() and drop_range() change range partitions; for all else table.repartition(…) writes all "
-    "rows anew into others",
-    "split": "range partitions are not split; table.repartition(…) writes all rows anew into others",
-    "merge": "range partitions are not joined; table.repartition(…) writes all rows anew into others",
+    "key": "the primary key cannot change, except the names of its columns; create another table and insert this "
+    "table's rows",
+    "hash": "hash levels cannot change; table.repartition(…) rewrites all rows into other partitions",
+    "partition": "add_range() and drop_range() change range partitions; table.repartition(…) rewrites all rows into "
+    "other partitions",
+    "split": "range partitions cannot be split; table.repartition(…) rewrites all rows into other partitions",
+    "merge": "range partitions cannot be merged; table.repartition(…) rewrites all rows into other partitions",
 }
 
 
 class Alteration:
-    """The steps of one alteration of a table, which it carries out when its `with` block ends. Made by
-    `Table.alter()`."""
+    """The steps of one alteration of a table. Made by `Table.alter`; carried out when its `with` block ends."""
 
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
@@ -63,7 +63,7 @@ class Alteration:
 
     @property
     def schema(self) -> Schema:
-        """The columns as the steps up to now leave them."""
+        """The columns after the steps so far."""
         if self._draft is None:
             raise InvalidArgumentError("an alteration has columns inside its `with` block only")
         return self._draft.schema
@@ -79,11 +79,26 @@ class Alteration:
         block_size: int | str | None = None,
         comment: str = "",
     ) -> None:
-        """One column more, behind the others; the arguments are those of `nyala.column`, or what it gives, as `type`.
+        """Add a column behind the others.
 
-        Rows that are there read the default for ever, whatever it is changed to later; without one, NULL. A NOT NULL
-        column needs one. A name that was dropped may be taken again: its old values never come back.
-        Raises: SchemaError; InvalidArgumentError for what is said twice.
+        Existing rows read the default, also if the column's default is changed later, or NULL without
+        one. The name of a dropped column can be used again; its old values do not come back.
+
+        Parameters
+        ----------
+        name
+            The name of the new column.
+        type
+            A type, or a whole column as `nyala.column(…)`.
+        nullable, default, encoding, compression, block_size, comment
+            As in `nyala.column`. A NOT NULL column needs a default.
+
+        Raises
+        ------
+        SchemaError
+            The name is in use, or the column is invalid.
+        InvalidArgumentError
+            `nyala.column(…)` and further arguments are both given.
         """
         self._take(
             steps.add_column(
@@ -92,15 +107,19 @@ class Alteration:
         )
 
     def drop_column(self, name: str) -> None:
-        """One column less. Snapshots of before have it as long as the table's history reaches back to them.
+        """Drop a column. Past moments still have it, as long as the table's history reaches back.
 
-        Raises: ColumnNotFoundError; SchemaError for a column of the key.
+        Raises
+        ------
+        ColumnNotFoundError
+            There is no such column.
+        SchemaError
+            The column is part of the key.
         """
         self._take(steps.drop_column(name))
 
     def rename_column(self, old: str, new: str) -> None:
-        """Another name for a column, also of the key. Raises: ColumnNotFoundError, SchemaError for a name that is
-        taken."""
+        """Rename a column, also one of the key. Raises: ColumnNotFoundError; SchemaError for a name in use."""
         self._take(steps.rename_column(old, new))
 
     def alter_column(
@@ -115,15 +134,32 @@ class Alteration:
         block_size: int | str | Unchanged | None = UNCHANGED,
         comment: str | Unchanged = UNCHANGED,
     ) -> None:
-        """Change what is said of a column; all else stays.
+        """Change properties of a column; those that are not given stay.
 
-        type:     a wider one: int8 to int16, int32, int64; float to double; a decimal of higher precision at the same
-                  scale; a longer varchar, or string. Not of the key.
-        nullable: True, of a NOT NULL column.
-        default:  of rows that are inserted from now on; None: none any more.
-        encoding, compression, block_size: of what is written from now on; `Table.compact()` rewrites the rest. None is
-                  the default size of a block.
-        Raises:   ColumnNotFoundError; SchemaError with the reason; InvalidArgumentError when nothing is given.
+        Parameters
+        ----------
+        name
+            The column.
+        type
+            A wider type: int8 to int16, int32 or int64; float to double; a decimal of higher precision at
+            the same scale; a longer varchar, or string. Not for columns of the key.
+        nullable
+            `True` allows NULL from now on. `False` is not possible.
+        default
+            The default of rows that are inserted from now on. None: no default.
+        encoding, compression, block_size
+            For files that are written from now on; `Table.compact()` rewrites the others.
+        comment
+            A text about the column.
+
+        Raises
+        ------
+        ColumnNotFoundError
+            There is no such column.
+        SchemaError
+            The change is not possible.
+        InvalidArgumentError
+            No property is given.
         """
         self._take(
             steps.change_column(
@@ -141,35 +177,65 @@ class Alteration:
     def add_range(
         self, lower: Any, upper: Any, *, lower_inclusive: bool = True, upper_inclusive: bool = False
     ) -> None:
-        """A range partition more, [lower, upper), which must not overlap another; None is unbounded.
+        """Add a range partition [lower, upper).
 
-        A bound is written as in `nyala.range_partition`. Raises: InvalidArgumentError.
+        Parameters
+        ----------
+        lower, upper
+            Bounds as in `nyala.range_partition`; None is unbounded.
+        lower_inclusive, upper_inclusive
+            Whether a bound itself is inside.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The range overlaps another, or a bound is invalid.
         """
         self._take(steps.add_range(RangeBound(lower, upper, lower_inclusive, upper_inclusive)))
 
     def drop_range(
         self, lower: Any, upper: Any, *, lower_inclusive: bool = True, upper_inclusive: bool = False
     ) -> None:
-        """A range partition less, by its exact bounds: its rows go at once, with all their history.
+        """Drop a range partition with its rows and their history.
 
-        Writes there fail with NoPartitionError. Who reads an earlier moment and needs its rows gets
-        HistoryExpiredError; scans that are open keep them. Raises: InvalidArgumentError when there is no such range.
+        Later writes to the range raise `NoPartitionError`. Reads of earlier moments that need its rows
+        raise `HistoryExpiredError`. Open scans keep the rows.
+
+        Parameters
+        ----------
+        lower, upper, lower_inclusive, upper_inclusive
+            The exact bounds of the range, as in `add_range`.
+
+        Raises
+        ------
+        InvalidArgumentError
+            There is no such range.
         """
         self._take(steps.drop_range(RangeBound(lower, upper, lower_inclusive, upper_inclusive)))
 
     def rename(self, name: str) -> None:
-        """Another name for the table. Raises: TableExistsError."""
+        """Rename the table. Raises: TableExistsError."""
         self._take(steps.rename_table(name))
 
     def set_comment(self, comment: str) -> None:
-        """Another comment for the table."""
+        """Set the table's comment."""
         self._take(steps.set_comment(comment))
 
     def set_history(self, history: dt.timedelta | str | float | None) -> None:
-        """How far back the table can be read from now on: as `create_table(history=…)`; None is its default, 7 days.
+        """Set how far back the table can be read.
 
-        A shorter one holds at once: a moment before it raises HistoryExpiredError; the bytes go with compactions and
-        `Table.vacuum()`. A longer one brings back what has not been thrown away yet. Raises: InvalidArgumentError.
+        A shorter history applies at once: earlier moments raise `HistoryExpiredError`, and compactions and
+        `Table.vacuum()` free the disk space. A longer history brings back what was not removed yet.
+
+        Parameters
+        ----------
+        history
+            As in `Database.create_table`. None: 7 days.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The history is invalid.
         """
         self._take(steps.set_history(parse_history(history)))
 
@@ -177,7 +243,7 @@ class Alteration:
         for word, reason in _IMPOSSIBLE.items():
             if word in name.lower():
                 raise AttributeError(f"an alteration has no {name}(): {reason}")
-        # With these Python looks for a name that is nearly the same.
+        # With `name` and `obj` Python suggests a similar name.
         text = f"{type(self).__name__!r} object has no attribute {name!r}"
         raise AttributeError(text, name=name, obj=self)
 
@@ -207,7 +273,7 @@ class Alteration:
 
 
 def _spec(name: str, type: Any, described: tuple[Any, ...]) -> ColumnSpec:
-    """Raises: SchemaError, InvalidArgumentError naming the column."""
+    """Return the column's description. Raises: SchemaError, InvalidArgumentError naming the column."""
     if not isinstance(type, ColumnSpec):
         try:
             return column(type, *described)
@@ -215,6 +281,6 @@ def _spec(name: str, type: Any, described: tuple[Any, ...]) -> ColumnSpec:
             raise SchemaError(f"column {name!r}: {error}") from None
     if described != (True, None, "auto", "default", None, ""):
         raise InvalidArgumentError(
-            f"column {name!r} is described by nyala.column(…) and by other arguments besides: say all of it in one"
+            f"column {name!r} is described by nyala.column(…) and by further arguments: use one of the two"
         )
     return type

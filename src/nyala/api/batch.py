@@ -1,16 +1,16 @@
-"""Several operations on several tables as one: one timestamp, all or nothing.
+"""A batch of operations on several tables: one timestamp, all or nothing.
 
     with db.batch() as b:
         b.upsert("orders", orders)
         b.delete("baskets", keys)
     b.results[0].timestamp == b.results[1].timestamp
 
-Nothing is checked or written before the block ends; leaving it by an exception writes nothing. A failing row
-stops the whole batch (`errors="collect"` is for single calls only). Operations apply in their order: a later
-one sees what an earlier one of the same batch did.
+Rows are checked and written when the block ends. An exception in the block writes nothing. One failing
+row rejects the whole batch. Operations apply in their order: a later one sees what an earlier one did.
 
-Inside the block the same thread cannot write in another way, by `table.insert(…)` or a second batch: such a write
-would be committed at once, whatever becomes of the batch. It raises `InvalidArgumentError`.
+Inside the block the same thread cannot write in another way, for instance by `table.insert(…)` or a
+second batch. Such a write would be committed at once, whatever becomes of the batch, so it raises
+`InvalidArgumentError`.
 
 Source: docs/design/writes-and-batches.md, "Resolving a batch in closed form".
 """
@@ -30,7 +30,21 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Collects operations; writes them when the `with` block ends. `results`: one WriteResult per operation."""
+    """Operations that are written together when the `with` block ends. Made by `Database.batch`.
+
+    Attributes
+    ----------
+    results
+        One `WriteResult` per operation, in order, after the block.
+
+    Examples
+    --------
+    >>> with db.batch() as b:
+    ...     b.insert("metrics", [("e", 1, 1.0)])
+    ...     b.delete("metrics", ("a", 1))
+    >>> [result.timestamp == b.results[0].timestamp for result in b.results]
+    [True, True]
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -40,25 +54,25 @@ class Batch:
         self.results: list[WriteResult] = []
 
     def insert(self, table: str, data: Any, on_conflict: Literal["error", "ignore"] = "error") -> None:
-        """See `Table.insert`."""
+        """Add an insert; arguments as `Table.insert`. Raises: TableNotFoundError."""
         self._add(table, "insert", data, choice("on_conflict", on_conflict, "ignore"))
 
     def upsert(self, table: str, data: Any) -> None:
-        """See `Table.upsert`."""
+        """Add an upsert; arguments as `Table.upsert`. Raises: TableNotFoundError."""
         self._add(table, "upsert", data, False)
 
     def update(self, table: str, data: Any, on_missing: Literal["error", "ignore"] = "error") -> None:
-        """See `Table.update`; the form with `where` is not for batches."""
+        """Add an update by key; arguments as `Table.update`. Raises: TableNotFoundError."""
         self._add(table, "update", data, choice("on_missing", on_missing, "ignore"))
 
     def delete(self, table: str, keys: Any, on_missing: Literal["error", "ignore"] = "error") -> None:
-        """See `Table.delete`; the form with `where` is not for batches."""
+        """Add a delete by key; arguments as `Table.delete`. Raises: TableNotFoundError."""
         self._add(table, "delete", keys, choice("on_missing", on_missing, "ignore"))
 
     def _add(self, table: str, operation: str, data: Any, ignore: bool) -> None:
         if not self._open:
             raise InvalidArgumentError("a batch takes operations inside its `with` block only")
-        self._database._writer().root.table(table)  # an unknown name shall fail on its own line
+        self._database._writer().root.table(table)  # an unknown name fails on its own line
         self._requests.append(Request(table, operation, data, ignore))
 
     def __enter__(self) -> Batch:

@@ -651,7 +651,7 @@ class Database:
         return Table(self, name)
 
     def _connection(self) -> Connection:
-        """DuckDB for statements, made at the first."""
+        """Return the DuckDB connection for statements, which the first call opens."""
         need("duckdb", "sql")
         from nyala.sql.connection import Connection
 
@@ -669,10 +669,10 @@ class Database:
         return store
 
     def _view_at(self, at: Any, name: str = "at") -> tuple[Root, int, int]:
-        """(root, snapshot, published) for a scan at `at` (T2). Whether a table's history reaches back is not looked at.
+        """Return (root, snapshot, published) for a scan at `at` (T2); the table's history is not checked.
 
-        name: of the argument, for errors; "since" is a lower bound, and "to" must be exact (`AheadOfClock`).
-        Raises: InvalidArgumentError for a moment later than the clock, and for what `parse_at` refuses.
+        name: the argument's name, for errors; "since" is a lower bound, and "to" must be exact (`AheadOfClock`).
+        Raises: InvalidArgumentError for a moment in the future, and as `parse_at`.
         """
         root, published = self._opened().view()
         self._ahead.note(published, self._store.env.clock.now_us())
@@ -682,16 +682,16 @@ class Database:
         now_us = self._store.env.clock.now_us()
         if timestamp > max(from_physical(now_us + 1), published):
             raise InvalidArgumentError(
-                f"{name}={to_datetime(timestamp).isoformat()} lies in the future: it is "
-                f"{to_datetime(from_physical(now_us)).isoformat()} now, and what is not yet written cannot be read"
+                f"{name}={to_datetime(timestamp).isoformat()} is in the future: it is "
+                f"{to_datetime(from_physical(now_us)).isoformat()} now"
                 f"{naive_note(at, from_physical(now_us))}"
             )
         if is_time_of_day(at) and name != "since":
             if name == "to" and self._ahead.covers(timestamp):
                 raise InvalidArgumentError(
                     f"to={to_datetime(timestamp).isoformat()} is not exact: this store was written while the clock was "
-                    f"ahead, and its newest timestamps are of {to_datetime(published).isoformat()}. Give a timestamp: "
-                    "result.timestamp of a write, or what db.now() said"
+                    f"ahead, and its newest timestamps are of {to_datetime(published).isoformat()}. Pass a timestamp: "
+                    "result.timestamp of a write, or an earlier db.now()"
                 )
             timestamp = self._ahead.resolve(timestamp)
         return root, max(min(timestamp, published), TIMESTAMP_ZERO), published
@@ -747,15 +747,22 @@ class Database:
 
 
 class Snapshot:
-    """One moment over all tables. Its files stay until it is closed or collected.
+    """All tables at one moment. Made by `Database.snapshot`.
 
-    What a table's history reached back to when the snapshot was taken, it reaches back to as long as it is open.
+    Its files stay until it is closed or collected. The history that a table had when the snapshot was taken
+    stays readable as long as the snapshot is open.
+
+    Examples
+    --------
+    >>> with db.snapshot() as s:
+    ...     metrics.delete(where="TRUE").deleted, s["metrics"].count()
+    (3, 3)
     """
 
     def __init__(
         self, database: Database, root: Root, timestamp: int, published: int, note: str = ""
     ) -> None:
-        """note: what to add where its moment cannot be read."""
+        """note: added to errors about a moment that cannot be read."""
         self._database = database
         self._note = note
         self._root: Root | None = root
@@ -769,7 +776,7 @@ class Snapshot:
         return self._root
 
     def table(self, name: str) -> TableView:
-        """The table as of this moment, read-only. Raises: TableNotFoundError, HistoryExpiredError."""
+        """Return the table at this moment, read-only. Raises: TableNotFoundError, HistoryExpiredError."""
         root = self._pinned()
         entry = root.table(name).entry
         check_readable(entry, self.timestamp, self._published, self._taken_us, self._note)
@@ -788,10 +795,7 @@ class Snapshot:
         return iter(self.list_tables())
 
     def sql(self, text: str, parameters: Sequence[Any] | dict[str, Any] | None = None) -> Result:
-        """The answer of DuckDB to a SELECT over the tables as of this moment: see `Database.sql`.
-
-        Raises: as `Database.sql`, and HistoryExpiredError.
-        """
+        """Return the result of a SELECT over the tables at this moment: see `Database.sql`."""
         self._pinned()
         connection = self._database._connection()
         from nyala.sql.result import run
@@ -799,12 +803,12 @@ class Snapshot:
         return run(connection, self, text, parameters)
 
     def list_tables(self) -> list[str]:
-        """Names of the tables that existed at this moment and still exist, sorted."""
+        """Return the names of the tables that existed at this moment and still exist, sorted."""
         created = ((table.name, table.entry.created) for table in self._pinned().tables.values())
         return sorted(name for name, moment in created if self.timestamp >= min(moment, self._published))
 
     def close(self) -> None:
-        """Let go of the files. May be called twice."""
+        """Give back the files; may be called twice."""
         self._root = None
 
     def __enter__(self) -> Snapshot:
@@ -828,10 +832,7 @@ class Snapshot:
 
 
 def _refuse_inside_a_store(folder: str) -> None:
-    """A new store may not lie in the folder of another, which removes there what it does not know (P3).
-
-    Raises: StorageError.
-    """
+    """Check that the folder is not inside another store, which removes unknown files (P3). Raises: StorageError."""
     if SYSTEM.files.exists(catalog_path(folder)):
         return
     parent = os.path.realpath(folder)
@@ -839,21 +840,21 @@ def _refuse_inside_a_store(folder: str) -> None:
         parent = above
         if SYSTEM.files.exists(catalog_path(parent)):
             raise StorageError(
-                f"{folder!r} lies inside the folder of another store, {parent!r}, which is that store's own: "
-                "connect to that one, or name a folder outside of it",
+                f"{folder!r} is inside the folder of another store, {parent!r}: connect to that store, or choose a "
+                "folder outside of it",
                 path=folder,
             )
 
 
 def parse_size(argument: str, given: float | str, least: int) -> int:
-    """Bytes. Raises: InvalidArgumentError for less than `least`, or what is no size."""
+    """Return a size in bytes. Raises: InvalidArgumentError for less than `least`, or for anything but a size."""
     if isinstance(given, float) and given.is_integer():
         given = int(given)  # 64e6
     size = size_in_bytes(given) if isinstance(given, str) else whole_number(given)
     if size is None or size > SIZE_MAX_BYTES:
-        raise InvalidArgumentError(f"{argument}={given!r} is no size: write it like '512MB' or '4GB'")
+        raise InvalidArgumentError(f"{argument}={given!r} is not a size: pass bytes, or text such as '512MB'")
     if size < least:
-        raise InvalidArgumentError(f"{argument}={given!r}: give at least {least // 10**6} MB")
+        raise InvalidArgumentError(f"{argument}={given!r} is too small: pass at least {least // 10**6} MB")
     return size
 
 

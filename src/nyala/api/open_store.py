@@ -1,21 +1,20 @@
-"""What works for an open store beside the callers' threads, and who in this process uses it.
+"""The open stores of this process, and their background threads.
 
     Database ─┐                          ┌─ store: catalogue, log, memory
     Database ─┼─ a Handle each ─► OpenStore ─ background work, hand-over socket, group sync, DuckDB connection
     Scan ─────┘                          └─ closed with the last handle
 
-`connect` gives every caller in one process that opens the same folder for writing a `Handle` of one `OpenStore`. The
-folder is known by its inode, so two spellings of a path, or a symbolic link, lead to one store.
+Every `connect` of one process to the same folder for writing returns a `Handle` of the same `OpenStore`. The
+folder is identified by its inode, so two spellings of a path, or a symbolic link, lead to one store.
 
-Neither the store nor its threads know the `Database`, so a `Database` is collected like any object when the last
-variable that names it goes. Nothing is closed then: a collector runs at any line of any thread, also of one that holds
-the store's locks. Instead the next `connect` to the same folder finds that nobody can use the open store any more, and
-closes it first.
+The store and its threads do not refer to the `Database`, so a `Database` without references is collected.
+That does not close the store, because the collector may run in a thread that holds the store's locks. The
+next `connect` to the same folder finds that the open store has no users, and closes it first.
 
-O1  What an abandoned Database left open is closed in a call of `connect`, never by the collector.
-O2  While a scan, a feed, a table or a snapshot of it can still be read, it is not abandoned: they hold the handle.
-O3  A forked child has no part in what its parent has open.
-O4  A handle that was closed refuses every call, also while another handle of the same store works.
+O1  A store that an abandoned Database left open is closed by a call of `connect`, never by the collector.
+O2  A Database is not abandoned while one of its scans, feeds, tables or snapshots exists: they hold the handle.
+O3  A forked child does not use the stores that its parent has open.
+O4  A closed handle refuses every call, also while another handle of the store is in use.
 """
 
 from __future__ import annotations
@@ -54,37 +53,39 @@ _LEFT_OPEN_S: Final = 2.0
 
 
 class OpenScans:
-    """The scans and feeds of one Database that somebody holds, so that what nobody reads gives its files back.
-    Thread-safe."""
+    """The scans and feeds of one Database that are still referenced. Thread-safe.
+
+    Those that nobody reads for 15 minutes give back their files.
+    """
 
     def __init__(self, store: Store | ReaderStore) -> None:
         self._clock = store.env.clock
         self._scans: weakref.WeakSet[PinnedRows] = weakref.WeakSet()
-        self._lock = threading.Lock()  # a set cannot be walked through while another thread adds to it
+        self._lock = threading.Lock()  # a set cannot be iterated while another thread adds to it
         self._checked_s = self._clock.monotonic_s()
 
     def watch(self, rows: PinnedRows) -> None:
-        """See to it that the files come back when nobody reads the rows."""
+        """Take the files from `rows` once nobody reads them."""
         with self._lock:
             self._scans.add(rows)
-        # A reader process, and a writer without maintenance, have no thread that would do it.
+        # A reader process and a writer without maintenance have no thread for this.
         if self._clock.monotonic_s() - self._checked_s > _SCANS_CHECKED_EVERY_S:
             self.expire()
 
     def held(self) -> list[PinnedRows]:
-        """Those that somebody holds."""
+        """The scans and feeds that are still referenced."""
         with self._lock:
             return list(self._scans)
 
     def expire(self) -> None:
-        """Take the files from those that were not read for long."""
+        """Take the files from scans that were not read for 15 minutes."""
         self._checked_s = self._clock.monotonic_s()
         for scan in self.held():
             scan._expire_if_unread()
 
 
 class Handle:
-    """One Database's part in an open store: whether it was closed, and its scans and feeds, which hold it."""
+    """One Database's share of an open store: whether it was closed, and its scans and feeds."""
 
     def __init__(self, opened: OpenStore) -> None:
         self.opened = opened
@@ -118,7 +119,7 @@ class Handle:
                 scan._give_back()
             opened.handles.discard(self)
             if opened.handles.held():
-                gc.collect()  # others may be in rings of objects that nothing names
+                gc.collect()  # other handles may be unreachable, in reference cycles
             if not opened.handles.held():
                 opened.close()
             elif not opened.store.closed:
@@ -126,7 +127,10 @@ class Handle:
 
 
 class Handles:
-    """The handles of one store that somebody holds. Thread-safe; does not know the store, so that its threads may."""
+    """The handles of one store that are still referenced. Thread-safe.
+
+    Does not refer to the store, so the store's threads can refer to it.
+    """
 
     def __init__(self) -> None:
         self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
@@ -145,16 +149,16 @@ class Handles:
             return list(self._handles)
 
     def expire_scans(self) -> None:
-        """Take the files from scans that were not read for long."""
+        """Take the files from scans that were not read for 15 minutes."""
         for handle in self.held():
             handle.scans.expire()
 
 
 class OpenStore:
-    """A store and all that works for it. The threads begin with the object, and end with `close()`."""
+    """A store and its background threads, which start with this object and end with `close()`."""
 
     def __init__(self, store: Store | ReaderStore, place: _Place | None = None) -> None:
-        """place: where others of this process find it; None: nobody shall."""
+        """place: where later calls of `connect` find the store; None: they do not."""
         self.store = store
         self.place = place or _Place()
         self.handles = Handles()
@@ -183,7 +187,7 @@ class OpenStore:
                 )
 
     def handle(self) -> Handle:
-        """One more handle."""
+        """Return a new handle."""
         made = Handle(self)
         self.handles.add(made)
         return made
@@ -206,14 +210,14 @@ class OpenStore:
             )
 
     def sync(self) -> None:
-        """Make durable what was written. Raises: StorageError."""
+        """Sync the log. Raises: StorageError."""
         if isinstance(self.store, Store):
             self.store.log_sync_all()
 
     def close(self) -> None:
         """Sync, and give back the lock or the lease. May be called twice."""
         self.place.opened = None
-        # Each is ended, whatever the others say; the last to go is the lock.
+        # Each part is stopped even if another one fails. The lock is released last.
         with contextlib.ExitStack() as parts:
             parts.callback(self.store.close)
             if self.sql is not None:
@@ -230,14 +234,14 @@ class OpenStore:
 
 
 class _Place:
-    """A folder, and the store that this process has open for writing there."""
+    """A folder, and the store that this process has open for writing in it."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # a handler of signals may close a store in the thread that opens it
+        self.lock = threading.RLock()  # a signal handler may close a store in the thread that opens it
         self.opened: OpenStore | None = None
 
 
-# By the folder's inode, which no other folder gets while the store is open. Never emptied: a place is small.
+# By inode: no other folder gets the inode while the store is open. Entries stay; they are small.
 _places: Final[dict[tuple[int, int], _Place]] = {}
 
 
@@ -249,11 +253,11 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def open_for_writing(env: Env, folder: str, options: StoreOptions) -> Handle:
-    """A handle of the store in `folder`: of the one that this process has open there already, or else of a new one.
+    """Return a handle of the store in `folder`, which is opened unless this process has it open.
 
-    A store that nobody can use any more is closed first (O1), with a ResourceWarning. One that takes no more writes, as
-    an earlier one failed or its folder was moved, is closed and opened again.
-    Raises: as `Store.open`; InvalidArgumentError when it is open with other options.
+    A store that nobody can use any more is closed first (O1), with a ResourceWarning. A store that cannot
+    write any more, because a write failed or its folder was moved, is closed and opened again.
+    Raises: as `Store.open`; InvalidArgumentError if it is open with other options.
     """
     layout.prepare_folder(env, folder)
     place = _places.setdefault(env.files.inode(folder), _Place())
@@ -262,7 +266,7 @@ def open_for_writing(env: Env, folder: str, options: StoreOptions) -> Handle:
         if opened is not None and not opened.store.closed:
             different = _difference(opened.store, options)
             if different is not None:
-                gc.collect()  # it may be named by nothing but a ring of objects that the collector has not come to
+                gc.collect()  # its handles may be unreachable, in reference cycles
             if not opened.handles.held():
                 opened.close()
                 _warn_of_abandoned(folder)
@@ -280,10 +284,10 @@ def open_for_writing(env: Env, folder: str, options: StoreOptions) -> Handle:
 
 
 def _open_alone(env: Env, folder: str, options: StoreOptions) -> Store:
-    """Open the store, which this process does not have open. Raises: as `Store.open`.
+    """Open a store that this process does not have open. Raises: as `Store.open`.
 
-    An opening or a close may have been cut short by an exception that another thread raised in it. What it left has the
-    lock until its objects are collected.
+    If an exception of another thread interrupted an earlier open or close, its objects keep the lock until
+    they are collected.
     """
     deadline_s = env.clock.monotonic_s() + _LEFT_OPEN_S
     while True:
@@ -312,22 +316,22 @@ _SETTINGS: Final = {
     "maintenance": "maintenance",
     "limits": "limits",
 }
-"""Arguments of `connect` to the options that they become."""
+"""Arguments of `connect`, and the options that they become."""
 
 
 def _difference(store: Store | ReaderStore, options: StoreOptions) -> str | None:
-    """The first setting in which an open store differs from `options`, as a part of a sentence."""
+    """Return the first setting of an open store that differs from `options`, as part of a sentence."""
     assert isinstance(store, Store)
     for argument, name in _SETTINGS.items():
-        has, wanted = getattr(store.options, name), getattr(options, name)
-        if has != wanted:
-            return f"{argument}={has!r}, not {wanted!r}"
+        present, requested = getattr(store.options, name), getattr(options, name)
+        if present != requested:
+            return f"{argument}={present!r}, not {requested!r}"
     return None
 
 
 def _warn_of_abandoned(folder: str) -> None:
     warnings.warn(
-        f"the store {folder!r} was open in a Database that nothing names any more; it is closed now: use `with "
+        f"the store {folder!r} was open in a Database that no variable refers to any more; it is closed now: use `with "
         "nyala.connect(…) as db`, or db.close()",
         ResourceWarning,
         stacklevel=4,

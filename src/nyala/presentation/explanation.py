@@ -1,4 +1,4 @@
-"""What a scan read and what it could skip, as text and as figures: docs/how-to/explain.md has all of them."""
+"""What a scan read and what it skipped, as text and as figures. All of them: docs/how-to/explain.md."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ __all__ = ["Explanation"]
 
 
 class Explanation:
-    """What a scan read and what it could skip. `str()` for people, `to_dict()` for programs."""
+    """What a scan read and what it skipped: `str()` for people, `to_dict()` for programs."""
 
     def __init__(self, table: TableState, spec: ScanSpec, counters: ScanCounters | None) -> None:
-        """counters: of a run over `table`, which may still go on; None: there was none."""
+        """counters: of a run over `table`, which may still be running; None: there was no run."""
         self._table = table.name
         self._spec = spec
         self._has_run = counters is not None
         self._counters = ScanCounters() if counters is None else counters
-        # What would be read if nothing could be skipped, whatever partitions and keys say.
+        # Totals without any pruning by partitions or keys.
         self._blocks_total = read_path.block_count(table, spec)
         held = [rowset.row_count for tablet in table.tablets for rowset in tablet.all_rowsets()]
         self._rows_total = sum(held)
         self._splits_total = sum(-(-rows // read_path.SPLIT_ROWS) for rows in held)
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures; blocks are those that this scan decoded or found in the cache, bytes those that it read.
+        """Return the figures.
 
-        `blocks_total` and `blocks_skipped` count each block of a column once. `blocks_decoded` and `cache_hits` count
-        how often, those of keys and of changes too: a block that is needed twice may be two hits.
-        Totals are of the table; `rows_in_range` are those that partitions and bounds on the key left of them.
-        `operations` says how each column was read: see docs/how-to/explain.md.
+        Totals are of the table; `rows_in_range` are the rows inside the matching partitions and key bounds.
+        `blocks_total` and `blocks_skipped` count each block of a column once. `blocks_decoded` and
+        `cache_hits` count accesses, also to blocks of keys and changes: a block that is needed twice may be
+        two hits. `bytes_read` are bytes from files. `operations` says how each column was read.
         """
         counters = self._counters
         return {
@@ -62,7 +62,7 @@ class Explanation:
         }
 
     def _operations(self) -> dict[str, list[str]]:
-        """By operation the columns on which it was used, in the table's order."""
+        """Return the columns by the operation that read them, in the table's order."""
         names = [column.name for column in self._spec.schema.columns]
         used = self._counters.stats.operations
         found = {of: [name for name in names if (of, name) in used] for of in ("filter", "decode", "gather")}
@@ -83,7 +83,7 @@ class Explanation:
             if self._spec.predicate is not None and self._spec.predicate.null_note:
                 lines.append(f"            ({bounded(self._spec.predicate.null_note)})")
         if not self._has_run:
-            return "\n".join([*lines, "  nothing was read yet: no rows were asked for"])
+            return "\n".join([*lines, "  nothing was read yet"])
         rows = f"{facts['rows_total'] - facts['rows_skipped']:,} of {facts['rows_total']:,}"
         if facts["rows_in_range"] < facts["rows_total"]:
             rows += f", {facts['rows_in_range']:,} left by partitions and bounds on the key"

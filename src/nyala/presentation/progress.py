@@ -1,13 +1,14 @@
-"""How far a long call is, for whoever waits for it.
+"""Progress of a long call.
 
     table.compact(progress=True)                        every few seconds a line: compaction of t: 40 %
-    table.upsert(reader, progress=bar_of_mine)          bar_of_mine(rows done, None) after each record batch
+    table.upsert(reader, progress=show)                 show(rows done, None) after each record batch
 
-True shows lines on stderr when that is a terminal; in a notebook below its cell, as one line that changes; otherwise as
-records of the logger `nyala.progress` (level INFO). A notebook is known by IPython, if the program has imported it
-already.
-A function of the caller's is called in his thread and with no lock held. What it raises ends the call: of a stream what
-was written stays, of a compaction what was done.
+`True` shows lines on stderr if that is a terminal, in a notebook as one changing line below the cell, and
+otherwise as records of the logger `nyala.progress` (level INFO). A program runs in a notebook if it has
+imported IPython with a kernel.
+
+A function is called in the caller's thread without a lock. An exception in it ends the call; batches that
+were written and compactions that were done stay.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ from nyala.errors import InvalidArgumentError
 __all__ = ["EVERY_S", "Progress", "Work", "shower", "teller"]
 
 Progress: TypeAlias = Callable[[int, int | None], None]
-"""(done, total); total None: nobody knows."""
+"""Called with (done, total); a total of None is unknown."""
 
 EVERY_S: Final = 2.0
 
 
 def teller(progress: bool | Progress, say: Callable[[int, int | None], str]) -> Progress | None:
-    """What to call as the work goes on; None: nothing. say: the line for what is done.
+    """Return the function to call as the work proceeds, or None.
 
-    Raises: InvalidArgumentError for what is neither True, False nor a function.
+    say: returns the line for (done, total).
+    Raises: InvalidArgumentError for anything but True, False or a function of two arguments.
     """
     if progress is False or progress is None:
         return None
@@ -43,20 +45,20 @@ def teller(progress: bool | Progress, say: Callable[[int, int | None], str]) -> 
         raise InvalidArgumentError(
             f"progress takes True, or a function that is called with (done, total), not {progress!r}"
         )
-    # Found out at the first call it would end a write that is done.
+    # Otherwise the first call would fail after the write.
     try:
         inspect.signature(progress).bind(0, None)
     except TypeError as error:
         raise InvalidArgumentError(
-            f"progress is called with (done, total), which {progress!r} does not take: {error}"
+            f"progress must accept (done, total), and {progress!r} does not: {error}"
         ) from None
     except ValueError:
-        pass  # of some functions in C nobody says what they take
+        pass  # some C functions have no signature
     return progress
 
 
 class _Lines:
-    """A line every few seconds, none of what is done before."""
+    """Shows a line every few seconds; none if the work ends before that."""
 
     def __init__(self, say: Callable[[int, int | None], str]) -> None:
         self._say = say
@@ -73,30 +75,30 @@ class _Lines:
 
 
 class Work:
-    """Compactions that are done, and how much of the one that runs, in hundredths of one."""
+    """Counts finished compactions, and the running one in hundredths, for a progress function."""
 
-    def __init__(self, told: Progress | None) -> None:
-        self._told = told
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
         self._done, self._total, self._before = 0, 1, 0
 
     def step(self, done: int, total: int) -> None:
-        """done of total compactions of this round are done; what a round leaves to be done is another's."""
+        """Note that `done` of the `total` compactions of this round are finished."""
         if not done:
             self._before = self._done
         self._done, self._total = self._before + done, self._before + max(total, 1)
-        self._tell(0)
+        self._report(0)
 
     def rows(self, done: int, total: int) -> None:
-        """Of the one that runs, done of total rows are."""
-        self._tell(99 * done // max(total, 1))
+        """Note that the running compaction has processed `done` of its `total` rows."""
+        self._report(99 * done // max(total, 1))
 
-    def _tell(self, percent: int) -> None:
-        if self._told is not None:
-            self._told(100 * self._done + percent, 100 * self._total)
+    def _report(self, percent: int) -> None:
+        if self._progress is not None:
+            self._progress(100 * self._done + percent, 100 * self._total)
 
 
 def shower(logger: str) -> Callable[[str], None]:
-    """What shows a line to whoever runs this program. logger: the name of the one that gets it where nobody looks."""
+    """Return the function that shows a line: in a terminal, in a notebook, or else to this logger."""
     if sys.stderr.isatty():
         return _to_terminal
     return _NotebookLine() if _in_notebook() else _to_log(logger)
@@ -112,15 +114,15 @@ def _to_log(logger: str) -> Callable[[str], None]:
 
 
 def _in_notebook() -> bool:
-    """Whether this program is a kernel of IPython's, whose cells show what is displayed."""
+    """Whether this program runs in an IPython kernel."""
     ipython = sys.modules.get("IPython")
-    with contextlib.suppress(Exception):  # another module of that name
+    with contextlib.suppress(Exception):  # another module may have this name
         return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
     return False
 
 
 class _NotebookLine:
-    """One line below the cell, from the first time on that there is something to say."""
+    """One changing line below the cell."""
 
     def __init__(self) -> None:
         self._shown: Any = None

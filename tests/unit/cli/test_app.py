@@ -135,7 +135,7 @@ def test_an_error_in_json(run: Run, example: Example) -> None:
         ("table load S new F --create --key k --range v=4", "--range must specify only primary key columns"),
         ("table load L t F", "is already written by"),
         ("demo L", "is already written by"),
-        ("table load S/data/x t F --create --key k", "lies inside the folder of another store"),
+        ("table load S/data/x t F --create --key k", "is inside the folder of another store"),
     ],
 )  # fmt: skip
 def test_advice_is_in_the_words_of_the_command_line(

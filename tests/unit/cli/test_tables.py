@@ -176,7 +176,7 @@ def test_scan_at(run: Run, example: Example) -> None:
     assert [row["value"] for row in run(*line, "--at", example.last).json["rows"]] == [None, 2.0]
     assert "neither a timestamp nor an ISO time" in run(*line, "--at", "yesterday", code=1).stderr
     said = run(*line, "--at", "2040-01-01", code=1).stderr
-    assert "--at 2040-01-01T00:00:00Z lies in the future: it is " in said
+    assert "--at 2040-01-01T00:00:00Z is in the future: it is " in said
     assert "no zone" not in said, "which zone it is in is not what is wrong"
     assert "+00:00" not in said.partition(" now, ")[0]
 
