@@ -157,7 +157,7 @@ def test_h1_a_repeated_commit_returns_the_same_counts(
     tmp_path: Path, what: str, direct_commit_bytes: int
 ) -> None:
     """A caller whose answer was lost must not believe that no row was written."""
-    path, told = tmp_path / "s", ANSWERS[what]
+    path, options = tmp_path / "s", ANSWERS[what]
     with open_database(path, direct_commit_bytes=direct_commit_bytes) as db:
         table = key_value_table(db)
         table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
@@ -166,9 +166,9 @@ def test_h1_a_repeated_commit_returns_the_same_counts(
             kinds = ["update", "insert", "delete"]
             feed = pa.record_batch({"k": [1, 7, 9], "v": [5, 5, None], "_change_type": kinds})
             write_staged(SYSTEM, f"{folder}/0.arrow", feed.schema, iter([feed]))
-            job = {"key": key, "table": "t", "files": ["0.arrow"], "columns": feed.schema.names, **told}
+            job = {"key": key, "table": "t", "files": ["0.arrow"], "columns": feed.schema.names, **options}
         else:
-            job = {**stage(path, [(2, 20), (3, 30), (4, 40)], told["operation"]), **told}
+            job = {**stage(path, [(2, 20), (3, 30), (4, 40)], options["operation"]), **options}
         first = commit_staged(str(path), job)
         assert sum(first[name] for name in ("inserted", "updated", "deleted", "ignored")) >= 3
         assert commit_staged(str(path), job) == first

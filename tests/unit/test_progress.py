@@ -26,17 +26,17 @@ def reader(first: int, batches: int = 3) -> pa.RecordBatchReader:
 def test_a_stream_tells_the_rows_after_each_batch(tmp_path: Path, operation: str) -> None:
     """Of an hour's load nobody knows whether it goes on."""
     with open_database(tmp_path / "s") as db:
-        table, told = key_value_table(db), list[tuple[int, int | None]]()
+        table, steps = key_value_table(db), list[tuple[int, int | None]]()
         if operation in ("update", "delete"):
             table.insert(reader(0))
         data: Any = reader(0)
         if operation == "delete":
             data = data.read_all().select(["k"]).to_reader(max_chunksize=100)
-        getattr(table, operation)(data, progress=lambda *done: told.append(done))
-        assert told == [(100, None), (200, None), (300, None)]
-        told.clear()
-        table.upsert({"k": [1, 2], "v": [1, 2]}, progress=lambda *done: told.append(done))
-        assert told == [(2, None)]
+        getattr(table, operation)(data, progress=lambda *done: steps.append(done))
+        assert steps == [(100, None), (200, None), (300, None)]
+        steps.clear()
+        table.upsert({"k": [1, 2], "v": [1, 2]}, progress=lambda *done: steps.append(done))
+        assert steps == [(2, None)]
 
 
 def test_what_the_callers_function_raises_ends_the_stream(tmp_path: Path) -> None:
@@ -55,14 +55,14 @@ def test_what_the_callers_function_raises_ends_the_stream(tmp_path: Path) -> Non
 
 def test_a_compaction_of_several_rounds_never_goes_back(tmp_path: Path) -> None:
     """What is left for another round is more to be done, and no less that is."""
-    told: list[tuple[int, int | None]] = []
-    work = progress.Work(lambda *done: told.append(done))
+    steps: list[tuple[int, int | None]] = []
+    work = progress.Work(lambda *done: steps.append(done))
     for step in ((0, 2), (1, 2), (2, 2), (0, 1), (1, 1)):
         work.step(*step)
         work.rows(1, 2)
-    shares = [done / (total or 1) for done, total in told]
-    assert told[-2] == (300, 300)
-    assert shares[:4] == sorted(shares[:4]) and [done for done, _ in told[::2]] == [0, 100, 200, 200, 300]
+    shares = [done / (total or 1) for done, total in steps]
+    assert steps[-2] == (300, 300)
+    assert shares[:4] == sorted(shares[:4]) and [done for done, _ in steps[::2]] == [0, 100, 200, 200, 300]
 
 
 @pytest.mark.parametrize("what", ["compact", "vacuum"])
@@ -73,15 +73,15 @@ def test_who_is_told_the_progress_cannot_wait_for_it(tmp_path: Path, what: str) 
         for value in (1, 2):
             table.upsert({"k": [1, 2, 3], "v": [value] * 3})
             table.flush()
-        told = []
+        steps = []
 
         def call(done: int, total: int | None) -> None:
             with pytest.raises(nyala.InvalidArgumentError, match="call them after it returns"):
                 getattr(table, what)()
-            told.append(table.count())
+            steps.append(table.count())
 
         table.compact(progress=call)
-        assert told and set(told) == {3}
+        assert steps and set(steps) == {3}
         getattr(table, what)()
 
 
@@ -97,14 +97,14 @@ def test_a_compaction_tells_its_rows(tmp_path: Path, maintenance: bool) -> None:
         for _ in range(3):
             table.upsert({"k": list(range(40_000)), "v": noise})
             table.flush()
-        told: list[tuple[int, int | None]] = []
-        table.compact(progress=lambda *done: told.append(done))
-        totals = {total for _, total in told}
-        assert totals == {200} and told[0] == (0, 200) and told[-1] == (200, 200)
-        assert told == sorted(told) and len(told) > 4  # between the steps, the rows
-        told.clear()
-        table.compact(progress=lambda *done: told.append(done))
-        assert told == []  # there was nothing to do
+        steps: list[tuple[int, int | None]] = []
+        table.compact(progress=lambda *done: steps.append(done))
+        totals = {total for _, total in steps}
+        assert totals == {200} and steps[0] == (0, 200) and steps[-1] == (200, 200)
+        assert steps == sorted(steps) and len(steps) > 4  # between the steps, the rows
+        steps.clear()
+        table.compact(progress=lambda *done: steps.append(done))
+        assert steps == []  # there was nothing to do
 
 
 def test_lines_are_shown_every_two_seconds(

@@ -32,6 +32,6 @@ def test_a_missing_folder_differs_from_an_ended_lease(tmp_path: Path) -> None:
     for act in (lambda: handover.renew_lease(store, name, 60, SYSTEM), meet_a_missing_file):
         with pytest.raises(
             nyala.StorageError, match=f"host {socket.gethostname()} does not see the store"
-        ) as told:
+        ) as raised:
             act()
-        assert store in str(told.value) and not isinstance(told.value, nyala.HistoryExpiredError)
+        assert store in str(raised.value) and not isinstance(raised.value, nyala.HistoryExpiredError)

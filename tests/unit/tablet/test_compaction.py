@@ -96,7 +96,7 @@ def at(name: str, act: Act) -> Callable[[str], None]:
     return phase
 
 
-class Told:
+class Recorded:
     """The table's content at each moment, recorded while that moment was the present."""
 
     def __init__(self, db: Database) -> None:
@@ -141,7 +141,7 @@ def killed(db: Database, folder: Path) -> Path:
     return copy
 
 
-def two_rowsets(db: Database) -> Told:
+def two_rowsets(db: Database) -> Recorded:
     """Two rowsets that overlap, with ghosts and delta files.
 
            0       1     2     3     4     5     6     7
@@ -149,55 +149,57 @@ def two_rowsets(db: Database) -> Told:
     B                          .     dead        REDO  REDO   three REDO files
     """
     table = db.create_table("t", {"k": "int64", "a": "int64", "b": "string"}, "k", history="forever")
-    told = Told(db)
-    told.write("insert", {"k": list(range(6)), "a": list(range(6)), "b": [f"{k}" for k in range(6)]})
+    recorded = Recorded(db)
+    recorded.write("insert", {"k": list(range(6)), "a": list(range(6)), "b": [f"{k}" for k in range(6)]})
     db.flush()
-    told.write("delete", {"k": [3, 4]})
-    told.write("insert", {"k": [3, 4, 6, 7], "a": [30, 40, 60, 70], "b": ["30", None, "60", "70"]})
+    recorded.write("delete", {"k": [3, 4]})
+    recorded.write("insert", {"k": [3, 4, 6, 7], "a": [30, 40, 60, 70], "b": ["30", None, "60", "70"]})
     db.flush()
-    told.write("update", {"k": [0, 6], "a": [100, None]})
+    recorded.write("update", {"k": [0, 6], "a": [100, None]})
     db.flush()
-    told.write("update", {"k": [0, 7], "b": ["hundred", None]})
-    told.write("delete", {"k": [4]})
+    recorded.write("update", {"k": [0, 7], "b": ["hundred", None]})
+    recorded.write("delete", {"k": [4]})
     db.flush()
-    told.write("update", {"k": [1, 7], "a": [11, 77], "b": ["eleven", "seven"]})
-    told.write("delete", {"k": [5]})
+    recorded.write("update", {"k": [1, 7], "a": [11, 77], "b": ["eleven", "seven"]})
+    recorded.write("delete", {"k": [5]})
     db.flush()
     assert [len(rowset.redo) for rowset in rowsets(db)] == [4, 3] and table.count() == 6
-    return told
+    return recorded
 
 
 # --- mutations in every phase of everything ---------------------------------------------------------------
 
 
-def _batch(told: Told) -> None:
+def _batch(recorded: Recorded) -> None:
     """A key inserted and deleted in one batch is nothing; a live one deleted and inserted is an update of all of it."""
-    with told.db.batch() as batch:
+    with recorded.db.batch() as batch:
         batch.insert("t", {"k": [30], "a": [1]})
         batch.delete("t", {"k": [30]})
         batch.delete("t", {"k": [2]})
         batch.insert("t", {"k": [2], "a": [22]})
-    told.note()
+    recorded.note()
 
 
-def _again(told: Told) -> None:
-    told.write("delete", {"k": [2, 3, 7]}, on_missing="ignore")
-    told.write("insert", {"k": [2, 3, 7], "a": [-2, -3, -7], "b": ["again"] * 3})
-    told.write("update", {"k": [3], "a": [-33]})
+def _again(recorded: Recorded) -> None:
+    recorded.write("delete", {"k": [2, 3, 7]}, on_missing="ignore")
+    recorded.write("insert", {"k": [2, 3, 7], "a": [-2, -3, -7], "b": ["again"] * 3})
+    recorded.write("update", {"k": [3], "a": [-33]})
 
 
-def _while_dead(told: Told) -> None:
-    told.write("delete", {"k": [0, 6]}, on_missing="ignore")
+def _while_dead(recorded: Recorded) -> None:
+    recorded.write("delete", {"k": [0, 6]}, on_missing="ignore")
 
 
-MUTATIONS: dict[str, Callable[[Told], None]] = {
-    "inserts, of ghosts too": lambda told: told.write(
+MUTATIONS: dict[str, Callable[[Recorded], None]] = {
+    "inserts, of ghosts too": lambda recorded: recorded.write(
         "insert", {"k": [4, 5, 20], "a": [4, 5, 20]}, on_conflict="ignore"
     ),
-    "updates": lambda told: told.write("update", {"k": [0, 3, 6], "a": [-1, None, -6]}, on_missing="ignore"),
+    "updates": lambda recorded: recorded.write(
+        "update", {"k": [0, 3, 6], "a": [-1, None, -6]}, on_missing="ignore"
+    ),
     "deletes": _while_dead,
     "deleted and inserted again": _again,
-    "upserts of one column": lambda told: told.write("upsert", {"k": [0, 4, 7, 21], "b": ["u"] * 4}),
+    "upserts of one column": lambda recorded: recorded.write("upsert", {"k": [0, 4, 7, 21], "b": ["u"] * 4}),
     "one batch that undoes itself": _batch,
 }
 
@@ -221,22 +223,22 @@ def test_what_is_written_in_any_phase_is_neither_lost_nor_doubled(
     db: Database, kind: str, mutation: str
 ) -> None:
     """Before, during and after any work on files: each moment reads as it did, and each key has one place."""
-    told, (work, phases) = two_rowsets(db), KINDS[kind]
-    MUTATIONS[mutation](told)
+    recorded, (work, phases) = two_rowsets(db), KINDS[kind]
+    MUTATIONS[mutation](recorded)
     reached = []
 
     def phase(name: str) -> None:
         reached.append(name)
-        MUTATIONS[mutation](told)
+        MUTATIONS[mutation](recorded)
 
     assert work(db, phase)
     assert tuple(reached) == phases
-    told.check()
-    MUTATIONS[mutation](told)
+    recorded.check()
+    MUTATIONS[mutation](recorded)
     db.flush()
-    told.check()
+    recorded.check()
     assert merge(db) is not None and len(rowsets(db)) == 1
-    told.check()
+    recorded.check()
     db["t"].upsert({"k": list(range(9)), "a": [1] * 9})
     assert db["t"].count("a = 1 AND k < 9") == 9
 
@@ -246,13 +248,13 @@ def test_a_process_killed_in_any_phase_loses_nothing_and_leaves_no_file(
     folder: Path, db: Database, kind: str
 ) -> None:
     """The next open has every row that was acknowledged, removes what no catalogue names, and can go on."""
-    told, (work, _) = two_rowsets(db), KINDS[kind]
+    recorded, (work, _) = two_rowsets(db), KINDS[kind]
     images: list[tuple[Path, list[Any]]] = []
 
     def everything(name: str) -> None:
         for mutation in MUTATIONS.values():
-            mutation(told)
-        images.append((killed(db, folder), list(told.moments)))
+            mutation(recorded)
+        images.append((killed(db, folder), list(recorded.moments)))
 
     assert work(db, everything)
     everything("installed")
@@ -260,7 +262,7 @@ def test_a_process_killed_in_any_phase_loses_nothing_and_leaves_no_file(
     everything("collected")
     for image, moments in images:
         with open_database(image) as again:
-            of_then = Told(again)
+            of_then = Recorded(again)
             of_then.moments = moments
             of_then.check()
             no_orphan(again)
@@ -274,27 +276,27 @@ def test_a_process_killed_in_any_phase_loses_nothing_and_leaves_no_file(
 @pytest.mark.parametrize("phase", ["reserved", "written"])
 def test_r4_a_flush_during_a_delta_compaction_comes_behind_it(db: Database, kind: str, phase: str) -> None:
     """Row ids stay, so the rowset's memory may be flushed meanwhile: the new REDO file stands behind the result."""
-    told = two_rowsets(db)
+    recorded = two_rowsets(db)
     if kind == "undo":
         major(db, "b")
 
     def flushed() -> None:
         for value in (1, 2):
-            told.write("update", {"k": [0, 2], "a": [value, value], "b": ["x", "y"]})
-            told.write("delete", {"k": [1]}, on_missing="ignore")
-            told.write("insert", {"k": [1], "a": [value]})
+            recorded.write("update", {"k": [0, 2], "a": [value, value], "b": ["x", "y"]})
+            recorded.write("delete", {"k": [1]}, on_missing="ignore")
+            recorded.write("insert", {"k": [1], "a": [value]})
             db.flush()
 
     if kind == "undo":
         assert minor(db, kind="undo", phase=at(phase, flushed))
     else:
         assert KINDS[kind][0](db, at(phase, flushed))
-    told.check()
+    recorded.check()
     for older, newer in pairwise(rowsets(db)[0].redo):
         assert older.timestamp_max <= newer.timestamp_min
     db.close()
     with open_database(db.path) as again:
-        told.check(again)
+        recorded.check(again)
 
 
 # --- R3, R4: flushes, direct commits, drops, renames -------------------------------------------------------
@@ -305,13 +307,13 @@ def test_r3_a_flush_leaves_the_memory_of_a_running_merges_inputs_alone(
     folder: Path, db: Database, phase: str
 ) -> None:
     """Flushed, the change would be in a file of an input that is about to go. The log keeps it meanwhile."""
-    told = two_rowsets(db)
+    recorded = two_rowsets(db)
     images = []
 
     def flushed() -> None:
         before = [rowset.redo for rowset in rowsets(db)]
-        told.write("update", {"k": [0, 6], "a": [45, 46]})
-        told.write("insert", {"k": [50], "a": [50]})
+        recorded.write("update", {"k": [0, 6], "a": [45, 46]})
+        recorded.write("insert", {"k": [50], "a": [50]})
         db.flush()
         old = rowsets(db)[:2]
         assert [rowset.redo for rowset in old] == before
@@ -322,25 +324,25 @@ def test_r3_a_flush_leaves_the_memory_of_a_running_merges_inputs_alone(
         images.append(killed(db, folder))
 
     assert merge(db, phase=at(phase, flushed))
-    told.check()
+    recorded.check()
     new = rowsets(db)[-1]
     assert new.deltas.record_count == 2 and len(rowsets(db)) == 2
     images.append(killed(db, folder))
     db.flush()
     assert not rowsets(db)[-1].deltas.record_count and db._writer().log.segments() == []
-    told.check()
+    recorded.check()
     for image in images:
         with open_database(image) as again:
-            told.check(again)
+            recorded.check(again)
             no_orphan(again)
 
 
 def test_r2_a_merges_outputs_are_durable_up_to_its_beginning(db: Database) -> None:
     """With a higher mark replay would skip changes made during the merge; a lower doubles them."""
-    told = many_rows(db)
-    told.write("update", {"k": [0], "v": [1]})
+    recorded = many_rows(db)
+    recorded.write("update", {"k": [0], "v": [1]})
     snapshot = db.now()
-    late = at("written", lambda: told.write("update", {"k": [0], "v": [2]}))
+    late = at("written", lambda: recorded.write("update", {"k": [0], "v": [2]}))
     assert merge(db, 2, phase=late)
     assert [rowset.meta.deltas_durable for rowset in rowsets(db)] == [snapshot, snapshot]
     assert [rowset.timestamp_min for rowset in rowsets(db)] == [db.now(), None]
@@ -350,19 +352,19 @@ def test_r2_a_merges_outputs_are_durable_up_to_its_beginning(db: Database) -> No
 def test_r4_a_direct_commit_takes_the_rowsets_back(folder: Path, phase: str) -> None:
     """A direct commit cannot wait for the merge, so the merge gives up, and no row is lost."""
     with open_database(folder / "s", direct_commit_bytes=1000) as db:
-        told = two_rowsets(db)
+        recorded = two_rowsets(db)
         before: set[str] = set()
-        assert merge(db, phase=at(phase, lambda: _large_batch(told, before))) is None
-        told.check()
+        assert merge(db, phase=at(phase, lambda: _large_batch(recorded, before))) is None
+        recorded.check()
         assert len(rowsets(db)) == 3
         assert data_files(db.path) <= before, "C4: a compaction that gives up leaves no file"
         no_orphan(db)
         assert not any(db._writer().reservations.taken(rowset.id) for rowset in rowsets(db))
         assert merge(db)
-        told.check()
+        recorded.check()
         db.close()
         with open_database(folder / "s") as again:
-            told.check(again)
+            recorded.check(again)
 
 
 @pytest.mark.parametrize("kind", ["minor", "major"])
@@ -372,56 +374,56 @@ def test_r4_the_redo_of_a_direct_commit_comes_behind_a_delta_compaction(
 ) -> None:
     """Row ids stay, so it ends as if there had been a flush: else a stream of large updates would let none end."""
     with open_database(folder / "s", direct_commit_bytes=1000) as db:
-        told = two_rowsets(db)
-        assert KINDS[kind][0](db, at(phase, lambda: _large_batch(told, set())))
-        told.check()
+        recorded = two_rowsets(db)
+        assert KINDS[kind][0](db, at(phase, lambda: _large_batch(recorded, set())))
+        recorded.check()
         no_orphan(db)
         db.close()
         with open_database(folder / "s") as again:
-            told.check(again)
+            recorded.check(again)
             assert merge(again)
-            told.check(again)
+            recorded.check(again)
 
 
-def _large_batch(told: Told, files: set[str]) -> None:
+def _large_batch(recorded: Recorded, files: set[str]) -> None:
     """Changes of both rowsets and new rows, as files; notes which files there are then."""
-    told.write("update", {"k": [0], "a": [1]})
+    recorded.write("update", {"k": [0], "a": [1]})
     many = [0, *range(3, 200)]
-    told.write("upsert", {"k": many, "b": ["direct"] * len(many)})
-    files.update(data_files(told.db.path))
+    recorded.write("upsert", {"k": many, "b": ["direct"] * len(many)})
+    files.update(data_files(recorded.db.path))
 
 
 @pytest.mark.parametrize("phase", ["reserved", "written"])
 def test_a_direct_commit_of_new_rows_ends_no_compaction(folder: Path, phase: str) -> None:
     """Beside a stream of loads none would ever come to its end. Ghosts of their keys are in the inputs' memory, too."""
     with open_database(folder / "s", direct_commit_bytes=1000) as db:
-        told = two_rowsets(db)
+        recorded = two_rowsets(db)
 
         def load() -> None:
-            told.write("delete", {"k": [0, 6]})
+            recorded.write("delete", {"k": [0, 6]})
             many = [0, 4, 6, *range(8, 200)]
-            told.write("insert", {"k": many, "a": many, "b": ["loaded"] * len(many)})
-            told.write("update", {"k": [0, 1, 50], "a": [1, 2, 3]})
+            recorded.write("insert", {"k": many, "a": many, "b": ["loaded"] * len(many)})
+            recorded.write("update", {"k": [0, 1, 50], "a": [1, 2, 3]})
 
         ids = {rowset.id for rowset in rowsets(db)}
         assert merge(db, 2, phase=at(phase, load))
         assert not ids & {rowset.id for rowset in rowsets(db)}
-        told.check()
+        recorded.check()
         db.close()
         with open_database(folder / "s") as again:
-            told.check(again)
+            recorded.check(again)
             assert merge(again)
-            told.check(again)
+            recorded.check(again)
 
 
 def test_r4_a_direct_commit_to_another_table_ends_no_compaction(folder: Path) -> None:
     """Only what it touches is taken back."""
     with open_database(folder / "s", direct_commit_bytes=1000) as db:
-        told = two_rowsets(db)
+        recorded = two_rowsets(db)
         other = db.create_table("other", {"k": "int64"}, "k")
         late = at("written", lambda: other.insert({"k": list(range(500))}) and None)
         assert merge(db, phase=late)
-        told.check()
+        recorded.check()
         assert other.count() == 500
 
 
@@ -447,20 +449,20 @@ def test_a_table_dropped_during_its_compaction_takes_everything_along(
 # --- ghosts -----------------------------------------------------------------------------------------------
 
 
-def lives(db: Database, count: int, ends_alive: bool) -> Told:
+def lives(db: Database, count: int, ends_alive: bool) -> Recorded:
     """One key with so many lives, each in a rowset of its own beside a neighbour that stays."""
     db.create_table("t", {"k": "int64", "v": "int64"}, "k", history="forever")
-    told = Told(db)
+    recorded = Recorded(db)
     for life in range(count):
-        told.write("insert", {"k": [1, 10 + life], "v": [10 * life, 0]})
-        told.write("update", {"k": [1], "v": [10 * life + 1]})
+        recorded.write("insert", {"k": [1, 10 + life], "v": [10 * life, 0]})
+        recorded.write("update", {"k": [1], "v": [10 * life + 1]})
         db.flush()
-        told.write("update", {"k": [1], "v": [10 * life + 2]})
+        recorded.write("update", {"k": [1], "v": [10 * life + 2]})
         if life < count - 1 or not ends_alive:
-            told.write("delete", {"k": [1]})
+            recorded.write("delete", {"k": [1]})
         db.flush()
     assert len(rowsets(db)) == count
-    return told
+    return recorded
 
 
 @pytest.mark.parametrize(
@@ -468,14 +470,14 @@ def lives(db: Database, count: int, ends_alive: bool) -> Told:
 )
 def test_g1_lives_may_be_merged_in_any_order(db: Database, pair: tuple[int, int], ends_alive: bool) -> None:
     """First two that need not be neighbours in time, so that their row was dead while another one lived."""
-    told = lives(db, 4, ends_alive)
-    table, first = db["t"], told.moments[0][0]
+    recorded = lives(db, 4, ends_alive)
+    table, first = db["t"], recorded.moments[0][0]
     versions = table.history({"k": 1}).to_pylist()
     changes = [table.changes(first, versions=kind).to_arrow().to_pylist() for kind in ("net", "all")]
     ids = [rowset.id for rowset in rowsets(db)]
     assert carry_out(db, MergePlan(tuple(ids[number] for number in pair), 1.0))
     while True:
-        told.check()
+        recorded.check()
         assert table.history({"k": 1}).to_pylist() == versions
         for kind, expected in zip(("net", "all"), changes, strict=True):
             found = table.changes(first, versions=kind).to_arrow().to_pylist()
@@ -488,49 +490,49 @@ def test_g1_lives_may_be_merged_in_any_order(db: Database, pair: tuple[int, int]
 
 def test_r5_a_key_that_comes_back_during_a_merge_of_its_ghosts(folder: Path, db: Database) -> None:
     """The new row is in memory, the merged one stays dead: the next delete and update must find the new one."""
-    told = lives(db, 3, False)
-    assert merge(db, phase=at("written", lambda: told.write("insert", {"k": [1], "v": [99]})))
-    told.check()
-    told.write("update", {"k": [1], "v": [100]})
+    recorded = lives(db, 3, False)
+    assert merge(db, phase=at("written", lambda: recorded.write("insert", {"k": [1], "v": [99]})))
+    recorded.check()
+    recorded.write("update", {"k": [1], "v": [100]})
     image = killed(db, folder)
     with open_database(image) as again:
-        told.check(again)
-    told.write("delete", {"k": [1]})
+        recorded.check(again)
+    recorded.write("delete", {"k": [1]})
     db.flush()
     assert merge(db)
-    told.check()
+    recorded.check()
 
 
-def many_rows(db: Database) -> Told:
+def many_rows(db: Database) -> Recorded:
     """Two rowsets of 400 rows, one behind the other, in blocks so small that they can be cut."""
     key = nyala.column("int64", block_size=512)
     table = db.create_table("t", {"k": key, "v": "int64"}, "k", history="forever")
-    told = Told(db)
+    recorded = Recorded(db)
     for first in (0, 400):
-        told.write("insert", {"k": list(range(first, first + 400)), "v": [0] * 400})
+        recorded.write("insert", {"k": list(range(first, first + 400)), "v": [0] * 400})
         db.flush()
     assert table.count() == 800
-    return told
+    return recorded
 
 
 def test_many_rows_of_one_timestamp_keep_their_order_in_time(db: Database) -> None:
     """All rows of a batch share a timestamp, on both sides of a border between rowsets and between delta files."""
-    told = many_rows(db)
+    recorded = many_rows(db)
     for value in range(1, 4):
-        told.write("update", {"k": list(range(800)), "v": [value] * 800})
+        recorded.write("update", {"k": list(range(800)), "v": [value] * 800})
         if value == 2:
-            told.write("delete", {"k": list(range(0, 800, 2))})
-            told.write("insert", {"k": list(range(0, 800, 2)), "v": [-1] * 400})
+            recorded.write("delete", {"k": list(range(0, 800, 2))})
+            recorded.write("insert", {"k": list(range(0, 800, 2)), "v": [-1] * 400})
         db.flush()
     assert merge(db, 4)
-    told.check()
+    recorded.check()
     assert db["t"].count() == 800 and len(rowsets(db)) == 4
     assert all(left.meta.key_max < right.meta.key_min for left, right in pairwise(rowsets(db)))
 
 
 def test_c1_a_merge_refuses_a_key_that_is_alive_twice(db: Database) -> None:
     """Damage is not merged into something that looks right (G1): the error names the key, and nothing changes."""
-    told = two_rowsets(db)
+    recorded = two_rowsets(db)
     store = db._writer()
     files = data_files(db.path)
     table = store.root.table("t")
@@ -542,7 +544,7 @@ def test_c1_a_merge_refuses_a_key_that_is_alive_twice(db: Database) -> None:
     with pytest.raises(CorruptionError, match="two rows whose lives overlap.*G1"):
         compact(store, table.id, table.tablets[0].id, doubled, twice)
     assert data_files(db.path) == files
-    told.check()
+    recorded.check()
 
 
 # --- what a compaction leaves -------------------------------------------------------------------------------
@@ -556,7 +558,7 @@ def test_a_major_delta_compaction_leaves_at_most_one_redo_and_adds_one_undo_file
     db: Database, columns: tuple[str, ...], redo_left: int
 ) -> None:
     """REDO of the columns goes into the base and turns into UNDO; the rest is one file; row ids stay."""
-    told = two_rowsets(db)
+    recorded = two_rowsets(db)
     before = rowsets(db)[0]
     assert len(before.redo) == 4
     assert major(db, *columns)
@@ -569,70 +571,70 @@ def test_a_major_delta_compaction_leaves_at_most_one_redo_and_adds_one_undo_file
     if columns:
         assert after.parts[0].column_ids == chosen
         assert not any(set(file.column_ids) & chosen for file in after.redo)
-    told.check()
+    recorded.check()
     db.close()
     with open_database(db.path) as again:
-        told.check(again)
+        recorded.check(again)
         assert len(rowsets(again)[0].parts) == 1
 
 
 def test_a_major_delta_compaction_again_and_again(db: Database) -> None:
     """A column is read from its newest part; a part that is newest for none is removed."""
-    told = two_rowsets(db)
+    recorded = two_rowsets(db)
     for round_, columns in enumerate((("a", "b"), ("a",), ("b",), ("liveness",), ("a", "b"))):
-        told.write("update", {"k": [0, 2], "a": [round_, -round_]})
-        told.write("update", {"k": [2], "b": [f"round {round_}"]})
-        told.write("delete", {"k": [1]}, on_missing="ignore")
-        told.write("insert", {"k": [1], "a": [round_]})
+        recorded.write("update", {"k": [0, 2], "a": [round_, -round_]})
+        recorded.write("update", {"k": [2], "b": [f"round {round_}"]})
+        recorded.write("delete", {"k": [1]}, on_missing="ignore")
+        recorded.write("insert", {"k": [1], "a": [round_]})
         db.flush()
         major(db, *columns)
-        told.check()
+        recorded.check()
         no_orphan(db)
     first = rowsets(db)[0]
     assert [len(part.column_ids) for part in first.parts] == [1, 2]
     assert len(first.undo) == 6
     db.close()
     with open_database(db.path) as again:
-        told.check(again)
+        recorded.check(again)
         assert merge(again)
-        told.check(again)
+        recorded.check(again)
         again._writer().collect_garbage()
         assert not [name for name in data_files(again.path) if name.endswith(".part")]
 
 
-def undo_files(db: Database) -> Told:
+def undo_files(db: Database) -> Recorded:
     """A rowset whose column `a` has a UNDO file of each of six majors, and `b` one of the third and the last."""
     db.create_table("t", {"k": "int64", "a": "int64", "b": "int64"}, "k", history="forever")
-    told = Told(db)
-    told.write("insert", {"k": [1, 2], "a": [0, 0], "b": [0, 0]})
+    recorded = Recorded(db)
+    recorded.write("insert", {"k": [1, 2], "a": [0, 0], "b": [0, 0]})
     db.flush()
     for round_ in range(1, 7):
-        told.write("update", {"k": [1, 2], "a": [round_, -round_]})
-        told.write("update", {"k": [1], "b": [round_]})
+        recorded.write("update", {"k": [1, 2], "a": [round_, -round_]})
+        recorded.write("update", {"k": [1], "b": [round_]})
         db.flush()
         major(db, *(("a", "b") if round_ in (3, 6) else ("a",)))
     assert len(rowsets(db)[0].undo) == 7
-    return told
+    return recorded
 
 
 @pytest.mark.parametrize("first", [0, 2, 3, 5])
 @pytest.mark.parametrize("second", [slice(0, 2), slice(1, 3)], ids=str)
 def test_x2_undo_files_merged_in_any_order_keep_every_moment(db: Database, first: int, second: slice) -> None:
     """An UNDO file between two others in time must be merged with them, or moments read wrong."""
-    told = undo_files(db)
+    recorded = undo_files(db)
     assert minor(db, slice(first, first + 2), "undo")
-    told.check()
+    recorded.check()
     newest = [file.timestamp_max for file in rowsets(db)[0].undo]
     assert newest == sorted(newest, reverse=True) and len(newest) in (5, 6)
     minor(db, second, "undo")
-    told.check()
+    recorded.check()
     db.close()
     with open_database(db.path) as again:
-        told.check(again)
+        recorded.check(again)
         minor(again, slice(0, 2), "undo")
-        told.check(again)
+        recorded.check(again)
         assert minor(again, slice(0, 9), "undo") or len(rowsets(again)[0].undo) == 1
-        told.check(again)
+        recorded.check(again)
         assert len(rowsets(again)[0].undo) == 1
 
 
@@ -659,31 +661,31 @@ class _Opened(PosixFiles):
 def test_a_scan_of_the_present_with_no_redo_pays_nothing_for_history(folder: Path) -> None:
     """Neither UNDO files nor files whose records are all older than the moment are opened."""
     with open_database(folder / "s") as db:
-        told = two_rowsets(db)
+        recorded = two_rowsets(db)
         merge(db)
-        told.write("update", {"k": [0], "a": [5]})
+        recorded.write("update", {"k": [0], "a": [5]})
         db.flush()
         major(db)
     files = _Opened()
     with open_database(folder / "s", files=files) as db:
         files.take()
-        assert rows(db["t"]) == told.moments[-1][1]
+        assert rows(db["t"]) == recorded.moments[-1][1]
         assert db["t"].count() == 6
         assert files.take() == {"base", "part"}
-        assert rows(db["t"], at=told.moments[-2][0]) == told.moments[-2][1]
+        assert rows(db["t"], at=recorded.moments[-2][0]) == recorded.moments[-2][1]
         assert files.take() == {"undo"}
-        assert len([file for file in rowsets(db)[0].undo if file.relevant(told.moments[-2][0])]) == 1
+        assert len([file for file in rowsets(db)[0].undo if file.relevant(recorded.moments[-2][0])]) == 1
 
 
 def test_a_scan_goes_on_with_the_files_it_has(db: Database) -> None:
     """A scan and a snapshot from before read on, also when what they read is garbage by then."""
-    told = two_rowsets(db)
-    moment, expected = told.moments[3]
+    recorded = two_rowsets(db)
+    moment, expected = recorded.moments[3]
     scan, snapshot = db["t"].scan(at=moment, order_by_key=True), db.snapshot()
     now = rows(db["t"])
     old = set(rowsets(db)[0].paths) | set(rowsets(db)[1].paths)
     major(db)
-    merge(db, phase=at("written", lambda: told.write("delete", {"k": [0]})))
+    merge(db, phase=at("written", lambda: recorded.write("delete", {"k": [0]})))
     db._writer().collect_garbage()
     assert old <= data_files(db.path)
     assert [tuple(row.values()) for row in scan.to_arrow().to_pylist()] == expected
@@ -692,17 +694,17 @@ def test_a_scan_goes_on_with_the_files_it_has(db: Database) -> None:
     snapshot.close()
     db._writer().collect_garbage()
     assert not old & data_files(db.path)
-    told.check()
+    recorded.check()
 
 
 def test_n3_writers_and_readers_do_not_wait_for_the_files(db: Database) -> None:
     """Reading and writing of a compaction hold no lock that a write, a scan or a flush needs."""
-    told = two_rowsets(db)
+    recorded = two_rowsets(db)
     done = []
 
     def others() -> None:
         def work() -> None:
-            told.write("upsert", {"k": [0, 60], "a": [1, 1]})
+            recorded.write("upsert", {"k": [0, 60], "a": [1, 1]})
             db.flush()
             done.append(True)
 
@@ -712,19 +714,19 @@ def test_n3_writers_and_readers_do_not_wait_for_the_files(db: Database) -> None:
 
     for phase in ("reserved", "written"):
         assert merge(db, phase=at(phase, others))
-        told.check()
+        recorded.check()
     assert done == [True, True]
 
 
 # --- failures ---------------------------------------------------------------------------------------------
 
 
-def to_fail(db: Database, work: str) -> Told:
+def to_fail(db: Database, work: str) -> Recorded:
     """A table on which the work has something to do."""
-    told = two_rowsets(db)
+    recorded = two_rowsets(db)
     if work == "undo":
         major(db, "b")
-    return told
+    return recorded
 
 
 FAILING: dict[str, Callable[..., Any]] = {
@@ -743,7 +745,7 @@ def test_c4_whichever_write_fails_nothing_changes_and_no_file_stays(
     """A full disk or a bad sector: the inputs are untouched, may be taken again, and the next try succeeds."""
     files = FaultyFiles(system_files(), kind=kind, only=lambda op: "/data/" in op.path)
     with open_database(folder / "s", files=files) as db:
-        told = to_fail(db, work)
+        recorded = to_fail(db, work)
         before, version = data_files(db.path), db._writer().state.version
         for fail_at in range(1, 100):
             files.fail_at = len(files.operations) + fail_at
@@ -764,12 +766,12 @@ def test_c4_whichever_write_fails_nothing_changes_and_no_file_stays(
                 assert data_files(db.path) == before, f"after {files.failed[-1]}"
                 assert db._writer().state.version == version
                 assert not any(db._writer().reservations.taken(rowset.id) for rowset in rowsets(db))
-                assert rows(db["t"]) == told.moments[-1][1]
+                assert rows(db["t"]) == recorded.moments[-1][1]
             else:
                 assert done and fail_at > 4
                 break
         files.fail_at = None
-        told.check()
+        recorded.check()
         no_orphan(db)
 
 
@@ -777,21 +779,21 @@ def test_c4_a_failed_flush_of_the_inputs_memory_gives_them_back(folder: Path) ->
     """A merge begins with a flush; when that fails the changes stay in memory and nothing is reserved."""
     files = FaultyFiles(system_files(), kind="enospc", only=lambda op: op.path.endswith(".redo"))
     with open_database(folder / "s", files=files) as db:
-        told = two_rowsets(db)
-        told.write("update", {"k": [0, 6], "a": [1, 2]})
+        recorded = two_rowsets(db)
+        recorded.write("update", {"k": [0, 6], "a": [1, 2]})
         files.fail_at = len(files.operations) + 1
         with pytest.raises(StorageError):
             merge(db)
         files.fail_at = None
         files.heal()
-        told.write("update", {"k": [0], "a": [3]})
-        told.check()
+        recorded.write("update", {"k": [0], "a": [3]})
+        recorded.check()
         assert not any(db._writer().reservations.taken(rowset.id) for rowset in rowsets(db))
-        assert merge(db, phase=at("written", lambda: told.write("update", {"k": [0], "a": [4]})))
-        told.check()
+        assert merge(db, phase=at("written", lambda: recorded.write("update", {"k": [0], "a": [4]})))
+        recorded.check()
         db.close()
         with open_database(folder / "s") as again:
-            told.check(again)
+            recorded.check(again)
 
 
 @pytest.mark.parametrize("work", FAILING)
@@ -799,7 +801,7 @@ def test_c4_a_catalogue_that_cannot_be_written_leaves_everything_as_it_was(
     db: Database, work: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last step that can fail: late changes are still in the inputs, the outputs are gone."""
-    told = to_fail(db, work)
+    recorded = to_fail(db, work)
     store = db._writer()
     before = data_files(db.path)
 
@@ -811,15 +813,15 @@ def test_c4_a_catalogue_that_cannot_be_written_leaves_everything_as_it_was(
         with pytest.raises(StorageError, match="made so"):
             FAILING[work](db)
     assert data_files(db.path) == before
-    told.check()
-    told.write("update", {"k": [0], "a": [8]})
+    recorded.check()
+    recorded.write("update", {"k": [0], "a": [8]})
     assert FAILING[work](db)
-    told.check()
+    recorded.check()
 
 
 def test_c4_what_a_killed_worker_had_written_goes(db: Database) -> None:
     """The process that started the work removes the files of a killed worker."""
-    told = two_rowsets(db)
+    recorded = two_rowsets(db)
     store, before = db._writer(), data_files(db.path)
 
     def killed_midway(job: Any, reservation: Any) -> Any:
@@ -834,7 +836,7 @@ def test_c4_what_a_killed_worker_had_written_goes(db: Database) -> None:
         with pytest.raises(JobCancelled):
             carry_out(db, plan, killed_midway)
         assert data_files(db.path) == before
-    told.check()
+    recorded.check()
     assert not any(store.reservations.taken(rowset.id) for rowset in rowsets(db))
 
 
@@ -859,7 +861,7 @@ def test_a_broken_store_is_not_compacted(db: Database) -> None:
 @pytest.mark.parametrize("work", FAILING)
 def test_jobs_and_outputs_go_to_a_worker_and_back_as_json(db: Database, work: str) -> None:
     """A worker process opens no catalogue: the JSON of the job holds all that it needs."""
-    told = to_fail(db, work)
+    recorded = to_fail(db, work)
     kinds = []
 
     def elsewhere(store: Any) -> Any:
@@ -877,7 +879,7 @@ def test_jobs_and_outputs_go_to_a_worker_and_back_as_json(db: Database, work: st
         patch.setitem(globals(), "run_here", elsewhere)
         assert FAILING[work](db)
     assert kinds == [work]
-    told.check()
+    recorded.check()
     db.close()
     with open_database(db.path) as again:
-        told.check(again)
+        recorded.check(again)

@@ -61,8 +61,8 @@ def test_vacuum_gives_back_rows_whose_deletes_are_in_memory(folder: Path) -> Non
         clock.advance(100)
         table.insert({"k": [-1], "s": ["new"]})
         before = table.stats().bytes
-        told = table.vacuum(dry_run=True)
-        assert told.rowsets_rewritten == 1 and told.bytes > before // 3
+        estimate = table.vacuum(dry_run=True)
+        assert estimate.rowsets_rewritten == 1 and estimate.bytes > before // 3
         assert table.vacuum().bytes > before // 3
         assert table.stats().dead_rows == 0
         assert table.vacuum(dry_run=True).bytes == 0

@@ -239,8 +239,10 @@ class World:
         scanned = self.table.scan(at=until).to_arrow().to_pylist()
         assert applied == {row["k"]: row for row in scanned} == self.state(until)
         for key in [*list(self.versions)[:2], 99]:
-            told = [tuple(row.values()) for row in self.table.history({"k": key}, since, until).to_pylist()]
-            assert told == [change for change in self.all(since, until) if change[0] == key]
+            history = [
+                tuple(row.values()) for row in self.table.history({"k": key}, since, until).to_pylist()
+            ]
+            assert history == [change for change in self.all(since, until) if change[0] == key]
 
 
 def _told(key: int, row: Row | None, kind: str, stamp: int) -> Change:

@@ -381,16 +381,16 @@ def test_h3_no_history_is_cut_beyond_the_published_mark(db: Database, clock: Man
     table = table_of(db, history=0)
     table.insert({"k": [1], "v": [1]})
     store = db._writer()
-    told = db.now()
-    store._publisher.shown = told
+    published = db.now()
+    store._publisher.shown = published
     clock.advance(10)
     real, store.publish = store.publish, lambda *, durably=False: None  # type: ignore[method-assign]
     try:
         table.update({"k": [1], "v": [2]})
-        assert db.now() > told
-        assert store.history_cut(store.root.table("t").entry) == told
+        assert db.now() > published
+        assert store.history_cut(store.root.table("t").entry) == published
         db.flush()
-        assert store.root.table("t").entry.history_start <= told
+        assert store.root.table("t").entry.history_start <= published
     finally:
         store.publish = real  # type: ignore[method-assign]
 

@@ -308,8 +308,10 @@ def test_the_thread_survives_a_failure(
     assert either.begun.acquire(timeout=20)
     either.go_on.release()
     assert either.maintenance.status().last_error == str(error)
-    told = [record for record in caplog.records if "background work failed" in record.message]
-    assert len(told) == 1, "once per kind of trouble: a full disk would fill the log of the program as well"
+    warnings = [record for record in caplog.records if "background work failed" in record.message]
+    assert len(warnings) == 1, (
+        "once per kind of trouble: a full disk would fill the log of the program as well"
+    )
 
 
 def test_pause_returns_once_nothing_is_running(either: Background) -> None:

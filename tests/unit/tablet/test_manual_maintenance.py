@@ -146,10 +146,10 @@ def test_rowsets_held_by_jobs_are_left_out_and_logged(db: Database, caplog: pyte
     with caplog.at_level("WARNING", "nyala.compaction"):
         report = compact_table(store, "t")
     assert report.rowsets_left_out == len(first)
-    (told,) = {record.getMessage() for record in caplog.records}
-    assert f"table 't': {len(first)} of {len(first) + 1} rowsets" in told
-    assert "because the upsert of process 42 on alpha may have changes for them" in told
-    assert re.search(rf"lease {lease.name}, since 20\S+Z?, until 20\S+ unless renewed", told)
+    (message,) = {record.getMessage() for record in caplog.records}
+    assert f"table 't': {len(first)} of {len(first) + 1} rowsets" in message
+    assert "because the upsert of process 42 on alpha may have changes for them" in message
+    assert re.search(rf"lease {lease.name}, since 20\S+Z?, until 20\S+ unless renewed", message)
     tablets = store.root.table("t").tablets
     assert [rowset.id for rowset in tablets[0].rowsets] == first and len(tablets[1].rowsets) == 1
     assert dict(rows(db["t"])) == held
@@ -313,8 +313,8 @@ def test_vacuum_gives_back_columns_that_newer_parts_have(db: Database) -> None:
     table.compact()
     (rowset,) = db._writer().root.table("wide").tablets[0].rowsets
     assert len(rowset.parts) == 1
-    told = table.vacuum(dry_run=True)
-    assert told.rowsets_rewritten == 1 and 0 < told.bytes < rowset.base_bytes
+    estimate = table.vacuum(dry_run=True)
+    assert estimate.rowsets_rewritten == 1 and 0 < estimate.bytes < rowset.base_bytes
     assert table.vacuum().rowsets_rewritten == 1
     (rowset,) = db._writer().root.table("wide").tablets[0].rowsets
     assert not rowset.parts and table.get({"k": 7})["c3"] == -7

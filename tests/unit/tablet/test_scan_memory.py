@@ -137,8 +137,8 @@ def test_dictionary_words_count_where_codes_do_not_suffice(store: Path) -> None:
 
 
 def test_what_is_explained_counts_whole_splits(db: nyala.Database) -> None:
-    told = db["thin"].scan().explain().to_dict()
-    assert told["splits_skipped"] == 0 < told["splits_total"]
+    facts = db["thin"].scan().explain().to_dict()
+    assert facts["splits_skipped"] == 0 < facts["splits_total"]
 
 
 def test_duckdb_is_given_splits_that_fit(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -550,9 +550,11 @@ def test_w1_only_synced_batches_are_published_to_other_processes(
         monkeypatch.undo()
         store.log.write_pending()
         store.publish()
-        told = read_position(store.env.files, layout.position_path(store.root_path))
-        assert told is not None and told.position == store.log.synced.position < store.log.written.position
-        assert (told.timestamp, told.synced) == (stamp, True)
+        record = read_position(store.env.files, layout.position_path(store.root_path))
+        assert (
+            record is not None and record.position == store.log.synced.position < store.log.written.position
+        )
+        assert (record.timestamp, record.synced) == (stamp, True)
 
 
 def test_a_broken_store_removes_no_file(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ class Tale:
         return out
 
 
-def told(
+def make_tale(
     path: Path, keys: tuple[str, ...], partition_by: Any, first: tuple[int, bool], steps: list[Step]
 ) -> Tale:
     """The store, closed, and what it must hold."""
@@ -163,7 +163,7 @@ def test_the_same_rows_whatever_a_table_consists_of(
 ) -> None:
     with small_splits(SPLIT), folder_in_memory() as folder:
         path = Path(folder) / "s"
-        tale = told(path, *shape, first, steps)
+        tale = make_tale(path, *shape, first, steps)
         states = len(tale.states)
         for _ in range(2):
             state = data.draw(
