@@ -1,4 +1,4 @@
-"""Commits from other processes: staged files, handed to whoever has the store open, once per key (H1, H2)."""
+"""Commits from other processes: the lock holder commits staged files, once per key (H1, H2)."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_second_process_commits_while_the_first_has_the_store_open(tmp_path: P
 
 
 def test_h1_a_key_is_committed_once(tmp_path: Path, other: Other) -> None:
-    """An answer that was lost is asked for again; the rows must not be written twice, nor found to be taken."""
+    """A repeated request must neither write the rows twice nor fail on its own rows."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         job = stage(tmp_path / "s", [(1, 1)], "insert")
@@ -194,7 +194,7 @@ def test_h1_a_repeated_commit_logs_the_number_of_failed_rows(
 
 @pytest.mark.parametrize("somebody", [True, False])
 def test_row_errors_collected_and_raised(tmp_path: Path, other: Other, somebody: bool) -> None:
-    """The other process learns which of its rows failed, as it would at home; raised, nothing was written."""
+    """The other process gets its failed rows like a local call; if raised, none was written."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -251,7 +251,7 @@ def test_each_operation(tmp_path: Path, operation: str) -> None:
 
 
 def test_a_job_without_rows(tmp_path: Path) -> None:
-    """An empty DataFrame is no error, with files that hold nothing and without any."""
+    """An empty DataFrame is no error, with empty files and without files."""
     with open_database(tmp_path / "s") as db:
         key_value_table(db)
         now = db.now()
@@ -304,7 +304,7 @@ def test_a_writer_that_neither_answers_nor_ends(tmp_path: Path) -> None:
 
 
 def test_what_the_writer_does_not_understand_is_refused(tmp_path: Path) -> None:
-    """A request of another version is answered with a sentence, and nothing is done."""
+    """A request of another version gets an error, and nothing is done."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         with pytest.raises(InvalidArgumentError, match="'dance'"):

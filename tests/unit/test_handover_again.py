@@ -66,7 +66,7 @@ def holder(path: str, step: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A store with the row 1, in files, that nobody has open."""
+    """A closed store with the row 1 in files."""
     with open_with_table(tmp_path / "store") as db:
         db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
         db["t"].flush()
@@ -101,7 +101,7 @@ def rows_of(path: Path) -> dict[int, Any]:
     ],
 )
 def test_rows_that_are_written_by_the_log(path: Path, step: str) -> None:
-    """Inserted twice they would be an error, and lost one as well; the counts are those of the first time."""
+    """A second insert would fail and lose a row; the counts are those of the first commit."""
     job = staged(path)
     with holder(str(path), step) as process:
         answer = handover.commit_staged(str(path), job)

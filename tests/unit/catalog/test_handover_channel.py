@@ -1,4 +1,4 @@
-"""The way of other processes to the writer: every request is done, refused, or its doubt is told."""
+"""The channel to the writer: every request is done, refused, or of unknown outcome."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def start_child(script: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_the_socket_of_a_killed_writer_is_stale(
     serve: Serve, tmp_path: Path, child: subprocess.Popen[bytes]
 ) -> None:
-    """kill -9 leaves the socket file: clients find nobody, and the next writer replaces it (S4)."""
+    """kill -9 leaves the socket file: clients find no writer, and the next one replaces it (S4)."""
     assert ask(tmp_path, {})[0] == {"pid": child.pid}
     child.kill()
     child.wait()
@@ -301,7 +301,7 @@ def test_stop_finishes_what_was_accepted(serve: Serve, tmp_path: Path) -> None:
 
 
 def test_S1_stop_refuses_what_was_not_accepted(serve: Serve, tmp_path: Path) -> None:
-    """A job in the middle of its request when the database closes: nothing was done, it may take the lock."""
+    """If the database closes during a request, nothing was done and the job may take the lock."""
     handled: list[Any] = []
 
     def handler(request: dict[str, Any], attachments: Sequence[bytes]) -> tuple[dict[str, Any], list[bytes]]:
@@ -360,7 +360,7 @@ def test_many_jobs_at_once(serve: Serve, tmp_path: Path) -> None:
 
 
 def frame(text: bytes = b"{}", attachments: Sequence[bytes] = ()) -> bytes:
-    """A frame by hand, as docs/format/lease-and-lock.md says."""
+    """A frame in the layout of docs/format/lease-and-lock.md."""
     head = b"NYH1" + struct.pack("<II", len(text), len(attachments))
     head += b"".join(struct.pack("<Q", len(attachment)) for attachment in attachments)
     body = text + b"".join(attachments)
@@ -565,7 +565,7 @@ def test_connections_are_bounded_and_others_wait(
 def test_a_server_full_of_silent_clients_can_be_stopped(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`close()` would wait for clients that never say anything."""
+    """`close()` does not wait for clients that send nothing."""
     monkeypatch.setattr(handover_channel, "CONNECTIONS_MAX", 2)
     server = serve(echo)
     silent = [connected(tmp_path) for _ in range(2)]
@@ -578,7 +578,7 @@ def test_a_server_full_of_silent_clients_can_be_stopped(
 def test_a_client_that_sends_byte_by_byte_is_dropped(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time is for the whole request: a byte now and then would hold a place for ever."""
+    """The timeout is for the whole request, so a slow client cannot hold a connection for ever."""
     monkeypatch.setattr(handover_channel, "REQUEST_TIMEOUT_S", 0.5)
     server = serve(echo)
     with connected(tmp_path) as slow:
@@ -608,7 +608,7 @@ def test_only_the_same_user_can_connect(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the system does not name a peer's user")
 def test_another_users_process_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A descriptor that was passed on, or a folder whose rights changed since, lets others connect."""
+    """A passed descriptor or changed rights of the folder could let another user connect."""
     left, right = socket.socketpair()
     with left, right:
         assert handover_channel._is_ours(left)

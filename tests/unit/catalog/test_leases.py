@@ -1,4 +1,4 @@
-"""Leases: no file that a living reader may still open is deleted, and no dead reader keeps files for ever."""
+"""Leases: files of a live reader are kept, and a dead reader keeps no files for ever."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_what_a_lease_keeps_goes_with_it(env: Env, clock: SteppedClock, tmp_path
 
 
 def test_L1_an_expired_lease_is_not_revived(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
-    """A reader that renews too late must load again, whether or not the writer has looked meanwhile."""
+    """A reader that renews too late must load again, even if the writer has not checked yet."""
     (tmp_path / CATALOG_NAME).touch()
     lease = remote(env, tmp_path, 60)
     clock.sleep_s(60)

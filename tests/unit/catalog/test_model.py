@@ -88,12 +88,12 @@ BROKEN: dict[str, Callable[[CatalogState], CatalogState]] = {
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_problems_names_what_is_broken(state: CatalogState, what: str) -> None:
-    """`check` and every load say which rule does not hold, and where."""
+    """`check` and every load name the broken rule and the entry."""
     assert any(problem.startswith(what[:3]) for problem in BROKEN[what](state).problems())
 
 
 def test_grouping_for_the_open(state: CatalogState) -> None:
-    """Tablets in id order, delta files of a rowset in time order: what visibility rests on (R4)."""
+    """Tablets are in id order, and delta files in time order, as reads need them (R4)."""
     later = dataclasses.replace(state.deltas[2], id=4, path="data/1/4.redo", timestamp_min=1, timestamp_max=9)
     state = apply(state, CatalogChange(put_deltas=[later]))
     assert [tablet.id for tablet in state.tablets_by_table()[1]] == [1, 2]

@@ -1,4 +1,4 @@
-"""A host that does not see the store's folder says so, and not that a lease is over."""
+"""A host that does not see the store's folder gets an error about the folder, not the lease."""
 
 from __future__ import annotations
 

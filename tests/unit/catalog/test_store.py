@@ -29,7 +29,7 @@ Reopened = Callable[[], CatalogState]
 
 
 def test_new_store_is_empty_and_is_found_again(catalog: Catalog, reopened: Reopened) -> None:
-    """A user's new store opens, with nothing in it."""
+    """A new store opens again, and is empty."""
     assert catalog.state.version == 1
     assert (catalog.state.next_table_id, catalog.state.wal_start) == (1, 1)
     assert not catalog.state.tables and not catalog.state.rowsets
@@ -61,7 +61,7 @@ def test_everything_committed_is_found_again(
 def test_a_version_does_not_change_when_the_next_is_committed(
     catalog: Catalog, full_change: CatalogChange
 ) -> None:
-    """A scan that began before a flush goes on with the files that it began with."""
+    """A scan that began before a flush continues with its files."""
     first = catalog.commit(full_change)
     before = dataclasses.asdict(first.rowsets[1])
     second = catalog.commit(CatalogChange(drop_deltas=[2], garbage=["data/1/2.redo"], timestamp=61))
@@ -82,7 +82,7 @@ operations = st.lists(
 
 
 def change_of(state: CatalogState, steps: list[tuple[str, int]], full: CatalogChange) -> CatalogChange:
-    """One transaction made of these steps, as far as they make sense in `state`."""
+    """One transaction of those steps that are valid in `state`."""
     change = CatalogChange(timestamp=state.timestamp_max + 1)
     template = full.put_rowsets[0]
     for step, number in steps:
@@ -214,7 +214,7 @@ def test_P1_a_reader_never_sees_half_a_transaction(
 
 
 def test_a_reader_needs_no_writer(catalog: Catalog, full_change: CatalogChange, env: Env, path: str) -> None:
-    """A store that nobody writes can be read, whether it was closed or its writer was killed."""
+    """A store without a writer can be read, after a close and after a kill."""
     state = catalog.commit(full_change)
     catalog.close()
     assert not os.path.exists(path + "-wal")
@@ -237,7 +237,7 @@ os.kill(os.getpid(), 9)
 
 
 def test_a_killed_writer_loses_nothing_that_it_committed(catalog: Catalog, env: Env, path: str) -> None:
-    """After kill -9 in a transaction the store opens with all that was committed, and nothing more."""
+    """After kill -9 in a transaction the store has exactly the committed changes."""
     catalog.close()
     child = subprocess.run([sys.executable, "-c", WRITER_THAT_DIES, path], check=False)
     assert child.returncode == -9
@@ -338,7 +338,7 @@ def test_a_folder_of_other_things_is_no_store(tmp_path: Path, env: Env) -> None:
 
 
 def test_a_store_without_its_catalogue_is_not_created_again(tmp_path: Path, env: Env) -> None:
-    """When the catalogue was lost, a new one would make orphans of all data files, and they would be deleted."""
+    """A new catalogue would make all data files orphans, and they would be deleted."""
     (tmp_path / "data").mkdir()
     with pytest.raises(StorageError, match=r"catalog\.sqlite is missing.*backup"):
         find_store(env, str(tmp_path))
@@ -428,7 +428,7 @@ def test_a_full_disk_changes_nothing(
 
 
 class FailingConnection:
-    """A connection whose COMMIT fails, before or after it was done."""
+    """A connection whose COMMIT fails, before or after its execution."""
 
     def __init__(self, inner: sqlite3.Connection, code: int, done: bool) -> None:
         self._inner, self._code, self._done = inner, code, done
@@ -492,7 +492,7 @@ def test_a_commit_that_certainly_failed_leaves_the_catalogue_usable(
 def test_K1_a_change_by_another_program_is_noticed_at_the_next_commit(
     catalog: Catalog, full_change: CatalogChange, path: str, sql: str
 ) -> None:
-    """Somebody edits the catalogue of a living store: the writer does not build on it."""
+    """If another program edits the catalogue of an open store, the next commit is refused."""
     state = catalog.commit(full_change)
     raw = sqlite3.connect(path)
     raw.execute(sql)
@@ -521,7 +521,7 @@ def test_the_bytes_are_synced_as_promised(catalog: Catalog) -> None:
 
 
 def test_a_path_with_odd_characters(tmp_path: Path, env: Env) -> None:
-    """A folder's name may hold what means something in a URI."""
+    """A folder's name may contain characters with a meaning in a URI."""
     folder = tmp_path / "100% ?mode=memory#x ü"
     folder.mkdir()
     with Catalog.create(env, str(folder / "catalog.sqlite")) as catalog:

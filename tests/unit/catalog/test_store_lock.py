@@ -59,7 +59,7 @@ def test_a_second_writer_gets_the_name_of_the_first(env: Env, clock: SteppedCloc
 
 
 def test_the_lock_of_a_killed_writer_is_taken_over(env: Env, tmp_path: Path) -> None:
-    """After kill -9 nobody has to remove a lock file by hand."""
+    """After kill -9 no lock file has to be removed by hand."""
     child = hold_in_child(tmp_path)
     child.kill()
     child.communicate()
@@ -70,7 +70,7 @@ def test_the_lock_of_a_killed_writer_is_taken_over(env: Env, tmp_path: Path) -> 
 
 
 def test_two_databases_in_one_process_conflict_too(env: Env, tmp_path: Path) -> None:
-    """Two connects in one notebook are two writers; the message says that it is this very process."""
+    """Two connects in one process are two writers, and the message names this process."""
     with StoreLock(env, str(tmp_path)):
         with pytest.raises(LockedError, match="by this process .*close\\(\\) it first"):
             StoreLock(env, str(tmp_path)).acquire()
@@ -138,7 +138,7 @@ def test_content_that_names_nobody_is_no_error(env: Env, tmp_path: Path, content
 
 
 def test_a_reader_asks_whether_somebody_writes(env: Env, tmp_path: Path) -> None:
-    """A reader that follows a writer learns when he is gone, and leaves no trace of its question."""
+    """A reader can see whether a writer holds the lock, and its check leaves no trace."""
     question = StoreLock(env, str(tmp_path))
     assert not question.is_taken()
     assert os.listdir(tmp_path) == [], "asking makes no file"

@@ -27,7 +27,7 @@ CODES = {
 
 
 class Failing:
-    """A connection whose statements fail while `left` is not used up."""
+    """A connection whose next `left` statements fail."""
 
     def __init__(self, inner: sqlite3.Connection, owner: Failures) -> None:
         self._inner, self._owner = inner, owner

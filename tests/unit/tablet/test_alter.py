@@ -1,4 +1,4 @@
-"""An alteration among writers, flushes, compactions and reader processes, and when the power goes in its middle."""
+"""Alterations beside writers, flushes, compactions and reader processes, and power cuts in them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def widen(db: Database) -> None:
 
 
 class Late:
-    """Data that, when it is looked at for the first time, has something else happen before."""
+    """Data whose first use runs other code before."""
 
     def __init__(self, data: pa.Table, happens: Callable[[], None]) -> None:
         self._data, self._happens = data, [happens]
@@ -62,7 +62,7 @@ class Late:
 
 
 def test_a_write_checked_under_an_older_version_is_checked_again(path: Path) -> None:
-    """L2: it keeps working where it can, and takes defaults and types of now; else an error, nothing written."""
+    """L2: the write uses the current defaults and types, or fails and writes nothing."""
     with open_database(path) as db:
         t = table(db)
         result = t.insert(Late(pa.table({"k": [1], "v": [1]}), lambda: widen(db)))
@@ -146,7 +146,7 @@ def test_an_alteration_checks_its_steps_again(path: Path) -> None:
 
 
 def test_writers_readers_and_alterations_at_once(path: Path) -> None:
-    """Each row is written whole under one version; each scan is of one version; nothing is lost."""
+    """Rows are written whole under one version, scans are of one version, no row is lost."""
     with open_database(path) as db:
         t = db.create_table("t", {"k": "int64", "a": "int8"}, "k")
         failures: list[BaseException] = []
@@ -479,7 +479,7 @@ def test_an_alteration_that_cannot_be_committed_changes_nothing(path: Path) -> N
 
 
 def test_a_power_cut_at_every_event_of_an_alteration() -> None:
-    """L1: after it the whole alteration is there or nothing of it, and the store takes writes under either."""
+    """L1: afterwards the alteration is complete or absent, and the store takes writes."""
     with folder_in_memory() as folder:
         recording = RecordingFiles(system_files(), str(folder / "live"))
         (folder / "live").mkdir()

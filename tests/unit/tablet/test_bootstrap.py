@@ -39,7 +39,7 @@ ALL_AT_ONCE = 1 << 18
 
 @dataclass
 class World:
-    """A store whose log records are kept as they are appended."""
+    """A store that keeps its log records as they are appended."""
 
     db: Database
     records: list[LogRecord] = field(default_factory=list)
@@ -56,7 +56,7 @@ class World:
         log.append = kept  # type: ignore[method-assign]
 
     def table(self) -> Any:
-        """A new table, in four tablets, and nothing recorded yet."""
+        """A new table with four tablets, without any record."""
         self.tables += 1
         self.records.clear()
         hashes, ranges = nyala.hash_partition("k", buckets=2), nyala.range_partition("k", splits=[2])
@@ -182,7 +182,7 @@ def test_r1_a_replay_in_one_gather_record_by_record_and_the_store_itself_are_the
 @given(steps=STEPS, cut=st.integers(0, 14))
 @settings(max_examples=settings().max_examples // 2 + 5)
 def test_a_reader_that_follows_comes_to_the_same(world: World, steps: Any, cut: int) -> None:
-    """A reader process replays a part, serves scans, and goes on: no moment that it showed may change."""
+    """A reader process replays in parts and serves scans: no moment that it showed may change."""
     table = world.table()
     moments = perform(world, table, [step for step in steps if "flush" not in step[0]])
     root = world.catalogue_root()
@@ -224,7 +224,7 @@ def test_what_is_durable_is_passed_over(world: World, monkeypatch: pytest.Monkey
 
 
 def test_records_of_a_table_or_tablet_that_is_gone(world: World) -> None:
-    """A dropped table does not come back, and does not stop the replay of the others."""
+    """A dropped table stays dropped and does not stop the replay of other tables."""
     gone = world.table()
     first_records = world.records
     gone.insert({"k": [1, 2, 3], "a": [1, 2, 3]})

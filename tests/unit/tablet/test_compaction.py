@@ -171,7 +171,7 @@ def two_rowsets(db: Database) -> Recorded:
 
 
 def _batch(recorded: Recorded) -> None:
-    """A key inserted and deleted in one batch is nothing; a live one deleted and inserted is an update of all of it."""
+    """Insert and delete a new key (no effect), and delete and insert a live one (an update)."""
     with recorded.db.batch() as batch:
         batch.insert("t", {"k": [30], "a": [1]})
         batch.delete("t", {"k": [30]})
@@ -247,7 +247,7 @@ def test_what_is_written_in_any_phase_is_neither_lost_nor_doubled(
 def test_a_process_killed_in_any_phase_loses_nothing_and_leaves_no_file(
     folder: Path, db: Database, kind: str
 ) -> None:
-    """The next open has every row that was acknowledged, removes what no catalogue names, and can go on."""
+    """The next open has every acknowledged row, removes unreferenced files, and can go on."""
     recorded, (work, _) = two_rowsets(db), KINDS[kind]
     images: list[tuple[Path, list[Any]]] = []
 
@@ -275,7 +275,7 @@ def test_a_process_killed_in_any_phase_loses_nothing_and_leaves_no_file(
 @pytest.mark.parametrize("kind", ["minor", "major", "major of one column", "undo"])
 @pytest.mark.parametrize("phase", ["reserved", "written"])
 def test_r4_a_flush_during_a_delta_compaction_comes_behind_it(db: Database, kind: str, phase: str) -> None:
-    """Row ids stay, so the rowset's memory may be flushed meanwhile: the new REDO file stands behind the result."""
+    """Row ids stay, so the rowset may be flushed: the new REDO file is after the result."""
     recorded = two_rowsets(db)
     if kind == "undo":
         major(db, "b")
@@ -306,7 +306,7 @@ def test_r4_a_flush_during_a_delta_compaction_comes_behind_it(db: Database, kind
 def test_r3_a_flush_leaves_the_memory_of_a_running_merges_inputs_alone(
     folder: Path, db: Database, phase: str
 ) -> None:
-    """Flushed, the change would be in a file of an input that is about to go. The log keeps it meanwhile."""
+    """A flush would put the change into a file of an input that is dropped. The log keeps it."""
     recorded = two_rowsets(db)
     images = []
 
@@ -372,7 +372,10 @@ def test_r4_a_direct_commit_takes_the_rowsets_back(folder: Path, phase: str) -> 
 def test_r4_the_redo_of_a_direct_commit_comes_behind_a_delta_compaction(
     folder: Path, kind: str, phase: str
 ) -> None:
-    """Row ids stay, so it ends as if there had been a flush: else a stream of large updates would let none end."""
+    """Row ids stay, so the compaction ends as beside a flush.
+
+    A stream of loads does not stop it.
+    """
     with open_database(folder / "s", direct_commit_bytes=1000) as db:
         recorded = two_rowsets(db)
         assert KINDS[kind][0](db, at(phase, lambda: _large_batch(recorded, set())))
@@ -395,7 +398,7 @@ def _large_batch(recorded: Recorded, files: set[str]) -> None:
 
 @pytest.mark.parametrize("phase", ["reserved", "written"])
 def test_a_direct_commit_of_new_rows_ends_no_compaction(folder: Path, phase: str) -> None:
-    """Beside a stream of loads none would ever come to its end. Ghosts of their keys are in the inputs' memory, too."""
+    """A stream of loads must not revoke compactions, even with ghosts of its keys in memory."""
     with open_database(folder / "s", direct_commit_bytes=1000) as db:
         recorded = two_rowsets(db)
 
@@ -417,7 +420,7 @@ def test_a_direct_commit_of_new_rows_ends_no_compaction(folder: Path, phase: str
 
 
 def test_r4_a_direct_commit_to_another_table_ends_no_compaction(folder: Path) -> None:
-    """Only what it touches is taken back."""
+    """Only compactions of touched rowsets are revoked."""
     with open_database(folder / "s", direct_commit_bytes=1000) as db:
         recorded = two_rowsets(db)
         other = db.create_table("other", {"k": "int64"}, "k")
@@ -432,7 +435,7 @@ def test_r4_a_direct_commit_to_another_table_ends_no_compaction(folder: Path) ->
 def test_a_table_dropped_during_its_compaction_takes_everything_along(
     db: Database, kind: str, phase: str
 ) -> None:
-    """Nothing is installed for it, and neither its files nor those that were written for it stay."""
+    """Nothing is installed, and all files of the table and of the compaction are removed."""
     two_rowsets(db)
 
     def drop() -> None:
@@ -450,7 +453,7 @@ def test_a_table_dropped_during_its_compaction_takes_everything_along(
 
 
 def lives(db: Database, count: int, ends_alive: bool) -> Recorded:
-    """One key with so many lives, each in a rowset of its own beside a neighbour that stays."""
+    """One key with this number of lives, each in its own rowset beside a neighbour that stays."""
     db.create_table("t", {"k": "int64", "v": "int64"}, "k", history="forever")
     recorded = Recorded(db)
     for life in range(count):
@@ -531,7 +534,7 @@ def test_many_rows_of_one_timestamp_keep_their_order_in_time(db: Database) -> No
 
 
 def test_c1_a_merge_refuses_a_key_that_is_alive_twice(db: Database) -> None:
-    """Damage is not merged into something that looks right (G1): the error names the key, and nothing changes."""
+    """A merge must not hide damage (G1): the error names the key, and nothing changes."""
     recorded = two_rowsets(db)
     store = db._writer()
     files = data_files(db.path)
@@ -557,7 +560,7 @@ def test_c1_a_merge_refuses_a_key_that_is_alive_twice(db: Database) -> None:
 def test_a_major_delta_compaction_leaves_at_most_one_redo_and_adds_one_undo_file(
     db: Database, columns: tuple[str, ...], redo_left: int
 ) -> None:
-    """REDO of the columns goes into the base and turns into UNDO; the rest is one file; row ids stay."""
+    """REDO of the columns moves to base and UNDO, the rest is one file, and row ids stay."""
     recorded = two_rowsets(db)
     before = rowsets(db)[0]
     assert len(before.redo) == 4
@@ -603,7 +606,7 @@ def test_a_major_delta_compaction_again_and_again(db: Database) -> None:
 
 
 def undo_files(db: Database) -> Recorded:
-    """A rowset whose column `a` has a UNDO file of each of six majors, and `b` one of the third and the last."""
+    """A rowset with UNDO files of six majors for `a`, and of the third and last for `b`."""
     db.create_table("t", {"k": "int64", "a": "int64", "b": "int64"}, "k", history="forever")
     recorded = Recorded(db)
     recorded.write("insert", {"k": [1, 2], "a": [0, 0], "b": [0, 0]})
@@ -678,7 +681,7 @@ def test_a_scan_of_the_present_with_no_redo_pays_nothing_for_history(folder: Pat
 
 
 def test_a_scan_goes_on_with_the_files_it_has(db: Database) -> None:
-    """A scan and a snapshot from before read on, also when what they read is garbage by then."""
+    """An earlier scan and snapshot continue, even if their files are garbage now."""
     recorded = two_rowsets(db)
     moment, expected = recorded.moments[3]
     scan, snapshot = db["t"].scan(at=moment, order_by_key=True), db.snapshot()
@@ -776,7 +779,7 @@ def test_c4_whichever_write_fails_nothing_changes_and_no_file_stays(
 
 
 def test_c4_a_failed_flush_of_the_inputs_memory_gives_them_back(folder: Path) -> None:
-    """A merge begins with a flush; when that fails the changes stay in memory and nothing is reserved."""
+    """If the flush before a merge fails, changes stay in memory and nothing is reserved."""
     files = FaultyFiles(system_files(), kind="enospc", only=lambda op: op.path.endswith(".redo"))
     with open_database(folder / "s", files=files) as db:
         recorded = two_rowsets(db)
@@ -800,7 +803,7 @@ def test_c4_a_failed_flush_of_the_inputs_memory_gives_them_back(folder: Path) ->
 def test_c4_a_catalogue_that_cannot_be_written_leaves_everything_as_it_was(
     db: Database, work: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last step that can fail: late changes are still in the inputs, the outputs are gone."""
+    """If the last step fails, late changes are still in the inputs; the outputs are removed."""
     recorded = to_fail(db, work)
     store = db._writer()
     before = data_files(db.path)

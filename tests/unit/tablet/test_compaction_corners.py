@@ -93,7 +93,7 @@ def test_large_rows_are_cut_into_rowsets_of_the_target_as_well(folder: Path, key
 
 
 def test_text_that_compresses_well_makes_rowsets_that_fit_into_memory(folder: Path) -> None:
-    """2 GB of one text are a few kilobytes on disk; a merge of them all would have to hold them, and cannot."""
+    """2 GB of equal text are a few kilobytes on disk, but one merge cannot hold them all."""
     target = 100_000
     with open_database(folder, rowset_target_bytes=target) as db:
         table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k")
@@ -116,7 +116,7 @@ def test_text_that_compresses_well_makes_rowsets_that_fit_into_memory(folder: Pa
 
 
 def test_a_long_log_that_a_merge_pins_is_no_reason_to_flush(folder: Path) -> None:
-    """Else each write of a busy minute would become a file of its own, and the log not a byte shorter."""
+    """Otherwise each write would become a file of its own, and the log would not be shorter."""
     with open_database(folder, log_limit_bytes=1) as db:
         table = key_value_table(db)
         table.insert({"k": [1], "v": [1]})
@@ -144,7 +144,7 @@ def test_a_long_log_that_a_merge_pins_is_no_reason_to_flush(folder: Path) -> Non
 def test_files_in_use_by_manual_maintenance_are_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
-    """The background merges the rowsets and collects their files after they were asked for and before they are read."""
+    """The background merges rowsets and removes their files after the call chose them."""
     clock = ManualClock()
     with open_database(folder, clock=clock) as db:
         table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k", history="10s")

@@ -1,4 +1,4 @@
-"""Compactions are chosen so that reading stays cheap, the disk is given back, and the work comes to an end."""
+"""The choice of compactions: reads stay cheap, disk space is freed, and the work ends."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def layout(number: int, low: int | bytes, high: int | bytes, size: int = 32 * MB
 
 
 def average_height(rowsets):
-    """Rowsets that a key must be looked for in, on average over the data; 0.0 without rowsets (Kudu's metric)."""
+    """The average number of rowsets to search for a key (Kudu's metric); 0.0 if none."""
     space = KeySpace(rowsets)
     return float(space.width.sum() / space.total) if rowsets else 0.0
 
@@ -146,7 +146,7 @@ def tablets(draw, most=9):
 @given(tablets(), st.sampled_from([32 * MB, 8 * MB]), st.sampled_from([128 * MB, 64 * MB * 3]))
 @settings(max_examples=settings().max_examples, deadline=None)
 def test_the_merge_is_the_best_of_all_subsets(rowsets, target, budget):
-    """Kudu's comes within 5 % of the optimum; ours is the optimum, found by trying all subsets."""
+    """Kudu's choice is within 5 % of the optimum; this one equals the best of all subsets."""
     plan = choose_merge(rowsets, target_bytes=target, budget_bytes=budget, growth=math.inf, gain_min=0)
     places = cdf_places(rowsets)
     unit = budget / BUDGET_UNITS
@@ -170,7 +170,7 @@ def test_the_merge_is_the_best_of_all_subsets(rowsets, target, budget):
 @given(tablets(), st.sampled_from([0.5, 1.0, 3.0]))
 @settings(max_examples=settings().max_examples, deadline=None)
 def test_q1_each_input_of_a_merge_has_company(rowsets, growth):
-    """Otherwise a large rowset would be rewritten for each small one that is flushed over it."""
+    """Otherwise each small flush over a large rowset would rewrite it."""
     target = 32 * MB
     plan = choose_merge(rowsets, target_bytes=target, growth=growth)
     for number in () if plan is None else plan.rowsets:
@@ -186,7 +186,7 @@ def test_q1_each_input_of_a_merge_has_company(rowsets, growth):
 
 
 def _overlap(own, other):
-    """The share of the other's keys that lie between the bounds of `own`; the last byte of a key counts."""
+    """The share of the other's keys between the bounds of `own`, exact to a key's last byte."""
     low, high = max(own.key_min[-1], other.key_min[-1]), min(own.key_max[-1], other.key_max[-1])
     if other.key_min == other.key_max:
         return 1.0
@@ -206,7 +206,7 @@ def test_one_key_dead_in_many_rowsets_is_merged():
 
 
 def test_rowsets_larger_than_the_budget_are_merged_two_by_two():
-    """They would overlap for ever otherwise; but never more of them at once than two."""
+    """Otherwise they would overlap for ever; at most two are merged at once."""
     plan = choose_merge([layout(i, 0, 100, 500 * MB) for i in range(5)], budget_bytes=128 * MB)
     assert plan is not None and len(plan.rowsets) == 2 and plan.output_count == round(1000 / 32)
 
@@ -219,7 +219,7 @@ def test_history_is_weight_but_not_width():
 
 
 def test_thousands_of_rowsets_are_planned_in_neighbourhoods():
-    """A tablet that nobody compacted for a year is taken up again, with bounded memory."""
+    """A tablet without compactions for a year is compacted with bounded memory."""
     numbers = random.Random(1).sample(range(3000), 3000)
     plan = choose_merge([layout(-i, 10 * i, 10 * i + 9, 32 * MB if i < 1500 else 10_000) for i in numbers])
     assert plan is not None and len(plan.rowsets) == BUDGET_UNITS
@@ -241,7 +241,7 @@ def test_what_waits_behind_an_expiry_does_not_wait_longer_for_it():
 
 
 def test_small_expired_files_wait_for_a_transaction_that_is_worth_it():
-    """A file expires each few minutes, as it once came."""
+    """Files expire one by one, every few minutes."""
     one = layout(2, 0, 100, undo_bytes=MB, expired_undo_bytes=1000, expired_undo_files=1)
     assert choose_expire([one]) is None
     assert choose_expire([one], manual=True) is not None
@@ -364,7 +364,7 @@ class Rowset:
 
 
 class Tablet:
-    """Carries plans out on what a policy can see of a tablet: sizes, keys and times."""
+    """Simulates plans on the facts that a policy sees: sizes, keys and times."""
 
     def __init__(self, options, history=10**9):
         self.options, self.history = options, history
@@ -392,7 +392,7 @@ class Tablet:
         return [self._layout(number, rowset) for number, rowset in self.rowsets.items()]
 
     def work(self):
-        """Everything that the policy asks for. Ends (Q2)."""
+        """Do everything that the policy chooses; ends (Q2)."""
         for _ in range(1000):
             plan = best_plan(self.layouts(), self.options)
             if plan is None:
@@ -528,7 +528,7 @@ def test_random_inserts_are_rewritten_a_logarithm_of_times(flush_rows):
 
 
 def test_ascending_keys_do_not_leave_thousands_of_tiny_rowsets():
-    """Nothing overlaps, so that height alone would never touch them."""
+    """Without overlap the height alone is never a reason to merge."""
     tablet = Tablet(PolicyOptions(target_bytes=TARGET))
     for number in range(512):
         tablet.insert(np.arange(8 * number, 8 * number + 8))
@@ -561,7 +561,7 @@ def test_hot_keys_keep_few_files_and_a_bounded_history():
 
 
 def test_deleted_rows_give_the_disk_back():
-    """First they leave the REDO, then, when nobody can read them any more, the disk."""
+    """Deletes leave the REDO first, and the disk when no moment needs the rows."""
     tablet = Tablet(PolicyOptions(target_bytes=TARGET), history=5)
     tablet.insert(np.arange(4000))
     tablet.work()
@@ -584,7 +584,7 @@ def test_deleted_rows_give_the_disk_back():
 @given(tablets(most=25), st.booleans(), st.booleans())
 @settings(max_examples=settings().max_examples, deadline=None)
 def test_q2_any_tablet_comes_to_rest(rowsets, quiet, rest):
-    """Whatever the layout, and also when the results are cut at the target, so that a rest is left."""
+    """For any layout, also if results are cut at the target and leave a rest."""
     options = PolicyOptions(target_bytes=32 * MB, quiet=quiet)
     rowsets = list(rowsets)
     for steps in itertools.count():
@@ -598,7 +598,7 @@ def test_q2_any_tablet_comes_to_rest(rowsets, quiet, rest):
 @given(tablets(most=25), st.sampled_from([32 * MB, 8 * MB, 100 * MB]))
 @settings(max_examples=settings().max_examples, deadline=None)
 def test_q4_compact_by_hand_leaves_nothing_to_do(rowsets, target):
-    """No overlap afterwards, and compact() again does nothing."""
+    """No rowsets overlap afterwards, and a second compact() does nothing."""
     rowsets = list(rowsets)
     for plan in plan_full(rowsets, target_bytes=target):
         assert isinstance(plan, MergePlan)
@@ -629,7 +629,7 @@ def carried_out(rowsets, plan, cut_at=None):
 
 
 def test_columns_that_are_most_of_the_base_are_rewritten_with_the_rest() -> None:
-    """A part with most of the columns would leave a base file of which most is dead weight."""
+    """A part with most columns would leave a base file of mostly superseded columns."""
     sizes = {1: 3 * MB, 2: 10 * MB, 3: 27 * MB}
     for columns, kind, by_hand_kind in (
         ({1}, MajorPlan, MajorPlan),
@@ -645,7 +645,7 @@ def test_columns_that_are_most_of_the_base_are_rewritten_with_the_rest() -> None
 
 
 def test_a_long_history_is_not_rewritten_for_each_change_of_whole_rows() -> None:
-    """A week of UNDO beside rows that are upserted all day: a part is made, although it leaves columns behind."""
+    """A week of UNDO beside constant upserts: a part is written, though columns stay behind."""
     rowset = layout(
         1, 0, 9, 40 * MB, base_columns={1: 40 * MB}, undo_bytes=400 * MB, redo_files=[(8 * MB, 90_000)],
         redo_columns={1: 90_000},

@@ -85,7 +85,7 @@ def to_the_end(db: Database) -> Compactor:
 
 
 def test_it_works_until_nothing_pays_and_counts_what_it_did(db: Database) -> None:
-    """Every kind of work by its name, bytes of files that went and that came."""
+    """Counts each kind of work, and the bytes of removed and written files."""
     table = overlapping(db)
     before = rows(table)
     store, made = db._writer(), db.maintenance.compactor
@@ -130,7 +130,7 @@ def test_expired_rowsets_and_undo_go_without_being_read(db: Database, clock: Man
 
 
 def test_a_tablet_is_quiet_after_a_minute_without_writes(db: Database, clock: ManualClock) -> None:
-    """Then it is merged further: nobody will soon undo the work."""
+    """A quiet tablet is merged further, because writes will not undo the work soon."""
     table = key_value_table(db)
 
     def quiet() -> bool:
@@ -220,7 +220,7 @@ def test_a_plan_without_room_waits_and_says_why(db: Database, clock: ManualClock
 def test_status_shows_the_work_that_is_going_on(
     db: Database, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which table, since when, and how far it has come."""
+    """The status has the table, the start and the progress."""
     overlapping(db)
     seen = []
     real = compactor.file_jobs.run
@@ -247,7 +247,7 @@ def test_status_shows_the_work_that_is_going_on(
 
 @pytest.fixture
 def real_store(folder: Path) -> Iterator[Database]:
-    """With the system's clock and files, so that worker processes are used; the background does nothing by itself."""
+    """A store with the system's clock and files, for worker processes; the background is off."""
     with nyala.connect(folder / "real", maintenance=False) as db:
         yield db
 
@@ -299,7 +299,7 @@ def test_large_work_is_done_in_a_worker_process(
 def test_a_worker_is_ended_with_its_reservation_or_its_store(
     real_store: Database, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """Whoever cannot wait does not have to, and close() returns at once; neither leaves a file or a process behind."""
+    """A revoke and a close end the worker at once, and leave neither file nor process."""
     monkeypatch.setattr(compactor, "INLINE_BYTES", 0)
     in_files(real_store)
     made, store = real_store.maintenance.compactor, real_store._writer()

@@ -46,7 +46,7 @@ def holds(table: Any, history: list[tuple[int, list[tuple[Any, ...]]]]) -> bool:
 
 
 def test_the_marks_stay_and_the_inputs_become_garbage(db: Database) -> None:
-    """Nothing became more durable than it was; a scan that began before still finds its files."""
+    """Durable marks do not move, and an earlier scan still finds its files."""
     table, history = prepared(db)
     old, scan = rowset(db), table.scan(at=history[2][0], order_by_key=True)
     inputs = [file.path for file in old.redo]
@@ -94,7 +94,7 @@ def test_a_failure_leaves_the_files_as_they_were(tmp_path: Path) -> None:
 
 
 def test_all_tables_have_their_turn(db: Database) -> None:
-    """Also what a running compaction has taken is passed over, not waited for."""
+    """Rowsets of a running compaction are skipped, not waited for."""
     prepared(db)
     other = key_value_table(db, "other")
     other.insert({"k": [1], "v": [1]})
@@ -111,7 +111,7 @@ def test_all_tables_have_their_turn(db: Database) -> None:
 
 
 def test_a_year_of_daily_updates_leaves_few_files(db: Database) -> None:
-    """Else every scan of the present would open a file per day; two months show it."""
+    """Otherwise every scan of the present would open a file per day; two months show it."""
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
     table.insert({"k": list(range(30)), "v": [0] * 30})
     db.flush()

@@ -106,7 +106,7 @@ def test_a_batch_larger_than_a_slice_comes_by_key(db: Database, flushed: bool) -
 
 
 def test_values_of_every_type_go_through_the_timeline(db: Database) -> None:
-    """Fixed widths, text, bool and decimals; NULL and back; NaN and -0.0 stay what they are."""
+    """Fixed widths, text, bool and decimals, NULL and back; NaN and -0.0 are kept."""
     types = {
         "i": "int8",
         "s": "string",
@@ -319,7 +319,7 @@ def test_a_feed_is_what_the_dictionary_says(
 
 
 def test_columns_of_the_feeds_own_names_are_refused(db: Database) -> None:
-    """Two columns of one name could not be told apart; the table can still be fed without its own."""
+    """Two columns of one name would be ambiguous; the feed works without the table's own."""
     table = db.create_table("t", {"k": "int64", "_change_type": "string", "v": "int64"}, "k")
     table.insert({"k": [1], "_change_type": ["mine"], "v": [2]})
     with pytest.raises(InvalidArgumentError, match=r"_change_type.*columns="):

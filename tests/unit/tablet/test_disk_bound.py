@@ -73,7 +73,7 @@ def update_two_columns_apart(table: Any, batch: pa.Table) -> None:
 def test_overwrites_take_the_live_rows_and_the_log(
     folder: Path, history: Any, overwrite: Callable[[Any, pa.Table], None], background: bool
 ) -> None:
-    """A table that is written anew all day fills the disk; so does an idle one that keeps the others' log."""
+    """Neither a constantly overwritten table nor an idle one that keeps the log fills the disk."""
     clock = ManualClock()
     with open_database(folder / "s", clock=clock, log_limit_bytes=LOG_LIMIT) as db:
         idle = key_value_table(db, "idle")
@@ -114,7 +114,7 @@ def test_vacuum_gives_back_the_log_too(folder: Path) -> None:
 
 
 def test_redo_keeps_only_versions_within_the_history(folder: Path) -> None:
-    """Ten updates of one row are one record once nobody can read the nine before; those within the history stay."""
+    """Of ten updates of a row one record stays once the nine before have expired."""
     clock = ManualClock()
     with open_database(folder / "s", clock=clock) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, primary_key="k", history="60s")
@@ -204,7 +204,7 @@ def test_writers_wait_until_the_log_is_shorter(folder: Path) -> None:
 
 
 def test_a_write_that_no_flush_makes_room_for_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a damaged disk the log must not grow for ever; paused by hand, it may."""
+    """On a damaged disk the log must not grow without bound; in a pause it may."""
 
     def broken(*_: object, **__: object) -> None:
         raise StorageError("no space left")
@@ -222,7 +222,7 @@ def test_a_write_that_no_flush_makes_room_for_says_so(folder: Path, monkeypatch:
 
 
 def test_pausing_wakes_a_writer_that_waits_for_the_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing would make room for it then; it would fail after 30 seconds."""
+    """No flush would help the writer while paused; it would fail after 30 seconds."""
     monkeypatch.setattr(maintenance.Maintenance, "run_once", lambda self, store: None)
     with open_database(folder / "s", maintenance=True, log_limit_bytes=1000) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, primary_key="k")
@@ -235,7 +235,7 @@ def test_pausing_wakes_a_writer_that_waits_for_the_log(folder: Path, monkeypatch
 
 
 def test_a_merge_that_keeps_a_full_log_gives_way(folder: Path) -> None:
-    """A merge has some seconds to end by itself, or under steady writes none would; then writers come first."""
+    """A merge has some seconds to end by itself; then writers are first."""
     clock = ManualClock()
     with open_database(folder / "s", clock=clock, log_limit_bytes=LOG_LIMIT) as db:
         table = db.create_table("t", overwritten(0).schema, primary_key="k")

@@ -49,7 +49,7 @@ def sampled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_what_zone_maps_exclude_is_no_estimate(table: Any, sampled: list[int]) -> None:
-    """Rows outside of all bounds are none, and the share to be read is what zone maps leave."""
+    """Rows outside all bounds count as none, and the share to read is what zone maps leave."""
     none = table.scan()._engine().estimate(parse_predicate("n > 5000"))
     assert (none.read, none.matching) == (0.0, 0.0) and not sampled
     few = table.scan()._engine().estimate(parse_predicate("k < 100"))

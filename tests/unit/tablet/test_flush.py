@@ -283,7 +283,7 @@ def test_a_table_that_is_dropped_during_its_flush(db: Database) -> None:
 
 
 def test_a_broken_store_is_not_flushed(db: Database) -> None:
-    """W3: after a failure of unknown outcome no file may say that something is durable."""
+    """W3: after a failure of unknown outcome no file may raise a durable mark."""
     key_value_table(db).insert({"k": [1], "v": [1]})
     db._writer().poison(OSError("the disk is gone"))
     with pytest.raises(StorageError, match="takes no more writes"):
@@ -353,7 +353,7 @@ def test_writers_and_readers_do_not_wait_for_the_files(db: Database) -> None:
 
 
 def test_a_flush_of_much_makes_several_rowsets(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Late changes find the piece that their row went to."""
+    """Late changes go to the rowset of their row."""
     store = db._writer()
     monkeypatch.setattr(store, "options", dataclasses.replace(store.options, rowset_target_bytes=2000))
     table = key_value_table(db)

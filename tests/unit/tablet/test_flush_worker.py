@@ -1,4 +1,4 @@
-"""Large flushes of the background are written by a worker process: the very same files, and nothing hangs on it."""
+"""Worker processes write large flushes: the same files, and failures lose nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from nyala.tablet.workers.process import JobCancelled
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:
-    """With the system's clock and files, so that worker processes are used; the background does nothing by itself."""
+    """A database with the system's clock and files, for worker processes; the background is off."""
     with nyala.connect(tmp_path / "real", maintenance=False) as db:
         yield db
 
@@ -182,7 +182,7 @@ def test_a_store_that_closes_does_not_wait_for_its_flush(
 
 
 def test_a_spill_that_cannot_be_read_is_our_error_and_loses_nothing(db: Database) -> None:
-    """Whoever damages a store's files while it runs hears of it; the rows are still in memory."""
+    """A damaged spill raises a StorageError, and the rows are still in memory."""
     table = numbers(db)
     said = []
 

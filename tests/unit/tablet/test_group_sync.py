@@ -77,7 +77,7 @@ def test_the_other_durabilities_have_no_such_thread(tmp_path: Path, durability: 
 
 
 class _SlowFlush(PosixFiles):
-    """Data files wait to be made until the test lets them."""
+    """Creating a data file waits until the test allows it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def test_a_failed_sync_ends_the_writing_and_says_so(tmp_path: Path, caplog: pyte
 
 
 def test_close_syncs_what_waits(tmp_path: Path) -> None:
-    """A program that ends in order loses nothing, however shortly before it wrote."""
+    """A program that ends in order loses no row, even if it wrote just before."""
     db = open_database(tmp_path / "s", clock=ManualClock(), durability="group")
     key_value_table(db).insert({"k": [1], "v": [1]})
     log = db._writer().log

@@ -60,7 +60,7 @@ def data_files(db: Database) -> set[str]:
 
 
 def after(clock: ManualClock, seconds: float = 0) -> int:
-    """The last timestamp of the moment that was so many seconds ago."""
+    """The last timestamp of the moment this number of seconds ago."""
     return from_physical(clock.now_us() - int(seconds * 1e6), LOGICAL_MAX)
 
 
@@ -142,7 +142,7 @@ def alter_history(table: Any, history: Any) -> None:
 
 
 def test_h6_a_shorter_history_holds_at_once(folder: Path, db: Database, clock: ManualClock) -> None:
-    """Before anything is thrown away, in this process and after it; who has a view keeps it."""
+    """It holds before data is dropped, also after a reopen; an existing view stays readable."""
     table = table_of(db, history="forever")
     first = table.insert({"k": [1], "v": [1]})
     clock.advance(100)
@@ -349,7 +349,7 @@ def test_each_kind_of_work_throws_away_what_no_readable_moment_needs(
 
 
 def test_whole_rowsets_of_dead_rows_go(db: Database, clock: ManualClock) -> None:
-    """Once nobody can see a row of it any more, without reading or writing one; until then all of it is there."""
+    """They are dropped without reading a row, once no moment needs any of their rows."""
     table = table_of(db, history=3600)
     table.insert({"k": list(range(100)), "v": [0] * 100})
     db.flush()
@@ -377,7 +377,7 @@ def test_whole_rowsets_of_dead_rows_go(db: Database, clock: ManualClock) -> None
 
 
 def test_h3_no_history_is_cut_beyond_the_published_mark(db: Database, clock: ManualClock) -> None:
-    """A reader process reads at the timestamp that it was told; that must stay readable in the files it finds."""
+    """A reader process reads at the published timestamp, so its files must keep that moment."""
     table = table_of(db, history=0)
     table.insert({"k": [1], "v": [1]})
     store = db._writer()
@@ -399,7 +399,7 @@ def test_h3_no_history_is_cut_beyond_the_published_mark(db: Database, clock: Man
 
 
 def test_h2_whoever_has_a_view_reads_on_after_the_cut(db: Database, clock: ManualClock) -> None:
-    """A pinned snapshot, a view, an open scan and a running change feed read what they could when they were taken."""
+    """Pinned snapshots, views, open scans and running change feeds keep their rows."""
     table = table_of(db, history=60)
     table.insert({"k": [1, 2, 3], "v": [0, 0, 0]})
     clock.advance(30)
@@ -455,7 +455,7 @@ print(db["t"].count(), flush=True)
 
 
 def test_h2_a_reader_process_keeps_what_it_has_taken(folder: Path) -> None:
-    """Its lease keeps the files; what it takes afterwards ends where the writer's history ends."""
+    """Its lease keeps the files; later views end where the writer's history ends."""
     with open_database(folder / "s") as db:
         table = table_of(db, history=60)
         table.insert({"k": [1, 2, 3], "v": [0, 0, 0]})

@@ -1,4 +1,4 @@
-"""Rows of several rowsets come out in the order of their keys, and no more of them at once than there is memory for."""
+"""The merge of rowsets in key order, with bounded memory."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_paths_are_relative_to_the_store(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
-    """A mistyped path must not spread a store over somebody's letters."""
+    """A mistyped path must not put a store into a folder with other files."""
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "a.txt").write_text("x")
     with pytest.raises(StorageError, match=r"a\.txt"):

@@ -47,7 +47,7 @@ def column_id(db: Database, name: str) -> int:
 
 
 def hundred_rows(db: Database) -> tuple[Any, int]:
-    """A rowset of a hundred rows; (table, when they came)."""
+    """A rowset of a hundred rows; returns (table, timestamp of the insertion)."""
     table = db.create_table("t", {"k": "int64", "a": "int64", "b": "int64"}, "k", history="forever")
     came = table.insert({"k": list(range(100)), "a": list(range(100)), "b": [0] * 100}).timestamp
     db.flush()

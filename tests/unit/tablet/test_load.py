@@ -113,7 +113,7 @@ def test_rows_that_changed_nothing_when_the_tasks_looked(
 def test_a_job_that_changed_nothing_is_not_done_when_it_is_sent_again(
     db: nyala.Database, rows: list[int]
 ) -> None:
-    """Its answer was lost, and others freed the keys that it ignored: its rows would come from nowhere, hours later."""
+    """Its answer was lost and others freed the ignored keys: a retry must not insert the rows."""
     db["t"].insert({"k": [1, 2], "v": [1, 2], "w": ["a", "b"]})
     with a_job(db, "insert-ignore", {"k": rows, "v": rows}) as (job, _):
         first = handover.commit_load_files(db.path, job)
@@ -131,8 +131,10 @@ def test_a_job_that_changed_nothing_is_not_done_when_it_is_sent_again(
 def test_a_commit_that_failed_at_its_end_can_be_sent_again(
     db: nyala.Database, monkeypatch: pytest.MonkeyPatch, links: bool
 ) -> None:
-    """Hours of work are not lost with it: its files have their staged names still. Without hard links they are, and the
-    job is told to be run again."""
+    """The staged files keep their names, so hours of work are not lost.
+
+    Without hard links they are moved, and the error advises to run the job again.
+    """
     store = db._store
     db["t"].insert({"k": [1], "v": [1]})
     if not links:
@@ -159,7 +161,7 @@ def test_a_commit_that_failed_at_its_end_can_be_sent_again(
 
 
 def test_rows_that_failed_in_the_tasks_stay_failed(db: nyala.Database) -> None:
-    """A taken key that is free at the commit: its row was refused, and said to be; the others are written."""
+    """A taken key that is free at the commit: its row stays refused, the others are written."""
     db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
     answer = run(db, "insert", {"k": [1, 5], "v": [10, 50]}, lambda: db["t"].delete({"k": [1]}), collect=True)
     assert (answer["failed"], answer["inserted"]) == (1, 1)
@@ -167,7 +169,7 @@ def test_rows_that_failed_in_the_tasks_stay_failed(db: nyala.Database) -> None:
 
 
 def test_a_rowset_that_was_merged_away_all_the_same(db: nyala.Database) -> None:
-    """The lock's holder changed while the job ran, so nobody knew of its reservation: its rows are found by key."""
+    """A new lock holder did not know the job's reservation: its rows are found by key."""
     db["t"].insert({"k": list(range(60)), "v": [0] * 60})
     db["t"].flush()
     db["t"].insert({"k": list(range(60, 120)), "v": [0] * 60})
@@ -304,7 +306,7 @@ def test_an_invalid_lease_is_refused(db: nyala.Database, lease: str) -> None:
 
 
 def test_two_jobs_hold_the_same_rowsets(db: nyala.Database) -> None:
-    """The second would find its rowsets merged away at the end of the first, and settle every row anew."""
+    """Otherwise a merge after the first job would make the second settle every row again."""
     for begin in (0, 1):
         db["t"].insert({"k": list(range(begin, 60, 2)), "v": [0] * 30})
         db["t"].flush()
@@ -365,7 +367,7 @@ def test_an_insert_of_a_key_that_came_meanwhile(db: nyala.Database, collect: boo
 
 
 def test_rows_that_fail_are_reported_with_their_place_in_the_job(db: nyala.Database) -> None:
-    """Keys that are taken, and rows that stand twice, are found by the tasks."""
+    """The tasks find taken keys and repeated rows."""
     db["t"].insert({"k": [2], "v": [2], "w": ["b"]})
     with handover.loading(db.path, "t", 60, reserve=False) as (plan, _):
         key, absolute = handover.new_staging(db.path)
@@ -523,7 +525,7 @@ def write_at_random(
     expected: dict[int, tuple[int | None, str | None]],
     deleting: float,
 ) -> None:
-    """Some batches of another writer, and what is in the table after them. deleting: the share of them that deletes."""
+    """Write some batches; returns the table's content. deleting: the share of deletes."""
     for _ in range(rng.randrange(3)):
         keys = rng.sample(range(40), rng.randrange(1, 10))
         if rng.random() < deleting:
@@ -564,7 +566,7 @@ def test_random_jobs_beside_random_writes(db: nyala.Database) -> None:
 
 
 def test_random_inserts_that_ignore_beside_random_writes(db: nyala.Database) -> None:
-    """Whether a key was there at the plan, at the commit, or between them: what counts is the commit."""
+    """The commit's moment counts, whether the key existed at the plan or in between."""
     rng = random.Random(5)
     expected: dict[int, tuple[int | None, str | None]] = {}
 

@@ -31,7 +31,7 @@ def first(staged: dict[str, Any]) -> dict[str, Any]:
 
 
 def forge(db: nyala.Database, operation: str, rows: dict[str, list[Any]], change: Change) -> None:
-    """A job whose commit is changed in each of its tablets."""
+    """Run a job whose commit is changed in each of its tablets."""
     with a_job(db, operation, rows) as (job, _):
         fields = json.loads(json.dumps(job.to_json()))
         for staged in fields["tablets"]:
@@ -44,7 +44,7 @@ def idle_as_new(staged: dict[str, Any]) -> None:
 
 
 def test_idle_rows_are_not_taken_for_new_ones(db: nyala.Database) -> None:
-    """Their keys would be there twice, and the rows for all times."""
+    """Otherwise their keys would be there twice, at every moment."""
     db["t"].insert({"k": [1, 2, 3], "v": [1, 2, 3], "w": ["a", "b", "c"]})
     before = content(db)
     rows: dict[str, list[Any]] = {"k": [1, 2, 3], "v": [9, 9, 9], "w": ["x", "y", "z"]}
@@ -76,14 +76,14 @@ def test_a_past_beside_idle_rows_does_not_make_them_new(db: nyala.Database) -> N
 
 
 def test_new_rows_are_not_taken_for_idle_ones(db: nyala.Database) -> None:
-    """They would be counted, and lost."""
+    """Otherwise they would be counted, and lost."""
     with pytest.raises(InvalidArgumentError, match="as idle rows, but the file has new rows"):
         forge(db, "upsert", {"k": [1, 2, 3], "v": [1, 2, 3]}, idle_as_new)
     assert content(db) == {}
 
 
 def test_rowsets_of_two_tablets_are_not_exchanged(db: nyala.Database) -> None:
-    """Their rows would be scanned, and not found by their keys."""
+    """Otherwise scans would return their rows, but look-ups by key would not."""
     with a_job(db, "insert", {"k": list(range(30)), "v": [0] * 30}) as (job, _):
         fields = json.loads(json.dumps(job.to_json()))
         one, other = fields["tablets"][:2]
@@ -96,7 +96,7 @@ def test_rowsets_of_two_tablets_are_not_exchanged(db: nyala.Database) -> None:
 
 
 def test_a_file_is_not_taken_twice_by_another_name(db: nyala.Database) -> None:
-    """Each of its keys would be there twice."""
+    """Otherwise each of its keys would be there twice."""
 
     def with_a_copy(staged: dict[str, Any]) -> None:
         copy = json.loads(json.dumps(first(staged)))
@@ -155,7 +155,7 @@ DELTAS: dict[str, tuple[Change, str]] = {
 
 @pytest.mark.parametrize("what", DELTAS)
 def test_changes_of_a_rowset(db: nyala.Database, what: str) -> None:
-    """They are read by whoever reads the rowset, from then on."""
+    """Every later read of the rowset applies them."""
     db["t"].insert({"k": list(range(30)), "v": [0] * 30})
     before = content(db)
     change, says = DELTAS[what]

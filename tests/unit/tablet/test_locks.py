@@ -17,7 +17,7 @@ def in_thread(work: object) -> None:
 
 
 def test_a_lock_knows_the_thread_that_holds_it() -> None:
-    """A write that asked for another thread's lock would take it for its own, and wait in the wrong order."""
+    """Otherwise a write could take another thread's lock for its own."""
     lock = OwnedLock()
     assert not lock.held()
     seen: list[bool] = []
@@ -43,7 +43,7 @@ def test_it_may_be_taken_again_by_its_owner() -> None:
 
 
 def test_an_exception_gives_it_back() -> None:
-    """A failed write must not stop all others for ever."""
+    """A failed write must not block all others."""
     lock = OwnedLock()
     with pytest.raises(ZeroDivisionError), lock:
         raise ZeroDivisionError

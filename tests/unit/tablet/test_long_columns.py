@@ -70,7 +70,7 @@ def small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No conversion sees more than a slice, or the text of a piece that is written."""
+    """Assert that conversions get no more than a slice, or the text of one output."""
     convert = long_column.cast_array
 
     def noted(array: pa.Array, *rest: Any) -> Any:
@@ -142,7 +142,7 @@ def test_changes_of_one_rowset_are_written_in_several_files(db: Database, form: 
 
 
 def test_long_text_in_neighbouring_rows_is_cut_by_its_bytes(db: Database) -> None:
-    """Rowsets of equal numbers of rows would have all long values in one."""
+    """Rowsets with equal numbers of rows would have all long values in one of them."""
     values = ["s"] * 2000 + ["l" * 400] * 100 + ["s"] * 2000
     table = db.create_table("t", COLUMNS, "k")
     table.insert({"k": np.arange(len(values)), "s": pa.array(values, pa.large_string())})

@@ -1,4 +1,4 @@
-"""A log that is longer than memory may be: the replay flushes in between, and a crash in it changes nothing."""
+"""A log longer than memory: the replay flushes in between, and a crash in it changes nothing."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_power_cut_in_the_replay_of_a_long_log_changes_nothing(
     recovery: Recovery,
     request: pytest.FixtureRequest,
 ) -> None:
-    """At some of its writes, syncs and renames; what was not synced then is lost, torn, or there."""
+    """The cut comes at some writes, syncs and renames; unsynced data is lost, torn or kept."""
     assert recovery.events > 50
     for event in one_of(recovery.events // 5, range(8, recovery.events), request):
         check_power_cut(long_log, recovery, event, event)
@@ -148,7 +148,7 @@ def test_a_power_cut_at_any_event_of_the_replay_changes_nothing(
 def test_a_crash_in_the_replay_of_a_long_log_changes_nothing(
     long_log: tuple[Path, dict[int, list[tuple[object, ...]]]],
 ) -> None:
-    """The process dies: all that it wrote is there, and nothing after it."""
+    """The process dies: all of its writes so far are there."""
     path, moments = long_log
     crashed = path.with_name("crashed")
     for fail_at in (14, 36):

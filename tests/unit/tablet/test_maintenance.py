@@ -115,7 +115,7 @@ def test_what_a_running_merge_keeps_in_memory_is_not_the_flushes_to_take(db: Dat
 
 
 def test_writers_without_memory_come_before_a_merge(tmp_path: Path, clock: ManualClock) -> None:
-    """They would wait for its end; so what it keeps from being flushed is taken back, and it is done another time."""
+    """The merge is revoked, so that its inputs' memory can be flushed, and repeated later."""
     with open_database(tmp_path / "full", clock=clock, memory_limit_bytes=1 << 20) as db:
         table = key_value_table(db)
         table.insert({"k": list(range(20_000)), "v": [0] * 20_000})
@@ -173,7 +173,7 @@ def test_garbage_goes_also_when_a_flush_fails(db: Database, monkeypatch: pytest.
 
 
 def test_a_scan_unread_for_15_minutes_gives_back_its_files(db: Database, clock: ManualClock) -> None:
-    """A forgotten scan would keep dropped tables on the disk; the message says how to go on."""
+    """A forgotten scan would keep dropped tables on the disk; the error has a remedy."""
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     db.flush()
@@ -293,7 +293,7 @@ def test_a_flush_does_not_wait_for_a_compaction(db: Database, monkeypatch: pytes
 def test_the_thread_survives_a_failure(
     either: Background, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without it no memory would be freed any more, and every write would end in a wait of 30 seconds."""
+    """Without the thread no memory would be freed, and every write would fail after 30 s."""
 
     def fail() -> None:
         raise error
@@ -356,7 +356,7 @@ def test_status_of_a_new_store(db: Database) -> None:
 
 
 def test_it_really_works_in_the_background(tmp_path: Path) -> None:
-    """With small limits, writes alone bring rows into files and files together; nobody calls anything."""
+    """With small limits, writes alone cause flushes and compactions, without any call."""
     options: dict[str, Any] = {"log_limit_bytes": 20_000, "rowset_target_bytes": 32 << 10}
     with open_database(tmp_path / "s", maintenance=True, **options) as db:
         table = key_value_table(db)

@@ -45,7 +45,7 @@ def db(folder: Path, clock: ManualClock) -> Iterator[Database]:
 
 
 def scattered(db: Database, name: str = "t", history: Any = "forever") -> dict[int, int]:
-    """Two tablets with rowsets that overlap, REDO, ghosts and something in memory; what the table holds."""
+    """Two tablets with overlapping rowsets, REDO, ghosts and memory; returns the content."""
     hashes = nyala.hash_partition("k", buckets=2)
     table = db.create_table(name, {"k": "int64", "v": "int64"}, "k", hashes, history=history)
     for value in range(4):
@@ -119,7 +119,7 @@ def test_compact_never_ends_in_a_race_with_writers(db: Database) -> None:
 
 
 def test_compact_waits_for_the_background(db: Database) -> None:
-    """A rowset that the background is merging would be left as it is; the call is to end with all of them done."""
+    """compact() must also cover a rowset that the background is merging, so it waits."""
     held = scattered(db)
     db.flush()
     store = db._writer()
@@ -218,7 +218,7 @@ def test_a_disk_without_space_is_reported_before_a_write(folder: Path) -> None:
 
 
 def test_a_store_closed_meanwhile_is_reported_as_closed(db: Database) -> None:
-    """Nobody sees a JobCancelled of ours."""
+    """The internal JobCancelled does not reach the caller."""
     scattered(db)
 
     def closing(job: Any, reservation: Any) -> Any:
@@ -229,7 +229,7 @@ def test_a_store_closed_meanwhile_is_reported_as_closed(db: Database) -> None:
 
 
 def test_a_table_that_is_dropped_meanwhile_is_no_failure(db: Database) -> None:
-    """There is nothing left to do for it."""
+    """No work is left for it."""
     scattered(db)
     run = run_here(db._writer())
 
@@ -294,7 +294,7 @@ def test_a_dry_run_is_about_right(db: Database, clock: ManualClock) -> None:
 
 
 def test_files_that_somebody_reads_wait(db: Database, clock: ManualClock) -> None:
-    """They are counted, so that nobody wonders why the disk is as full as before."""
+    """The report counts them, to explain why the disk is still full."""
     table = expiring(db, clock)
     snapshot = db.snapshot()
     assert table.vacuum().waiting_files > 0

@@ -77,7 +77,7 @@ def test_files_are_opened_once(tmp_path: Path) -> None:
 
 
 def test_changes_in_memory_belong_to_their_token_alone(tmp_path: Path) -> None:
-    """A rowset stays open without the changes that came with a token; those in files are other files."""
+    """A rowset stays open without a token's in-memory changes; changes in files are other files."""
     process = Process()
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
@@ -125,7 +125,7 @@ def test_a_file_that_is_gone_is_history_though_it_is_open(tmp_path: Path) -> Non
 
 
 def test_t2_what_nobody_asks_for_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After some time, and beyond a number: each is opened anew then."""
+    """Unused rowsets are closed after some time or above a number; the next use reopens them."""
     process = Process()
     with open_database(tmp_path / "s") as db:
         tokens = {}

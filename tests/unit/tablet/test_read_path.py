@@ -401,7 +401,7 @@ def blocks_read(table: Any, where: str, columns: list[str]) -> tuple[int, int, l
 def test_z1_rows_inside_a_split_are_skipped(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Text has smaller blocks than a split: all of them would be decoded for one that matches."""
+    """Blocks of text are smaller than a split; only those with a matching row are decoded."""
     monkeypatch.setattr(read_path, "GAP_ROWS", 64)
     with open_database(tmp_path_factory.mktemp("inside") / "s") as db:
         text = nyala.column("string", block_size=512, encoding="plain")
@@ -512,7 +512,7 @@ def test_what_cannot_match_reads_nothing(world: World, where: str) -> None:
 
 
 def test_blocks_are_counted_for_the_requested_columns(world: World) -> None:
-    """`explain()` says how many blocks there are and how many were skipped; both of the scan's own columns."""
+    """`explain()` counts the blocks and skipped blocks of the scan's columns."""
     now = world.states[-1][0]
     one = block_count(world.table, make_spec(world.table, now, ("a",), None, None, False))
     both = block_count(world.table, make_spec(world.table, now, ("a", "f"), None, None, False))
@@ -526,7 +526,7 @@ def test_blocks_are_counted_for_the_requested_columns(world: World) -> None:
 
 
 def test_results_come_in_order_and_a_few_ahead() -> None:
-    """A scan of a large table keeps only some splits in memory, whatever the consumer does."""
+    """A scan of a large table keeps only some splits in memory, however slow the consumer is."""
     begun: list[int] = []
     ahead = parallel.AHEAD_MAX
     lock = threading.Lock()
@@ -547,7 +547,7 @@ def test_results_come_in_order_and_a_few_ahead() -> None:
 def test_a_scan_of_more_than_memory_limit_holds_a_part_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wide splits, two ahead for each processor, would be all of the table, however slowly it is read."""
+    """Two wide splits ahead per processor would be the whole table, however slowly it is read."""
     monkeypatch.setattr(read_path, "AHEAD_MAX", 16)
     monkeypatch.setattr(read_path, "SPLIT_ROWS", 1 << 15)
     splits, rows, limit_bytes = 12, 12 << 15, 16_000_000
@@ -662,7 +662,7 @@ def test_get_many_returns_the_positions_of_found_keys(world: World) -> None:
 
 
 def test_rows_without_columns_are_counted(world: World) -> None:
-    """`scan(columns=[])` and `get(columns=[])` still say how many rows there are, and that a row is there."""
+    """`scan(columns=[])` gives the number of rows, and `get(columns=[])` whether the row exists."""
     now = world.states[-1][0]
     table, rows = world.db["t"], world.at(now)
     for order in (False, True):

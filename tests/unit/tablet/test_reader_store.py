@@ -1,4 +1,4 @@
-"""A process that only reads: it follows the writer, never goes back, and leaves the store as it is (P1, P2)."""
+"""A reader process follows the writer, never goes back, and does not change the store (P1, P2)."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_it_changes_nothing_but_its_lease(db: Database) -> None:
 
 
 def test_p4_a_lease_lives_as_long_as_what_was_read_under_it(db: Database) -> None:
-    """A scan that began before a reload keeps its files; when it is gone, so is its lease."""
+    """A scan from before a reload keeps its files and its lease until it ends."""
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     db.flush()
@@ -244,7 +244,7 @@ def test_p4_a_lease_lives_as_long_as_what_was_read_under_it(db: Database) -> Non
 def test_a_reload_that_fails_gives_its_lease_back_and_is_tried_again(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An unreadable moment (a file system that is away) must not leave leases that hold everything for ever."""
+    """A failed reload (the file system is away for a moment) must leave no lease."""
     key_value_table(db).insert({"k": [1], "v": [1]})
     with reader_of(db) as reader:
         assert rows(reader["t"]) == [(1, 1)]
@@ -265,7 +265,7 @@ def test_a_reload_that_fails_gives_its_lease_back_and_is_tried_again(
 def test_a_reload_whose_log_cannot_be_read_is_done_again(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half a load must not be taken for a whole one: its root would be read without a lease that keeps its files."""
+    """After half a load the root has no lease that keeps its files, so it must not be used."""
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     with reader_of(db) as reader:
@@ -303,7 +303,7 @@ def test_an_open_that_fails_leaves_no_lease(tmp_path: Path, db: Database) -> Non
 
 
 def test_a_scan_of_a_reader_expires_too(db: Database) -> None:
-    """A reader has no background thread; what it forgot is found when it looks the next time."""
+    """A reader has no background thread; forgotten scans are released at its next view."""
     clock = ManualClock(SYSTEM.clock.now_us())
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -321,7 +321,7 @@ def test_a_scan_of_a_reader_expires_too(db: Database) -> None:
 
 
 def test_it_does_not_write(db: Database) -> None:
-    """Every way to change something says how to open the store for it."""
+    """The error of every write names the way to open the store for writing."""
     key_value_table(db).insert({"k": [1], "v": [1]})
     with reader_of(db) as reader:
         table = reader["t"]
@@ -374,7 +374,7 @@ def test_a_reader_that_is_closed_while_it_looks_leaves_no_lease(
 def test_a_reader_may_be_closed_by_the_thread_that_looks(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handler of signals runs in the middle of anything: it would wait for itself for ever."""
+    """A signal handler may run inside a view and must not wait for its own thread."""
     reader = reader_of(db)
     position = ReaderStore._position
 

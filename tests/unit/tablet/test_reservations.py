@@ -27,7 +27,7 @@ def test_v2_a_revoked_reservation_stays_revoked() -> None:
 
 
 def test_revoke_held_takes_back_what_keeps_memory_from_being_flushed() -> None:
-    """Delta compactions are in nobody's way and go on."""
+    """Delta compactions do not keep memory, so they go on."""
     reservations = Reservations()
     merge = reservations.take([1, 2], holds_deltas=True)
     major = reservations.take([3], holds_deltas=False)
@@ -38,7 +38,7 @@ def test_revoke_held_takes_back_what_keeps_memory_from_being_flushed() -> None:
 
 
 def test_wait_free_returns_when_the_last_of_them_is_given_back() -> None:
-    """Whoever compacts by hand waits for the background, and not longer."""
+    """Manual compactions wait for the background, and not longer."""
     reservations = Reservations()
     first = reservations.take([1], holds_deltas=True)
     second = reservations.take([2], holds_deltas=True)

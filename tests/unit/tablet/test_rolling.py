@@ -1,4 +1,4 @@
-"""Loads, flushes and copies make rowsets of the target's size on disk, so that no compaction has to make them anew."""
+"""Loads, flushes and copies make rowsets of the target size on disk, which need no compaction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COUNT = 120_000
 
 
 def rows_of(count: int) -> pa.Table:
-    """Numbers of few bits, words of a dictionary, text: in memory several times what they are on disk."""
+    """Small numbers, dictionary words and text: several times as large in memory as on disk."""
     rng = np.random.default_rng(3)
     words = pa.array([f"word number {number}" for number in range(50)])
     return pa.table(
@@ -38,7 +38,7 @@ def rows_of(count: int) -> pa.Table:
 
 
 def image_of(table: pa.Table, *, key: int = 1) -> tuple[RowSetImage, Schema]:
-    """The table as an image whose key is its first columns."""
+    """The table as an image; its first columns are the key."""
     schema = build_schema(table.schema, table.column_names[:key])
     columns = {column.id: table.column(column.name).combine_chunks() for column in schema.columns}
     keys = KeyCodec([column.type for column in schema.key_columns]).encode(
@@ -49,7 +49,7 @@ def image_of(table: pa.Table, *, key: int = 1) -> tuple[RowSetImage, Schema]:
 
 @given(st.integers(0, 500), st.integers(1, 4000))
 def test_every_row_is_in_one_rowset_in_order(count: int, target: int) -> None:
-    """A row of no piece would be lost."""
+    """The ranges cover all rows without gaps."""
     image, schema = image_of(pa.table({"k": pa.array(range(count), pa.int64())}))
     pieces = list(roll(image, schema, target))
     assert [row for lower, upper in pieces for row in range(lower, upper)] == list(range(count))

@@ -24,7 +24,7 @@ ROWS = 40_000
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """thin: words that LZ4 makes a hundredth of; words: few, of 2 KB; cells: of 32 KB, stored as they are; numbers."""
+    """Tables: thin (text that LZ4 shrinks to 1 %), words (few, 2 KB), cells (32 KB), numbers."""
     path: Path = tmp_path_factory.mktemp("wide") / "store"
     random = np.random.default_rng(1)
     with nyala.connect(path, maintenance=False, memory_limit="1GB") as db:
@@ -292,7 +292,7 @@ def test_splits_of_many_rowsets_that_overlap_are_together_what_one_is(tmp_path: 
 def test_splits_that_were_cut_are_read_one_by_one_for_polars(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Joined to longer calls, as others are, they would take what they were cut to avoid."""
+    """Other splits are joined to longer calls; these must not, because they were cut for memory."""
     pytest.importorskip("polars")
     rows, names = 40_000, [f"c{i}" for i in range(60)]
     values = np.random.default_rng(1).random(rows)
@@ -330,7 +330,7 @@ def test_repeated_scans_use_no_more_memory_than_the_first(tmp_path: Path, kind: 
 
 
 def test_rowsets_of_a_few_rows_give_no_batch_that_holds_whole_blocks(tmp_path: Path) -> None:
-    """They are read as look-ups are; all batches together held eight times what they were."""
+    """Small rowsets are read like look-ups; otherwise their batches would hold whole blocks."""
     names = [f"c{i}" for i in range(60)]
     values = np.random.default_rng(1).integers(0, 3, 60_000) * 0.1
     with nyala.connect(tmp_path / "s", maintenance=False, memory_limit="1GB") as db:

@@ -63,7 +63,7 @@ DEFAULTS: Row = {"a": None, "b": 7}
 
 @dataclass
 class World:
-    """A store whose table has one key in each phase; settling leaves it as it is."""
+    """A store whose table has a key in each phase; settling does not change it."""
 
     db: Database
     key_names: tuple[str, ...]
@@ -253,7 +253,7 @@ def prepared(world: World, operations: list[Operation]) -> Settlement:
 
 
 def effect_rows(world: World, effect: Effect) -> dict[Key, Row]:
-    """The effect as key -> values, and what must hold of any effect (S1, S3)."""
+    """The effect as key -> values, after checking the rules of any effect (S1, S3)."""
     schema = world.table.schema
     names: dict[int, str] = {column.id: column.name for column in schema.columns}
     arrays = {names[number]: array.to_pylist() for number, array in effect.columns.items()}
@@ -353,7 +353,7 @@ def spoken(world: World, drawn: list[tuple[str, bool, tuple[str, ...], list[Any]
 
 @given(drawn=drawn_operations(1))
 def test_one_operation_is_what_its_rows_do_one_by_one(world: World, drawn: Any) -> None:
-    """Counts, errors and changes of a single call, with keys that stand several times, in every phase."""
+    """Counts, errors and changes of one call, with repeated keys, in every phase."""
     compare(world, spoken(world, drawn))
 
 

@@ -102,7 +102,7 @@ def test_a_file_has_its_rows_by_tablet_and_key(tmp_path: Path) -> None:
 
 
 def test_a_range_that_came_or_went_meanwhile(tmp_path: Path) -> None:
-    """Rows that a task routed to a tablet that is gone, or to none, go where they belong at the commit."""
+    """Rows routed to a dropped tablet, or to none, are routed again at the commit."""
     with open_database(tmp_path / "s") as db:
         table, _ = two_tables(db)
         data = pa.table({"k": [10, 60, 85], "s": ["a", "a", "a"], "v": [1, 2, 3]})
@@ -132,7 +132,7 @@ def test_what_a_task_says_wrongly_is_not_believed(tmp_path: Path) -> None:
 
 
 def test_changes_and_overwrite_take_routed_rows(tmp_path: Path) -> None:
-    """The other two ways to write: a feed's rows, of which the last of a key counts, and a new content."""
+    """The other two writes: a change feed, whose last row of a key counts, and new content."""
     with open_database(tmp_path / "s") as db:
         table, _ = two_tables(db)
         kinds = ["insert", "insert", "update", "delete"]
@@ -150,7 +150,7 @@ def test_changes_and_overwrite_take_routed_rows(tmp_path: Path) -> None:
 
 
 def test_what_tasks_need_is_in_the_catalogue(tmp_path: Path) -> None:
-    """Also beside an open writer, and while rows are in memory only; a table that is not there is told."""
+    """Also beside an open writer, and with rows only in memory; a missing table is an error."""
     with open_database(tmp_path / "s") as db:
         table, _ = two_tables(db)
         table.insert({"k": [1], "s": ["a"], "v": [1]})

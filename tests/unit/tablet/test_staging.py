@@ -1,4 +1,4 @@
-"""Staging folders: a job's files stay as long as its name says, and no longer (P3)."""
+"""Staging folders: a job's files are kept until the time in the folder's name (P3)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def names(store: Path) -> list[str]:
 
 
 def test_a_staging_folder_lives_until_its_given_time(store: Path, env: Env, clock: ManualClock) -> None:
-    """A running job's files must not go, and those of a job that died must not stay for ever."""
+    """A running job's files must stay, and a dead job's files must be removed."""
     short, folder = make_staging(env, str(store), 60)
     long, _ = make_staging(env, str(store), 3600)
     Path(folder, "0.arrow").write_bytes(b"rows")
@@ -96,7 +96,7 @@ def test_a_lifetime_before_all_time_is_over(store: Path, env: Env) -> None:
 
 
 def test_there_must_be_a_store(tmp_path: Path, env: Env) -> None:
-    """Else a mistyped path would be filled with files that nobody commits."""
+    """Otherwise a mistyped path would be filled with files that no commit reads."""
     with pytest.raises(StorageError, match="no Nyala store"):
         make_staging(env, str(tmp_path / "nothing"), 60)
     assert not (tmp_path / "nothing").exists()
@@ -108,7 +108,7 @@ def test_there_must_be_a_store(tmp_path: Path, env: Env) -> None:
     ["", ".", "..", "../data", "a/b", "0" * 14, "0" * 14 + "-" + "g" * 32, "0" * 14 + "-" + "0" * 33, "x\0"],
 )
 def test_a_key_leads_into_staging_and_nowhere_else(tmp_path: Path, key: str) -> None:
-    """A key comes from another process; it must not name the store's own folders, which are removed after use."""
+    """A key from another process must not name the store's own folders, which would be removed."""
     with pytest.raises(InvalidArgumentError, match="not the key of a staged job"):
         staging_folder(str(tmp_path), key)
 

@@ -42,7 +42,7 @@ class _Switchable(PosixFiles):
 def test_files_that_a_transaction_named_stay_when_something_fails_behind_it(
     tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else an error in telling the readers would delete rows that the catalogue has, and nothing else."""
+    """Otherwise an error while publishing would delete rows that the catalogue has."""
     files = _Switchable()
     db = open_database(tmp_path / "s", files=files, direct_commit_bytes=1000)
     table = key_value_table(db)
@@ -72,7 +72,7 @@ def test_files_that_a_transaction_named_stay_when_something_fails_behind_it(
 
 
 def test_a_position_record_that_cannot_be_written_is_no_failure_of_a_write(tmp_path: Path) -> None:
-    """Else a batch that is durable and visible would be told to have failed, and be written twice."""
+    """Otherwise a durable and visible batch would be reported as failed, and written twice."""
     files = _Switchable()
     db = open_database(tmp_path / "s", files=files)
     table = key_value_table(db)
@@ -92,7 +92,7 @@ def test_a_position_record_that_cannot_be_written_is_no_failure_of_a_write(tmp_p
 def test_an_interrupt_in_the_commit_removes_nothing_that_may_be_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Ctrl-C while the catalogue commits a flush must not cost a row, whether it came through or not."""
+    """Ctrl-C while the catalogue commits a flush must not lose a row, whatever the outcome."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -144,7 +144,7 @@ def test_a_refused_transaction_leaves_the_store_writable(
 
 
 def test_a_write_that_outlives_its_store_leaves_the_next_writers_record_alone(tmp_path: Path) -> None:
-    """Else readers would be sent back to where an earlier writer had been."""
+    """Otherwise readers would go back to the position of an earlier writer."""
     db = open_database(tmp_path / "s")
     key_value_table(db).insert({"k": [1], "v": [1]})
     old = db._writer()
@@ -192,7 +192,7 @@ class _Waiting:
 
 
 def test_a_write_at_the_memory_limit_waits_for_a_flush(tmp_path: Path) -> None:
-    """Else memory would grow past its limit, or the write would fail though room comes soon."""
+    """Otherwise memory would exceed its limit, or the write would fail without need."""
     waiting = _Waiting(tmp_path / "s")
     thread, outcome = _wait_in_thread(waiting.table)
     assert waiting.store.pressure.wait(10)
@@ -286,7 +286,7 @@ def test_two_collections_at_once(tmp_path: Path) -> None:
 
 
 def test_garbage_waits_for_the_roots_and_leases_that_need_it(tmp_path: Path) -> None:
-    """A scan that is still held keeps its files; when the last one is gone, so are they (P2)."""
+    """An open scan keeps its files; they are removed after the last one ends (P2)."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1, 2], "v": [1, 2]})
@@ -316,7 +316,7 @@ def test_garbage_waits_for_the_roots_and_leases_that_need_it(tmp_path: Path) -> 
     "step", ["open_or_create_catalog", "remove_orphans", "open_root", "recover", "LogWriter", "HybridClock"]
 )
 def test_an_open_that_fails_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """Else the store could not be opened again before the process ends."""
+    """Otherwise the store could not be opened again in this process."""
     with open_database(tmp_path / "s") as db:
         key_value_table(db).insert({"k": [1], "v": [1]})
 
@@ -382,7 +382,7 @@ def test_a_torn_tail_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture)
 
 
 def test_forked_and_closed(tmp_path: Path) -> None:
-    """A forked child is told to connect for itself, and its close leaves lock and log to the parent."""
+    """A forked child gets an error with the remedy; its close leaves lock and log to the parent."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     store = db._writer()
@@ -406,7 +406,7 @@ def test_forked_and_closed(tmp_path: Path) -> None:
 
 
 def test_an_open_finds_what_was_flushed_and_what_only_the_log_holds(tmp_path: Path) -> None:
-    """`close` does not flush: the rows in memory come back into memory, those in files stay there, none twice."""
+    """`close` does not flush: rows in memory are replayed, rows in files stay, none is twice."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
@@ -427,7 +427,7 @@ def test_an_open_finds_what_was_flushed_and_what_only_the_log_holds(tmp_path: Pa
 
 
 def test_an_open_finds_the_keys_of_jobs_in_the_log(tmp_path: Path) -> None:
-    """A job that asks again after the writer was killed must not write its batch a second time."""
+    """A repeated job must not write its batch twice after the writer was killed."""
     db = open_database(tmp_path / "s")
     key_value_table(db)
     (written,) = write(db._writer(), [Request("t", "insert", {"k": [1], "v": [1]})], idempotency_key="job")
@@ -514,7 +514,7 @@ def test_w3_a_sync_that_fails_ends_the_writing(
 
 
 def test_ctrl_c_in_a_sync_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is alive: the next sync makes up for it, and the batch is neither lost nor doubted."""
+    """The log still works: the next sync covers the batch, which is neither lost nor in doubt."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         store = db._writer()
@@ -534,8 +534,10 @@ def test_ctrl_c_in_a_sync_is_no_failure(tmp_path: Path, monkeypatch: pytest.Monk
 def test_w1_only_synced_batches_are_published_to_other_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A record that the system has, and a power cut takes back, is no part of it; and that the rest was durable is said
-    meanwhile too, or its loss would pass for a torn end."""
+    """A record that a power cut may take back is not published.
+
+    The position record also says that the rest is durable, or its loss would look like a torn tail.
+    """
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         store = db._writer()

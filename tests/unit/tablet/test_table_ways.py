@@ -96,7 +96,7 @@ class Tale:
 def make_tale(
     path: Path, keys: tuple[str, ...], partition_by: Any, first: tuple[int, bool], steps: list[Step]
 ) -> Tale:
-    """The store, closed, and what it must hold."""
+    """Write the store and close it; returns its expected content."""
     tale = Tale(keys)
     leave = [ADDED, *(set(KEY_COLUMNS) - set(keys))]
     rows: dict[int, Row] = {}

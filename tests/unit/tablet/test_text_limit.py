@@ -230,7 +230,7 @@ def test_an_answer_of_more_text_than_an_array_holds_comes_in_chunks(
 def test_get_many_splits_text_above_the_limit_of_an_array(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cells may be larger than the default limit: pieces that do not fit one array are halved."""
+    """Cells may exceed the default limit: rows that do not fit one array are halved."""
     table = db.create_table("t", {"k": "int64", "s": "string"}, "k")
     values = texts("noise", 2000, 100)
     for part in range(2):

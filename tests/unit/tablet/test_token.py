@@ -1,4 +1,4 @@
-"""Scan tokens: one tablet's part of a scan, read without catalogue and log, is what the scan gives (K1)."""
+"""Scan tokens: read without catalogue and log, they give the rows of their scan (K1)."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_k1_the_rows_of_its_tokens_are_those_of_the_scan(
 
 
 def test_the_past_through_tokens(db: Database) -> None:
-    """A token of an earlier moment reads UNDO, and none of the deltas that came later."""
+    """A token of an earlier moment applies UNDO and no later deltas."""
     table = db["t"]
     counts = set()
     created, *later = MOMENTS
@@ -149,7 +149,7 @@ def test_the_past_through_tokens(db: Database) -> None:
 @pytest.mark.parametrize("order", [False, True])
 @pytest.mark.parametrize("limit", [0, 1, 3, 1000])
 def test_a_limit_holds_per_token(db: Database, limit: int, order: bool) -> None:
-    """A task need not read more than the limit; which rows these are follows from the order asked for."""
+    """A task need not read more than the limit; the requested order decides which rows."""
     scan = db["t"].scan(limit=limit, order_by_key=order)
     whole = rows_of(db["t"].scan(order_by_key=order))
     found = rows_of(scan)
@@ -172,7 +172,7 @@ def test_a_token_does_not_move(db: Database) -> None:
 
 
 def test_tokens_are_refused_at_once_where_impossible(db: Database) -> None:
-    """A pyarrow expression cannot be put into bytes: better said here than in a task on another machine."""
+    """A pyarrow expression cannot be serialized; the error comes before any task starts."""
     with pytest.raises(InvalidArgumentError, match="cannot be sent in a scan token"):
         db["t"].scan(where=pc.field("a") > 3).tokens()
     token = db["t"].scan(columns=["s", "a"]).tokens()[0]
@@ -184,7 +184,7 @@ def test_tokens_are_refused_at_once_where_impossible(db: Database) -> None:
 
 
 def test_any_damage_is_corruption(db: Database) -> None:
-    """A flipped bit, a cut or something else altogether: CorruptionError, never other rows."""
+    """A flipped bit, a cut, or other bytes: CorruptionError, never other rows."""
     token = db["t"].scan(columns=["s", "a"], where="a >= 0").tokens()[0]
     good = list(read_token(token))
     assert good
@@ -262,7 +262,7 @@ def test_files_that_are_gone_are_history(tmp_path: Path, order: bool, memory: bo
 
 
 def test_files_of_changes_that_are_gone_are_history(tmp_path: Path) -> None:
-    """The same of a feed's token, whose files are opened before its first row."""
+    """The same for a change token, whose files are opened before its first row."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": [1, 2], "v": [1, 2]})
@@ -279,7 +279,7 @@ def test_files_of_changes_that_are_gone_are_history(tmp_path: Path) -> None:
 
 
 def test_a_token_needs_neither_catalogue_nor_log(tmp_path: Path) -> None:
-    """The executors read straight from the files, whatever the writer does to the rest meanwhile."""
+    """Executors read only the files, whatever the writer does to the rest."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1, 2], "v": [1, 2]})

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ma
 
 
 def test_an_unfinished_table_goes_with_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next open after a kill drops it with its files; nothing of another name is touched."""
+    """The next open after a kill drops it with its files, and no other table."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     theirs = process_mark(process.pid)
     monkeypatch.setattr(unfinished, "process_mark", lambda: theirs)

@@ -1,4 +1,4 @@
-"""Writes and look-ups that find their rows themselves, under one lock with what they change."""
+"""Writes that find their rows by a condition, under one lock with the change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 def test_a_value_that_does_not_fit(db: Database) -> None:
-    """Raised, nothing changes; collected, the other rows change and the failing ones are named by their key."""
+    """Raised: nothing changes. Collected: the other rows change, and the errors have the keys."""
     table = db.create_table("t", {"k": "int64", "v": "int8"}, "k")
     table.insert({"k": [1, 2, 3], "v": [1, 100, 3]})
     with pytest.raises(InvalidValueError, match="1 of 3 rows failed") as error:
@@ -68,7 +68,7 @@ def test_mistakes_change_nothing_and_free_the_lock(
 
 
 def test_a_table_that_is_gone(db: Database) -> None:
-    """Dropped since the Table object was made."""
+    """The table was dropped after the Table object was made."""
     table = key_value_table(db)
     db.drop_table("t")
     acts: list[Callable[[], Any]] = [

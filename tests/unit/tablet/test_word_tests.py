@@ -55,7 +55,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Splits are small, and so is what is read as scans read."""
+    """Makes splits small, and the amount that a scan reads at once."""
     monkeypatch.setattr(read_path, "SPLIT_ROWS", SPLIT)
     monkeypatch.setattr(split, "_SCAN_ROWS_MIN", 2048)
 
@@ -111,7 +111,7 @@ def test_the_same_rows(where: str, path: Path) -> None:
 
 
 def test_predicates_are_evaluated_on_long_dictionaries(tmp_path: Path) -> None:
-    """Rows asked for a list of most of 70,000 words would cost more than to compare each row's word; marks do not."""
+    """Searching a list of most of 70,000 words costs more than comparing; marks per code do not."""
     count = 300_000
     numbers = np.random.default_rng(49).permutation(count) % 70_000
     numbers[::2] %= 100

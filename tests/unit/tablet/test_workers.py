@@ -1,4 +1,4 @@
-"""Work in processes of its own: its answers and errors come back, and no end of anybody leaves anything behind."""
+"""Worker processes: results and errors arrive, and an ended process leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_ping_returns_the_versions_of_the_worker() -> None:
 
 
 def test_progress_arrives_in_order(pool: Worker) -> None:
-    """`db.maintenance.status()` says how far a compaction is."""
+    """`db.maintenance.status()` shows the progress of a compaction."""
     seen: list[dict[str, Any]] = []
     assert pool.run("steps", {"count": 1000}, progress=seen.append) == {"done": 1000}
     assert seen == [{"step": step} for step in range(1000)]
@@ -136,7 +136,7 @@ def test_progress_arrives_in_order(pool: Worker) -> None:
 def test_what_is_printed_goes_to_the_log(
     pool: Worker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library that prints, or C code, would otherwise break the answer; one that reads finds nothing to wait for."""
+    """Output of libraries or C code must not break the answer; standard input is empty."""
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     assert pool.run("noise", {}) == {"stdin": ""}
     assert until(lambda: len(caplog.records) == 4)
@@ -147,7 +147,7 @@ def test_what_is_printed_goes_to_the_log(
 
 
 def test_printing_without_end_blocks_nobody(pool: Worker, caplog: pytest.LogCaptureFixture) -> None:
-    """A full pipe would be a deadlock: the child waits for its reader, who waits for the answer."""
+    """A full pipe would be a deadlock of the child and its reader, which waits for the answer."""
     caplog.set_level(logging.CRITICAL)
     assert pool.run("flood", {"mb": 20}) == {}
     assert pool.run("echo", {"a": 1})["a"] == 1
@@ -233,7 +233,7 @@ def test_a_child_killed_while_idle_is_replaced(pool: Worker) -> None:
 
 
 def test_ctrl_c_is_for_the_parent(pool: Worker, tmp_path: Path) -> None:
-    """In a terminal the signal reaches the whole group; a compaction goes on, and no traceback is seen."""
+    """A terminal signals the whole group; a compaction goes on without a traceback."""
     job = Running(pool, "wait_for_file", {"path": str(tmp_path / "go")})
     for _ in range(5):
         os.kill(job.pid(), signal.SIGINT)
@@ -333,7 +333,7 @@ def test_a_users_script_is_not_run_again(tmp_path: Path) -> None:
 
 
 def test_a_dead_worker_raises_no_sigpipe() -> None:
-    """J4. Programs whose output is piped to `head` let SIGPIPE end them; a worker's death must not."""
+    """J4. Programs piped to `head` let SIGPIPE end them; a worker's death must not."""
     code = f"""
 import signal, sys
 from nyala.errors import StorageError
@@ -384,7 +384,7 @@ def test_a_cancelled_job_is_killed(pool: Worker, tmp_path: Path) -> None:
 
 
 def test_a_failure_to_take_progress_ends_the_job(pool: Worker) -> None:
-    """J1. Ctrl-C in the thread that waits is the same case: the rest of the answers must reach nobody."""
+    """J1. Like Ctrl-C in the waiting thread: no later job may get the rest of the answers."""
 
     def interrupted(fields: dict[str, Any]) -> None:
         raise KeyboardInterrupt

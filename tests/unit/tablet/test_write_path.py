@@ -1,4 +1,4 @@
-"""The life of a write: all or nothing, also under Ctrl-C, retries and alterations in between."""
+"""Writes are all or nothing, also under Ctrl-C, retries and concurrent alterations."""
 
 from __future__ import annotations
 
@@ -56,8 +56,10 @@ class HeldSync(PosixFiles):
 
 @pytest.mark.parametrize("taken", [False, True])
 def test_an_interrupt_in_the_log_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
-    """Ctrl-C before the log took the record changed nothing; behind that moment the outcome is unknown, and the
-    row is never there twice."""
+    """Ctrl-C before the log has the record changes nothing; later the outcome is unknown.
+
+    The row is never there twice.
+    """
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [0], "v": [0]})
@@ -185,7 +187,7 @@ def test_a_table_that_is_gone_meanwhile(db: Database, monkeypatch: pytest.Monkey
 
 
 def test_a_retry_waits_until_the_first_is_durable(tmp_path: Path) -> None:
-    """ "It is committed already" must be as true as the first answer would be, which is still on its way."""
+    """The recorded result is returned only when the first call's batch is durable."""
     files = HeldSync()
     with open_database(tmp_path / "s", files=files) as db:
         table = key_value_table(db)
@@ -227,7 +229,7 @@ def test_a_retry_waits_until_the_first_is_durable(tmp_path: Path) -> None:
 
 
 def test_an_error_of_a_large_batch_is_the_users_error_only(tmp_path: Path) -> None:
-    """A traceback that begins with something of ours that was no error helps nobody."""
+    """The traceback has no internal exception before the user's error."""
     with open_database(tmp_path / "s", direct_commit_bytes=1000) as db:
         table = key_value_table(db)
         store = db._writer()

@@ -192,7 +192,7 @@ def carry_out(db: nyala.Database, step: Step, number: int, rows: dict[int, Row])
 
 
 def plans(what: str, tablet: TabletState, ids: tuple[int, ...], first: int, every: int) -> Iterator[Plan]:
-    """Compactions of a tablet: of every rowset, or (merges) of a few of them into as many as chance says."""
+    """Random compactions of a tablet: of every rowset, or merges of a few into any number."""
     if what == "merge" and tablet.rowsets:
         some = tablet.rowsets[first % len(tablet.rowsets) :][: 1 + first % 3]
         yield MergePlan(tuple(rowset.id for rowset in some), 1.0, 1 + every % 2)

@@ -1,4 +1,4 @@
-"""A worker process with jobs that are slow, noisy or fail: what `test_workers.py` starts in place of the real one."""
+"""A worker process with slow, noisy and failing jobs; `test_workers.py` starts it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def steps(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
 
 
 def hold(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
-    """Lock a file, say so, and be busy for a minute: the lock is free when this process is no more."""
+    """Lock a file, report it, and work for a minute; the lock is free after the process's end."""
     with open(arguments["path"], "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         report({"pid": os.getpid()})
@@ -44,7 +44,7 @@ def wait_for_file(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
 
 
 def noise(arguments: dict[str, Any], report: Report) -> dict[str, Any]:
-    """By every way on which something may come out of a process."""
+    """Write to every output of the process."""
     print("printed")
     os.write(1, b"written\n")
     print("to stderr", file=sys.stderr)
