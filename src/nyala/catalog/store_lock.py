@@ -100,7 +100,7 @@ class StoreLock:
             return
         try:
             if self._pid == os.getpid():
-                lock.write(b"")  # the next holder may be asked for before it has written its name
+                lock.write(b"")  # the next holder's name may be read before it is written
         finally:
             lock.release()
 

@@ -2,9 +2,9 @@
 
     client                                                      server (a thread of the lock holder)
     connect writer.sock ─────────────────────────────────────►  accept
-                         ◄──────────────────────────── "NYH1"   hello: a server of this version is alive
+                         ◄──────────────────────────── "NYH1"   a server of this version is alive
     frame: request       ─────────────────────────────────────►
-                         ◄─────────────────────── status byte   ACCEPTED, before the handler is called
+                         ◄─────────────────────── status byte   ACCEPTED, before the handler runs
                                                                 handler(request, attachments)
                          ◄───────────── frame: answer or error
 

@@ -3,7 +3,7 @@
     job's processes                              lock holder, or a process that takes the lock
       new_staging()      staging/<key>/
       write files there, sync them
-      commit_staged()  ── socket ──────────────► read the files, write them as one batch under the key
+      commit_staged()  ── socket ──────────────► read the files, write one batch under the key
                        ◄─ result or errors ─────
       discard_staging()
 

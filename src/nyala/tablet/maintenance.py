@@ -132,13 +132,13 @@ class FlushCounters:
 
 @dataclass(frozen=True)
 class MaintenanceStatus:
-    """The background work of a store, from `db.maintenance.status()`. Counters begin when the store is opened."""
+    """The background work of a store, from `db.maintenance.status()`. Counters begin at the open."""
 
     paused: bool
     running: str
     """The flush or collection that runs; "" if none does."""
     compaction: Mapping[str, Any] | None
-    """The compaction that runs: operation, table, tablet, seconds, rows_done and rows_total; None if none does."""
+    """The running compaction: operation, table, tablet, seconds, rows_done and rows_total; or None."""
     waiting: str
     """Why the next compaction waits; "" if none does."""
     recent: Sequence[Any]
@@ -259,7 +259,7 @@ class Maintenance:
             store.pause(paused)
 
     def status(self) -> MaintenanceStatus:
-        """Return what runs, what waits, what was done last, and counters since the store was opened."""
+        """Return running, waiting and last work, and counters since the store was opened."""
         return MaintenanceStatus(
             paused=self._paused,
             **asdict(self.counters),

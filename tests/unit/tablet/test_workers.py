@@ -466,7 +466,7 @@ def test_a_program_that_says_nothing_is_ended(pool: Worker, monkeypatch: pytest.
     monkeypatch.setattr(workers, "_START_TIMEOUT_S", 0.1)
     monkeypatch.setattr(workers, "_END_S", 0.1)
     pool._command = script("import time; time.sleep(60)")
-    with pytest.raises(NoWorkerError, match=r"it said nothing for 0\.1 s"):
+    with pytest.raises(NoWorkerError, match=r"it sent nothing for 0\.1 s"):
         pool.run("echo", {})
 
 

@@ -9,9 +9,9 @@ Each rowset costs every look-up, every write and the first scan of changes, unti
 rewrites it.
 
 Source: docs/design/compaction.md, "Loads and flushes make rowsets of the same size";
-docs/design/kudu.md, "Write path and flush" (its writer begins another rowset when so many bytes are
-written).
-Departure: here columns are written one after the other, so the cut must be known before writing.
+docs/design/kudu.md, "Write path and flush".
+Departure: Kudu's writer begins another rowset once it has written the target size. Here columns are
+written one after the other, so the cut must be known before writing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Staged rows: the files that a job's tasks write, and how the commit reads them.
 
-    task      rows ──► runs of about 64 MB, each in (tablet, key) order ──► an Arrow IPC stream, a CRC
+    task      rows ──► runs of about 64 MB, each in (tablet, key) order ──► an Arrow IPC stream, CRC
     commit    the runs of all files, one after the other; each row has its tablet and its number in
               the job
 

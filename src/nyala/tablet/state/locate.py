@@ -37,7 +37,7 @@ class Located:
 
 
 def equal_ranges(values: np.ndarray) -> list[tuple[int, int, int]]:
-    """Return (value, begin, end) of each run of equal values; `values` must be in ascending order."""
+    """Return (value, begin, end) of each run of equal values; `values` must ascend."""
     count = len(values)
     if not count:
         return []

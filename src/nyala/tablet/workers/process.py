@@ -1,22 +1,25 @@
 """A worker process for heavy jobs: the parent's side. The child's side is `nyala._worker`.
 
-    run(kind, arguments)     blocks its thread until the answer arrives; one job at a time, others wait
-      child                  the one that is alive, or a new one; it ends by itself after a minute without a job
-      request ──►            the thread that runs the job sends it, and receives progress and the answer
-      ◄── progress, answer
+    run(kind, arguments)     blocks its thread until the answer arrives; runs one job at a time
+      child                  the live one, or a new one; it ends after a minute without a job
+      request ──►            sent by the calling thread
+      ◄── progress, answer   received by the same thread
       output of the child    a thread writes it to the logger "nyala.worker"
 
-A process of its own keeps the interpreter lock free for the user's threads; a merge of millions of rows would hold it
-again and again. Decision 0074 explains why it is not a pool of `concurrent.futures`.
+A separate process keeps the interpreter lock free for the user's threads: a merge of millions of
+rows would take it again and again.
 
 Invariants
-    J1  No job gets the answer of another: after anything but an answer or an error of the job, the child is killed.
-    J2  The parent waits for each child that it started: no zombies.
-    J3  A child ends when its parent ends: it sees the socket close. A forked copy of the parent closes its socket.
-    J4  The child does not touch the parent's terminal and signals: its output goes to the log, it has a process group
-        of its own, and a dead child does not raise SIGPIPE in the parent.
+    J1  No job gets the answer of another: the child is killed after anything but an answer or an
+        error of the job.
+    J2  The parent waits for each child that it started, so no zombie is left.
+    J3  A child ends when its parent ends, because its socket closes. A forked copy of the parent
+        closes its copy of the socket.
+    J4  The child does not touch the parent's terminal and signals: its output goes to the log, it
+        has a process group of its own, and a dead child does not raise SIGPIPE in the parent.
 
-Threads: any. Cost: 0.03 s for the start of Python and the imports of the handler, then 0.1 ms per job.
+Threads: any. Cost: 0.03 s to start Python and import the handler, then 0.1 ms per job.
+Source: docs/design/compaction.md, which says why it is not a pool of `concurrent.futures`.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ __all__ = ["JobCancelled", "JobFailedError", "NoWorkerError", "Worker"]
 
 logger = logging.getLogger("nyala.worker")
 
-# How soon a cancellation is seen.
+# The longest time until a cancellation is noticed.
 _POLL_S: Final = 0.05
 # A start takes 0.03 s; with a cold disk under load it takes seconds.
 _START_TIMEOUT_S: Final = 30.0
@@ -59,12 +62,13 @@ _READ_BYTES: Final = 1 << 16
 _LOG_LINE_MAX: Final = 8 << 10
 # A worker has one thread of work: Arrow, BLAS and Blosc would each take all cores.
 _THREADS: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "BLOSC_NTHREADS": "1"}
-# The child finds the same Nyala as its parent. Other folders come last, so that no file of the user hides a module.
+# The child imports the same Nyala as its parent. Other folders are last on the path, so that no file
+# of the user hides a module.
 _START: Final = (
     "import sys; ours, *more = sys.argv[1:]; sys.path[:0] = [ours] if ours not in sys.path else []; "
     "sys.path += more; from nyala._worker import main; main()"
 )
-# Against SIGPIPE: Linux has a flag of `send`, macOS an option of the socket that Python does not name.
+# Against SIGPIPE: Linux has a flag of `send`; macOS has a socket option, for which Python has no name.
 _SEND_FLAGS: Final = getattr(socket, "MSG_NOSIGNAL", 0)
 _SO_NOSIGPIPE: Final = 0x1022
 
@@ -74,15 +78,18 @@ class JobCancelled(Exception):
 
 
 class NoWorkerError(StorageError):
-    """No worker process can be started: the caller does the job itself."""
+    """No worker process can be started. The caller runs the job itself."""
 
 
 class _ChildEnded(Exception):
-    """The child ended, or sent something else than messages, before it answered."""
+    """The child ended before its answer, or sent bytes that are not a message."""
 
 
 class Worker:
-    """Runs jobs in a child process, one at a time. command: what to start instead of `nyala._worker`."""
+    """Runs jobs in a child process, one at a time.
+
+    command: the program to start instead of `nyala._worker`.
+    """
 
     def __init__(self, command: Sequence[str] | None = None) -> None:
         self._command = command
@@ -98,7 +105,7 @@ class Worker:
         cancelled: Callable[[], bool] | None = None,
         progress: Report | None = None,
     ) -> dict[str, Any]:
-        """Have the child do the job, and return its answer. Blocks, also while another job runs.
+        """Run the job in the child and return its answer. Blocks, also while another job runs.
 
         Parameters
         ----------
@@ -107,7 +114,7 @@ class Worker:
         cancelled
             Called every 50 ms in this thread; once it returns true, the child is killed.
         progress
-            Called in this thread with what the handler reports.
+            Called in this thread with each report of the handler.
 
         Raises
         ------
@@ -118,7 +125,8 @@ class Worker:
         NoWorkerError
             No process can be started.
         StorageError
-            The process died, or sent no message. As after each error, the job may have left files that nothing names.
+            The process died, or sent invalid bytes. As after each error, the job may have left
+            files that no catalogue entry names.
         JobCancelled
             The job was cancelled, or the worker is closed.
         """
@@ -154,9 +162,10 @@ class Worker:
         return answer
 
     def close(self) -> None:
-        """Kill the running job (its caller gets JobCancelled), end the child, and wait for that.
+        """Kill the running job (its caller gets JobCancelled), end the child, and wait for its end.
 
-        May be called twice, and in a forked copy of the process, where it does nothing. `progress` must not call it.
+        May be called twice. It does nothing in a forked copy of the process. `progress` must not
+        call it.
         """
         if os.getpid() == self._pid:
             self._closed.set()
@@ -173,7 +182,7 @@ class Worker:
             def check_start() -> None:
                 check()
                 if SYSTEM.clock.monotonic_s() > began_s + _START_TIMEOUT_S:
-                    raise _ChildEnded(f"it said nothing for {_START_TIMEOUT_S:g} s")
+                    raise _ChildEnded(f"it sent nothing for {_START_TIMEOUT_S:g} s")
 
             try:
                 self._child = _Child(self._command or _command())
@@ -190,12 +199,12 @@ class Worker:
         return self._child
 
     def _end_child(self, kind: str = "", reason: str = "") -> StorageError:
-        """End the child, if there is one. Returns the error of the job that it did not answer."""
+        """End the child, if there is one; returns the error for the job that it did not answer."""
         child, self._child = self._child, None
         ended = child.end() if child is not None else ""
         return StorageError(
-            f"{ended} during {kind!r}{reason and f' ({reason})'}; nothing was changed, and it can be tried again. Its "
-            "output is in the log 'nyala.worker'"
+            f"{ended} during {kind!r}{reason and f' ({reason})'}; nothing was changed: try it again. The output of the "
+            "process is in the log 'nyala.worker'"
         )
 
 
@@ -203,7 +212,7 @@ class _Child:
     """A worker process and its socket. For one thread at a time."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        """Start it. Raises OSError, and RuntimeError if there can be no more threads."""
+        """Start the process. Raises: OSError; RuntimeError if no thread can be started."""
         self._received = bytearray()
         self._last_line = ""
         self._socket, theirs = socket.socketpair()
@@ -217,7 +226,7 @@ class _Child:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **_THREADS},
-                cwd="/",  # relative paths fail always, and not only once the program has changed its folder
+                cwd="/",  # so relative paths fail at once, not only after the program changes its folder
                 process_group=0,  # Ctrl-C in the terminal is for the parent
             )
         except BaseException:
@@ -234,7 +243,10 @@ class _Child:
         return self._process.poll() is None
 
     def exchange(self, request: bytes, check: Callable[[], None], progress: Report | None) -> dict[str, Any]:
-        """Send a job and return its answer or error. Raises _ChildEnded, and what `check` and `progress` raise."""
+        """Send a job and return its answer or error.
+
+        Raises: _ChildEnded; the exceptions of `check` and `progress`.
+        """
         try:
             self._socket.sendall(request, _SEND_FLAGS)
         except OSError as error:
@@ -268,7 +280,7 @@ class _Child:
         return message
 
     def _log_output(self) -> None:
-        # Unbuffered: a buffered reader has a lock, which this thread would hold when the interpreter ends.
+        # Unbuffered: this thread would hold a buffered reader's lock when the interpreter ends.
         assert self._process.stdout is not None
         rest = b""
         with self._process.stdout as output:
@@ -279,7 +291,7 @@ class _Child:
                 for line in lines:
                     self._log(line)
             self._log(rest)
-        self._process.wait()  # J2, of a child that ended after a minute without a job
+        self._process.wait()  # J2, for a child that ended after a minute without a job
 
     def _log(self, line: bytes) -> None:
         if text := line[:_LOG_LINE_MAX].decode(errors="replace").strip():
@@ -287,7 +299,7 @@ class _Child:
             logger.warning("process %d: %s", self.pid, text)
 
     def end(self) -> str:
-        """End it, whatever it does, and wait for that (J2). Returns how it ended, in words."""
+        """End the process, also a busy one, and wait for it (J2); returns how it ended."""
         self._socket.close()
         try:
             code = self._process.wait(_END_S)  # a worker ends as soon as it sees the socket close
@@ -297,19 +309,19 @@ class _Child:
         self._logging.join(_END_S)
         _children.discard(self)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        memory = " (the system does that when memory is short)" if code == -signal.SIGKILL else ""
+        memory = " (the system kills processes when memory is short)" if code == -signal.SIGKILL else ""
         return f"the worker process {self.pid} {how}{memory}{self._last_line and f': {self._last_line}'}"
 
     def forget(self) -> None:
         """In a forked copy of the parent: the child belongs to the parent (J3)."""
         self._socket.close()
-        self._process.returncode = 0  # or the copy would wait for it
+        self._process.returncode = 0  # otherwise the copy would wait for the child
 
 
 def _command() -> list[str]:
-    """Raises OSError if this Python cannot be started a second time."""
+    """The command of the child. Raises: OSError if this Python cannot be started again."""
     if getattr(sys, "frozen", False) or not sys.executable:
-        raise OSError("this program has no Python to start (sys.executable)")
+        raise OSError("this program has no Python that can be started (sys.executable)")
     ours = os.path.dirname(os.path.dirname(os.path.abspath(nyala.errors.__file__)))
     folders = [os.path.abspath(folder) for folder in sys.path if folder]
     return [sys.executable, "-P", "-c", _START, ours, *folders]

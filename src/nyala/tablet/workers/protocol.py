@@ -1,4 +1,4 @@
-"""The messages between a worker process and its parent: one JSON object per line, over a Unix socket.
+"""The messages between a worker process and its parent: a JSON object per line, over a socket.
 
     parent (`workers`)                                         child (`nyala._worker`)
                                            ◄── {"answer": {"nyala": version}}, once
@@ -8,9 +8,10 @@
 
 Invariants
     K1  Nothing that a peer sends is executed or unpickled, and lines are bounded.
-    K2  An error of `nyala.errors` arrives with its class and its fields, except for the table of rows of a WriteError.
+    K2  An error of `nyala.errors` arrives with its class and its fields, except for the table of
+        rows of a WriteError.
 
-The child's start waits for this module, so it imports little.
+The start of the child waits for this module, so the module imports little.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ __all__ = [
 ]
 
 Report: TypeAlias = "Callable[[dict[str, Any]], None]"
-"""Sends progress to the parent. It may raise in order to end the job: the handler lets that through."""
+"""Sends progress to the parent. It may raise to end the job; the handler does not catch that."""
 
 Handler: TypeAlias = "Callable[[dict[str, Any], Report], dict[str, Any]]"
-"""Does a job: (arguments, report) -> answer, both JSON objects."""
+"""Runs a job: (arguments, report) -> answer. Arguments and answer are JSON objects."""
 
-# A job names files, and an answer describes what was written of each column: 1 MB would be a large one.
+# A job names files, and an answer describes the written columns: 1 MB would be large.
 LINE_MAX_BYTES: Final = 64 << 20
 
 _TRACE_MAX_CHARS: Final = 64 << 10
@@ -52,16 +53,16 @@ _FIELDS: Final = ("path", "offset", "errno", "outcome", "applied", "_message")
 
 
 class JobFailedError(RuntimeError):
-    """A handler failed with an exception that is not a `nyala.Error`: a bug. A note has the remote traceback."""
+    """A handler raised an exception other than `nyala.Error`: a bug. A note has its traceback."""
 
 
 def version() -> str:
-    """Return the version of the Nyala that is loaded in this process."""
+    """Return the version of Nyala in this process."""
     return str(sys.modules["nyala"].__version__)
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """Return the message as a line. Raises TypeError if it is not fit for JSON."""
+    """Return the message as a line. Raises: TypeError if it cannot be JSON."""
     return json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n"
 
 
@@ -69,8 +70,8 @@ def encode_error(error: BaseException) -> dict[str, Any]:
     """Return an exception as JSON (K2)."""
     if isinstance(error, MemoryError):
         error = StorageError(
-            "a worker process ran out of memory; nothing was changed: end what else uses the machine's memory, or "
-            "give it more"
+            "a worker process ran out of memory; nothing was changed: end other programs that use the machine's "
+            "memory, or use a machine with more"
         )
     if not isinstance(error, Error):
         import traceback
@@ -82,7 +83,7 @@ def encode_error(error: BaseException) -> dict[str, Any]:
 
 
 def decode_error(kind: str, found: dict[str, Any]) -> Error | JobFailedError:
-    """Return the exception that a job of this kind raises in the parent: the inverse of `encode_error`."""
+    """Return the exception to raise in the parent for this kind of job: see `encode_error`."""
     import nyala.errors
     from nyala.env.files import MissingFileError
 
@@ -104,7 +105,7 @@ def placed(arguments: dict[str, Any], files: Files, root_path: str) -> dict[str,
 
 
 def check_placed(arguments: dict[str, Any], files: Files) -> None:
-    """Raise StorageError if the folder of the job is not the one that the parent has open."""
+    """Raises: StorageError if the job's folder is not the one that the parent has open."""
     inode, root_path = arguments.pop("inode"), arguments["root_path"]
     if list(files.inode(root_path)) != inode:
         raise StorageError(

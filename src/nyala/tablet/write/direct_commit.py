@@ -193,7 +193,7 @@ def absent_before(timestamp: int, count: int) -> DeltaRun:
 def redo_runs(
     rowids: np.ndarray, columns: Mapping[int, Column], timestamp: int
 ) -> Iterator[dict[int, DeltaRun]]:
-    """The changes of one rowset at one time, as the content of REDO files: several for much text."""
+    """The changes of one rowset at one time, as the runs of REDO files: several for much text."""
     for lower, upper in text_ranges(partial(most_text, columns), 0, len(rowids)):
         stamps = np.full(upper - lower, timestamp, np.int64)
         yield {
