@@ -79,8 +79,6 @@ class lazy_value(Generic[_Value]):
 
 
 def share_lazy_values(source: LazyValues, receiver: LazyValues, names: Iterable[str]) -> None:
-    """Copy the named values of `source` that are computed to `receiver`, which no other thread may
-    know yet.
-    """
+    """Copy the named, computed values of `source` to `receiver`, which only this thread knows."""
     computed = source._lazy_values
     receiver._lazy_values.update({name: computed[name] for name in names if name in computed})

@@ -57,7 +57,7 @@ class ColumnReader:
     """One column of a file. `CFileReader.column` creates it; closing the file ends its use."""
 
     def __init__(self, reader: CFileReader, footer: ColumnFooter, place: ColumnPlace) -> None:
-        self._footer = footer
+        self.footer: Final = footer
         self.place = place
         self._column_zone: Zone | None = None
         self._excluded: dict[Constraint, npt.NDArray[np.bool_]] = {}
@@ -76,11 +76,11 @@ class ColumnReader:
 
     @property
     def key(self) -> ColumnKey:
-        return self._footer.key
+        return self.footer.key
 
     @property
     def type(self) -> ColumnType:
-        return self._footer.form.type
+        return self.footer.form.type
 
     @property
     def arrow(self) -> pa.DataType:
@@ -90,11 +90,11 @@ class ColumnReader:
     @property
     def code(self) -> int:
         """The type's number on disk (`format.TYPE_*`)."""
-        return self._footer.form.code
+        return self.footer.form.code
 
     @property
     def encoding(self) -> str:
-        return self._footer.encoding.name
+        return self.footer.encoding.name
 
     @property
     def compression(self) -> str:
@@ -102,26 +102,26 @@ class ColumnReader:
 
         A block that does not shrink is stored uncompressed.
         """
-        name = compression_name(self._footer.compression)
+        name = compression_name(self.footer.compression)
         assert name is not None
         return name
 
     @property
     def row_count(self) -> int:
-        return self._footer.row_count
+        return self.footer.row_count
 
     @property
     def null_count(self) -> int:
-        return self._footer.null_count
+        return self.footer.null_count
 
     @property
     def rows_per_block(self) -> int:
         """A power of two; block i holds ordinals [i · rows_per_block, (i + 1) · rows_per_block)."""
-        return self._footer.rows_per_block
+        return self.footer.rows_per_block
 
     @property
     def block_count(self) -> int:
-        return self._footer.block_count
+        return self.footer.block_count
 
     @property
     def size_bytes(self) -> int:
@@ -131,30 +131,20 @@ class ColumnReader:
     @property
     def row_bytes(self) -> float:
         """Average bytes of a decoded value."""
-        return self._footer.row_bytes
+        return self.footer.row_bytes
 
     def text_bytes(self, lower: int, upper: int) -> int:
         """Return the approximate bytes of decoded text in ordinals [lower, upper)."""
-        first, last = self._footer.text_before(np.array([lower, upper])).tolist()
+        first, last = self.footer.text_before(np.array([lower, upper])).tolist()
         return int(np.ceil(last - first))
 
     def decoded_bytes(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return the approximate bytes in memory of the values between each two neighbours of
-        `ordinals`.
-        """
-        return np.diff(self._footer.bytes_before(ordinals))
-
-    def block_bytes_max(self, lower: int, upper: int) -> float:
-        """See `ColumnFooter.block_bytes_max`."""
-        return self._footer.block_bytes_max(lower, upper)
-
-    @property
-    def footer(self) -> ColumnFooter:
-        return self._footer
+        """Return the approximate decoded bytes between each two neighbours of `ordinals`."""
+        return np.diff(self.footer.bytes_before(ordinals))
 
     def extents(self) -> list[tuple[int, int]]:
         """Return (offset, length) of every block, and of the dictionary if there is one."""
-        footer = self._footer
+        footer = self.footer
         extents = list(zip(footer.block_offsets.tolist(), footer.block_lengths.tolist(), strict=True))
         if footer.dictionary_length:
             extents.append((footer.dictionary_offset, footer.dictionary_length))
@@ -163,12 +153,12 @@ class ColumnReader:
     @property
     def has_zones(self) -> bool:
         """Whether the column has a zone map: every column but KEY and BLOOM has one."""
-        return self._footer.zone_bytes is not None
+        return self.footer.zone_bytes is not None
 
     def zone(self, block: int) -> Zone:
         """Return the zone of one block."""
-        assert self._footer.zone_map is not None, "this column has no zone map"
-        return self._footer.zone_map.zone(block)
+        assert self.footer.zone_map is not None, "this column has no zone map"
+        return self.footer.zone_map.zone(block)
 
     @property
     def zones(self) -> list[Zone]:
@@ -178,13 +168,13 @@ class ColumnReader:
     def column_zone(self) -> Zone:
         """Return the zone of the whole column."""
         if self._column_zone is None:
-            assert self._footer.zone_map is not None, "this column has no zone map"
-            self._column_zone = self._footer.zone_map.column_zone()
+            assert self.footer.zone_map is not None, "this column has no zone map"
+            self._column_zone = self.footer.zone_map.column_zone()
         return self._column_zone
 
     def number_bounds(self) -> tuple[int, int] | None:
         """See `ZoneMap.number_bounds`."""
-        return None if self._footer.zone_map is None else self._footer.zone_map.number_bounds()
+        return None if self.footer.zone_map is None else self.footer.zone_map.number_bounds()
 
     def excluded_blocks(self, constraint: Constraint) -> npt.NDArray[np.bool_]:
         """Return one bool per block: whether its zone proves that no base row satisfies the
@@ -195,34 +185,29 @@ class ColumnReader:
         """
         excluded = self._excluded.get(constraint)
         if excluded is None:
-            assert self._footer.zone_map is not None, "this column has no zone map"
+            assert self.footer.zone_map is not None, "this column has no zone map"
             if len(self._excluded) >= _CACHED_MAX:
                 self._excluded = {}
-            excluded = self._excluded[constraint] = self._footer.zone_map.excluded(constraint)
+            excluded = self._excluded[constraint] = self.footer.zone_map.excluded(constraint)
         return excluded
 
     def block_first_keys(self) -> pa.LargeBinaryArray | None:
         """Return the key index: the encoded key at each block's first ordinal; None without one."""
-        return self._footer.first_keys
+        return self.footer.first_keys
 
     @property
     def has_dictionary(self) -> bool:
         """Whether `cheap_type` is a dictionary."""
-        return self._footer.dictionary_length > 0
-
-    @property
-    def gathers_single_values(self) -> bool:
-        """See `ColumnFooter.gathers_single_values`."""
-        return self._footer.gathers_single_values
+        return self.footer.dictionary_length > 0
 
     # -- the three operations ------------------------------------------------------------------------------
 
     def _cheap_type(self) -> pa.DataType:
-        if self._footer.dictionary_length:
+        if self.footer.dictionary_length:
             return pa.dictionary(pa.int32(), self._arrow)
-        if self._footer.key.role == BLOOM:
+        if self.footer.key.role == BLOOM:
             return self._arrow
-        return narrow_decimal(self._footer.form.type) or self._arrow
+        return narrow_decimal(self.footer.form.type) or self._arrow
 
     def decode(
         self,
@@ -271,7 +256,7 @@ class ColumnReader:
         """
         assert 0 <= lower < upper <= self.row_count, (lower, upper, self.row_count)
         predicate = self._bound(test)
-        log2 = self._footer.rows_per_block_log2
+        log2 = self.footer.rows_per_block_log2
         parts = {
             number: (max(number << log2, lower) - lower, min((number + 1) << log2, upper) - lower)
             for number in self._blocks_of(lower, upper)
@@ -308,7 +293,7 @@ class ColumnReader:
         if not ordinals.count:
             return pa.nulls(0, result_type)
         assert ordinals.least >= 0 and ordinals.greatest < self.row_count
-        by_block = ordinals.by_block(self._footer.rows_per_block_log2)
+        by_block = ordinals.by_block(self.footer.rows_per_block_log2)
         parts: list[pa.Array] = []
         at_once = self._blocks_at_once(len(by_block.blocks))
         for at in range(0, len(by_block.blocks), at_once):
@@ -336,7 +321,7 @@ class ColumnReader:
 
         Raises: CorruptionError, also if the stored value is not a value of the type.
         """
-        footer = self._footer
+        footer = self.footer
         assert 0 <= ordinal < footer.row_count
         log2 = footer.rows_per_block_log2
         number = ordinal >> log2
@@ -353,7 +338,7 @@ class ColumnReader:
         self, lower: int, upper: int, access: Access, stats: ReadStats | None
     ) -> Iterator[tuple[ColumnBlock, int, int]]:
         """Yield (block, first row, end row) for each block that overlaps these ordinals."""
-        log2, numbers = self._footer.rows_per_block_log2, self._blocks_of(lower, upper)
+        log2, numbers = self.footer.rows_per_block_log2, self._blocks_of(lower, upper)
         for number, block in zip(numbers, self._source.blocks(numbers, access, stats), strict=True):
             first = number << log2
             yield block, max(lower - first, 0), min(upper - first, block.row_count)
@@ -372,11 +357,11 @@ class ColumnReader:
     def _in_own_type(self, array: pa.Array, result_type: pa.DataType) -> pa.Array:
         if array.type == result_type or result_type != self._arrow:
             return array
-        if self._footer.key.role == KEY:
+        if self.footer.key.role == KEY:
             return array.cast(self._arrow)
         # A narrow decimal. Arrow's cast would check the digits of every value, also of those under
         # NULLs.
-        form = self._footer.form
+        form = self.footer.form
         width = form.width_bytes
         values = array.buffers()[1].slice(array.offset * width, len(array) * width)
         validity = array.is_valid().buffers()[1] if array.null_count else None
@@ -390,9 +375,9 @@ class ColumnReader:
         predicate = self._tests.get(test)
         if predicate is None:
             numbers: NumberSet | None = None
-            if self._footer.dictionary_length:
+            if self.footer.dictionary_length:
                 numbers = NumberSet.of_mask(test.mask(self._source.dictionary(None)))
-            elif test.constraint is not None and narrowest(self._footer.form).holds_integers:
+            elif test.constraint is not None and narrowest(self.footer.form).holds_integers:
                 numbers = NumberSet.of(test.constraint)
             if len(self._tests) >= _CACHED_MAX:
                 self._tests = {}
@@ -401,14 +386,14 @@ class ColumnReader:
 
     def _blocks_of(self, lower: int, upper: int) -> range:
         """Return the block numbers of ordinals [lower, upper), at least one."""
-        shift = self._footer.rows_per_block_log2
+        shift = self.footer.rows_per_block_log2
         return range(lower >> shift, ((upper - 1) >> shift) + 1)
 
     # -- checking ------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Read every block from the file, not from the cache, and compare it with the footer."""
-        footer, path = self._footer, self._source.path
+        footer, path = self.footer, self._source.path
         if footer.dictionary_length:
             self._source.read_dictionary(None)
         null_count = 0

@@ -79,9 +79,7 @@ def compress(code: int, data: pa.Buffer) -> tuple[int, pa.Buffer]:
 
 
 def effective_compression(schema_compression: int, compresses: bool) -> int:
-    """Return the compression of blocks: the schema's; by default LZ4, none if the encoding
-    `compresses`.
-    """
+    """Return the schema's compression; by default LZ4, or none if the encoding `compresses`."""
     if schema_compression != format.COMPRESSION_DEFAULT:
         return schema_compression
     return format.COMPRESSION_NONE if compresses else format.COMPRESSION_LZ4

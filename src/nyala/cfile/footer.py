@@ -142,9 +142,7 @@ class ColumnFooter(LazyValues):
 
     @property
     def gathers_single_values(self) -> bool:
-        """Whether gathering one value costs the same anywhere in the block, and does not decode the
-        block.
-        """
+        """Whether one value is gathered at constant cost, without decoding the block."""
         return self.null_count == 0 and self.encoding.gathers_single_values(self.form)
 
     @property

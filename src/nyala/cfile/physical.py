@@ -93,9 +93,7 @@ class Physical:
 
     @property
     def holds_integers(self) -> bool:
-        """Whether every value is an integer of 64 bits: integers, dates, timestamps, narrow
-        decimals.
-        """
+        """Whether each value is a 64-bit integer: also dates, timestamps, narrow decimals."""
         is_integer = self.type.is_integer or self.type.name in ("date", "timestamp", "decimal")
         return self.kind == FIXED and is_integer and not self.is_wide
 
@@ -148,9 +146,7 @@ class Physical:
 
 @functools.cache
 def narrow_decimal(type: ColumnType) -> pa.DataType | None:
-    """Return Arrow's decimal of 4 or 8 bytes for a decimal stored in that width; None for other
-    types.
-    """
+    """Return the Arrow type of a decimal stored in 4 or 8 bytes; None for other types."""
     if type.name != "decimal" or type.storage_width_bytes not in (4, 8):
         return None
     make = pa.decimal32 if type.storage_width_bytes == 4 else pa.decimal64

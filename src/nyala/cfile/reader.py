@@ -163,7 +163,7 @@ class CFileReader:
         column = self.column(ColumnKey(BLOOM))
         if column is None:
             return None
-        from nyala.cfile.index.bloom_filter import PagedBloom
+        from nyala.cfile.index.bloom_filter import Bloom, PagedBloom
 
         count = column.row_count
         # The filter is never compressed and comes before its footer, so this bounds the allocation
@@ -185,7 +185,11 @@ class CFileReader:
         def read(lower: int, upper: int) -> npt.NDArray[np.uint32]:
             reader = self_ref()
             assert reader is not None, "a bloom filter was used after its reader was freed"
-            return reader._bloom_words(lower, upper)
+            blooms = reader.column(ColumnKey(BLOOM))
+            assert blooms is not None
+            blocks = blooms.decode(lower, upper, access=Access.ONCE)
+            at, size = blocks.offset * format.BLOOM_BLOCK_BYTES, len(blocks) * format.BLOOM_BLOCK_BYTES
+            return Bloom.from_bytes(blocks.buffers()[1].slice(at, size)).words
 
         def on_load(bloom: PagedBloom) -> None:
             if (reader := self_ref()) is not None:
@@ -194,15 +198,6 @@ class CFileReader:
         bloom = PagedBloom(count, column.rows_per_block, read, on_load)
         self._keep_bloom(bloom)
         return bloom
-
-    def _bloom_words(self, lower: int, upper: int) -> npt.NDArray[np.uint32]:
-        from nyala.cfile.index.bloom_filter import Bloom
-
-        column = self.column(ColumnKey(BLOOM))
-        assert column is not None
-        blocks = column.decode(lower, upper, access=Access.ONCE)
-        at, size = blocks.offset * format.BLOOM_BLOCK_BYTES, len(blocks) * format.BLOOM_BLOCK_BYTES
-        return Bloom.from_bytes(blocks.buffers()[1].slice(at, size)).words
 
     def _keep_bloom(self, bloom: PagedBloom) -> None:
         if self._cache is None:

@@ -43,9 +43,7 @@ def resolve(
     lower: int = 0,
     upper: int | None = None,
 ) -> tuple[Rowids, pa.Array | None]:
-    """Return the changes that `snapshot` applies to rows [lower, upper): (ascending rowids, values
-    or None).
-    """
+    """Return (ascending rowids, values or None) that `snapshot` applies to rows [lower, upper)."""
     return overlay([run.resolve(snapshot, lower, upper) for run in (*undo, *redo)], lower, upper)
 
 
@@ -55,9 +53,7 @@ def resolve_at(
     snapshot: int,
     rowids: Rowids,
 ) -> tuple[npt.NDArray[np.int64], pa.Array | None]:
-    """Return the changes that `snapshot` applies to these rows: (ascending positions in `rowids`,
-    values or None).
-    """
+    """Return (ascending positions in `rowids`, values or None) that `snapshot` applies to them."""
     return overlay([run.resolve_at(rowids, snapshot) for run in (*undo, *redo)])
 
 
@@ -135,9 +131,7 @@ def patch(base: pa.Array, positions: npt.NDArray[np.integer[Any]], values: pa.Ar
 
 
 def _bits(array: pa.Array, buffer: int) -> npt.NDArray[np.uint8]:
-    """Return a bitmap buffer of an array (0: validity, 1: bool values) as one writable byte per
-    row.
-    """
+    """Return an array's bitmap (0: validity, 1: bool values) as one writable byte per row."""
     first, last = array.offset // 8, (array.offset + len(array) + 7) // 8
     packed = np.frombuffer(array.buffers()[buffer], np.uint8)[first:last]
     skip = array.offset % 8

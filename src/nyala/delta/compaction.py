@@ -1,6 +1,6 @@
 """Delta compactions: fewer runs, or none, with the same values at every snapshot.
 
-    minor    REDO 1 + REDO 2 + REDO 3              ->  REDO 1-3                         (`merge_redo`)
+    minor    REDO 1 + REDO 2 + REDO 3              ->  REDO 1-3                         (`merge_delta_files`)
     major    base   + REDO 1                       ->  UNDO 1 + base as of REDO 1's end (`redo_to_undo`)
 
 `redo_to_undo` inverts each change: "from t on: v" becomes "before t: the previous value".
@@ -35,22 +35,7 @@ if TYPE_CHECKING:
     from nyala.env import Files
     from nyala.schema.types import ColumnType
 
-__all__ = ["insertion_undo", "join_undo", "merge_delta_files", "merge_redo", "merge_undo", "redo_to_undo"]
-
-
-def merge_redo(runs: Sequence[DeltaRun]) -> DeltaRun:
-    """Minor delta compaction of one column: return one run with the records of all.
-
-    Nothing is dropped.
-    """
-    assert all(run.kind == "redo" for run in runs), "merge_redo takes REDO runs"
-    return merge_runs(runs)
-
-
-def merge_undo(runs: Sequence[DeltaRun]) -> DeltaRun:
-    """Return one UNDO run with the records of all."""
-    assert all(run.kind == "undo" for run in runs), "merge_undo takes UNDO runs"
-    return merge_runs(runs)
+__all__ = ["insertion_undo", "join_undo", "merge_delta_files", "redo_to_undo"]
 
 
 def redo_to_undo(base: pa.Array, redo: DeltaRun, lower: int = 0) -> tuple[pa.Array, DeltaRun]:
@@ -114,7 +99,7 @@ def join_undo(older: DeltaRun | None, newer: DeltaRun | None) -> DeltaRun | None
     """Return one UNDO run with the records of two, either of which may be missing."""
     if older is None or newer is None:
         return newer if older is None else older
-    return merge_undo([newer, older])
+    return merge_runs([newer, older])
 
 
 def insertion_undo(rowids: np.ndarray, timestamps: np.ndarray) -> DeltaRun:

@@ -215,9 +215,7 @@ class DeltaFile:
         return DeltaFile(reader, entry, cache)
 
     def relevant(self, snapshot: int) -> bool:
-        """Whether any record of the file may apply at `snapshot`; if not, the file need not be
-        read.
-        """
+        """Whether any record may apply at `snapshot`; if not, the file need not be read."""
         if self.kind == "redo":
             return self.timestamp_min <= snapshot
         return self.timestamp_max > snapshot
@@ -380,9 +378,7 @@ class DeltaFile:
         return values.row_bytes if values.type.is_variable else 0.0
 
     def all_text_bytes(self, column_id: int) -> int:
-        """Return the decoded bytes of text of all records of a column; 0 if the file has no such
-        column.
-        """
+        """Return the decoded bytes of a column's text; 0 if the file has no such column."""
         if column_id not in self.column_ids:
             return 0
         values = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
@@ -434,9 +430,7 @@ class DeltaFile:
         return RunBounds(int(rowids[-1]), least, greatest)
 
     def _records_of(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
-        """Return [begin, end) of the records in the blocks that may have changes of the rows
-        [lower, upper).
-        """
+        """Return the records [begin, end) of the blocks that may change rows [lower, upper)."""
         rowids = self._column(ColumnKey(DELTA_ROWID, self._group(column_id)))
         if rowids.block_count <= 1:
             return 0, rowids.row_count
@@ -461,9 +455,7 @@ class DeltaFile:
         return begin + first, begin + last
 
     def _records_to_read(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
-        """Return [begin, end) of the records to read for the rows [lower, upper): whole blocks,
-        unless it is text.
-        """
+        """Return the records [begin, end) to read for these rows: whole blocks except for text."""
         find = self._records_at if self.value_bytes(column_id) else self._records_of
         return find(column_id, lower, upper)
 
@@ -501,9 +493,7 @@ class DeltaFile:
         return column
 
     def _check_counts(self, column_id: int, counts: Sequence[int]) -> None:
-        """Raise CorruptionError unless the numbers of rowids, values and, if given, timestamps are
-        equal.
-        """
+        """Raise CorruptionError unless rowids, values and any timestamps are equal in number."""
         if len(set(counts)) != 1:
             raise CorruptionError(
                 f"expected equal numbers of rowids, timestamps and values of column {column_id} in group "

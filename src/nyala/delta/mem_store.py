@@ -168,9 +168,7 @@ class DeltaMemStore:
         return self._state.column_ids
 
     def levels(self, column_id: int) -> tuple[DeltaRun, ...]:
-        """Return the column's runs, oldest first, without overlap in time (M1): the input of
-        `applier`.
-        """
+        """Return the column's runs for `applier`: oldest first, no overlap in time (M1)."""
         state = self._state
         if column_id not in state.column_ids:
             return ()

@@ -256,9 +256,7 @@ class Node:
     # --- single rows ------------------------------------------------------------------------------
 
     def cells(self, rowid: int, column_ids: Set[int], snapshot: int) -> dict[int, Cell]:
-        """Return the values of one row at `snapshot`, by column, for those of these columns that
-        have a record.
-        """
+        """Return the row's values at `snapshot`, by column; columns without a record are absent."""
         column_ids = column_ids & self.column_ids
         if not column_ids or self.timestamp_min > snapshot:
             return {}
@@ -363,9 +361,7 @@ def _ordered(nodes: Sequence[Node]) -> _Order:
 
 
 def _positions(parts: Sequence[_Order]) -> npt.NDArray[np.int64] | None:
-    """Return the position of each record of all parts in the concatenated leaves; None if the order
-    is the same.
-    """
+    """Return each record's position in the concatenated leaves; None if the order is the same."""
     if all(part.positions is None for part in parts):
         return None
     positions, before = [], 0

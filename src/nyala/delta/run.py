@@ -186,9 +186,7 @@ class DeltaRun(LazyValues):
         return owner, take(self.values, at)
 
     def last_of(self, rowid: int, snapshot: int) -> int:
-        """Return the position of the last REDO record of one row that `snapshot` applies; -1 if
-        none does.
-        """
+        """Return the position of a row's last REDO record that `snapshot` applies; else -1."""
         begin, end = np.searchsorted(self.rowids, (rowid, rowid + 1)).tolist()
         if begin == end:
             return -1
@@ -196,9 +194,7 @@ class DeltaRun(LazyValues):
         return begin + applied - 1 if applied else -1
 
     def changed_rows(self, snapshot: int, lower: int = 0, upper: int | None = None) -> Rowids:
-        """Return the ascending rowids in [lower, upper) of the records that apply at `snapshot`;
-        rows may repeat.
-        """
+        """Return ascending rowids of records in [lower, upper) at `snapshot`; they may repeat."""
         if not self.relevant(snapshot):
             return self.rowids[:0]
         everything = self._all_apply(snapshot)
@@ -232,9 +228,7 @@ class DeltaRun(LazyValues):
         )
 
     def moved(self, positions: Rowids) -> DeltaRun:
-        """Return the records with row r replaced by `positions[r]`; records of rows with position
-        -1 are dropped.
-        """
+        """Return the records with `positions[r]` for row r; position -1 drops the record."""
         rowids = positions[self.rowids]
         keep = rowids >= 0
         if keep.all():

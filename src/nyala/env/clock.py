@@ -27,9 +27,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_s(self) -> float:
-        """Return seconds since some fixed moment, including time that the machine slept; never
-        decreases.
-        """
+        """Return seconds since a fixed moment, including suspended time; never decreases."""
         ...
 
     def sleep_s(self, seconds: float) -> None: ...

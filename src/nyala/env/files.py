@@ -156,9 +156,7 @@ class Files(Protocol):
         ...
 
     def watch(self, path: str) -> None:
-        """For bound files: before each change, also check that the file at `path` is still the same
-        (F5).
-        """
+        """For bound files: check before each change that `path` is still the same file (F5)."""
         ...
 
     def check_bound(self) -> None:
@@ -245,9 +243,7 @@ class Files(Protocol):
         ...
 
     def free_bytes(self, path: str) -> int:
-        """Return the free space for this user on the file system of `path`, without regard to
-        quotas.
-        """
+        """Return the user's free space on the file system of `path`; quotas do not count."""
         ...
 
     def preallocate(self, path: str, length: int) -> None:
@@ -317,9 +313,7 @@ def storage_error(error: OSError, verb: str, path: str) -> StorageError:
 
 
 def write_atomic(files: Files, path: str, data: bytes) -> None:
-    """`Files.write_atomic` made of the other operations, so tests can stop any `Files` between its
-    steps.
-    """
+    """`Files.write_atomic` as single operations, so that tests can stop between its steps."""
     # One name per writing thread, so that two writers of one path never share a temporary file.
     temporary = f"{path}.{os.getpid()}-{threading.get_ident():x}.tmp"
     files.unlink(temporary, missing_ok=True)

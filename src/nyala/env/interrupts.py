@@ -120,9 +120,7 @@ class Uninterrupted:
 
 
 class Interruptible:
-    """Allows signal handlers inside of `Uninterrupted` again, for long work: `with
-    Interruptible():`.
-    """
+    """Allows signal handlers again during long work inside `Uninterrupted`."""
 
     __slots__ = ("_depth",)
 

@@ -38,9 +38,7 @@ def _domain() -> str | None:
 
 
 def _stat(pid: int) -> tuple[str, str, int, int] | None:
-    """Return (name, state, parent, start in ticks since the machine's) of a process; None if it
-    cannot be read.
-    """
+    """Return a process's (name, state, parent, start in ticks since boot); None if unreadable."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read().decode(errors="replace")

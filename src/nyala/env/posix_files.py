@@ -62,9 +62,7 @@ def _full_sync(fd: int) -> None:
 
 
 def _write_fully(fd: int, parts: list[memoryview]) -> None:
-    """Write all parts at the descriptor's position, with further calls after short writes, until an
-    error.
-    """
+    """Write all parts at the descriptor's position; repeat after short writes, until an error."""
     pending = [part for part in parts if part.nbytes]
     while pending:
         # A part above the limit per call is cut; the rest is written in the next round.
@@ -178,9 +176,7 @@ class _PosixAppendFile:
 
 
 class _Descriptor:
-    """A descriptor that is closed with its last reference, so a thread that uses it cannot lose it
-    to another file.
-    """
+    """A descriptor that is closed with its last reference, so never while a thread uses it."""
 
     __slots__ = ("fd",)
 
@@ -192,9 +188,7 @@ class _Descriptor:
 
 
 class _Folder:
-    """The folder that files are bound to (F5): its descriptor, and what must be unchanged before a
-    change.
-    """
+    """The folder that files are bound to (F5): its descriptor, and what changes check first."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -297,15 +291,10 @@ class _IdleDescriptors:
 
     def __init__(self) -> None:
         self._descriptors: dict[int, tuple[int, _Folder | None]] = {}  # by the file's token
-        self._tokens = itertools.count()
-
-    def new_token(self) -> int:
-        return next(self._tokens)
+        self.tokens: Final = itertools.count()
 
     def take(self, token: int) -> int | None:
-        """Return the file's descriptor, which must be given back; None if it has none at the
-        moment.
-        """
+        """Return the file's descriptor, which must be given back; None if it has none now."""
         entry = self._descriptors.pop(token, None)
         return None if entry is None else entry[0]
 
@@ -368,7 +357,7 @@ class _PosixRandomFile:
         self._path = path
         self._at = at
         self._vanished = vanished
-        self._token = _idle.new_token()
+        self._token = next(_idle.tokens)
         self._closed = False
         self._inode: tuple[int, int] | None = None
         _idle.give(self._token, self._open(), at)  # opened now, so that a missing file raises now

@@ -50,9 +50,7 @@ _PROBE_BYTES: Final = 64 << 10
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error means that the disk, the user's quota or the file system's inodes are used
-    up.
-    """
+    """Whether an error means that the disk, the user's quota or the inodes are used up."""
     return isinstance(error, StorageError) and error.errno in _FULL
 
 
@@ -88,9 +86,7 @@ class Reserve:
         self._uses = 0
 
     def bind(self, files: Files) -> None:
-        """Use the files of the open store from now on, which never touch another folder
-        (`Files.bind`).
-        """
+        """Use the open store's files from now on; they touch no other folder (`Files.bind`)."""
         self._files = files
 
     def _pieces(self) -> list[str]:

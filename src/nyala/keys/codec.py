@@ -252,18 +252,10 @@ class KeyCodec(LazyValues):
         """Return an empty vector of keys in this codec's layout."""
         return self.from_binary(array_of_bytes([]))
 
-    def sizes(self, keys: EncodedKeys) -> npt.NDArray[np.int64]:
-        """Return the bytes of each key in canonical form, for the limit of 16 KiB on composite
-        keys.
-        """
-        return keys.sizes()
-
     # ---- single rows ----
 
     def encode_row(self, values: Sequence[Any]) -> bytes:
-        """Return the canonical bytes of one key, from canonical scalars (days, microseconds,
-        unscaled integers).
-        """
+        """Return one key's canonical bytes from scalars (days, microseconds, unscaled integers)."""
         assert len(values) == len(self.types)
         return self.encode_prefix(values)
 
@@ -346,9 +338,7 @@ def _first_value(type: ColumnType, array: pa.Array) -> int | bytes:
 
 
 def _fixed_parts(type: ColumnType, array: pa.Array) -> list[_Part]:
-    """Return a fixed-width column as unsigned integers whose big-endian bytes are its encoding (128
-    bits: two).
-    """
+    """Return unsigned integers whose big-endian bytes encode the column; two for 128 bits."""
     width = type.storage_width_bytes
     assert width is not None and array.type == type.arrow
     # Arrow stores every decimal in 16 little-endian bytes; a narrow one is entirely in the low
@@ -384,9 +374,7 @@ def _from_fixed(type: ColumnType, at: int, read: Callable[[int, str], npt.NDArra
 
 
 def _interleave(parts: Sequence[_Part], count: int) -> npt.NDArray[Any]:
-    """Return `count` records with these big-endian fields; a field may have one value for all
-    records.
-    """
+    """Return `count` records with these big-endian fields; one value may serve all records."""
     records = np.empty(count, dtype=[(f"f{i}", dtype) for i, (dtype, _) in enumerate(parts)])
     for i, (_, values) in enumerate(parts):
         records[f"f{i}"] = values
@@ -431,9 +419,7 @@ def _unescape(
 def _gather(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Return the bytes `data[starts[i]:stops[i]]` of all i, one after another; the ranges ascend,
-    one per key.
-    """
+    """Return the concatenated bytes `data[starts[i]:stops[i]]`; the ranges ascend, one per key."""
     offsets = np.zeros(len(starts) + 1, dtype=np.int64)
     np.cumsum(stops - starts, out=offsets[1:])
     if offsets[-1] == len(data):

@@ -80,15 +80,9 @@ class EncodedKeys(abc.ABC):
     def slice(self, offset: int, length: int | None = None) -> EncodedKeys:
         """Return the keys [offset, offset + length), to the end without `length`; memory is shared."""
 
-    @abc.abstractmethod
-    def filter(self, mask: Bools) -> EncodedKeys:
-        """Return the keys where `mask` is True."""
-
     @staticmethod
     def concat(parts: Sequence[EncodedKeys]) -> EncodedKeys:
-        """Return the keys of all `parts`, one after another; at least one part is needed for the
-        layout.
-        """
+        """Return the concatenated keys of `parts`; at least one is needed for the layout."""
         assert parts, "concat needs a vector: create an empty one with KeyCodec.empty()"
         if len(parts) == 1:
             return parts[0]
@@ -144,9 +138,7 @@ class EncodedKeys(abc.ABC):
 
     @abc.abstractmethod
     def lower_bound(self, bound: bytes) -> int:
-        """Return the first position whose canonical bytes are >= `bound`, maybe a prefix; these
-        keys must ascend.
-        """
+        """Return the first position with bytes >= `bound`, which may be a prefix; keys ascend."""
 
     @abc.abstractmethod
     def equal_to(self, other: EncodedKeys) -> Bools:
@@ -186,9 +178,7 @@ class EncodedKeys(abc.ABC):
 
     @abc.abstractmethod
     def hash64(self) -> npt.NDArray[np.uint64]:
-        """Return a 64-bit hash of each key's canonical bytes, for bloom filters (see
-        `nyala.keys.hash64`).
-        """
+        """Return a 64-bit hash of each key's canonical bytes (see `nyala.keys.hash64`)."""
 
     def __repr__(self) -> str:
         return f"<{len(self)} encoded keys, layout {self.layout!r}, width {self.width}>"
@@ -267,9 +257,7 @@ class NumpyKeys(EncodedKeys):
         return head
 
     def first_beyond(self, prefix: bytes) -> int:
-        """Return the first position whose key is greater than all that begin with `prefix`; the
-        keys must ascend.
-        """
+        """Return the first position after all keys that begin with `prefix`; keys ascend."""
         probe = prefix.ljust(self.width, b"\xff") + bytes([_TERMINATOR])
         return int(np.searchsorted(self.data, np.array(probe, self.data.dtype), side="right"))
 
@@ -283,9 +271,6 @@ class NumpyKeys(EncodedKeys):
         part = slice(offset, None if length is None else offset + length)
         tails = self._tails
         return NumpyKeys(self.data[part], self.width, None if tails is None else tails[part], self._head)
-
-    def filter(self, mask: Bools) -> EncodedKeys:
-        return self._with(self.data[mask])
 
     def _concat(self, parts: Sequence[Any]) -> EncodedKeys:
         return self._with(np.concatenate([part.data for part in parts]))
@@ -417,9 +402,6 @@ class BinaryKeys(EncodedKeys):
 
     def slice(self, offset: int, length: int | None = None) -> EncodedKeys:
         return BinaryKeys(self.data.slice(offset, length))
-
-    def filter(self, mask: Bools) -> EncodedKeys:
-        return BinaryKeys(self.data.filter(array_of_numbers(mask)))
 
     def _concat(self, parts: Sequence[Any]) -> EncodedKeys:
         return BinaryKeys(pa.concat_arrays([part.data for part in parts]))

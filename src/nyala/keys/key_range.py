@@ -28,9 +28,7 @@ __all__ = ["Clamped", "KeyRange", "allowed_range", "clamp", "is_key_range", "key
 
 
 def successor(prefix: bytes) -> bytes | None:
-    """Return the first byte string after all that begin with `prefix`; None if there is none (all
-    bytes are 0xff).
-    """
+    """Return the first byte string after all with `prefix`; None if all its bytes are 0xff."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
@@ -65,9 +63,7 @@ class KeyRange:
         return KeyRange(max(lowers, default=None), min(uppers, default=None))
 
     def overlaps(self, key_min: bytes, key_max: bytes) -> bool:
-        """Whether a key in [key_min, key_max] may be in it; both are inclusive, as the bounds of a
-        rowset.
-        """
+        """Whether the range may have a key in [key_min, key_max], the bounds of a rowset."""
         return (
             not self.is_empty
             and (self.lower is None or self.lower <= key_max)
@@ -86,9 +82,7 @@ KeyRange.NONE = KeyRange(b"", b"")
 
 
 def key_range_of(constraints: Mapping[str, Constraint], schema: Schema) -> KeyRange:
-    """Return the range of primary keys that the AND-ed `constraints` (by column name) of a scan
-    allow.
-    """
+    """Return the range of primary keys that all `constraints` (by column name) allow."""
     if any(constraint.empty for constraint in constraints.values()):
         return KeyRange.NONE
     columns = schema.key_columns
@@ -132,9 +126,7 @@ class Clamped:
 
 
 def clamp(constraint: Constraint | None, type: ColumnType) -> Clamped:
-    """Return `constraint` on a NOT NULL column of `type`, limited to the type's values and with
-    inclusive bounds.
-    """
+    """Limit a NOT NULL column's `constraint` to values of `type`, with inclusive bounds."""
     if constraint is None:
         return Clamped()
     if constraint.empty or constraint.null == "only":

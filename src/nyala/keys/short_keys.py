@@ -61,18 +61,7 @@ class ShortKeys:
         offsets, data = binary_view(array)
         if offsets[-1] - offsets[0] != width * len(array) or not bool((np.diff(offsets) == width).all()):
             raise CorruptionError(f"expected encoded keys of {width} bytes, found another length")
-        return ShortKeys.from_matrix(data[offsets[0] : offsets[-1]].reshape(-1, width), width)
-
-    @staticmethod
-    def from_matrix(matrix: npt.NDArray[np.uint8], width: int | None) -> ShortKeys | None:
-        """Convert a matrix with one row of bytes per key.
-
-        Raises: CorruptionError as `KeyCodec.from_binary`.
-        """
-        if width is None or width <= TAIL_WIDTH or not len(matrix):
-            return None
-        if matrix.shape[1] != width:
-            raise CorruptionError(f"expected encoded keys of {width} bytes, found {matrix.shape[1]}")
+        matrix = data[offsets[0] : offsets[-1]].reshape(-1, width)
         head = matrix[0, :-TAIL_WIDTH].tobytes()
         if head != matrix[-1, :-TAIL_WIDTH].tobytes():
             return None

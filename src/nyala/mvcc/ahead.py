@@ -25,9 +25,7 @@ GRACE_US: Final = 60_000_000
 
 
 class AheadOfClock:
-    """Remembers since when the store's timestamps are ahead of the clock, and up to which
-    timestamp.
-    """
+    """Remembers since when, and up to which timestamp, the store is ahead of the clock."""
 
     def __init__(self) -> None:
         self._seen: tuple[int, int] | None = None  # (wall time in timestamps, newest timestamp)

@@ -52,9 +52,7 @@ class HybridClock:
         return wall_us - self._monotonic_us() - self._offset_us
 
     def now_us(self) -> int:
-        """Return the wall time without a rejected jump ahead (C3), so that such a jump does not
-        expire data.
-        """
+        """Return the wall time without a rejected jump ahead (C3), which would expire data."""
         wall_us = self._clock.now_us()
         jump_us = self._jump_us(wall_us)
         return wall_us - jump_us if jump_us > FORWARD_BOUND_US else wall_us

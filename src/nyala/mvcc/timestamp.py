@@ -46,9 +46,7 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def from_physical(microseconds: int, logical: int = 0) -> int:
-    """Return the timestamp of the counter `logical` in the microsecond `microseconds` since the
-    epoch.
-    """
+    """Return the timestamp of counter `logical` in this microsecond since the epoch."""
     return (microseconds << LOGICAL_BITS) | logical
 
 
@@ -127,9 +125,7 @@ def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
 
 
 def is_time_of_day(at: object) -> bool:
-    """Whether a moment that `parse_at` takes is a time of day: a datetime or its ISO text, not a
-    timestamp.
-    """
+    """Whether an argument of `parse_at` is a datetime or its ISO text, and not a timestamp."""
     return isinstance(at, dt.datetime) or (isinstance(at, str) and not at.strip().isdecimal())
 
 

@@ -139,8 +139,8 @@ class Changes(LazyValues):
         """Return the REDO of the column's rows [lower, upper), oldest first, as (rowids, values) of
         each store.
 
-        Only for a snapshot for which `all_apply`. Decimals may be narrow or wide. The runs are not
-        cached.
+        Only for a snapshot that applies all REDO of the column and no UNDO. Decimals may be narrow
+        or wide. The runs are not cached.
         """
         of_files = (file.newest(column_id, lower, upper, stats) for file in self.redo)
         runs = (run for store in self.memory for run in store.levels(column_id))
@@ -156,9 +156,7 @@ class Changes(LazyValues):
         stats: ReadStats | None,
         rows: tuple[int, int] | None,
     ) -> list[DeltaRun]:
-        """Return the REDO runs of the column in files; for the present, merged into one run if they
-        are small.
-        """
+        """Return the column's REDO runs in files: one merged run for the present, if small."""
         runs = list(self._relevant(self.redo, column_id, snapshot, stats, rows))
         whole = rows is None or (self._keeps_redo and not self.has_much_text(column_id, snapshot))
         if len(runs) > 1 and whole and self._all_applied(self.redo, column_id, snapshot):
@@ -256,18 +254,6 @@ class Changes(LazyValues):
     def _redo_bytes(self) -> int:
         return sum(file.run_bytes for file in self.redo)
 
-    def all_apply(self, column_id: int, snapshot: int) -> bool:
-        """Whether the snapshot applies all REDO of the column (at least one) and no UNDO.
-
-        Opens no file.
-        """
-        memory = [store for store in self.memory if column_id in store.column_ids]
-        return (
-            (bool(memory) or column_id in self._redo_columns)
-            and self._newest_since.get(column_id, 0) <= snapshot
-            and all((store.timestamp_max or 0) <= snapshot for store in memory)
-        )
-
     def state_of_files(self, column_id: int, snapshot: int) -> Hashable | None:
         """Return `state` if `snapshot` applies exactly the REDO in files and nothing else of the
         column; else None.
@@ -299,9 +285,7 @@ class Changes(LazyValues):
         return (self._redo_ids,)
 
     def state(self, column_id: int) -> Hashable:
-        """Return a name of all REDO of the column, in files and memory; it is different after each
-        change.
-        """
+        """Return a name of all REDO of the column, in files and memory. Each change alters it."""
         stores = [store for store in self.memory if column_id in store.column_ids]
         return (*self._state_of_files, *((store.serial, store.record_count) for store in stores))
 
@@ -321,9 +305,7 @@ class Changes(LazyValues):
 
 
 def _with_size(run: DeltaRun) -> tuple[DeltaRun, int]:
-    """Return the run and its bytes, including those of `latest`, which the run computes at first
-    use.
-    """
+    """Return the run and its bytes, including those of `latest`, a lazy value."""
     return run, 2 * run.nbytes
 
 

@@ -258,9 +258,7 @@ class Lives:
     first: Bools
 
     def of(self, rowids: Rowids) -> tuple[npt.NDArray[np.int64], Timestamps, Bools, Bools]:
-        """Return (index into `rowids`, timestamp, born) of each event of these rows, and `first` of
-        each row.
-        """
+        """Return (index into `rowids`, timestamp, born) of each event, and `first` of each row."""
         begin = np.searchsorted(self.rowids, rowids, side="left")
         count = np.searchsorted(self.rowids, rowids, side="right") - begin
         owner = np.repeat(np.arange(len(rowids)), count)
@@ -295,9 +293,7 @@ _NOTHING: Final = np.empty(0, np.int64)
 
 
 def _disk_lives(rowset: DiskRowSet, history_start: int, lower: int, upper: int) -> tuple[Lives, Bools, Bools]:
-    """Return the lives of the rows [lower, upper), their base LIVENESS, and which events come from
-    UNDO.
-    """
+    """Return the lives of these rows, their base LIVENESS, and which events come from UNDO."""
     undo, redo = (
         [run for file in files if (run := file.window(LIVENESS, lower, upper)) is not None and len(run)]
         for files in (rowset.undo, rowset.redo)
@@ -361,9 +357,7 @@ def _check_lives(rowset: DiskRowSet, history_start: int) -> Iterator[Finding]:
 
 
 def _broken_chain(rowset: DiskRowSet, lives: Lives, base: Bools, from_undo: Bools) -> Finding | None:
-    """Return the first event that does not follow from the previous one. base, from_undo: see
-    `_disk_lives`.
-    """
+    """Return the first event that does not follow from its predecessor (see `_disk_lives`)."""
     if not len(lives.rowids):
         return None
     same = lives.rowids[1:] == lives.rowids[:-1]

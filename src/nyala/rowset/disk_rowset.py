@@ -41,7 +41,7 @@ from nyala.keys.key_range import KeyRange
 from nyala.lazy_values import LazyValues, lazy_value
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.meta import RowSetMeta
-from nyala.rowset.stats import RowSetStats
+from nyala.rowset.stats import RowSetStats, count_applied
 from nyala.rowset.version import RowSetVersion
 from nyala.schema.adapter import adapt
 from nyala.schema.arrow_values import adapted_at
@@ -112,9 +112,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
     def liveness(
         self, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
     ) -> Bools | None:
-        """Return one bool per row of [lower, upper): whether it is alive at `snapshot`; None if all
-        are.
-        """
+        """Return a mask of the rows [lower, upper) alive at `snapshot`; None if all are."""
         base = self.base_column(LIVENESS)
         alive: Bools | None = None
         if base is not None:
@@ -125,7 +123,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         if values is not None:
             alive = np.ones(upper - lower, np.bool_) if alive is None else alive
             alive[rows - lower] = booleans_of(values)
-            _count(stats, len(rows))
+            count_applied(stats, len(rows))
         return None if alive is None or alive.all() else alive
 
     def gather_liveness(self, snapshot: int, rowids: Rowids, stats: RowSetStats | None = None) -> Bools:
@@ -145,7 +143,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         positions, values = resolve_at(undo, redo, snapshot, rowids)
         if values is not None:
             alive[positions] = booleans_of(values)
-            _count(stats, len(positions))
+            count_applied(stats, len(positions))
         return alive
 
     @property
@@ -195,7 +193,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         patch = self._patch(column, snapshot, lower, upper, stats, access)
         if patch is None:
             return self._base(column, lower, upper, stats, type, access)
-        _count(stats, len(patch))
+        count_applied(stats, len(patch))
         narrow = type if type is not None and type == narrow_decimal(column.type) else None
         return patch.apply(self._base(column, lower, upper, stats, narrow, access))
 
@@ -228,7 +226,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
             mask = mask if among is None else mask & among
         patch = self._patch(column, snapshot, lower, upper, stats, access)
         if patch is not None:
-            _count(stats, len(patch))
+            count_applied(stats, len(patch))
             mask[patch.positions] = test.mask(patch.values)
             if among is not None:
                 np.logical_and(mask, among, out=mask)
@@ -262,7 +260,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         base = self._gathered_base(column, ordinals, stats, type, Access.SCAN)
         if patch is None:
             return base
-        _count(stats, len(patch))
+        count_applied(stats, len(patch))
         return patch.apply_gathered(ordinals.positions - lower, upper - lower, base)
 
     def rows(
@@ -353,8 +351,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
         positions, values = resolve_at(undo, redo, snapshot, ordinals.positions)
         if values is None:
             return base
-        _count(stats, len(positions))
-        return applier.patch(base, positions, _as(values, column))
+        count_applied(stats, len(positions))
+        return applier.patch(base, positions, adapt(values, column.type.arrow))
 
     # --- compacting -------------------------------------------------------------------------------
 
@@ -405,7 +403,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
             return default_array(column, upper - lower, "read")
         if type is not None and type == reader.cheap_type and reader.type == column.type:
             return reader.decode(lower, upper, type, access=access, stats=stats)
-        return _as(reader.decode(lower, upper, access=access, stats=stats), column)
+        return adapt(reader.decode(lower, upper, access=access, stats=stats), column.type.arrow)
 
     def _gathered_base(
         self,
@@ -420,7 +418,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
             return default_array(column, ordinals.count, "read")
         if type is not None and type == reader.cheap_type and reader.type == column.type:
             return reader.gather(ordinals, type, access=access, stats=stats)
-        return _as(reader.gather(ordinals, access=access, stats=stats), column)
+        return adapt(reader.gather(ordinals, access=access, stats=stats), column.type.arrow)
 
     def check(self) -> None:
         """Read everything and raise the first problem; `checking.findings` returns all of them.
@@ -430,13 +428,3 @@ class DiskRowSet(RowSetVersion, LazyValues):
         from nyala.rowset.checking import findings, raise_first
 
         raise_first(findings(self))
-
-
-def _as(array: pa.Array, column: ColumnSchema) -> pa.Array:
-    """Convert values of any older type of the column to its type in this schema."""
-    return adapt(array, column.type.arrow)
-
-
-def _count(stats: RowSetStats | None, deltas_applied: int) -> None:
-    if stats is not None:
-        stats.deltas_applied += deltas_applied

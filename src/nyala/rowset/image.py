@@ -63,9 +63,7 @@ class RowSetImage:
         return dataclasses.replace(self.piece(lower, upper), positions=positions)
 
     def piece(self, lower: int, upper: int) -> RowSetImage:
-        """Return the rows [lower, upper) as an image to write as one of several rowsets, without
-        positions.
-        """
+        """Return rows [lower, upper) as an image without positions, to write as a rowset."""
         if (lower, upper) == (0, self.row_count) and all(
             isinstance(array, pa.Array) and not is_large(array.type) for array in self.columns.values()
         ):

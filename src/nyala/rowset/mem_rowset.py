@@ -55,7 +55,7 @@ from nyala.keys.key_range import KeyRange
 from nyala.rowset.image import RowSetImage, whole_column
 from nyala.rowset.key_lookup.key_runs import KeyRuns, SharedKeys
 from nyala.rowset.meta import NO_ROWID
-from nyala.rowset.stats import RowSetStats
+from nyala.rowset.stats import RowSetStats, count_applied
 from nyala.schema.adapter import adapt
 from nyala.schema.arrow_values import adapted_at
 from nyala.schema.conversion.convert import default_array
@@ -258,9 +258,7 @@ def _joined_at_once(parts: Sequence[_Chunk]) -> dict[int, pa.Array] | None:
 
 
 def _joinable(left: _Chunk, right: _Chunk) -> bool:
-    """Whether two chunks have the same columns (an alteration changes them) and together are not
-    too large.
-    """
+    """Whether two chunks have the columns of one schema and together are not too large."""
     return left.column_ids == right.column_ids and left.data_bytes + right.data_bytes <= _CHUNK_BYTES_MAX
 
 
@@ -416,14 +414,13 @@ class MemRowSet:
 
     def keys_of(self, rowids: Rowids) -> EncodedKeys:
         """Return the keys of these rows, in their order."""
-        return self.codec.encode([self._gather_base(column, rowids) for column in self.schema.key_columns])
+        chunks = list(self._chunks_of(rowids))
+        return self.codec.encode([_gather_chunks(column, chunks) for column in self.schema.key_columns])
 
     def liveness(
         self, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
     ) -> Bools | None:
-        """Return one bool per row of [lower, upper): whether it is alive at `snapshot`; None if all
-        are.
-        """
+        """Return a mask of the rows [lower, upper) alive at `snapshot`; None if all are."""
         alive: Bools | None = None
         if self._state.timestamp_max > snapshot:
             alive = self.insertion_times(lower, upper) <= snapshot
@@ -432,7 +429,7 @@ class MemRowSet:
             # Deletions and reinsertions are later than the insertion, so they override it.
             alive = np.ones(upper - lower, np.bool_) if alive is None else alive
             alive[rows - lower] = booleans_of(values)
-            _count(stats, len(rows))
+            count_applied(stats, len(rows))
         return None if alive is None or alive.all() else alive
 
     def gather_liveness(self, snapshot: int, rowids: Rowids) -> Bools:
@@ -491,8 +488,8 @@ class MemRowSet:
         rows, values = resolve((), self.deltas.levels(column.id), snapshot, lower, upper)
         if values is None:
             return base
-        _count(stats, len(rows))
-        return patch(base, rows - lower, _as(values, column))
+        count_applied(stats, len(rows))
+        return patch(base, rows - lower, adapt(values, column.type.arrow))
 
     def filter(
         self,
@@ -505,9 +502,7 @@ class MemRowSet:
         *,
         access: Access = Access.SCAN,
     ) -> Bools:
-        """Return a mask of the rows [lower, upper) that are in `among` and satisfy a test of one
-        column.
-        """
+        """Return a mask of rows [lower, upper) that are in `among` and pass a column's test."""
         mask = test.mask(self.decode(test.column, snapshot, lower, upper, stats))
         return mask if among is None else np.logical_and(mask, among, out=mask)
 
@@ -544,8 +539,8 @@ class MemRowSet:
             if column.id in self.deltas.column_ids:
                 positions, values = resolve_at((), self.deltas.levels(column.id), snapshot, rowids)
                 if values is not None:
-                    _count(stats, len(positions))
-                    array = patch(array, positions, _as(values, column))
+                    count_applied(stats, len(positions))
+                    array = patch(array, positions, adapt(values, column.type.arrow))
             arrays.append(array)
         return arrays
 
@@ -635,9 +630,9 @@ class MemRowSet:
         run = run.between(-1, snapshot).moved(positions)
         if not len(run):
             return None
-        return (
-            run if column is None else DeltaRun(run.kind, run.rowids, run.timestamps, _as(run.values, column))
-        )
+        if column is None:
+            return run
+        return DeltaRun(run.kind, run.rowids, run.timestamps, adapt(run.values, column.type.arrow))
 
     # --- the base ---------------------------------------------------------------------------------
 
@@ -653,12 +648,10 @@ class MemRowSet:
             else default_array(column, end - begin, "read")
             for chunk, begin, end in self._chunks_in(lower, upper)
         ]
-        return [_as(part, column) for part in parts] or [pa.array([], column.type.arrow)]
+        return [adapt(part, column.type.arrow) for part in parts] or [pa.array([], column.type.arrow)]
 
     def _chunks_in(self, lower: int, upper: int) -> Iterator[tuple[_Chunk, int, int]]:
-        """Yield (chunk, begin, end) for each chunk with rows of [lower, upper); bounds count from
-        the chunk.
-        """
+        """Yield (chunk, begin, end) for rows [lower, upper); the bounds count from the chunk."""
         state = self._state
         assert 0 <= lower <= upper <= state.row_count, (lower, upper, state.row_count)
         for chunk, start in zip(state.chunks, state.starts, strict=True):
@@ -666,13 +659,8 @@ class MemRowSet:
             if begin < end:
                 yield chunk, begin, end
 
-    def _gather_base(self, column: ColumnSchema, rowids: Rowids) -> pa.Array:
-        return _gather_chunks(column, list(self._chunks_of(rowids)))
-
     def _chunks_of(self, rowids: Rowids) -> Iterator[tuple[_Chunk, Rowids, Rowids]]:
-        """Yield (chunk, rows of the chunk, their positions in `rowids`) for each chunk with some of
-        these rows.
-        """
+        """Yield (chunk, rows of the chunk, their positions in `rowids`) for these rows."""
         state = self._state
         if not len(rowids):
             return
@@ -722,7 +710,7 @@ def _gather_chunks(column: ColumnSchema, chunks: Sequence[tuple[_Chunk, Rowids, 
             part = take(chunk.column(column.id), inside)
         else:
             part = default_array(column, len(inside), "read")
-        parts.append(_as(part, column))
+        parts.append(adapt(part, column.type.arrow))
         positions.append(at)
     if not parts:
         return pa.array([], column.type.arrow)
@@ -732,13 +720,3 @@ def _gather_chunks(column: ColumnSchema, chunks: Sequence[tuple[_Chunk, Rowids, 
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
     return take(pa.concat_arrays(parts), back)
-
-
-def _as(array: pa.Array, column: ColumnSchema) -> pa.Array:
-    """Convert values of any older type of the column to its type in this schema."""
-    return adapt(array, column.type.arrow)
-
-
-def _count(stats: RowSetStats | None, deltas_applied: int) -> None:
-    if stats is not None:
-        stats.deltas_applied += deltas_applied

@@ -81,9 +81,7 @@ class RowSetTree(LazyValues):
 
     @lazy_value
     def _bounds(self) -> tuple[list[bytes], list[bytes]]:
-        """(The greatest key up to each rowset, its least key) in canonical bytes, which sort as
-        keys do.
-        """
+        """(The greatest key up to each rowset, its least key) as canonical, sortable bytes."""
         mins = [rowset.meta.key_min for rowset in self.rowsets]
         return list(itertools.accumulate((rowset.meta.key_max for rowset in self.rowsets), max)), mins
 

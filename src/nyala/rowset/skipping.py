@@ -84,9 +84,7 @@ def _excluded(
     upper: int,
     stats: ReadStats | None,
 ) -> tuple[int, Bools] | None:
-    """Return (log2 of the rows per block, one bool per block of [lower, upper): excluded); None if
-    no block is.
-    """
+    """Return (log2 of rows per block, mask of excluded blocks); None if no block is excluded."""
     reader = rowset.base_column(column.id)
     if reader is None:
         default = column.read_default

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from nyala.cfile.blocks.read_stats import ReadStats
 
-__all__ = ["RowSetStats"]
+__all__ = ["RowSetStats", "count_applied"]
 
 
 @dataclass
@@ -31,3 +31,9 @@ class RowSetStats(ReadStats):
         self.base_blocks |= more.base_blocks
         self.deltas_applied += more.deltas_applied
         self.operations |= more.operations
+
+
+def count_applied(stats: RowSetStats | None, deltas: int) -> None:
+    """Add `deltas` to the values that came from deltas."""
+    if stats is not None:
+        stats.deltas_applied += deltas

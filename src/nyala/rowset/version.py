@@ -231,9 +231,7 @@ class RowSetVersion:
         return dataclasses.replace(self, meta=meta, redo=(*self.redo, *files), frozen=())
 
     def with_merged_redo(self, inputs: Sequence[DeltaFile], merged: DeltaFile | None) -> Self:
-        """Replace adjacent REDO files by one: a minor delta compaction. merged: None if no record
-        remains.
-        """
+        """Replace adjacent REDO files by `merged` (minor compaction); None: no record remains."""
         first = self.redo.index(inputs[0])
         assert self.redo[first : first + len(inputs)] == tuple(inputs), "inputs must be adjacent (R4)"
         made = () if merged is None else (merged,)

@@ -171,9 +171,7 @@ def encoded_keys(
 
 
 def _first_keys(column: ColumnSchema, schema: Schema, keys: EncodedKeys) -> FirstKeys | None:
-    """Return the function that computes the key index of a single key column; None for other
-    columns.
-    """
+    """Return the function that computes the key index of a single key column, or None."""
     if schema.key_count > 1 or column.id != schema.columns[0].id:
         return None
 

@@ -138,7 +138,8 @@ class Layout:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "struct", struct.Struct("<" + "".join(code for _, code in self.fields)))
-        object.__setattr__(self, "_given", tuple((name, _computed(name)) for name, _ in self.fields))
+        computed = ((name, name == "crc32c" or name.startswith("reserved")) for name, _ in self.fields)
+        object.__setattr__(self, "_given", tuple(computed))
         offset, size = next((offset, size) for name, offset, size in self.offsets() if name == "crc32c")
         object.__setattr__(self, "_crc_lower", offset)
         object.__setattr__(self, "_crc_upper", offset + size)
@@ -163,9 +164,7 @@ class Layout:
         return fields
 
     def encode(self, values: Mapping[str, Any]) -> bytes:
-        """Return the bytes of these values; `crc32c` is computed, and fields named `reserved…` are
-        zero.
-        """
+        """Return the bytes of these values; `crc32c` is computed, `reserved…` fields are zero."""
         packed = self.struct.pack(*[0 if is_computed else values[name] for name, is_computed in self._given])
         crc = crc32c(packed[self._crc_upper :])
         return packed[: self._crc_lower] + crc.to_bytes(4, "little") + packed[self._crc_upper :]
@@ -198,10 +197,6 @@ class Layout:
                     offset,
                 )
         return values
-
-
-def _computed(name: str) -> bool:
-    return name == "crc32c" or name.startswith("reserved")
 
 
 SEGMENT_HEADER: Final = Layout(

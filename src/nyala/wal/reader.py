@@ -102,9 +102,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class TornTail:
-    """What a power cut left: `length` bytes from file offset `offset` on, and why the first of them
-    are bad.
-    """
+    """`length` bytes at file offset `offset` that a power cut left, and why the first are bad."""
 
     path: str
     offset: int
@@ -490,9 +488,7 @@ def _examine(files: Files, path: str, number: int, timestamp: int, store_id: str
 
 
 def _close(files: Files, directory: str, last: _Examined) -> None:
-    """Cut the torn bytes, make the rest durable, and write the footer that the last run could not
-    write (V2).
-    """
+    """Cut the torn bytes, make the rest durable, and write the missing footer (V2)."""
     assert last.header is not None
     footer = FrameHeader(
         is_footer=True,

@@ -106,9 +106,7 @@ def _problem(group: SettledGroup) -> str | None:
 
 
 def _problem_of_read(group: SettledGroup) -> str | None:
-    """Return what is wrong with a group that was read, including what no writer can have written
-    (S2).
-    """
+    """Return the problem of a group that was read, such as a state no writer produces (S2)."""
     numbers, names = (
         (group.table_id, group.schema_version, *group.tablet_ids, *group.offsets),
         group.batch.schema.names,
@@ -159,9 +157,7 @@ def encode_record(record: LogRecord) -> list[Any]:
 
 
 def decode_meta(payload: pa.Buffer, path: str | None = None, offset: int | None = None) -> tuple[Any, int]:
-    """Return the JSON part of a payload, and the length of everything before the first Arrow
-    message.
-    """
+    """Return a payload's JSON, and the length of all before the first Arrow message."""
     try:
         (length,) = _META_LENGTH.unpack(payload[: _META_LENGTH.size].to_pybytes())
         upper = _META_LENGTH.size + length

@@ -71,9 +71,7 @@ _FREE_SPACE_MIN_BYTES: Final = 128 << 10
 
 @dataclass(frozen=True)
 class LogMark:
-    """A border between two records: its log offset and position, and the timestamp of the last
-    record before it.
-    """
+    """A border between records: log offset, position, and the timestamp of the record before."""
 
     offset: LogOffset
     position: LogPosition
@@ -82,9 +80,7 @@ class LogMark:
 
 @dataclass
 class _Segment:
-    """The segment that new records are placed in; its file is created when the first group is
-    written.
-    """
+    """The segment of new records; its file is created when the first group is written."""
 
     number: int
     start_offset: LogOffset
@@ -152,7 +148,7 @@ class LogWriter:
         self._env = env
         self._directory = directory
         self._segment_size_bytes = segment_size_bytes
-        self._durability: Durability = durability
+        self.durability: Final = durability
         self._reserve = Reserve(env.files, directory) if reserve is None else reserve
         # Guards all attributes below. A leader releases it while it writes and syncs, and sets
         # `_leading` before. It is entered through the lock, never through the condition, so Ctrl-C
@@ -184,10 +180,6 @@ class LogWriter:
     # ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def durability(self) -> Durability:
-        return self._durability
-
-    @property
     def appended(self) -> LogMark:
         """The end of the appended records."""
         return self._appended
@@ -216,9 +208,7 @@ class LogWriter:
         return self._failure
 
     def segments(self) -> list[SegmentInfo]:
-        """Return all segments that were not dropped, oldest first; the present one last, once it
-        has a file.
-        """
+        """Return all segments not dropped, oldest first; the present one once it has a file."""
         with self._guard:
             return self._infos()
 
@@ -336,7 +326,7 @@ class LogWriter:
         "os".
         Raises: as `sync`.
         """
-        if self._durability == "os":
+        if self.durability == "os":
             return None
         oldest_s = self._oldest_unsynced_s
         if oldest_s is None or self._failure is not None:
@@ -348,15 +338,11 @@ class LogWriter:
         return None if self._oldest_unsynced_s is None else GROUP_SYNC_INTERVAL_S
 
     def roll(self) -> None:
-        """Close the present segment, if it has records, so it can be dropped once it is not needed
-        any more.
-        """
+        """Close the present segment, if it has records, so that it can be dropped later."""
         self._lead_and_close_segment()
 
     def drop(self, numbers: Sequence[int]) -> list[str]:
-        """Remove closed segments that are not needed (R3), and return their paths for the
-        catalogue's garbage (P2).
-        """
+        """Remove unneeded closed segments (R3); return their paths for the garbage list (P2)."""
         with self._guard:
             gone = [self._closed_segments.pop(number) for number in numbers]
             self._closed_bytes -= sum(info.size_bytes for info in gone)

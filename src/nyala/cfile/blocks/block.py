@@ -93,9 +93,7 @@ def _aligned(length: int) -> int:
 
 
 class BlockRows(NamedTuple):
-    """The rows [lower, upper) of a block, and the range [first, last) of their dense values in the
-    column.
-    """
+    """Rows [lower, upper) of a block; their dense values are the column's [first, last)."""
 
     lower: int
     upper: int
@@ -122,9 +120,7 @@ def encode_blocks(
     column: pa.Array,
     blocks: Sequence[BlockRows],
 ) -> Iterator[list[pa.Buffer | bytes]]:
-    """Yield the blocks of a column, each as a list of parts. encoder: for the column's dense
-    values.
-    """
+    """Yield each block of a column as a list of parts. encoder: for its dense values."""
     validity = pc.is_valid(column).buffers()[1] if column.null_count else None
     for rows in blocks:
         count, value_count = rows.upper - rows.lower, rows.last - rows.first

@@ -83,9 +83,7 @@ class BlockSource:
         return self._reader.path
 
     def name(self, block: int) -> tuple[int, tuple[int, int]]:
-        """Return the (owner, key) of a block in the cache; the column's offset makes it unique in
-        the file.
-        """
+        """Return a block's (owner, key) in the cache; the column's offset makes it unique."""
         return self._owner, (self._offset, block)
 
     def kept(self, number: int) -> ColumnBlock | None:
@@ -93,9 +91,7 @@ class BlockSource:
         return None if self.cache is None else self.cache.get(self._owner, (self._offset, number))
 
     def read(self, block: int, stats: ReadStats | None = None) -> tuple[pa.Buffer, int]:
-        """Return the bytes of one block, read from the file and not from the cache, and their
-        offset.
-        """
+        """Return a block's bytes and their offset, read from the file and not from the cache."""
         offset, length = int(self._footer.block_offsets[block]), int(self._footer.block_lengths[block])
         data = self._reader.read_buffer(offset, length)
         if stats is not None:
@@ -209,7 +205,8 @@ class BlockSource:
                 self._reader.path,
                 footer.dictionary_offset,
             )
-        self._dictionary.put(self, entries, _size(entries))
+        size = sum(buffer.size for buffer in entries.buffers() if buffer is not None)
+        self._dictionary.put(self, entries, size)
         return entries
 
     def _read_values(
@@ -222,7 +219,3 @@ class BlockSource:
             stats.bytes_read += data.size
         block = decode_block(form, PLAIN, data, 0, count, None, self._reader.path, offset)
         return block.decode(0, count, form.arrow)
-
-
-def _size(array: pa.Array) -> int:
-    return sum(buffer.size for buffer in array.buffers() if buffer is not None)

@@ -243,9 +243,7 @@ def _bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _exponent(values: npt.NDArray[Any]) -> int | None:
-    """Return the exponent that needs the fewest bits for a probe of these values; None if no value
-    fits.
-    """
+    """Return the exponent that needs the fewest bits for a probe; None if no value fits."""
     probe = values
     if len(values) > _PROBE_RUNS * _PROBE_RUN_ROWS:
         starts = np.linspace(0, len(values) - _PROBE_RUN_ROWS, _PROBE_RUNS).astype(np.int64)
@@ -274,9 +272,7 @@ def _exponent(values: npt.NDArray[Any]) -> int | None:
 
 
 def _framed(integers: npt.NDArray[Any], near: npt.NDArray[np.bool_]) -> bytes:
-    """Encode the integers in a frame of reference; where `near` is False, with the integer of an
-    earlier row.
-    """
+    """Encode the integers in a frame; where `near` is False, with an earlier row's integer."""
     if not near.all():
         before = np.maximum.accumulate(np.where(near, np.arange(len(near)), -1))
         before[before < 0] = int(near.argmax())

@@ -57,9 +57,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ColumnSample:
-    """What 'auto' knows about a column. sample: some values; None if the column is too short for
-    one.
-    """
+    """Facts that 'auto' uses about a column. sample: some values; None for a short column."""
 
     form: Physical
     values: pa.Array
@@ -100,9 +98,7 @@ class BlockEncoder(abc.ABC):
         """Encode the values [lower, upper), at least one, of those that `prepare` received."""
 
     def bounds(self, lower: int, upper: int) -> pa.Array | None:
-        """Return the least and greatest of these values; None if comparing all values is the
-        cheapest way.
-        """
+        """Return the least and greatest value; None if comparing every value is cheapest."""
         return None
 
 
@@ -142,9 +138,7 @@ class Encoding(abc.ABC):
         return ArrowBlock(self.decode(narrowest(form), block))
 
     def gathers_single_values(self, form: Physical) -> bool:
-        """Whether gathering one value costs the same anywhere in the block, and does not decode the
-        block.
-        """
+        """Whether one value is gathered at constant cost, without decoding the block."""
         return False
 
     def candidates(self, column: ColumnSample) -> Sequence[Candidate]:
@@ -158,9 +152,7 @@ class Encoding(abc.ABC):
     def sampled(
         self, column: ColumnSample, compression: int, cost: int, size_factor: float = 1.25
     ) -> Sequence[Candidate]:
-        """Return one candidate, measured by encoding and compressing the sample; none without a
-        sample.
-        """
+        """Return one candidate, sized by encoding and compressing the sample, if there is one."""
         if column.sample is None or (encoder := self.prepare(column.form, column.sample)) is None:
             return ()
         count = len(column.sample)

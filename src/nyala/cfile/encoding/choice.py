@@ -144,9 +144,7 @@ def _plain_bytes(form: Physical, values: pa.Array) -> int:
 
 
 def _sample(form: Physical, values: pa.Array, is_sample: bool) -> pa.Array | None:
-    """Return four runs of adjacent values, or the whole of a short column; None if it is too short
-    to sample.
-    """
+    """Return four runs of adjacent values, or all of a short column; None if shorter still."""
     if not len(values) or (not is_sample and _plain_bytes(form, values) < _UNSAMPLED_BYTES_MAX):
         return None
     rows = _SAMPLE_RUN_ROWS_TEXT if form.kind == BYTES else _SAMPLE_RUN_ROWS

@@ -68,9 +68,7 @@ class _FrameEncoder(BlockEncoder):
     def _line(
         self, deltas: npt.NDArray[Any], bits: int, base: int, unit: int
     ) -> tuple[int, int, npt.NDArray[Any]] | None:
-        """Return (base, step, deltas) of a line in `unit` that needs fewer bits; None if there is
-        none.
-        """
+        """Return (base, step, deltas) of a line that needs fewer bits, in `unit`; or None."""
         rows = len(deltas)
         if rows < 2 or bits > _LINE_BITS_MAX:
             return None
@@ -164,9 +162,7 @@ def _estimated_bytes(values: npt.NDArray[Any], block_rows: int) -> float:
 
 
 def _estimated_bits(numbers: npt.NDArray[Any]) -> int:
-    """Estimate the bits of a delta: exact, except that a probe estimates the common divisor and the
-    line.
-    """
+    """Return the bits of a delta. The common divisor and the line are estimated from a probe."""
     least, greatest = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
     if least == greatest:
         return 0

@@ -17,8 +17,9 @@ A frame is immutable; any thread may use it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -58,9 +59,7 @@ def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A line (base, step, unit) and a packed delta per row: value = base + step · row + unit ·
-    delta.
-    """
+    """A line and a packed delta per row: value = base + step · row + unit · delta."""
 
     form: Physical
     data: pa.Buffer
@@ -123,12 +122,12 @@ class Frame:
         if deltas is None:
             return numbers.contains(self._numbers(lower, upper))
         if isinstance(deltas, np.ndarray):
-            return self._in_table(deltas, lower, upper)
+            return self._mask(kernels.in_table, lower, upper, deltas.view(np.uint8))
         if not deltas:
             return np.zeros(count, np.bool_)
         if deltas == (0, (1 << self.bits) - 1):
             return np.ones(count, np.bool_)
-        return self._in_range(*deltas, lower, upper)
+        return self._mask(kernels.in_range, lower, upper, *deltas)
 
     def _matching_deltas(
         self, numbers: NumberSet
@@ -155,16 +154,12 @@ class Frame:
         table = numbers.matching_deltas(self.base, self.unit, most)
         return table if table.any() else ()
 
-    def _in_range(self, least: int, greatest: int, lower: int, upper: int) -> npt.NDArray[np.bool_]:
+    def _mask(
+        self, kernel: Callable[..., None], lower: int, upper: int, *deltas: Any
+    ) -> npt.NDArray[np.bool_]:
+        """Return what `kernel` finds in the rows [lower, upper), with `deltas` to compare."""
         out = scratch(np.uint8, upper - lower)
-        block = (self.data, self.start, self.bits, self.row_count, lower, upper)
-        kernels.in_range(*block, least, greatest, out)
-        return out.view(np.bool_)
-
-    def _in_table(self, table: npt.NDArray[np.bool_], lower: int, upper: int) -> npt.NDArray[np.bool_]:
-        out = scratch(np.uint8, upper - lower)
-        block = (self.data, self.start, self.bits, self.row_count, lower, upper)
-        kernels.in_table(*block, table.view(np.uint8), out)
+        kernel(self.data, self.start, self.bits, self.row_count, lower, upper, *deltas, out)
         return out.view(np.bool_)
 
     def number(self, row: int) -> int:

@@ -24,9 +24,7 @@ _GATHER_SHARE: Final = 1 / 8
 
 
 class FrameBlock(ColumnBlock):
-    """Numbers in a frame of reference. form: the column's own. narrow: the narrow form, or the
-    same.
-    """
+    """Numbers in a frame of reference. form: the column's. narrow: the narrow form, or `form`."""
 
     __slots__ = ("_form", "_frame", "_narrow", "row_count")
 

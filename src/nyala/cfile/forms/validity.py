@@ -36,10 +36,6 @@ class Validity:
     def nbytes(self) -> int:
         return int(self.bitmap.size)
 
-    @staticmethod
-    def of_bits(bits: npt.NDArray[np.bool_]) -> Validity:
-        return Validity(pa.py_buffer(np.packbits(bits, bitorder="little")), len(bits))
-
     def bits(self) -> npt.NDArray[np.bool_]:
         """Return one bool per row."""
         unpacked = np.unpackbits(self._bytes(), count=self.row_count, bitorder="little")
@@ -52,9 +48,7 @@ class Validity:
         return part, first, first + part._values_before(upper - lower)
 
     def take(self, rows: npt.NDArray[np.int64]) -> tuple[Validity, npt.NDArray[np.int64]]:
-        """Return (the validity of these rows, the positions of their values among the dense
-        values).
-        """
+        """Return these rows' validity, and their values' positions among the dense values."""
         inside, bits = rows >> 3, (rows & 7).astype(np.uint8)
         data = self._bytes()
         counts = np.bitwise_count(data)
@@ -62,7 +56,8 @@ class Validity:
         row_bytes = data[inside]
         valid = (row_bytes >> bits & 1).astype(np.bool_)
         positions = before[inside] + np.bitwise_count(row_bytes & ((1 << bits) - 1).astype(np.uint8))
-        return Validity.of_bits(valid), positions[valid]
+        bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
+        return Validity(bitmap, len(valid)), positions[valid]
 
     def scatter(self, values: pa.Array) -> pa.Array:
         """Return an array of all rows: `values` where the bit is 1, NULL elsewhere.
@@ -92,9 +87,7 @@ class Validity:
         return self._array(type, len(values), cells)
 
     def scatter_mask(self, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Scatter a contiguous mask over the values to a mask over the rows; False where a row is
-        NULL.
-        """
+        """Turn a contiguous mask of the values into one of the rows; NULL rows are False."""
         return np.frombuffer(self._scatter(pa.py_buffer(mask.view(np.uint8)), 1), np.bool_)
 
     def owning(self) -> Validity:

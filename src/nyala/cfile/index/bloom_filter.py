@@ -45,7 +45,7 @@ class Bloom:
 
     def __init__(self, words: npt.NDArray[np.uint32]) -> None:
         assert words.ndim == 2 and words.shape[1] == _WORDS and len(words) > 0
-        self._words = words
+        self.words: Final = words
 
     @classmethod
     def build(cls, hashes: npt.NDArray[np.uint64], bits_per_key: int = format.BLOOM_BITS_PER_KEY) -> Bloom:
@@ -62,19 +62,15 @@ class Bloom:
 
     def may_contain(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Return one bool per hash; False if no inserted key has this hash."""
-        blocks, keys = _split(hashes, len(self._words))
-        return _matching(self._words[blocks], keys)
+        blocks, keys = _split(hashes, len(self.words))
+        return _matching(self.words[blocks], keys)
 
     def may_contain_one(self, key_hash: int) -> bool:
         """Return `may_contain` of one hash, with Python arithmetic instead of NumPy calls."""
-        return _matches(self._words[_block_of(key_hash, len(self._words))].tolist(), key_hash)
-
-    @property
-    def words(self) -> npt.NDArray[np.uint32]:
-        return self._words
+        return _matches(self.words[_block_of(key_hash, len(self.words))].tolist(), key_hash)
 
     def to_bytes(self) -> bytes:
-        return self._words.tobytes()
+        return self.words.tobytes()
 
     @classmethod
     def from_bytes(cls, data: Any) -> Bloom:

@@ -228,9 +228,7 @@ class ZoneMap:
         return out
 
     def _number_arrays(self, constraint: Constraint) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-        """Return (mins, maxs) as int64; None if they or the constraint's bounds do not compare as
-        int64.
-        """
+        """Return (mins, maxs) as int64; None unless they and the constraint compare as int64."""
         if self.form.kind != FIXED or self.form.code == format.TYPE_DECIMAL128 or self.form.type.is_floating:
             return None
         if constraint.empty or constraint.null == "only":
@@ -252,9 +250,7 @@ class ZoneMap:
 
     @staticmethod
     def encode(form: Physical, zones: Sequence[Zone]) -> bytes:
-        """Return the bytes: null counts (u32 each), flags (one byte each), lower bounds, upper
-        bounds.
-        """
+        """Return the bytes: null counts (u32), flags (u8), lower bounds, upper bounds."""
         flags = bytes(
             format.ZONE_HAS_MIN * (zone.min is not None)
             | format.ZONE_HAS_MAX * (zone.max is not None)

@@ -39,9 +39,7 @@ CHECKED: Final = False
 
 
 class Fill(NamedTuple):
-    """The job of writing base + step · row + unit · delta for rows of one frame; the results fit
-    (FOR-fits).
-    """
+    """A job: write base + step · row + unit · delta for rows of a frame; results fit (FOR-fits)."""
 
     data: pa.Buffer
     start: int  # offset of the planes in `data`
@@ -144,9 +142,7 @@ def scatter(bitmap: pa.Buffer, rows: int, values: pa.Buffer, width: int, out: pa
 def scatter_offsets(
     bitmap: pa.Buffer, rows: int, offsets: npt.NDArray[np.int32], out: npt.NDArray[np.int32]
 ) -> None:
-    """Scatter Arrow's text offsets (one more than values): a row whose bit is 0 gets an empty
-    value.
-    """
+    """Scatter the n + 1 text offsets of n values; a row whose bit is 0 gets an empty value."""
     bits = _bits(bitmap, rows)
     _expect_ones(int(np.count_nonzero(bits)), len(offsets) - 1)
     out[0] = offsets[0]

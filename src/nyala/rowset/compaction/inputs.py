@@ -118,9 +118,7 @@ def _windows_of(files: Sequence[DeltaFile], column_id: int, lower: int, upper: i
 
 
 def _typed(run: DeltaRun, column: ColumnSchema | None) -> DeltaRun:
-    """Convert the run's values to the column's present type; None is LIVENESS, whose type never
-    changes.
-    """
+    """Convert the run's values to the column's present type; None means LIVENESS."""
     if column is None or run.values.type == column.type.arrow:
         return run
     return DeltaRun(run.kind, run.rowids, run.timestamps, adapt(run.values, column.type.arrow))

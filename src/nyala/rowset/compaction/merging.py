@@ -74,9 +74,7 @@ class _Lives:
     older: npt.NDArray[np.int64]
 
     def hold(self, rows: Rowids, times: Timestamps) -> npt.NDArray[np.bool_]:
-        """Return one bool per (row, time): whether it is inside a life of the row, excluding both
-        ends.
-        """
+        """Return one bool per (row, time): whether it is inside a life, excluding both ends."""
         count = len(self.rows)
         order = np.lexsort(
             (
@@ -185,9 +183,7 @@ def _alive(images: Sequence[RowSetImage]) -> npt.NDArray[np.bool_]:
 def _merge_keys(
     images: Sequence[RowSetImage], keys: EncodedKeys, past: _Records | None, where: str
 ) -> tuple[Rowids, Rowids, _Lives]:
-    """Return (the row of each key that lived last, in key order; the merged position of each row;
-    lives).
-    """
+    """Return each key's last living row, in key order; each row's merged position; the lives."""
     total = len(keys)
     order = keys.sort_indices()
     same = keys.take(order).equal_neighbours()
@@ -220,9 +216,7 @@ def _merge_keys(
 def _lives_of(
     shared_rows: Rowids, alive: npt.NDArray[np.bool_], past: _Records | None, where: str
 ) -> tuple[Rowids, Timestamps, Timestamps]:
-    """Return (rows, begins, ends) of the lives of these rows: from each birth to the death that
-    follows.
-    """
+    """Return (rows, begins, ends) of these rows' lives, each from a birth to the next death."""
     rows, times = np.empty(0, np.int64), np.empty(0, np.int64)
     before = np.empty(0, np.bool_)
     if past is not None:

@@ -28,9 +28,7 @@ __all__ = ["KeyBounds"]
 
 
 class _Span(NamedTuple):
-    """The bounds of one column, both inclusive, as integers of its encoded bytes, which sort as its
-    values do.
-    """
+    """Inclusive bounds of a column, as integers of encoded bytes, which sort as its values do."""
 
     suffix_bytes: int  # bytes of the key after this column
     width: int  # bytes
@@ -44,9 +42,7 @@ class KeyBounds:
     __slots__ = ("_spans",)
 
     def __init__(self, codec: KeyCodec, bounds: Mapping[int, tuple[int, int] | None]) -> None:
-        """bounds: the least and greatest value of key columns, by their index in the key; None: not
-        known.
-        """
+        """bounds: least and greatest values of key columns, by index in the key; None: unknown."""
         self._spans = []
         for index, suffix_bytes, width in codec.fixed_tail:
             known, half = bounds.get(index), 1 << (8 * width - 1)

@@ -78,9 +78,7 @@ class KeyIndex(LazyValues):
 
     @lazy_value
     def _stored(self) -> StoredKeys:
-        """Raises: CorruptionError if keys are missing; KeysError if only the encoded keys cannot be
-        read.
-        """
+        """Raises: CorruptionError for missing keys; KeysError if only encoded keys are damaged."""
         if len(self._key_column_ids) == 1:
             return self._dense(self._key_column(self._key_column_ids[0]))
         try:
@@ -124,9 +122,7 @@ class KeyIndex(LazyValues):
 
     @property
     def has_all_encoded(self) -> bool:
-        """Whether the file stores every row's encoded key beside its key columns, so each can check
-        the other.
-        """
+        """Whether the file stores each row's encoded key beside the key columns, as a check."""
         from nyala.rowset.key_lookup.stored_keys import DenseKeys
 
         return isinstance(self._stored, DenseKeys) and self._stored.is_encoded

@@ -247,7 +247,7 @@ class SparseKeys:
         self._row_count = columns[0].row_count
         self._log2 = samples.column.key.group
         # In other columns, gathering a value costs decoding its block.
-        self._gathers_single_values = all(column.gathers_single_values for column in columns)
+        self._gathers_single_values = all(column.footer.gathers_single_values for column in columns)
         self._single_log2 = _SINGLE_LOG2 if self._gathers_single_values else _SINGLE_BY_BLOCKS_LOG2
 
     @property
@@ -475,7 +475,5 @@ def _floor_of(among: SearchedKeys, keys: EncodedKeys) -> Segments:
 
 
 def _bytes_a_key(some: EncodedKeys) -> float:
-    """Return a lower estimate of the bytes of a key in memory: an integer, or its bytes and their
-    offset.
-    """
+    """Return a lower estimate of a key's bytes in memory: an integer, or bytes and an offset."""
     return 8 if some.width is not None else 8 + float(some.sizes().mean())

@@ -112,7 +112,7 @@ class SplitSizer:
         largest += sum(float(reader.decoded_bytes(whole)[0]) for reader in self._text)
         if largest <= self._limit_bytes:
             return split_rows
-        blocks = [reader.block_bytes_max(lower, upper) for reader in self._readers]
+        blocks = [reader.footer.block_bytes_max(lower, upper) for reader in self._readers]
         enough = max(self._limit_bytes, 1.5 * max(blocks, default=0.0) / self._overlap)
         again_max = _AGAIN_MAX if self._overlap == 1 else _AGAIN_MERGED_MAX
         while split_rows > 1 and largest > enough:

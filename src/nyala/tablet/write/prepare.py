@@ -148,7 +148,7 @@ def prepare(
     keys = encode_keys(table, given, len(rows))
     bad: np.ndarray | None = None  # mask over `rows`; None: no row is bad
     if name in ("insert", "upsert") and table.codec.width is None and schema.key_count > 1:
-        sizes = table.codec.sizes(keys)
+        sizes = keys.sizes()
         bad = sizes > table.limits.max_key_bytes
         if not bad.any():
             bad = None
