@@ -1,4 +1,4 @@
-"""The kernels that these tests run: the twin in NumPy, what was compiled, and a build that proves every access."""
+"""The kernels under test: the NumPy version, compiled ones, and a build that checks every access."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = [
 
 
 def loaded(folder: Path) -> ModuleType:
-    """The compiled module of a folder."""
+    """Import the compiled module of a folder."""
     (path,) = [path for path in folder.glob("compiled.*") if path.suffix in (".so", ".pyd")]
     spec = importlib.util.spec_from_file_location("nyala.cfile.kernels.compiled", path)
     assert spec is not None and spec.loader is not None
@@ -34,7 +34,7 @@ def loaded(folder: Path) -> ModuleType:
 
 @pytest.fixture(scope="session")
 def checked_build(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """A build that proves every access, made for these tests: once, for all workers of pytest-xdist."""
+    """Build with checks of every access, once for all workers of pytest-xdist."""
     pytest.importorskip("Cython", reason="the build with checks is made by Cython")
     folder = tmp_path_factory.getbasetemp() / "checked"
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -54,7 +54,7 @@ def checked_build(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 
 def kernels_of(request: pytest.FixtureRequest) -> ModuleType:
-    """What the parameter names, if this machine has it."""
+    """Return the kernels that the parameter names, if this machine has them."""
     kind: str = request.param
     if kind == "checked":
         module: ModuleType = request.getfixturevalue("checked_build")
@@ -69,11 +69,11 @@ def kernels_of(request: pytest.FixtureRequest) -> ModuleType:
 
 @pytest.fixture(scope="session", params=KINDS)
 def kernels(request: pytest.FixtureRequest) -> ModuleType:
-    """Each of the twins."""
+    """Each version of the kernels."""
     return kernels_of(request)
 
 
 @pytest.fixture(scope="session", params=KINDS[1:])
 def compiled_kernels(request: pytest.FixtureRequest) -> ModuleType:
-    """Each that was compiled: in the other, NumPy looks after itself."""
+    """Each compiled version: NumPy checks its own accesses."""
     return kernels_of(request)

@@ -1,4 +1,4 @@
-"""Which kernels are used, and that nothing needs the compiled ones."""
+"""The choice of kernels; nothing needs the compiled ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from nyala.cfile import kernels
 
-# A table of every kind of column that a kernel decodes, read whole, by predicate, and row by row.
+# A table with every kind of column that a kernel decodes, read whole, by predicate, and row by row.
 PROGRAM = """
 import datetime as dt, decimal, json, sys
 {before}
@@ -54,15 +54,15 @@ def run(folder: Path, setting: str | None, before: str = "") -> subprocess.Compl
     )
 
 
-def test_everything_works_where_nothing_was_compiled(tmp_path: Path) -> None:
-    """No compiler is needed to install."""
+def test_everything_works_without_compiled_kernels(tmp_path: Path) -> None:
+    """An installation needs no compiler."""
     done = run(tmp_path, None, "sys.modules['nyala.cfile.kernels.compiled'] = None")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[0] == "plain"
 
 
-def test_what_was_compiled_from_another_source_is_left_alone(tmp_path: Path) -> None:
-    """Who takes a newer Nyala from git, and does not compile, would see it break where a kernel has changed."""
+def test_kernels_compiled_from_another_source_are_not_used(tmp_path: Path) -> None:
+    """After an update from git without a new build, the old kernels are ignored."""
     old = "import types; old = types.ModuleType('old')\n"
     done = run(tmp_path, None, old + "sys.modules['nyala.cfile.kernels.compiled'] = old")
     assert done.returncode == 0, done.stderr
@@ -71,15 +71,15 @@ def test_what_was_compiled_from_another_source_is_left_alone(tmp_path: Path) -> 
     assert done.returncode and "from revision unknown of the source" in done.stderr
 
 
-def test_the_setting_takes_the_twin(tmp_path: Path) -> None:
-    """Who suspects the compiled kernels could not leave them out."""
+def test_the_setting_selects_numpy(tmp_path: Path) -> None:
+    """A user can exclude the compiled kernels, for example to examine an error."""
     done = run(tmp_path, "plain")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ["plain", False]
 
 
-def test_the_setting_insists_on_what_was_compiled(tmp_path: Path) -> None:
-    """A machine that should be fast would be slow without a word."""
+def test_the_setting_requires_compiled_kernels(tmp_path: Path) -> None:
+    """Without compiled kernels, the setting raises an error instead of using slower ones."""
     if not kernels.COMPILED:
         pytest.skip("nothing is compiled here")
     done = run(tmp_path, "compiled")
@@ -90,6 +90,6 @@ def test_the_setting_insists_on_what_was_compiled(tmp_path: Path) -> None:
 
 
 def test_a_mistyped_setting_is_refused(tmp_path: Path) -> None:
-    """It would be taken for none."""
+    """A wrong value raises an error."""
     done = run(tmp_path, "compield")
     assert done.returncode and "NYALA_KERNELS is 'compield'" in done.stderr

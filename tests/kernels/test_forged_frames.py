@@ -1,7 +1,7 @@
-"""Blocks of frames that nobody's encoder wrote: refused, or read as the format's definition says, by either twin.
+"""Forged frames are refused, or read as the format defines, by each version of the kernels.
 
-The definition is worked out here in Python's own integers, which do not wrap around, so neither twin is the other's
-measure. What is forged is under a right CRC, so nothing but the frame's own proofs stands before it.
+The definition is computed here with Python's integers, which do not overflow. Each forged frame has
+a right CRC, so only the checks of frames can detect it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nyala.schema.predicates.constraint import Constraint
 
 TYPES = ("int8", "int32", "int64", "date", "decimal(9,2)", "decimal(18,0)")
 TILE = 2048  # rows that a kernel unpacks at once
-# Where nothing was compiled there is no such kernel, and blocks are read in the ordinary way.
+# Without compiled kernels there is no such kernel, and blocks are read in the ordinary way.
 SMALL = st.integers(-5, 30)
 EDGES = st.sampled_from(
     (0, -1, 127, 10**9 - 1, (1 << 31) - 1, -(1 << 31), 1 << 62, (1 << 63) - 1, -(1 << 63))
@@ -70,7 +70,7 @@ def forged(draw: st.DrawFn) -> Forged:
 
 @pytest.fixture
 def used(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frames are read by these kernels."""
+    """Read frames with these kernels."""
     for name in ("fill", "max_delta", "in_range", "in_table"):
         monkeypatch.setattr(nyala.cfile.kernels, name, getattr(kernels, name))
 
@@ -82,8 +82,8 @@ def used(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     block=forged(),
     some=st.lists(st.integers(0, 1 << 32), min_size=1, max_size=9),
 )
-def test_a_forged_frame_is_refused_or_what_it_says(type: str, block: Forged, some: list[int]) -> None:
-    """A value that the bytes do not stand for, a sum that wrapped around, memory of somebody else."""
+def test_a_forged_frame_is_refused_or_read_as_defined(type: str, block: Forged, some: list[int]) -> None:
+    """No value is wrong or overflows, and no foreign memory is read."""
     rows, data, sums, proved, is_allowed = block
     form = form_of(type)
     least, greatest = value_bounds(form)
@@ -114,14 +114,14 @@ def test_a_forged_frame_is_refused_or_what_it_says(type: str, block: Forged, som
 
 
 def line(base: int, step: int, rows: int) -> Forged:
-    """A line without deltas."""
+    """Return a line without deltas."""
     data = format.FOR_HEADER.pack(base, step, 1, format.FOR_LINE, 0, bytes(6))
     ends = [base, base + step * (rows - 1)]
     return Forged(rows, data, ends[:rows], ends, True)
 
 
 def numbers(form: Any, frame: Frame, rows: Any) -> list[int]:
-    """The values of some rows, gathered; of a range decoded, too, which must be the same."""
+    """Return the gathered values of some rows, after a comparison with the decoded range."""
     narrow = narrowest(form)
     block = FrameBlock(frame, form, narrow)
     places = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
@@ -132,7 +132,7 @@ def numbers(form: Any, frame: Frame, rows: Any) -> list[int]:
 
 
 def whole_numbers(array: pa.Array) -> list[int]:
-    """The integers in an array's memory."""
+    """Return the integers in an array's memory."""
     width = array.type.bit_width // 8
     data = np.frombuffer(array.buffers()[1], f"<i{width}", len(array), array.offset * width)
     found: list[int] = data.tolist()

@@ -1,6 +1,6 @@
-"""Each kernel gives what the encodings' definition says, whichever of the twins it is.
+"""Each kernel gives the results that the encodings define, in each version.
 
-Expected values are worked out here in Python's own integers, a row at a time, so neither twin is the other's measure.
+Expected values are computed here with Python's integers, one row at a time.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from nyala.cfile.bit_packing import delta_dtype, pack_bits
 from nyala.cfile.kernels import Fill
 
-# Fewer and more than a kernel's tile, and sizes at which the last byte of a plane is not full.
+# Fewer and more rows than a kernel's tile, and sizes at which the last byte of a plane is not full.
 COUNTS = st.integers(1, 70) | st.sampled_from((2047, 2048, 2049, 4096 + 13, 9001))
 BITS = st.integers(0, 64)
 AFTER = b"\xa5" * 24  # what lies behind a block is another's
 
 
 def deltas_of(bits: int, count: int, seed: int) -> list[int]:
-    """Some numbers below 2^bits, the least and the greatest among them."""
+    """Return some numbers below 2^bits, including the least and the greatest."""
     rng = np.random.default_rng(seed)
     some = rng.integers(0, (1 << bits) - 1, count, np.uint64, endpoint=True) if bits else np.zeros(count, int)
     some[rng.integers(0, count)] = (1 << bits) - 1
@@ -43,7 +43,7 @@ def packed(deltas: list[int], bits: int, start: int) -> pa.Buffer:
 
 
 def signed(number: int, width: int) -> int:
-    """The number as so many bytes have it."""
+    """Return the number in two's complement of this many bytes."""
     return int.from_bytes((number % (1 << 8 * width)).to_bytes(width, "little"), "little", signed=True)
 
 
@@ -54,7 +54,7 @@ def numbers(out: pa.Buffer, width: int) -> list[int]:
 
 @st.composite
 def ranges(draw: st.DrawFn) -> tuple[int, int, int]:
-    """(rows of a block, some of them)."""
+    """Return (rows of a block, a range of them)."""
     count = draw(COUNTS)
     lower = draw(st.integers(0, count))
     return count, lower, draw(st.integers(lower, count))
@@ -75,7 +75,7 @@ def test_a_line(
     kernels: ModuleType, rows: tuple[int, int, int], bits: int, width: int, base: int, step: int, unit: int, at: int,
     seed: int,
 ) -> None:  # fmt: skip
-    """A wrong sum is a wrong value in a user's column."""
+    """Each sum is base + step · row + unit · delta."""
     count, lower, upper = rows
     deltas = deltas_of(bits, count, seed)
     sums = [base + step * row + unit * delta for row, delta in enumerate(deltas)]
@@ -102,8 +102,8 @@ def test_a_line(
 
 @pytest.mark.parametrize("bits", [0, 1, 3, 12, 23, 32, 33])
 @pytest.mark.parametrize("step", [0, 5])
-def test_rows_that_lie_close_by(kernels: ModuleType, bits: int, step: int) -> None:
-    """A filter that leaves every third or seventh row, and now and then none for long, gives another row's value."""
+def test_gathering_nearby_rows(kernels: ModuleType, bits: int, step: int) -> None:
+    """Also if a filter leaves every third or seventh row, with a large gap now and then."""
     count, rng = 20_000, np.random.default_rng(bits)
     deltas = deltas_of(bits, count, 1)
     data = packed(deltas, bits, 0)
@@ -127,8 +127,8 @@ def test_rows_that_lie_close_by(kernels: ModuleType, bits: int, step: int) -> No
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
-def test_parts_of_a_byte_lie_where_they_do(kernels: ModuleType, bits: int) -> None:
-    """Planes of less than a byte begin anew in the first byte: a row at such a border has its neighbour's value."""
+def test_planes_of_less_than_a_byte(kernels: ModuleType, bits: int) -> None:
+    """A plane of less than a byte begins in its own first byte."""
     for count in (8, 100, 4099, 150_001):
         deltas = deltas_of(bits, count, count)
         borders = np.arange(0, count, -(-count * bits // 8))
@@ -140,8 +140,8 @@ def test_parts_of_a_byte_lie_where_they_do(kernels: ModuleType, bits: int) -> No
         assert numbers(out, 1) == [deltas[row] for row in rows.tolist()]
 
 
-def test_many_jobs_fill_one_buffer_and_others(kernels: ModuleType) -> None:
-    """A window whose rows lie in two blocks, and its other columns."""
+def test_many_jobs_fill_one_or_several_buffers(kernels: ModuleType) -> None:
+    """The rows of a window may be in two blocks, and its columns in several buffers."""
     first, second, other = ([1, 2, 3], [4, 5], [7, 6, 5, 4, 3])
     out, wide = pa.py_buffer(bytearray(20)), pa.py_buffer(bytearray(80))
     kernels.fill(
@@ -160,7 +160,7 @@ def test_many_jobs_fill_one_buffer_and_others(kernels: ModuleType) -> None:
 def test_in_range(
     kernels: ModuleType, rows: tuple[int, int, int], bits: int, seed: int, data: st.DataObject
 ) -> None:
-    """A predicate that loses a row, or keeps one."""
+    """The mask has exactly the rows in the range."""
     count, lower, upper = rows
     deltas = deltas_of(bits, count, seed)
     bound = st.integers(0, (1 << bits) - 1) | st.sampled_from(deltas)
@@ -172,7 +172,7 @@ def test_in_range(
 
 @given(rows=ranges(), bits=st.integers(0, 16), seed=st.integers(0, 1 << 32))
 def test_in_table(kernels: ModuleType, rows: tuple[int, int, int], bits: int, seed: int) -> None:
-    """The same of a list of values."""
+    """The mask has exactly the rows in the list of values."""
     count, lower, upper = rows
     deltas = deltas_of(bits, count, seed)
     table = np.random.default_rng(seed).integers(0, 2, 1 << bits).astype(np.uint8)
@@ -182,8 +182,8 @@ def test_in_table(kernels: ModuleType, rows: tuple[int, int, int], bits: int, se
 
 
 @given(count=COUNTS, bits=BITS, seed=st.integers(0, 1 << 32))
-def test_greatest(kernels: ModuleType, count: int, bits: int, seed: int) -> None:
-    """What proves that each delta of a line has a value of the type."""
+def test_max_delta(kernels: ModuleType, count: int, bits: int, seed: int) -> None:
+    """The greatest delta proves that every value of a line fits its type."""
     deltas = [delta >> 1 for delta in deltas_of(bits, count, seed)]
     assert kernels.max_delta(packed(deltas, bits, 2), 2, bits, count) == max(deltas)
 
@@ -192,7 +192,7 @@ def test_greatest(kernels: ModuleType, count: int, bits: int, seed: int) -> None
 def test_delta_at(
     kernels: ModuleType, count: int, bits: int, start: int, seed: int, data: st.DataObject
 ) -> None:
-    """`get` would show another row's value."""
+    """`get` shows the row's own value."""
     deltas = deltas_of(bits, count, seed)
     block = packed(deltas, bits, start)
     for row in (0, count - 1, *data.draw(st.lists(st.integers(0, count - 1), max_size=9))):
@@ -243,13 +243,13 @@ OUTSIDE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("other", OUTSIDE.values(), ids=OUTSIDE.keys())
 def test_no_job_reaches_outside_its_memory(compiled_kernels: ModuleType, other: dict[str, Any]) -> None:
-    """Our own mistake, or a forged block, must not read or write what is another's."""
+    """A bug or a forged block never reads or writes foreign memory."""
     with pytest.raises(ValueError, match="expected"):
         compiled_kernels.fill([fill_job(), fill_job(**other)])
 
 
-def test_no_question_reaches_outside_its_memory(compiled_kernels: ModuleType) -> None:
-    """The same of what is asked."""
+def test_no_comparison_reaches_outside_its_memory(compiled_kernels: ModuleType) -> None:
+    """The same for comparisons."""
     data = packed([1, 2, 3, 0], 2, 0).slice(0, 1)
     out, table = np.zeros(4, np.uint8), np.zeros(4, np.uint8)
     places: list[tuple[Any, ...]] = [
@@ -272,8 +272,8 @@ def test_no_question_reaches_outside_its_memory(compiled_kernels: ModuleType) ->
         compiled_kernels.in_range(data, 0, 2, 4, 0, 4, 2, 1, out)
 
 
-def test_a_kernel_lets_go_of_the_interpreter_s_lock(compiled_kernels: ModuleType) -> None:
-    """Blocks would be decoded by one thread at a time, and the user's own threads would stand still meanwhile."""
+def test_kernels_release_the_interpreter_lock(compiled_kernels: ModuleType) -> None:
+    """Several threads decode at once, and the user's own threads continue."""
     bits, rows = 12, 1 << 17
     data, out = packed([5] * rows, bits, 0), pa.py_buffer(bytearray(8 * rows))
     jobs = [Fill(data, 0, bits, rows, 1, 0, 1, None, 0, rows, out, 0, 8, False)] * 64
@@ -290,7 +290,8 @@ def test_a_kernel_lets_go_of_the_interpreter_s_lock(compiled_kernels: ModuleType
     sys.setswitchinterval(1000.0)  # so nobody takes the lock from this thread
     try:
         begun.release()
-        # Each time the other thread may run; a busy machine may not get to it within one of them.
+        # The other thread may run in each round; a busy machine may not schedule it within one
+        # round.
         fills = 0
         while not moved.is_set() and fills < 300:
             compiled_kernels.fill(jobs)
@@ -302,8 +303,8 @@ def test_a_kernel_lets_go_of_the_interpreter_s_lock(compiled_kernels: ModuleType
     assert has_moved
 
 
-def test_the_block_is_left_as_it_is(kernels: ModuleType) -> None:
-    """Others read the same bytes at the same time."""
+def test_kernels_do_not_change_the_block(kernels: ModuleType) -> None:
+    """Other threads read the same bytes at the same time."""
     data = packed(list(range(256)) * 9, 8, 0)
     before = data.to_pybytes()
     out: npt.NDArray[np.uint8] = np.zeros(2304, np.uint8)
@@ -319,8 +320,8 @@ def test_the_block_is_left_as_it_is(kernels: ModuleType) -> None:
     mask=st.lists(st.booleans(), max_size=300) | st.sampled_from(([], [True] * 129, [False] * 200 + [True])),
     offset=st.integers(0, 9),
 )
-def test_the_rows_of_a_mask_are_found(kernels: ModuleType, mask: list[bool], offset: int) -> None:
-    """A row that was selected would be lost, or another come in its place; nothing behind the room is written."""
+def test_the_positions_of_a_mask(kernels: ModuleType, mask: list[bool], offset: int) -> None:
+    """Exactly the selected rows are returned, and nothing is written past the output."""
     given = np.array([True] * offset + mask, np.bool_)[offset:].view(np.uint8)
     out = np.full(len(mask) + 3, -7, np.int64)
     count = kernels.mask_positions(given, out[: len(mask) + 1])
@@ -328,31 +329,31 @@ def test_the_rows_of_a_mask_are_found(kernels: ModuleType, mask: list[bool], off
     assert out[len(mask) + 1 :].tolist() == [-7, -7]
 
 
-def test_rows_need_room_for_one_more(compiled_kernels: ModuleType) -> None:
-    """It is written to."""
+def test_positions_need_space_for_one_more(compiled_kernels: ModuleType) -> None:
+    """The kernel writes one position too many."""
     with pytest.raises(ValueError, match="expected room for 9 rows, found 8"):
         compiled_kernels.mask_positions(np.ones(8, np.uint8), np.empty(8, np.int64))
 
 
 @given(codes=st.lists(st.integers(0, 6), max_size=70))
-def test_views_are_those_of_the_words(kernels: ModuleType, codes: list[int]) -> None:
-    """A text would be another."""
+def test_views_are_those_of_the_entries(kernels: ModuleType, codes: list[int]) -> None:
+    """Each row gets the view of its entry."""
     words = np.frombuffer(bytes(range(7 * 16)), "V16")
     out = pa.allocate_buffer(16 * len(codes))
     kernels.gather_views(np.array(codes, np.int32), words, out)
     assert out.to_pybytes() == b"".join(words[code].tobytes() for code in codes)
 
 
-def test_a_code_of_no_word_is_any_word(kernels: ModuleType) -> None:
-    """Where a value is NULL the code may be anything, memory of somebody else included."""
+def test_a_code_without_an_entry_gives_any_entry(kernels: ModuleType) -> None:
+    """The code of a NULL row may be any number."""
     words = np.frombuffer(bytes(range(32)), "V16")
     out = pa.allocate_buffer(16 * 4)
     kernels.gather_views(np.array([-1, 2, 1 << 30, -(1 << 31)], np.int32), words, out)
     assert set(np.frombuffer(out, "V16").tolist()) <= set(words.tolist())
 
 
-def test_views_need_words_and_room(compiled_kernels: ModuleType) -> None:
-    """What is not there would be copied, or written behind the room."""
+def test_views_need_entries_and_space(compiled_kernels: ModuleType) -> None:
+    """Without entries, or with a short output, the kernel raises ValueError."""
     codes, words = np.zeros(3, np.int32), np.zeros(2, "V16")
     for some, out in ((words[:0], pa.allocate_buffer(48)), (words, pa.allocate_buffer(47))):
         with pytest.raises(ValueError, match="expected entries, and room for 3"):
@@ -365,10 +366,10 @@ BITMAPS = st.lists(st.booleans(), min_size=1, max_size=200) | st.tuples(
 
 
 @given(ones=BITMAPS, width=st.sampled_from((1, 2, 4, 8, 16)), seed=st.integers(0, 99))
-def test_dense_values_come_to_their_rows(
+def test_dense_values_are_scattered_to_their_rows(
     kernels: ModuleType, ones: list[bool], width: int, seed: int
 ) -> None:
-    """A value would be another row's, or what lay there before would come out under a NULL."""
+    """Each value is in its own row, and NULL rows are zero."""
     dense = np.random.default_rng(seed).bytes(width * sum(ones))
     bitmap = pa.py_buffer(np.packbits(ones, bitorder="little").tobytes() + AFTER)
     out = pa.py_buffer(np.full(width * len(ones) + len(AFTER), 0xA5, np.uint8))
@@ -379,10 +380,10 @@ def test_dense_values_come_to_their_rows(
 
 
 @given(ones=BITMAPS, lengths=st.lists(st.integers(0, 9), min_size=260, max_size=260), first=st.integers(0, 5))
-def test_offsets_of_dense_text_come_to_their_rows(
+def test_offsets_of_dense_text_are_scattered_to_their_rows(
     kernels: ModuleType, ones: list[bool], lengths: list[int], first: int
 ) -> None:
-    """A row would have another's text, or a NULL some."""
+    """Each row has its own text, and NULL rows have empty text."""
     given_lengths = lengths[: sum(ones)]
     offsets = np.cumsum([first, *given_lengths]).astype(np.int32)
     bitmap = pa.py_buffer(np.packbits(ones, bitorder="little").tobytes())
@@ -395,8 +396,8 @@ def test_offsets_of_dense_text_come_to_their_rows(
 
 
 @pytest.mark.parametrize("count", [0, 2, 4, 100])
-def test_as_many_values_as_ones_are_needed(kernels: ModuleType, count: int) -> None:
-    """A row would get what lies behind the values, or a value none."""
+def test_the_number_of_values_must_match_the_bitmap(kernels: ModuleType, count: int) -> None:
+    """Otherwise the kernel would read past the values."""
     bitmap = pa.py_buffer(bytes([0b0001_0011]))
     with pytest.raises(ValueError, match=f"one value per 1-bit of the bitmap, found {count}"):
         kernels.scatter(bitmap, 8, pa.py_buffer(bytes(4 * count)), 4, pa.py_buffer(bytearray(32)))
@@ -404,7 +405,7 @@ def test_as_many_values_as_ones_are_needed(kernels: ModuleType, count: int) -> N
         kernels.scatter_offsets(bitmap, 8, np.zeros(count + 1, np.int32), np.zeros(9, np.int32))
 
 
-def test_spreading_reaches_no_other_memory(compiled_kernels: ModuleType) -> None:
+def test_scattering_reaches_no_other_memory(compiled_kernels: ModuleType) -> None:
     full, room = pa.py_buffer(b"\xff"), pa.py_buffer(bytearray(64))
     for bitmap, rows, values, width, out in (
         (full, 9, bytes(36), 4, room),
@@ -429,8 +430,10 @@ def test_spreading_reaches_no_other_memory(compiled_kernels: ModuleType) -> None
 )
 @example(lengths=[1] * 9, width=8, seed=0)
 @example(lengths=[5000, 1, 8, 7], width=4, seed=0)
-def test_runs_are_repeated(kernels: ModuleType, lengths: list[int], width: int, seed: int) -> None:
-    """What is laid beyond a run's end would be seen, or lie behind the rows."""
+def test_runs_are_repeated_to_their_rows(
+    kernels: ModuleType, lengths: list[int], width: int, seed: int
+) -> None:
+    """Each row has the value of its run, and nothing is written past the rows."""
     data = np.random.default_rng(seed).bytes(width * len(lengths))
     room = bytearray(b"\xa5" * (width * sum(lengths) + len(AFTER)))
     out = pa.py_buffer(memoryview(room)[: width * sum(lengths)])
@@ -442,8 +445,8 @@ def test_runs_are_repeated(kernels: ModuleType, lengths: list[int], width: int, 
 @pytest.mark.parametrize(
     "ends", [[3, 3, 8], [4, 2, 8], [0, 4, 8], [-1, 4, 8], [2, 4, 7], [2, 9, 8], [2, 4, 9]]
 )
-def test_runs_end_with_the_rows(kernels: ModuleType, ends: list[int]) -> None:
-    """Rows would be left as they were, or others be written."""
+def test_runs_must_end_with_the_rows(kernels: ModuleType, ends: list[int]) -> None:
+    """Otherwise some rows would not be written, or too many would be."""
     out = pa.py_buffer(bytearray(16))
     with pytest.raises(ValueError, match="ends of runs that ascend to 8"):
         kernels.repeat_runs(pa.py_buffer(bytes(6)), 2, np.array(ends, np.int64), out)
@@ -465,8 +468,10 @@ def test_runs_reach_no_other_memory(compiled_kernels: ModuleType) -> None:
     blocks=st.sampled_from((1, 2, 3, 1000)),
     seed=st.integers(0, 1 << 32),
 )
-def test_hashes_are_put_into_a_filter(kernels: ModuleType, hashes: list[int], blocks: int, seed: int) -> None:
-    """A key whose bits are elsewhere is denied, and inserted a second time."""
+def test_hashes_are_inserted_into_a_filter(
+    kernels: ModuleType, hashes: list[int], blocks: int, seed: int
+) -> None:
+    """The bits of each key are the defined ones, or look-ups would exclude the key."""
     salts = np.random.default_rng(seed).integers(0, 1 << 32, 8, np.uint32)
     words = np.zeros((blocks, 8), np.uint32)
     kernels.bloom_insert(np.array(hashes, np.uint64), salts, words)
@@ -478,8 +483,8 @@ def test_hashes_are_put_into_a_filter(kernels: ModuleType, hashes: list[int], bl
     assert words.tolist() == expected
 
 
-def test_a_filter_without_blocks_is_refused(compiled_kernels: ModuleType) -> None:
-    """Bits would be set in memory of others."""
+def test_a_filter_needs_blocks(compiled_kernels: ModuleType) -> None:
+    """Otherwise the kernel would set bits in foreign memory."""
     hashes, salts = np.ones(1, np.uint64), np.ones(8, np.uint32)
     for words in (np.zeros((0, 8), np.uint32), np.zeros((1, 4), np.uint32)):
         with pytest.raises(ValueError, match="blocks"):

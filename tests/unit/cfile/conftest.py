@@ -1,4 +1,4 @@
-"""The fixture that all tests of the column file share."""
+"""The fixture of all column file tests."""
 
 from __future__ import annotations
 

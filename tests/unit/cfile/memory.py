@@ -1,4 +1,4 @@
-"""Column files in memory, with a count of what was asked of the disk, and values of every type."""
+"""Column files in memory that count their reads, and values of every type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TYPE_SPECS = (
 
 @dataclass
 class MemoryFiles:
-    """As much of `Files` as the column file uses; `fail_after_bytes` fills the disk."""
+    """The part of `Files` that column files use. After `fail_after_bytes`, the disk is full."""
 
     content: dict[str, bytes] = field(default_factory=dict)
     appends: list[int] = field(default_factory=list)
@@ -97,7 +97,7 @@ class _Opened:
 
 @functools.cache
 def make_values(spec: str | ColumnType, count: int, seed: int = 0, null_share: float = 0.0) -> pa.Array:
-    """`count` values of a type, among them its extremes, some of them NULL."""
+    """Return `count` values of a type, including its extremes and some NULLs."""
     type = parse_type(spec)
     random = np.random.default_rng(seed)
     small = random.integers(-100, 100, count)
@@ -129,7 +129,7 @@ def make_values(spec: str | ColumnType, count: int, seed: int = 0, null_share: f
 
 
 def same(left: pa.Array, right: pa.Array) -> bool:
-    """Equality bit by bit: NaN equals NaN, and -0.0 differs from 0.0."""
+    """Compare bit by bit: NaN equals NaN, and -0.0 differs from 0.0."""
     if pa.types.is_floating(left.type):
         bits = pa.int32() if left.type == pa.float32() else pa.int64()
         left, right = left.view(bits), right.view(bits)

@@ -1,6 +1,6 @@
-"""Plain, bitshuffle and dictionary: when a dictionary is worth it, and what the decoders refuse.
+"""Plain, bitshuffle and dictionary: when a dictionary is used, and what the decoders refuse.
 
-What every encoding promises, and `auto`: tests/unit/cfile/encoding.
+See tests/unit/cfile/encoding for the rules of every encoding, and for `auto`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def chosen(name: str, type: str, array: pa.Array) -> str:
 
 
 def test_many_distinct_values_fall_back_to_plain() -> None:
-    """A column of names would be stored twice: in a dictionary, and as codewords as long as itself."""
+    """Mostly distinct values are plain: a dictionary would store them twice."""
     distinct = pa.array([f"name {number}" for number in range(200_000)])
     assert chosen("dictionary", "string", distinct) == "plain"
     assert chosen("dictionary", "string", distinct.slice(0, 1000)) == "plain"
@@ -50,7 +50,7 @@ def test_many_distinct_values_fall_back_to_plain() -> None:
 
 
 def test_the_sample_decides_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every flush would build a dictionary of every column of distinct values, and throw it away."""
+    """If the sample has no repeats, no dictionary is built."""
     repeated = pa.array(["red", "green"] * 100_000)
     assert chosen("dictionary", "string", repeated) == "dictionary"
     monkeypatch.setattr("nyala.cfile.encoding.dictionary._sample_repeats", lambda values: False)
@@ -58,8 +58,8 @@ def test_the_sample_decides_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("count", "width"), [(1, 1), (256, 1), (257, 2), (65_536, 2), (65_537, 4)])
-def test_codewords_are_as_narrow_as_the_dictionary_allows(count: int, width: int) -> None:
-    """A column of two words would take four bytes a row, or the 257th word would become the first."""
+def test_codes_are_as_narrow_as_the_dictionary_allows(count: int, width: int) -> None:
+    """Codes have the fewest bytes that the number of entries allows."""
     assert _code_dtype(count).itemsize == width
     if count < 1000:
         words = pa.array([f"w{number:04}" for number in range(count)] * 20)
@@ -76,7 +76,7 @@ def of_words(encoder: Any, lower: int, upper: int) -> EncodedValues:
 
 
 def test_codes_are_bit_packed_unless_they_are_runs() -> None:
-    """A scan would spend most of its time on undoing Blosc, or a sorted column would be a hundred times larger."""
+    """Codes are bit-packed. Long runs of equal codes are compressed instead, which is far smaller."""
     form = physical(parse_type("string"))
     numbers = np.random.default_rng(7).integers(0, 300, 5000)
     mixed = pa.array([f"w{n % 7}" for n in numbers])
@@ -103,7 +103,7 @@ def test_codes_are_bit_packed_unless_they_are_runs() -> None:
 @settings(max_examples=settings().max_examples)
 @given(st.lists(st.binary(max_size=300), max_size=40), st.integers(0, 40), st.booleans())
 def test_binary_lengths(values: list[bytes], lower: int, large: bool) -> None:
-    """Text would lose or gain bytes at the borders of values."""
+    """Values of every length come back, also empty ones."""
     array = pa.array(values, pa.large_binary() if large else pa.binary()).slice(min(lower, len(values)))
     data = encode_binary(array)
     decoded = decode_binary(pa.binary(), EncodedValues(data, len(array), None))
@@ -112,7 +112,7 @@ def test_binary_lengths(values: list[bytes], lower: int, large: bool) -> None:
 
 
 def test_values_of_one_length_store_no_lengths() -> None:
-    """Every encoded key of fixed width would carry a byte that says nothing."""
+    """A block whose values all have one length stores no list of lengths."""
     array = pa.array([b"12345678"] * 100)
     assert encode_binary(array).size == format.BINARY_HEADER.size + 800
     assert encode_binary(pa.array([b"", b"1"])).size == format.BINARY_HEADER.size + 2 + 1
@@ -133,8 +133,8 @@ def test_values_of_one_length_store_no_lengths() -> None:
         ((0, 0), b"a", 0),
     ],
 )
-def test_lengths_that_cannot_be_are_refused(header: tuple[int, int], body: bytes, count: int) -> None:
-    """A value would be read from the memory behind its block."""
+def test_impossible_lengths_are_refused(header: tuple[int, int], body: bytes, count: int) -> None:
+    """Lengths that exceed the block's bytes are refused before a value is read."""
     data = pa.py_buffer(format.BINARY_HEADER.pack(*header, bytes(3)) + body)
     with pytest.raises(ValueError, match="expected"):
         decode_binary(pa.binary(), EncodedValues(data, count, None))
@@ -142,8 +142,8 @@ def test_lengths_that_cannot_be_are_refused(header: tuple[int, int], body: bytes
         decode_binary(pa.binary(), EncodedValues(data.slice(0, 7), count, None))
 
 
-def test_frames_that_cannot_be_are_refused() -> None:
-    """Blosc would be handed sizes that lie, and write behind its buffer."""
+def test_impossible_blosc_frames_are_refused() -> None:
+    """Blosc never gets a frame with wrong sizes, because it would write past its buffer."""
     values = np.arange(1000, dtype="<i4")
     frame = shuffle_bits(values).to_pybytes()
     assert np.array_equal(np.frombuffer(unshuffle_bits(pa.py_buffer(frame), 1000, 4), "<i4"), values)
@@ -163,14 +163,14 @@ def test_frames_that_cannot_be_are_refused() -> None:
                 assert "expected" in str(error)
 
 
-def test_the_bits_are_really_transposed() -> None:
-    """The encoding called bitshuffle would be a byte shuffle, five times as large on small numbers."""
+def test_bitshuffle_transposes_bits() -> None:
+    """Bitshuffle transposes bits, not bytes: small numbers take a fifth of a byte shuffle."""
     values = np.random.default_rng(0).integers(0, 2, 100_000).astype("<i8")
     assert shuffle_bits(values).size < 100_000 / 8 * 1.5
 
 
-def test_decoders_refuse_values_of_another_size() -> None:
-    """A block with too few bytes would be read beyond its end."""
+def test_blocks_with_too_few_bytes_are_refused() -> None:
+    """A block with another number of bytes than its values need is refused."""
     for type in ("bool", "int32", "decimal(38,0)"):
         form = physical(parse_type(type))
         plain = encoding_by_code(format.ENCODING_PLAIN)
@@ -179,8 +179,8 @@ def test_decoders_refuse_values_of_another_size() -> None:
             plain.decode(form, EncodedValues(pa.py_buffer(bytes(7)), 100, None))
 
 
-def test_codewords_beyond_the_dictionary_are_refused() -> None:
-    """A codeword would be answered with whatever lies behind the dictionary."""
+def test_codes_beyond_the_dictionary_are_refused() -> None:
+    """A code that is not less than the number of entries is refused."""
     form = physical(parse_type("string"))
     encoding = encoding_by_code(format.ENCODING_DICTIONARY)
     assert isinstance(encoding, Dictionary)
@@ -212,7 +212,7 @@ def test_codewords_beyond_the_dictionary_are_refused() -> None:
 
 @pytest.mark.parametrize("code", range(2, 6))
 def test_absurd_lengths_are_refused_before_memory_is_taken(code: int) -> None:
-    """A damaged length would end the process for want of memory."""
+    """A damaged length is refused before memory is allocated for it."""
     used, packed = compress(code, pa.py_buffer(bytes(1000)))
     assert used == code and decompress(code, packed, 1000).to_pybytes() == bytes(1000)
     with pytest.raises(ValueError, match="expected"):
@@ -227,7 +227,7 @@ def test_absurd_lengths_are_refused_before_memory_is_taken(code: int) -> None:
 
 @pytest.mark.parametrize("code", range(2, 6))
 def test_no_two_threads_share_a_codec(code: int) -> None:
-    """Arrow's zlib keeps its stream in the codec: what two threads wrote side by side nobody could read."""
+    """Two threads never share a codec, because Arrow's zlib codec has the state of one stream."""
     both_are_here = threading.Barrier(2)
 
     def codec(_: int) -> Any:
@@ -242,8 +242,8 @@ def test_no_two_threads_share_a_codec(code: int) -> None:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=70), st.data())
-def test_bitmap_slices(bits: list[bool], data: st.DataObject) -> None:
-    """NULLs would move to their neighbours, where blocks do not begin on a byte."""
+def test_bitmaps_of_slices(bits: list[bool], data: st.DataObject) -> None:
+    """The bitmap of a slice is right if the slice does not begin at a whole byte."""
     lower = data.draw(st.integers(0, len(bits) - 1))
     count = data.draw(st.integers(1, len(bits) - lower))
     bitmap = pa.array(bits).buffers()[1]

@@ -1,4 +1,4 @@
-"""A column's footer and the directory: what a reader believes of them."""
+"""A column's footer and the directory: which of them a reader accepts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def footer_of(files: MemoryFiles) -> tuple[bytes, int]:
 
 
 def changed(footer: bytes, field: str, value: int) -> bytes:
-    """The footer with another value in a field, or in the first entry of a vector, and the right CRC."""
+    """Return the footer with another value in a field, or in a vector's first entry, and the right
+    CRC.
+    """
     starts = {name: (start, size) for name, start, size in format.FOOTER.fields}
     block_count = int.from_bytes(footer[starts["block count"][0] :][:4], "little")
     starts["block offset"] = (format.FOOTER.size, 8)
@@ -86,16 +88,16 @@ def changed(footer: bytes, field: str, value: int) -> bytes:
         ("block length", (1 << 32) - 1, "expected blocks between"),
     ],
 )
-def test_footers_that_cannot_be(written: MemoryFiles, field: str, value: int, reason: str) -> None:
-    """A footer made to do harm would have the reader allocate, or read, what is not there."""
+def test_impossible_footers_are_refused(written: MemoryFiles, field: str, value: int, reason: str) -> None:
+    """A forged footer is refused before memory is allocated or a block is read by it."""
     footer, offset = footer_of(written)
     assert ColumnFooter.decode(footer, COLUMN, PATH, offset).row_count == 1000
     with pytest.raises(CorruptionError, match=f"f at offset {offset}: column footer: .*{reason}"):
         ColumnFooter.decode(changed(footer, field, value), COLUMN, PATH, offset)
 
 
-def test_a_key_column_of_numbers(files: MemoryFiles) -> None:
-    """Keys are bytes; what is not could not be searched for."""
+def test_a_key_column_of_numbers_is_refused(files: MemoryFiles) -> None:
+    """A key column must store bytes."""
     with CFileWriter(files, PATH) as writer:
         writer.append_column(ColumnWriteSpec(COLUMN, parse_type("int64")), pa.array([1]))
         writer.finish()
@@ -104,8 +106,8 @@ def test_a_key_column_of_numbers(files: MemoryFiles) -> None:
         ColumnFooter.decode(changed(footer, "role", KEY), ColumnKey(KEY, 0, 10), PATH, offset)
 
 
-def test_flags_of_the_future(written: MemoryFiles) -> None:
-    """Bytes with a new meaning would be read with the old one; or a harmless addition refuse the whole store."""
+def test_unknown_flags(written: MemoryFiles) -> None:
+    """A file with an unknown incompatible flag is refused; unknown compatible flags are ignored."""
     footer, offset = footer_of(written)
     with pytest.raises(StorageError, match="newer version of Nyala .*0x0008"):
         ColumnFooter.decode(changed(footer, "incompatible flags", 8), COLUMN, PATH, offset)
@@ -116,8 +118,8 @@ def test_flags_of_the_future(written: MemoryFiles) -> None:
     )
 
 
-def test_a_zone_map_that_cannot_be_is_told_when_it_is_asked_for(written: MemoryFiles) -> None:
-    """Bounds that are none would skip rows that match."""
+def test_an_impossible_zone_map_is_reported_at_its_first_use(written: MemoryFiles) -> None:
+    """A damaged zone map raises when it is used, and excludes no rows."""
     content, offset = footer_of(written)
     footer = ColumnFooter.decode(content, COLUMN, PATH, offset)
     assert footer.zone_bytes is not None
@@ -127,7 +129,7 @@ def test_a_zone_map_that_cannot_be_is_told_when_it_is_asked_for(written: MemoryF
 
 
 def test_the_same_footer_comes_back() -> None:
-    """An attribute of a column would be lost by closing the store."""
+    """A footer that is written and read again has the same attributes."""
     for type in ("decimal(30,7)", "varchar(12)", "timestamp"):
         files = MemoryFiles()
         with CFileWriter(files, PATH) as writer:
@@ -147,7 +149,7 @@ def test_the_same_footer_comes_back() -> None:
 
 
 def with_directory(content: bytes, entries: list[bytes], more: bytes = b"", shift: int = 0) -> bytes:
-    """The file with other directory entries, `more` bytes before them, and the right CRC."""
+    """Return the file with other directory entries, `more` bytes before them, and the right CRC."""
     tail = len(content) - format.TAIL.size
     offset, count, *_ = format.TAIL.unpack(content[tail:])
     covered = format.TAIL.pack(offset + shift, len(entries), format.FORMAT_VERSION, 0, 0, 0, 0, b"")[:20]
@@ -162,8 +164,8 @@ def entries_of(content: bytes) -> list[bytes]:
     return [content[start : start + size] for start in range(end - 2 * size, end, size)]
 
 
-def test_directories_that_cannot_be(written: MemoryFiles) -> None:
-    """One of two columns of a name would hide the other; a footer would be read where there is none."""
+def test_impossible_directories_are_refused(written: MemoryFiles) -> None:
+    """A directory with a repeated column, or with a footer at a wrong place, is refused."""
     content = written.content[PATH]
     entries = entries_of(content)
     assert with_directory(content, entries) == content
@@ -184,7 +186,7 @@ def test_directories_that_cannot_be(written: MemoryFiles) -> None:
 
 
 def test_check_accounts_for_every_byte(written: MemoryFiles) -> None:
-    """Something could hide in a file, or a block be read that belongs to another column."""
+    """The check finds bytes that belong to no part of the file."""
     content = written.content[PATH]
     entries = entries_of(content)
     written.content[PATH] = with_directory(content, entries, more=bytes(16), shift=16)
@@ -195,8 +197,8 @@ def test_check_accounts_for_every_byte(written: MemoryFiles) -> None:
         CFileReader(written, PATH).check()
 
 
-def test_check_compares_what_is_said_twice(files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file whose zone maps, counts or first keys are wrong would pass, and scans would skip rows."""
+def test_check_compares_redundant_facts(files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check compares zone maps, counts and first keys with the values."""
 
     def check() -> None:
         files.content.clear()
@@ -228,8 +230,8 @@ def test_check_compares_what_is_said_twice(files: MemoryFiles, monkeypatch: pyte
         check()
 
 
-def test_offsets_of_blocks_are_read_as_they_lie(written: MemoryFiles) -> None:
-    """A block would be looked for at another block's place."""
+def test_block_offsets_need_no_alignment(written: MemoryFiles) -> None:
+    """Offsets of blocks are read right wherever the footer begins in the file."""
     data, offset = footer_of(written)
     footer = ColumnFooter.decode(data, COLUMN, PATH, offset)
     assert footer.block_count > 4

@@ -1,6 +1,6 @@
-"""docs/format/cfile.md says what the code does: its tables, its numbers and its worked example.
+"""docs/format/cfile.md matches the code: its tables, numbers and worked examples.
 
-To renew the example after a change of the format: `python -m tests.unit.cfile.test_format_page`.
+To renew the examples after a change of the format: `python -m tests.unit.cfile.test_format_page`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ Table = list[list[str]]
 
 
 def tables(section: str) -> list[Table]:
-    """The tables under a heading, up to the next heading of any kind: lists of rows, the header first."""
+    """Return the tables under a heading, up to the next heading of any kind, as lists of rows,
+    header first.
+    """
     text = re.split(rf"^#+ {re.escape(section)}$", PAGE.read_text(), flags=re.MULTILINE)[1]
     text = re.split(r"^#+ ", text, flags=re.MULTILINE)[0]
     found: list[Table] = []
@@ -72,7 +74,7 @@ def tables(section: str) -> list[Table]:
     ],
 )
 def test_byte_tables(section: str, layout: format.Layout) -> None:
-    """Who reads a file by the page would read other bytes than were written."""
+    """The tables of bytes on the page are the structures of the code."""
     (table,) = (table for table in tables(section) if table[0] == ["offset", "size", "field", "rule"])
     said = [(field, int(offset), int(size)) for offset, size, field, _ in table[1:]]
     assert said == list(layout.fields)
@@ -85,7 +87,7 @@ def numbered(section: str, head: str) -> dict[int, str]:
 
 
 def test_enumerations() -> None:
-    """A number in a dump would be looked up as something else."""
+    """The enumerations on the page are those of the code."""
     assert numbered("Column footer", "role") == format.ROLES
     assert numbered("Column footer", "type") == format.TYPES
     compressions = numbered("Compression", "number")
@@ -110,7 +112,7 @@ def test_enumerations() -> None:
 
 
 def test_types_of_the_page_are_those_of_the_schema() -> None:
-    """A column type could be written and not read."""
+    """The page has a stored type for every column type of the schema."""
     for spec in TYPE_SPECS:
         with CFileWriter(files := MemoryFiles(), "f") as writer:
             writer.append_column(ColumnWriteSpec(ColumnKey(BASE), parse_type(spec)), make_values(spec, 1))
@@ -167,7 +169,7 @@ NUMBERS = [
 
 @pytest.mark.parametrize(("name", "words"), NUMBERS)
 def test_numbers(name: str, words: str) -> None:
-    """A limit would be changed in the code and stay in the page."""
+    """The limits and other numbers on the page are those of the code."""
     assert " ".join(words.split()) in " ".join(PAGE.read_text().split())
     value = getattr(format, name)
     if isinstance(value, bytes):
@@ -181,7 +183,7 @@ def test_numbers(name: str, words: str) -> None:
 
 
 def test_every_constant_of_the_format_is_on_the_page() -> None:
-    """A number would be on disk that nobody can look up."""
+    """The page gives the name of every constant of `format`."""
     tested = {name for name, _ in NUMBERS}
     prefixes = (
         "ROLE",
@@ -237,7 +239,7 @@ def example() -> MemoryFiles:
 
 
 def examples_of_encodings() -> list[str]:
-    """The block of each column of the page's second example, with its bytes."""
+    """Return the block of each column of the page's second example, with its bytes."""
     columns: list[tuple[str, str, list[Any]]] = [
         ("rle", "int16", [7, 7, None, 7, -1, -1]),
         ("prefix", "string", ["key-001", "key-002", "key-01"]),
@@ -275,7 +277,9 @@ def examples_of_encodings() -> list[str]:
 
 
 def examples_of_others() -> list[str]:
-    """The blocks of the page's third example: compressed values, a composite key's encoded keys, a bloom filter."""
+    """Return the blocks of the page's third example: compressed values, encoded keys, a bloom
+    filter.
+    """
     codec = KeyCodec([parse_type("string"), parse_type("int16")])
     keys = codec.encode([pa.array(["a", "a", "b"]), pa.array([-1, 2, 1], pa.int16())])
     files = MemoryFiles()
@@ -297,19 +301,19 @@ def shown(bytes: bool) -> str:
 
 @pytest.mark.parametrize("bytes", [False, True])
 def test_worked_example(bytes: bool) -> None:
-    """The page would show a file that no Nyala writes."""
+    """The writer writes exactly the page's worked example."""
     blocks = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
     assert blocks[bytes] == shown(bytes)
 
 
 def test_worked_examples_of_encodings() -> None:
-    """Who writes a decoder by the page would write a wrong one."""
+    """The encodings write exactly the bytes of the page's examples."""
     blocks = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
     assert blocks[2:] == examples_of_encodings() + examples_of_others()
 
 
 def test_the_dump_shows_every_byte_once() -> None:
-    """A byte of a file could not be explained."""
+    """The dump of a file covers each byte once."""
     files = example()
     position = 0
     data = b""
@@ -322,7 +326,7 @@ def test_the_dump_shows_every_byte_once() -> None:
 
 
 def test_dump_of_long_parts_and_other_columns() -> None:
-    """A dump of a large file would fill the screen with one block, or fail at a bloom filter."""
+    """The dump shortens long parts, and shows every kind of column."""
     files = MemoryFiles()
     with CFileWriter(files, "f") as writer:
         spec = ColumnWriteSpec(ColumnKey(BASE, 0, 10), parse_type("string"), block_size_bytes=512)
@@ -339,8 +343,8 @@ def test_dump_of_long_parts_and_other_columns() -> None:
     assert any(re.search(r"… and \d+ more", line) for line in lines)
 
 
-def test_dump_of_a_damaged_file_shows_what_comes_before() -> None:
-    """The one who looks for the damage would see nothing."""
+def test_dump_of_a_damaged_file_shows_the_parts_before_the_damage() -> None:
+    """The dump of a damaged file shows the parts before the damage."""
     files = example()
     content = bytearray(files.content[EXAMPLE_PATH])
     content[156] ^= 1

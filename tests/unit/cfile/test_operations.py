@@ -1,4 +1,4 @@
-"""The three operations of a scan over a column, decode, filter and gather, mean the same with every encoding."""
+"""Decode, filter and gather give the same values with every encoding."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def split_of(type: str, condition: str) -> tuple[ColumnTest, ...]:
 @pytest.mark.parametrize(("type", "encoding"), ALLOWED)
 @given(data=st.data())
 def test_the_operations_agree_with_the_values(type: str, encoding: str, data: st.DataObject) -> None:
-    """A row would be lost, come twice, or come with the value of another row."""
+    """Each operation returns the values that were written, in order."""
     check_operations(type, encoding, data)
 
 

@@ -1,4 +1,4 @@
-"""What a reader reads: no more than it is asked for, and in few reads."""
+"""What a reader reads from the file: no more than it needs, in few reads."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def column_of(reader: CFileReader, column_id: int) -> ColumnReader:
     return column
 
 
-def test_places_make_the_directory_needless(files: MemoryFiles, places: tuple[ColumnPlace, ...]) -> None:
-    """Opening a table would read the end of every file, and every column's footer."""
+def test_with_places_the_directory_is_not_read(files: MemoryFiles, places: tuple[ColumnPlace, ...]) -> None:
+    """With the places from the catalogue, opening a file reads no directory and no unused footer."""
     reader = CFileReader(files, "f", places=places)
     assert (files.opens, files.reads) == (0, [])
     column = column_of(reader, 11)
@@ -46,8 +46,8 @@ def test_places_make_the_directory_needless(files: MemoryFiles, places: tuple[Co
     assert reader.columns() == tuple(place.key for place in places)
 
 
-def test_the_directory_gives_the_same_places(files: MemoryFiles, places: tuple[ColumnPlace, ...]) -> None:
-    """A file without its catalogue could not be read, nor dumped."""
+def test_the_directory_has_the_same_places(files: MemoryFiles, places: tuple[ColumnPlace, ...]) -> None:
+    """A file can be read without its catalogue: its directory has the same places."""
     reader = CFileReader(files, "f")
     assert [column_of(reader, number).place for number in (10, 11, 12)] == list(places)
     column = column_of(reader, 12)
@@ -57,7 +57,7 @@ def test_the_directory_gives_the_same_places(files: MemoryFiles, places: tuple[C
 
 
 def test_neighbouring_blocks_are_one_read(files: MemoryFiles, places: tuple[ColumnPlace, ...]) -> None:
-    """A scan would make a system call for every block."""
+    """Adjacent blocks are read with one system call."""
     column = column_of(CFileReader(files, "f", places=places), 10)
     stats = ReadStats()
     column.decode(0, 2000, stats=stats)
@@ -68,10 +68,10 @@ def test_neighbouring_blocks_are_one_read(files: MemoryFiles, places: tuple[Colu
     assert (stats.reads, stats.blocks_read) == (2, 3), "the first two are neighbours, the last is not"
 
 
-def test_reads_are_not_without_bounds(
+def test_reads_are_bounded(
     files: MemoryFiles, places: tuple[ColumnPlace, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A scan of a large column would hold all of its bytes at once, beside the decoded values."""
+    """One read has a bounded size, so a scan does not hold all bytes of a large column."""
     monkeypatch.setattr("nyala.cfile.format.COALESCED_READ_BYTES_MAX", 3 * 1072)
     column = column_of(CFileReader(files, "f", places=places), 10)
     stats = ReadStats()
@@ -80,7 +80,7 @@ def test_reads_are_not_without_bounds(
 
 
 def test_zones(files: MemoryFiles, places: tuple[ColumnPlace, ...]) -> None:
-    """A predicate could not skip a block."""
+    """The zones of a column are read without its blocks."""
     column = column_of(CFileReader(files, "f", places=places), 10)
     assert column.zone(1) == Zone(1280, 2550, 0, 128)
     assert column.zone(15) == Zone(19_200, 19_990, 0, 80)
@@ -88,8 +88,8 @@ def test_zones(files: MemoryFiles, places: tuple[ColumnPlace, ...]) -> None:
     assert column.column_zone() == Zone(0, 19_990, 0, 2000)
 
 
-def test_value_index(files: MemoryFiles) -> None:
-    """A look-up by key would have to search the whole column."""
+def test_key_index(files: MemoryFiles) -> None:
+    """The key index has the encoded key at the first row of each block."""
     asked: list[list[int]] = []
 
     def first_keys(ordinals: np.ndarray) -> pa.Array:  # type: ignore[type-arg]
@@ -118,8 +118,10 @@ def test_value_index(files: MemoryFiles) -> None:
     assert composite.rows_per_block == 4096 and not composite.has_zones and single.has_zones
 
 
-def test_a_footer_of_another_column_is_damage(files: MemoryFiles, places: tuple[ColumnPlace, ...]) -> None:
-    """A catalogue that points at the wrong column would show another column's values."""
+def test_a_footer_of_another_column_is_corruption(
+    files: MemoryFiles, places: tuple[ColumnPlace, ...]
+) -> None:
+    """A place that points at another column's footer raises CorruptionError."""
     moved = ColumnPlace(places[0].key, places[1].offset, places[1].length)
     with pytest.raises(
         CorruptionError, match=r"f at offset \d+: .*expected column base/0/10, found base/0/11"
@@ -129,8 +131,8 @@ def test_a_footer_of_another_column_is_damage(files: MemoryFiles, places: tuple[
         CFileReader(files, "f", places=[moved]).check()
 
 
-def test_a_block_of_another_place_is_damage(files: MemoryFiles, places: tuple[ColumnPlace, ...]) -> None:
-    """A disk that wrote a good block to the wrong place would give other rows' values."""
+def test_a_block_at_another_place_is_corruption(files: MemoryFiles, places: tuple[ColumnPlace, ...]) -> None:
+    """A good block that the disk wrote to a wrong place raises CorruptionError."""
     column = column_of(CFileReader(files, "f", places=places), 10)
     first, second = (int(offset) for offset in column.footer.block_offsets[:2])
     content = files.content["f"]
@@ -140,8 +142,8 @@ def test_a_block_of_another_place_is_damage(files: MemoryFiles, places: tuple[Co
         column.decode(128, 256)
 
 
-def test_what_is_no_column_file(files: MemoryFiles) -> None:
-    """A stranger's file would be reported as something it is not."""
+def test_other_files_are_refused(files: MemoryFiles) -> None:
+    """A file of another kind raises an error that says so."""
     for content, reason in (
         (b"", "file's end"),
         (b"PAR1" + bytes(100), "magic"),
@@ -153,7 +155,7 @@ def test_what_is_no_column_file(files: MemoryFiles) -> None:
 
 
 def test_files_of_a_newer_version_are_refused(files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An old Nyala would misread what a newer one wrote, instead of asking for the newer one."""
+    """A file of a newer version is refused, and the message advises to update Nyala."""
 
     def write(path: str) -> None:
         with CFileWriter(files, path) as writer:
@@ -169,8 +171,8 @@ def test_files_of_a_newer_version_are_refused(files: MemoryFiles, monkeypatch: p
         CFileReader(files, "newer").columns()
 
 
-def test_check_finds_what_reading_does_not(files: MemoryFiles, places: tuple[ColumnPlace, ...]) -> None:
-    """`nyala fs check` would call a file sound that has bytes nobody accounts for."""
+def test_check_finds_damage_that_reads_do_not(files: MemoryFiles, places: tuple[ColumnPlace, ...]) -> None:
+    """The check finds bytes that no read covers."""
     reader = CFileReader(files, "f", places=places)
     reader.check()
     files.content["f"] = b"N" + files.content["f"][1:]
@@ -178,8 +180,8 @@ def test_check_finds_what_reading_does_not(files: MemoryFiles, places: tuple[Col
         reader.check()
 
 
-def test_a_closed_reader_lets_go(files: MemoryFiles, places: tuple[ColumnPlace, ...]) -> None:
-    """Files of dropped rowsets would stay open."""
+def test_a_closed_reader_closes_its_file(files: MemoryFiles, places: tuple[ColumnPlace, ...]) -> None:
+    """A closed reader closes its file and drops its blocks from the cache."""
     with CFileReader(files, "f", places=places) as reader:
         column_of(reader, 10).decode(0, 1)
         assert reader._file is not None
@@ -194,10 +196,10 @@ def test_a_closed_reader_lets_go(files: MemoryFiles, places: tuple[ColumnPlace, 
         ("string", pa.array(["one text of several", "another one of them"] * 25_000), 4),
     ],
 )
-def test_look_ups_keep_blocks_in_the_form_that_takes_least_room(
+def test_look_ups_cache_blocks_in_the_smallest_form(
     files: MemoryFiles, type: str, values: pa.Array, bytes_per_row: int
 ) -> None:
-    """Random look-ups in a table would push each other's blocks out of the cache at half its size."""
+    """Random look-ups cache encoded blocks, so that the cache holds more of them."""
     with CFileWriter(files, "f") as writer:
         writer.append_column(ColumnWriteSpec(ColumnKey(BASE, 0, 7), parse_type(type)), values)
         writer.finish()

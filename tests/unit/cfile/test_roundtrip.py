@@ -1,4 +1,4 @@
-"""What was written comes back: every type, encoding, compression, block size and kind of read."""
+"""Values come back as written: every type, encoding, compression, block size and kind of read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def written(
 @pytest.mark.parametrize("type", TYPE_SPECS)
 @pytest.mark.parametrize("encoding", ["auto", "plain", "bitshuffle", "dictionary", "rle", "for", "prefix"])
 def test_every_type_in_every_encoding(files: MemoryFiles, type: str, encoding: str) -> None:
-    """A value, a NULL or a sign of zero would change by being stored."""
+    """Every value, NULL and sign of zero comes back with every encoding."""
     for compression, null_share in itertools.product(("default", "none", "zlib"), (0.0, 0.3, 1.0)):
         array = make_values(type, 1000, null_share=null_share)
         column = written(files, array, type, encoding, compression, block_size_bytes=2048)
@@ -60,15 +60,15 @@ def test_every_type_in_every_encoding(files: MemoryFiles, type: str, encoding: s
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "snappy", "zlib", "zstd"])
 def test_every_compression(files: MemoryFiles, compression: str) -> None:
-    """A table whose columns were given a compression could not be read, or would not be smaller."""
+    """A column with any compression can be read, and is smaller."""
     array = pa.array(["the same words again and again"] * 2000)
     column = written(files, array, "string", "plain", compression)
     assert column.decode(0, 2000).equals(array)
     assert (column.size_bytes < 30_000) == (compression != "none")
 
 
-def test_values_that_do_not_shrink_are_stored_as_they_are(files: MemoryFiles) -> None:
-    """Random bytes would be decompressed at every read for nothing."""
+def test_incompressible_values_are_stored_uncompressed(files: MemoryFiles) -> None:
+    """Random bytes are stored uncompressed, so that reading them costs no decompression."""
     noise = pa.array([np.random.default_rng(0).bytes(1000) for _ in range(50)], pa.binary())
     column = written(files, noise, "binary", "plain", "zstd")
     assert column.decode(0, 50).equals(noise)
@@ -91,7 +91,7 @@ def columns(draw: st.DrawFn) -> tuple[str, pa.Array, str, str, int]:
 @settings(max_examples=settings().max_examples)
 @given(columns(), st.data())
 def test_any_part_of_any_column(column_of: tuple[str, pa.Array, str, str, int], data: st.DataObject) -> None:
-    """A scan of a range, or a look-up of scattered rows, would give other rows than were asked for."""
+    """A range or scattered rows of any column come back as written."""
     type, array, encoding, compression, block_size = column_of
     cache = data.draw(st.sampled_from([None, BlockCache(1 << 20), BlockCache(3000)]))
     column = written(MemoryFiles(), array, type, encoding, compression, block_size, cache)
@@ -112,7 +112,7 @@ def test_any_part_of_any_column(column_of: tuple[str, pa.Array, str, str, int], 
 
 
 def test_chunked_large_and_dictionary_values(files: MemoryFiles) -> None:
-    """A column that arrives in pieces, or with 64-bit offsets, could not be flushed."""
+    """Chunked arrays, 64-bit offsets and dictionary arrays can be written."""
     expected = pa.array(["a", None, "bc", "a"])
     for form in (
         pa.chunked_array([expected.slice(0, 1), expected.slice(1)]),
@@ -125,7 +125,7 @@ def test_chunked_large_and_dictionary_values(files: MemoryFiles) -> None:
 
 
 def test_keys_come_back_with_64_bit_offsets(files: MemoryFiles) -> None:
-    """Keys of a large rowset would not fit one array."""
+    """Keys come back with 64-bit offsets, since those of a large rowset exceed 2 GiB."""
     keys = pa.array([b"a", b"a\0", b"b" * 300], pa.large_binary())
     with CFileWriter(files, "keys") as writer:
         writer.append_column(ColumnWriteSpec(ColumnKey(KEY), parse_type("binary")), keys)
@@ -138,7 +138,7 @@ def test_keys_come_back_with_64_bit_offsets(files: MemoryFiles) -> None:
 
 
 def test_many_columns_of_different_lengths_in_one_file(files: MemoryFiles) -> None:
-    """A delta file, whose columns have as many values as were changed in each, could not be written."""
+    """A file may have columns of different lengths, as delta files do."""
     arrays = {ColumnKey(DELTA_VALUE, group, -1 if group == 0 else group): group for group in range(300)}
     with CFileWriter(files, "wide") as writer:
         for key, count in arrays.items():
@@ -156,8 +156,8 @@ def test_many_columns_of_different_lengths_in_one_file(files: MemoryFiles) -> No
     reader.check()
 
 
-def test_what_lies_under_a_null_does_not_get_to_disk(files: MemoryFiles) -> None:
-    """Memory of somebody else's data, left under a NULL, could be read from the file."""
+def test_values_under_nulls_are_not_written(files: MemoryFiles) -> None:
+    """The bytes under a NULL are not written: they may be other data of the process."""
     secret = pa.array([0x5EC2E75EC2E7] * 100, pa.int64())
     hidden = pa.Array.from_buffers(
         pa.int64(), 100, [pa.py_buffer(b"\x01" + bytes(12)), secret.buffers()[1]], 99
@@ -175,7 +175,7 @@ def test_what_lies_under_a_null_does_not_get_to_disk(files: MemoryFiles) -> None
 
 
 def test_plain_values_are_not_copied(files: MemoryFiles) -> None:
-    """A plain column would cost a copy more than reading its bytes, and unaligned buffers upset other engines."""
+    """Plain values are not copied when they are read, and their buffers are aligned."""
     array = pa.array(np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 800_000))
     column = written(files, array, "int64", "plain", "none")
     assert column.block_count == 4
@@ -191,7 +191,7 @@ def test_plain_values_are_not_copied(files: MemoryFiles) -> None:
 
 
 def test_sorted_dictionary(files: MemoryFiles) -> None:
-    """Later, predicates on codewords would compare in another order than text has."""
+    """The entries of a dictionary are sorted."""
     array = pa.array(["b", "é", "a", "b", None] * 1000)
     column = written(files, array, "string")
     assert column.encoding == "dictionary"

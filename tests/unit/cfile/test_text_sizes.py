@@ -1,4 +1,4 @@
-"""A footer says how much text each block has, whatever its encoding, before a block is read."""
+"""A footer has the bytes of text of each block, so they are known before the block is read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VALUES = {
 @pytest.mark.parametrize("encoding", ["plain", "prefix", "dictionary"])
 @pytest.mark.parametrize("name", VALUES)
 def test_sizes_are_those_of_the_values(name: str, encoding: str) -> None:
-    """A window of a scan would take more memory than its share."""
+    """The sizes in the footer are those of the decoded values, with every encoding."""
     array = pa.array(VALUES[name], pa.string())
     column = written(MemoryFiles(), array, "string", encoding, block_size_bytes=4096)
     lengths = np.array([len(value or "") for value in VALUES[name]])
@@ -40,7 +40,7 @@ def test_sizes_are_those_of_the_values(name: str, encoding: str) -> None:
 
 
 def test_a_check_compares_the_sizes(files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows would be too large for ever, and nobody would know why."""
+    """The check reports a wrong size."""
     monkeypatch.setattr("nyala.cfile.writer._text_sizes", lambda made: np.array([7], np.uint32))
     with pytest.raises(SummaryError, match="says 7 bytes of text in this block, found 3"):
         written(files, pa.array(["a", None, "bc"]), "string")
@@ -50,8 +50,8 @@ def test_a_check_compares_the_sizes(files: MemoryFiles, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("encoding", ["plain", "prefix"])
-def test_a_part_of_a_block_does_not_hold_the_block(encoding: str) -> None:
-    """A small window would hold large blocks."""
+def test_a_slice_of_text_does_not_hold_its_block(encoding: str) -> None:
+    """A small slice of text does not keep its large block in memory."""
     values = [str(i % 50) + "z" * 300 for i in range(ROWS)]
     column = written(MemoryFiles(), pa.array(values), "string", encoding)
     part = column.decode(100, 1_100, access=Access.SCAN)
@@ -59,8 +59,8 @@ def test_a_part_of_a_block_does_not_hold_the_block(encoding: str) -> None:
     assert part.get_total_buffer_size() <= 1.3 * part.nbytes
 
 
-def test_numbers_of_a_small_part_are_copied_out() -> None:
-    """The same of numbers; much of a block is not copied."""
+def test_a_small_slice_of_numbers_is_copied() -> None:
+    """A small slice of numbers is copied out of its block. A large slice is not copied."""
     column = written(MemoryFiles(), pa.array(np.arange(131_072.0)), "double")
     for lower, upper, held in ((4_096, 8_192, 4_096), (16_384, 32_768, 16_384), (60_000, 131_072, 131_072)):
         assert column.decode(lower, upper, access=Access.SCAN).get_total_buffer_size() == 8 * held

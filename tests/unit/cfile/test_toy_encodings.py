@@ -1,7 +1,7 @@
-"""An encoding that nothing but the table of encodings knows works everywhere: no code asks which encoding a block has.
+"""An encoding that only the table of encodings names works everywhere.
 
-Every column of every file, keys and changes included, is stored by a toy encoding here. The tests and scripts are those
-of the other encodings.
+Here, every column of every file, including keys and changes, is stored with a toy encoding. The
+tests and scripts are those of the other encodings.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCRIPTS = [
 
 @pytest.fixture(scope="module", params=TOYS, ids=lambda toy: toy.name)
 def toy(request: pytest.FixtureRequest) -> Iterator[Encoding]:
-    """The only encoding that files are written in."""
+    """Make this encoding the only one that files are written with."""
     encoding: Encoding = request.param
     choose = writer.choose_encoding
     ENCODINGS.append(encoding)
@@ -50,12 +50,12 @@ def toy(request: pytest.FixtureRequest) -> Iterator[Encoding]:
 @pytest.mark.parametrize("type", TYPE_SPECS)
 @given(data=st.data())
 def test_the_operations_agree_with_the_values(toy: Encoding, type: str, data: st.DataObject) -> None:
-    """A row would be lost, come twice, or come with the value of another row."""
+    """Each operation returns the values that were written, in order."""
     test_operations.check_operations(type, "auto", data)
 
 
 def test_a_file_shows_its_encoding(toy: Encoding) -> None:
-    """Nobody could tell how a column is stored."""
+    """The dump names the encoding."""
     column = written(files := MemoryFiles(), make_values("int32", 1000, null_share=0.1), "int32")
     assert column.encoding == toy.name
     assert any(f"encoding    {toy.name}" in line for line in dump(files, *files.content))
@@ -63,6 +63,6 @@ def test_a_file_shows_its_encoding(toy: Encoding) -> None:
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_script(toy: Encoding, path: Path, request: pytest.FixtureRequest) -> None:
-    """A statement would print something else than with the other encodings."""
+    """The script prints the same as with the other encodings."""
     with folder_in_memory() as folder:
         test_scripts.run_script(path, folder / "store", request)

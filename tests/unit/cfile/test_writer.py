@@ -1,4 +1,4 @@
-"""The writer: how rows are cut into blocks, and files that are not finished."""
+"""The writer: how rows are divided into blocks, and unfinished files."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ COLUMN = ColumnWriteSpec(ColumnKey(BASE, 0, 10), parse_type("int64"))
     ],
 )
 def test_rows_per_block_of_fixed_width(type: str, block_size: int, rows: int) -> None:
-    """Blocks would not nest, and a scan's windows would cut through them."""
+    """The rows per block of fixed-width columns are powers of two, so blocks nest."""
     form = physical(parse_type(type))
     assert 1 << rows_per_block_log2(form, pa.nulls(5, form.arrow), block_size) == rows
 
 
 @given(st.lists(st.integers(0, 2000), min_size=1, max_size=100), st.integers(512, 5000))
 def test_no_block_of_text_is_too_large(lengths: list[int], block_size: int) -> None:
-    """A look-up of one row would decode a block many times as large as the column asked for."""
+    """A block of text has about the block size, so a look-up decodes little."""
     array = pa.array(["x" * length for length in lengths])
     rows = 1 << rows_per_block_log2(physical(parse_type("string")), array, block_size)
     sizes = [length + 1 for length in lengths]
@@ -54,8 +54,8 @@ def test_no_block_of_text_is_too_large(lengths: list[int], block_size: int) -> N
         assert max(doubled) > block_size, "a block of twice the rows would have fitted"
 
 
-def test_a_few_long_texts_do_not_cut_the_column_into_crumbs() -> None:
-    """A column of short texts with one stretch of 64 KiB cells would have a block for every 16 rows."""
+def test_a_few_long_texts_do_not_make_all_blocks_small() -> None:
+    """A few cells of 64 KiB among short texts do not reduce every block to 16 rows."""
     array = pa.array(["short"] * 100_000 + ["x" * 65_536] * 20 + ["short"] * 100_000)
     rows = 1 << rows_per_block_log2(physical(parse_type("string")), array, 1 << 20)
     assert len(array) / rows <= 16 * (20 * 65_536 + 1_200_000) / (1 << 20) * 2
@@ -64,8 +64,8 @@ def test_a_few_long_texts_do_not_cut_the_column_into_crumbs() -> None:
     assert rows * 65_537 <= format.BLOCK_SIZE_BYTES_MAX
 
 
-def test_one_long_stretch_does_not_make_one_huge_block() -> None:
-    """A block would pass the limit that readers believe, and the file could be written but not read."""
+def test_adjacent_long_texts_do_not_make_a_huge_block() -> None:
+    """No block exceeds the limit that readers accept."""
     short = pa.array(["a"]).take(pa.array([0] * 650_000))
     array = pa.concat_arrays([short, pa.array(["x" * 65_536] * 320), short])
     rows = 1 << rows_per_block_log2(physical(parse_type("string")), array, 16 << 20)
@@ -74,8 +74,8 @@ def test_one_long_stretch_does_not_make_one_huge_block() -> None:
     assert max(ends[b] - ends[a] for a, b in itertools.pairwise(borders)) <= format.BLOCK_SIZE_BYTES_MAX
 
 
-def test_an_unfinished_file_is_no_file(files: MemoryFiles) -> None:
-    """A flush that was interrupted would leave half a rowset that looks whole."""
+def test_an_unfinished_file_is_refused(files: MemoryFiles) -> None:
+    """A file whose writer did not finish cannot be opened."""
     writer = CFileWriter(files, "f")
     writer.append_column(COLUMN, pa.array(range(500_000)))
     with pytest.raises(CorruptionError):
@@ -85,8 +85,8 @@ def test_an_unfinished_file_is_no_file(files: MemoryFiles) -> None:
     writer.abort()
 
 
-def test_a_full_disk(files: MemoryFiles) -> None:
-    """The file would stay, and fill the disk for good."""
+def test_on_a_full_disk_the_file_is_removed(files: MemoryFiles) -> None:
+    """If the disk is full, the writer removes its file."""
     files.fail_after_bytes = 1000
     with pytest.raises(StorageError, match="full"), CFileWriter(files, "f") as writer:
         writer.append_column(COLUMN, pa.array(np.random.default_rng(0).integers(0, 1 << 62, 500_000)))
@@ -94,8 +94,8 @@ def test_a_full_disk(files: MemoryFiles) -> None:
     assert files.content == {}
 
 
-def test_finish_syncs_once_unless_told_not_to(files: MemoryFiles) -> None:
-    """A commit would name a file whose bytes a power cut loses, or pay for a sync per column."""
+def test_finish_syncs_once_or_not_at_all(files: MemoryFiles) -> None:
+    """`finish` syncs the file once, or leaves that to its caller."""
     for sync, count in ((True, 1), (False, 1)):
         with CFileWriter(files, f"f-{sync}") as writer:
             writer.append_column(COLUMN, pa.array([1, 2]))
@@ -106,7 +106,7 @@ def test_finish_syncs_once_unless_told_not_to(files: MemoryFiles) -> None:
 
 
 def test_small_files_are_one_write(files: MemoryFiles) -> None:
-    """A small flush of many columns would make a system call for each of them."""
+    """A small file is written with one system call."""
     with CFileWriter(files, "f") as writer:
         for column_id in range(20):
             spec = ColumnWriteSpec(ColumnKey(BASE, 0, column_id), parse_type("int64"))
@@ -116,7 +116,7 @@ def test_small_files_are_one_write(files: MemoryFiles) -> None:
 
 
 def test_a_name_is_used_once(files: MemoryFiles) -> None:
-    """The second column of a name would hide the first."""
+    """A second column with the same name is refused."""
     with CFileWriter(files, "f") as writer:
         writer.append_column(COLUMN, pa.array([1]))
         with pytest.raises(AssertionError, match="appended already"):

@@ -1,7 +1,7 @@
-"""Two encodings as somebody else would add them: one module, and one line in the table of encodings.
+"""Two encodings as an engineer would add them: one module, and one line in the table of encodings.
 
-`Flipped` decodes to Arrow and inherits all else. `Reversed` has a form of its own, which inherits `filter` and
-`gather`.
+`Flipped` decodes to Arrow and inherits the rest. `Reversed` has its own form, which inherits
+`filter` and `gather`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A column brought to a snapshot in the two steps in which a rowset does it: `resolve`, then `patch`."""
+"""Bring a column to a snapshot in the two steps of a rowset: `resolve`, then `patch`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nyala.delta.run import DeltaRun
 def applied(
     base: pa.Array, lower: int, undo: Sequence[DeltaRun], redo: Sequence[DeltaRun], snapshot: int
 ) -> pa.Array:
-    """The rows from `lower` on as `snapshot` sees them; `base` holds just these rows.
+    """Return the rows from `lower` on at `snapshot`; `base` holds just these rows.
 
     undo: newest first; redo: oldest first (D5).
     """

@@ -1,4 +1,4 @@
-"""Delta compactions change the layout of a rowset and nothing that can be read from it."""
+"""Delta compactions change the layout of a rowset, and no value at any snapshot."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def run_of(*records: tuple[int, int, object], type: pa.DataType) -> DeltaRun:
     st.sampled_from([0, 100]),
 )
 @settings(max_examples=settings().max_examples, deadline=None)
-def test_redo_to_undo_is_read_as_before_at_every_snapshot(history, border, lower):
-    """Major delta compaction up to any moment: the rest stays REDO, and every moment shows what it showed."""
+def test_after_redo_to_undo_every_snapshot_has_the_same_values(history, border, lower):
+    """After a major delta compaction up to any snapshot, each snapshot has the same values."""
     base = pa.array([f"base{row}" for row in range(6)])
     redo = run_of(*((lower + r, t, v) for (r, t), v in history.items()), type=pa.string())
     new_base, undo = redo_to_undo(base, redo.between(0, border), lower)

@@ -1,4 +1,6 @@
-"""A year of daily flushes: few files, and no record rewritten more than about log2(days) times."""
+"""A year of daily flushes leaves few files, and rewrites no record more than about log2(days)
+times.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from nyala.delta.redo_selection import FILES_MIN, choose_redo_files
 
 
 def simulate(flushes: list[int], files_min: int) -> tuple[list[int], int]:
-    """Files after the flushes, and how often the most rewritten record was written again."""
+    """Return the files after the flushes, and how often the most rewritten record was rewritten."""
     files: list[tuple[int, int]] = []  # size, most rewrites of any record inside
     most = 0
     for size in flushes:
@@ -32,7 +34,7 @@ def simulate(flushes: list[int], files_min: int) -> tuple[list[int], int]:
 
 @pytest.mark.parametrize("files_min", [2, FILES_MIN])
 def test_a_year_of_daily_flushes_leaves_few_files(files_min):
-    """365 small files would all be opened by every scan; merging all daily would write each record 182 times."""
+    """365 small files would slow each scan; a daily merge of all would write each record 182 times."""
     files, rewrites = simulate([100] * 365, files_min)
     assert sum(files) == 36_500, "nothing is dropped"
     assert len(files) <= files_min - 1 + math.log2(365)
@@ -42,7 +44,7 @@ def test_a_year_of_daily_flushes_leaves_few_files(files_min):
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=200), st.integers(2, 6))
 @settings(max_examples=settings().max_examples, deadline=None)
 def test_c1_and_c2_hold_for_flushes_of_any_size(flushes, files_min):
-    """Days differ: the bounds go with the logarithm of the bytes, also after a small day before a large one."""
+    """The bounds depend on the logarithm of the bytes, also for a small flush before a large one."""
     files, rewrites = simulate(flushes, files_min)
     assert sum(files) == sum(flushes)
     assert len(files) <= files_min + math.log2(sum(flushes) / min(flushes) + 1)
@@ -62,7 +64,7 @@ def test_c1_and_c2_hold_for_flushes_of_any_size(flushes, files_min):
         ([1, 100, 1, 1], (0, 4)),
     ],
 )
-def test_the_plan_is_the_longest_tail_that_pays(sizes, plan):
-    """The numbers of the module's picture."""
+def test_the_plan_is_the_longest_worthwhile_tail(sizes, plan):
+    """The plan for the numbers in the module's docstring."""
     chosen = choose_redo_files([(size, 1) for size in sizes])
     assert (None if chosen is None else (chosen.start, chosen.stop)) == plan

@@ -1,4 +1,4 @@
-"""Delta files: what was written is read back, damage is named, and nothing that does not matter is opened."""
+"""Delta files: records come back, damage is reported, and unneeded files are not opened."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def same(left: DeltaRun | None, right: DeltaRun) -> bool:
 
 @pytest.mark.parametrize("kind", ["redo", "undo"])
 @given(data=st.data())
-def test_every_run_is_read_back_as_it_was_written(kind, data, tmp_path_factory):
-    """Whatever columns were changed, alone or together, with NULLs and without."""
+def test_every_run_comes_back(kind, data, tmp_path_factory):
+    """For any columns, alone or together, with and without NULLs."""
     cells = {
         10: st.none() | st.integers(-9, 9),
         11: st.none() | st.text(max_size=4),
@@ -79,8 +79,8 @@ def test_every_run_is_read_back_as_it_was_written(kind, data, tmp_path_factory):
     file.close()
 
 
-def test_columns_of_the_same_rows_at_other_moments_do_not_share(tmp_path):
-    """Taking one column's timestamps for another's would show its value too early or too late."""
+def test_columns_with_different_timestamps_do_not_share_them(tmp_path):
+    """Columns with the same rows and different timestamps have their own timestamps in the file."""
     runs = {
         10: run_of("redo", (3, 5, 1), (4, 5, 2)),
         11: run_of("redo", (3, 6, "x"), (4, 5, "y"), type=pa.string()),
@@ -89,8 +89,8 @@ def test_columns_of_the_same_rows_at_other_moments_do_not_share(tmp_path):
     assert same(file.run(10), runs[10]) and same(file.run(11), runs[11])
 
 
-def test_a_file_is_relevant_only_where_a_record_may_apply(tmp_path):
-    """REDO newer than the snapshot and UNDO not newer than it are not opened: the present pays nothing for history."""
+def test_a_file_is_relevant_only_if_a_record_may_apply(tmp_path):
+    """REDO newer than the snapshot, and UNDO not newer than it, are not opened."""
     records = ((0, 5, 1), (0, 9, 2))
     redo = DeltaFile.open(FILES, str(tmp_path), write(tmp_path, {10: run_of("redo", *records)}))
     undo = DeltaFile.open(
@@ -101,7 +101,7 @@ def test_a_file_is_relevant_only_where_a_record_may_apply(tmp_path):
 
 
 def test_reading_one_column_does_not_read_another(tmp_path):
-    """A scan of three columns never reads the deltas of the fourth: here it is damaged, and nobody notices."""
+    """A damaged column does not disturb reads of another."""
     runs = {
         10: run_of("redo", (0, 5, 1)),
         11: run_of("redo", (1, 5, "damaged" * 9), type=pa.string()),
@@ -126,8 +126,8 @@ def test_reading_one_column_does_not_read_another(tmp_path):
         ({"column_ids": (10, 11)}, "no values of column 11"),
     ],
 )
-def test_a_file_that_does_not_fit_its_entry_is_corruption(changed, words, tmp_path):
-    """A catalogue that names the wrong file must not give wrong rows."""
+def test_a_file_that_does_not_match_its_entry_is_corruption(changed, words, tmp_path):
+    """A catalogue entry that names a wrong file gives no wrong rows."""
     meta = write(tmp_path, {10: run_of("redo", (0, 5, 1), (0, 9, 2))})
     file = DeltaFile.open(FILES, str(tmp_path), dataclasses.replace(meta, **changed))
     with pytest.raises(CorruptionError, match=words) as caught:
@@ -136,16 +136,16 @@ def test_a_file_that_does_not_fit_its_entry_is_corruption(changed, words, tmp_pa
 
 
 @pytest.mark.parametrize("changed", [{"timestamp_min": 6}, {"timestamp_max": 8}, {"column_ids": (10, 11)}])
-def test_who_reads_no_timestamps_is_told_of_a_wrong_file_too(changed, tmp_path):
-    """A scan of the present needs only the last record of each row."""
+def test_reads_without_timestamps_also_detect_a_wrong_file(changed, tmp_path):
+    """A scan of the present reads only the last record of each row."""
     meta = write(tmp_path, {10: run_of("redo", (0, 5, 1), (0, 9, 2))})
     file = DeltaFile.open(FILES, str(tmp_path), dataclasses.replace(meta, **changed))
     with pytest.raises(CorruptionError):
         file.newest(11 if "column_ids" in changed else 10, 0, 1)
 
 
-def test_of_each_row_the_newest_record_without_the_moments(tmp_path):
-    """Laid over others, an older record of a row would win over its newer one; timestamps need not be read for it."""
+def test_newest_returns_the_last_record_of_each_row(tmp_path):
+    """The last record of each row wins, and no timestamps are read."""
     records = [(1, 5, 1), (1, 9, 2), (4, 6, None), (4, 7, 3), (7, 5, 4), (9, 9, 5)]
     meta = write(tmp_path, {10: run_of("redo", *records)})
     stats = ReadStats()
@@ -160,8 +160,8 @@ def test_of_each_row_the_newest_record_without_the_moments(tmp_path):
     assert file.newest(11, 0, 9) is None
 
 
-def test_rowids_out_of_order_are_found_without_their_moments(tmp_path, monkeypatch):
-    """A patch would be searched for a row and not find it."""
+def test_newest_detects_rowids_out_of_order(tmp_path, monkeypatch):
+    """Patches rely on ascending rowids."""
     monkeypatch.setattr(DeltaRun, "check", lambda _: None)
     for number, rowids in enumerate(([3, 2], [-1, 2])):
         run = DeltaRun("redo", ints(*rowids), ints(5, 6), pa.array([1, 2], pa.int32()))
@@ -170,8 +170,8 @@ def test_rowids_out_of_order_are_found_without_their_moments(tmp_path, monkeypat
             file.newest(10, -5, 9)
 
 
-def test_records_out_of_order_are_corruption_with_their_place(tmp_path):
-    """F1, after reading: a writer with a mistake, or a forged checksum, gives an error and not an old value."""
+def test_records_out_of_order_are_corruption(tmp_path):
+    """F1: an error names the record, also if the checksum is right."""
     good = run_of("redo", (0, 5, 1), (0, 9, 2))
     broken = DeltaRun("redo", good.rowids, good.timestamps[::-1].copy(), good.values)
     with pytest.raises(AssertionError, match="D1"):
@@ -187,9 +187,10 @@ def test_records_out_of_order_are_corruption_with_their_place(tmp_path):
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 100])
-def test_a_check_in_windows_finds_what_a_run_finds(window, tmp_path, monkeypatch):
-    """F1 and F2: within a window of records, between two, in the first, in the last; and where nothing is wrong, the
-    bounds of all."""
+def test_a_check_in_parts_finds_every_problem(window, tmp_path, monkeypatch):
+    """F1 and F2 are checked inside and between parts, in the first and the last. A good file has
+    the bounds of all.
+    """
     monkeypatch.setattr(memory, "_RANGE_ROWS_MAX", window)
     good = [(n // 2, 5 + n, n) for n in range(8)]
     swapped = [[*good[:at], good[at + 1], good[at], *good[at + 2 :]] for at in range(7)]
@@ -216,8 +217,10 @@ def test_a_check_in_windows_finds_what_a_run_finds(window, tmp_path, monkeypatch
                 assert ("F1" in said[0]) == (records is not good)
 
 
-def test_a_flipped_byte_anywhere_is_an_error_or_no_difference(tmp_path):
-    """Every third byte of a small file, one after the other: never another value, never another kind of exception."""
+def test_a_flipped_byte_is_an_error_or_makes_no_difference(tmp_path):
+    """Every third byte of a small file is flipped: no value changes, and no other exception is
+    raised.
+    """
     runs = {
         10: run_of("redo", (1, 5, 1), (1, 7, None), (8, 5, -3)),
         LIVENESS: run_of("redo", (2, 6, False), type=pa.bool_()),
@@ -243,7 +246,7 @@ def test_a_flipped_byte_anywhere_is_an_error_or_no_difference(tmp_path):
 
 
 def test_a_failed_write_leaves_no_file(tmp_path):
-    """A full disk during a delta flush: nothing to clear away, nothing that could be taken for a file."""
+    """After a delta flush to a full disk, no file remains."""
 
     class FullDisk(PosixFiles):
         def create(self, path):
@@ -261,7 +264,7 @@ def test_a_failed_write_leaves_no_file(tmp_path):
 
 
 def test_merge_delta_files_keeps_every_record_and_drops_dropped_columns(tmp_path):
-    """Minor delta compaction, from files to a file: the merged file reads as all inputs one after the other."""
+    """A minor delta compaction reads like its inputs one after another."""
     inputs = []
     for number, time in enumerate((5, 7, 9)):
         runs = {10: run_of("redo", (0, time, time), (number, time + 1, -time))}
@@ -286,7 +289,7 @@ def test_merge_delta_files_keeps_every_record_and_drops_dropped_columns(tmp_path
         merge_delta_files(FILES, f"{tmp_path}/none", only_text, {10: TYPES[10]})
 
 
-# Rows up to 4 million, several changes each, so that rowids take many blocks.
+# Rows up to 4 million with several changes each, so that rowids take many blocks.
 _MANY = 600_000
 
 
@@ -305,8 +308,8 @@ def large(tmp_path_factory) -> tuple[DeltaFile, DeltaRun]:
     [(0, 4_000_000), (0, 1), (1_999_000, 2_000_000), (3_999_999, 4_000_000), (500_000, 1_500_000), (7, 7),
      (4_000_000, 5_000_000)],
 )  # fmt: skip
-def test_a_window_has_the_records_of_its_rows(large, lower: int, upper: int) -> None:
-    """Also at the borders of blocks, of no rows, and beyond the last one."""
+def test_a_range_has_the_records_of_its_rows(large, lower: int, upper: int) -> None:
+    """Also at the bounds of blocks, for no rows, and after the last row."""
     file, run = large
     assert same(file.window(10, lower, upper), run.window(lower, upper))
     assert file.window(11, lower, upper) is None

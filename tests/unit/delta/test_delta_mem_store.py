@@ -1,4 +1,4 @@
-"""The DeltaMemStore against a plain dict, while it grows, from one thread and from several."""
+"""The DeltaMemStore compared with a dict while it grows, from one thread and from several."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def contents(store: DeltaMemStore, column_id: int, snapshot: int = MAX_TIMESTAMP
     return {} if values is None else dict(zip(rows.tolist(), values.to_pylist(), strict=True))
 
 
-# One append: which rows, which of the columns 10 and 11 and LIVENESS; values follow from row and time.
+# One append: rows, and a part of the columns 10 and 11 and LIVENESS. Values follow from row and
+# time.
 appends = st.lists(
     st.tuples(
         st.lists(st.integers(0, ROWS - 1), unique=True, min_size=0, max_size=ROWS),
@@ -49,7 +50,7 @@ def arrays(column_ids: set[int], rows: list[int], times: list[int]) -> dict[int,
 
 
 def check_cells(store: DeltaMemStore, expected: Mapping[tuple[int, int, int], object], snapshot: int) -> None:
-    """Each row by itself: what `get` asks for. expected: cells by column, time and row."""
+    """Look up each row by itself, like `get`. expected: cells by column, time and row."""
     for row in range(ROWS):
         latest = {}
         for (column, time, changed), cell in sorted(expected.items(), key=lambda item: item[0][1]):
@@ -64,8 +65,8 @@ def check_cells(store: DeltaMemStore, expected: Mapping[tuple[int, int, int], ob
 
 @given(appends, st.data())
 @settings(max_examples=settings().max_examples, deadline=None)
-def test_what_was_appended_is_read_at_every_snapshot(history, data):
-    """Reading in between (which merges) or not, vectors of timestamps or one, whole arrays or parts of shared ones."""
+def test_appended_records_are_read_at_every_snapshot(history, data):
+    """With and without reads in between, one or many timestamps, and whole or shared arrays."""
     store = DeltaMemStore()
     expected: dict[tuple[int, int, int], object] = {}
     for time, (rows, column_ids, shared) in enumerate(history, start=1):
@@ -102,8 +103,8 @@ def test_what_was_appended_is_read_at_every_snapshot(history, data):
 
 @given(appends, st.integers(0, 25))
 @settings(max_examples=settings().max_examples, deadline=None)
-def test_batches_after_carry_every_later_record_over(history, border):
-    """Changes that come while a flush writes its file go to the new rowset: none may be lost or doubled."""
+def test_batches_after_returns_every_later_record(history, border):
+    """Changes during a flush are moved to the new rowset, each once."""
     store, copy = DeltaMemStore(), DeltaMemStore()
     for time, (rows, column_ids, _) in enumerate(history, start=1):
         store.append(np.array(rows, np.int64), time, arrays(column_ids, rows, [time] * len(rows)))
@@ -121,7 +122,7 @@ def test_batches_after_carry_every_later_record_over(history, border):
 
 
 def test_m1_appends_out_of_time_order_are_sorted():
-    """Replay gathers inserts, updates and deletes of many records apart: the newest value still wins."""
+    """Replay appends inserts, updates and deletes separately; the newest value still wins."""
     store = DeltaMemStore()
     store.append(np.array([0, 1]), np.array([5, 9]), {10: pa.array([50, 90])})
     store.append(np.array([0, 1]), np.array([7, 3]), {10: pa.array([70, 30])})
@@ -134,8 +135,8 @@ def test_m1_appends_out_of_time_order_are_sorted():
     assert (store.timestamp_min, store.timestamp_max) == (3, 9)
 
 
-def test_run_is_up_to_date_after_every_append():
-    """A flush writes `run`: one that was asked for before and kept must not miss what came after."""
+def test_run_includes_every_append():
+    """A flush writes `run`, which includes appends since an earlier call."""
     store = DeltaMemStore()
     store.append(np.arange(100), 1, {10: pa.array([1] * 100)})
     for time in (2, 3):
@@ -145,8 +146,8 @@ def test_run_is_up_to_date_after_every_append():
         assert store.run(10) is run, "and is kept while nothing comes"
 
 
-def test_m3_readers_see_whole_appends_while_a_writer_goes_on():
-    """Every append moves all rows to one new value: a reader at a published moment sees one value, never two."""
+def test_m3_readers_see_whole_appends_during_writes():
+    """Every append changes all rows to one new value, so a snapshot never shows two values."""
     store, rows = DeltaMemStore(), np.arange(50)
     store.append(rows, 1, {10: pa.array([1] * 50)})
     published = [1]
@@ -173,8 +174,8 @@ def test_m3_readers_see_whole_appends_while_a_writer_goes_on():
     store.check()
 
 
-def test_many_small_appends_are_built_together_and_read_the_same():
-    """Of a few rows each, with changing columns, rows in any order, one of them out of time order (replay)."""
+def test_many_small_appends_are_read_the_same():
+    """Appends of few rows with changing columns, in any order of rows, one out of time order."""
     random = np.random.default_rng(5)
     store, expected = DeltaMemStore(), {}
     times = [*range(1, 40), 39, *range(41, 200)]

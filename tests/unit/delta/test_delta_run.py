@@ -1,4 +1,4 @@
-"""A column's changes, resolved at every snapshot, against a dict of versions."""
+"""A column's changes at every snapshot, compared with a dict of versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nyala.delta.run import MAX_TIMESTAMP, DeltaRun, build_run, merge_runs
 ROWS = 6
 TIMES = 12
 
-# (rowid, timestamp) -> value: the moments at which a cell changes, and to what.
+# (rowid, timestamp) -> value: when a cell changes, and to which value.
 histories = st.dictionaries(
     st.tuples(st.integers(0, ROWS - 1), st.integers(1, TIMES)), st.none() | st.integers(0, 99), max_size=30
 )
@@ -29,7 +29,7 @@ def rowids_of(*numbers: int) -> np.ndarray:
 
 
 def value_at(history: dict[tuple[int, int], int | None], row: int, snapshot: int) -> int | None:
-    """The definition: the last change at or before the snapshot; before any change a cell is 1000 + its row."""
+    """Return the last value at or before the snapshot; before any change, a cell is 1000 + its row."""
     times = [t for r, t in history if r == row and t <= snapshot]
     return history[row, max(times)] if times else 1000 + row
 
@@ -48,8 +48,11 @@ def run_of(kind: str, records: list[tuple[int, int, int | None]]) -> DeltaRun:
 def layout(
     history: dict[tuple[int, int], int | None], base_at: int, borders: list[int]
 ) -> tuple[pa.Array, list[DeltaRun], list[DeltaRun]]:
-    """The history as a rowset keeps it: base as of `base_at`, older changes as UNDO, newer ones as REDO, in stores
-    that end at `borders`."""
+    """Return the history as a rowset stores it.
+
+    The base is as of `base_at`. Older changes are UNDO. Newer ones are REDO, in stores that end at
+    `borders`.
+    """
     base = pa.array([value_at(history, row, base_at) for row in range(ROWS)], pa.int64())
     undo: list[DeltaRun] = []
     redo: list[DeltaRun] = []
@@ -67,8 +70,8 @@ def layout(
 
 @given(histories, st.integers(0, TIMES), st.lists(st.integers(1, TIMES), max_size=4))
 @settings(max_examples=settings().max_examples, deadline=None)
-def test_every_snapshot_reads_the_last_change_before_it(history, base_at, borders):
-    """However a history is cut into UNDO, base and REDO, a scan at any moment returns the values of that moment."""
+def test_every_snapshot_reads_the_last_change_up_to_it(history, base_at, borders):
+    """For any division of a history into UNDO, base and REDO."""
     base, undo, redo = layout(history, base_at, borders)
     shuffled = rowids_of(3, 0, 5, 5, 1)
     for snapshot in (*range(TIMES + 1), MAX_TIMESTAMP):
@@ -86,8 +89,8 @@ def test_every_snapshot_reads_the_last_change_before_it(history, base_at, border
 
 @given(histories, st.integers(0, TIMES), st.integers(0, TIMES))
 @settings(max_examples=settings().max_examples, deadline=None)
-def test_touched_names_every_row_that_a_snapshot_changes(history, base_at, snapshot):
-    """A block may be skipped by its zone map only if no row of it is in `touched`: it must not forget one."""
+def test_changed_rows_has_every_row_that_a_snapshot_changes(history, base_at, snapshot):
+    """A zone map may exclude a block only if none of its rows is in `changed_rows`."""
     _, undo, redo = layout(history, base_at, [4, 8])
     changed = set()
     for run in (*undo, *redo):
@@ -99,8 +102,8 @@ def test_touched_names_every_row_that_a_snapshot_changes(history, base_at, snaps
 
 @given(st.lists(histories, min_size=1, max_size=4), st.booleans())
 @settings(max_examples=settings().max_examples, deadline=None)
-def test_merging_runs_keeps_every_record_whatever_their_time_order(parts, undo):
-    """A merge that lost or reordered one record would change what a past moment shows."""
+def test_merged_runs_have_every_record_in_order(parts, undo):
+    """Runs may overlap in time."""
     kind = "undo" if undo else "redo"
     seen: dict[tuple[int, int], int | None] = {}
     runs = []
@@ -116,8 +119,8 @@ def test_merging_runs_keeps_every_record_whatever_their_time_order(parts, undo):
 
 @pytest.mark.parametrize("kind", ["redo", "undo"])
 @pytest.mark.parametrize("newest_first", [True, False])
-def test_runs_that_follow_one_another_in_time_merge_in_any_order(kind, newest_first):
-    """The quick way (no sort by time) may be taken only when the parts come in the order of their kind."""
+def test_runs_without_overlap_in_time_merge_in_any_order(kind, newest_first):
+    """Such runs are merged without a sort by time only if they are in the order of their kind."""
     parts = [
         run_of(kind, [(1, 5, 50), (2, 5, 51)]),
         run_of(kind, [(1, 7, 70)]),
@@ -130,7 +133,7 @@ def test_runs_that_follow_one_another_in_time_merge_in_any_order(kind, newest_fi
 
 
 def test_d1_redo_ascends_and_undo_descends_in_time():
-    """The order is what is on disk; the other one would give the oldest instead of the newest value."""
+    """This order is on disk; the other would return the oldest value instead of the newest."""
     records = [(1, 5, 50), (0, 9, 90), (1, 7, 70)]
     assert run_of("redo", records).timestamps.tolist() == [9, 5, 7]
     assert run_of("undo", records).timestamps.tolist() == [9, 7, 5]
@@ -149,21 +152,21 @@ def test_d1_redo_ascends_and_undo_descends_in_time():
         ("redo", [0, 1], [1, -2], 1),  # D3
     ],
 )
-def test_disorder_names_the_first_record_out_of_order(kind, rowids, timestamps, wrong):
-    """A damaged delta file must be told from a good one, with the place."""
+def test_disorder_returns_the_first_record_out_of_order(kind, rowids, timestamps, wrong):
+    """A damaged delta file is reported with the position of its record."""
     run = DeltaRun(kind, rowids_of(*rowids), rowids_of(*timestamps), pa.array([0] * len(rowids)))
     assert run.disorder() == wrong
 
 
-def test_of_a_snapshot_that_no_record_concerns_nothing_is_to_patch():
-    """The present without REDO pays nothing for history: not even a copy."""
+def test_without_relevant_records_nothing_is_copied():
+    """History costs the present no copy."""
     undo = build_run("undo", rowids_of(1), 5, pa.array([9]))
     redo = build_run("redo", rowids_of(1), 9, pa.array([7]))
     assert resolve([undo], [redo], 6)[1] is None and resolve_at([undo], [redo], 6, rowids_of(1, 0))[1] is None
 
 
-def test_moved_and_window_renumber_rows():
-    """Changes that come during a flush follow their row to its new place, or vanish with a row that has none."""
+def test_moved_and_window_renumber_rows_of_a_run():
+    """Changes during a flush move with their row, or are dropped with it."""
     run = run_of("redo", [(0, 1, 10), (1, 2, 11), (1, 3, 12), (2, 1, 13)])
     moved = run.moved(rowids_of(2, 0, -1))
     moved.check()
@@ -173,8 +176,8 @@ def test_moved_and_window_renumber_rows():
     assert (window.rowids.tolist(), window.values.to_pylist()) == ([0, 0], [11, 12])
 
 
-def test_between_cuts_by_time_on_both_sides():
-    """A change at the very moment of a flush belongs to the flush, the next one does not."""
+def test_between_excludes_the_first_and_includes_the_last_timestamp():
+    """A change at the timestamp of a flush belongs to the flush; the next one does not."""
     run = run_of("redo", [(0, 1, 10), (0, 2, 11), (1, 3, 12)])
     assert run.between(1, 2).values.to_pylist() == [11]
     assert run.between(0, 3) is run
@@ -206,7 +209,7 @@ def _array(type: pa.DataType, numbers: list[int | None]) -> pa.Array:
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
 def test_patch_replaces_exactly_the_named_positions(type, data):
-    """Each of the thirteen types, with and without NULL, from slices: a wrong bit is a wrong value in a scan."""
+    """For each type, with and without NULL, in slices."""
     number = st.integers(0, 40)
     cell = data.draw(st.sampled_from([number, st.none() | number]))
     numbers = data.draw(st.lists(cell, min_size=1, max_size=40))
@@ -227,7 +230,7 @@ def test_patch_replaces_exactly_the_named_positions(type, data):
 
 
 def test_patch_keeps_the_payload_of_a_nan():
-    """Bytes are moved, not numbers: a value is returned bit for bit."""
+    """Values are copied bit by bit."""
     odd = np.array([0x7FF8DEADBEEF0001], np.uint64).view(np.float64)
     patched = patch(pa.array([1.0, 2.0]), rowids_of(1), pa.array(odd))
     assert patched.to_numpy().view(np.uint64)[1] == 0x7FF8DEADBEEF0001

@@ -1,4 +1,4 @@
-"""The system's clock and chance, and the Env that hands them down."""
+"""The system's clock and random numbers, and the Env that provides them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from nyala.env import SYSTEM
 
 
-def test_the_clock_tells_microseconds_since_the_epoch_and_seconds_that_never_go_back() -> None:
-    """Every timestamp of every batch would be wrong by a factor."""
+def test_the_clock_returns_microseconds_and_monotonic_seconds() -> None:
+    """Microseconds since the epoch, and seconds that never decrease."""
     assert abs(SYSTEM.clock.now_us() - time.time() * 1e6) < 5e6
     before = SYSTEM.clock.monotonic_s()
     SYSTEM.clock.sleep_s(0.01)
@@ -20,7 +20,7 @@ def test_the_clock_tells_microseconds_since_the_epoch_and_seconds_that_never_go_
 
 
 def test_waiting_ends_with_the_event_or_the_time() -> None:
-    """Closing a database would wait for the maintenance thread's whole pause."""
+    """A wait ends with its event or at its time, so closing a store need not wait for a pause."""
     event = threading.Event()
     assert not SYSTEM.clock.wait(event, 0.001)
     event.set()
@@ -28,13 +28,13 @@ def test_waiting_ends_with_the_event_or_the_time() -> None:
 
 
 def test_tokens_differ() -> None:
-    """Two stores, or two segments of one log, would take each other's bytes for their own."""
+    """Two tokens differ, so stores and log segments can be distinguished."""
     tokens = {SYSTEM.randomness.token_hex(8) for _ in range(1000)}
     assert len(tokens) == 1000
     assert {len(token) for token in tokens} == {16}
 
 
-def test_the_env_cannot_be_changed_under_its_users() -> None:
-    """One part of a database would see another disk than the rest."""
+def test_an_env_is_immutable() -> None:
+    """All parts of a store use the same disk."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         SYSTEM.files = None  # type: ignore[misc, assignment]

@@ -1,4 +1,4 @@
-"""The door to the disk: what is written is there, what fails says so, and a lock is a lock."""
+"""`PosixFiles`: writes can be read, failures raise, and a lock has one holder."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from nyala.errors import Error, StorageError
 FILES = PosixFiles()
 
 
-def test_appended_parts_stand_one_after_the_other(tmp_path: Path) -> None:
-    """A block would be looked for at another offset than the one it was written to."""
+def test_appended_parts_are_adjacent(tmp_path: Path) -> None:
+    """Appended parts are adjacent, so offsets can be computed."""
     file = FILES.create(str(tmp_path / "f"))
     assert file.append(b"ab", bytearray(b"cd"), memoryview(b"ef"), pa.py_buffer(b"gh")) == 0
     assert file.append() == 8
@@ -36,8 +36,8 @@ def test_appended_parts_stand_one_after_the_other(tmp_path: Path) -> None:
     assert FILES.read_all(str(tmp_path / "f")) == b"abcdefghijk"
 
 
-def test_more_parts_than_the_system_takes_at_once(tmp_path: Path) -> None:
-    """A group of many small batches would fail with EINVAL."""
+def test_more_parts_than_one_system_call_takes(tmp_path: Path) -> None:
+    """More parts than IOV_MAX do not fail with EINVAL."""
     file = FILES.create(str(tmp_path / "f"))
     parts = [bytes([number % 256]) * (number % 3) for number in range(5000)]
     file.append(*parts)
@@ -45,7 +45,7 @@ def test_more_parts_than_the_system_takes_at_once(tmp_path: Path) -> None:
 
 
 def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system may write less than asked without an error; the rest would be missing in the file."""
+    """If the system writes less than all bytes, the rest is written as well."""
     plain = os.write
     monkeypatch.setattr(os, "writev", lambda fd, parts: plain(fd, b"".join(parts)[:3]))
     file = FILES.create(str(tmp_path / "f"))
@@ -54,8 +54,10 @@ def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert file.size_bytes == 16
 
 
-def test_a_failed_write_kills_the_handle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is appended after a half-written part could never be found again."""
+def test_after_a_failed_write_the_file_refuses_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is appended after a part that was half written."""
     file = FILES.create(str(tmp_path / "f"))
 
     def writev(fd: int, parts: list[bytes]) -> int:
@@ -72,10 +74,10 @@ def test_a_failed_write_kills_the_handle(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_write_to_a_full_disk_leaves_nothing_and_can_be_made_again(
+def test_a_write_to_a_full_disk_is_undone_and_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """Half of it was written when the disk was full."""
+    """A half-written part is removed."""
     file = FILES.create(str(tmp_path / "f"))
     file.append(b"before")
     plain, calls = os.write, []
@@ -95,7 +97,7 @@ def test_a_write_to_a_full_disk_leaves_nothing_and_can_be_made_again(
     assert FILES.read_all(file.path) == b"beforeafter"
 
 
-def test_allocated_space_is_there_or_nothing_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_space_is_allocated_completely_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "folder" / "f"
     FILES.preallocate(str(path), 100_000)
     assert path.stat().st_size == 100_000 and path.stat().st_blocks * 512 >= 100_000
@@ -109,8 +111,8 @@ def test_allocated_space_is_there_or_nothing_is(tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / "g").exists()
 
 
-def test_f3_a_failed_sync_is_never_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Linux reports a failed write-back once; a second sync succeeds although the bytes are lost."""
+def test_f3_a_failed_sync_is_never_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux reports a failed write-back once; a second sync would succeed although bytes are lost."""
     file = FILES.create(str(tmp_path / "f"))
     file.append(b"x")
     calls = []
@@ -129,10 +131,10 @@ def test_f3_a_failed_sync_is_never_tried_again(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("supported", [True, False])
-def test_macos_syncs_the_drives_cache_too(
+def test_macos_also_syncs_the_drives_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supported: bool
 ) -> None:
-    """fsync on macOS returns before the bytes are on the medium: an acknowledged batch would not survive."""
+    """fsync of macOS returns before the bytes are on the medium."""
     calls = []
 
     def fcntl_(fd: int, command: int) -> int:
@@ -150,23 +152,23 @@ def test_macos_syncs_the_drives_cache_too(
     assert calls == ([51] if supported else [51, "fsync"])
 
 
-def test_windows_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user on Windows would get an AttributeError from deep inside."""
+def test_windows_is_refused_with_an_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows, the error explains the platforms, instead of an AttributeError."""
     monkeypatch.setattr(posix_files, "fcntl", None)
     with pytest.raises(StorageError, match="Linux or macOS"):
         system_files().open("store")
 
 
-def test_a_new_file_must_be_new(tmp_path: Path) -> None:
-    """Two writers that take the same name would overwrite each other."""
+def test_creating_an_existing_file_raises(tmp_path: Path) -> None:
+    """Two writers never overwrite each other's file."""
     FILES.create(str(tmp_path / "f")).close()
     with pytest.raises(StorageError, match="already") as refused:
         FILES.create(str(tmp_path / "f"))
     assert refused.value.errno == errno.EEXIST
 
 
-def test_files_have_the_users_own_permissions(tmp_path: Path) -> None:
-    """A store in a shared folder would be closed to the group, or a private one open to all."""
+def test_files_have_the_permissions_of_the_umask(tmp_path: Path) -> None:
+    """The user's umask decides on access to a store."""
     old = os.umask(0o027)
     try:
         FILES.create(str(tmp_path / "f")).close()
@@ -176,8 +178,8 @@ def test_files_have_the_users_own_permissions(tmp_path: Path) -> None:
     assert {os.stat(tmp_path / name).st_mode & 0o777 for name in ("f", "g")} == {0o640}
 
 
-def test_a_missing_file_is_both_of_the_errors_one_may_expect(tmp_path: Path) -> None:
-    """`except FileNotFoundError` and `except nyala.StorageError` must both work, in another process too."""
+def test_a_missing_file_raises_both_error_types(tmp_path: Path) -> None:
+    """`except FileNotFoundError` and `except nyala.StorageError` both work, also after pickling."""
     path = str(tmp_path / "none")
     for action in (
         lambda: FILES.open(path),
@@ -199,7 +201,7 @@ def test_a_missing_file_is_both_of_the_errors_one_may_expect(tmp_path: Path) -> 
 
 
 def test_reads_stop_at_the_end_of_the_file(tmp_path: Path) -> None:
-    """A block that was cut off must come back short, so that its reader can say so."""
+    """A read past the end returns fewer bytes, so the reader can report the cut."""
     FILES.write_at(str(tmp_path / "f"), 0, b"0123456789")
     file = FILES.open(str(tmp_path / "f"))
     assert (file.size_bytes(), file.path) == (10, str(tmp_path / "f"))
@@ -222,8 +224,10 @@ def test_reads_stop_at_the_end_of_the_file(tmp_path: Path) -> None:
         file.read_into(0, bytearray(1))
 
 
-def test_large_reads_and_writes_are_made_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system moves at most 2 GiB a call: a large block would look cut, or fail to be written."""
+def test_large_reads_and_writes_need_several_system_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One system call moves at most 2 GiB."""
     monkeypatch.setattr(posix_files, "_CALL_MAX_BYTES", 7)
     FILES.write_at(str(tmp_path / "f"), 0, bytes(range(100)))
     file = FILES.open(str(tmp_path / "f"))
@@ -245,7 +249,7 @@ def test_large_reads_and_writes_are_made_in_steps(tmp_path: Path, monkeypatch: p
 
 
 def test_threads_may_read_one_file_at_once(tmp_path: Path) -> None:
-    """A parallel scan would get another rowset's bytes."""
+    """Threads that read one file at once get their own bytes."""
     FILES.write_at(str(tmp_path / "f"), 0, bytes(range(256)) * 64)
     file = FILES.open(str(tmp_path / "f"))
     wrong = []
@@ -263,10 +267,10 @@ def test_threads_may_read_one_file_at_once(tmp_path: Path) -> None:
     assert not wrong
 
 
-def test_write_atomic_leaves_the_old_bytes_or_the_new(
+def test_write_atomic_leaves_the_old_or_the_new_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failed rewrite of a small file would leave it empty, with a temporary one beside it."""
+    """After a failure, the old file remains, and no temporary file."""
     path = str(tmp_path / "f")
     FILES.write_atomic(path, b"old")
     FILES.write_atomic(path, b"older")
@@ -282,7 +286,7 @@ def test_write_atomic_leaves_the_old_bytes_or_the_new(
 
 
 def test_truncate_write_at_and_rename(tmp_path: Path) -> None:
-    """The log's tail is cut with the first, the published position written with the second."""
+    """The log's tail is cut with `truncate`, and the published position is written with `write_at`."""
     path, other = str(tmp_path / "f"), str(tmp_path / "g")
     FILES.write_at(path, 4, b"abcd")
     FILES.write_at(path, 5, b"X")
@@ -297,8 +301,8 @@ def test_truncate_write_at_and_rename(tmp_path: Path) -> None:
     assert FILES.free_bytes(str(tmp_path)) > 0
 
 
-def test_a_second_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job's file has its staged name and that in its tablet's folder; where it can have one only, that is said."""
+def test_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job's file has two names for a while; a file system without hard links raises an error."""
     path, other = str(tmp_path / "f"), str(tmp_path / "g")
     FILES.write_at(path, 0, b"abcd")
     assert FILES.link(path, other)
@@ -326,8 +330,8 @@ def test_a_second_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 FILES.link(path, str(tmp_path / "h"))
 
 
-def test_folders(tmp_path: Path) -> None:
-    """A store in a folder that is not there yet would not be made, or a dropped tablet's files would stay."""
+def test_folders_are_created_listed_and_removed(tmp_path: Path) -> None:
+    """Missing parent folders are created, and a removed folder's files are removed."""
     folder = str(tmp_path / "a" / "b" / "c")
     FILES.make_dirs(folder)
     FILES.make_dirs(folder)
@@ -345,7 +349,7 @@ def test_folders(tmp_path: Path) -> None:
 
 
 def test_removing_a_folder_does_not_follow_links(tmp_path: Path) -> None:
-    """A link inside a store would lead the removal out of it, into the user's own files."""
+    """A link inside a store does not lead a removal outside of it."""
     keep = tmp_path / "keep"
     keep.mkdir()
     (keep / "precious").write_text("x")
@@ -369,8 +373,8 @@ time.sleep(60)
 """
 
 
-def test_a_lock_is_held_by_one_only(tmp_path: Path) -> None:
-    """Two writers would write one store at once."""
+def test_a_lock_has_one_holder(tmp_path: Path) -> None:
+    """Two writers never hold a store's lock at once."""
     path = str(tmp_path / "lock")
     lock = FILES.lock(path)
     assert lock is not None
@@ -388,8 +392,8 @@ def test_a_lock_is_held_by_one_only(tmp_path: Path) -> None:
     assert not FILES.exists(path)
 
 
-def test_a_killed_process_gives_its_lock_back(tmp_path: Path) -> None:
-    """After a crash the store could not be opened until somebody removes a file by hand."""
+def test_a_killed_process_releases_its_lock(tmp_path: Path) -> None:
+    """After a crash, the store can be opened without removing a file."""
     path = str(tmp_path / "lock")
     child = subprocess.Popen([sys.executable, "-c", HOLD_LOCK, path], stdout=subprocess.PIPE)
     try:
@@ -405,10 +409,8 @@ def test_a_killed_process_gives_its_lock_back(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_a_lock_file_that_was_removed_under_us_is_not_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two processes would each hold "the" lock: one of the removed file, one of the new."""
+def test_a_removed_lock_file_is_not_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that locked a file which was removed meanwhile does not hold the lock."""
     path = str(tmp_path / "lock")
     first = FILES.lock(path)
     assert first is not None
@@ -429,10 +431,8 @@ def test_a_lock_file_that_was_removed_under_us_is_not_the_lock(
     assert FILES.lock(path) is None
 
 
-def test_a_lock_file_that_was_replaced_under_us_is_not_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same, when a third process has made and locked a new file in the meantime."""
+def test_a_replaced_lock_file_is_not_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same if a third process has created and locked a new file meanwhile."""
     path = str(tmp_path / "lock")
     first = FILES.lock(path)
     assert first is not None
@@ -452,7 +452,7 @@ def test_a_lock_file_that_was_replaced_under_us_is_not_the_lock(
 
 
 def test_a_forked_child_cannot_unlock_its_parent(tmp_path: Path) -> None:
-    """A process pool started after connect() would let a second writer in when its first worker ends."""
+    """A process pool that is started after connect() does not release the lock when a worker ends."""
     path = str(tmp_path / "lock")
     lock = FILES.lock(path)
     assert lock is not None
@@ -469,8 +469,8 @@ def test_a_forked_child_cannot_unlock_its_parent(tmp_path: Path) -> None:
     assert FILES.lock(path) is None
 
 
-def test_a_read_takes_no_memory_for_what_the_file_has_not(tmp_path: Path) -> None:
-    """A length out of a forged file would take all memory before the first byte is compared."""
+def test_a_read_allocates_no_more_than_the_file_has(tmp_path: Path) -> None:
+    """A forged length does not allocate memory beyond the file's size."""
     path = tmp_path / "f"
     path.write_bytes(b"0123456789")
     file = PosixFiles().open(str(path))

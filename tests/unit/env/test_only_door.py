@@ -1,7 +1,7 @@
-"""Nothing but `env/` opens, syncs, renames, sleeps, reads a clock or draws randomness.
+"""Only `env/` opens, syncs and renames files, sleeps, reads a clock or draws randomness.
 
-A test that loses power, fills the disk or steps the clock proves nothing about code that goes another way to the disk.
-SQLite's own connection is the one exception, and it is not made with any of these names.
+Otherwise, tests that cut the power, fill the disk or step the clock would not cover that code.
+SQLite's own connection is the one exception; it uses none of these names.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ import pytest
 
 SOURCE = Path(__file__).parents[3] / "src" / "nyala"
 
-# The door itself; what puts something else in its place; what talks to people, about files of theirs.
+# `env/` itself, its replacements in tests, and code that shows users' own files.
 OUTSIDE = {"env", "testing", "cli"}
-# Everything else, so that a new module is among them.
+# All other modules, so that a new module is included.
 LAYERS = sorted(
     {path.relative_to(SOURCE).parts[0] for path in SOURCE.rglob("*.py")} - OUTSIDE,
 )
 EXEMPT = {
-    # A socket is no file that must survive: its address only has to be short enough, for which a link in the
-    # temporary folder is made.
+    # A socket is not durable; its address must be short, for which the temporary folder has a link.
     ("handover/channel.py", "tempfile"),
     ("handover/channel.py", "os.symlink"),
-    # Files that are worth nothing after a power cut: what an SQL query spills.
+    # Files that may be lost in a power cut: the spill files of an SQL query.
     ("sql/connection.py", "tempfile"),
     # Which program a user's command would start.
     ("spark/cluster.py", "shutil"),
-    # Descriptors of the process itself, and its place among those that the system kills.
+    # Descriptors of the process itself, and its rank among the processes that the system kills.
     *(("_worker.py", name) for name in ("open", "os.close", "os.open")),
 }
 
@@ -77,7 +76,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def trespasses(source: str) -> list[tuple[int, str]]:
-    """(line, name) of every way around the door in a module."""
+    """Return (line, name) of every call in a module that does not go through `env/`."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -102,8 +101,8 @@ def trespasses(source: str) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_a_layer_goes_through_the_door(layer: str) -> None:
-    """A power cut, a full disk or a clock that steps back would meet code that no test ever brought there."""
+def test_modules_use_the_env(layer: str) -> None:
+    """No module uses the disk, the clock or randomness directly."""
     path = SOURCE / layer
     files = [path] if path.suffix else sorted(path.rglob("*.py"))
     found = [
@@ -115,8 +114,8 @@ def test_a_layer_goes_through_the_door(layer: str) -> None:
     assert not found, "use the Env: " + ", ".join(found)
 
 
-def test_every_module_is_looked_at_and_every_exception_is_needed() -> None:
-    """A module that nobody lists, or a word that excuses what is not there any more."""
+def test_every_module_is_checked_and_every_exception_is_needed() -> None:
+    """The check covers every module, and no exception is unused."""
     assert {"api", "handover", "sql", "tablet"} < set(LAYERS)
     for module, name in EXEMPT:
         assert name in {found for _, found in trespasses((SOURCE / module).read_text())}, (module, name)
@@ -132,6 +131,6 @@ def test_every_module_is_looked_at_and_every_exception_is_needed() -> None:
         "import os.path\nos.path.exists('x')",
     ],
 )
-def test_a_way_around_the_door_is_seen(source: str) -> None:
-    """The test above would pass because it sees nothing."""
+def test_direct_calls_are_found(source: str) -> None:
+    """The check above does find direct calls."""
     assert trespasses(source)

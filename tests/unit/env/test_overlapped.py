@@ -1,4 +1,4 @@
-"""Work on many files at once: all of it is done, or none goes on behind an error."""
+"""Work on many files at once: all of it is done, or nothing continues after an error."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from nyala.env.overlapped import each
 from nyala.testing.file_wrapper import FileWrapper
 
 
-def test_results_come_in_the_order_of_the_items() -> None:
-    """A flush pairs what was written with the tablets by their order."""
+def test_results_are_in_the_order_of_the_items() -> None:
+    """A flush relies on this order to combine files and tablets."""
     assert each(PosixFiles(), lambda number: number * number, range(40)) == [n * n for n in range(40)]
 
 
 def test_syncs_overlap() -> None:
-    """One after the other, a thousand small files would take a thousand turns of the disk."""
+    """Syncs of a thousand small files overlap."""
     both = threading.Barrier(2, timeout=20)
     each(PosixFiles(), lambda _: both.wait(), range(2))
 
 
-def test_nothing_goes_on_behind_an_error() -> None:
-    """The caller removes the files then: one that was made later would stay."""
+def test_no_work_continues_after_an_error() -> None:
+    """After an error, the caller removes the files, so none may be created later."""
     begun: list[int] = []
 
     def work(number: int) -> None:
@@ -40,15 +40,15 @@ def test_nothing_goes_on_behind_an_error() -> None:
     )
 
 
-def test_files_of_tests_are_worked_on_one_by_one() -> None:
-    """A recorded or failing order of operations must be the same each time."""
+def test_test_files_are_processed_in_order() -> None:
+    """Recorded or failing operations of tests have the same order each time."""
     found: list[threading.Thread] = []
     each(FileWrapper(PosixFiles()), lambda _: found.append(threading.current_thread()), range(5))
     assert found == [threading.current_thread()] * 5
 
 
-def test_without_threads_the_work_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the end of the interpreter none can be started, and a flush at exit must not fail for that."""
+def test_the_work_is_done_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush at the interpreter's exit, when no thread can be started, does not fail."""
 
     def refused(*_: Any) -> Any:
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")

@@ -1,4 +1,4 @@
-"""The key encoding: what a key's bytes are, that they sort as the rows do, and that damage is noticed."""
+"""The key encoding: its bytes, that keys sort like rows, and that damage is noticed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY_TYPES = [
 
 
 def canonical(type: ColumnType) -> st.SearchStrategy[Any]:
-    """Canonical scalars, with the extremes and with many equal and nearly equal ones."""
+    """Canonical scalars, including the extremes and many equal and nearly equal ones."""
     if type.is_text:
         length = type.length or 20
         return st.text(st.sampled_from("\0\1ab\x7fé€\U0001f40e"), max_size=length) | st.text(max_size=length)
@@ -78,7 +78,7 @@ def comparable(row: tuple[Any, ...]) -> tuple[Any, ...]:
     ],
 )
 def test_golden_vectors(types: list[str], row: tuple[Any, ...], expected: str) -> None:
-    """Keys on disk would be unreadable for every other version if one of these bytes moved."""
+    """Keys on disk never change: these rows have exactly these bytes."""
     parsed = [parse_type(type) for type in types]
     codec = KeyCodec(parsed)
     assert codec.encode_row(row).hex() == expected
@@ -97,7 +97,7 @@ def test_golden_vectors(types: list[str], row: tuple[Any, ...], expected: str) -
     ],
 )
 def test_layout_is_a_function_of_the_types(types: list[str], layout: str, width: int | None) -> None:
-    """Keys of one table made in two places could not be compared if their layouts differed."""
+    """Keys of one table have one layout wherever they are encoded, so they can be compared."""
     codec = KeyCodec([parse_type(type) for type in types])
     assert (codec.layout, codec.width) == (layout, width)
     assert (codec.empty().layout, codec.empty().width, len(codec.empty())) == (layout, width, 0)
@@ -105,7 +105,7 @@ def test_layout_is_a_function_of_the_types(types: list[str], layout: str, width:
 
 @given(keys())
 def test_k1_k4_order_and_round_trip(drawn: tuple[list[ColumnType], list[tuple[Any, ...]]]) -> None:
-    """K1, K4: a scan in key order would come out of order, or another key than the one written."""
+    """K1, K4: keys sort like their rows, and decode to them."""
     types, rows = drawn
     codec = KeyCodec(types)
     arrays = arrays_of(types, rows)
@@ -133,7 +133,7 @@ def test_k1_k4_order_and_round_trip(drawn: tuple[list[ColumnType], list[tuple[An
 def test_slices_encode_and_decode_as_their_rows(
     drawn: tuple[list[ColumnType], list[tuple[Any, ...]]], data: st.DataObject
 ) -> None:
-    """A batch cut in two (by tablet, by block) would get the keys of other rows if offsets were forgotten."""
+    """Slices of a batch give the keys of their own rows."""
     types, rows = drawn
     codec = KeyCodec(types)
     arrays = arrays_of(types, rows)
@@ -153,7 +153,7 @@ def test_slices_encode_and_decode_as_their_rows(
 def test_k5_a_prefix_begins_its_keys_and_no_others(
     drawn: tuple[list[ColumnType], list[tuple[Any, ...]]], data: st.DataObject
 ) -> None:
-    """K5: `where host = 'a'` would read the rows of host 'ab' too, or miss some of 'a'."""
+    """K5: `where host = 'a'` reads exactly the rows of host 'a', and none of 'ab'."""
     types, rows = drawn
     codec = KeyCodec(types)
     count = data.draw(st.integers(0, len(types) - 1))
@@ -163,8 +163,8 @@ def test_k5_a_prefix_begins_its_keys_and_no_others(
             assert codec.encode_row(other).startswith(prefix) == (other[:count] == row[:count])
 
 
-def test_keys_do_not_change_with_the_memory_they_were_made_from() -> None:
-    """K3: a fixed-width key shares nothing with its column, so that a reused buffer cannot change it."""
+def test_keys_do_not_share_memory_with_their_columns() -> None:
+    """K3: a reused buffer of a column does not change fixed-width keys."""
     values = np.arange(10, dtype=np.int64)
     keys = KeyCodec([parse_type("int64")]).encode([pa.array(values)])
     before = keys.to_binary().to_pylist()
@@ -191,7 +191,7 @@ def test_keys_do_not_change_with_the_memory_they_were_made_from() -> None:
     ],
 )
 def test_damaged_keys_are_corruption(types: list[str], key: bytes) -> None:
-    """Keys that no row can have must stop a read, not come out as some other key."""
+    """Keys that no row can have raise CorruptionError."""
     codec = KeyCodec([parse_type(type) for type in types])
     if key != b"a\0\2b\0\0\x80":  # single keys are for look-ups and messages; they do not look at escapes
         with pytest.raises(CorruptionError):
@@ -202,21 +202,21 @@ def test_damaged_keys_are_corruption(types: list[str], key: bytes) -> None:
             codec.decode(codec.from_binary(pa.array(rows, pa.large_binary())))
 
 
-def test_a_separator_in_the_next_key_ends_nothing() -> None:
-    """The error says what is wrong with the key, instead of what came of reading on into the next one."""
+def test_a_separator_in_the_next_key_does_not_count() -> None:
+    """The error names the damaged key, and not the next one."""
     codec = KeyCodec([parse_type("binary"), parse_type("binary")])
     with pytest.raises(CorruptionError, match="no separator after a text column"):
         codec.decode(codec.from_binary(pa.array([b"abc", b"\0\0"], pa.large_binary())))
 
 
 def test_a_null_key_on_disk_is_corruption() -> None:
-    """A validity bit flipped to NULL must not turn into an empty key."""
+    """A validity bit that was flipped to NULL is no empty key."""
     with pytest.raises(CorruptionError):
         KeyCodec([parse_type("string")]).from_binary(pa.array([b"a", None], pa.large_binary()))
 
 
-def test_encoded_integers_are_what_struct_says() -> None:
-    """An independent check of the sign flip over all of int8 and int16."""
+def test_encoded_integers_agree_with_struct() -> None:
+    """All values of int8 and int16 agree with an independent computation of the sign flip."""
     for name, code in (("int8", ">B"), ("int16", ">H")):
         type = parse_type(name)
         assert type.value_min is not None and type.value_max is not None

@@ -1,4 +1,4 @@
-"""Vectors of encoded keys do what a sorted list of byte strings does, in every layout."""
+"""Vectors of encoded keys behave like sorted lists of byte strings in every layout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.hash64 import hash_one
 from nyala.schema.types import parse_type
 
-# One of each layout, and the borders between them; widths that end inside and at a word.
+# One of each layout and of the bounds between layouts, also widths that end inside a word.
 CODECS = [
     KeyCodec([parse_type(type) for type in types])
     for types in (
@@ -34,7 +34,8 @@ CODECS = [
 
 
 def key_bytes(codec: KeyCodec) -> st.SearchStrategy[bytes]:
-    # Few different bytes, zeros among them, so that equal keys, prefixes and trailing zeros are common.
+    # Few different bytes, including zeros, so that equal keys, prefixes and trailing zeros are
+    # common.
     byte = st.sampled_from(b"\0\1\x80\xff")
     if codec.width is None:
         return st.lists(byte, max_size=4).map(bytes) | st.binary(max_size=30)
@@ -61,7 +62,7 @@ def listed(keys: EncodedKeys) -> list[bytes]:
 
 @given(vectors(2), st.data())
 def test_take_slice_and_concat(drawn: tuple[KeyCodec, list[list[bytes]]], data: st.DataObject) -> None:
-    """Rows would get other rows' keys if any of these mixed them up."""
+    """Each operation returns the right keys in the right order."""
     codec, (left, right) = drawn
     a, b = make(codec, left), make(codec, right)
     assert listed(a) == left and len(a) == len(left)
@@ -81,7 +82,7 @@ def test_take_slice_and_concat(drawn: tuple[KeyCodec, list[list[bytes]]], data: 
 
 @given(vectors(2))
 def test_k1_sorting_and_searching(drawn: tuple[KeyCodec, list[list[bytes]]]) -> None:
-    """K1: a key that is there would not be found, and be inserted a second time."""
+    """K1: every key that exists is found."""
     codec, (left, probes) = drawn
     a, p = make(codec, left), make(codec, probes)
     order = a.sort_indices()
@@ -103,7 +104,7 @@ def test_k1_sorting_and_searching(drawn: tuple[KeyCodec, list[list[bytes]]]) -> 
 
 
 def test_sorting_many_equal_keys_is_stable() -> None:
-    """Rows of one batch apply in their order: the later of two upserts of one key must stay the later."""
+    """Equal keys keep their order, so the later of two upserts of a key is applied last."""
     for codec in CODECS:
         numbers = np.random.default_rng(1).integers(0, 9, 3000)
         keys = make(codec, [bytes([n]).rjust(codec.width or 3, b"\1") for n in numbers.tolist()])
@@ -111,7 +112,7 @@ def test_sorting_many_equal_keys_is_stable() -> None:
 
 
 def test_ascending_is_not_strictly_ascending() -> None:
-    """A batch with one key twice must not be taken for one without."""
+    """A batch with one key twice ascends, but not strictly."""
     for codec in CODECS:
         a, b = (bytes([n]).rjust(codec.width or 3, b"\1") for n in (1, 2))
         for keys, ascending, strictly in (
@@ -128,7 +129,7 @@ def test_ascending_is_not_strictly_ascending() -> None:
 
 @given(vectors(2))
 def test_searching_with_an_older_pyarrow(drawn: tuple[KeyCodec, list[list[bytes]]]) -> None:
-    """The search that stands in for pyarrow.compute.search_sorted gives the same positions."""
+    """The replacement for pyarrow.compute.search_sorted gives the same positions."""
     _, (left, probes) = drawn
     ascending = sorted(left)
     keys, wanted = pa.array(ascending, pa.large_binary()), pa.array(probes, pa.large_binary())
@@ -142,7 +143,7 @@ def test_searching_with_an_older_pyarrow(drawn: tuple[KeyCodec, list[list[bytes]
 def test_lower_bound_takes_prefixes_and_longer_bounds(
     drawn: tuple[KeyCodec, list[list[bytes]]], bound: bytes
 ) -> None:
-    """A scan of `host = 'a'` begins and ends at prefixes; one key too few would be a lost row."""
+    """A bound may be a prefix or longer than a key; a scan of `host = 'a'` loses no row."""
     codec, (keys,) = drawn
     ascending = sorted(keys)
     assert make(codec, ascending).lower_bound(bound) == bisect.bisect_left(ascending, bound)
@@ -153,7 +154,7 @@ def test_lower_bound_takes_prefixes_and_longer_bounds(
 
 @given(vectors(2))
 def test_equality_hashing_and_hashables_agree(drawn: tuple[KeyCodec, list[list[bytes]]]) -> None:
-    """K2: "a" and "a\\0" are two keys; equal keys have equal hashes, or the bloom filter hides a row."""
+    """K2: "a" and "a\\0" are different keys, and equal keys have equal hashes."""
     codec, (left, right) = drawn
     count = min(len(left), len(right))
     a, b = make(codec, left[:count]), make(codec, right[:count])
@@ -161,7 +162,7 @@ def test_equality_hashing_and_hashables_agree(drawn: tuple[KeyCodec, list[list[b
     assert a.equal_to(b).tolist() == same
     assert [x == y for x, y in zip(a.to_hashable(), b.to_hashable(), strict=True)] == same
     assert (a.hash64() == b.hash64()).tolist() == same
-    # The same bytes in layout "binary" have the same hash: it is a function of the bytes, not of the layout.
+    # The same bytes in layout "binary" have the same hash, because it depends on the bytes only.
     assert a.hash64().tolist() == make(CODECS[-1], left[:count]).hash64().tolist()
     sliced = make(codec, left).slice(min(1, len(left)))
     assert sliced.hash64().tolist() == make(codec, left).hash64().tolist()[1:]
@@ -178,23 +179,23 @@ def test_equality_hashing_and_hashables_agree(drawn: tuple[KeyCodec, list[list[b
     ],
 )
 def test_hash64_golden_vectors(key: bytes, expected: int) -> None:
-    """Bloom filters written by one version would hide rows from the next if the hash moved."""
+    """Hashes are on disk in bloom filters, so they never change."""
     keys = make(CODECS[-1], [b"x" * 100, key, b"", key])
     assert keys.hash64()[[1, 3]].tolist() == [expected] * 2
     assert hash_one(key) == expected
 
 
 @given(st.lists(st.binary(max_size=40), max_size=10))
-def test_the_hash_of_one_key_is_that_among_others(keys: list[bytes]) -> None:
-    """The bloom filter would deny a key that is looked up alone."""
+def test_a_single_hash_agrees_with_a_hash_of_many(keys: list[bytes]) -> None:
+    """A key that is looked up alone has the same hash."""
     assert make(CODECS[-1], keys).hash64().tolist() == [hash_one(key) for key in keys]
 
 
 @given(vectors(), st.integers(0, 12), st.integers(1, 8))
-def test_words_are_the_bytes_at_a_distance_from_the_end(
+def test_integers_are_the_bytes_at_a_distance_from_the_end(
     drawn: tuple[KeyCodec, list[list[bytes]]], behind: int, width: int
 ) -> None:
-    """Whether or not the last bytes of all were worked out before."""
+    """The result is the same whether the last bytes were computed before or not."""
     codec, (listed_keys,) = drawn
     keys = [key for key in listed_keys if len(key) >= behind + width]
     if codec.width is not None and codec.width < behind + width:
@@ -208,7 +209,7 @@ def test_words_are_the_bytes_at_a_distance_from_the_end(
 
 
 def test_hash64_of_fixed_layouts() -> None:
-    """The same function in the other layouts: computed here by the textbook, byte by byte."""
+    """Other layouts have the same hash function, computed here byte by byte."""
 
     def murmur64a(key: bytes) -> int:
         m, mask = 0xC6A4A7935BD1E995, (1 << 64) - 1
@@ -229,7 +230,7 @@ def test_hash64_of_fixed_layouts() -> None:
 
 
 def test_sort_indices_of_sorted_keys_is_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loading a sorted file must not pay for sorting it again."""
+    """Sorting a file that is already sorted costs one pass."""
 
     def never(self: Any) -> Any:
         raise AssertionError("sorted although it was")
@@ -241,7 +242,7 @@ def test_sort_indices_of_sorted_keys_is_one_pass(monkeypatch: pytest.MonkeyPatch
 
 
 def test_nbytes_counts_the_keys_of_a_slice_only() -> None:
-    """The memory budget would be taken for full if each slice counted the batch it was cut from."""
+    """A slice counts only its own bytes, so the memory budget is right."""
     for codec in (CODECS[2], CODECS[4], CODECS[-1]):
         keys = make(codec, [bytes([i]).rjust(codec.width or 16, b"\1") for i in range(100)])
         assert keys.nbytes >= 100 * 8
@@ -249,7 +250,7 @@ def test_nbytes_counts_the_keys_of_a_slice_only() -> None:
 
 
 def test_mixed_layouts_are_refused() -> None:
-    """K1: comparing keys of two tables is a mistake of ours and must fail loudly."""
+    """K1: comparing keys of two layouts is a bug and fails an assertion."""
     a, b = make(CODECS[0], [b"\1"]), make(CODECS[-1], [b"\1"])
     for left, right in ((a, b), (b, a), (a, make(CODECS[2], [b"12345678"]))):
         with pytest.raises(AssertionError, match="K1"):

@@ -1,4 +1,4 @@
-"""Ranges of keys: the predicates of a scan never leave out a row that satisfies them."""
+"""Key ranges contain every row that satisfies the predicates of a scan."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def constraints(draw: st.DrawFn, type: ColumnType) -> Constraint:
 
 
 @given(st.lists(st.sampled_from(TYPES), min_size=1, max_size=3), st.data())
-def test_a_key_range_holds_every_row_that_satisfies_the_predicates(
+def test_a_key_range_contains_every_row_that_satisfies_the_predicates(
     names: list[str], data: st.DataObject
 ) -> None:
-    """A row outside the range is never looked at: it would be missing from the scan."""
+    """A row outside of the range is not read, so it would be missing from the scan."""
     schema = schema_of(names)
     types = [column.type for column in schema.key_columns]
     codec = KeyCodec(types)
@@ -68,11 +68,11 @@ def test_a_key_range_holds_every_row_that_satisfies_the_predicates(
             key = codec.encode_row(row)
             assert key in allowed and allowed.overlaps(key, key), row
     if len(types) == 1 and wanted["k0"].values is None:
-        # One column and no list: the range says exactly what the predicates say.
+        # One column and no list: the range is exactly equivalent to the predicates.
         for row in rows:
             assert (codec.encode_row(row) in allowed) == wanted["k0"].admits(row[0]), row
     if is_key_range(wanted, schema):
-        # Then the rows between the bounds are not asked again.
+        # Then the rows between the bounds need no further test.
         for row in rows:
             admitted = all(wanted[f"k{i}"].admits(value) for i, value in enumerate(row))
             assert (codec.encode_row(row) in allowed) == admitted, row
@@ -91,8 +91,8 @@ def test_a_key_range_holds_every_row_that_satisfies_the_predicates(
         ({"k0": NULL_ONLY}, False),
     ],
 )
-def test_which_predicates_are_a_range_of_keys(wanted: dict[str, Constraint], told: bool) -> None:
-    """Others have to be asked of the rows between the bounds; these cost a column's reading if they are."""
+def test_predicates_that_are_equivalent_to_a_key_range(wanted: dict[str, Constraint], told: bool) -> None:
+    """Only other predicates must be tested on the rows between the bounds."""
     assert is_key_range(wanted, schema_of(["string", "int8"])) is told
 
 
@@ -111,7 +111,7 @@ STRING, INT8 = parse_type("string"), parse_type("int8")
         ({"k0": Constraint.between(STRING, "a", None, lower_inclusive=False)}, b"a\0\1\0\0", None),
         ({"k0": Constraint.between(STRING, None, "b")}, None, b"b\0\1"),
         ({"k0": Constraint.between(STRING, None, "b", upper_inclusive=False)}, None, b"b\0\0"),
-        # There is no greatest string below "b": what the next column says cannot be used.
+        # There is no greatest string below "b", so the next column's bound cannot be used.
         (
             {
                 "k0": Constraint.between(STRING, None, "b", upper_inclusive=False),
@@ -129,7 +129,7 @@ STRING, INT8 = parse_type("string"), parse_type("int8")
             None,
             b"b\0\0\x84",
         ),
-        # Nothing is known of the first column: the second cannot bound the key.
+        # The first column has no bound, so the second cannot bound the key.
         ({"k1": Constraint.one_of([5])}, None, None),
         (
             {"k0": Constraint.between(STRING, "a", "c"), "k1": Constraint.one_of([5])},
@@ -141,31 +141,31 @@ STRING, INT8 = parse_type("string"), parse_type("int8")
 def test_bounds_of_a_string_and_int8_key(
     wanted: dict[str, Constraint], lower: bytes | None, upper: bytes | None
 ) -> None:
-    """A range wider than it need be reads blocks for nothing."""
+    """No range is wider than necessary."""
     assert key_range_of(wanted, schema_of(["string", "int8"])) == KeyRange(lower, upper)
 
 
-def test_upper_bound_of_a_whole_text_key_takes_in_that_key_only() -> None:
-    """`key <= 'a'` must not read 'ab'."""
+def test_the_upper_bound_of_a_text_key_includes_only_that_key() -> None:
+    """`key <= 'a'` does not read 'ab'."""
     schema = schema_of(["string"])
     assert key_range_of({"k0": Constraint.one_of(["a"])}, schema) == KeyRange(b"a", b"a\0")
 
 
 @pytest.mark.parametrize("column", ["k0", "v"])
 @pytest.mark.parametrize("constraint", [EMPTY])
-def test_contradictions_leave_no_key(column: str, constraint: Constraint) -> None:
-    """A scan that nothing can satisfy should read nothing, whatever column it is about."""
+def test_contradictions_give_an_empty_range(column: str, constraint: Constraint) -> None:
+    """A scan whose predicates contradict each other reads nothing."""
     assert key_range_of({column: constraint}, schema_of(["int8"])).is_empty
 
 
-def test_is_null_on_a_key_column_leaves_no_key() -> None:
+def test_is_null_on_a_key_column_gives_an_empty_range() -> None:
     """Key columns are NOT NULL."""
     assert key_range_of({"k0": NULL_ONLY}, schema_of(["int8"])).is_empty
     assert key_range_of({"v": NULL_ONLY}, schema_of(["int8"])).is_all
 
 
-def test_positions_of_a_range_that_is_upside_down() -> None:
-    """A contradiction reads no rows; it must not become a negative length."""
+def test_positions_of_a_contradictory_range() -> None:
+    """A contradiction gives no rows, and no negative length."""
     keys = KeyCodec([STRING]).encode([pa.array(["a", "b", "c", "d"])])
     assert KeyRange(b"c", b"a").positions(keys) == (2, 2)
     assert KeyRange(b"b", b"d").positions(keys) == (1, 3)
@@ -173,7 +173,7 @@ def test_positions_of_a_range_that_is_upside_down() -> None:
 
 
 def test_successor() -> None:
-    """The end of a prefix: one too early loses rows, none at all reads to the end of the table."""
+    """The successor of a prefix ends its range exactly."""
     assert successor(b"a") == b"b"
     assert successor(b"a\xff\xff") == b"b"
     assert successor(b"\xff") is None
@@ -182,7 +182,7 @@ def test_successor() -> None:
 
 @given(st.lists(st.none() | st.binary(max_size=2), min_size=4, max_size=4), st.binary(max_size=3))
 def test_intersection(bounds: list[bytes | None], key: bytes) -> None:
-    """A key is in both ranges exactly if it is in the intersection."""
+    """A key is in the intersection exactly if it is in both ranges."""
     a, b = KeyRange(bounds[0], bounds[1]), KeyRange(bounds[2], bounds[3])
     assert (key in a and key in b) == (key in a.intersect(b))
     if a.is_empty:

@@ -1,4 +1,4 @@
-"""Long keys that begin alike are found as integers, and as the keys themselves would be."""
+"""Long keys with a common beginning are found as integers, with the same results."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def keys_of(rows):
 
 
 @given(rows=PLACES.map(sorted), probes=PLACES.map(sorted))
-def test_keys_are_where_the_long_ones_are(rows, probes):
-    """Negative numbers have another head: whichever head a probe has, it is found or it is not."""
+def test_short_keys_have_the_positions_of_the_long_keys(rows, probes):
+    """Negative numbers have another head: probes with either head have the right result."""
     keys = keys_of(rows)
     short = ShortKeys.of(keys)
     heads = {row[0] < 0 for row in rows}
@@ -43,8 +43,8 @@ def test_keys_are_where_the_long_ones_are(rows, probes):
 
 
 @given(rows=PLACES.map(sorted))
-def test_what_was_written_is_what_was_made(rows):
-    """From a file's bytes come the same integers as from the keys."""
+def test_short_keys_of_a_file_equal_those_of_keys(rows):
+    """The bytes of a file give the same integers as the keys."""
     keys = keys_of(rows)
     read, made = ShortKeys.from_binary(keys.to_binary(), CODEC.width), ShortKeys.of(keys)
     assert (read is None) == (made is None)
@@ -53,8 +53,8 @@ def test_what_was_written_is_what_was_made(rows):
         assert read.nbytes == 8 * len(rows)
 
 
-def test_slices_and_picks_search_like_the_whole():
-    """What was worked out for a batch of keys stays with its parts."""
+def test_slices_and_selections_search_like_the_whole():
+    """Slices and selections of keys reuse what was computed for all keys."""
     keys = keys_of([(number, number % 7) for number in range(100)])
     keys.prepare_search()
     short = ShortKeys.of(keys)
@@ -63,23 +63,23 @@ def test_slices_and_picks_search_like_the_whole():
     assert short.find(keys.take(np.array([3, 5, 99]))).tolist() == [3, 5, 99]
 
 
-def test_a_key_of_another_length_is_damage():
-    """A file that says so is damaged, however the lengths add up."""
+def test_a_key_of_another_length_is_corruption():
+    """A key of another length raises CorruptionError, even if the sum of lengths is right."""
     with pytest.raises(CorruptionError, match="12 bytes"):
         ShortKeys.from_binary(pa.array([b"x" * 11, b"y" * 13], pa.large_binary()), 12)
 
 
 @pytest.mark.parametrize("types", [[INT64], [INT32, INT32], [parse_type("string"), INT64]])
-def test_other_layouts_stay_as_they_are(types):
-    """Keys of at most 8 bytes are integers already; keys with text have no width."""
+def test_other_layouts_have_no_short_keys(types):
+    """Keys up to 8 bytes are integers already; keys with text have no fixed width."""
     codec = KeyCodec(types)
     keys = codec.encode([pa.array(["a"] if type.is_text else [1], type.arrow) for type in types])
     assert ShortKeys.of(keys) is None
     assert ShortKeys.from_binary(keys.to_binary(), codec.width) is None
 
 
-def test_probes_with_several_heads_are_told_apart():
-    """One key below zero and one above it have the same last eight bytes: it would be found as the other."""
+def test_probes_with_several_heads_are_distinguished():
+    """Two probes with the same last eight bytes and different heads have different results."""
     short = ShortKeys.of(keys_of([(-3, 5)]))
     probes = keys_of([(-3, 5), (2**32 - 3, 5)])
     assert short is not None and probes.tails[0] == probes.tails[1]

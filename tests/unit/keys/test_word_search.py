@@ -1,4 +1,4 @@
-"""Integers are found in a long array in steps that all probes take together."""
+"""Binary search of integers, in steps that all probes take together."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def expected(words: Words, probes: Words) -> list[int]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 127, 128, 129, 1000, 4097])
-def test_each_word_and_each_gap_is_told_apart(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """At the ends of the array, and where one step's words end and the next begin."""
+def test_each_integer_and_each_gap_is_distinguished(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Also at the ends of the array, and between the integers of two steps."""
     monkeypatch.setattr(word_search, "_LONG_MIN", 1)
     words = np.arange(count, dtype=np.uint64) * np.uint64(2) + np.uint64(5)
     probes = np.arange(2 * count + 12, dtype=np.uint64)
@@ -42,8 +42,8 @@ def test_each_word_and_each_gap_is_told_apart(monkeypatch: pytest.MonkeyPatch, c
     st.lists(st.integers(0, 2**64 - 1), min_size=16, max_size=40),
     st.data(),
 )
-def test_any_words_are_found(have: set[int], strange: list[int], data: st.DataObject) -> None:
-    """A key that is there and is not found would be inserted a second time."""
+def test_any_integers_are_found(have: set[int], strange: list[int], data: st.DataObject) -> None:
+    """Every key that exists is found, so it cannot be inserted a second time."""
     words = np.array(sorted(have), np.uint64)
     there = data.draw(st.lists(st.sampled_from(sorted(have)), max_size=20))
     probes = np.array(strange + there, np.uint64)
@@ -69,10 +69,10 @@ FAR = st.tuples(st.sampled_from([-(2**40), -1, 0, 2**32, 2**63 - 1]), st.integer
 @given(
     st.sets(NEAR, max_size=30) | st.sets(FAR, max_size=20), st.lists(NEAR | FAR, max_size=20), st.booleans()
 )
-def test_keys_with_one_head_are_searched_as_integers_to_the_same_end(
+def test_keys_with_one_head_are_searched_as_integers(
     have: set[tuple[int, int]], asked: list[tuple[int, int]], prepared: bool
 ) -> None:
-    """Of keys above 8 bytes the integers are the last 8: the heads must be alike, and known to be, not only hoped."""
+    """Keys above 8 bytes are searched by their last 8 only if their heads are known to be equal."""
     keys = two_columns(sorted(have))
     order = sorted(asked) if prepared else asked
     probes = two_columns(order)
@@ -84,14 +84,14 @@ def test_keys_with_one_head_are_searched_as_integers_to_the_same_end(
     for side in ("left", "right"):
         before = [sum(h < pair or (side == "right" and h == pair) for h in have) for pair in order]
         assert keys.search(probes, side).tolist() == before  # type: ignore[arg-type]
-    # What is known of keys holds for those that are taken from them.
+    # Facts known of keys hold for keys that are taken from them.
     if prepared and len(order):
         backwards = probes.take(np.arange(len(order))[::-1])
         assert keys.find(backwards).tolist() == [places.get(pair, -1) for pair in order[::-1]]
 
 
-def test_many_keys_are_found_in_many() -> None:
-    """Where arrays are long enough for a sample, in both layouts of fixed width."""
+def test_many_keys_are_found_in_long_arrays() -> None:
+    """Arrays are long enough for a sample, in both layouts of fixed width."""
     count = word_search._LONG_MIN + 100
     numbers = np.arange(count) * 3
     probes = np.arange(0, 3 * count, 7)

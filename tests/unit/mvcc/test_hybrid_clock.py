@@ -1,4 +1,4 @@
-"""The clock that stamps batches: close to the wall clock, and always forward (T1)."""
+"""The clock that gives batches their timestamps: near the wall clock, and strictly ascending (T1)."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ NOW_US = 1_767_225_600_000_000
 DAY_US = 24 * 3600 * 1_000_000
 
 
-def test_a_timestamp_is_the_wall_clocks_time() -> None:
-    """Else `at="2026-01-01"` would read some other day's state."""
+def test_a_timestamp_has_the_wall_clocks_time() -> None:
+    """`at="2026-01-01"` reads the state of that day."""
     clock = HybridClock(ManualClock(NOW_US))
     assert clock.next() == from_physical(NOW_US)
 
 
-def test_c2_within_a_microsecond_the_counter_goes_on() -> None:
-    """Batches come faster than microseconds; each has its own timestamp, in the order in which it came."""
+def test_c2_within_a_microsecond_the_counter_rises() -> None:
+    """Batches within one microsecond have different timestamps, in their order."""
     clock = HybridClock(ManualClock(NOW_US))
     given_ = [clock.next() for _ in range(5000)]
     assert given_ == list(range(from_physical(NOW_US), from_physical(NOW_US) + 5000))
 
 
-def test_c1_what_there_was_before_is_passed() -> None:
-    """After a reopen no batch is stamped before one that is in the log or the catalogue."""
+def test_c1_timestamps_exceed_those_before_the_open() -> None:
+    """After a reopen, no timestamp is less than one in the log or the catalogue."""
     clock = HybridClock(ManualClock(NOW_US), latest=from_physical(NOW_US + 50))
     assert clock.next() == from_physical(NOW_US + 50) + 1 == clock.latest
 
@@ -46,8 +46,8 @@ def test_c1_what_there_was_before_is_passed() -> None:
         max_size=30,
     )
 )
-def test_c1_never_twice_never_backwards(steps: list[tuple[str, int]]) -> None:
-    """Whatever the machine's clock does within a day: no two batches share a timestamp, and later is greater."""
+def test_c1_timestamps_strictly_ascend(steps: list[tuple[str, int]]) -> None:
+    """Whatever the machine's clock does within a day, timestamps strictly ascend."""
     wall = ManualClock(NOW_US)
     clock = HybridClock(wall)
     greatest = 0
@@ -64,8 +64,8 @@ def test_c1_never_twice_never_backwards(steps: list[tuple[str, int]]) -> None:
     assert clock.latest == greatest
 
 
-def test_a_step_back_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
-    """The user's log names the fault, and is not filled by it; NTP's small steps are no fault."""
+def test_a_step_back_logs_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """A step back logs one warning, and none for NTP's small steps."""
     wall = ManualClock(NOW_US)
     clock = HybridClock(wall)
     clock.next()
@@ -81,8 +81,10 @@ def test_a_step_back_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> N
     ]
 
 
-def test_c2_a_clock_that_is_years_behind_does_not_stop_writes() -> None:
-    """A store that was written under a wrong clock stays writable; its timestamps rise by the counter."""
+def test_c2_a_clock_years_behind_does_not_stop_writes() -> None:
+    """A store that was written under a wrong clock accepts writes; the counter of its timestamps
+    rises.
+    """
     wall = ManualClock(NOW_US)
     newest = from_physical(NOW_US + 365 * DAY_US)
     clock = HybridClock(wall, newest)
@@ -91,8 +93,10 @@ def test_c2_a_clock_that_is_years_behind_does_not_stop_writes() -> None:
     assert clock.next() == from_physical(wall.now_us())
 
 
-def test_c3_a_jump_ahead_is_refused_until_the_clock_is_right() -> None:
-    """A day is the border. Time that passes, awake or asleep, is no jump, and neither is a clock set right again."""
+def test_c3_a_jump_ahead_stops_writes_until_the_clock_is_right() -> None:
+    """The bound is a day. Passing time, awake or asleep, is no jump, and neither is a corrected
+    clock.
+    """
     wall = ManualClock(NOW_US)
     clock = HybridClock(wall)
     wall.advance(60 * 86_400)
@@ -111,7 +115,7 @@ def test_c3_a_jump_ahead_is_refused_until_the_clock_is_right() -> None:
     assert clock.next() == from_physical(right_us + 1)
 
 
-def test_a_jump_of_less_than_a_day_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_jump_of_less_than_a_day_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     wall = ManualClock(NOW_US)
     clock = HybridClock(wall)
     wall.set_now_us(NOW_US + DAY_US // 24)
@@ -120,8 +124,8 @@ def test_a_jump_of_less_than_a_day_is_warned_about(caplog: pytest.LogCaptureFixt
     assert [record.getMessage() for record in caplog.records] == ["the clock jumped ahead by 3600.0 s"]
 
 
-def test_the_end_of_time_is_an_error_not_an_overflow() -> None:
-    """In May 2041 a write fails with a sentence; a wrapped number would be a time before all others."""
+def test_the_last_timestamp_is_an_error_and_no_overflow() -> None:
+    """In May 2041, writes raise an error; no timestamp wraps around."""
     end_us = physical_us(TIMESTAMP_MAX)
     clock = HybridClock(ManualClock(end_us), latest=TIMESTAMP_MAX - 2)
     assert clock.next() == TIMESTAMP_MAX - 1
@@ -129,8 +133,8 @@ def test_the_end_of_time_is_an_error_not_an_overflow() -> None:
         clock.next()
 
 
-def test_a_clock_behind_the_end_of_time_gives_nothing_away() -> None:
-    """A wrong clock in the 2050s refuses the write, and the store goes on when it is right."""
+def test_a_clock_after_the_last_timestamp_changes_nothing() -> None:
+    """With a clock in the 2050s, writes raise; with the right clock, they work again."""
     wall = ManualClock(physical_us(TIMESTAMP_MAX) + 10 * 365 * DAY_US)
     clock = HybridClock(wall, latest=7)
     with pytest.raises(StorageError, match="Set the clock right"):

@@ -1,4 +1,4 @@
-"""What a user may say for a moment, and which number it is."""
+"""The forms of a moment that a user can give, and the timestamp that each means."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ END = LOGICAL_MAX
     ],
     ids=repr,
 )  # fmt: skip
-def test_parse_at(at: object, timestamp: int) -> None:
-    """Each way to say a moment that docs/how-to/time-travel.md names; another number would read another state."""
+def test_each_form_of_a_moment(at: object, timestamp: int) -> None:
+    """Each form of docs/how-to/time-travel.md gives the right timestamp."""
     assert parse_at(at) == timestamp
 
 
@@ -64,16 +64,16 @@ def test_parse_at(at: object, timestamp: int) -> None:
      "-5", dt.date(2026, 1, 1), b"12345", WriteResult(-1), []],
     ids=repr,
 )  # fmt: skip
-def test_what_is_no_moment_is_refused(at: object) -> None:
-    """A word that names no moment must not be read as some other moment, nor end in Python's own errors."""
+def test_invalid_moments_are_refused(at: object) -> None:
+    """A value that is no moment raises InvalidArgumentError."""
     with pytest.raises(InvalidArgumentError, match="^at="):
         parse_at(at)
     with pytest.raises(InvalidArgumentError, match="^since="):
         parse_at(at, name="since")
 
 
-def test_a_day_is_no_moment() -> None:
-    """Read as its beginning it would leave out what was written that day, and nobody would be told."""
+def test_a_day_is_refused() -> None:
+    """A day is refused, because reading at its beginning would leave out its own rows."""
     with pytest.raises(InvalidArgumentError, match="^since=2026-12-31 is a day, not a moment") as error:
         parse_at(dt.date(2026, 12, 31), name="since")
     begin, end = re.findall("since='([0-9-]+)'", str(error.value))
@@ -82,8 +82,8 @@ def test_a_day_is_no_moment() -> None:
         parse_at(dt.date.max)
 
 
-def test_how_a_moment_without_a_zone_was_read() -> None:
-    """`datetime.now()` is local time, and hours away; whoever named a zone, or a number, needs no advice."""
+def test_a_moment_without_a_zone_adds_advice() -> None:
+    """The advice is for moments without a zone, which were taken as UTC; others get none."""
     assert ".astimezone()" in naive_note(dt.datetime(2026, 1, 1))
     assert "+01:00" in naive_note("2026-01-01T10:00") and "+01:00" in naive_note(" 2026-01-01 ")
     aware = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -100,8 +100,8 @@ def test_how_a_moment_without_a_zone_was_read() -> None:
         assert naive_note(at) == ""
 
 
-def test_a_moment_further_away_than_any_zone_needs_no_advice_on_zones() -> None:
-    """Who asks for next year is told of time zones, and looks for the mistake there."""
+def test_a_moment_beyond_all_zones_adds_no_advice() -> None:
+    """For a moment next year, the error does not mention time zones."""
     noon = from_physical(NEW_YEAR_US + 12 * 3600 * SECOND)
     for hour in ("2026-01-01T13:00", "2026-01-02T01:59", "2025-12-31T22:01"):
         assert "no zone" in naive_note(hour, noon)
@@ -122,8 +122,8 @@ UNIX_TIMES = [
 @pytest.mark.parametrize(
     ("at", "unit", "meant"), UNIX_TIMES, ids=[case[1] + str(case[0]) for case in UNIX_TIMES]
 )
-def test_a_unix_time_is_no_timestamp(at: int, unit: str, meant: str) -> None:
-    """It would be a moment in 1970 to 1984, at which every table is empty, and nobody would be told."""
+def test_a_unix_time_is_refused(at: int, unit: str, meant: str) -> None:
+    """A Unix time is refused, because as a timestamp it would mean a moment before 1985."""
     published = from_physical(NEW_YEAR_US + SECOND)
     for number in (at, str(at), np.int64(at)):
         with pytest.raises(InvalidArgumentError) as error:
@@ -134,14 +134,14 @@ def test_a_unix_time_is_no_timestamp(at: int, unit: str, meant: str) -> None:
     }[unit]  # fmt: skip
 
 
-def test_a_unix_time_as_a_float() -> None:
-    """`time.time()` is the first that comes to mind."""
+def test_a_unix_time_as_a_float_is_refused() -> None:
+    """`time.time()` is refused with advice."""
     with pytest.raises(InvalidArgumentError, match=r"that is 2026-01-01T00:00:00.250000Z: write at='2026"):
         parse_at(NEW_YEAR_US / 1e6 + 0.25)
 
 
-def test_small_numbers_stay_timestamps_where_they_can_be() -> None:
-    """The beginning, an old moment by its date, and stores on a test's clock, which begins at 0 or so."""
+def test_small_numbers_are_timestamps_if_they_can_be() -> None:
+    """Zero, the timestamp of an old date, and timestamps of a test's clock are accepted."""
     published = from_physical(NEW_YEAR_US)
     assert parse_at(0, published) == 0
     assert parse_at("1999-12-31", published) == parse_at("1999-12-31")
@@ -152,7 +152,7 @@ def test_small_numbers_stay_timestamps_where_they_can_be() -> None:
 
 
 def test_a_datetime_is_the_end_of_its_microsecond() -> None:
-    """Else `at=result.time` would not show the write itself."""
+    """`at=result.time` includes the write itself."""
     for logical in (0, 1, LOGICAL_MAX):
         written = from_physical(NEW_YEAR_US, logical)
         assert parse_at(to_datetime(written)) >= written
@@ -165,7 +165,7 @@ def test_a_datetime_is_the_end_of_its_microsecond() -> None:
     st.integers(0, LOGICAL_MAX),
 )
 def test_microseconds_come_and_go_unchanged(moment: dt.datetime, logical: int) -> None:
-    """A time that a user writes down and reads back is the same time, to the microsecond."""
+    """A time that is converted to text and back is the same microsecond."""
     timestamp = from_physical(microseconds_of(moment), logical)
     assert to_datetime(timestamp) == moment
     assert physical_us(timestamp) == microseconds_of(moment)
@@ -177,18 +177,18 @@ def test_microseconds_come_and_go_unchanged(moment: dt.datetime, logical: int) -
 @given(
     st.integers(0, 2**51 - 1), st.integers(0, 2**51 - 1), st.integers(0, LOGICAL_MAX), st.integers(0, LOGICAL_MAX)
 )  # fmt: skip
-def test_timestamps_order_as_time_and_then_counter(left: int, right: int, a: int, b: int) -> None:
-    """Comparing two numbers must be comparing two moments, or snapshots would mix batches."""
+def test_timestamps_sort_by_time_and_then_counter(left: int, right: int, a: int, b: int) -> None:
+    """Timestamps compare as their moments."""
     assert (from_physical(left, a) < from_physical(right, b)) == ((left, a) < (right, b))
 
 
 def test_the_last_moment_is_in_may_2041() -> None:
-    """The documents say so; who keeps a store until then learns it here."""
+    """The documents name this month."""
     assert to_datetime(TIMESTAMP_MAX).date() == dt.date(2041, 5, 10)
 
 
 @pytest.mark.parametrize("wrong", ["x", None, 2**80, []])
-def test_what_is_no_timestamp_has_no_time(wrong: object) -> None:
-    """`nyala.to_datetime` of nonsense says so, in words of ours."""
+def test_to_datetime_of_no_timestamp_is_refused(wrong: object) -> None:
+    """`nyala.to_datetime` of an invalid number raises InvalidArgumentError."""
     with pytest.raises(InvalidArgumentError, match="not a timestamp"):
         to_datetime(wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Applied and published: what readers see is never more than what is there (M1)."""
+"""The watermarks applied and published: readers never see a batch that memory does not have (M1)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from nyala.mvcc.watermarks import Watermarks
 
 
-def test_they_begin_where_the_store_was_left() -> None:
-    """A reopened store shows everything that it recovered."""
+def test_watermarks_begin_at_the_stores_last_timestamp() -> None:
+    """A reopened store publishes everything that it recovered."""
     marks = Watermarks(77)
     assert (marks.applied, marks.published) == (77, 77)
 
 
-def test_m1_what_is_not_applied_is_not_published() -> None:
-    """A log that is synced ahead must not show readers a batch that memory does not have yet."""
+def test_m1_published_never_exceeds_applied() -> None:
+    """A log that is synced further does not publish a batch that is not applied."""
     marks = Watermarks()
     marks.advance_applied(10)
     marks.advance_published(25)
@@ -29,8 +29,8 @@ def test_m1_what_is_not_applied_is_not_published() -> None:
     assert (marks.applied, marks.published) == (30, 25)
 
 
-def test_published_never_goes_back() -> None:
-    """A thread that comes late with an older sync takes nothing away from readers."""
+def test_published_never_decreases() -> None:
+    """A late thread with an older sync does not decrease the published timestamp."""
     marks = Watermarks()
     marks.advance_applied(10)
     marks.advance_published(10)
@@ -38,8 +38,8 @@ def test_published_never_goes_back() -> None:
     assert marks.published == 10
 
 
-def test_applying_out_of_order_is_our_own_mistake() -> None:
-    """Batches applied out of order would make a snapshot that moves."""
+def test_applying_out_of_order_is_a_bug() -> None:
+    """Batches that are applied out of order fail an assertion."""
     marks = Watermarks(5)
     marks.advance_applied(5)
     with pytest.raises(AssertionError, match="M1"):
@@ -47,8 +47,8 @@ def test_applying_out_of_order_is_our_own_mistake() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 50)), max_size=40))
-def test_m1_holds_whatever_comes(steps: list[tuple[bool, int]]) -> None:
-    """published <= applied, and both only rise."""
+def test_m1_holds_for_any_sequence(steps: list[tuple[bool, int]]) -> None:
+    """published <= applied, and neither decreases."""
     marks = Watermarks()
     for applies, timestamp in steps:
         before = (marks.applied, marks.published)
@@ -61,8 +61,8 @@ def test_m1_holds_whatever_comes(steps: list[tuple[bool, int]]) -> None:
         assert before[0] <= marks.applied and before[1] <= marks.published
 
 
-def test_threads_that_publish_at_once() -> None:
-    """Two writers that come back from their syncs together leave the higher mark."""
+def test_threads_publish_concurrently() -> None:
+    """After two threads publish at once, the greater timestamp remains."""
     marks = Watermarks()
     marks.advance_applied(10_000)
 

@@ -1,4 +1,4 @@
-"""The DiskRowSet by itself: finding keys, reading no more than needed, skipping by rule Z1."""
+"""The DiskRowSet: finding keys, reading no more than necessary, skipping by Z1."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SCHEMAS = {
 
 
 def found_live(disk: DiskRowSet, keys: EncodedKeys, snapshot: int) -> list[int]:
-    """The rowid of each key that is there at `snapshot`, or -1."""
+    """Return the rowid of each key that is alive at `snapshot`, or -1."""
     rowids = disk.find(keys)
     alive = disk.gather_liveness(snapshot, np.maximum(rowids, 0))
     return np.where((rowids >= 0) & alive, rowids, -1).tolist()
@@ -54,7 +54,7 @@ def excluded(
     lower: int = 0,
     upper: int | None = None,
 ) -> bool:
-    """Whether none of the rows [lower, upper), by default all, can satisfy the constraint at `snapshot`."""
+    """Whether no row of [lower, upper), by default all, can satisfy the constraint at `snapshot`."""
     end = disk.row_count if upper is None else upper
     return not candidate_ranges(disk, [(column, constraint)], snapshot, lower, end)
 
@@ -98,7 +98,7 @@ def open_(folder, schema: Schema, written: WrittenRowSet, cache_bytes: int = 1 <
 
 
 def rowset(folder, kind: str = "int", count: int = 2000, **kwargs) -> tuple[Schema, list[int], DiskRowSet]:
-    """Even numbers as keys; v counts up, so that its blocks have narrow zones."""
+    """Even numbers as keys; v ascends, so its blocks have narrow zones."""
     schema, numbers = SCHEMAS[kind], list(range(0, 2 * count, 2))
     written = write(folder, schema, image(schema, numbers, list(range(count))))
     return schema, numbers, open_(folder, schema, written, **kwargs)
@@ -110,8 +110,10 @@ def redo(folder, disk: DiskRowSet, name: str, runs: dict[int, DeltaRun], types) 
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
-def test_find_gives_the_row_of_each_key_there_and_minus_one_for_others(kind, tmp_path):
-    """Bloom filter, value index and key blocks together, for keys before, between, behind, and repeated."""
+def test_find_returns_the_row_of_each_key_or_minus_one(kind, tmp_path):
+    """Bloom filter, key index and key blocks together, for keys before, between, after, and
+    repeated.
+    """
     count = 20_000 if kind == "composite" else 2000  # a column of encoded keys has blocks of 64 KiB
     schema, numbers, disk = rowset(tmp_path, kind, count)
     disk.check()
@@ -129,12 +131,12 @@ def test_find_gives_the_row_of_each_key_there_and_minus_one_for_others(kind, tmp
 
 @pytest.mark.parametrize("kind", SCHEMAS)
 @given(bounds=st.lists(st.none() | st.integers(-3, 260), min_size=2, max_size=2))
-def test_rowid_range_is_where_the_keys_are_in_the_range(kind, bounds, tmp_path_factory):
-    """A range scan reads from the first row at or above the lower bound to the last below the upper."""
-    if not hasattr(test_rowid_range_is_where_the_keys_are_in_the_range, kind):
+def test_rowid_range_has_the_keys_in_the_range(kind, bounds, tmp_path_factory):
+    """A range scan reads from the first row >= the lower bound to the last below the upper bound."""
+    if not hasattr(test_rowid_range_has_the_keys_in_the_range, kind):
         folder = tmp_path_factory.mktemp("rows")
-        setattr(test_rowid_range_is_where_the_keys_are_in_the_range, kind, rowset(folder, kind, 128))
-    schema, numbers, disk = getattr(test_rowid_range_is_where_the_keys_are_in_the_range, kind)
+        setattr(test_rowid_range_has_the_keys_in_the_range, kind, rowset(folder, kind, 128))
+    schema, numbers, disk = getattr(test_rowid_range_has_the_keys_in_the_range, kind)
     bounds = [None if b is None or (b < 0 and kind != "int") else b for b in bounds]
     lower, upper = (None if b is None else encode(schema, [b]).at(0) for b in bounds)
     begin, end = disk.rowid_range(KeyRange(lower, upper))
@@ -145,7 +147,7 @@ def test_rowid_range_is_where_the_keys_are_in_the_range(kind, bounds, tmp_path_f
 
 
 def test_a_scan_of_one_column_does_not_open_the_changes_of_another(tmp_path):
-    """REDO of column t is damaged; v is read all the same."""
+    """REDO of column t is damaged; v is read without an error."""
     schema, _, disk = rowset(tmp_path)
     v, t = schema.by_name("v"), schema.by_name("t")
     run = build_run("redo", np.array([3]), 200, pa.array(["changed"]))
@@ -160,7 +162,7 @@ def test_a_scan_of_one_column_does_not_open_the_changes_of_another(tmp_path):
 
 
 def test_a_column_added_later_reads_its_default_and_its_changes(tmp_path):
-    """X4: the alteration writes nothing; an UPDATE of the new column of an old row is a REDO over its default."""
+    """X4: adding a column writes nothing. An UPDATE of an old row is a REDO over the default."""
     schema, _, disk = rowset(tmp_path, count=4)
     added = dataclasses.replace(schema.by_name("v"), id=schema.next_column_id, name="added", read_default=7)
     assert disk.zone(added.id) is None
@@ -177,7 +179,7 @@ def test_a_column_added_later_reads_its_default_and_its_changes(tmp_path):
 
 
 def test_dead_rows_are_in_the_file_and_stay_dead(tmp_path):
-    """A row deleted before the flush is kept for its history; its base says that it is not there."""
+    """A row that was deleted before the flush is kept for its history, and is dead in the base."""
     schema = SCHEMAS["int"]
     written = write(tmp_path, schema, image(schema, [1, 2, 3], [1, 2, 3], [True, False, True]))
     disk = open_(tmp_path, schema, written)
@@ -191,7 +193,7 @@ def test_dead_rows_are_in_the_file_and_stay_dead(tmp_path):
 
 
 def test_x2_files_out_of_time_order_are_corruption(tmp_path):
-    """R4: two REDO files that overlap in time would let the older value win."""
+    """R4: with two REDO files that overlap in time, the older value would win."""
     schema, _, disk = rowset(tmp_path, count=4)
     v = schema.by_name("v")
     late, early = (
@@ -217,8 +219,8 @@ def test_x2_files_out_of_time_order_are_corruption(tmp_path):
         ({"columns": ()}, "catalogue names|no column"),
     ],
 )
-def test_a_base_file_that_does_not_fit_its_entry_is_corruption(changed, words, tmp_path):
-    """A catalogue that names the wrong file must not give wrong rows."""
+def test_a_base_file_that_does_not_match_its_entry_is_corruption(changed, words, tmp_path):
+    """A catalogue entry that names a wrong file gives no wrong rows."""
     schema, _, disk = rowset(tmp_path, count=4)
     wrong = DiskRowSet.open(FILES, str(tmp_path), dataclasses.replace(disk.meta, **changed), schema)
     with pytest.raises(CorruptionError, match=words):
@@ -249,10 +251,10 @@ changes = st.lists(
     constraint=constraints,
     window=st.sampled_from([1, 8, 32, 64]),
 )
-def test_z1_a_skipped_window_holds_no_row_that_matches_at_the_snapshot(
-    base, ascending, script, constraint, window
-):
-    """Predicates on updated columns at past timestamps: REDO in files and in memory, UNDO, and the base's zone maps."""
+def test_z1_a_skipped_range_has_no_matching_row_at_the_snapshot(base, ascending, script, constraint, window):
+    """Predicates on updated columns at past snapshots: REDO in files and memory, UNDO, and zone
+    maps.
+    """
     schema = build_schema(
         {"k": "int64", "v": column("int32", block_size=512, encoding="plain"), "t": "string"}, ["k"]
     )
@@ -289,8 +291,8 @@ def test_z1_a_skipped_window_holds_no_row_that_matches_at_the_snapshot(
             assert disk.has_changes(v.id, snapshot) >= bool(changed)
 
 
-def test_z1_what_undo_brings_back_keeps_its_block(tmp_path):
-    """A predicate on a past moment: the base's zone map knows the present only."""
+def test_z1_a_block_with_matching_undo_is_not_skipped(tmp_path):
+    """The zone map of the base has only the present values."""
     schema = SCHEMAS["int"]
     v = schema.by_name("v")
     rows = image(schema, list(range(2000)), list(range(2000)))
@@ -310,8 +312,8 @@ def test_z1_what_undo_brings_back_keeps_its_block(tmp_path):
 
 
 @pytest.mark.parametrize("part", ["base", "undo"])
-def test_writing_fails_without_leaving_a_file(part, tmp_path, monkeypatch):
-    """A full disk during a flush leaves the folder as it was."""
+def test_a_failed_flush_leaves_no_file(part, tmp_path, monkeypatch):
+    """After a flush to a full disk, the folder is as before."""
 
     class FullAtUndo(PosixFiles):
         def create(self, path):

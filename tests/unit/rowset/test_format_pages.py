@@ -1,4 +1,4 @@
-"""docs/format/delta.md and rowset.md say what the code does: their tables, rules and worked examples.
+"""docs/format/delta.md and rowset.md match the code: their tables, rules and worked examples.
 
 To renew the examples after a change of a format: `python -m tests.unit.rowset.test_format_pages`.
 """
@@ -35,7 +35,7 @@ def write(folder: str, schema: Schema, rows: MemRowSet, at: int) -> WrittenRowSe
 
 
 def specification_undo(folder: str) -> WrittenDelta:
-    """The specification's example, flushed after its last operation."""
+    """Write the specification's example, flushed after its last operation."""
     schema = build_schema({"key": "string", "val": "int32"}, ["key"])
     codec = KeyCodec([schema.columns[0].type])
     rows = MemRowSet(codec, schema)
@@ -71,7 +71,7 @@ def three_texts(folder: str) -> WrittenRowSet:
 
 
 def three_hundred_rows(folder: str) -> WrittenRowSet:
-    """A key of two numbers, in frames, and nothing else: one key in 128 is in the file."""
+    """Write a key of two numbers in frames, with no other column: one key in 128 is in the file."""
     schema = build_schema({"a": "int64", "b": "int32"}, ["a", "b"])
     codec = KeyCodec([of.type for of in schema.key_columns])
     rows = MemRowSet(codec, schema)
@@ -81,7 +81,7 @@ def three_hundred_rows(folder: str) -> WrittenRowSet:
 
 
 def two_hundred_wide_rows(folder: str) -> WrittenRowSet:
-    """The same with 8 bytes beside each: one key in 64."""
+    """Write the same with 8 more bytes per row: one key in 64."""
     schema = build_schema({"a": "int64", "b": "int32", "c": "double"}, ["a", "b"])
     codec = KeyCodec([of.type for of in schema.key_columns])
     rows = MemRowSet(codec, schema)
@@ -100,7 +100,7 @@ def lines_of(path: str, bytes: bool = False) -> list[str]:
 
 
 def parts_of(path: str, *titles: str) -> list[str]:
-    """The parts of a dump with bytes that have these titles."""
+    """Return the parts of a dump that have these titles, with their bytes."""
     chosen: list[str] = []
     inside = False
     for line in lines_of(path, bytes=True):
@@ -112,7 +112,7 @@ def parts_of(path: str, *titles: str) -> list[str]:
 
 
 def examples(folder: str) -> dict[str, list[str]]:
-    """Page -> the texts of its fenced blocks."""
+    """Return the texts of each page's fenced blocks."""
     specification_undo(folder)
     undo = f"{folder}/7.base.undo"
     delta = [
@@ -138,12 +138,12 @@ FENCE = re.compile(r"```\n(.*?)\n```", re.DOTALL)
 
 @pytest.mark.parametrize("page", ["delta.md", "rowset.md"])
 def test_the_worked_example_is_what_the_dump_prints(page, tmp_path):
-    """Who holds a hex editor against the page must see the same bytes."""
+    """The bytes in a hex editor are those on the page."""
     assert FENCE.findall((FOLDER / page).read_text()) == examples(str(tmp_path))[page]
 
 
 def test_the_example_table_has_the_records_of_the_file(tmp_path):
-    """The table is the specification's flushed row; the file written from that history holds exactly it."""
+    """The table is the specification's flushed row; the file has exactly these records."""
     from nyala.delta.delta_file import DeltaFile
 
     undo = specification_undo(str(tmp_path))
@@ -161,8 +161,8 @@ def test_the_example_table_has_the_records_of_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("page", ["delta.md", "rowset.md"])
-def test_roles_have_the_numbers_and_names_of_the_format(page):
-    """A role's number is on disk; the page must not call it something else."""
+def test_roles_have_the_numbers_and_names_of_the_page(page):
+    """The number of a role is on disk."""
     named = re.findall(r"^\| (\d+) \(([\w-]+)\) \|", (FOLDER / page).read_text(), re.M)
     numbers = {int(number): name for number, name in named if int(number) in format.ROLES and name != "val"}
     assert numbers == {number: format.ROLES[number] for number in numbers}
@@ -172,8 +172,8 @@ def test_roles_have_the_numbers_and_names_of_the_format(page):
     assert set(numbers) == expected
 
 
-def test_the_files_are_named_as_the_page_says(tmp_path):
-    """Who looks into a store's folder finds what the page lists."""
+def test_the_file_names_are_those_of_the_page(tmp_path):
+    """A store's folder has the files that the page lists."""
     written = three_rows(str(tmp_path))
     assert written.paths == ["./7.base", "./7.base.undo"]
     text = (FOLDER / "rowset.md").read_text()
@@ -182,8 +182,8 @@ def test_the_files_are_named_as_the_page_says(tmp_path):
     assert by_role == [(0, 10), (0, 11), (0, 12), (1, 0), (2, 0), (0, LIVENESS)]
 
 
-def test_which_keys_are_sparse_is_what_the_page_says(tmp_path):
-    """A reader of the page looks for the keys in the groups that it names."""
+def test_the_sparse_keys_are_those_of_the_page(tmp_path):
+    """The page gives the rows whose encoded keys a file has."""
     groups = {
         place.key.group
         for make in (three_rows, three_texts, three_hundred_rows, two_hundred_wide_rows)

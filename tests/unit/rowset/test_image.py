@@ -1,4 +1,4 @@
-"""Rows on their way to disk: cut into pieces, and without the history that nobody needs any more."""
+"""Rows before they are written: divided into parts, and without history that no snapshot needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ V = 10
 
 
 def image() -> RowSetImage:
-    """Row 0: from 1 on. Row 1: from 2 to 8. Row 2: from 3 on, changed at 5 and 9. Row 3: dead since before history."""
+    """Row 0 is alive from 1 on, row 1 from 2 to 8, row 2 from 3 on, changed at 5 and 9; row 3 is
+    dead since before history.
+    """
     keys = KeyCodec([parse_type("int64")]).encode([pa.array([10, 11, 12, 13], pa.int64())])
     lives = build_run(
         "undo", np.array([0, 1, 1, 2]), np.array([1, 8, 2, 3]), pa.array([False, True, False, False])
@@ -47,10 +49,10 @@ def moments(found: RowSetImage) -> dict[int, list[tuple[int, int]]]:
         (9, [0, 2], [], []),
     ],
 )
-def test_without_history_is_what_snapshots_from_the_cut_on_need(
+def test_without_history_keeps_the_records_that_snapshots_need(
     cut: int, rows: list[int], lives: list[tuple[int, int]], values: list[tuple[int, int]]
 ) -> None:
-    """A record at t matters to snapshots before t only; a row that was dead by then matters to none."""
+    """A record at t is needed only before t; a row that is dead by the cut is not needed."""
     found = image().without_history(cut)
     found.check()
     assert found.columns[1].to_pylist() == [10 + row for row in rows]
@@ -65,7 +67,7 @@ def test_without_history_is_what_snapshots_from_the_cut_on_need(
 
 
 def test_a_slice_renumbers_rows_undo_and_positions() -> None:
-    """A flush of much makes several rowsets, each with its part of the past."""
+    """A large flush writes several rowsets, each with the history of its rows."""
     part = image().slice(1, 3)
     part.check()
     assert part.columns[V].to_pylist() == ["b", "c"] and part.alive().tolist() == [False, True]
@@ -76,8 +78,8 @@ def test_a_slice_renumbers_rows_undo_and_positions() -> None:
     assert image().slice(0, 1).undo.keys() == {LIVENESS}
 
 
-def test_rows_left_out_before_stay_without_a_place() -> None:
-    """Cut twice, or cut to pieces and then cut: what had no place has none now, wherever the other rows go."""
+def test_rows_that_were_left_out_stay_without_a_position() -> None:
+    """Also after a second cut, or a slice and then a cut."""
     found = image().slice(0, 3).without_history(8)
     found.check()
     assert found.positions.tolist() == [-1, 1, -1, 0, -1]

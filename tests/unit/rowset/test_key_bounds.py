@@ -1,4 +1,4 @@
-"""What a key's columns span in a file tells most keys of other times apart, and never one that is there."""
+"""The bounds of key columns exclude most keys of other times, and no key that exists."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from nyala.rowset.key_lookup.key_index import KeyIndex
 from nyala.schema.schema import column
 from nyala.schema.types import parse_type
 
-# Keys of every layout; columns of every width, at every distance from the end, some behind texts.
+# Keys of every layout; columns of every width, at every distance from the end, some after texts.
 KEYS = [
     ["int32", "int16"],
     ["int8", "int8", "int8", "int32"],
@@ -41,7 +41,9 @@ KEYS = [
 
 
 def edges(type: str) -> st.SearchStrategy[Any]:
-    """Few values, so that probes are in and out of bounds alike; the least and the greatest that there are."""
+    """Few values, so that probes are inside and outside of the bounds; also the least and the
+    greatest.
+    """
     if type == "string":
         return st.sampled_from(["", "a", "a\0", "b" * 9])
     bits = {"int8": 8, "int16": 16, "int32": 32, "date": 32, "decimal(38,0)": 120}.get(type, 64)
@@ -61,10 +63,12 @@ def encoded(codec: KeyCodec, rows: list[tuple[Any, ...]]) -> EncodedKeys:
 
 
 @given(rows())
-def test_a_key_is_excluded_if_a_column_of_fixed_place_lies_outside(
+def test_a_key_is_excluded_if_a_column_is_out_of_bounds(
     drawn: tuple[list[str], list[tuple[Any, ...]], list[tuple[Any, ...]]],
 ) -> None:
-    """A model: of the columns behind the first and behind the last text, of at most 8 bytes each."""
+    """Compare with a model of the columns before the first text and after the last, up to 8 bytes
+    each.
+    """
     types, there, asked = drawn
     codec = KeyCodec([parse_type(type) for type in types])
     spans = [(min(values), max(values)) for values in zip(*there, strict=True)]
@@ -89,8 +93,8 @@ def test_a_key_is_excluded_if_a_column_of_fixed_place_lies_outside(
     assert [bounds.excludes_one(keys.at(place)) for place in range(len(keys))] == expected
 
 
-def test_what_is_not_known_bounds_nothing() -> None:
-    """Then no key is told apart."""
+def test_without_bounds_no_key_is_excluded() -> None:
+    """A column without known bounds excludes no key."""
     codec = KeyCodec([parse_type("int32"), parse_type("int32")])
     bounds = KeyBounds(codec, {1: None})
     assert bounds.excluded(encoded(codec, [(1, 1), (1, 99)])) is None
@@ -113,18 +117,18 @@ def test_what_is_not_known_bounds_nothing() -> None:
         ("bool", [Zone(False, True, 0, 10)], None),
     ],
 )
-def test_bounds_of_a_column_are_those_that_every_block_says(
+def test_a_column_has_bounds_only_if_every_block_has_them(
     type: str, zones: list[Zone], known: tuple[int, int] | None
 ) -> None:
-    """A block that says nothing, or what cannot be, may hold any value."""
+    """A block without bounds, or with impossible ones, may have any value."""
     form = physical(parse_type(type))
     counts = np.array([zone.row_count for zone in zones], np.int64)
     zone_map = ZoneMap.decode(form, ZoneMap.encode(form, zones), counts)
     assert zone_map.number_bounds() == known
 
 
-def test_a_key_too_short_for_its_columns_is_somebodys_damage_and_no_crash() -> None:
-    """Of stored keys only a length of a fixed width is proved before they are decoded."""
+def test_a_key_that_is_too_short_does_not_crash() -> None:
+    """Only the length of keys of fixed width is checked before they are decoded."""
     codec = KeyCodec([parse_type("string"), parse_type("int64")])
     bounds = KeyBounds(codec, {1: (0, 10)})
     for keys in ([b""], [b"a"], [b"a", b"a\0\0" + bytes(8)], [bytes(11), b""]):
@@ -148,8 +152,8 @@ COLUMNS: dict[str, tuple[Any, list[Any]]] = {
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
-def test_no_key_that_is_there_is_missed_whatever_type_its_last_column_has(kind: str, tmp_path: Path) -> None:
-    """Each is found by get, refused by an insert, and one column further on is another key."""
+def test_every_key_is_found_with_any_type_of_the_last_column(kind: str, tmp_path: Path) -> None:
+    """`get` finds each key, an insert refuses it, and a key with another last value is a new one."""
     spec, values = COLUMNS[kind]
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"a": "int32", "b": spec, "v": "int64"}, ["a", "b"])
@@ -171,10 +175,10 @@ def test_no_key_that_is_there_is_missed_whatever_type_its_last_column_has(kind: 
         assert table.count() == 3 * len(values)
 
 
-def test_a_key_of_another_time_costs_neither_filter_nor_block(
+def test_a_key_of_another_time_reads_no_filter_and_no_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A feed appends by time: each file lies between the same sensors, and none has the hour that comes."""
+    """Data that is appended by time has the same sensors in each file, and another range of hours."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"sensor": "int32", "at": "int64", "v": "double"}, ["sensor", "at"])
         for hour in range(3):

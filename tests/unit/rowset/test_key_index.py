@@ -1,4 +1,4 @@
-"""Keys of a base file: found the same way however they are stored, piece by piece or all keys in one."""
+"""Keys of a base file are found in the same way in every form of storage."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ SCHEMAS = {
 
 @pytest.fixture(scope="module", params=SCHEMAS)
 def rowset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DiskRowSet:
-    """Every third key of a range, so that there are keys to miss; a filter has what takes some bytes a row."""
+    """Every third key of a range, so that some keys are missing; tables with wide rows have a
+    filter.
+    """
     numbers = np.arange(COUNT) * 3
     path = tmp_path_factory.mktemp("store") / "s"
     small = SCHEMAS[request.param]
@@ -64,8 +66,8 @@ def index(rowset: DiskRowSet, cache: BlockCache | None) -> KeyIndex:
 
 
 @pytest.mark.parametrize("cache_bytes", [None, 0, 1 << 20, 64 << 20])
-def test_keys_are_found_however_they_are_looked_for(rowset: DiskRowSet, cache_bytes: int | None) -> None:
-    """The rowid of each key that is there, -1 for the others, batch after batch, with any cache."""
+def test_keys_are_found_in_every_kind_of_look_up(rowset: DiskRowSet, cache_bytes: int | None) -> None:
+    """The rowid of each key, or -1, batch after batch, with any cache."""
     keys = index(rowset, None if cache_bytes is None else BlockCache(cache_bytes))
     for row in (1, 2, 129, COUNT - 1):  # of the first stretches too, whose numbers blocks have as well
         one = probes(rowset, np.array([3 * row]))
@@ -82,10 +84,10 @@ def test_keys_are_found_however_they_are_looked_for(rowset: DiskRowSet, cache_by
 
 
 @pytest.mark.parametrize("rowset", [name for name in SCHEMAS if "no filter" not in name], indirect=True)
-def test_a_key_that_the_bloom_filter_does_not_have_costs_no_block(
+def test_a_key_that_the_bloom_filter_excludes_reads_no_block(
     rowset: DiskRowSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each new row is looked for in the rowsets that its key lies between."""
+    """Each new row is looked up in the rowsets whose bounds include its key."""
     keys, one = index(rowset, None), probes(rowset, np.array([1]))
     monkeypatch.delattr(KeyIndex, "_stored")
     assert keys.find(one).tolist() == [-1]

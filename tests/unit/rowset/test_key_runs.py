@@ -1,4 +1,4 @@
-"""The index of a MemRowSet's keys against a dict, in every layout of keys."""
+"""The index of a MemRowSet's keys compared with a dict, in every layout of keys."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def encode(layout: str, numbers: list[int]):
 
 
 def add(index, keys, first_rowid):
-    """As a tablet adds its share of a batch: keys in the middle of those that it shares with others."""
+    """Return the keys as a tablet adds its share of a batch: in the middle of the shared keys."""
     shared = SharedKeys(EncodedKeys.concat([keys, keys, keys]))
     return index.insert(shared, len(keys), len(keys), first_rowid)
 
 
 @pytest.mark.parametrize("layout", CODECS)
 @given(data=st.data())
-def test_every_key_is_found_with_its_row_and_no_other(layout, data):
-    """Small batches, large ones, and the merges between: a lost key would be inserted twice."""
+def test_exactly_the_inserted_keys_are_found(layout, data):
+    """After small and large batches, and the merges between them."""
     limit, key_runs.TAIL_KEYS_MAX = key_runs.TAIL_KEYS_MAX, 7
     try:
         numbers = data.draw(st.permutations(range(60)))

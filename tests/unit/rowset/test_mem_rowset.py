@@ -1,4 +1,4 @@
-"""The MemRowSet by itself: what it promises its writer, its readers and the flush."""
+"""The MemRowSet: what its writer, its readers and the flush rely on."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def batch(numbers: list[int], factor: int = 10) -> SharedBatch:
 
 
 def memory(*groups: tuple[int, list[int]], schema: Schema = SCHEMA) -> MemRowSet:
-    """A MemRowSet with one insert per (timestamp, keys)."""
+    """Return a MemRowSet with one insert per (timestamp, keys)."""
     rows = MemRowSet(CODEC, schema)
     for timestamp, numbers in groups:
         rows.insert(keys(*numbers), batch(numbers), 0, len(numbers), timestamp)
     return rows
 
 
-def test_r1_rowids_are_the_order_of_arrival():
-    """A change finds its row by rowid: it must not move when rows with smaller keys arrive."""
+def test_r1_rowids_are_in_the_order_of_arrival():
+    """A row keeps its rowid when rows with smaller keys arrive, because changes refer to it."""
     rows = MemRowSet(CODEC, SCHEMA)
     shared = batch([9, 1, 3, 5])
     assert rows.insert(keys(1, 3), shared, 1, 2, 5) == 0
@@ -58,7 +58,7 @@ def test_r1_rowids_are_the_order_of_arrival():
 
 
 def as_one_batch(shared: SharedBatch) -> SharedBatch:
-    """The same, as a write of data that is ready leaves it."""
+    """Return the batch as a write of ready data has it."""
     names = [str(number) for number in shared.columns]
     return SharedBatch(
         shared.columns, batch=pa.RecordBatch.from_arrays(list(shared.columns.values()), names=names)
@@ -66,7 +66,7 @@ def as_one_batch(shared: SharedBatch) -> SharedBatch:
 
 
 def test_batches_of_different_schemas_are_joined_column_by_column() -> None:
-    """A join comes behind the log append, and must not fail there: the store would take no more writes."""
+    """Joining batches after the log append must not fail, or the store would accept no more writes."""
     rows = MemRowSet(CODEC, SCHEMA)
     for number in range(70):
         shared = as_one_batch(batch([number]))
@@ -77,8 +77,8 @@ def test_batches_of_different_schemas_are_joined_column_by_column() -> None:
     assert rows.decode(VAL, MAX_TIMESTAMP, 0, 70).to_pylist() == list(range(0, 700, 10))
 
 
-def test_timestamps_may_be_one_for_each_row():
-    """Replay gathers the rows of many log records into one insert: each keeps its own moment."""
+def test_each_row_may_have_its_own_timestamp():
+    """Replay inserts the rows of many log records at once."""
     rows = MemRowSet(CODEC, SCHEMA)
     rows.insert(keys(1, 2, 3), batch([1, 2, 3]), 0, 3, np.array([7, 5, 9]))
     rows.insert(keys(4), batch([4]), 0, 1, 8)
@@ -94,7 +94,7 @@ def test_timestamps_may_be_one_for_each_row():
     [(None, None, {1, 3, 5, 7}), (3, None, {3, 5, 7}), (None, 5, {1, 3}), (2, 6, {3, 5}), (6, 7, set())],
 )
 def test_rows_between_key_bounds(lower, upper, expected):
-    """A range scan looks at the rows inside its bounds only, and at all of them."""
+    """A range scan reads exactly the rows inside its bounds."""
     rows = memory((1, [5]), (2, [1, 7]), (3, [3]))
     bounds = [None if bound is None else keys(bound).at(0) for bound in (lower, upper)]
     chosen = rows.rowids_in(KeyRange(*bounds))
@@ -102,8 +102,8 @@ def test_rows_between_key_bounds(lower, upper, expected):
     assert set(values[chosen].tolist()) == expected
 
 
-def test_an_image_leaves_out_what_came_later():
-    """A flush as of F writes the rows inserted up to F and knows where each of them went."""
+def test_an_image_leaves_out_later_rows():
+    """A flush at F writes the rows inserted up to F, and has the new position of each."""
     rows = memory((1, [5, 7]), (2, [1]), (9, [0, 6]))
     rows.deltas.append(np.array([0, 2]), 4, {VAL.id: pa.array([500, 100], pa.int64())})
     rows.deltas.append(np.array([1]), 5, {LIVENESS: pa.array([False])})
@@ -115,7 +115,7 @@ def test_an_image_leaves_out_what_came_later():
     assert image.columns[VAL.id].to_pylist() == [100, 500, 70]
     assert image.liveness.to_pylist() == [True, True, False]
     assert image.undo[VAL.id].values.to_pylist() == [10, 50]
-    # Dead row 2 was there from 1 until 5; rows 0 and 1 were inserted at 2 and 1.
+    # Dead row 2 was alive from 1 until 5; rows 0 and 1 were inserted at 2 and 1.
     undo = image.undo[LIVENESS]
     assert undo.rowids.tolist() == [0, 1, 2, 2]
     assert undo.timestamps.tolist() == [2, 1, 5, 1]
@@ -123,8 +123,8 @@ def test_an_image_leaves_out_what_came_later():
     assert rows.image(0).row_count == 0
 
 
-def test_a_frozen_memrowset_takes_changes_but_no_rows():
-    """An insert into a MemRowSet that is being flushed would be lost with it."""
+def test_a_frozen_memrowset_accepts_changes_but_no_rows():
+    """An insert into a MemRowSet that is being flushed would be lost."""
     rows = memory((1, [1]))
     rows.frozen_at = 1
     rows.deltas.append(np.array([0]), 2, {LIVENESS: pa.array([False])})
@@ -132,8 +132,8 @@ def test_a_frozen_memrowset_takes_changes_but_no_rows():
         rows.insert(keys(2), batch([2]), 0, 1, 3)
 
 
-def test_r4_readers_see_whole_inserts_while_a_writer_goes_on():
-    """Each batch inserts twenty rows with one value and moves all older rows to that value."""
+def test_r4_readers_see_whole_inserts_during_writes():
+    """Each batch inserts twenty rows with one value and changes all older rows to that value."""
     rows = MemRowSet(CODEC, SCHEMA)
     published = [0]
     wrong: list[object] = []

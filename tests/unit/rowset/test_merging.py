@@ -1,4 +1,4 @@
-"""Merging images: one row of each key, with the whole of its past, against a dictionary of lives."""
+"""Merged images have one row per key with its whole history, compared with a dictionary of lives."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LAST = 60
 
 @dataclass
 class Life:
-    """From `born` to `dead` (None: it goes on) in the row that rowset `rowset` has of the key; updates by time."""
+    """From `born` to `dead` (None: still alive) in the row of rowset `rowset`; updates by time."""
 
     key: int
     rowset: int
@@ -68,7 +68,9 @@ def key_columns(schema: Schema, keys: list[int]) -> list[pa.Array]:
 
 
 def image_of(schema: Schema, lives: list[Life], number: int, cut: int = 0) -> RowSetImage:
-    """The image that rowset `number` would give as of LAST, without what only snapshots before `cut` need."""
+    """Return the image of rowset `number` at LAST, without history that only snapshots before `cut`
+    need.
+    """
     mine: dict[int, list[Life]] = {}
     for life in sorted(lives, key=lambda life: life.born):
         if life.rowset == number:
@@ -116,7 +118,7 @@ def run_of(records: list[tuple[int, int, object]], name: int) -> DeltaRun:
 
 
 def read(schema: Schema, image: RowSetImage, snapshot: int) -> dict[bytes, Values]:
-    """What an image says at a snapshot, by encoded key."""
+    """Return the rows of an image at a snapshot, by encoded key."""
     count = image.row_count
     base = pa.array(np.ones(count, np.bool_)) if image.liveness is None else image.liveness
 
@@ -135,7 +137,9 @@ TEXTS = st.none() | st.sampled_from(["", "x", "long " * 4])
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Life]:
-    """Keys with up to four lives, each in any rowset: neighbours in time may share a row, and rows may take turns."""
+    """Keys with up to four lives, each in any rowset: adjacent lives may share a row, and rows may
+    alternate.
+    """
     lives = []
     for key in draw(st.lists(st.integers(0, 9), unique=True, max_size=6)):
         times = sorted(draw(st.lists(st.integers(1, LAST - 1), min_size=1, max_size=8, unique=True)))
@@ -160,11 +164,14 @@ def histories(draw: st.DrawFn) -> list[Life]:
     earlier=st.lists(st.integers(0, LAST), min_size=3, max_size=3),
 )
 @settings(max_examples=settings().max_examples * (4 if is_night() else 1))
-def test_g2_the_merged_image_says_what_its_inputs_said(
+def test_g2_the_merged_image_reads_like_its_inputs(
     kind: str, lives: list[Life], order: list[int], cut: int, earlier: list[int]
 ) -> None:
-    """At every snapshot from the cut on: ghosts, several lives in one row, lives that alternate between rows, NULLs;
-    also when each input was cut before by itself, and when the merged image is merged once more."""
+    """At every snapshot from the cut on.
+
+    Also for dead rows, several lives in one row, lives that alternate between rows, NULLs, inputs
+    that were cut before, and an image that is merged again.
+    """
     schema = SCHEMAS[kind]
     cuts = [min(earlier[number], cut) for number in order]
     images = [image_of(schema, lives, number, own) for number, own in zip(order, cuts, strict=True)]
@@ -180,7 +187,7 @@ def test_g2_the_merged_image_says_what_its_inputs_said(
         wanted = {encoded[key]: values for key, values in expected(lives, snapshot).items()}
         assert read(schema, merged, snapshot) == wanted, f"at {snapshot}"
         assert read(schema, stepwise, snapshot) == wanted, f"in two steps, at {snapshot}"
-    # G3: who is dead since the cut is left out, and every other row knows its place.
+    # G3: keys that are dead since the cut are left out, and every other row has its position.
     needed = {encoded[life.key] for life in lives if life.dead is None or life.dead > cut}
     assert {merged.keys.at(row) for row in range(merged.row_count)} == needed
     for run in merged.undo.values():
@@ -212,10 +219,10 @@ def alive_from(key: int, rowset: int, born: int, dead: int | None = None, value:
     ],
 )
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_g1_lives_that_overlap_are_corruption(
+def test_g1_overlapping_lives_are_corruption(
     first: tuple[int, int | None], second: tuple[int, int | None], order: tuple[int, int]
 ) -> None:
-    """A key that is alive twice must not become a row that looks right: the error names rowsets, key and times."""
+    """A key that is alive twice raises an error with the rowsets, the key and the times."""
     schema = SCHEMAS["int"]
     lives = [alive_from(2, 0, *first), alive_from(2, 1, *second), alive_from(1, 0, 1), alive_from(7, 1, 1)]
     images = [image_of(schema, lives, number) for number in order]
@@ -225,8 +232,8 @@ def test_g1_lives_that_overlap_are_corruption(
         merge_images(images, schema, 0, "rowsets 8, 9")
 
 
-def test_g1_a_row_that_was_always_there_leaves_no_room_for_another() -> None:
-    """Alive since before history began, and without any UNDO: the other row of the key is a second life."""
+def test_g1_a_second_row_beside_one_without_birth_is_corruption() -> None:
+    """A row without UNDO is alive since before history, so another row of the key is a second life."""
     schema = SCHEMAS["int"]
     lives = [alive_from(2, 0, 3), alive_from(2, 1, 7, 9)]
     images = [image_of(schema, lives, 0, cut=3), image_of(schema, lives, 1)]
@@ -235,7 +242,7 @@ def test_g1_a_row_that_was_always_there_leaves_no_room_for_another() -> None:
 
 
 def test_g1_a_row_that_dies_twice_is_corruption() -> None:
-    """Liveness that does not alternate is damage as well."""
+    """Liveness that does not alternate is damage."""
     schema = SCHEMAS["int"]
     lives = [alive_from(2, 0, 3, 9), alive_from(2, 1, 12)]
     images = [image_of(schema, lives, number) for number in (0, 1)]
@@ -247,8 +254,8 @@ def test_g1_a_row_that_dies_twice_is_corruption() -> None:
         merge_images([broken, images[1]], schema, 0, "rowsets 8, 9")
 
 
-def test_a_column_without_a_past_ends_with_its_base_value() -> None:
-    """No input has UNDO of the column: before the second birth the value was what the first row has."""
+def test_a_column_without_undo_ends_with_its_base_value() -> None:
+    """If no input has UNDO of the column, the first row's value is valid until the second birth."""
     schema = SCHEMAS["int"]
     lives = [alive_from(1, 0, 1, 5, value=10), alive_from(1, 1, 8, value=20)]
     merged = merge_images([image_of(schema, lives, number) for number in (1, 0)], schema, 0, "")

@@ -1,4 +1,4 @@
-"""Parts: base columns that were written anew; the newest file that has a column has it."""
+"""Parts are base columns that were rewritten; a column is read from the newest file that has it."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def column(found: DiskRowSet, column_id: int) -> set[object]:
     return set(found.decode(SCHEMA.by_id(column_id), MAX_TIMESTAMP, 0, COUNT).to_pylist())
 
 
-def test_the_newest_file_that_has_a_column_has_it(tmp_path: Path) -> None:
-    """The picture of the module: what an older file still has of a column is not read any more."""
+def test_a_column_is_read_from_the_newest_file_that_has_it(tmp_path: Path) -> None:
+    """The example of the module's docstring."""
     older = part(tmp_path, 51, {A: numbers(1), B: pa.array(["51"] * COUNT)})
     newer = part(tmp_path, 60, {A: numbers(2)})
     found = rowset(tmp_path, [older, newer])
@@ -83,7 +83,7 @@ def test_the_newest_file_that_has_a_column_has_it(tmp_path: Path) -> None:
 
 
 def test_z1_zone_maps_are_those_of_the_newest_file(tmp_path: Path) -> None:
-    """Skipping by the zone map of a base that is not read any more would lose rows."""
+    """Zone maps of an older base file would exclude rows that match."""
     found = rowset(tmp_path, [part(tmp_path, 51, {A: numbers(5000)})])
     zone = found.zone(A)
     assert zone is not None and (zone.min, zone.max) == (5000, 5000)
@@ -95,7 +95,7 @@ def test_z1_zone_maps_are_those_of_the_newest_file(tmp_path: Path) -> None:
 
 
 def test_a_part_of_another_length_is_corruption(tmp_path: Path) -> None:
-    """Values of other rows are worse than an error."""
+    """A part with other row counts would give values of other rows."""
     found = rowset(tmp_path, [part(tmp_path, 51, {A: pa.array([1] * (COUNT - 1), pa.int64())})])
     with pytest.raises(CorruptionError, match=f"column {A} with {COUNT} rows, found {COUNT - 1} rows"):
         column(found, A)
@@ -103,8 +103,10 @@ def test_a_part_of_another_length_is_corruption(tmp_path: Path) -> None:
         found.check()
 
 
-def test_with_major_compaction_drops_parts_that_nobody_reads(tmp_path: Path) -> None:
-    """A part of which every column was rewritten again goes; one that still has a column stays."""
+def test_with_major_compaction_drops_unread_parts(tmp_path: Path) -> None:
+    """A part whose columns were all rewritten is dropped; one with a column that is still read is
+    kept.
+    """
     both = part(tmp_path, 51, {A: numbers(1), B: pa.array(["51"] * COUNT)})
     first = rowset(tmp_path, [both])
     second = first.with_major_compaction([], None, part(tmp_path, 60, {A: numbers(2)}), None)

@@ -1,6 +1,7 @@
-"""Scans of columns that have changes: the same rows as a model's, the changes read once, nothing kept without need.
+"""Scans of changed columns return a model's rows, read changes once, and cache only what they need.
 
-`test_sieve` asks predicates of a table without changes; here every column has some: in two files, in memory, or both.
+`test_sieve` tests predicates on a table without changes. Here every column has changes: in two
+files, in memory, or both.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def row(k: int) -> dict[str, Any]:
 
 
 def change(k: int, round: int) -> dict[str, Any]:
-    """The row with other values in all columns, some of them negative, NULL, or of no other row."""
+    """Return the row with other values in all columns, some negative, NULL, or in no other row."""
     shift = 17 * (round + 1)
     return {
         "k": k,
@@ -72,7 +73,7 @@ def change(k: int, round: int) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def small_splits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rowsets of some thousand rows are read in several splits by scans that keep what is asked for again."""
+    """Scans that cache results read rowsets of some thousand rows in several splits."""
     monkeypatch.setattr(read_path, "SPLIT_ROWS", SPLIT)
     monkeypatch.setattr(read_path, "_INLINE_ROWS", 0)
     monkeypatch.setattr(split, "_SCAN_ROWS_MIN", 2048)
@@ -84,7 +85,7 @@ Rows = dict[int, dict[str, Any]]
 
 @pytest.fixture(params=["files", "memory", "both", "many"])
 def changed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[nyala.Table, Rows]]:
-    """A table and what is in it: changes of every fifth row, and of every seventh after that; "many": of most rows."""
+    """A table and its rows; every fifth row changed, then every seventh; "many": most rows changed."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", SCHEMA, "k")
         rows: Rows = {k: row(k) for k in range(ROWS)}
@@ -117,8 +118,8 @@ PREDICATES = {
 }  # fmt: skip
 
 
-def test_scans_of_changed_columns_give_what_they_are_now(changed: tuple[nyala.Table, Rows]) -> None:
-    """Whole columns, predicates on each, wide and narrow decimals, the first time and when all is remembered."""
+def test_scans_of_changed_columns_return_the_present_values(changed: tuple[nyala.Table, Rows]) -> None:
+    """Whole columns, predicates on each, wide and narrow decimals, with an empty and a full cache."""
     table, rows = changed
     expected = list(rows.values())
     matching = {where: [r for r in expected if matches(r)] for where, matches in PREDICATES.items()}
@@ -144,8 +145,8 @@ def test_scans_of_changed_columns_give_what_they_are_now(changed: tuple[nyala.Ta
             )
 
 
-def test_a_moment_before_the_changes_is_read_as_it_was(tmp_path: Path) -> None:
-    """What is remembered of the present must not answer for the past, nor one moment for another."""
+def test_a_snapshot_before_the_changes_reads_the_old_values(tmp_path: Path) -> None:
+    """Cached values of the present are not used for a past snapshot, nor those of one for another."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64", "n": nyala.column("int32", encoding="for")}, "k")
         table.insert({"k": range(ROWS), "n": [0] * ROWS})
@@ -172,7 +173,7 @@ def store(tmp_path: Path) -> Iterator[nyala.Database]:
 
 @pytest.fixture
 def files_only(store: nyala.Database) -> nyala.Table:
-    """Two REDO files of one column, each with changes of all splits."""
+    """Two REDO files of one column, each with changes in all splits."""
     number, text = nyala.column("int32", encoding="for"), nyala.column("string", encoding="plain")
     columns = {"k": "int64", "n": number, "m": number, "text": text}
     table = store.create_table("t", columns, "k")
@@ -187,7 +188,7 @@ def files_only(store: nyala.Database) -> nyala.Table:
 
 @pytest.fixture
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[DeltaFile]:
-    """The files whose changes are read, each time that they are."""
+    """The files whose changes are read, once per read."""
     read: list[DeltaFile] = []
     original = DeltaFile.newest
 

@@ -1,8 +1,9 @@
-"""Histories of inserts, updates, deletes and re-inserts read back at every moment, through every change of layout.
+"""Histories of inserts, updates and deletes are read at every snapshot after every change of
+layout.
 
-`MiniTablet` is the least that puts rowsets together: it finds a key's one live row, sends changes there and new rows to
-its MemRowSet, flushes, flushes deltas, merges delta files, brings REDO into the base and merges rowsets, with real
-files. What the rows should be is a dict.
+`MiniTablet` combines rowsets with little code. It finds a key's live row, sends changes there and
+new rows to its MemRowSet. It flushes, flushes deltas, merges delta files, moves REDO into the base
+and merges rowsets, with real files. The expected rows are in a dict.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def key_values(schema: Schema, number: int) -> Row:
 
 
 def find_live(rowset: MemRowSet | DiskRowSet, keys: EncodedKeys, snapshot: int) -> Rowids:
-    """The rowid of each key, or -1 where no row of it is there at `snapshot`."""
+    """Return the rowid of each key, or -1 if no row of it is alive at `snapshot`."""
     rowids = rowset.find(keys)
     hit = np.flatnonzero(rowids >= 0)
     rowids[hit[~rowset.gather_liveness(snapshot, rowids[hit])]] = -1
@@ -65,7 +66,7 @@ def find_live(rowset: MemRowSet | DiskRowSet, keys: EncodedKeys, snapshot: int) 
 
 
 class MiniTablet:
-    """One tablet's rowsets, driven by hand; timestamps count up by one."""
+    """One tablet's rowsets, operated by the test; timestamps rise by one."""
 
     def __init__(self, schema: Schema, directory: str, cache_bytes: int = 1 << 20) -> None:
         self.schema, self.root, self.files = schema, directory, PosixFiles()
@@ -93,7 +94,9 @@ class MiniTablet:
     # --- writing ------------------------------------------------------------------------------------
 
     def write(self, changes: dict[int, Row | None]) -> None:
-        """One batch at the next timestamp: per key number its values (an upsert), (val,) alone, or None (a delete)."""
+        """Apply one batch at the next timestamp: values per key (an upsert), (val,) alone, or None
+        (a delete).
+        """
         self.now += 1
         fresh: list[int] = []
         for number in sorted(changes, key=lambda n: self.keys([n]).at(0)):
@@ -150,7 +153,9 @@ class MiniTablet:
     # --- changing the layout --------------------------------------------------------------------------
 
     def flush(self, snapshot: int | None = None) -> None:
-        """Flush as of `snapshot` and carry later changes over. Not when a row came since: a flush freezes first."""
+        """Flush at `snapshot` and move later changes. Only if no row came since: a flush freezes
+        first.
+        """
         at = self.now if snapshot is None else snapshot
         memory, image = self.memory, self.memory.image(at)
         image.check()
@@ -179,7 +184,9 @@ class MiniTablet:
         return DiskRowSet.open(self.files, self.root, written.meta, self.schema, self.cache, undo=undo)
 
     def freeze_deltas(self) -> None:
-        """The first half of a delta flush; the second may come much later, or fail and be tried again."""
+        """Do the first half of a delta flush. The second half may follow later, or fail and be
+        repeated.
+        """
         for index, rowset in enumerate(self.disk):
             if rowset.deltas.record_count:
                 self.disk[index] = rowset.with_frozen_deltas()
@@ -206,7 +213,7 @@ class MiniTablet:
                 self.disk[index] = rowset.with_merged_redo(rowset.redo[-2:], file)
 
     def bring_in(self, column_ids: set[int]) -> None:
-        """A major delta compaction of these columns of every rowset that has REDO in files."""
+        """Do a major delta compaction of these columns for every rowset that has REDO in files."""
         types = {c.id: c.type for c in self.schema.columns}
         for index, rowset in enumerate(self.disk):
             changed = {number for file in rowset.redo for number in file.column_ids}
@@ -246,7 +253,7 @@ class MiniTablet:
             )
 
     def merge_rowsets(self, chosen: slice) -> None:
-        """A merging compaction of these rowsets, once their memory is in files."""
+        """Merge these rowsets after their memory was flushed."""
         self.flush_deltas()
         inputs = self.disk[chosen]
         if not inputs:
@@ -284,7 +291,7 @@ class MiniTablet:
         return rows
 
     def get(self, snapshot: int) -> dict[Row, Row]:
-        """The same rows, looked up by key one rowset after the other."""
+        """Return the same rows, looked up by key in one rowset after another."""
         numbers = sorted(self.versions, key=lambda n: self.keys([n]).at(0))
         rows: dict[Row, Row] = {}
         if not numbers:
@@ -300,7 +307,7 @@ class MiniTablet:
         return rows
 
     def one_by_one(self, snapshot: int) -> dict[Row, Row]:
-        """The same rows, each by itself, of changes that nobody has asked for together."""
+        """Return the same rows, looked up one by one, before their changes were built together."""
         rows: dict[Row, Row] = {}
         for rowset in self.rowsets():
             keys = [
@@ -327,7 +334,7 @@ class MiniTablet:
 
 
 def example(tablet: MiniTablet, after: dict[int, str]) -> MiniTablet:
-    """INSERT@1 val=1, UPDATE@2 val=2, DELETE@3, INSERT@4 val=3, with changes of the layout after given timestamps."""
+    """INSERT@1 val=1, UPDATE@2 val=2, DELETE@3, INSERT@4 val=3, with changes of the layout between."""
     for changes in ({1: (1, "a")}, {1: (2,)}, {1: None}, {1: (3, "b")}):
         tablet.write(changes)  # type: ignore[arg-type]
         for step in after.get(tablet.now, "").split():
@@ -335,8 +342,8 @@ def example(tablet: MiniTablet, after: dict[int, str]) -> MiniTablet:
     return tablet
 
 
-def test_of_changes_in_files_and_in_three_stores_the_last_one_counts(tmp_path):
-    """A flush may wait while the next stores freeze behind it: each has a value of the same cell."""
+def test_the_last_of_changes_in_files_and_three_stores_wins(tmp_path):
+    """While a flush waits, further stores may be frozen; each has a value of the same cell."""
     tablet = MiniTablet(SCHEMAS["one int"], str(tmp_path))
     tablet.write({1: (1, "a"), 2: (1, "a")})
     tablet.flush()
@@ -355,15 +362,16 @@ whole_row = st.tuples(values, texts)
 change = st.one_of(whole_row, whole_row, st.tuples(values), st.none())
 batches = st.dictionaries(st.integers(0, 11), change, min_size=1, max_size=6)
 layout = st.sampled_from(["flush", "freeze_deltas", "flush_deltas", "merge_deltas"]) | st.integers(0, 3)
-# Which columns go into the base (the last two of a schema, and LIVENESS), or which rowsets become one.
+# The columns that are moved into the base (the last two of a schema, and LIVENESS), or the rowsets
+# that are merged.
 rewriting = st.frozensets(st.integers(-3, -1), min_size=1) | st.tuples(st.integers(0, 2), st.integers(1, 4))
 steps = st.lists(batches | batches | layout | rewriting, min_size=1, max_size=14)
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
 @given(script=steps, cached=st.booleans())
-def test_any_history_reads_as_the_dict_of_versions_says(kind, script, cached):
-    """Batches, flushes (also at earlier snapshots), delta flushes and compactions in any order: each moment stays."""
+def test_any_history_reads_like_the_dict_of_versions(kind, script, cached):
+    """Batches, flushes (also at earlier snapshots), delta flushes and compactions in any order."""
     with tempfile.TemporaryDirectory() as directory:
         tablet = MiniTablet(SCHEMAS[kind], directory, cache_bytes=1 << 20 if cached else 0)
         for step in script:

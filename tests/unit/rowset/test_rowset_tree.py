@@ -1,4 +1,4 @@
-"""The rowset tree against looking at every rowset."""
+"""The rowset tree compared with a search of every rowset."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), max_size=12)
 
 @pytest.mark.parametrize("layout", CODECS)
 @given(spans=spans, numbers=st.lists(st.integers(0, 60), max_size=15))
-def test_candidates_are_exactly_the_rowsets_whose_bounds_hold_the_key(layout, spans, numbers):
-    """One rowset left out is a key that can be inserted twice; one too many is a look-up for nothing."""
+def test_candidates_are_exactly_the_rowsets_whose_bounds_include_the_key(layout, spans, numbers):
+    """With one rowset too few, a key could be inserted twice."""
     rowsets = [rowset(layout, least, least + width) for least, width in spans]
     tree = RowSetTree(rowsets)
     tree.check()
@@ -63,8 +63,8 @@ def test_candidates_are_exactly_the_rowsets_whose_bounds_hold_the_key(layout, sp
 
 @pytest.mark.parametrize("layout", CODECS)
 @given(spans=spans, lower=st.none() | st.integers(0, 60), upper=st.none() | st.integers(0, 60))
-def test_in_range_are_exactly_the_rowsets_whose_bounds_meet_the_range(layout, spans, lower, upper):
-    """Bounds of a rowset are inclusive, the range's upper bound is not."""
+def test_in_range_returns_exactly_the_rowsets_that_overlap_the_range(layout, spans, lower, upper):
+    """The bounds of a rowset are inclusive; the range's upper bound is exclusive."""
     rowsets = [rowset(layout, least, least + width) for least, width in spans]
     bounds = [None if bound is None else encode(layout, [bound]).at(0) for bound in (lower, upper)]
     found = RowSetTree(rowsets).in_range(KeyRange(*bounds))
@@ -80,8 +80,8 @@ def test_in_range_are_exactly_the_rowsets_whose_bounds_meet_the_range(layout, sp
 
 
 @pytest.mark.parametrize("layout", CODECS)
-def test_a_wide_rowset_reaches_over_the_narrow_ones_behind_it(layout):
-    """The rowset that begins first may end last: it must be found, and those it covers must not."""
+def test_a_wide_rowset_is_found_beyond_narrow_ones(layout):
+    """The rowset that begins first may end last."""
     wide, narrow, behind = (rowset(layout, *span) for span in ((0, 40), (5, 6), (50, 55)))
     tree = RowSetTree([behind, narrow, wide])
     assert [(r, lower, upper) for r, lower, upper in tree.candidates(encode(layout, [30, 30, 45]))] == [
@@ -94,7 +94,7 @@ def test_a_wide_rowset_reaches_over_the_narrow_ones_behind_it(layout):
 
 
 def test_a_tree_without_rowsets_has_no_candidates():
-    """A new tablet has nothing on disk."""
+    """A new tablet has no rowsets on disk."""
     tree = RowSetTree(())
     assert tree.candidates(encode("int", [1])) == []
     assert tree.in_range(KeyRange.ALL) == []

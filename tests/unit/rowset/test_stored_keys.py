@@ -1,4 +1,4 @@
-"""Sparse keys do what dense keys do: the same rows for the same keys and bounds, whatever the key's columns are."""
+"""Sparse keys find the same rows as dense keys, for any columns of the key."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from nyala.schema.schema import build_schema, column
 FILES = PosixFiles()
 STRETCH = 1 << format.SPARSE_KEY_ROWS_LOG2
 
-# (types of the key, what makes its columns of ascending numbers); the numbers below 40,000.
+# (types of the key, function that makes its columns of ascending numbers below 40,000).
 KEYS: dict[str, tuple[list[str], Callable[[np.ndarray], list[np.ndarray]]]] = {
     "long and short": (["int64", "int32"], lambda n: [n // 7, n % 7 - 3]),
     "heads that differ": (["int64", "int64"], lambda n: [(n - 20_000) << 40, n]),
@@ -50,7 +50,7 @@ KEYS: dict[str, tuple[list[str], Callable[[np.ndarray], list[np.ndarray]]]] = {
 
 
 def _hosts(numbers: np.ndarray) -> np.ndarray:
-    """Text in the order of the numbers, of different lengths, with zeros in it."""
+    """Return texts of different lengths, some with zero bytes, in the order of the numbers."""
     return np.array(
         [f"h{number:05}" + "\0" * (number % 3) + "x" * (number % 5) for number in numbers], object
     )
@@ -74,7 +74,9 @@ def arrays(name: str, numbers: np.ndarray) -> list[pa.Array]:
 def indexes(
     folder: str, name: str, numbers: np.ndarray, cache_bytes: int
 ) -> tuple[KeyIndex, KeyIndex, KeyCodec]:
-    """(sparse, dense, codec) of files with the same keys. Sparse ones need no encoding of their columns to be right."""
+    """Return (sparse, dense, codec) of files with the same keys; sparse ones work with any encoding
+    of the columns.
+    """
     types = KEYS[name][0]
     names = [f"k{i}" for i in range(len(types))]
     # Small blocks, so that a few thousand rows have several.
@@ -104,7 +106,7 @@ def indexes(
 
 
 def numbers_of(count: int) -> np.ndarray:
-    """Every third, so that there are keys to miss."""
+    """Return every third number, so that some keys are missing."""
     return np.arange(count, dtype=np.int64) * 3 + 1
 
 
@@ -114,11 +116,13 @@ def numbers_of(count: int) -> np.ndarray:
     cache_bytes=st.sampled_from([0, 1 << 14, 1 << 24]),
     asked=st.lists(st.lists(st.integers(0, 40_000), min_size=1, max_size=60), min_size=1, max_size=8),
 )
-def test_sparse_keys_find_what_dense_keys_find(
+def test_sparse_keys_find_the_same_rows_as_dense_keys(
     name: str, count: int, cache_bytes: int, asked: list[list[int]]
 ) -> None:
-    """Keys that are there, between, before and behind, again and again; and bounds that are whole keys, their
-    beginnings, or longer."""
+    """Keys that exist and keys before, between and after them, repeatedly.
+
+    The bounds are whole keys, their prefixes, or longer.
+    """
     with tempfile.TemporaryDirectory() as folder:
         sparse, dense, codec = indexes(folder, name, numbers_of(count), cache_bytes)
         sparse.check()
@@ -145,12 +149,14 @@ def test_sparse_keys_find_what_dense_keys_find(
     ("count", "block_bytes"),
     [(1, None), (STRETCH - 1, None), (STRETCH, None), (STRETCH + 1, None), (9000, None), (9000, 512)],
 )
-def test_every_key_is_found_and_no_other(
+def test_exactly_the_stored_keys_are_found(
     name: str, count: int, block_bytes: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Below the first, between any two, the first and the last of each block and stretch, behind the last. Without the
-    bloom filter, which passes one absent key in 800 and so hides what becomes of it. Blocks of 512 bytes, so that
-    there are several of samples: as they are, that takes half a million rows."""
+    """Probes before, between and after all keys, at the ends of each block and group.
+
+    There is no bloom filter, which would hide errors: it passes one absent key in 800. Blocks have
+    512 bytes, so that samples take several; with the default size, that needs half a million rows.
+    """
     if block_bytes is not None:
         monkeypatch.setattr(format, "KEY_BLOCK_SIZE_BYTES_DEFAULT", block_bytes)
     probes = np.arange(0, 3 * count + 3)
@@ -179,7 +185,7 @@ def test_every_key_is_found_and_no_other(
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Rows [lower, upper) of each reading of stretches with all that lies between them."""
+    """Return the rows [lower, upper) of each read of groups, with all rows between them."""
     ranges: list[tuple[int, int]] = []
     real = SparseKeys._read
 
@@ -192,8 +198,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("block", [0, 3])
-def test_a_value_index_with_one_key_of_another_row_is_found(block: int, tmp_path: Path) -> None:
-    """A key column alone carries it; nothing else says what its blocks begin with."""
+def test_a_key_index_with_a_wrong_key_is_detected(block: int, tmp_path: Path) -> None:
+    """A single key column has the key index, and nothing else has the first keys of its blocks."""
     schema = build_schema({"k": column("int64", encoding="for", block_size=512)}, ["k"])
     codec, values = KeyCodec([schema.columns[0].type]), pa.array(np.arange(300) * 2)
     keys = codec.encode([values])
@@ -210,8 +216,8 @@ def test_a_value_index_with_one_key_of_another_row_is_found(block: int, tmp_path
         KeyIndex(CFileReader(FILES, path), codec, schema.key_ids, 300).check()
 
 
-def test_a_key_column_without_a_value_index_is_corruption(tmp_path: Path) -> None:
-    """Nothing says which block a key is in, and a look-up that took it for absent would let it be inserted twice."""
+def test_a_key_column_without_a_key_index_is_corruption(tmp_path: Path) -> None:
+    """A look-up must not take all keys for absent, since they could be inserted twice."""
     schema = build_schema({"k": "int64"}, ["k"])
     codec, values = KeyCodec([schema.columns[0].type]), pa.array(np.arange(300))
     path = str(tmp_path / "f")
@@ -225,8 +231,11 @@ def test_a_key_column_without_a_value_index_is_corruption(tmp_path: Path) -> Non
 def forged(
     folder: str, keys: EncodedKeys, columns: list[pa.Array], wrong: set[str], sparse: bool
 ) -> KeyIndex:
-    """A file of keys of two numbers with right checksums, in which so much is wrong: a sample or encoded key of a later
-    row, a first key of a later block, a key that the bloom filter has not."""
+    """Write keys of two numbers with right checksums and these faults.
+
+    A fault is a sample or encoded key of a later row, the first key of a later block, or a bloom
+    filter without a key.
+    """
     types = ["int64", "int32"]
     schema = build_schema({f"k{i}": column(t, encoding="for") for i, t in enumerate(types)}, ["k0", "k1"])
     codec = KeyCodec([c.type for c in schema.columns])
@@ -253,8 +262,8 @@ def forged(
     return KeyIndex(CFileReader(FILES, path), codec, schema.key_ids, len(keys))
 
 
-def test_a_bloom_filter_that_cannot_be_read_is_told_if_nothing_is_worse(tmp_path: Path) -> None:
-    """It is made anew from the keys, which nothing else may be wrong with."""
+def test_an_unreadable_bloom_filter_is_reported_after_worse_faults(tmp_path: Path) -> None:
+    """The filter can be computed from the keys if these have no fault."""
     codec = KeyCodec([c.type for c in build_schema({"a": "int64", "b": "int32"}, ["a", "b"]).columns])
     for wrong, words in ((set(), "the bloom filter cannot be read"), ({"order"}, "expected ascending keys")):
         rows = np.arange(3000)
@@ -271,8 +280,8 @@ def test_a_bloom_filter_that_cannot_be_read_is_told_if_nothing_is_worse(tmp_path
 
 
 @pytest.mark.parametrize(("length", "sparse"), [(200, True), (300, False)])
-def test_long_keys_are_all_stored(length: int, sparse: bool) -> None:
-    """A look-up of 1,000 keys of 16 KB would make 2 GB of those beside them."""
+def test_long_keys_are_stored_densely(length: int, sparse: bool) -> None:
+    """A look-up of 1,000 keys of 16 KB would encode 2 GB of the keys beside them."""
     codec = KeyCodec([build_schema({"a": "string"}, ["a"]).columns[0].type] * 2)
     text = pa.array(["x"] * 999 + ["x" * length])  # one is enough: it may be the key of a stretch
     keys = codec.encode([text, pa.array([f"{n:04}" for n in range(1000)])])
@@ -285,7 +294,7 @@ def test_long_keys_are_all_stored(length: int, sparse: bool) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The base file of a table with sparse keys, whose store is `tmp_path / "s"`."""
+    """Return the base file of a table with sparse keys, whose store is `tmp_path / "s"`."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"a": "int64", "b": "int32", "v": "int64"}, ["a", "b"])
         n = np.arange(3000)
@@ -296,7 +305,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def place_of(file: Path, role: int) -> tuple[int, int]:
-    """Where the first block of the column of this role is: (offset, length)."""
+    """Return the (offset, length) of the first block of the column with this role."""
     with CFileReader(FILES, str(file)) as reader:
         key = next(key for key in reader.columns() if key.role == role)
         found = reader.column(key)
@@ -305,8 +314,8 @@ def place_of(file: Path, role: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("part", ["block", "footer"])
-def test_damaged_samples_are_found_and_made_anew(file: Path, part: str, tmp_path: Path) -> None:
-    """No key column is damaged, so nothing is lost, and no key seems to be absent meanwhile."""
+def test_damaged_samples_are_detected_and_repaired(file: Path, part: str, tmp_path: Path) -> None:
+    """No key column is damaged, so nothing is lost, and no key seems absent meanwhile."""
     offset, length = place_of(file, KEY)
     if part == "footer":
         with CFileReader(FILES, str(file)) as reader:
@@ -327,8 +336,8 @@ def test_damaged_samples_are_found_and_made_anew(file: Path, part: str, tmp_path
 
 
 @pytest.mark.parametrize("key", [["a"], ["a", "b"]])
-def test_a_damaged_key_column_is_not_taken_for_encoded_keys(key: list[str], tmp_path: Path) -> None:
-    """Those are made anew from the key columns; of a key column there is nothing else."""
+def test_a_damaged_key_column_is_not_reported_as_encoded_keys(key: list[str], tmp_path: Path) -> None:
+    """Encoded keys can be computed from the key columns, but a key column cannot be repaired."""
     schema = build_schema({name: column("int64", encoding="for") for name in key}, key)
     codec, values = KeyCodec([of.type for of in schema.columns]), pa.array(np.arange(2000))
     keys, path = codec.encode([values] * len(key)), tmp_path / "f"
@@ -350,11 +359,10 @@ def test_a_damaged_key_column_is_not_taken_for_encoded_keys(key: list[str], tmp_
 
 
 @pytest.mark.parametrize("encoding", ["for", "plain"])
-def test_encoded_keys_that_are_not_of_the_key_columns_are_found(
+def test_encoded_keys_that_differ_from_the_key_columns_are_detected(
     encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Right checksums, right order and another key, sparse or dense: which of the two witnesses is right is not for a
-    program to say."""
+    """Nyala cannot know which is right if the checksums and the order are right in both."""
     real, types = rowset_writer.encoded_keys, build_schema({"a": "int64", "b": "int32"}, ["a", "b"]).columns
     codec = KeyCodec([of.type for of in types])
 
@@ -392,7 +400,7 @@ def test_encoded_keys_that_are_not_of_the_key_columns_are_found(
     ],
 )
 def test_keys_of_another_file_are_refused(group: int, count: int, words: str, tmp_path: Path) -> None:
-    """A group of 40 would ask for memory without end; too few keys would hide rows."""
+    """A group size of 40 would allocate memory without bound; too few keys would hide rows."""
     codec = KeyCodec([build_schema({"a": "int64"}, ["a"]).columns[0].type] * 2)
     values = pa.array(np.arange(2000))
     keys = codec.encode([values, values])
@@ -413,8 +421,8 @@ def test_keys_of_another_file_are_refused(group: int, count: int, words: str, tm
         index.find(keys.slice(0, 1))
 
 
-def test_a_key_column_that_is_not_there_is_corruption(tmp_path: Path) -> None:
-    """Samples alone say nothing of the rows between."""
+def test_a_missing_key_column_is_corruption(tmp_path: Path) -> None:
+    """Samples do not give the keys between them."""
     codec = KeyCodec([build_schema({"a": "int64"}, ["a"]).columns[0].type] * 2)
     values = pa.array(np.arange(2000))
     keys = codec.encode([values, values])

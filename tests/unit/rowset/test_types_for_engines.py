@@ -1,4 +1,4 @@
-"""Scans that give decimals and text in the types that an engine takes at less cost: the same values, the same rows."""
+"""Scans return the same values and rows in the types that an engine reads at less cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNT = 200_000
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """Rows on disk, some of them changed since, in memory and in REDO files, and some only in memory."""
+    """Rows on disk, some of them changed in memory and in REDO files, and some only in memory."""
     with open_database(tmp_path_factory.mktemp("types") / "s") as db:
         columns = {
             "k": "int64",
@@ -57,8 +57,8 @@ def narrowed(scan: Scan, db: Database) -> Scan:
     return scan._derived(db._writer().root, table, dataclasses.replace(scan._spec, types=types))
 
 
-def test_which_types_are_given(db: Database) -> None:
-    """Decimals as they are stored, where Arrow has such a type; text by its dictionary where every rowset has one."""
+def test_the_types_of_a_scan_for_engines(db: Database) -> None:
+    """Decimals as stored, if Arrow has the type; text as a dictionary, if every rowset has one."""
     schema = narrowed(db["t"].scan(), db).schema
     assert [str(field.type) for field in schema] == [
         "int64", "decimal32(9, 2)", "decimal64(15, 2)", "decimal128(30, 4)",
@@ -82,8 +82,8 @@ def test_the_values_are_the_same(db: Database, where: str | None, flushed: bool)
     assert narrowed(some, db).to_arrow().cast(some.schema).equals(some.to_arrow())
 
 
-def test_a_pyarrow_expression_sees_the_types_it_was_written_for(db: Database) -> None:
-    """It is evaluated by Arrow, which compares no dictionaries."""
+def test_a_pyarrow_expression_gets_the_schemas_types(db: Database) -> None:
+    """Arrow evaluates the expression, and does not compare dictionaries."""
     expression = (pc.field("word") == "N") & (pc.field("money") > pa.scalar(Decimal("10.00")))
     scan = db["t"].scan(where=expression, order_by_key=True)
     expected = db["t"].scan(where="word = 'N' AND money > 10", order_by_key=True).to_arrow()

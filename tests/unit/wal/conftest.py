@@ -1,4 +1,6 @@
-"""Logs to test with: an Env whose time and chance are the test's, records that are easy to compare."""
+"""Logs for tests: an Env whose clock and randomness the test sets, and records that are easy to
+compare.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from nyala.wal.writer import LogWriter
 
 
 def make_record(timestamp: int, rows: int = 3, key: str | None = None) -> LogRecord:
-    """A batch whose every value says which timestamp it is of."""
+    """Return a batch whose values all follow from its timestamp."""
     batch = pa.RecordBatch.from_arrays(
         [
             pa.array(range(timestamp * 1000, timestamp * 1000 + rows), pa.int64()),
@@ -30,7 +32,7 @@ def make_record(timestamp: int, rows: int = 3, key: str | None = None) -> LogRec
 
 @dataclass
 class Bench:
-    """A folder with a log in it."""
+    """A folder with a log."""
 
     directory: str
     clock: ManualClock = field(default_factory=ManualClock)
@@ -57,7 +59,7 @@ class Bench:
         )
 
     def write(self, timestamps: Iterable[int], group_size: int = 1, close: bool = False) -> None:
-        """Append a record for each timestamp, syncing every `group_size` of them."""
+        """Append a record for each timestamp, with a sync after every `group_size` of them."""
         writer = self.writer()
         for count, timestamp in enumerate(timestamps, 1):
             writer.append(make_record(timestamp))
@@ -70,7 +72,7 @@ class Bench:
         return LogReader(self.env, self.directory, 1)
 
     def timestamps(self) -> list[int]:
-        """Of all good records, each of which must be what was written."""
+        """Return the timestamps of all good records, after a comparison of every value."""
         return check_records(self.reader().read_to_end())
 
     def path(self, segment: int = 1) -> str:
@@ -92,7 +94,7 @@ class Bench:
 
 
 def check_records(records: Iterable[LogRecord]) -> list[int]:
-    """The timestamps, after a comparison of every value."""
+    """Return the timestamps, after a comparison of every value."""
     timestamps = []
     for record in records:
         expected = make_record(record.timestamp, record.row_count, record.idempotency_key)
@@ -114,7 +116,7 @@ def new_bench(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Bench]:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_real_syncs() -> Iterator[None]:
-    """The power is only ever cut on recorded files; real syncs would be most of these tests' time."""
+    """Power is cut only on recorded files; real syncs would take most of the time of these tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fdatasync", lambda fd: None)
         patch.setattr(os, "fsync", lambda fd: None)

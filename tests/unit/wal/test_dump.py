@@ -1,4 +1,4 @@
-"""`nyala wal dump` is what one looks at when something is wrong: it must not give up on bad bytes."""
+"""`nyala wal dump` shows a log, also a damaged one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Bench = Any  # of conftest.py, which pytest's importlib mode does not let us imp
 
 
 def test_every_segment_record_and_footer_is_listed(bench: Bench) -> None:
-    """Somebody who looks for a batch in the log would not find it."""
+    """The dump lists every segment, record and footer."""
     bench.write([1, 2], close=True)
     bench.write([3])
     lines = list(dump(bench.files, bench.directory))
@@ -24,8 +24,8 @@ def test_every_segment_record_and_footer_is_listed(bench: Bench) -> None:
     assert "not closed" in lines[-1]
 
 
-def test_damage_and_a_torn_tail_are_named(bench: Bench) -> None:
-    """A torn tail, which is harmless, would be reported as damage, or the other way round."""
+def test_damage_and_a_torn_tail_are_distinguished(bench: Bench) -> None:
+    """The dump distinguishes damage from a torn tail, which is harmless."""
     bench.write([1, 2], close=True)
     bench.write([3, 4], group_size=2)
     bench.store(bench.load(2)[:-1], 2)
@@ -41,7 +41,7 @@ def test_damage_and_a_torn_tail_are_named(bench: Bench) -> None:
     assert any("DAMAGE" in line for line in dump(bench.files, bench.directory))
 
 
-def test_a_folder_without_a_log_says_so(bench: Bench) -> None:
-    """A mistyped folder would look like an empty log."""
+def test_a_folder_without_a_log_is_an_error(bench: Bench) -> None:
+    """A folder without a log is an error, and not an empty log."""
     os.makedirs(bench.directory)
     assert list(dump(bench.files, bench.directory)) == [f"no log segments in {bench.directory}"]

@@ -1,6 +1,6 @@
-"""docs/format/log.md and position.md say what the code does, byte for byte.
+"""docs/format/log.md and position.md match the code byte for byte.
 
-With NYALA_REWRITE=1 the worked examples are written into the pages instead of compared; look at the diff.
+With NYALA_REWRITE=1, the worked examples are written into the pages instead of compared.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POSITION_PAGE = PAGES / "position.md"
 
 
 def tables(page: Path) -> dict[str, list[tuple[int, int, str]]]:
-    """The byte tables of a page by the heading they stand under: (offset, size, field)."""
+    """Return the byte tables of a page by their headings: (offset, size, field)."""
     found: dict[str, list[tuple[int, int, str]]] = {}
     heading = ""
     for line in page.read_text().splitlines():
@@ -43,15 +43,15 @@ def layout_table(layout: format.Layout) -> list[tuple[int, int, str]]:
     return [(offset, size, name) for name, offset, size in layout.offsets()]
 
 
-def test_the_log_pages_tables_are_the_layouts_on_disk() -> None:
-    """A reader written from the page in another language would read our files wrongly."""
+def test_the_tables_of_the_log_page_are_the_layouts_on_disk() -> None:
+    """The byte tables of the log page are the layouts of the code."""
     found = tables(LOG_PAGE)
     assert found["Segment header"] == layout_table(format.SEGMENT_HEADER)
     assert found["Record header, and footer"] == layout_table(format.FRAME)
 
 
-def test_the_position_pages_table_is_the_layout_on_disk() -> None:
-    """The same for the position record."""
+def test_the_table_of_the_position_page_is_the_layout_on_disk() -> None:
+    """The byte table of the position page is the layout of the code."""
     assert list(tables(POSITION_PAGE).values()) == [layout_table(format.POSITION)]
 
 
@@ -67,13 +67,13 @@ def test_the_position_pages_table_is_the_layout_on_disk() -> None:
         f"wal/{format.segment_name(1)}`",
     ],
 )
-def test_the_log_pages_constants_are_those_of_the_code(words: str) -> None:
-    """The page would promise a limit or a magic that the files do not keep."""
+def test_the_constants_of_the_log_page_are_those_of_the_code(words: str) -> None:
+    """The limits and magic numbers of the log page are those of the code."""
     assert words in LOG_PAGE.read_text()
 
 
 def test_layouts_never_change() -> None:
-    """Stores that exist could not be opened any more: these numbers are on disk."""
+    """These numbers are on disk, so they never change."""
     assert (format.FORMAT_VERSION, format.SEGMENT_MAGIC, format.POSITION_MAGIC) == (
         2,
         b"NYALAWAL",
@@ -123,11 +123,11 @@ def compare_example(page: Path, lines: list[str]) -> None:
     assert block[1].splitlines() == [line.rstrip() for line in lines]
 
 
-def test_the_log_pages_worked_example_is_what_is_written(tmp_path: Path) -> None:
-    """Who learns the format from the example learns a format that does not exist."""
+def test_the_worked_example_of_the_log_page_is_what_is_written(tmp_path: Path) -> None:
+    """The writer writes exactly the bytes of the log page's example."""
     compare_example(LOG_PAGE, example_log(tmp_path / "wal"))
 
 
-def test_the_position_pages_worked_example_is_what_is_written() -> None:
-    """The same for the position record."""
+def test_the_worked_example_of_the_position_page_is_what_is_written() -> None:
+    """The writer writes exactly the bytes of the position page's example."""
     compare_example(POSITION_PAGE, example_position())

@@ -1,4 +1,4 @@
-"""The position record: what a reader process believes of it, and what it does not."""
+"""The position record: which records a reader process accepts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ UNSIGNED = st.integers(0, 2**64 - 1)
 
 
 @given(UNSIGNED, UNSIGNED, st.integers(-(2**63), 2**63 - 1), UNSIGNED)
-def test_what_is_written_is_read(segment: int, offset: int, timestamp: int, version: int) -> None:
-    """A reader process would stop at another moment than the one published."""
+def test_a_record_comes_back(segment: int, offset: int, timestamp: int, version: int) -> None:
+    """A reader reads the position that was published."""
     record = PositionRecord(segment, offset, timestamp, version)
     assert len(record.encode()) == 64
     assert PositionRecord.decode(record.encode()) == record
 
 
-def test_any_flipped_bit_makes_it_no_record(tmp_path: Path) -> None:
-    """A reader would read the log up to a byte where no record ends, and call the log damaged."""
+def test_a_record_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
+    """A record with any flipped bit is refused."""
     path = str(tmp_path / "position")
     good = PositionRecord(3, 4096, 77, 12).encode()
     for bit in range(64 * 8):
@@ -40,13 +40,13 @@ def test_any_flipped_bit_makes_it_no_record(tmp_path: Path) -> None:
     assert read_position(FILES, path) is None
 
 
-def test_no_record_is_none(tmp_path: Path) -> None:
-    """Opening a store for reading that was just made would fail."""
+def test_a_missing_record_is_none(tmp_path: Path) -> None:
+    """A store that was just created has no record, and can be opened for reading."""
     assert read_position(FILES, str(tmp_path / "position")) is None
 
 
-def test_a_later_versions_record_is_refused(tmp_path: Path) -> None:
-    """An old reader would misread a new writer's positions instead of asking to be updated."""
+def test_a_record_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    """A record of a later version is refused, and the message advises to update."""
     record = format.POSITION.encode(
         {
             "magic": format.POSITION_MAGIC,
@@ -64,8 +64,8 @@ def test_a_later_versions_record_is_refused(tmp_path: Path) -> None:
         read_position(FILES, str(tmp_path / "position"))
 
 
-def test_a_reader_that_met_the_writer_half_way_reads_again(tmp_path: Path) -> None:
-    """A reader would take a store with a busy writer for one without a published moment."""
+def test_a_reader_during_an_update_reads_again(tmp_path: Path) -> None:
+    """A reader that reads during an update reads again, and does not report a missing record."""
 
     class Halfway(PosixFiles):
         def __init__(self) -> None:
@@ -82,8 +82,8 @@ def test_a_reader_that_met_the_writer_half_way_reads_again(tmp_path: Path) -> No
     assert read_position(Halfway(), path) == record
 
 
-def test_a_reader_never_sees_half_of_an_update(tmp_path: Path) -> None:
-    """A reader that meets the writer half-way would join one moment's segment with another's offset."""
+def test_a_reader_never_sees_a_part_of_an_update(tmp_path: Path) -> None:
+    """A reader never combines the segment of one update with the offset of another."""
     path = str(tmp_path / "position")
     stop = threading.Event()
     write_position(FILES, path, PositionRecord(0, 0, 0, 0))
@@ -107,6 +107,6 @@ def test_a_reader_never_sees_half_of_an_update(tmp_path: Path) -> None:
     assert os.path.getsize(path) == 64
 
 
-def test_positions_are_ordered_as_the_log_is() -> None:
-    """A reader that goes on would read a record twice, or skip one, at the border of two segments."""
+def test_positions_sort_in_log_order() -> None:
+    """Positions sort in log order, also at the border of two segments."""
     assert LogPosition(1, 900) < LogPosition(2, 0) < LogPosition(2, 64)

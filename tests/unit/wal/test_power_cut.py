@@ -1,7 +1,7 @@
-"""The power goes at any moment: what was acknowledged is there, and the store opens (W1, R6).
+"""After a power cut at any moment, acknowledged records exist and the store opens (W1, R6).
 
-Each test runs a writer over recording files, cuts the power after every single operation, and recovers what a disk may
-then hold.
+Each test runs a writer over recorded files, cuts the power after every operation, and recovers each
+state that a disk may then have.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NewBench = Callable[[], Any]
 def write_some(
     bench: Any, recording: RecordingFiles, durability: str, chance: random.Random, first: int
 ) -> list[tuple[int, int]]:
-    """A writer's life. Returns (events recorded, timestamp that is acknowledged as durable then), ascending."""
+    """Run a writer; return (events recorded, timestamp acknowledged as durable then), ascending."""
     writer = bench.with_files(recording).writer(durability=durability, segment_size_bytes=1500)
     acknowledged = []
     for timestamp in range(first, first + 14):
@@ -47,10 +47,10 @@ def durable_at(acknowledged: list[tuple[int, int]], event: int) -> int:
 
 @pytest.mark.parametrize("durability", ["commit", "os"])
 @given(seed=st.integers(0, 2**32 - 1))
-def test_w1_what_was_acknowledged_survives_a_power_cut_at_any_moment(
+def test_w1_acknowledged_records_survive_a_power_cut_at_any_moment(
     new_bench: NewBench, durability: str, seed: int
 ) -> None:
-    """Acknowledged batches would be lost, or the store would call a torn tail damage and not open."""
+    """No acknowledged batch is lost, and a torn tail is not reported as damage."""
     chance = random.Random(seed)
     bench = new_bench()
     root = os.path.dirname(bench.directory)
@@ -69,7 +69,7 @@ def test_w1_what_was_acknowledged_survives_a_power_cut_at_any_moment(
 
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_power_cut_during_the_recovery_from_a_power_cut(new_bench: NewBench, seed: int) -> None:
-    """The second crash, while the first is being repaired, would cost acknowledged batches."""
+    """A second power cut during recovery loses no acknowledged batch."""
     chance = random.Random(seed)
     bench = new_bench()
     recording = RecordingFiles(PosixFiles(), os.path.dirname(bench.directory))
@@ -95,8 +95,8 @@ def test_a_power_cut_during_the_recovery_from_a_power_cut(new_bench: NewBench, s
         assert len(stamps) >= max(durable, durable_at(later, cut))
 
 
-def test_a_killed_process_loses_nothing_that_it_wrote(new_bench: NewBench) -> None:
-    """kill -9 is no power cut: everything that the system was given is there, synced or not."""
+def test_a_killed_process_loses_no_written_record(new_bench: NewBench) -> None:
+    """After kill -9, everything that was written exists, synced or not."""
     bench = new_bench()
     recording = RecordingFiles(PosixFiles(), os.path.dirname(bench.directory))
     writer = bench.with_files(recording).writer(durability="os", segment_size_bytes=1500)
@@ -112,8 +112,8 @@ def test_a_killed_process_loses_nothing_that_it_wrote(new_bench: NewBench) -> No
         assert image.check(image.recover().records()) == list(range(1, timestamp + 1))
 
 
-def test_every_operation_may_fail_and_the_log_opens_again(new_bench: NewBench) -> None:
-    """One failed operation anywhere, of any kind, would leave a log that does not open or lacks what was synced."""
+def test_after_any_failed_operation_the_log_opens(new_bench: NewBench) -> None:
+    """If any single operation fails, the log opens again and has every synced record."""
     count = FaultyFiles(PosixFiles())
     assert run_against(new_bench(), count) == 8
     total = len(count.operations)
@@ -130,7 +130,7 @@ def test_every_operation_may_fail_and_the_log_opens_again(new_bench: NewBench) -
 
 
 def run_against(bench: Any, files: FaultyFiles) -> int:
-    """Write until something fails; returns the last timestamp that was acknowledged."""
+    """Write until an operation fails; return the last acknowledged timestamp."""
     durable = 0
     try:
         writer = bench.with_files(files).writer(segment_size_bytes=1000)

@@ -1,4 +1,4 @@
-"""Reading the log: a torn tail and damage told apart (R6), and reading on from where one stopped (P1)."""
+"""Reading the log: a torn tail against damage (R6), and reading on from a position (P1)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NewBench = Callable[[], Any]
 
 
 def borders(bench: Bench, segment: int = 1) -> list[int]:
-    """File offsets at which the segment's records begin, and its end."""
+    """Return the file offsets at which the segment's records begin, and its end."""
     header = read_segment_header(bench.files, bench.path(segment), segment)
     data = bench.load(segment)
     frames = list(
@@ -44,7 +44,9 @@ def borders(bench: Bench, segment: int = 1) -> list[int]:
 
 
 def places_to_damage(bench: Bench, upper: int, segment: int = 1) -> list[int]:
-    """Every byte of every header before `upper`, and every ninth of the payloads, which one CRC covers alike."""
+    """Every byte of the headers before `upper`, and every ninth of the payloads, which have one CRC
+    each.
+    """
     headers = [0, *borders(bench, segment)]
     return [
         at
@@ -60,15 +62,15 @@ def flip(bench: Bench, offset: int, segment: int = 1, bit: int = 0) -> None:
 
 
 def test_an_empty_folder_is_an_empty_log(bench: Bench) -> None:
-    """A store that was just made, or whose log was all flushed away, would not open."""
+    """A new store, or one whose log was flushed and dropped, opens."""
     recovery = bench.recover()
     assert (recovery.segments, recovery.next_segment, recovery.start_offset) == ((), 1, 0)
     assert (list(recovery.records()), recovery.timestamp_max, recovery.torn) == ([], 0, None)
     assert bench.timestamps() == []
 
 
-def test_recovery_gives_every_record_and_closes_the_log(bench: Bench) -> None:
-    """A batch that was acknowledged would be missing after the process was killed."""
+def test_recovery_returns_every_record_and_closes_the_log(bench: Bench) -> None:
+    """After the process was killed, recovery returns every batch."""
     bench.write([1, 2, 3])
     recovery = bench.recover()
     assert bench.check(recovery.records()) == [1, 2, 3]
@@ -81,8 +83,10 @@ def test_recovery_gives_every_record_and_closes_the_log(bench: Bench) -> None:
     assert bench.load() == before, "a second recovery changes nothing"
 
 
-def test_v2_recovery_syncs_what_a_killed_process_left(bench: Bench) -> None:
-    """W2: the catalogue would come to name rows of a batch that a power cut then takes out of the log."""
+def test_v2_recovery_syncs_the_records_of_a_killed_process(bench: Bench) -> None:
+    """W2: recovery syncs the log, so a power cut cannot remove batches that the catalogue refers
+    to.
+    """
     bench.write([1, 2], group_size=5)  # appended, never written
     writer = bench.writer(durability="os")
     writer.append(bench.record(1))
@@ -94,8 +98,8 @@ def test_v2_recovery_syncs_what_a_killed_process_left(bench: Bench) -> None:
     assert kinds[-1] == "truncate", "and the footer with it"
 
 
-def test_r6_any_flipped_bit_below_the_last_group_is_damage(bench: Bench) -> None:
-    """Rows that were acknowledged would be cut off silently because one bit flipped."""
+def test_r6_a_flipped_bit_before_the_last_group_is_damage(bench: Bench) -> None:
+    """A flipped bit never removes acknowledged rows silently."""
     bench.write([1, 2, 3])
     last_group = borders(bench)[-2]
     good = bench.load()
@@ -113,13 +117,14 @@ def test_r6_any_flipped_bit_below_the_last_group_is_damage(bench: Bench) -> None
         bench.store(good)
 
 
-def test_r6_any_flipped_bit_of_a_closed_segment_is_damage(bench: Bench) -> None:
-    """The last batches before a clean close would be cut off silently."""
+def test_r6_a_flipped_bit_of_a_closed_segment_is_damage(bench: Bench) -> None:
+    """A flipped bit never removes the last batches before a clean close."""
     bench.write([1, 2], close=True)
     good = bench.load()
     for offset in places_to_damage(bench, len(good)):
         flip(bench, offset, bit=offset % 8)
-        # Of the footer itself nothing else testifies; without it the segment is one that was not closed.
+        # Nothing else confirms the footer: without it, the segment counts as one that was not
+        # closed.
         if offset < len(good) - FRAME_SIZE_BYTES:
             with pytest.raises(CorruptionError):
                 bench.recover()
@@ -128,8 +133,8 @@ def test_r6_any_flipped_bit_of_a_closed_segment_is_damage(bench: Bench) -> None:
         bench.store(good)
 
 
-def test_r6_any_flipped_bit_of_the_last_group_is_a_torn_tail(bench: Bench) -> None:
-    """A power cut in the middle of a write would leave a store that does not open."""
+def test_r6_a_flipped_bit_of_the_last_group_is_a_torn_tail(bench: Bench) -> None:
+    """After a power cut during a write, the store opens."""
     bench.write([1, 2])
     bench.write([3, 4, 5], group_size=3)
     good = bench.load(2)
@@ -144,7 +149,7 @@ def test_r6_any_flipped_bit_of_the_last_group_is_a_torn_tail(bench: Bench) -> No
 
 
 def test_a_log_cut_anywhere_in_its_last_group_opens(bench: Bench) -> None:
-    """The same for a file that is shorter than it was."""
+    """The same if the file is shorter than it was."""
     bench.write([1])
     bench.write([2, 3], group_size=2)
     good = bench.load(2)
@@ -155,8 +160,8 @@ def test_a_log_cut_anywhere_in_its_last_group_opens(bench: Bench) -> None:
         assert bench.check(bench.recover().records()) == [1, *range(2, 2 + kept)]
 
 
-def test_a_closed_segment_that_was_cut_is_damage_once_a_later_one_exists(bench: Bench) -> None:
-    """Acknowledged rows would be missing, and later ones replayed on top of the gap."""
+def test_a_shortened_segment_before_a_later_one_is_damage(bench: Bench) -> None:
+    """Records that are missing before a later segment are damage, and never a silent gap."""
     bench.write([1, 2], close=True)
     bench.write([3])
     good = bench.load(1)
@@ -176,8 +181,8 @@ def test_a_closed_segment_that_was_cut_is_damage_once_a_later_one_exists(bench: 
         bench.recover()
 
 
-def test_bytes_behind_the_footer_are_damage(bench: Bench) -> None:
-    """A file that somebody else wrote to would be read as if nothing had happened."""
+def test_bytes_after_the_footer_are_damage(bench: Bench) -> None:
+    """Bytes that another program appended to a closed segment are damage."""
     bench.write([1], close=True)
     bench.store(bench.load() + b"\0" * 8)
     with pytest.raises(CorruptionError, match="after the footer"):
@@ -185,7 +190,7 @@ def test_bytes_behind_the_footer_are_damage(bench: Bench) -> None:
 
 
 def test_a_missing_segment_is_damage(bench: Bench) -> None:
-    """A hole of acknowledged batches in the middle of the log would go unnoticed."""
+    """A gap in the sequence of segments is damage."""
     for timestamp in (1, 2, 3):
         bench.write([timestamp], close=True)
     os.unlink(bench.path(2))
@@ -193,8 +198,8 @@ def test_a_missing_segment_is_damage(bench: Bench) -> None:
         bench.recover()
 
 
-def test_a_segment_that_was_replaced_by_another_is_damage(bench: Bench, new_bench: NewBench) -> None:
-    """A segment restored from an older backup, whole and good in itself, would be replayed with batches missing."""
+def test_a_segment_from_an_older_backup_is_damage(bench: Bench, new_bench: NewBench) -> None:
+    """A segment from an older backup, valid by itself, is damage, because batches are missing."""
     other = new_bench()
     bench.write([1, 2], close=True)
     bench.write([3], close=True)
@@ -207,7 +212,7 @@ def test_a_segment_that_was_replaced_by_another_is_damage(bench: Bench, new_benc
 
 
 def test_segments_of_two_stores_do_not_mix(bench: Bench, new_bench: NewBench) -> None:
-    """L4: a file copied from another store would be replayed into this one's tables."""
+    """L4: a segment from another store is refused."""
     other = new_bench()
     other.randomness.token_hex(8)  # another store has another salt
     bench.write([1, 2])
@@ -221,13 +226,13 @@ def test_segments_of_two_stores_do_not_mix(bench: Bench, new_bench: NewBench) ->
     assert "belongs to another position" in recovery.torn.reason
 
 
-def test_a_log_inside_a_users_value_is_not_taken_for_our_own(bench: Bench) -> None:
-    """L4: a user who stores log files in a binary column could make a torn tail look like damage."""
+def test_a_log_inside_a_users_value_is_no_part_of_the_log(bench: Bench) -> None:
+    """L4: log files in a binary column cannot make a torn tail look like damage."""
     bench.write([1, 2, 3], close=True)
     inner = bench.load()
     os.unlink(bench.path())
     writer = bench.writer()
-    # Eight values, so that the file lies at every possible distance from a multiple of 8.
+    # Eight values, so that the inner file begins at every distance from a multiple of 8.
     batch = pa.RecordBatch.from_arrays(
         [pa.array([inner + bytes(i) for i in range(8)], pa.binary())], names=["10"]
     )
@@ -239,8 +244,8 @@ def test_a_log_inside_a_users_value_is_not_taken_for_our_own(bench: Bench) -> No
     assert bench.timestamps() == []
 
 
-def test_l4_a_header_with_another_segments_salt_is_no_witness(bench: Bench) -> None:
-    """The same, if he makes the header up so that even its log offset fits: only the salt he cannot know."""
+def test_l4_a_header_with_another_salt_does_not_count(bench: Bench) -> None:
+    """The same for a forged header with the right log offset: a user cannot know the salt."""
 
     def write(value: bytes) -> bytes:
         writer = LogWriter(
@@ -267,10 +272,8 @@ def test_l4_a_header_with_another_segments_salt_is_no_witness(bench: Bench) -> N
 @pytest.mark.parametrize(
     ("change", "message"), [({"ordinal": 5}, "is missing"), ({"timestamp": 1}, "ascend")]
 )
-def test_l2_records_that_do_not_follow_one_another_are_damage(
-    bench: Bench, change: dict[str, int], message: str
-) -> None:
-    """A writer that lost a record, or two writers on one log, would be noticed by nobody."""
+def test_l2_records_out_of_sequence_are_damage(bench: Bench, change: dict[str, int], message: str) -> None:
+    """A lost record, or a second writer on one log, is damage."""
     bench.write([1, 2, 3], close=True)
     data, place = bench.load(), borders(bench)[1]
     header = replace(FrameHeader.decode(data, place, bench.path(), place), **change)  # type: ignore[arg-type]
@@ -280,8 +283,8 @@ def test_l2_records_that_do_not_follow_one_another_are_damage(
     assert raised.value.offset == place
 
 
-def test_a_segment_whose_creation_did_not_come_through_is_removed(bench: Bench) -> None:
-    """A power cut right after a roll would leave a store that does not open."""
+def test_a_segment_with_an_unfinished_creation_is_removed(bench: Bench) -> None:
+    """After a power cut during the creation of a segment, the store opens."""
     bench.write([1], close=True)
     for content in (b"", b"\0" * 640, b"NYALAWAL" + b"\0" * 100):
         bench.store(content, 2)
@@ -293,7 +296,7 @@ def test_a_segment_whose_creation_did_not_come_through_is_removed(bench: Bench) 
 
 
 def test_a_destroyed_segment_header_before_synced_records_is_damage(bench: Bench) -> None:
-    """Without the header nothing can be read, and a segment full of acknowledged batches would be removed."""
+    """A segment with synced records and no readable header is damage, and is not removed."""
     bench.write([1, 2])
     bench.store(bytes(64) + bench.load()[64:])
     with pytest.raises(CorruptionError, match="not a log segment"):
@@ -303,8 +306,10 @@ def test_a_destroyed_segment_header_before_synced_records_is_damage(bench: Bench
         bench.recover()
 
 
-def test_a_destroyed_record_header_does_not_hide_the_records_behind_it(bench: Bench) -> None:
-    """Its length is lost with it; taking all that follows for a torn tail would cut acknowledged batches."""
+def test_a_destroyed_record_header_does_not_hide_later_records(bench: Bench) -> None:
+    """Without the header, the record's length is unknown; synced records after it are still not
+    cut.
+    """
     bench.write([1, 2, 3])
     first = borders(bench)[0]
     data = bench.load()
@@ -314,8 +319,8 @@ def test_a_destroyed_record_header_does_not_hide_the_records_behind_it(bench: Be
     assert raised.value.offset == first
 
 
-def test_without_cut_nothing_is_changed(bench: Bench) -> None:
-    """V1: `nyala fs check` on a live store would cut the record that is just being written."""
+def test_without_cut_the_log_is_not_changed(bench: Bench) -> None:
+    """V1: `nyala fs check` on an open store does not cut a record that is just being written."""
     bench.write([1, 2], group_size=2)
     bench.store(bench.load()[:-5])
     before = bench.load()
@@ -340,7 +345,7 @@ def borders_of_prefix(bench: Bench, data: bytes) -> int:
 
 
 def test_a_segment_of_a_later_version_is_refused_and_kept(bench: Bench) -> None:
-    """An old Nyala would cut a new one's log as torn."""
+    """The segment of a newer version is not cut as a torn tail."""
     os.makedirs(bench.directory)
     values: dict[str, Any] = {
         "magic": SEGMENT_MAGIC,
@@ -363,8 +368,8 @@ def test_a_segment_of_a_later_version_is_refused_and_kept(bench: Bench) -> None:
     assert bench.recover(cut=False).record_count == 0
 
 
-def test_log_offsets_go_on_when_the_whole_log_was_dropped(bench: Bench) -> None:
-    """A reader process that still reads the old segments would find the new one not to fit, and report damage."""
+def test_log_offsets_continue_after_the_whole_log_was_dropped(bench: Bench) -> None:
+    """A reader of the old segments can continue in the new one."""
     bench.write([1, 2], close=True)
     reader = bench.reader()
     assert bench.check(reader.read_to_end()) == [1, 2]
@@ -378,8 +383,8 @@ def test_log_offsets_go_on_when_the_whole_log_was_dropped(bench: Bench) -> None:
 # ── reader processes ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_p1_a_reader_reads_on_from_where_it_stopped(bench: Bench) -> None:
-    """A second process would miss batches, or apply some twice, as the writer goes on and segments roll."""
+def test_p1_a_reader_continues_where_it_stopped(bench: Bench) -> None:
+    """A second process gets each batch once while the writer continues and starts new segments."""
     writer = bench.writer(segment_size_bytes=1200)
     reader = bench.reader()
     seen: list[int] = []
@@ -398,7 +403,7 @@ def test_p1_a_reader_reads_on_from_where_it_stopped(bench: Bench) -> None:
 
 
 def test_p1_a_reader_stops_at_the_published_position(bench: Bench) -> None:
-    """A process would see a batch before it is durable, and have seen a ghost after a power cut."""
+    """A reader process never sees a batch before it is durable."""
     writer = bench.writer()
     reader = bench.reader()
     writer.sync(writer.append(bench.record(1)))
@@ -408,8 +413,10 @@ def test_p1_a_reader_stops_at_the_published_position(bench: Bench) -> None:
     assert bench.check(reader.read_to(position.segment, position.offset)) == [1]
 
 
-def test_p1_positions_before_the_readers_own_give_nothing(bench: Bench) -> None:
-    """A position record that is older than the catalogue would make a fresh reader fail."""
+def test_p1_a_position_before_the_readers_own_gives_no_record(bench: Bench) -> None:
+    """A position record that is older than the catalogue gives a new reader no records, and no
+    error.
+    """
     bench.write([1], close=True)
     reader = LogReader(bench.env, bench.directory, 2)
     assert list(reader.read_to(1, len(bench.load()))) == []
@@ -418,8 +425,8 @@ def test_p1_positions_before_the_readers_own_give_nothing(bench: Bench) -> None:
     assert reader.position == LogPosition(2, 0)
 
 
-def test_a_published_position_at_the_start_of_a_segment_to_come(bench: Bench) -> None:
-    """A reader that opens right after the writer did would ask for a file that is not there yet."""
+def test_a_position_at_the_start_of_a_future_segment(bench: Bench) -> None:
+    """A reader can open right after the writer, before the first segment exists."""
     bench.write([1], close=True)
     writer = bench.writer()
     position = writer.synced.position
@@ -427,8 +434,8 @@ def test_a_published_position_at_the_start_of_a_segment_to_come(bench: Bench) ->
     assert bench.check(bench.reader().read_to(position.segment, position.offset)) == [1]
 
 
-def test_v3_what_is_published_and_not_there_is_damage(bench: Bench) -> None:
-    """A reader would give an answer for a moment whose batches it has not read."""
+def test_v3_missing_published_records_are_damage(bench: Bench) -> None:
+    """A reader never answers for a moment whose batches it could not read."""
     bench.write([1, 2], group_size=2)
     size = len(bench.load())
     for wrong in (size + 8, borders(bench)[1] + 8):
@@ -440,8 +447,8 @@ def test_v3_what_is_published_and_not_there_is_damage(bench: Bench) -> None:
     assert bench.timestamps() == [1], "without a writer the same bytes are a torn tail"
 
 
-def test_a_segment_that_was_dropped_under_a_reader_says_so(bench: Bench) -> None:
-    """A reader with an old catalogue must know to read it again, and not call the store damaged."""
+def test_a_dropped_segment_is_distinguished_from_damage(bench: Bench) -> None:
+    """A reader with an old catalogue gets an error that makes it read the catalogue again."""
     bench.write([1], close=True)
     bench.write([2], close=True)
     os.unlink(bench.path(1))
@@ -451,7 +458,7 @@ def test_a_segment_that_was_dropped_under_a_reader_says_so(bench: Bench) -> None
 
 
 def test_a_reader_reports_damage_and_stops_at_a_torn_tail(bench: Bench) -> None:
-    """Reading a store that nobody has open must follow the same rule as opening it, without changing it."""
+    """Reading a closed store follows the rules of opening it, without a change to the store."""
     bench.write([1, 2, 3])
     good = bench.load()
     flip(bench, borders(bench)[0] + 70)
@@ -465,10 +472,10 @@ def test_a_reader_reports_damage_and_stops_at_a_torn_tail(bench: Bench) -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.booleans())
-def test_whatever_happens_to_the_bytes_no_wrong_record_is_given(
+def test_changed_bytes_never_give_a_wrong_record(
     new_bench: NewBench, seed: int, length: int, closed: bool
 ) -> None:
-    """A wrong row after damage is worse than no row: each record given is one that was written, in order."""
+    """Whatever bytes change, each record that is returned was written, in this order."""
     bench = new_bench()
     bench.write(range(1, 6), group_size=2, close=closed)
     chance = random.Random(seed)

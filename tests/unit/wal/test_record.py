@@ -1,4 +1,4 @@
-"""A batch comes back from the log as it went in, whatever its types, nulls and slices."""
+"""A batch comes back from the log with all types, NULLs and slices."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def batches(draw: st.DrawFn) -> pa.RecordBatch:
 
 
 @given(batches(), st.sampled_from(["insert", "update", "delete"]), st.none() | st.text(max_size=20))
-def test_any_batch_survives(batch: pa.RecordBatch, kind: str, key: str | None) -> None:
-    """A value would come back changed after a crash, or a null as a value."""
+def test_any_batch_comes_back(batch: pa.RecordBatch, kind: str, key: str | None) -> None:
+    """Every value and NULL comes back."""
     record = LogRecord(7, key, (group_of(batch, kind), group_of(batch.slice(0, 0))))
     again = round_trip(record)
     assert again == record
@@ -72,15 +72,15 @@ def test_any_batch_survives(batch: pa.RecordBatch, kind: str, key: str | None) -
 
 
 def test_a_slice_does_not_log_the_rows_around_it() -> None:
-    """One row of a big batch would cost the whole batch in the log."""
+    """A slice of one row does not log the whole array."""
     big = pa.RecordBatch.from_arrays(
         [pa.array(range(100_000)), pa.array(["x" * 10] * 100_000)], names=["10", "11"]
     )
     assert payload_of(LogRecord(1, None, (group_of(big.slice(50_000, 1)),))).size < 1500
 
 
-def test_the_log_keeps_what_was_appended_when_the_user_changes_his_array_afterwards() -> None:
-    """A user's array, reused for the next batch, would change the batch that was acknowledged."""
+def test_a_later_change_of_the_users_array_does_not_change_the_record() -> None:
+    """A user may reuse an array for the next batch."""
     values = np.arange(5)
     batch = pa.RecordBatch.from_arrays([pa.array(values)], names=["10"])
     parts = encode_record(LogRecord(1, None, (group_of(batch),)))
@@ -90,14 +90,14 @@ def test_the_log_keeps_what_was_appended_when_the_user_changes_his_array_afterwa
 
 
 @given(st.data())
-def test_a_payload_that_nobody_wrote_is_corruption_and_nothing_else(data: st.DataObject) -> None:
-    """A forged or wrongly written record would end in a struct.error or an IndexError that says nothing."""
+def test_an_invalid_payload_raises_only_corruption_errors(data: st.DataObject) -> None:
+    """A forged or damaged payload raises CorruptionError, and no struct.error or IndexError."""
     payload = bytearray(
         memoryview(
             payload_of(LogRecord(1, "k", (group_of(pa.RecordBatch.from_arrays([[1, 2]], names=["10"])),)))
         )
     )
-    # Only the meta part: behind it Arrow's own decoder reads, which is fuzzed where it is made.
+    # Only the JSON part: Arrow's decoder reads the rest, and is fuzzed in its own project.
     upper = 4 + int.from_bytes(payload[:4], "little")
     for _ in range(data.draw(st.integers(1, 4))):
         payload[data.draw(st.integers(0, upper - 1))] = data.draw(st.integers(0, 255))
@@ -118,17 +118,17 @@ def test_a_payload_that_nobody_wrote_is_corruption_and_nothing_else(data: st.Dat
         ((1,), (0, 2), "upsert"),
     ],
 )
-def test_s1_a_group_whose_rows_belong_to_no_tablet_is_neither_written_nor_read(
+def test_s1_a_group_with_rows_of_no_tablet_is_refused(
     tablets: tuple[int, ...], offsets: tuple[int, ...], kind: str
 ) -> None:
-    """Rows would be replayed into another tablet than they were written to."""
+    """Rows that belong to no tablet are neither written nor read."""
     batch = pa.RecordBatch.from_arrays([[1, 2]], names=["10"])
     with pytest.raises(AssertionError):
         encode_record(LogRecord(1, None, (SettledGroup(3, 2, kind, tablets, offsets, batch),)))
     good = bytes(
         memoryview(payload_of(LogRecord(1, None, (SettledGroup(3, 2, "insert", (1,), (0, 2), batch),))))
     )
-    # The same meta with the wrong words, as long as the right one.
+    # The same JSON with wrong values of the same length.
     length = int.from_bytes(good[:4], "little")
     meta = good[4 : 4 + length].replace(b'"kind":"insert"', f'"kind":"{kind}"'.encode())
     meta = meta.replace(b'"tablets":[1]', f'"tablets":{list(tablets)}'.encode())
@@ -139,21 +139,21 @@ def test_s1_a_group_whose_rows_belong_to_no_tablet_is_neither_written_nor_read(
         decode_record(pa.py_buffer(bad), 1)
 
 
-def test_bytes_that_belong_to_no_group_are_corruption() -> None:
-    """A group that its meta forgot would be dropped without a word."""
+def test_bytes_outside_of_all_groups_are_corruption() -> None:
+    """A group that the JSON does not name is not dropped silently."""
     payload = bytes(memoryview(payload_of(LogRecord(1, None, ()))))
     with pytest.raises(CorruptionError, match="8 bytes after"):
         decode_record(pa.py_buffer(payload + bytes(8)), 1)
 
 
 def test_a_record_without_rows_keeps_its_idempotency_key() -> None:
-    """A Spark job whose batch changed nothing would be run a second time."""
+    """A batch that changed no row still records its idempotency key."""
     record = LogRecord(5, "job-1 ✓", ())
     assert round_trip(record) == record
 
 
-def test_a_record_keeps_what_was_told_of_its_batch() -> None:
-    """A job that sends its key again is told that; records of before say nothing of it, and mean what they meant."""
+def test_a_record_keeps_the_counts_of_its_batch() -> None:
+    """A repeated key gets these counts. Older records have none, and remain valid."""
     told = LogRecord(5, "job-1", (), counts={"inserted": 3, "failed": 1})
     plain = LogRecord(5, "job-1", ())
     assert round_trip(told).counts == {"inserted": 3, "failed": 1} and round_trip(plain).counts is None
@@ -164,8 +164,8 @@ def test_a_record_keeps_what_was_told_of_its_batch() -> None:
 
 
 @pytest.mark.parametrize("told", [3, [], "x", {"inserted": "3"}, {"inserted": None}, {"inserted": 1.5}])
-def test_counts_that_are_none_are_corruption(told: Any) -> None:
-    """Whoever adds them up would fail with an error of Python's."""
+def test_invalid_counts_are_corruption(told: Any) -> None:
+    """Counts that are no numbers raise CorruptionError, and not an error of Python."""
     record = LogRecord(5, "job-1", (), counts={"inserted": 3})
     meta = {"key": "job-1", "told": told, "groups": []}
     text = json.dumps(meta).encode()
@@ -176,8 +176,8 @@ def test_counts_that_are_none_are_corruption(told: Any) -> None:
 
 
 @given(batches())
-def test_a_message_that_is_made_already_is_written_as_it_is(batch: pa.RecordBatch) -> None:
-    """A write of ready data would be encoded twice; or the record would be another than without it."""
+def test_an_encoded_message_is_written_unchanged(batch: pa.RecordBatch) -> None:
+    """Rows that are already encoded are not encoded again, and give the same record."""
     plain = LogRecord(7, None, (group_of(batch),))
     message = batch.serialize()
     group = SettledGroup(3, 2, "insert", (9,), (0, batch.num_rows), batch, batch_message=message)

@@ -1,4 +1,4 @@
-"""Appending and group sync: who waits for whom, what is durable when, and what happens when it fails."""
+"""Appending and group sync: who waits, when records are durable, and what follows a failure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def headers_of(bench: Bench, segment: int = 1) -> list[FrameHeader]:
 
 
 class SlowSync(PosixFiles):
-    """Holds every file's sync until the test lets it go on."""
+    """Blocks each sync until the test releases it."""
 
     def __init__(self) -> None:
         self.entered = threading.Semaphore(0)
@@ -56,7 +56,7 @@ class SlowSync(PosixFiles):
 
 
 class Waiter(threading.Thread):
-    """Syncs in a thread of its own, and keeps what came of it."""
+    """Syncs in its own thread, and keeps the result."""
 
     def __init__(self, action: Callable[[], object]) -> None:
         super().__init__(daemon=True)
@@ -76,8 +76,8 @@ class Waiter(threading.Thread):
         return self.error
 
 
-def test_what_was_synced_is_there(bench: Bench) -> None:
-    """An acknowledged batch would be gone after a restart."""
+def test_synced_records_exist_after_a_restart(bench: Bench) -> None:
+    """Synced records exist after a restart."""
     writer = bench.writer()
     for timestamp in (1, 2, 3):
         offset = writer.append(bench.record(timestamp, rows=timestamp, key=f"key {timestamp}"))
@@ -87,8 +87,8 @@ def test_what_was_synced_is_there(bench: Bench) -> None:
     assert bench.timestamps() == [1, 2, 3]
 
 
-def test_nothing_is_written_before_the_first_record(bench: Bench) -> None:
-    """Every opening and closing of a store would leave a segment file behind."""
+def test_no_file_is_created_before_the_first_record(bench: Bench) -> None:
+    """Opening and closing a store leaves no segment file."""
     writer = bench.writer()
     writer.sync()
     writer.roll()
@@ -98,7 +98,7 @@ def test_nothing_is_written_before_the_first_record(bench: Bench) -> None:
 
 
 def test_every_open_starts_a_new_segment(bench: Bench) -> None:
-    """Appending behind a tail that was cut would mix two writers' bytes in one file."""
+    """A writer never appends after a tail that was cut."""
     for timestamp in (1, 2, 3):
         writer = bench.writer()
         writer.append(bench.record(timestamp))
@@ -107,8 +107,8 @@ def test_every_open_starts_a_new_segment(bench: Bench) -> None:
     assert bench.timestamps() == [1, 2, 3]
 
 
-def test_one_sync_serves_all_who_waited_meanwhile(bench: Bench) -> None:
-    """Ten threads that write at once would wait for ten syncs instead of two."""
+def test_one_sync_serves_all_waiting_threads(bench: Bench) -> None:
+    """Ten threads that write at once need two syncs, not ten."""
     files = SlowSync()
     writer = bench.with_files(files).writer()
     first = Waiter(lambda: writer.sync(writer.append(bench.record(1))))
@@ -127,8 +127,8 @@ def test_one_sync_serves_all_who_waited_meanwhile(bench: Bench) -> None:
     assert synced == [0] + [headers_of(bench)[1].log_offset] * 8
 
 
-def test_r6_a_group_is_written_only_after_the_previous_groups_sync(bench: Bench) -> None:
-    """After a power cut a hole in synced records could not be told from a torn tail: lost rows without an error."""
+def test_r6_a_group_is_written_after_the_sync_of_the_previous_group(bench: Bench) -> None:
+    """Otherwise, a power cut could leave a gap in synced records that looks like a torn tail."""
     recording = RecordingFiles(PosixFiles(), os.path.dirname(bench.directory))
     writer = bench.with_files(recording).writer(segment_size_bytes=4000)
     lock = threading.Lock()
@@ -158,8 +158,8 @@ def test_r6_a_group_is_written_only_after_the_previous_groups_sync(bench: Bench)
 
 
 @pytest.mark.parametrize("durability", ["commit", "group", "os"])
-def test_headers_call_synced_only_what_is(bench: Bench, durability: str) -> None:
-    """L3: a header that promises too much turns the torn tail of a power cut into a store that does not open."""
+def test_headers_state_as_synced_only_synced_records(bench: Bench, durability: str) -> None:
+    """L3: a header that states too much would turn a torn tail into damage."""
     recording = RecordingFiles(PosixFiles(), os.path.dirname(bench.directory))
     writer = bench.with_files(recording).writer(durability=durability, segment_size_bytes=1500)
     for timestamp in range(1, 21):
@@ -185,8 +185,8 @@ def test_headers_call_synced_only_what_is(bench: Bench, durability: str) -> None
     assert synced == written
 
 
-def test_a_new_segments_name_is_durable_before_its_records_count(bench: Bench) -> None:
-    """G2: after a power cut the whole file could be missing, with every batch in it acknowledged."""
+def test_a_new_segments_name_is_durable_before_its_records(bench: Bench) -> None:
+    """G2: the folder is synced before records of a new segment are acknowledged."""
     recording = RecordingFiles(PosixFiles(), os.path.dirname(bench.directory))
     writer = bench.with_files(recording).writer()
     writer.append(bench.record(1))
@@ -198,8 +198,8 @@ def test_a_new_segments_name_is_durable_before_its_records_count(bench: Bench) -
     assert [event.kind for event in recording.events][-2:] == ["write", "sync"]
 
 
-def test_w1_a_failed_sync_tells_every_waiter_that_the_outcome_is_unknown(bench: Bench) -> None:
-    """A caller would take a batch for durable, or for undone, that may be either."""
+def test_w1_a_failed_sync_reports_an_unknown_outcome_to_every_waiter(bench: Bench) -> None:
+    """After a failed sync, batches may be durable or not, and each caller gets this error."""
     files = SlowSync()
     writer = bench.with_files(files).writer()
     first = Waiter(lambda: writer.sync(writer.append(bench.record(1))))
@@ -220,8 +220,8 @@ def test_w1_a_failed_sync_tells_every_waiter_that_the_outcome_is_unknown(bench: 
     assert writer.failure is not None
 
 
-def test_after_a_failed_sync_what_was_synced_before_stays_acknowledged(bench: Bench) -> None:
-    """An error for a batch that is safely on disk would make its owner write it twice."""
+def test_after_a_failed_sync_earlier_synced_records_stay_acknowledged(bench: Bench) -> None:
+    """A batch that was synced before the failure raises no error."""
     faulty = FaultyFiles(PosixFiles(), fail_at=2, kind="eio", only=is_sync)
     writer = bench.with_files(faulty).writer()
     first = writer.append(bench.record(1))
@@ -232,8 +232,8 @@ def test_after_a_failed_sync_what_was_synced_before_stays_acknowledged(bench: Be
     assert (writer.synced.offset, writer.synced_timestamp) == (first, 1)
 
 
-def test_a_failed_write_leaves_a_log_that_opens(bench: Bench) -> None:
-    """A disk that filled up in the middle of a record would keep the store from opening."""
+def test_after_a_failed_write_the_log_opens(bench: Bench) -> None:
+    """If the disk fills up inside a record, the store still opens."""
     faulty = FaultyFiles(
         PosixFiles(), fail_at=2, kind="short", only=lambda operation: operation.kind == "append"
     )
@@ -249,8 +249,8 @@ def test_a_failed_write_leaves_a_log_that_opens(bench: Bench) -> None:
     assert bench.timestamps() == [1]
 
 
-def test_a_full_disk_refuses_a_record_and_takes_it_when_there_is_space_again(bench: Bench) -> None:
-    """A full disk would be met only after the batch was applied, and end in a store that must be reopened."""
+def test_a_full_disk_refuses_a_record_until_there_is_space(bench: Bench) -> None:
+    """A full disk is noticed before the batch is applied, so the store need not be reopened."""
     faulty = FaultyFiles(
         PosixFiles(), fail_at=1, kind="enospc", only=lambda operation: operation.path.endswith("other")
     )
@@ -266,8 +266,8 @@ def test_a_full_disk_refuses_a_record_and_takes_it_when_there_is_space_again(ben
     assert bench.timestamps() == [1, 2]
 
 
-def test_an_interrupted_sync_is_made_up_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in a notebook, while the disk is slow, would leave a store that must be reopened."""
+def test_an_interrupted_sync_is_repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C during a sync, the store need not be reopened."""
     writer = bench.writer()
     offset = writer.append(bench.record(1))
     plain, interrupted = os.fdatasync, []
@@ -287,8 +287,8 @@ def test_an_interrupted_sync_is_made_up_for(bench: Bench, monkeypatch: pytest.Mo
     assert bench.timestamps() == [1, 2]
 
 
-def test_an_interrupted_write_is_not_written_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record written behind half of another could never be read."""
+def test_an_interrupted_write_is_not_continued(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No record is written after a part of another record."""
     writer = bench.writer()
     offset = writer.append(bench.record(1))
 
@@ -306,8 +306,8 @@ def test_an_interrupted_write_is_not_written_over(bench: Bench, monkeypatch: pyt
     assert bench.recover().record_count == 0
 
 
-def test_group_durability_syncs_in_time_though_nobody_asks(bench: Bench) -> None:
-    """With durability="group" a machine's crash would lose more than the promised 100 ms."""
+def test_group_durability_syncs_in_time_without_a_caller(bench: Bench) -> None:
+    """With durability "group", records are durable within 100 ms."""
     writer = bench.writer(durability="group")
     assert writer.sync_if_due() is None
     writer.append(bench.record(1))
@@ -325,8 +325,8 @@ def test_group_durability_syncs_in_time_though_nobody_asks(bench: Bench) -> None
     )
 
 
-def test_records_appended_during_a_sync_are_due_from_their_own_append(bench: Bench) -> None:
-    """A steady stream of writers would push the sync of the unlucky ones away for ever."""
+def test_records_appended_during_a_sync_are_due_since_their_append(bench: Bench) -> None:
+    """A steady stream of writers does not delay any record's sync."""
     files = SlowSync()
     writer = bench.with_files(files).writer(durability="group")
     writer.append(bench.record(1))
@@ -342,7 +342,7 @@ def test_records_appended_during_a_sync_are_due_from_their_own_append(bench: Ben
 
 
 def test_os_durability_syncs_at_close_only(bench: Bench) -> None:
-    """With durability="os" every write would still pay for a sync, or close() would lose the lot."""
+    """With durability "os", writes do not sync, and close() does."""
     recording = RecordingFiles(PosixFiles(), os.path.dirname(bench.directory))
     writer = bench.with_files(recording).writer(durability="os")
     writer.append(bench.record(1))
@@ -356,8 +356,8 @@ def test_os_durability_syncs_at_close_only(bench: Bench) -> None:
     assert writer.synced_timestamp == 1
 
 
-def test_what_is_written_and_not_synced_is_not_told_as_synced(bench: Bench) -> None:
-    """W1: another process would see a batch that a power cut then takes back."""
+def test_written_records_do_not_count_as_synced(bench: Bench) -> None:
+    """W1: another process never sees a batch that a power cut can remove."""
     writer = bench.writer()
     writer.append(bench.record(1))
     writer.write_pending()
@@ -367,8 +367,8 @@ def test_what_is_written_and_not_synced_is_not_told_as_synced(bench: Bench) -> N
     assert writer.synced == writer.written
 
 
-def test_segments_roll_at_their_size_and_are_dropped_from_the_front(bench: Bench) -> None:
-    """The log would grow for ever: nothing in it could be removed."""
+def test_segments_end_at_their_size_and_the_oldest_are_dropped(bench: Bench) -> None:
+    """The log consists of segments, so that its oldest part can be removed."""
     writer = bench.writer(segment_size_bytes=2000)
     for timestamp in range(1, 21):
         writer.sync(writer.append(bench.record(timestamp)))
@@ -390,8 +390,8 @@ def test_segments_roll_at_their_size_and_are_dropped_from_the_front(bench: Bench
     again.close()
 
 
-def test_rolling_closes_the_present_segment_at_once(bench: Bench) -> None:
-    """After a flush of everything the last segment would still be replayed at the next open."""
+def test_roll_closes_the_present_segment_at_once(bench: Bench) -> None:
+    """After a flush of everything, no segment has to be replayed at the next open."""
     writer = bench.writer()
     writer.append(bench.record(1))
     writer.roll()
@@ -405,8 +405,8 @@ def test_rolling_closes_the_present_segment_at_once(bench: Bench) -> None:
     assert bench.timestamps() == [1, 2]
 
 
-def test_a_group_above_the_segments_size_stays_whole(bench: Bench) -> None:
-    """One group in two files would need two syncs, and half of it could be durable."""
+def test_a_group_larger_than_a_segment_is_not_split(bench: Bench) -> None:
+    """A group is in one file, because only one sync makes it durable."""
     writer = bench.writer(segment_size_bytes=1000)
     for timestamp in range(1, 11):
         writer.append(bench.record(timestamp))
@@ -417,8 +417,8 @@ def test_a_group_above_the_segments_size_stays_whole(bench: Bench) -> None:
     assert bench.timestamps() == list(range(1, 12))
 
 
-def test_the_next_segment_fills_up_while_the_leader_is_slow(bench: Bench) -> None:
-    """A record would be written into another segment than the one its header was made for."""
+def test_the_next_segment_fills_during_a_slow_sync(bench: Bench) -> None:
+    """A record is written into the segment that its header was made for."""
     files = SlowSync()
     writer = bench.with_files(files).writer(segment_size_bytes=100)
     first = Waiter(lambda: writer.sync(writer.append(bench.record(1))))
@@ -435,7 +435,7 @@ def test_the_next_segment_fills_up_while_the_leader_is_slow(bench: Bench) -> Non
 
 
 def test_a_closed_log_ends_in_a_synced_footer(bench: Bench) -> None:
-    """R6: damage of the last batches before a clean close would be taken for a torn tail, and cut."""
+    """R6: damage of the last batches before a clean close is not a torn tail."""
     recording = RecordingFiles(PosixFiles(), os.path.dirname(bench.directory))
     writer = bench.with_files(recording).writer()
     writer.append(bench.record(1))
@@ -449,8 +449,8 @@ def test_a_closed_log_ends_in_a_synced_footer(bench: Bench) -> None:
         writer.append(bench.record(2))
 
 
-def test_l2_a_timestamp_that_does_not_ascend_is_our_own_mistake(bench: Bench) -> None:
-    """Replay would apply batches in another order than they were acknowledged."""
+def test_l2_a_timestamp_that_does_not_ascend_is_a_bug(bench: Bench) -> None:
+    """Timestamps ascend, so replay applies batches in the order of their acknowledgement."""
     writer: LogWriter = bench.writer()
     writer.append(bench.record(5))
     with pytest.raises(AssertionError, match="L2"):

@@ -1,4 +1,4 @@
-"""One block: what is left out of it, and what a reader believes of its header."""
+"""One block: which parts are stored, and which headers a reader refuses."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def decoded(block: bytes, row_count: int) -> pa.Array:
     )
 
 
-def test_only_what_says_something_is_stored() -> None:
-    """A column that nobody fills would take as much room as a full one."""
+def test_parts_without_information_are_not_stored() -> None:
+    """A block stores no bitmap without NULLs, and neither bitmap nor values if all are NULL."""
     values, some, none = (pa.array(column, pa.int32()) for column in ([1, 2, 3], [1, None, 3], [None] * 3))
     headers = [BlockHeader.unpack(block_of(array)) for array in (values, some, none)]
     assert [(header.null_count, header.validity_length, header.values_length) for header in headers] == [
@@ -75,8 +75,8 @@ def test_only_what_says_something_is_stored() -> None:
         ("validity_compression", 9, "known compression"),
     ],
 )
-def test_headers_that_cannot_be(field: str, value: int, reason: str) -> None:
-    """A block made to do harm would be read beyond its end, or take all memory."""
+def test_impossible_headers_are_refused(field: str, value: int, reason: str) -> None:
+    """A forged header is refused before memory is allocated or bytes are read by it."""
     block = block_of(pa.array([1, None, 3, 4, None, 6, 7, None, 9, 10], pa.int32()))
     header = dataclasses.replace(BlockHeader.unpack(block), **{field: value})
     body = header.pack() + block[format.BLOCK_HEADER.size : -format.CRC.size]
@@ -84,8 +84,10 @@ def test_headers_that_cannot_be(field: str, value: int, reason: str) -> None:
         decoded(body + format.CRC.pack(google_crc32c.value(body)), 10)
 
 
-def test_ones_after_the_last_row_of_a_bitmap() -> None:
-    """The count of NULLs would be right for one reader of the bitmap and wrong for another."""
+def test_a_bitmap_with_ones_after_its_last_row_is_refused() -> None:
+    """A bitmap with ones after its last row is refused, since readers would count NULLs
+    differently.
+    """
     block = bytearray(block_of(pa.array([1, None, 3], pa.int32())))
     block[format.BLOCK_HEADER.size] = 0b1001  # as many ones as there are values, but not among the three rows
     block[-4:] = format.CRC.pack(google_crc32c.value(bytes(block[:-4])))
@@ -93,15 +95,15 @@ def test_ones_after_the_last_row_of_a_bitmap() -> None:
         decoded(bytes(block), 3)
 
 
-def test_a_block_of_nothing() -> None:
-    """A cut block would be an IndexError."""
+def test_a_block_without_bytes_is_refused() -> None:
+    """A block without bytes raises CorruptionError."""
     for length in (0, 3, 35):
         with pytest.raises(CorruptionError, match="expected a block, found"):
             decoded(bytes(length), 3)
 
 
-def test_check_looks_at_the_file_and_not_at_the_cache() -> None:
-    """A store that is damaged on disk would pass its check until the cache forgets."""
+def test_check_reads_the_file_and_not_the_cache() -> None:
+    """The check finds damage on disk even if the block is in the cache."""
     files, key = MemoryFiles(), ColumnKey(BASE)
     for array in (pa.array([1, 2, 3], pa.int32()), pa.array(["a", "b"] * 50)):
         with CFileWriter(files, path := str(array.type)) as writer:

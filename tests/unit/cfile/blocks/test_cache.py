@@ -1,4 +1,4 @@
-"""The block cache: a limit that holds, and nobody else's blocks."""
+"""The block cache: its limit, its order of eviction, and its owners."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ OPERATION = st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 3000)
 
 
 @given(st.lists(OPERATION, max_size=60))
-def test_the_limit_holds_and_the_oldest_goes(operations: list[tuple[int, int, int, bool]]) -> None:
-    """Memory would grow with the table, or what is used again and again be made again and again. Cheap ones go before
-    costly ones, until these have more than seven eighths."""
+def test_the_limit_holds_and_the_oldest_is_evicted(operations: list[tuple[int, int, int, bool]]) -> None:
+    """The cache stays within its limit and evicts the oldest entry first.
+
+    Cheap entries are evicted before costly ones, unless costly ones have more than seven eighths.
+    """
     cache = BlockCache(10_000)
     order: list[tuple[int, int]] = []
     sizes: dict[tuple[int, int], int] = {}
@@ -74,9 +76,12 @@ def test_the_limit_holds_and_the_oldest_goes(operations: list[tuple[int, int, in
     assert len(cache) == len(sizes) and cache.size_bytes == sum(sizes.values())
 
 
-def test_of_more_than_fits_asked_for_in_turn_most_is_found() -> None:
-    """1,000 keys at random ask for every block of a table, in the order of its rowsets: where a fifth had no room, none
-    was found. And when other blocks are asked for from then on, they take the room."""
+def test_a_cycle_larger_than_the_cache_still_hits() -> None:
+    """Repeated requests of a cycle of entries that do not all fit still hit most of the cache.
+
+    1,000 random keys read every block of a table in the order of its rowsets. When other blocks are
+    requested from then on, they replace the old ones.
+    """
 
     def rounds(cache: BlockCache, names: range, count: int) -> int:
         for _ in range(count):
@@ -96,8 +101,8 @@ def test_of_more_than_fits_asked_for_in_turn_most_is_found() -> None:
     assert len(cache) == 0 and not cache._ghosts
 
 
-def test_hits_misses_and_limits() -> None:
-    """The figures that say whether the cache is large enough would lie."""
+def test_the_counters_of_hits_and_misses() -> None:
+    """The counters of hits, misses and bytes are right."""
     cache = BlockCache(2000)
     owner = new_owner()
     assert cache.get(owner, 0) is None
@@ -116,8 +121,8 @@ def reader_of(files: MemoryFiles, path: str, values: pa.Array, cache: BlockCache
     return CFileReader(files, path, cache)
 
 
-def test_a_path_used_again_does_not_bring_back_old_blocks(files: MemoryFiles) -> None:
-    """A file that was deleted and written again would be read as it was before."""
+def test_a_new_file_at_an_old_path_has_no_cached_blocks(files: MemoryFiles) -> None:
+    """A file that was deleted and written again has none of the old file's blocks."""
     cache = BlockCache(1 << 20)
     reader = reader_of(files, "f", pa.array([1, 2]), cache)
     column = reader.column(COLUMN)
@@ -131,7 +136,7 @@ def test_a_path_used_again_does_not_bring_back_old_blocks(files: MemoryFiles) ->
 
 
 def test_cached_blocks_own_their_memory(files: MemoryFiles) -> None:
-    """One cached block of a long read would keep the whole read in memory, unseen by the limit."""
+    """A cached block does not keep the whole read in memory that it came from."""
     cache = BlockCache(1 << 20)
     reader = reader_of(files, "f", pa.array(range(1000)), cache)
     column = reader.column(COLUMN)
@@ -149,8 +154,8 @@ def test_cached_blocks_own_their_memory(files: MemoryFiles) -> None:
     assert stats == ReadStats(cache_hits=16)
 
 
-def test_reading_past_the_cache(files: MemoryFiles) -> None:
-    """A scan of everything would push out what look-ups need."""
+def test_reads_without_the_cache(files: MemoryFiles) -> None:
+    """A read with `Access.ONCE` evicts nothing that look-ups need."""
     cache = BlockCache(1 << 20)
     column = reader_of(files, "f", pa.array(range(1000)), cache).column(COLUMN)
     assert column is not None
@@ -159,7 +164,7 @@ def test_reading_past_the_cache(files: MemoryFiles) -> None:
 
 
 def test_many_threads(files: MemoryFiles) -> None:
-    """Scans in parallel would see each other's blocks, or the count of bytes would drift."""
+    """Threads that use the cache at once get their own blocks, and the count of bytes stays right."""
     cache = BlockCache(20_000)
     column = reader_of(files, "f", pa.array(range(2000)), cache).column(COLUMN)
     assert column is not None
@@ -180,9 +185,11 @@ def test_many_threads(files: MemoryFiles) -> None:
     cache.check()
 
 
-def test_what_was_asked_for_once_is_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each scan asks for a state of its own while rows are written: names of all that ever were would fill the memory.
-    What is asked for again in between is kept."""
+def test_names_requested_once_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache forgets names that were requested once, so they do not fill the memory.
+
+    While rows are written, each scan requests a new state. Names that are requested again are kept.
+    """
     monkeypatch.setattr(cache_module, "_REQUESTED_MAX", 10)
     memo = Memo(BlockCache(1 << 20))
     for state in range(100):

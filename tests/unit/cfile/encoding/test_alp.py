@@ -1,4 +1,4 @@
-"""ALP: floats of few digits as whole numbers, exceptions beside them, and plain where that is no larger."""
+"""ALP: floats with few digits as integers, exceptions beside them, and plain if ALP is not smaller."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ def doubles(values: Any) -> pa.Array:
 
 
 def said(data: pa.Buffer) -> tuple[str, int, int]:
-    """(what the floats are, exponent, how many exceptions)."""
+    """Return (kind of the floats, exponent, number of exceptions)."""
     floats, exponent, _, exceptions = format.ALP_HEADER.unpack_from(data)
     return format.ALP_LAYOUTS[floats], exponent, exceptions
 
 
 def decimals(digits: int, spread: int = 5000) -> npt.NDArray[np.float64]:
-    """As a program reads them: the double nearest to each decimal."""
+    """Return the double nearest to each decimal, as programs read them."""
     return np.array([float(f"{number}e-{digits}") for number in RANDOM.integers(-spread, spread, N)])
 
 
 @pytest.mark.parametrize("digits", [0, 1, 2, 3, 6, 9, 12])
 def test_digits_take_the_bits_of_their_numbers(digits: int) -> None:
-    """A sensor's 20.1 would take eight bytes, though it has three digits."""
+    """Values with three digits, such as 20.1, take the bits of three digits."""
     data = back("alp", "double", doubles(decimals(digits)))
     assert said(data) == ("decimals", digits, 0)
     assert data.size == HEADER + format.FOR_HEADER.size + 14 * N // 8
 
 
 def test_floats_are_rounded_twice_as_when_they_were_read() -> None:
-    """20.1 as a float is not 20.1 as a double."""
+    """A float32 is rounded to float32 after the division, as when it was read."""
     data = back("alp", "float", pa.array((RANDOM.integers(0, 4000, N) / 100).astype(np.float32)))
     assert said(data) == ("decimals", 2, 0) and data.size < N * 13 // 8
 
 
 def test_sums_of_decimals_are_exceptions() -> None:
-    """0.1 + 0.2 is no double that a decimal of one digit is: it would come back as 0.3."""
+    """0.1 + 0.2 is an exception, because no decimal of one digit gives this double."""
     values = np.full(N, 0.3)
     values[5] = 0.1 + 0.2
     assert said(back("alp", "double", doubles(values))) == ("decimals", 1, 1)
 
 
-def test_what_no_decimal_is_is_an_exception() -> None:
-    """The sign of zero, and which NaN it was, would be lost."""
+def test_values_that_are_no_decimals_are_exceptions() -> None:
+    """The sign of zero and the bits of NaN come back, because these values are exceptions."""
     values = decimals(1)
     (other_nan,) = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0123))
     odd = [math.nan, other_nan, math.inf, -math.inf, -0.0, 5e-324, 1.7976931348623157e308, float(1 << 53) * 4]
@@ -70,8 +70,8 @@ def test_what_no_decimal_is_is_an_exception() -> None:
 @pytest.mark.parametrize(
     ("odd", "share"), [(-9999.0, 0.001), (1e12, 0.01), (-1e12, 0.0001), (math.inf, 0.01)]
 )
-def test_what_lies_far_away_is_an_exception(odd: float, share: float) -> None:
-    """One -9999 that stands for "none" would cost all rows of its block eight bits."""
+def test_outliers_are_exceptions(odd: float, share: float) -> None:
+    """A single -9999, which often means "none", does not add bits to the other rows."""
     values = decimals(1)
     there = RANDOM.random(N) < share
     there[RANDOM.integers(0, N, 2)] = True
@@ -81,14 +81,14 @@ def test_what_lies_far_away_is_an_exception(odd: float, share: float) -> None:
     assert data.size < HEADER + format.FOR_HEADER.size + 14 * N // 8 + 12 * int(there.sum()) + 8
 
 
-def test_what_climbs_has_no_outliers() -> None:
-    """A counter that grows ever faster lies far from its beginning."""
+def test_rising_values_have_no_outliers() -> None:
+    """A counter that grows ever faster has no outliers, although its end is far from its start."""
     values = np.round(np.exp(np.linspace(0, 8, N)), 2)
     assert said(back("alp", "double", doubles(values))) == ("decimals", 2, 0)
 
 
 def test_nulls_are_no_exceptions() -> None:
-    """A column that is mostly NULL would be larger than plain."""
+    """NULLs are no exceptions, so a column that is mostly NULL is small."""
     there = RANDOM.random(N) < 0.1
     array = pa.array(decimals(1), mask=~there)
     assert said(back("alp", "double", array)) == ("decimals", 1, 0)
@@ -98,7 +98,7 @@ def test_nulls_are_no_exceptions() -> None:
 
 @pytest.mark.parametrize("kind", ["random", "walk", "half"])
 def test_a_block_that_would_not_be_smaller_is_plain(kind: str) -> None:
-    """Exceptions cost their places: full digits would take twelve bytes instead of eight."""
+    """If full digits make ALP larger than plain, the block is plain."""
     full = RANDOM.random(N)
     values = {
         "random": full,
@@ -110,8 +110,8 @@ def test_a_block_that_would_not_be_smaller_is_plain(kind: str) -> None:
 
 
 @pytest.mark.parametrize("period", [2, 4, 10, 16, 64, 100, 128, 1000])
-def test_a_probe_that_misses_digits_is_mended(period: int) -> None:
-    """Every so many rows are whole, or all but every so many: no stride and no stretch sees both."""
+def test_digits_that_the_probe_misses_are_handled(period: int) -> None:
+    """The exponent fits or exceptions are few, although a probe may miss rows with other digits."""
     whole = np.arange(N, dtype=np.float64)
     values = np.where(np.arange(N) % period, whole, whole + 0.25)
     _, exponent, exceptions = said(back("alp", "double", doubles(values)))
@@ -121,12 +121,12 @@ def test_a_probe_that_misses_digits_is_mended(period: int) -> None:
     later = np.concatenate((whole, np.round(RANDOM.random(N), 3)))  # the probe sees both
     assert said(back("alp", "double", doubles(later))) == ("decimals", 3, 0)
     few = whole.copy()
-    few[65 : 65 + N // 20] += 0.125  # between two stretches
+    few[65 : 65 + N // 20] += 0.125  # between two sampled runs
     assert said(back("alp", "double", doubles(few)))[1] == 3
 
 
-def test_each_block_has_an_exponent_of_its_own() -> None:
-    """A column whose second half has more digits would be exceptions there."""
+def test_each_block_has_its_own_exponent() -> None:
+    """A column whose second half has more digits has few exceptions in both halves."""
     array = doubles(np.concatenate((decimals(1), decimals(4))))
     parts = [encoded("alp", "double", part) for part in (array.slice(0, N), array.slice(N))]
     assert [said(part)[1] for part in parts] == [1, 4]
@@ -153,7 +153,7 @@ def test_any_decimals_come_back(
         back("alp", kind, pa.compute.if_else(valid, typed, None))
 
 
-def test_auto_takes_it_for_digits_and_nothing_else() -> None:
+def test_auto_uses_alp_only_for_floats_with_few_digits() -> None:
     for array, taken in [
         (doubles(decimals(1)), "alp"),
         (doubles(np.where(RANDOM.random(N) < 0.02, math.nan, decimals(2))), "alp"),
@@ -195,8 +195,8 @@ LINE = format.FOR_HEADER.pack(0, 1, 1, format.FOR_LINE, 0, bytes(6))  # the numb
         (block(0, 0, [], bytes(31)), "expected 4 values of 8 bytes, found 31 bytes"),
     ],
 )
-def test_bytes_that_nobody_wrote(data: bytes, why: str) -> None:
-    """Damage under a right CRC would be a wrong value, or read what lies behind the block."""
+def test_invalid_bytes_are_refused(data: bytes, why: str) -> None:
+    """Damage under a right CRC is refused, and no byte outside of the block is read."""
     with pytest.raises(ValueError, match=why):
         decoded("alp", "double", data, doubles([0.0] * 4))
 

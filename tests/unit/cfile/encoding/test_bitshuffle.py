@@ -49,6 +49,9 @@ def test_blosc_starts_no_threads_of_its_own(setting: bool | None, monkeypatch: p
     assert blosc.use_threads is setting
 
 
-def test_a_lock_that_an_interrupt_left_taken_stops_nobody() -> None:
-    """Ctrl-C while numcodecs takes its lock leaves it taken for ever: Nyala never waits for that lock."""
+def test_the_lock_of_numcodecs_is_not_used() -> None:
+    """Nyala never waits for numcodecs' lock.
+
+    Ctrl-C while numcodecs takes it may leave it locked for ever.
+    """
     subprocess.run([sys.executable, "-c", TAKEN_LOCK], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""What `auto` takes: a table of columns and their encodings, and the rule by itself."""
+"""The choice of `auto`: a table of columns and their encodings, and the rule by itself."""
 
 from __future__ import annotations
 
@@ -62,18 +62,20 @@ COLUMNS = [
 @pytest.mark.parametrize(
     ("name", "type", "array", "encoding"), COLUMNS, ids=[column[0] for column in COLUMNS]
 )
-def test_what_auto_takes(name: str, type: str, array: pa.Array, encoding: str) -> None:
-    """Tables of which nothing was said would be large, or slow to scan."""
+def test_the_choice_of_auto(name: str, type: str, array: pa.Array, encoding: str) -> None:
+    """`auto` chooses the encoding of the table for each kind of column."""
     assert chosen("auto", type, array) == encoding
 
 
 @pytest.mark.parametrize(
     ("name", "type", "array", "encoding"), COLUMNS, ids=[column[0] for column in COLUMNS]
 )
-def test_what_auto_takes_for_a_column_of_a_composite_key(
+def test_the_choice_for_a_column_of_a_composite_key(
     name: str, type: str, array: pa.Array, encoding: str
 ) -> None:
-    """Each row's encoded key would be stored, as single numbers could not be had from their columns."""
+    """Columns of a composite key have encodings that gather single values, so no encoded keys are
+    stored.
+    """
     form = form_of(type)
     found = choose_encoding("auto", form, form.stored_array(array).drop_null(), single_values=True)[0].name
     is_number = type in ("int32", "int64", "date", "timestamp", "decimal(15,2)")
@@ -81,8 +83,8 @@ def test_what_auto_takes_for_a_column_of_a_composite_key(
 
 
 @pytest.mark.parametrize("type", TYPE_SPECS)
-def test_what_is_asked_for_is_stored(type: str) -> None:
-    """Who knows his data could not have his way."""
+def test_the_schemas_encoding_is_used(type: str) -> None:
+    """An encoding that the schema names is used."""
     array = make_values(type, 1000)
     for encoding in allowed_encodings(parse_type(type)):
         if encoding != "auto":
@@ -90,8 +92,8 @@ def test_what_is_asked_for_is_stored(type: str) -> None:
 
 
 @pytest.mark.parametrize("type", TYPE_SPECS)
-def test_auto_takes_what_the_schema_allows(type: str) -> None:
-    """A column could not be declared as it is stored."""
+def test_a_types_encodings_are_those_that_the_schema_allows(type: str) -> None:
+    """Every encoding that handles a type can be named in a schema, and no other."""
     form = form_of(type)
     allowed = {name for name in allowed_encodings(parse_type(type)) if name != "auto"}
     handled = {encoding.name for encoding in ENCODINGS if encoding.handles(form)}
@@ -130,10 +132,10 @@ FOR, SHUFFLED = (
         ({PACKED: 36, ZSTD: 18, PREFIX: 4}, PREFIX),
     ],
 )
-def test_the_fastest_that_no_slower_one_beats(
+def test_the_fastest_unless_a_slower_one_is_much_smaller(
     row_bytes: dict[tuple[int, int], float], taken: tuple[int, int]
 ) -> None:
-    """A scan would decode what is hardly smaller, or read four times as many bytes."""
+    """A slower encoding is chosen only if it is much smaller."""
     terms = {ZSTD: (1.55, 0.0), PREFIX: (4.0, 0.0), SHUFFLED: (1.25, 1 / 8)}
     given = [
         Candidate(*choice, size, cost, *terms.get(choice, (1.25, 0.0)))
@@ -155,7 +157,7 @@ def test_the_fastest_that_no_slower_one_beats(
     ],
 )
 def test_frames_are_estimated_without_encoding_them(name: str, values: Any, bits: int) -> None:
-    """A flush would encode each column twice."""
+    """The size of a frame is computed from statistics, without encoding the column twice."""
     encoding = encoding_by_code(format.ENCODING_FOR)
     assert encoding is not None
     column = ColumnSample(form_of("int64"), int64(values), None, 1 << 17, format.COMPRESSION_DEFAULT)
@@ -163,8 +165,8 @@ def test_frames_are_estimated_without_encoding_them(name: str, values: Any, bits
     assert 8 * found.row_bytes == pytest.approx(bits, abs=0.1), name
 
 
-def test_small_columns_are_chosen_by_statistics_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table of 1,000 columns would compress a sample of each, in each small flush and merge."""
+def test_small_columns_are_not_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encodings of small columns are chosen from statistics, without compressing a sample."""
     monkeypatch.setattr(base, "compress", None)
     assert chosen("auto", "int64", int64(RANDOM.integers(0, 1000, 400))) == "plain"
     assert chosen("auto", "int64", int64(RANDOM.integers(0, 1000, 2000))) == "for"
@@ -173,7 +175,7 @@ def test_small_columns_are_chosen_by_statistics_alone(monkeypatch: pytest.Monkey
 
 
 def test_a_sample_decides_for_large_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every flush would compress whole columns to decide; or the first half, or both ends, would decide alone."""
+    """The sample of a large column comes from all of its parts, and only the sample is compressed."""
     seen: list[int] = []
     original = base.compress
     monkeypatch.setattr(base, "compress", lambda code, data: seen.append(data.size) or original(code, data))
@@ -183,19 +185,21 @@ def test_a_sample_decides_for_large_columns(monkeypatch: pytest.MonkeyPatch) -> 
     assert chosen("auto", "int64", int64(halves)) != "rle"
 
 
-def test_as_many_short_words_as_a_dictionary_holds_are_one() -> None:
-    """Postal codes of five digits took 40 bits a row, in Parquet 21: a sample has hardly one twice, and codewords were
-    thought to take four bytes."""
+def test_many_short_texts_use_a_dictionary() -> None:
+    """Short texts use a dictionary even if most occur once in the sample.
+
+    Postal codes of five digits took 40 bits per row as plain, and 21 in Parquet.
+    """
     codes = pa.array([f"{number:05}" for number in range(100_000)])
     rows = RANDOM.integers(0, 100_000, 800_000)
     assert chosen("auto", "string", codes.take(pa.array(rows))) == "dictionary"
-    # Of longer ones a megabyte has fewer, and a sample tells that it would be too small.
+    # Of longer texts, one megabyte has fewer, and the sample shows that a dictionary is too small.
     long = pa.array([f"{number}" + "x" * 30 for number in range(100_000)])
     assert chosen("auto", "string", long.take(pa.array(rows[:200_000]))) == "plain"
 
 
-def test_plain_that_does_not_shrink_is_the_fastest_with_any_compression() -> None:
-    """And what does shrink is inflated in its whole width, where an encoding leaves less to inflate."""
+def test_incompressible_plain_counts_as_uncompressed() -> None:
+    """Plain values that compression does not shrink count as uncompressed, and so as the fastest."""
     for compression in ("lz4", "snappy", "zstd", "zlib"):
         code = compression_code(compression)
         assert chosen("auto", "int64", int64(RANDOM.integers(-(1 << 63), (1 << 63) - 1, N)), code) == "plain"
@@ -203,8 +207,8 @@ def test_plain_that_does_not_shrink_is_the_fastest_with_any_compression() -> Non
 
 
 @pytest.mark.parametrize("there", [slice(0, 200_000), slice(300_000, 700_000), slice(990_000, 1_000_000)])
-def test_a_column_that_is_null_in_most_places_is_judged_where_it_is_not(there: slice) -> None:
-    """A column that was added later, or used for a while, would be plain for the NULLs that the sample saw."""
+def test_a_mostly_null_column_is_chosen_by_its_values(there: slice) -> None:
+    """The sample of a column that is mostly NULL has its values, not its NULLs."""
     missing = np.ones(1_000_000, np.bool_)
     missing[there] = False
     days = pa.array(RANDOM.integers(0, 500, len(missing)), mask=missing)
@@ -213,8 +217,8 @@ def test_a_column_that_is_null_in_most_places_is_judged_where_it_is_not(there: s
     assert chosen("auto", "double", prices) == "alp"
 
 
-def test_numbers_without_runs_are_no_runs() -> None:
-    """Runs of a row each, inflated first, are the slowest of all, and no smaller than plain with the same LZ4."""
+def test_numbers_without_runs_do_not_use_run_length() -> None:
+    """Run length is not chosen for runs of one row: it is slower than plain, and not smaller."""
     pieces = []  # of a few numbers, which LZ4 finds again, and others every 4,000 rows, too many for a table
     for _ in range(60):
         few = RANDOM.integers(0, 1 << 60, 1300)
@@ -225,8 +229,10 @@ def test_numbers_without_runs_are_no_runs() -> None:
 
 
 def test_plain_numbers_chosen_by_auto_are_read_without_a_copy() -> None:
-    """LZ4 would win an eighth of these numbers, and make reading them many times slower. Where it wins more than a
-    quarter and all else wins less, they are compressed."""
+    """`auto` compresses plain numbers only if that saves more than a quarter.
+
+    Uncompressed plain numbers are read without a copy.
+    """
     mixed = int64(
         np.concatenate(
             (np.zeros(3000, np.int64), RANDOM.integers(-(1 << 63), 1 << 63, 17_000, endpoint=False))
@@ -250,7 +256,7 @@ def test_plain_numbers_chosen_by_auto_are_read_without_a_copy() -> None:
 
 
 def test_columns_without_values_have_an_encoding() -> None:
-    """A sample of nothing would end the flush."""
+    """A column with no values can be flushed."""
     for type in TYPE_SPECS:
         for count in (0, 100):
             nulls = pa.nulls(count, parse_type(type).arrow)
@@ -259,9 +265,8 @@ def test_columns_without_values_have_an_encoding() -> None:
     assert chosen("auto", "date", late) in allowed_encodings(parse_type("date"))
 
 
-def test_keys_of_text_are_plain_unless_asked_otherwise() -> None:
-    """Each of a thousand look-ups would join the prefixes and suffixes of a whole block. Encoded keys of several
-    columns are searched as they are stored."""
+def test_text_keys_are_plain_by_default() -> None:
+    """Text keys are plain by default, because a look-up would decode a whole block of prefixes."""
     names = pa.array([f"Customers/of/this/year/{number}" for number in range(5000)])
 
     def first_keys(ordinals: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:

@@ -1,4 +1,4 @@
-"""What every encoding promises: what was written comes back, and nonsense is refused with a reason."""
+"""Rules of every encoding: values come back, and invalid bytes are refused with a reason."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COLUMN = ColumnKey(BASE, 0, 10)
 @settings(max_examples=25)
 @given(data=st.data())
 def test_any_block_comes_back(type: str, encoding: str, data: st.DataObject) -> None:
-    """A value, a NULL, a sign of zero or a NaN would change by being stored."""
+    """Every value, NULL, sign of zero and NaN comes back bit by bit."""
     back(encoding, type, data.draw(blocks(type)))
 
 
@@ -53,8 +53,8 @@ EDGES = {
 
 @pytest.mark.parametrize(("type", "encoding"), ALLOWED)
 @pytest.mark.parametrize("gap", [False, True])
-def test_extremes_come_back_and_so_do_their_zones(type: str, encoding: str, gap: bool) -> None:
-    """The first and last day, the longest cell, the greatest decimal are where an encoding runs out of bits."""
+def test_extremes_and_their_zones_come_back(type: str, encoding: str, gap: bool) -> None:
+    """The first and last day, the longest cell and the greatest decimal come back."""
     column = parse_type(type)
     least, greatest = column.value_min, column.value_max
     values = EDGES.get(type) or [least, greatest, 0, 0, 1, -1, greatest, least]
@@ -68,8 +68,8 @@ def test_extremes_come_back_and_so_do_their_zones(type: str, encoding: str, gap:
 
 
 @pytest.mark.parametrize(("type", "encoding"), ALLOWED)
-def test_empty_columns_and_blocks_of_null(type: str, encoding: str) -> None:
-    """A table with no rows, or a column that nobody fills in, could not be flushed."""
+def test_empty_columns_and_blocks_of_nulls(type: str, encoding: str) -> None:
+    """A table without rows, and a column of NULLs only, can be flushed."""
     for count in (0, 1, 1000):
         nulls = pa.nulls(count, parse_type(type).arrow)
         column = written(MemoryFiles(), nulls, type, encoding)
@@ -82,7 +82,7 @@ def test_empty_columns_and_blocks_of_null(type: str, encoding: str) -> None:
 
 @pytest.mark.parametrize(("type", "encoding"), ALLOWED)
 def test_slices_of_larger_arrays(type: str, encoding: str) -> None:
-    """A flush of a part of an array would write the array's beginning."""
+    """A slice of a larger array is encoded from its own offset."""
     array = make_values(type, 500, null_share=0.2)
     for lower, count in ((1, 99), (8, 492), (499, 1)):
         if array.slice(lower, count).null_count < count:
@@ -96,7 +96,9 @@ def test_slices_of_larger_arrays(type: str, encoding: str) -> None:
 @settings(max_examples=settings().max_examples)
 @given(data=st.data())
 def test_random_bytes_are_refused_or_harmless(type: str, encoding: str, data: st.DataObject) -> None:
-    """A decoder would read behind its block, or answer with an exception that nobody expects."""
+    """A decoder of random bytes raises CorruptionError or returns values; it never reads past the
+    block.
+    """
     array = make_values(
         type, data.draw(st.integers(1, 40)), null_share=data.draw(st.sampled_from([0.0, 0.5]))
     )
@@ -104,7 +106,7 @@ def test_random_bytes_are_refused_or_harmless(type: str, encoding: str, data: st
     check_refused_or_whole(encoding, type, content, array)
 
 
-# Blocks of the layouts that random values never have.
+# Blocks of layouts that random values never have.
 LAYOUTS = [
     ("for", "decimal(38,0)", arrow_of("decimal(38,0)", [1 << 90, 5, -3] * 9), format.FOR_WIDE),
     ("alp", "double", arrow_of("double", [n / 5 or math.nan for n in range(100)]), format.ALP_DECIMALS),
@@ -116,14 +118,14 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("type", "encoding"), ALLOWED)
 def test_mutations_are_refused_or_harmless(type: str, encoding: str) -> None:
-    """The same with bytes that are nearly right: those get deepest into a decoder."""
+    """The same for bytes that are nearly right, which get further into a decoder."""
     array = make_values(type, 100, null_share=0.1)
     mutate(encoding, type, encoded(encoding, type, array).to_pybytes(), array)
 
 
 @pytest.mark.parametrize(("encoding", "type", "array", "layout"), LAYOUTS)
 def test_mutations_of_every_layout(encoding: str, type: str, array: pa.Array, layout: int) -> None:
-    """A dictionary's words are looked up by what the bytes say."""
+    """The same for blocks of each layout."""
     array = array.drop_null()
     encoder = encoding_of(encoding).prepare(form_of(type), form_of(type).stored_array(array))
     assert encoder is not None
@@ -138,7 +140,7 @@ def test_mutations_of_every_layout(encoding: str, type: str, array: pa.Array, la
 def mutate(
     encoding: str, type: str, content: bytes, array: pa.Array, dictionary: pa.Array | None = None
 ) -> None:
-    """Cut `content`, the bytes of `array`, and change bits and bytes of it."""
+    """Cut `content`, the bytes of `array`, and change some bits and bytes of it."""
     random = np.random.default_rng(0)
 
     def refused_or_whole(changed: bytes) -> None:
@@ -167,7 +169,8 @@ def check_refused_or_whole(
     except ValueError as error:
         assert "expected" in str(error)
         return
-    # Other bytes may be other values; but as many, of the type, and inside of the buffers.
+    # Changed bytes may give other values, but the same number of them, of the type, in their
+    # buffers.
     assert len(found) == len(array) - array.null_count and found.null_count == 0 and found.type == array.type
     found.validate()
     if encoding == "for" and type in ("decimal(9,2)", "decimal(18,0)"):
@@ -177,8 +180,8 @@ def check_refused_or_whole(
 @pytest.mark.parametrize(
     ("type", "encoding"), [pair for pair in ALLOWED if pair[1] not in ("plain", "bitshuffle")]
 )
-def test_nonsense_behind_a_right_crc_names_file_and_offset(type: str, encoding: str) -> None:
-    """Damage before the CRC was made, or a file made by hand, would end in an exception without a place."""
+def test_invalid_bytes_with_a_right_crc_name_file_and_offset(type: str, encoding: str) -> None:
+    """Invalid bytes with a right CRC raise a CorruptionError with the file and the offset."""
     files = MemoryFiles()
     column = written(files, make_values(type, 100), type, encoding, "none")
     offset, length = column.extents()[0]

@@ -1,4 +1,4 @@
-"""Frame of reference: its layouts, its planes, and the sums that it refuses."""
+"""Frame of reference: its layouts, its planes, and the frames that a reader refuses."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def frame(base: int, step: int, layout: int, bits: int, unit: int = 1) -> bytes:
 # -- planes ------------------------------------------------------------------------------------------------
 
 
-def test_planes_as_the_page_draws_them() -> None:
-    """The layout on disk would change, and files of yesterday read as other numbers."""
+def test_planes_are_those_of_the_page() -> None:
+    """The layout of planes is the one that docs/format/cfile.md draws."""
     deltas = np.array([0x123, 0x456, 0x789, 0xABC, 0xDEF], np.uint16)
     assert pack_bits(deltas, 12).hex() == "235689bcef" + "a1d407"
     # Nine values of one bit: two bytes, the first with values 0, 2, 4, 6, 8, the second with 1, 3, 5, 7.
@@ -39,7 +39,7 @@ def test_planes_as_the_page_draws_them() -> None:
 @pytest.mark.parametrize("bits", range(65))
 @pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 100])
 def test_every_number_of_bits(bits: int, count: int) -> None:
-    """Numbers of one width would come back as others."""
+    """Numbers of each width from 0 to 64 bits come back."""
     top = (1 << bits) - 1
     some = np.random.default_rng(bits).integers(0, top, count, np.uint64, endpoint=True)
     some[0] = top
@@ -66,7 +66,7 @@ def test_every_number_of_bits(bits: int, count: int) -> None:
     ],
 )
 def test_lines(values: list[int], base: int, step: int, bits: int) -> None:
-    """Rowids would take bytes each, or the greatest range would wrap around."""
+    """Rowids on a line take almost no bits, also over the greatest range."""
     header = header_of(back("for", "int64", int64(values)))
     assert (header["layout"], header["step"], header["bits"]) == (format.FOR_LINE, step, bits)
     assert header["base"] == base
@@ -91,21 +91,21 @@ def test_lines(values: list[int], base: int, step: int, bits: int) -> None:
     ],
 )
 def test_units(type: str, values: list[object], unit: int, bits: int) -> None:
-    """Whole seconds and whole amounts would take the bits of microseconds and cents."""
+    """Whole seconds and whole amounts do not take the bits of microseconds and cents."""
     header = header_of(back("for", type, arrow_of(type, values)))
     assert (header["unit"], header["bits"]) == (unit, bits)
 
 
-def test_one_value_that_the_probe_does_not_see_ends_a_unit() -> None:
-    """A value between would be rounded to the unit."""
+def test_one_value_between_units_ends_the_unit() -> None:
+    """A single value that is no multiple of the unit comes back, although the probe misses it."""
     values = np.random.default_rng(0).integers(0, 1000, 5000) * 100
     assert header_of(back("for", "int64", int64(values)))["unit"] == 100
     values[4321] += 1
     assert header_of(back("for", "int64", int64(values)))["unit"] == 1
 
 
-def test_wide_decimals_are_wide_only_in_their_blocks() -> None:
-    """One sum of 30 digits would take 16 bytes for every row of the column."""
+def test_one_large_decimal_widens_only_its_block() -> None:
+    """A sum of 30 digits does not make every row of the column take 16 bytes."""
     small, large = arrow_of("decimal(38,2)", [1, -2, 3]), arrow_of("decimal(38,2)", [1 << 63, 1, 2])
     assert header_of(back("for", "decimal(38,2)", small))["layout"] == format.FOR_LINE
     assert header_of(back("for", "decimal(38,2)", large))["layout"] == format.FOR_WIDE
@@ -113,8 +113,8 @@ def test_wide_decimals_are_wide_only_in_their_blocks() -> None:
     assert header_of(back("for", "decimal(38,2)", edges))["layout"] != format.FOR_WIDE
 
 
-def test_what_lies_under_a_null_does_not_make_a_block_wide() -> None:
-    """Arrow leaves anything there: a value that was computed and then found to be NULL."""
+def test_values_under_nulls_add_no_bits() -> None:
+    """Values under NULLs, which Arrow leaves undefined, add no bits."""
     words = np.array([[5, 0], [7, 7], [9, 0]], "<i8")
     type = pa.decimal128(38, 2)
     hidden = pa.Array.from_buffers(type, 3, [pa.py_buffer(b"\x05"), pa.py_buffer(words)], 1)
@@ -123,13 +123,13 @@ def test_what_lies_under_a_null_does_not_make_a_block_wide() -> None:
 
 
 def test_a_line_stays_within_its_type() -> None:
-    """The line's own end may lie beyond int8, where no value does; a decoder cannot tell that from nonsense."""
+    """No value of a line exceeds its type, even if the line's own end would."""
     header = header_of(back("for", "int8", arrow_of("int8", [0, 40, 80, 120, 120, 127])))
     assert header["step"] == 0
 
 
 def test_nulls_cost_no_bits() -> None:
-    """A zero under every NULL would make the range of days begin in 1970."""
+    """NULLs do not extend a range of days to 1970."""
     days = [10_000, None, 10_003, None, 10_001] * 10
     header = header_of(back("for", "date", arrow_of("date", days)))
     assert (header["base"], header["bits"]) == (10_000, 2)
@@ -137,7 +137,7 @@ def test_nulls_cost_no_bits() -> None:
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-(1 << 62), 1 << 62), st.integers(1, 50))
 def test_any_line_comes_back(first: int, step: int, rows: int) -> None:
-    """A sum would pass 64 bits and come back with the other sign."""
+    """Sums that pass 64 bits come back with the right sign."""
     line = [first + step * place for place in range(rows)]
     back("for", "int64", int64([value for value in line if -(1 << 63) <= value < 1 << 63] or [0]))
 
@@ -148,7 +148,7 @@ def test_any_line_comes_back(first: int, step: int, rows: int) -> None:
     slope=st.integers(-9, 9),
 )
 def test_jumps_as_far_as_64_bits_allow_come_back(places: list[int], distance: int, slope: int) -> None:
-    """A sum would pass 64 bits."""
+    """Sums that pass 64 bits come back."""
     values = [place * distance + slope * row for row, place in enumerate(places)]
     back("for", "int64", int64([value for value in values if abs(value) < 1 << 63] or [0]))
 
@@ -177,24 +177,26 @@ def test_jumps_as_far_as_64_bits_allow_come_back(places: list[int], distance: in
         ("decimal(38,0)", frame(0, 0, 1, 0) + bytes(31), "2 values of 16 bytes"),
     ],
 )
-def test_frames_that_cannot_be_are_refused(type: str, content: bytes, reason: str) -> None:
-    """A wrong number would come out, without a word."""
+def test_impossible_frames_are_refused(type: str, content: bytes, reason: str) -> None:
+    """A frame that no encoder writes is refused, and gives no wrong numbers."""
     with pytest.raises(ValueError, match=reason):
         decoded("for", type, content, arrow_of(type, [0, 0]))
 
 
 def test_a_unit_beyond_the_type_without_any_delta_is_harmless() -> None:
-    """It makes no value other; NumPy must not be asked to fit it into eight bits."""
+    """A unit beyond the type is accepted if all deltas are 0, and does not overflow in NumPy."""
     fives = arrow_of("int8", [5, 5])
     assert decoded("for", "int8", frame(5, 0, 0, 1, unit=1 << 40) + b"\x00", fives).equals(fives)
 
 
 def test_a_line_over_the_whole_range_of_64_bits() -> None:
-    """Positions times step would wrap around."""
+    """Position times step does not wrap around."""
     back("for", "int64", int64([-(1 << 63) + place * (1 << 58) + place % 2 for place in range(64)]))
 
 
-def test_room_that_is_not_used_is_no_fault() -> None:
-    """120 to 127 of int8 have three bits, which reach 127; five values of 121 to 126 have room for 128."""
+def test_unused_range_of_a_delta_is_accepted() -> None:
+    """Deltas may have a range that exceeds the type's: 121 to 126 of int8 need three bits, up to
+    128.
+    """
     back("for", "int8", arrow_of("int8", [121, 126, 123]))
     assert header_of(encoded("for", "int8", arrow_of("int8", [121, 126, 123])))["bits"] == 3

@@ -1,4 +1,4 @@
-"""Prefix: restart points, suffixes, and lists that cannot be."""
+"""Prefix: restart points, suffixes, and lists that a reader refuses."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def block(prefixes: list[bytes], suffixes: list[bytes], log2: int = format.PREFI
 
 
 def test_a_restart_point_every_sixteen_rows() -> None:
-    """What names have in common would be stored with every name."""
+    """Names with a common beginning store it once per 16 rows."""
     names = pa.array([f"name-{number:03}" for number in range(18)])
     data = back("prefix", "string", names)
     suffixes = [f"{number:02}".encode() for number in range(16)] + [b"6", b"7"]
     assert data.to_pybytes() == block([b"name-0", b"name-01"], suffixes)
 
 
-def test_characters_may_be_cut_by_a_prefix() -> None:
-    """é and ê share their first byte: the halves must come together again."""
+def test_a_prefix_may_end_inside_a_character() -> None:
+    """é and ê share their first byte, so a prefix may end between the bytes of a character."""
     assert back("prefix", "string", pa.array(["é", "ê"])).to_pybytes() == block([b"\xc3"], [b"\xa9", b"\xaa"])
 
 
@@ -47,7 +47,7 @@ def test_characters_may_be_cut_by_a_prefix() -> None:
     st.booleans(),
 )
 def test_prefixes_are_those_of_the_definition(parts: list[tuple[int, int]], is_sorted: bool) -> None:
-    """Bytes would be cut off that not all of a group have."""
+    """The prefix of a group is the longest that all of its values share."""
     values = [(b"abcdefgh" * 40)[:length] + end.to_bytes(2, "big") for length, end in parts]
     values = sorted(values) if is_sorted else values
     offsets = np.cumsum([0, *map(len, values)])
@@ -59,7 +59,7 @@ def test_prefixes_are_those_of_the_definition(parts: list[tuple[int, int]], is_s
 
 
 def test_other_group_sizes_are_read() -> None:
-    """A later version could not choose another distance of restart points."""
+    """Files of a later version with another distance of restart points can be read."""
     rows = pa.array(["ax", "ay", "bz"])
     assert decoded("prefix", "string", block([b"a", b"b"], [b"x", b"y", b"z"], 1), rows).equals(rows)
     assert decoded("prefix", "string", block([b""], [b"ax", b"ay", b"bz"], 20), rows).equals(rows)
@@ -79,14 +79,14 @@ def test_other_group_sizes_are_read() -> None:
         (b"", "a header of 8 bytes"),
     ],
 )
-def test_lists_that_cannot_be_are_refused(content: bytes, reason: str) -> None:
-    """Values would be made of bytes behind the block."""
+def test_impossible_lists_are_refused(content: bytes, reason: str) -> None:
+    """Lengths and offsets that exceed the block are refused."""
     with pytest.raises(ValueError, match=reason):
         decoded("prefix", "string", content, pa.array(["a", "b", "c"]))
 
 
-def test_a_small_block_of_huge_values_is_refused() -> None:
-    """A megabyte that says it is a thousand gigabytes would end the process."""
+def test_a_small_block_that_claims_huge_values_is_refused() -> None:
+    """A megabyte that claims a thousand gigabytes of values is refused."""
     rows = pa.array([""] * (1 << 20))
     content = block([b"x" * 65_536], [b""] * len(rows), 20)
     with pytest.raises(ValueError, match="bytes of values, found 68719476736"):
@@ -94,7 +94,7 @@ def test_a_small_block_of_huge_values_is_refused() -> None:
 
 
 def test_long_values_that_are_all_the_same() -> None:
-    """A group's prefix may be the values themselves, 64 KiB long."""
+    """The prefix of a group may be a whole value of 64 KiB."""
     array = pa.array(["x" * 65_536] * 40)
     assert encoded("prefix", "string", array).size < 4 * 65_536
     back("prefix", "string", array)

@@ -1,4 +1,4 @@
-"""Run length: values and lengths, and runs that cannot be."""
+"""Run length: values and lengths, and runs that a reader refuses."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def runs(count: int, width: int, first: int, body: bytes) -> bytes:
     ],
 )
 def test_values_and_their_bytes(type: str, values: list[object], content: bytes) -> None:
-    """A column that repeats would be stored value by value, or NULLs would cut its runs."""
+    """Repeated values are stored once, and NULLs do not split runs."""
     assert back("rle", type, arrow_of(type, values)).to_pybytes() == content
 
 
 def test_bits_after_the_last_row_are_zero() -> None:
-    """Who counts the ones of a decoded bitmap by whole bytes would count rows that are not there."""
+    """The unused bits of a decoded bitmap are 0, because readers count the ones of whole bytes."""
     for values in ([True] * 12, [False, *[True] * 11]):
         array = arrow_of("bool", values)
         bitmap = decoded("rle", "bool", back("rle", "bool", array), array).buffers()[1]
@@ -65,8 +65,8 @@ def test_bits_after_the_last_row_are_zero() -> None:
         ("int8", bytes(HEADER - 1), "a header of 8 bytes"),
     ],
 )
-def test_runs_that_cannot_be_are_refused(type: str, content: bytes, reason: str) -> None:
-    """More memory than the block's rows would be taken, or fewer values come out than there are rows."""
+def test_impossible_runs_are_refused(type: str, content: bytes, reason: str) -> None:
+    """Runs with more or fewer rows than the block are refused before memory is allocated."""
     with pytest.raises(ValueError, match=reason):
         decoded("rle", type, content, arrow_of(type, [False] * 3 if type == "bool" else [0] * 3))
 
@@ -78,7 +78,9 @@ def test_runs_that_cannot_be_are_refused(type: str, content: bytes, reason: str)
     narrow=st.integers(0, 63),
 )
 def test_any_runs_come_back(values: list[int], lengths: list[int], is_sorted: bool, narrow: int) -> None:
-    """The ends of what 64 bits hold, equal neighbours, NULLs in the middle of a run and at the ends."""
+    """Runs at the bounds of 64 bits, equal neighbours, and NULLs inside and at the ends of runs
+    come back.
+    """
     numbers = [value >> narrow for value in (sorted(values) if is_sorted else values)]
     rows = [number for number, length in zip(numbers, lengths, strict=False) for _ in range(length + 8)]
     back("rle", "int64", pa.array(rows, pa.int64()))
@@ -86,8 +88,8 @@ def test_any_runs_come_back(values: list[int], lengths: list[int], is_sorted: bo
     back("rle", "int64", pa.array(rows, pa.int64()))
 
 
-def test_a_block_may_lie_anywhere_in_memory() -> None:
-    """Kernels take numbers where numbers may lie; a block is bytes."""
+def test_a_block_needs_no_alignment_in_memory() -> None:
+    """A block may begin at any address, although kernels need aligned numbers."""
     array = pa.array(np.repeat(np.arange(70), 3) << 40)
     data = back("rle", "int64", array).to_pybytes()
     for shift in range(1, 9):

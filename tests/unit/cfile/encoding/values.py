@@ -24,7 +24,7 @@ ALLOWED = [
     for type in TYPE_SPECS
     for encoding in allowed_encodings(parse_type(type))
     if encoding
-    # What these do depends on the column; see test_encodings.
+    # The form of these depends on the column; see test_encodings.
     not in ("auto", "dictionary")
 ]
 
@@ -38,7 +38,7 @@ def encoding_of(name: str) -> Encoding:
 
 
 def encoded(name: str, type: str, array: pa.Array) -> pa.Buffer:
-    """The bytes of a column, which has a value, as one block."""
+    """Return the bytes of a column with at least one value, as one block."""
     form = form_of(type)
     stored = form.stored_array(array).drop_null()
     encoder = encoding_of(name).prepare(form, stored)
@@ -49,14 +49,14 @@ def encoded(name: str, type: str, array: pa.Array) -> pa.Buffer:
 def decoded(
     name: str, type: str, data: pa.Buffer | bytes, array: pa.Array, dictionary: pa.Array | None = None
 ) -> pa.Array:
-    """The values of a block of as many values as `array` has, with these bytes."""
+    """Return the values of a block with these bytes and as many values as `array`."""
     buffer = pa.py_buffer(data) if isinstance(data, bytes) else data
     block = EncodedValues(buffer, len(array) - array.null_count, dictionary)
     return encoding_of(name).decode(form_of(type), block)
 
 
 def back(name: str, type: str, array: pa.Array) -> pa.Buffer:
-    """Encode, decode, compare every bit; the encoded bytes."""
+    """Encode, decode and compare every bit; return the encoded bytes."""
     data = encoded(name, type, array)
     found = decoded(name, type, data, array)
     found.validate(full=True)
@@ -74,7 +74,7 @@ def chosen(name: str, type: str, array: pa.Array, compression: int = format.COMP
 
 @st.composite
 def blocks(draw: st.DrawFn, type: str) -> pa.Array:
-    """One to 300 values of a type: any, few distinct, one, runs or a line; sorted or not; NULLs among them."""
+    """1 to 300 values of a type: any, few distinct, one, runs or a line; sorted or not; some NULLs."""
     column = parse_type(type)
     count = draw(st.integers(1, 300))
     if column.name == "bool":
@@ -112,7 +112,7 @@ def blocks(draw: st.DrawFn, type: str) -> pa.Array:
 
 
 def arrow_of(type: str, values: list[object]) -> pa.Array:
-    """Python values (of decimals the unscaled integers) as the type's Arrow array."""
+    """Return Python values (unscaled integers for decimals) as the type's Arrow array."""
     column = parse_type(type)
     if column.name in ("date", "timestamp"):
         return pa.array(values, pa.int32() if column.name == "date" else pa.int64()).view(column.arrow)

@@ -1,4 +1,4 @@
-"""Frames: what is told of a block's rows, and taken from it, without decoding it."""
+"""Frames: filter and gather without decoding the block."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def gathered(frame: Frame, rows: npt.NDArray[np.int64]) -> pa.Array:
 
 @pytest.mark.parametrize("type", TYPES)
 @given(data=st.data())
-def test_frames_answer_as_their_values_do(type: str, data: st.DataObject) -> None:
-    """A row would be skipped that matches, or another row's value be given."""
+def test_frames_filter_and_gather_as_their_values(type: str, data: st.DataObject) -> None:
+    """A frame filters and gathers the same rows as its decoded values."""
     array = data.draw(blocks(type)).drop_null()
     values, column = canonical(type, array), parse_type(type)
     frame = frame_of(type, array)
@@ -70,8 +70,8 @@ def test_frames_answer_as_their_values_do(type: str, data: st.DataObject) -> Non
         ([n**9 % (1 << 40) for n in range(40)], "too many deltas for a table of them"),
     ],
 )
-def test_every_layout_answers(values: list[int], layout: str) -> None:
-    """A layout that random columns seldom have would answer otherwise than its values."""
+def test_every_layout_filters_and_gathers(values: list[int], layout: str) -> None:
+    """The same for layouts that random columns seldom have."""
     frame = frame_of("int64", int64(values))
     for value in (*values, 101, 50, 0):
         for constraint in (
@@ -90,8 +90,8 @@ def test_every_layout_answers(values: list[int], layout: str) -> None:
 
 
 @pytest.mark.parametrize("values", [[1 << 60, 5, -(1 << 60)] * 100, [3, 9, 4]])
-def test_a_frame_with_bytes_of_its_own_says_the_same(values: list[int]) -> None:
-    """What is kept in the cache would keep a whole read alive, or refer to memory that is gone."""
+def test_a_frame_with_its_own_bytes_is_equal(values: list[int]) -> None:
+    """A frame in the cache has its own copy of the bytes, and the same values."""
     array = int64(values)
     data = encoded("for", "int64", array)
     around = pa.py_buffer(b"#" * 16 + data.to_pybytes())
@@ -104,8 +104,8 @@ def test_a_frame_with_bytes_of_its_own_says_the_same(values: list[int]) -> None:
 
 @pytest.mark.parametrize("bits", range(65))
 @pytest.mark.parametrize("count", [1, 7, 9, 100])
-def test_numbers_are_picked_from_their_planes(bits: int, count: int) -> None:
-    """A number's upper bits would come from another's."""
+def test_gathered_numbers_come_from_all_planes(bits: int, count: int) -> None:
+    """The upper bits of a gathered number are its own."""
     some = np.random.default_rng(bits).integers(0, (1 << bits) - 1, count, np.uint64, endpoint=True)
     rows = np.array([count - 1, 0, count // 2, 0])
     picked = gather_bits(pa.py_buffer(b"##" + pack_bits(some, bits)), 2, bits, count, rows)

@@ -1,4 +1,6 @@
-"""Sets of numbers that rows are asked for say of each number what the demand says of it, also as deltas of a line."""
+"""Sets of numbers contain exactly the numbers that satisfy their predicate, also as deltas of a
+line.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,13 @@ def check(numbers: NumberSet, expected: list[bool]) -> None:
 
 
 @given(st.lists(BEYOND, max_size=12))
-def test_a_list_has_its_values(values: list[int]) -> None:
-    """Also one with values beyond 64 bits, as a decimal of many digits is asked for."""
+def test_a_list_contains_its_values(values: list[int]) -> None:
+    """A list may also have values beyond 64 bits, from a decimal with many digits."""
     check(NumberSet.of(Constraint.one_of(values)), [number in values for number in NUMBERS.tolist()])
 
 
 @given(st.none() | BEYOND, st.none() | BEYOND)
-def test_a_range_has_what_lies_between(lower: int | None, upper: int | None) -> None:
+def test_a_range_contains_the_numbers_between(lower: int | None, upper: int | None) -> None:
     constraint = Constraint(lower=lower, upper=upper)
     numbers = NumberSet.of(constraint)
     assert numbers.is_range
@@ -41,7 +43,7 @@ def test_a_range_has_what_lies_between(lower: int | None, upper: int | None) -> 
     )
 
 
-def test_nothing_and_everything() -> None:
+def test_empty_and_full_sets() -> None:
     for constraint in (EMPTY, NULL_ONLY, Constraint.one_of([1 << 64])):
         assert NumberSet.of(constraint).is_empty
     assert NOTHING.is_empty
@@ -49,7 +51,7 @@ def test_nothing_and_everything() -> None:
 
 
 @given(st.lists(st.booleans(), max_size=24))
-def test_marks_are_numbers_from_0_on(mask: list[bool]) -> None:
+def test_a_mask_selects_numbers_from_0_on(mask: list[bool]) -> None:
     numbers = NumberSet.of_mask(np.array(mask, np.bool_))
     check(numbers, [0 <= number < len(mask) and mask[number] for number in NUMBERS.tolist()])
     assert numbers.is_empty == (not any(mask))
@@ -68,10 +70,10 @@ def test_marks_are_numbers_from_0_on(mask: list[bool]) -> None:
 @example([INT64_MIN, INT64_MAX], INT64_MIN, (1 << 64) - 1, 1)
 @example([False, True, False, True], -2, 1, 7)
 @example([False, True, False, True], 3, 1, 7)
-def test_deltas_of_a_line_are_told_as_its_numbers(
+def test_deltas_of_a_line_match_as_its_numbers(
     what: list[int] | list[bool], base: int, unit: int, most: int
 ) -> None:
-    """A delta that the room of a frame has and no row of it may stand for a number beyond 64 bits: it is in no set."""
+    """A delta that the frame has bits for may mean a number beyond 64 bits, which is in no set."""
     if isinstance(what[0], bool):
         numbers = NumberSet.of_mask(np.array(what, np.bool_))
         wanted = {place for place, is_in in enumerate(what) if is_in}

@@ -1,4 +1,4 @@
-"""Dictionary codes as text: what Arrow's own look-up says, and a limit before memory is taken."""
+"""Dictionary codes as text: equal to Arrow's own look-up, with a limit before memory is allocated."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def codes_of(words: pa.Array, count: int) -> pa.Array:
 
 @pytest.mark.parametrize("count", [0, 1, 10_000])
 @pytest.mark.parametrize("words", (WORDS | OTHERS).values(), ids=WORDS | OTHERS)
-def test_a_dictionary_array_is_a_value_for_each_row(words: pa.Array, count: int) -> None:
-    """Few rows and many, indices of 4 bytes and of others, NULLs among them and among the words."""
+def test_a_dictionary_array_decodes_to_one_value_per_row(words: pa.Array, count: int) -> None:
+    """For few and many rows, with all index types, and with NULLs among the rows and the entries."""
     codes = codes_of(words, count)
     for indices in (
         codes,
@@ -43,8 +43,8 @@ def test_a_dictionary_array_is_a_value_for_each_row(words: pa.Array, count: int)
         assert found.type == words.type and found.equals(pc.take(words, indices))
 
 
-def test_too_much_text_is_refused_before_memory_is_taken() -> None:
-    """Codes of a few bytes name a megabyte each time: 5 GB."""
+def test_too_much_text_is_refused_before_memory_is_allocated() -> None:
+    """A few bytes of codes may mean gigabytes of text, which is refused first."""
     words = pa.array(["x" * (1 << 20), "y"])
     codes = pa.array([0] * 5000, pa.int32())
     before = pa.default_memory_pool().max_memory()

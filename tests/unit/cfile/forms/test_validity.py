@@ -1,4 +1,4 @@
-"""Values are stored without the NULLs between them, and come back to their rows by every operation."""
+"""Values are stored without the NULLs between them, and every operation returns them in their rows."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from nyala.schema.types import parse_type
 
 
 def headers(files: MemoryFiles, column: ColumnReader) -> list[BlockHeader]:
-    """Of the blocks of the only column of the only file."""
+    """Return the blocks of the only column of the only file."""
     (content,) = files.content.values()
     places = zip(column.footer.block_offsets.tolist(), column.footer.block_lengths.tolist(), strict=True)
     return [read_header(pa.py_buffer(content[at : at + length]), "f", at) for at, length in places]
 
 
 def sparse(values: pa.Array, row_count: int, seed: int = 0) -> pa.Array:
-    """These values at random rows, in their order; NULL elsewhere."""
+    """Return these values at random rows, in order, with NULLs elsewhere."""
     rows = np.sort(np.random.default_rng(seed).permutation(row_count)[: len(values)])
     places = np.full(row_count, -1)
     places[rows] = np.arange(len(values))
     return values.take(pa.array(places, mask=places < 0))
 
 
-def test_a_block_without_nulls_and_one_of_nulls_have_nothing_to_place() -> None:
-    """A reader would look for a bitmap that is not there."""
+def test_blocks_without_nulls_or_values_have_no_bitmap() -> None:
+    """A block without NULLs, and a block of NULLs only, have no bitmap."""
     few = sparse(make_values("int32", 9), 64)
     array = pa.concat_arrays([make_values("int32", 128), pa.nulls(256, pa.int32()), few])
     column = written(files := MemoryFiles(), array, "int32", "plain", "none", block_size_bytes=512)
@@ -57,8 +57,8 @@ def test_a_block_without_nulls_and_one_of_nulls_have_nothing_to_place() -> None:
 
 @pytest.mark.parametrize(("type", "encoding"), ALLOWED)
 @given(data=st.data())
-def test_a_sparse_column_reads_as_it_was_written(type: str, encoding: str, data: st.DataObject) -> None:
-    """A value would be another row's."""
+def test_a_sparse_column_comes_back(type: str, encoding: str, data: st.DataObject) -> None:
+    """Each value comes back in its own row."""
     count = data.draw(st.integers(1, 300) | st.sampled_from([63, 64, 65, 128, 700]))
     array = sparse(make_values(type, data.draw(st.integers(1, count)), data.draw(st.integers(0, 9))), count)
     size = data.draw(st.sampled_from([512, 1024, None]))
@@ -74,7 +74,7 @@ def test_a_sparse_column_reads_as_it_was_written(type: str, encoding: str, data:
 
 
 def test_a_sparse_column_takes_the_encoding_of_its_values() -> None:
-    """NULLs would be values to the encodings: floats would get a zero each, and text an empty value."""
+    """NULLs are not encoded as zeros or empty texts."""
     numbers = pa.array(np.random.default_rng(1).integers(1, 3_000, 1 << 16), pa.int64())
     for dense, rows in (
         (numbers, 1 << 18),
@@ -102,7 +102,10 @@ SPARSE_COLUMNS = {
 @pytest.mark.parametrize("name", SPARSE_COLUMNS)
 @pytest.mark.parametrize("null_share", [0.5, 0.9, 0.97])
 def test_a_sparse_column_is_smaller_than_in_parquet(name: str, null_share: float) -> None:
-    """2.9 bits a row of a column that is 97 % NULL, where Parquet with Snappy has 0.9 (before 2026-11-25)."""
+    """A column with 97 % NULLs takes few bits per row.
+
+    It took 2.9 before 2026-11-25; Parquet with Snappy takes 0.9.
+    """
     type, values = SPARSE_COLUMNS[name]
     mask = np.random.default_rng(3).random(len(values)) < null_share
     array = pa.array(values.to_pylist(), values.type, mask=mask)
@@ -120,8 +123,8 @@ def sealed(header: BlockHeader, block: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("type", ["decimal(9,2)", "decimal(18,0)"])
-def test_a_decimal_of_too_many_digits_is_the_same_with_and_without_nulls(type: str) -> None:
-    """Look-ups ended in an error of Arrow's where there was a NULL besides, as its cast counts digits."""
+def test_a_decimal_with_too_many_digits_raises_with_and_without_nulls(type: str) -> None:
+    """A look-up raises the same error whether the block has NULLs or not."""
     form = physical(parse_type(type))
     too_long = np.array([10**form.type.precision, 7, 8], f"<i{form.width_bytes}")
     files = MemoryFiles()
@@ -142,8 +145,8 @@ def test_a_decimal_of_too_many_digits_is_the_same_with_and_without_nulls(type: s
 
 
 @pytest.mark.parametrize("encoding", ["plain", "for", "rle"])
-def test_a_bitmap_of_other_rows_is_refused(encoding: str) -> None:
-    """There would be more rows with a value than values."""
+def test_a_bitmap_with_a_wrong_count_is_refused(encoding: str) -> None:
+    """A bitmap whose number of ones is not the number of values is refused."""
     array = pa.array([1, None, 3, None, None, 6, 7], pa.int32())
     written(files := MemoryFiles(), array, "int32", encoding)
     (path,) = files.content
@@ -160,7 +163,9 @@ def test_a_bitmap_of_other_rows_is_refused(encoding: str) -> None:
 
 
 def test_bitmaps_of_few_values_are_small() -> None:
-    """Of 97 % NULLs the bitmap would be most of the column: LZ4 leaves 0.54 bits a row, Zstd 0.29."""
+    """The bitmap of a column with 97 % NULLs is compressed: LZ4 leaves 0.54 bits per row, Zstd
+    0.29.
+    """
     rows = 1 << 17
     array = pa.array(np.ones(rows, np.int64), mask=np.random.default_rng(1).random(rows) < 0.97)
     with CFileWriter(files := MemoryFiles(), "f") as writer:

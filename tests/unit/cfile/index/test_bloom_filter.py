@@ -1,4 +1,4 @@
-"""The bloom filter: no key that is there is ever denied."""
+"""The bloom filter never excludes a key that was inserted."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def hashes(count: int, seed: int = 0) -> npt.NDArray[np.uint64]:
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=200))
-def test_what_was_put_in_may_be_there(values: list[int]) -> None:
-    """A key would be inserted a second time, because its rowset was not asked."""
+def test_inserted_keys_may_be_contained(values: list[int]) -> None:
+    """An inserted key is never excluded, so it cannot be inserted a second time."""
     keys = np.array(values, np.uint64)
     bloom = Bloom.build(keys)
     assert bloom.may_contain(keys).all()
@@ -42,17 +42,17 @@ def test_what_was_put_in_may_be_there(values: list[int]) -> None:
     st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=40),
     st.lists(st.integers(0, 2**64 - 1), max_size=40),
 )
-def test_one_key_is_told_what_it_is_told_among_others(there: list[int], asked: list[int]) -> None:
-    """A key would be denied when it comes alone, and be inserted a second time."""
+def test_a_single_look_up_agrees_with_a_look_up_of_many(there: list[int], asked: list[int]) -> None:
+    """`may_contain_one` agrees with `may_contain`."""
     bloom = Bloom.build(np.array(there, np.uint64))
-    # Also those that differ from one that is there in a bit or two, which are in its block.
+    # Also hashes that differ from an inserted one in a bit or two, and so are in its block.
     near = [key ^ 1 << bit for key in there[:4] for bit in range(0, 32, 3)]
     hashes = [*there, *asked, *near]
     expected = bloom.may_contain(np.array(hashes, np.uint64)).tolist()
     assert [bloom.may_contain_one(key) for key in hashes] == expected
 
 
-def test_one_key_is_looked_for_in_its_own_block() -> None:
+def test_a_single_look_up_reads_the_keys_own_block() -> None:
     keys = hashes(1000)
     words = Bloom.build(keys).words
     assert len(words) > 50
@@ -64,20 +64,20 @@ def test_one_key_is_looked_for_in_its_own_block() -> None:
             assert bloom.may_contain_one(key) == there == bloom.may_contain(np.array([key], np.uint64))[0]
 
 
-def test_absent_keys_are_mostly_denied() -> None:
-    """Every insert would search every rowset."""
+def test_most_absent_keys_are_excluded() -> None:
+    """Most absent keys are excluded, so inserts do not search every rowset."""
     bloom = Bloom.build(hashes(100_000))
     assert bloom.words.nbytes == 200_000
     assert bloom.may_contain(hashes(200_000, seed=1)).mean() < 0.0025
     assert not Bloom.build(hashes(0)).may_contain(hashes(100)).any()
 
 
-def test_the_bits_are_those_of_the_split_block_filter() -> None:
-    """Filters on disk would deny every key, because some constant of the layout has changed."""
+def test_the_bits_are_those_of_a_split_block_filter() -> None:
+    """The layout on disk never changes: these hashes set exactly these bits."""
     words = np.frombuffer(Bloom.build(np.array([0x0123456789ABCDEF], np.uint64)).to_bytes(), "<u4")
     salt = (0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31)
     assert words.tolist() == [1 << ((0x89ABCDEF * factor % 2**32) >> 27) for factor in salt]
-    # Several blocks: the upper half of the hash, scaled.
+    # Several blocks: the upper half of the hash selects one.
     keys = hashes(1000)
     words = np.frombuffer(Bloom.build(keys).to_bytes(), "<u4").reshape(-1, 8)
     assert len(words) == -(-1000 * 16 // 256)
@@ -95,7 +95,7 @@ def written(files: MemoryFiles, keys: npt.NDArray[np.uint64]) -> tuple[ColumnPla
 
 @pytest.mark.parametrize("count", [0, 1, 1000, 300_000])
 def test_through_a_file(files: MemoryFiles, count: int) -> None:
-    """A filter of more than one block would lose its order, and deny keys after a reopen."""
+    """A filter with several blocks comes back from a file in the same order."""
     keys, others = hashes(count), hashes(1000, seed=1)
     places = written(files, keys)
     expected = Bloom.build(keys).may_contain(others)
@@ -111,8 +111,8 @@ def test_through_a_file(files: MemoryFiles, count: int) -> None:
         reader.check()
 
 
-def test_a_filter_in_the_cache_keeps_no_reader(files: MemoryFiles) -> None:
-    """Of a rowset that was compacted away the file would stay open, and its disk taken, as long as the store is."""
+def test_a_cached_filter_does_not_keep_its_reader(files: MemoryFiles) -> None:
+    """A cached filter does not keep the file of a removed rowset open."""
     keys = hashes(1000)
     cache = BlockCache(1 << 22)
     reader = CFileReader(files, "f", cache, written(files, keys))
@@ -128,12 +128,12 @@ PAGE_BYTES = format.BLOOM_BLOCK_BYTES << format.BLOOM_ROWS_PER_BLOCK_LOG2
 
 
 def of_page(page: int, pages: int) -> int:
-    """A hash whose block lies in the middle of this page."""
+    """Return a hash whose block is in the middle of this page."""
     return (2 * page + 1 << 63) // pages
 
 
-def test_a_look_up_reads_the_pages_of_its_keys_and_no_other(files: MemoryFiles) -> None:
-    """A look-up of one key would read two bytes for every key of the rowset."""
+def test_a_look_up_reads_only_the_pages_of_its_keys(files: MemoryFiles) -> None:
+    """A look-up of one key reads one page of the filter, not all of it."""
     pages = 8
     keys = hashes(pages * PAGE_BYTES * 8 // format.BLOOM_BITS_PER_KEY)
     cache = BlockCache(1 << 20)
@@ -142,7 +142,7 @@ def test_a_look_up_reads_the_pages_of_its_keys_and_no_other(files: MemoryFiles) 
     assert bloom is not None and bloom.nbytes == 0
 
     def reads(*numbers: int) -> list[int]:
-        """Pages in each read, for a look-up of a key of each of these pages."""
+        """Return the pages of each read during a look-up of one key per page."""
         files.reads.clear()
         bloom.may_contain(np.array([of_page(page, pages) for page in numbers], np.uint64))
         return [round(length / PAGE_BYTES) for _, length in files.reads]
@@ -162,8 +162,8 @@ def test_a_look_up_reads_the_pages_of_its_keys_and_no_other(files: MemoryFiles) 
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3, 1000, 4097])
-def test_a_block_lies_in_one_cache_line(blocks: int) -> None:
-    """A look-up in a filter of many megabytes would wait for memory twice."""
+def test_a_block_is_in_one_cache_line(blocks: int) -> None:
+    """No block spans two cache lines, so a look-up waits for memory once."""
     count = blocks * 8 * format.BLOOM_BLOCK_BYTES // format.BLOOM_BITS_PER_KEY
     keys, others = hashes(count), hashes(1000, seed=1)
     whole = Bloom.build(keys)
@@ -180,8 +180,8 @@ def test_a_block_lies_in_one_cache_line(blocks: int) -> None:
         assert (bloom._words == whole.words).all()
 
 
-def test_no_memory_is_taken_for_what_is_not_read() -> None:
-    """A store with rowsets of a billion keys would need two gigabytes to look up one of them."""
+def test_memory_is_used_only_for_loaded_pages() -> None:
+    """The filter of a billion keys does not take its memory for one look-up."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     bloom = PagedBloom(
         1 << 25, 2048, lambda lower, upper: np.zeros((upper - lower, 8), np.uint32), lambda bloom: None
@@ -190,8 +190,8 @@ def test_no_memory_is_taken_for_what_is_not_read() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
 
 
-def test_a_damaged_page_is_told_to_those_who_need_it(files: MemoryFiles) -> None:
-    """A rowset of a million keys would be lost to all of them for one bit."""
+def test_a_damaged_page_affects_only_its_own_keys(files: MemoryFiles) -> None:
+    """Look-ups of keys in other pages still work."""
     pages = 4
     places = written(files, hashes(pages * PAGE_BYTES * 8 // format.BLOOM_BITS_PER_KEY))
     content = bytearray(files.content["f"])
@@ -208,8 +208,8 @@ def test_a_damaged_page_is_told_to_those_who_need_it(files: MemoryFiles) -> None
         bloom.load_all()
 
 
-def test_a_filter_that_cannot_lie_before_its_footer_is_no_filter(files: MemoryFiles) -> None:
-    """A forged footer would have memory taken for as many blocks as it says."""
+def test_a_filter_larger_than_its_file_is_refused(files: MemoryFiles) -> None:
+    """A forged number of blocks is refused before memory is allocated."""
     reader = CFileReader(files, "f", None, written(files, hashes(1000)))
     column = reader.column(ColumnKey(BLOOM))
     assert column is not None
@@ -219,15 +219,15 @@ def test_a_filter_that_cannot_lie_before_its_footer_is_no_filter(files: MemoryFi
 
 
 def test_a_file_without_filter(files: MemoryFiles) -> None:
-    """Delta files have none, and must say so rather than deny everything."""
+    """A file without a filter, such as a delta file, has none, and excludes no key."""
     with CFileWriter(files, "f") as writer:
         writer.append_column(ColumnWriteSpec(ColumnKey(0), parse_type("int8")), pa.array([1], pa.int8()))
         writer.finish()
     assert CFileReader(files, "f").bloom() is None
 
 
-def test_parts_of_a_block_are_refused() -> None:
-    """A cut filter would be read beyond its end."""
+def test_a_part_of_a_block_is_refused() -> None:
+    """A filter that is cut inside a block is refused."""
     for data in (b"", bytes(31), bytes(36)):
         with pytest.raises(ValueError, match=r"expected whole blocks|buffer size"):
             Bloom.from_bytes(data)

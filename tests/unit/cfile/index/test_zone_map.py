@@ -1,4 +1,4 @@
-"""Zone maps: bounds that never exclude a value that is there."""
+"""Zone maps: their bounds never exclude a value of the block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def zone(type: str, array: pa.Array) -> Zone:
 
 
 def canonical(type: str, array: pa.Array) -> list[object]:
-    """Values in the form that zones have, NULLs left out."""
+    """Return the values without NULLs, in the form that zones have."""
     if type in ("date", "timestamp"):
         array = array.view(pa.int32() if type == "date" else pa.int64())
     return [to_canonical(parse_type(type), value) for value in array.drop_null().to_pylist()]
@@ -39,7 +39,7 @@ def canonical(type: str, array: pa.Array) -> list[object]:
     st.integers(0, 5),
 )
 def test_bounds_hold_for_every_value(type: str, count: int, seed: int, null_share: float, skip: int) -> None:
-    """A block with matching rows would be skipped, and a scan would not find them."""
+    """Every value is within the bounds, so no block with a matching row is skipped."""
     array = make_values(type, count, seed, null_share).slice(skip)
     found = zone(type, array)
     numbers = [value for value in canonical(type, array) if value == value]
@@ -57,8 +57,8 @@ def test_bounds_hold_for_every_value(type: str, count: int, seed: int, null_shar
 
 
 @pytest.mark.parametrize("type", ["float", "double"])
-def test_nan_is_flagged_and_kept_out(type: str) -> None:
-    """One NaN would make a block of small numbers match `> 1000`, or hide itself from `IS NaN` for good."""
+def test_nan_is_flagged_and_not_in_the_bounds(type: str) -> None:
+    """NaN sets a flag and does not change the bounds."""
     arrow = parse_type(type).arrow
     assert zone(type, pa.array([1.0, math.nan, 2.0], arrow)) == Zone(1.0, 2.0, 0, 3, has_nan=True)
     assert zone(type, pa.array([math.nan, None], arrow)) == Zone(None, None, 1, 2, has_nan=True)
@@ -66,8 +66,8 @@ def test_nan_is_flagged_and_kept_out(type: str) -> None:
 
 
 @pytest.mark.parametrize(("type", "bits"), [("float", 0x7F800001), ("double", 0xFFF0000000000001)])
-def test_signalling_nan_is_nan(type: str, bits: int) -> None:
-    """Arrow's own bounds begin anew behind each: rows before it would be skipped by every predicate."""
+def test_a_signalling_nan_is_a_nan(type: str, bits: int) -> None:
+    """A signalling NaN does not change the bounds. Arrow's own bounds would restart after each."""
     arrow = parse_type(type).arrow
     signalling = np.array([bits], np.uint32 if type == "float" else np.uint64).tobytes()
     for place in range(4):
@@ -81,8 +81,8 @@ def test_signalling_nan_is_nan(type: str, bits: int) -> None:
 
 @settings(max_examples=settings().max_examples)
 @given(st.text(min_size=28, max_size=40), st.text(max_size=3))
-def test_cut_text_bounds_stay_sound(text: str, more: str) -> None:
-    """Long texts with a common beginning would be skipped though they match."""
+def test_cut_text_bounds_hold(text: str, more: str) -> None:
+    """Long texts are within bounds that were cut."""
     value = (text + more).encode()
     lower, upper = cut_lower(value, True), cut_upper(value, True)
     assert lower.decode() <= value.decode() and len(lower) <= 32
@@ -92,15 +92,15 @@ def test_cut_text_bounds_stay_sound(text: str, more: str) -> None:
 
 @settings(max_examples=settings().max_examples)
 @given(st.binary(max_size=80))
-def test_cut_binary_bounds_stay_sound(value: bytes) -> None:
-    """As for text, with bytes that are no characters."""
+def test_cut_binary_bounds_hold(value: bytes) -> None:
+    """The same for binary values, which need not be characters."""
     lower, upper = cut_lower(value, False), cut_upper(value, False)
     assert lower <= value and len(lower) <= 32
     assert upper is None or (value <= upper and len(upper) <= 32)
 
 
 def test_bounds_at_the_ends_of_the_alphabet() -> None:
-    """An incremented bound would be no text, or smaller than what it bounds."""
+    """An upper bound is valid text and greater than its values, also at the end of the alphabet."""
     assert cut_upper(b"\xff" * 40, False) is None
     assert cut_upper(b"a" + b"\xff" * 40, False) == b"b"
     assert cut_upper(("\U0010ffff" * 20).encode(), True) is None
@@ -115,13 +115,13 @@ def test_bounds_at_the_ends_of_the_alphabet() -> None:
 
 
 def test_an_empty_text_is_a_bound() -> None:
-    """A block of empty texts would pass for a block of NULLs."""
+    """A block of empty texts has bounds; a block of NULLs has none."""
     found = zone("string", pa.array(["", "", None]))
     assert (found.min, found.max, found.null_count) == ("", "", 1)
 
 
 def test_merging_keeps_the_wider_bound() -> None:
-    """A rowset would be skipped by the bounds of one of its blocks."""
+    """The bounds of a column include those of each block."""
     zones = [Zone(3, 9, 1, 4), Zone(None, None, 2, 2), Zone(-5, 4, 0, 3, has_nan=True)]
     merged = zones[0].merge(zones[1]).merge(zones[2])
     assert merged == Zone(-5, 9, 3, 9, has_nan=True)
@@ -135,7 +135,7 @@ def test_merging_keeps_the_wider_bound() -> None:
 
 
 def test_sliced_decimals() -> None:
-    """Bounds of a block in the middle would be those of its neighbours."""
+    """The bounds of a slice are those of its own values."""
     for type in ("decimal(9,2)", "decimal(18,0)", "decimal(38,10)"):
         array = make_values(type, 50, null_share=0.3)
         for lower in range(0, 40, 7):
@@ -147,8 +147,8 @@ def test_sliced_decimals() -> None:
 
 
 @pytest.mark.parametrize("type", TYPE_SPECS)
-def test_bytes_that_are_no_zone_map_are_refused(type: str) -> None:
-    """A damaged footer would be a crash, or bounds that exclude what is there."""
+def test_invalid_zone_maps_are_refused(type: str) -> None:
+    """Invalid bytes raise CorruptionError, and never give wrong bounds."""
     form = physical(parse_type(type))
     data = ZoneMap.encode(form, [zone(type, make_values(type, 20)), zone(type, make_values(type, 20, 1))])
     rows = np.array([20, 20], np.int64)
@@ -166,8 +166,8 @@ def test_bytes_that_are_no_zone_map_are_refused(type: str) -> None:
 
 @settings(max_examples=settings().max_examples)
 @given(st.sampled_from(TYPE_SPECS), st.data())
-def test_all_blocks_at_once_are_excluded_as_each_one_is(type: str, data: st.DataObject) -> None:
-    """Bounds compared by NumPy would mean something else than compared one by one: rows lost, or nothing skipped."""
+def test_blocks_are_excluded_together_as_one_by_one(type: str, data: st.DataObject) -> None:
+    """Comparing all blocks with NumPy gives the same result as one at a time."""
     form = physical(parse_type(type))
     blocks = [
         make_values(
