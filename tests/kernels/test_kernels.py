@@ -141,7 +141,7 @@ def test_planes_of_less_than_a_byte(kernels: ModuleType, bits: int) -> None:
 
 
 def test_many_jobs_fill_one_or_several_buffers(kernels: ModuleType) -> None:
-    """The rows of a window may be in two blocks, and its columns in several buffers."""
+    """The rows of a split may be in two blocks, and its columns in several buffers."""
     first, second, other = ([1, 2, 3], [4, 5], [7, 6, 5, 4, 3])
     out, wide = pa.py_buffer(bytearray(20)), pa.py_buffer(bytearray(80))
     kernels.fill(
