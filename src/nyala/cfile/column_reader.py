@@ -272,7 +272,7 @@ class ColumnReader:
             mask = blocks[number].filter(predicate, first + begin, first + end, some)
             masks.append(mask if some is None else np.logical_and(mask, some, out=mask))
         # Plain `np.concatenate` would allocate new memory, whose pages the system clears for every
-        # window.
+        # split.
         return masks[0] if len(masks) == 1 else np.concatenate(masks, out=scratch(np.bool_, upper - lower))
 
     def gather(

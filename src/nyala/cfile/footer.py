@@ -7,7 +7,7 @@
                                               of text and binary
 
 The text sizes are the bytes of text that each block has when decoded. A scan uses them to choose
-the size of its windows before it reads a block (`bytes_before`).
+the size of its splits before it reads a block (`bytes_before`).
 
 Block i holds the ordinals [i · R, (i + 1) · R), where R, the rows per block, is a power of two. So
 the ordinal index is a shift. Offsets and lengths are two vectors instead of pairs, so NumPy reads

@@ -164,7 +164,7 @@ class RunBounds:
     timestamp_max: int
 
 
-class _Window(NamedTuple):
+class _RangeKeys(NamedTuple):
     """The checked rowids (counted from `lower`) and timestamps of one group's records of some rows."""
 
     key: tuple[int, int, int]  # group, lower, upper
@@ -191,10 +191,12 @@ class DeltaFile:
             place.key.column_id: place.key.group for place in entry.places if place.key.role == DELTA_VALUE
         }
         self._times_checked: set[int] = set()
-        self._window: _Window | None = None  # the last one: columns of a group need it one after another
+        self._range_keys: _RangeKeys | None = (
+            None  # the last one: columns of a group need it one after another
+        )
         self._cache = cache
         self._owner = self.serial = new_owner()
-        # A scan uses the same run for many windows: while it holds one, it is not built again.
+        # A scan uses the same run for many splits: while it holds one, it is not built again.
         self._alive: weakref.WeakValueDictionary[int, DeltaRun] = weakref.WeakValueDictionary()
 
     @staticmethod
@@ -316,11 +318,11 @@ class DeltaFile:
         """The byte limit of the cache for runs; 0 without a cache."""
         return 0 if self._cache is None else self._cache.limit_bytes
 
-    def window(self, column_id: int, lower: int, upper: int) -> DeltaRun | None:
+    def run_of_rows(self, column_id: int, lower: int, upper: int) -> DeltaRun | None:
         """Return the column's records of the rows [lower, upper), with rowids counted from `lower`;
         None without any.
 
-        For a compaction, which reads a file once, in windows: only the blocks with these rows are
+        For a compaction, which reads a file once, in ranges of rows: only the blocks with these rows are
         read, only these values are decoded, and none is cached. Columns of one group share rowids
         and timestamps, which are read and checked once.
         Raises: as `run`.
@@ -329,13 +331,13 @@ class DeltaFile:
             return None
         self._check_all_counts(column_id)
         column = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
-        window = self._window
-        if window is None or window.key != (self._group(column_id), lower, upper):
-            window = self._window = self._read_window(column_id, lower, upper)
-        values = column.decode(window.begin, window.begin + len(window.rowids), access=Access.ONCE)
-        return DeltaRun(self.kind, window.rowids, window.timestamps, values)
+        keys = self._range_keys
+        if keys is None or keys.key != (self._group(column_id), lower, upper):
+            keys = self._range_keys = self._read_range_keys(column_id, lower, upper)
+        values = column.decode(keys.begin, keys.begin + len(keys.rowids), access=Access.ONCE)
+        return DeltaRun(self.kind, keys.rowids, keys.timestamps, values)
 
-    def _read_window(self, column_id: int, lower: int, upper: int) -> _Window:
+    def _read_range_keys(self, column_id: int, lower: int, upper: int) -> _RangeKeys:
         """Return rowids and timestamps of the column's group for the rows [lower, upper).
 
         Raises: as `run`.
@@ -350,7 +352,7 @@ class DeltaFile:
             self._expect_times(column_id, run.timestamp_min, run.timestamp_max)
         first, last = np.searchsorted(rowids, (lower, upper)).tolist()
         key = self._group(column_id), lower, upper
-        return _Window(key, begin + first, rowids[first:last] - lower, timestamps[first:last])
+        return _RangeKeys(key, begin + first, rowids[first:last] - lower, timestamps[first:last])
 
     def text_bytes(self, column_id: int, lower: int, upper: int) -> int:
         """Return the approximate decoded bytes of a text or binary column's records of the rows
@@ -385,8 +387,9 @@ class DeltaFile:
         return values.footer.text_bytes
 
     def record_keys(self, column_id: int, lower: int, upper: int) -> tuple[Rowids, Timestamps]:
-        """Return (rowids, timestamps) of the column's records of the rows [lower, upper): `window`
-        without values.
+        """Return (rowids, timestamps) of the column's records of the rows [lower, upper).
+
+        This is `run_of_rows` without values.
 
         The caller has checked the file; order and bounds are not checked here.
         """
@@ -397,7 +400,7 @@ class DeltaFile:
         return rowids[first:last], timestamps[first:last]
 
     def check_run(self, column_id: int) -> RunBounds | None:
-        """Check the column's records in windows, without filling the cache; None if it has none.
+        """Check the column's records part by part, without filling the cache; None if it has none.
 
         Raises: CorruptionError as `run`: first what cannot be read, then records out of order (F1),
         then F2.
@@ -407,14 +410,14 @@ class DeltaFile:
         self._check_all_counts(column_id)
         column = self._column(ColumnKey(DELTA_VALUE, self._group(column_id), column_id))
         wrong: CorruptionError | None = None
-        rowids = timestamps = _NOTHING  # of the previous window
+        rowids = timestamps = _NOTHING  # of the previous part
         least, greatest = MAX_TIMESTAMP, -1
         for lower, upper in row_ranges(column.row_count, column.row_bytes + _RECORD_KEY_BYTES):
             last_rowid, last_timestamp = rowids[-1:], timestamps[-1:]
             run = self._read_records(column_id, None, lower, upper)
             rowids, timestamps = run.rowids, run.timestamps
             least, greatest = min(least, run.timestamp_min), max(greatest, run.timestamp_max)
-            if wrong is None:  # in this window, or between the previous window and this one
+            if wrong is None:  # in this part, or between the previous part and this one
                 joined = DeltaRun(
                     run.kind,
                     np.concatenate([last_rowid, rowids]),

@@ -217,7 +217,7 @@ class DeltaRun(LazyValues):
             return self
         return self.filter((self.timestamps > after) & (self.timestamps <= until))
 
-    def window(self, lower: int, upper: int) -> DeltaRun:
+    def of_rows(self, lower: int, upper: int) -> DeltaRun:
         """Return the records of the rows [lower, upper), with rowids counted from `lower`."""
         begin, end = _bounds(self.rowids, lower, upper)
         return DeltaRun(

@@ -7,7 +7,7 @@ the block cache keeps:
             REDO runs that apply to the present are merged
     large   a scan reads the blocks of a range of rows; a look-up reads the whole run, because
             look-ups repeat
-    text    for a column with much text in these files, only the blocks of the rows of a window or
+    text    for a column with much text in these files, only the blocks of the rows of a split or
             look-up are read
 
 Immutable except for the newest DeltaMemStore, which grows at its end (X2 of `version`). Any thread
@@ -38,7 +38,7 @@ __all__ = ["Changes"]
 # holds many rowsets, and also blocks and the patches of scans.
 _RUNS_SHARE: Final = 1 / 64
 # The share of the block cache for the REDO that a scan reads at once to compute a patch, and the
-# fewest rows whose REDO it reads at once: a window of a scan.
+# fewest rows whose REDO it reads at once: a split of a scan.
 _REDO_RANGE_SHARE: Final = 1 / 16
 _REDO_RANGE_ROWS_MIN: Final = 1 << 17
 
@@ -237,7 +237,7 @@ class Changes(LazyValues):
         """Return the rows [begin, end) whose REDO a scan of [lower, upper) reads at once.
 
         If records were spread evenly, their size would be a small share of the cache. The bounds
-        are multiples of a power of two, so neighbouring windows get the same range. For a column
+        are multiples of a power of two, so neighbouring splits get the same range. For a column
         with much text in REDO, the range is [lower, upper).
         """
         if self.has_much_text(column_id, snapshot):

@@ -13,8 +13,8 @@ other.
 A finding is *derived* if the rows are intact and only derived data is wrong: a zone map, a bloom
 filter, an index, bounds. Then `tablet.repair` can rewrite the rowset from its own rows.
 
-Rows and records are read in windows (`cfile.memory.row_ranges`), so checking a rowset of any size
-takes the memory of one window, its bloom filter and the footers. `tablet.check` checks what
+Rows and records are read in ranges (`cfile.memory.row_ranges`), so checking a rowset of any size
+takes the memory of one range, its bloom filter and the footers. `tablet.check` checks what
 concerns several rowsets (a key that is alive twice) and the partitions.
 Source: docs/design/rules.md, R2, R4 and R5; docs/reliability.md.
 """
@@ -74,7 +74,7 @@ def findings(rowset: DiskRowSet, history_start: int = MAX_TIMESTAMP) -> Iterator
     history_start: the beginning of the table's history. Older changes may be partly deleted and are
     not checked. By default only REDO is checked.
     Raises: AssertionError for inconsistent memory, which is a bug.
-    Cost: reads and decodes all files without filling the block cache, one window of rows or records
+    Cost: reads and decodes all files without filling the block cache, one range of rows or records
     at a time.
     """
     base = list(_check_base(rowset))
@@ -295,11 +295,11 @@ _NOTHING: Final = np.empty(0, np.int64)
 def _disk_lives(rowset: DiskRowSet, history_start: int, lower: int, upper: int) -> tuple[Lives, Bools, Bools]:
     """Return the lives of these rows, their base LIVENESS, and which events come from UNDO."""
     undo, redo = (
-        [run for file in files if (run := file.window(LIVENESS, lower, upper)) is not None and len(run)]
+        [run for file in files if (run := file.run_of_rows(LIVENESS, lower, upper)) is not None and len(run)]
         for files in (rowset.undo, rowset.redo)
     )
     undo.sort(key=lambda run: run.timestamp_min)
-    redo += [part for run in _in_memory(rowset, LIVENESS) if len(part := run.window(lower, upper))]
+    redo += [part for run in _in_memory(rowset, LIVENESS) if len(part := run.of_rows(lower, upper))]
     base = _base_liveness(rowset, lower, upper)
     past = merge_runs(undo).between(history_start, MAX_TIMESTAMP) if undo else None
     coming = merge_runs(redo) if redo else None

@@ -2,7 +2,7 @@
 history.
 
     key, key range ──► find, rowid_range ──► rowids     through the key index
-    rowids, window ──► decode, filter, gather, row ──►  base column, patched with the UNDO and REDO
+    rowids, split  ──► decode, filter, gather, row ──►  base column, patched with the UNDO and REDO
                        liveness                         that the snapshot applies: `changes`, `patches`
 
 `version` describes its files and stores, and how the next version is created.
@@ -246,8 +246,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
         dead rows.
 
         type: as for `decode`.
-        within: the window [lower, upper) of a scan that contains these ascending rows. The cache
-        then treats the blocks as those of a scan, and only the changes of the window are read.
+        within: the split [lower, upper) of a scan that contains these ascending rows. The cache
+        then treats the blocks as those of a scan, and only the changes of the split are read.
         Cost: reads only blocks of the base that contain one of the rows.
         """
         ordinals = rowids if isinstance(rowids, Ordinals) else Ordinals(rowids)

@@ -71,7 +71,7 @@ class RowSetImage:
         liveness = None if self.liveness is None else self.liveness.slice(lower, upper - lower)
         if liveness is not None and liveness.true_count == upper - lower:
             liveness = None
-        undo = {column_id: run.window(lower, upper) for column_id, run in self.undo.items()}
+        undo = {column_id: run.of_rows(lower, upper) for column_id, run in self.undo.items()}
         return RowSetImage(
             self.keys.slice(lower, upper - lower),
             {

@@ -1,19 +1,19 @@
 """Patches: the changed values of one column at a snapshot, to apply over the base values of a
-window.
+split.
 
     changes of the column    files, memory        runs by (rowid, timestamp)
-              │  computed once per range of rows, by the first thread; the windows of a scan share the result
+              │  computed once per range of rows, by the first thread; the splits of a scan share the result
               v
     patch                    positions, values    each changed row once: 4 bytes and a value (narrow for decimals)
               │
-              ├── apply             over the decoded base of a window
+              ├── apply             over the decoded base of a split
               ├── filter            a predicate tests the base, and the patch's values at their positions
               └── apply_gathered    over gathered rows of the base
 
-A range is as long as memory allows, so a file whose block holds the changes of many windows is read
-once, and not once per window. A patch that depends on files only is cached from the second scan on
-(`cfile.cache.Memo`). A patch with changes from memory is valid until the next write only, and is
-computed for each window.
+A range is as long as memory allows, so a file whose block holds the changes of many splits is read
+once, and not once per split. A patch that depends on files only is cached from the second scan on
+(`cfile.blocks.cache.Memo`). A patch with changes from memory is valid until the next write only, and is
+computed for each split.
 
 Invariants
     P1  Positions ascend strictly.
@@ -47,8 +47,7 @@ from nyala.schema.types import ColumnType
 __all__ = ["Patch", "find_patch"]
 
 Rows = npt.NDArray[np.int64]
-# A smaller share of rows is searched in the positions; a larger one is marked in a mask of the
-# window.
+# A smaller share of rows is searched in the positions; a larger one is marked in a mask.
 _SEARCHED_SHARE: Final = 1 / 64
 
 
@@ -67,7 +66,7 @@ class Patch:
     def nbytes(self) -> int:
         return int(self.positions.nbytes) + int(self.values.nbytes)
 
-    def window(self, lower: int, upper: int) -> Patch:
+    def of_rows(self, lower: int, upper: int) -> Patch:
         """Return the patch of the rows [lower, upper), counted from `lower`."""
         begin, end = np.searchsorted(self.positions, np.array((lower, upper), np.int32)).tolist()
         positions = self.positions[begin:end]
@@ -149,7 +148,7 @@ def find_patch(
 
         name = ("patch", column.id, column.type, begin, end)
         shared = changes.memo.part(name, state, whole, is_last=upper == end)
-        found = shared if (begin, end) == rows else shared.window(lower - begin, upper - begin)
+        found = shared if (begin, end) == rows else shared.of_rows(lower - begin, upper - begin)
     elif not changes.has_changes(column.id, snapshot):
         return None
     else:

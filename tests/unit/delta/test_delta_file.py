@@ -311,5 +311,5 @@ def large(tmp_path_factory) -> tuple[DeltaFile, DeltaRun]:
 def test_a_range_has_the_records_of_its_rows(large, lower: int, upper: int) -> None:
     """Also at the bounds of blocks, for no rows, and after the last row."""
     file, run = large
-    assert same(file.window(10, lower, upper), run.window(lower, upper))
-    assert file.window(11, lower, upper) is None
+    assert same(file.run_of_rows(10, lower, upper), run.of_rows(lower, upper))
+    assert file.run_of_rows(11, lower, upper) is None

@@ -165,15 +165,15 @@ def test_without_relevant_records_nothing_is_copied():
     assert resolve([undo], [redo], 6)[1] is None and resolve_at([undo], [redo], 6, rowids_of(1, 0))[1] is None
 
 
-def test_moved_and_window_renumber_rows_of_a_run():
+def test_moved_and_of_rows_renumber_rows():
     """Changes during a flush move with their row, or are dropped with it."""
     run = run_of("redo", [(0, 1, 10), (1, 2, 11), (1, 3, 12), (2, 1, 13)])
     moved = run.moved(rowids_of(2, 0, -1))
     moved.check()
     assert moved.rowids.tolist() == [0, 0, 2]
     assert moved.values.to_pylist() == [11, 12, 10]
-    window = run.window(1, 2)
-    assert (window.rowids.tolist(), window.values.to_pylist()) == ([0, 0], [11, 12])
+    part = run.of_rows(1, 2)
+    assert (part.rowids.tolist(), part.values.to_pylist()) == ([0, 0], [11, 12])
 
 
 def test_between_excludes_the_first_and_includes_the_last_timestamp():

@@ -2,7 +2,7 @@
 
     probation  blocks that a scan read for the first time, in order of arrival; at most a 32nd of
                the limit, because memory that is reused soon costs no page faults. A block is
-               evicted after the columns of its window, and its name goes into a ghost list
+               evicted after the columns of its split , and its name goes into a ghost list
     cheap      blocks that a look-up read, or that a scan read again while their name was in the
                ghost list; least recently used first out. Decoding them again runs at gigabytes per
                second
@@ -229,7 +229,7 @@ class BlockCache:
 
 
 _Made = TypeVar("_Made")
-# The most names that a memo remembers. A scan uses one name per column and window, so this covers
+# The most names that a memo remembers. A scan uses one name per column and split, so this covers
 # many scans.
 _REQUESTED_MAX: Final = 1 << 12
 

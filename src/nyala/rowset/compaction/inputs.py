@@ -95,11 +95,11 @@ def _compacted(
     cut: int,
     column: ColumnSchema | None,
 ) -> tuple[pa.Array, DeltaRun | None]:
-    redo = _windows_of(rowset.redo, column_id, lower, upper)
+    redo = _runs_of_rows(rowset.redo, column_id, lower, upper)
     past: DeltaRun | None = None
     if redo:
         base, past = redo_to_undo(base, _typed(merge_runs(redo), column))
-    undo = _windows_of(rowset.undo, column_id, lower, upper)
+    undo = _runs_of_rows(rowset.undo, column_id, lower, upper)
     if undo:
         past = join_undo(_typed(merge_runs(undo), column), past)
     if past is not None:
@@ -112,9 +112,9 @@ def _runs_of(files: Sequence[DeltaFile], column_id: int) -> list[DeltaRun]:
     return [run for run in runs if run is not None and len(run)]
 
 
-def _windows_of(files: Sequence[DeltaFile], column_id: int, lower: int, upper: int) -> list[DeltaRun]:
-    windows = (file.window(column_id, lower, upper) for file in files if column_id in file.column_ids)
-    return [run for run in windows if run is not None and len(run)]
+def _runs_of_rows(files: Sequence[DeltaFile], column_id: int, lower: int, upper: int) -> list[DeltaRun]:
+    runs = (file.run_of_rows(column_id, lower, upper) for file in files if column_id in file.column_ids)
+    return [run for run in runs if run is not None and len(run)]
 
 
 def _typed(run: DeltaRun, column: ColumnSchema | None) -> DeltaRun:

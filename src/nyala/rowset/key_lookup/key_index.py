@@ -254,7 +254,7 @@ class KeyIndex(LazyValues):
         return self._stored.lower_bound(bound, stats) if cached is None else cached.lower_bound(bound)
 
     def check(self) -> None:
-        """Read all keys in windows and check them. If there are several problems, the worst of
+        """Read all keys in ranges and check them. If there are several problems, the worst of
         `_PROBLEMS` is raised.
 
         Raises: CorruptionError if keys do not ascend; SummaryError if a key is not in the bloom
@@ -271,7 +271,7 @@ class KeyIndex(LazyValues):
         except CorruptionError as error:
             problems["bloom"], bloom = unreadable_bloom(error), None
         before: bytes | None = None
-        for lower, keys in self._windows():
+        for lower, keys in self._ranges():
             if not keys.is_strictly_ascending() or (before is not None and keys.at(0) <= before):
                 problems["order"] = CorruptionError(
                     "expected ascending keys, found others", path, stored.offset
@@ -291,7 +291,7 @@ class KeyIndex(LazyValues):
             if kind in problems:
                 raise problems[kind]
 
-    def _windows(self) -> Iterator[tuple[int, EncodedKeys]]:
+    def _ranges(self) -> Iterator[tuple[int, EncodedKeys]]:
         """Yield (first row, keys) of all rows, without filling the cache. Raises: as `check`."""
         for lower, upper in row_ranges(self._row_count, self.row_bytes):
             try:

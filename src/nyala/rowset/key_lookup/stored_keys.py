@@ -329,12 +329,12 @@ class SparseKeys:
         """Return ranges [begin, end) of keys for which reading all groups of 131,072 rows costs
         less than theirs.
         """
-        window = max(0, _READ_ROWS_LOG2 - self._log2)
-        few = 1 << window >> self._single_log2
+        log2 = max(0, _READ_ROWS_LOG2 - self._log2)
+        few = 1 << log2 >> self._single_log2
         if len(segments) <= few:
             return []
-        windows, counts = np.unique(segments[_firsts(segments)] >> window, return_counts=True)
-        borders = segments.searchsorted(np.append(windows, windows[-1:] + 1) << window).tolist()
+        groups, counts = np.unique(segments[_firsts(segments)] >> log2, return_counts=True)
+        borders = segments.searchsorted(np.append(groups, groups[-1:] + 1) << log2).tolist()
         return [borders[index : index + 2] for index in np.flatnonzero(counts > few).tolist()]
 
     def _find_in_range(self, keys: EncodedKeys, lower: int, upper: int, stats: ReadStats | None) -> Rowids:

@@ -223,7 +223,7 @@ def _timeline(
         if spec.meets(store.timestamp_min, store.timestamp_max):
             redo += store.levels(column_id)
     for run in redo:
-        run = run.window(lower, upper).between(spec.since, spec.until)
+        run = run.of_rows(lower, upper).between(spec.since, spec.until)
         parts.append(_Timeline(run.rowids, run.timestamps, _as(run.values, column)))
     parts = [part for part in parts if len(part.rows)]
     if len(parts) < 2:
@@ -246,7 +246,7 @@ def _past(
     # Records newer than `until` are needed: they hold the value after the newest record of the
     # interval.
     runs = [
-        run.window(lower, upper)
+        run.of_rows(lower, upper)
         for file in files
         if (run := file.run_in(column_id, lower, upper, whole=rowset.changes.keeps_runs(file, column_id)))
         is not None
