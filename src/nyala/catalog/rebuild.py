@@ -67,8 +67,7 @@ def rebuild(env: Env, path: str, state: CatalogState) -> None:
 
     A power cut leaves either the old or the new file.
     Raises: StorageError; CorruptionError if SQLite's log cannot be merged into the old file first,
-    because
-            SQLite would take it for the log of the new file.
+        because SQLite would take it for the log of the new file.
     """
     try:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:

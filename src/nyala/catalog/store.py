@@ -187,8 +187,7 @@ class Catalog:
         """Open the catalogue at `path`; `load` reads it.
 
         Raises: StorageError if it does not exist, cannot be opened, or was written by a future
-        version of
-                Nyala; CorruptionError if it is not a catalogue.
+            version of Nyala; CorruptionError if it is not a catalogue.
         """
         connection = _open(env, path, read_only)
         if not read_only:
@@ -231,10 +230,9 @@ class Catalog:
         """Commit `change` in one durable transaction; returns the new state.
 
         Raises: StorageError; nothing changed then, unless `.outcome` is "unknown". In that case the
-        next open
-                shows whether the change is durable, this object refuses all further calls (K1), and
-                no file that `change` names may be removed. InvalidArgumentError if an idempotency
-                key was used.
+            next open shows whether the change is durable, this object refuses all further calls
+            (K1), and no file that `change` names may be removed. InvalidArgumentError if an
+            idempotency key was used.
         Cost:   the rows of the change, and at most two syncs.
         """
         with self._lock:

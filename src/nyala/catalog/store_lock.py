@@ -66,8 +66,7 @@ class StoreLock:
         """Take the lock; waits at most `timeout_s` seconds.
 
         purpose: "writer" to keep it; "commit" to take it for one commit and release it at once.
-        Others
-                 always wait for such a holder, up to a minute.
+            Others always wait for such a holder, up to a minute.
         Raises: LockedError, which names the holder's pid and host.
         """
         assert self._lock is None, "the lock is already held"

@@ -118,10 +118,9 @@ def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str
     """Commit a job's staged files as one batch, through the lock holder if there is one.
 
     job: a dict of "key", "table", "operation" (one of OPERATION_NAMES, or CHANGES), "errors"
-    ("raise" |
-         "collect"), "files" (names in the staging folder of the key, or [key, name] in another one)
-         and "columns". Optional: "record_as" (the idempotency key, if it is not the job's key) and
-         "overwrite" (true: the rows replace the table's content).
+        ("raise" | "collect"), "files" (names in the staging folder of the key, or [key, name] in
+        another one) and "columns". Optional: "record_as" (the idempotency key, if it is not the
+        job's key) and "overwrite" (true: the rows replace the table's content).
     Returns: {"timestamp", "inserted", "updated", "deleted", "ignored", "errors": table of failed
     rows or None}.
     Raises: errors of the write; LockedError if a writer neither answers nor ends within a minute.
@@ -187,8 +186,7 @@ def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any
 
     Returns: (answer, attachments).
     Raises: errors of the request; InvalidArgumentError, CorruptionError for an invalid request;
-    then nothing
-            is changed.
+        then nothing is changed.
     """
     what = request.get("do")
     if what == "begin load":

@@ -203,8 +203,7 @@ def alter(store: Store, table_id: int, steps: Sequence[Step], *, phase: Phase = 
     phase:  for tests: called as "begun" without a lock, and as "frozen" and "committed" under the
             commit lock.
     Raises: errors of the steps; TableNotFoundError if the table is gone; StorageError. Nothing
-    changes then
-            (L1).
+        changes then (L1).
     """
     store.check_writable()
     phase("begun")

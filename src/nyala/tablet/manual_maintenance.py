@@ -176,9 +176,8 @@ def vacuum_table(
 
     dry_run: report what would be freed, and do nothing.
     Returns: `files` and `bytes` freed (with dry_run: estimates), `rowsets_rewritten`,
-    `oldest_readable`,
-             `waiting_files` (garbage that scans, snapshots or reader processes still use), and
-             `rowsets_left_out` (rowsets with something to free that running jobs hold).
+        `oldest_readable`, `waiting_files` (garbage that scans, snapshots or reader processes still
+        use), and `rowsets_left_out` (rowsets with something to free that running jobs hold).
     Raises:  as `compact_table`.
     """
     if not dry_run:

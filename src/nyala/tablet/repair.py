@@ -239,8 +239,7 @@ def _image(table: TableState, rowset: DiskRowSet, schema: Schema) -> RowSetImage
     """All rows of the rowset, as its files have them.
 
     Raises: CorruptionError if computed keys do not ascend or do not match the catalogue's bounds;
-    then the
-            key columns are damaged.
+        then the key columns are damaged.
     """
     count, keys = rowset.row_count, None
     try:

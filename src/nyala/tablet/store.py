@@ -353,8 +353,7 @@ class Store:
         """Check that the store can take writes.
 
         Raises: StorageError if it is closed, forked, broken by an earlier failure (W3), or if its
-        folder was
-                moved or replaced.
+            folder was moved or replaced.
         """
         self.check_open()
         if self._failure is not None:
@@ -407,9 +406,8 @@ class Store:
         that the new root no longer needs become garbage in the same transaction (R3).
 
         Raises: StorageError if the catalogue cannot be written. Nothing is changed then, unless its
-        outcome
-                is "unknown". Any other exception during the commit breaks the store too (W3): the
-                commit may be durable, and the files that it names must not be removed.
+            outcome is "unknown". Any other exception during the commit breaks the store too (W3):
+            the commit may be durable, and the files that it names must not be removed.
         """
         assert self.commit_lock.held(), "R7: roots are swapped under the commit lock"
         self.log_sync_all()  # W2: the log is synced through everything that the transaction names

@@ -34,8 +34,7 @@ class ChangeSpec(LazyValues):
 
     columns:   the key columns first, then others.
     values_at: net changes have the values after the interval ("until") or before it ("since";
-    inserted rows
-               then have NULL in every column outside the key).
+        inserted rows then have NULL in every column outside the key).
     """
 
     columns: tuple[ColumnSchema, ...]

@@ -283,8 +283,7 @@ def versions_of_key(
     key:        a vector of length one.
     ordinal:    of its tablet; -1: no partition covers the key.
     from_state: begin with the row's state at `since`, if it existed. Its change type and timestamp
-    are NULL,
-                because they are before the interval.
+        are NULL, because they are before the interval.
     Cost: reads the rowids and timestamps of all records of the rowsets that hold the key.
     """
     fields = list(spec.arrow_schema)

@@ -83,8 +83,7 @@ def choose_merge(
     """The merge that saves most within the budget; None if none saves enough.
 
     budget_bytes: counts base and deltas. A rowset heavier than half of it counts as half; otherwise
-    two such
-                  rowsets would overlap forever. Only then does a merge exceed the budget.
+        two such rowsets would overlap forever. Only then does a merge exceed the budget.
     Cost: 0.1 s for 500 rowsets, linear beyond.
     """
     assert target_bytes > 0 and growth > 0, (target_bytes, growth)

@@ -56,8 +56,7 @@ def check_staged(store: Store, job: LoadCommit, table: TableState) -> None:
     """Check all staged files of the job.
 
     Raises: InvalidArgumentError if the request does not describe a file correctly; CorruptionError
-    for a
-            damaged file; StorageError if a file is gone.
+        for a damaged file; StorageError if a file is gone.
     """
     _check_files(store, job)
     for staged in job.tablets:

@@ -148,10 +148,9 @@ def commit_load(store: Store, job: LoadCommit) -> WriteResult:
     """Commit a job under its key, in the writer process; a repeated call returns the first result.
 
     Raises: TableNotFoundError, SchemaError if the table was changed while the job ran; WriteError
-    if rows
-            that were valid at S fail now, unless `job.collect`; HistoryExpiredError if the job's
-            lease ended and needed files are gone; as `check_staged`; StorageError, CorruptionError.
-            Nothing is changed then.
+        if rows that were valid at S fail now, unless `job.collect`; HistoryExpiredError if the
+        job's lease ended and needed files are gone; as `check_staged`; StorageError,
+        CorruptionError. Nothing is changed then.
     """
     store.check_writable()
     if (earlier := find_committed(store, job.key)) is not None:

@@ -186,8 +186,7 @@ class StagedTablet:
     """The files that a task staged for one tablet, and the counts of its rows as of S.
 
     idle: rowsets of dead rows: the given columns of rows that changed nothing as of S. They are
-    never
-          committed; the commit settles those whose keys changed since S again.
+        never committed; the commit settles those whose keys changed since S again.
     """
 
     tablet_id: int

@@ -93,8 +93,7 @@ def write_tablet(
     folder:    the job's staging folder, relative to the store's. name: the prefix of this attempt's
                files.
     Raises: SchemaError, ColumnNotFoundError; StorageError, CorruptionError; HistoryExpiredError if
-    a file of
-            S, or the staging folder, is gone.
+        a file of S, or the staging folder, is gone.
     """
     cache = BlockCache(_CACHE_BYTES)
     with kept_by_lease(f"the load into table {plan.table!r}", "run the job again"):

@@ -98,9 +98,8 @@ def apply_changes(
     applied again.
 
     staged: the columns of a feed: the key, other columns, `_change_type`, and `_commit_timestamp`
-    if a key
-            comes several times. The row with the last timestamp counts, or the last row without
-            timestamps.
+        if a key comes several times. The row with the last timestamp counts, or the last row
+        without timestamps.
     Raises: InvalidArgumentError if `_change_type` is missing or has an unknown value; as `write`.
     """
     store.check_writable()

@@ -42,8 +42,7 @@ class Publisher:
         with the next record.
 
         durably: sync the record; used after a catalogue transaction. Damage of SQLite's log makes
-        its
-                 last transactions vanish silently. The record lets the next open detect that.
+            its last transactions vanish silently. The record lets the next open detect that.
         """
         with self._lock:
             if self._stopped:

@@ -61,8 +61,7 @@ def aligned_heads(
     read on.
 
     sources: per rowset a lower bound of its keys, and a function that starts reading it. Its
-    batches
-             must come in key order, each key once.
+        batches must come in key order, each key once.
     Raises:  CorruptionError if keys do not ascend and therefore no row can be returned. Other
              disorder is not detected.
     Memory:  one batch per rowset that overlaps the current key.

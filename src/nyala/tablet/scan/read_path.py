@@ -93,8 +93,7 @@ def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bo
 
     guess:  for estimates: do not raise if rows of the snapshot are gone.
     Raises: HistoryExpiredError if the scan needs a range partition that existed at its moment and
-    was
-            dropped later.
+        was dropped later.
     """
     counters.tablets_total = len(table.tablets)
     if not spec.can_match or spec.key_range.is_empty:

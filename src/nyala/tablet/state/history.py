@@ -66,8 +66,7 @@ def check_created(entry: TableEntry, timestamp: int, published: int, note: str =
     """Check that the table existed at `timestamp` (H4).
 
     published: the newest readable timestamp. A reader process may see a table before its creation
-    is
-               published, and may read it then.
+        is published, and may read it then.
     note:      appended to the message: how the moment was given.
     Raises: TableNotFoundError, which names the first readable moment.
     """
@@ -109,8 +108,7 @@ def check_dropped(
     """Check that a read needs no rows of a dropped range partition: no row is left out silently.
 
     Raises: HistoryExpiredError if rows that satisfy the constraints may have been in a range
-    partition that
-            existed at `timestamp` and was dropped later.
+        partition that existed at `timestamp` and was dropped later.
     """
     entry = table.entry
     missing = [gone for gone in entry.dropped if gone.missing_at(timestamp)]

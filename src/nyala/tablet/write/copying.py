@@ -78,8 +78,7 @@ def copy_table(
 
     root: the root of `source`, kept alive during the copy.
     Raises: TableExistsError; NoPartitionError if no partition covers a row; StorageError. Nothing
-    is
-            created then (Y1).
+        is created then (Y1).
     """
     if name in store.root.by_name:
         raise TableExistsError(_exists(name))
@@ -121,8 +120,7 @@ def repartition(
 
     phase:  for tests: called without a lock, with "copied".
     Raises: NoPartitionError if no partition covers a row; InvalidArgumentError if the table was
-    altered
-            meanwhile; TableNotFoundError; StorageError. Nothing changes then (Y1).
+        altered meanwhile; TableNotFoundError; StorageError. Nothing changes then (Y1).
     """
     root, snapshot = store.view()
     source = root.tables.get(table_id)

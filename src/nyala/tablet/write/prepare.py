@@ -109,8 +109,7 @@ def prepare(
     copy.
 
     Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError for faults of the whole
-    operation.
-            Faults of single rows go into `.errors`.
+        operation. Faults of single rows go into `.errors`.
     """
     schema = table.schema
     converted = convert(

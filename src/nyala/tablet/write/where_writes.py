@@ -54,8 +54,7 @@ def update_where(
     """Set columns of the rows that `where` selects (None: all rows) to constants or expressions.
 
     Raises: InvalidArgumentError for a key column; ColumnNotFoundError; InvalidValueError if a value
-    does
-            not fit its column.
+        does not fit its column.
     """
     store.check_writable()
     if not isinstance(assignments, Mapping):
@@ -149,9 +148,8 @@ def look_up(table: TableState, keys: Any, columns: Sequence[str] | None, snapsho
     """Return the rows with these keys, in the order of the keys. Missing keys are left out.
 
     Raises: InvalidArgumentError for a missing key column; InvalidValueError for a NULL or a value
-    out of
-            range; SchemaError; ColumnNotFoundError; HistoryExpiredError if a key was in a range
-            partition that was dropped after `snapshot`.
+        out of range; SchemaError; ColumnNotFoundError; HistoryExpiredError if a key was in a range
+        partition that was dropped after `snapshot`.
     """
     projection = table.schema.columns if columns is None else table.schema.project(columns)
     encoded, tablets = read_keys(table, keys, "get", snapshot)

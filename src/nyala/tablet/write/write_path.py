@@ -97,11 +97,9 @@ def write(
     """Execute `requests` as one atomic batch with one timestamp; returns one result per request.
 
     collect: leave failing rows out and report them in the results. Otherwise one failing row stops
-    the
-             whole batch.
+        the whole batch.
     idempotency_key: if the store has already committed a batch with this key, nothing is written.
-    Each
-             result then has the timestamp and the total counts of that batch.
+        Each result then has the timestamp and the total counts of that batch.
 
     Raises: WriteError or a subclass (nothing changed); errors of `prepare`; StorageError.
     """
