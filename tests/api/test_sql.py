@@ -403,7 +403,7 @@ def test_a_result_that_the_collector_finds_is_closed_later(db: Any) -> None:
     assert db.sql("SELECT 1").fetchall() == [(1,)]
     result = db.sql("SELECT k FROM t")
     assert result.fetchone() == (0,)
-    cursor, left = result._rows.session.cursor, result._question.connection.left
+    cursor, left = result._rows.session.cursor, result._statement.connection.left
     ring = [result]
     ring.append(ring)  # type: ignore[arg-type]
     del result, ring
@@ -423,7 +423,7 @@ def test_a_stream_that_the_collector_finds_in_its_own_statement_ends_later(
     assert db.sql("SELECT 1").fetchall() == [(1,)]
     result = db.sql("SELECT k, v FROM t")
     reader = result.to_reader()
-    left, real = result._question.connection.left, read_path.read_split
+    left, real = result._statement.connection.left, read_path.read_split
     dropped, collected = threading.Event(), threading.Event()
 
     def read(*arguments: Any) -> Any:

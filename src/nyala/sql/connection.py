@@ -1,24 +1,23 @@
-"""A private DuckDB for the statements of one open store: in memory, without files, locked.
+"""The private DuckDB of one open store: in memory, without access to files, with locked settings.
 
-Its memory is bounded by the store's `memory_limit`, or by `MEMORY_BYTES_MIN` where that is less; what does not fit is
-spilled. That is apart from what the store's own scans take.
+Its memory is bounded by the store's `memory_limit`, at least `MEMORY_BYTES_MIN`; it spills the rest to a
+temporary folder. The store's own scans have their memory apart from that.
 
-What it cannot do: read or write files (but for spilling what does not fit in memory to a temporary folder), load
-extensions, see variables of the calling program, or have any of that changed by a statement. Its time zone is UTC, as
-everywhere in Nyala.
+Statements cannot read or write files, load extensions, see variables of the calling program, or change any
+of these settings. The time zone is UTC, as everywhere in Nyala.
 
-A `Session` is a cursor on which the tables of one statement are registered, and that statement is prepared. A run that
-reads all rows gives its session back, and the next run of the same statement takes it: that saves about half a
-millisecond a table, and the planning. Sessions that nobody uses are kept under a key of all that DuckDB's plan depends
-on (`ScanSource.planned_by`), at most `_SESSIONS_MAX` of them.
+A `Session` is a cursor with the tables of one statement registered and the statement prepared. A run that
+reads all rows returns its session, and the next run of the same statement takes it: that saves about half a
+millisecond per table, and the planning. Unused sessions are kept under a key of everything that DuckDB's plan
+depends on (`ScanSource.planned_by`), at most `_SESSIONS_MAX` of them.
 
 Invariants
-    P1  A session that nobody uses refers to no scan, so it keeps no snapshot, file or table alive.
-    P2  One run at a time uses a session. After an error the session is not given back.
+    P1  An unused session refers to no scan, so it keeps no snapshot, file or table alive.
+    P2  One run at a time uses a session. After an error the session is discarded.
 
-DuckDB 2.0.0 answers "the rows of a that have no partner in b" (`a LEFT JOIN (… WHERE v IS NULL) b … WHERE b.k IS NULL`)
-as if b were not filtered, where b is no table of its own: the rule that makes an anti join of it takes all filters with
-it that it meets on the way. A DuckDB that is wrong there goes without the rule, ours and one that a scan is given to.
+A bug in DuckDB 2.0.0: its rule `outer_join_simplification` loses the filter of an anti join on a table that is
+not DuckDB's own (`a LEFT JOIN (… WHERE v IS NULL) b … WHERE b.k IS NULL`). If the installed DuckDB has the bug,
+the rule is switched off, here and on connections that a scan is given to.
 
 Source: docs/how-to/sql.md; DuckDB, "Securing DuckDB".
 """
@@ -47,11 +46,11 @@ SETTINGS: Final = {
 
 
 MEMORY_BYTES_MIN: Final = 512_000_000
-"""So much DuckDB may always take: with less it fails at sorts of rows of some hundred bytes
+"""DuckDB's memory limit is at least this: with less it fails to sort rows of some hundred bytes
 (docs/design/sql-and-polars.md)."""
 _SESSIONS_MAX: Final = 32
 _RULE: Final = "outer_join_simplification"
-# 0 has no partner, as what is grouped has no NULL: one row.
+# The right answer is 1: the filter removes the only partner of row 0.
 _PROBE: Final = (
     "SELECT count(*) FROM range(1) a(k) LEFT JOIN (SELECT k FROM (SELECT k, max(v) AS v FROM (VALUES (0, 2)) t(k, v) "
     "GROUP BY k) WHERE v IS NULL) b USING (k) WHERE b.k IS NULL"
@@ -59,17 +58,17 @@ _PROBE: Final = (
 
 
 class Session:
-    """A cursor of DuckDB's, closed by the rules of `sql.closing` when nobody has the session any more."""
+    """A DuckDB cursor, which `sql.closing` closes when the session has no references any more."""
 
     def __init__(self, connection: Connection) -> None:
         self.cursor = connection.cursor()
-        # At the end of the program too: DuckDB complains of connections that are open when the interpreter goes.
+        # Also at the end of the program: DuckDB warns about connections that are open when the interpreter exits.
         self.made = connection.left.close_with(self, self.cursor)
         self.tables: Sequence[Any] = ()
-        """What is registered, in the order of the statement's scans. Each has the `source` of the run (P1)."""
+        """The registered tables, in the order of the statement's scans. Each has the `source` of the run (P1)."""
         self.partners: Sequence[Partner] = ()
         self.plan: Any = None
-        """What runs the prepared statement; None: it is not prepared, or has to be planned again first."""
+        """What runs the prepared statement; None: it is not prepared, or must be planned again."""
 
 
 class Connection:
@@ -78,14 +77,14 @@ class Connection:
     def __init__(self, memory_limit_bytes: int) -> None:
         self._memory_bytes = max(memory_limit_bytes, MEMORY_BYTES_MIN)
         self._lock = threading.Lock()
-        self._sessions: list[tuple[Hashable, Session]] = []  # the one that was used last comes last
+        self._sessions: list[tuple[Hashable, Session]] = []  # the last used one is last
         self._opened: list[Any] = []  # DuckDB's connection, once there is one
         self.left = LeftCursors()
-        # DuckDB complains of connections that are still there when the interpreter ends.
+        # DuckDB warns about connections that are open when the interpreter exits.
         weakref.finalize(self, close_all, self._opened, self.left)
 
     def cursor(self) -> Any:
-        """A DuckDB connection to the instance; what is registered on it, others don't see."""
+        """Return a DuckDB cursor; tables that are registered on it are not visible on others."""
         import duckdb
 
         with self._lock:
@@ -105,7 +104,7 @@ class Connection:
             return self._opened[0].cursor()
 
     def take(self, key: Hashable) -> Session | None:
-        """The session that was given back last under an equal key, or None."""
+        """Return the session that was last kept under an equal key, or None."""
         with self._lock:
             self.left.close()
             for place in reversed(range(len(self._sessions))):
@@ -120,27 +119,27 @@ class Connection:
         session.made.clear()
         with self._lock:
             if not self._opened:
-                return  # closed meanwhile
+                return  # closed in the meantime
             self._sessions.append((key, session))
             del self._sessions[:-_SESSIONS_MAX]
 
     def close(self) -> None:
-        """Let the instance go as soon as no result uses it."""
+        """Close the instance as soon as no result uses it."""
         with self._lock:
             self._sessions.clear()
             close_all(self._opened, self.left)
 
 
 def without_lost_filters(con: Any) -> None:
-    """Have a DuckDB go without the rule that forgets filters, if it has it and it does.
+    """Switch off DuckDB's rule that loses filters, if the installed version has the bug.
 
-    con: a connection, or the module for its default one. One whose settings are locked stays as it is.
+    con: a connection, or the module for its default connection. A connection with locked settings stays as it is.
     """
     if not _loses_filters():
         return
     import duckdb
 
-    # A cursor of its own: the connection may be in the middle of an answer.
+    # A separate cursor: the connection may be returning a result.
     with contextlib.suppress(duckdb.Error), contextlib.closing(con.cursor()) as cursor:
         ((off,),) = cursor.execute("SELECT current_setting('disabled_optimizers')").fetchall()
         if _RULE not in off.split(","):

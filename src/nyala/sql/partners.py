@@ -1,23 +1,24 @@
-"""Which rows of a table can have a partner in another table of the same statement.
+"""Find which rows of a table can have a join partner in another table of the same statement.
 
     SELECT … FROM few JOIN t ON t.k = few.k              t.k  is one of  few.k
     SELECT … FROM t WHERE k = (SELECT max(k) FROM few)   t.k  is one of  few.k
     SELECT … FROM few LEFT JOIN t USING (a, b)           t.a  is one of  few.a,  t.b  is one of  few.b
 
-DuckDB reads one side of a join to its end before it begins with the other, and offers a Python source none of the keys
-that it met. So a source notes the values that it hands over, and the source of the other table, when it is asked for
-rows, reads only those that can have a partner (`ScanSource.reader`).
+DuckDB reads one side of a join completely before the other, but does not offer the keys of the first side to
+a Python source. So a source records the values that it hands over, and the source of the other table reads
+only rows that can have a partner (`ScanSource.reader`).
 
-The statement is read as DuckDB parsed it. A `Partner` says: without the rows of `table` whose `column` is not among the
-values of `of_column` in the rows of `of_table`, the statement has the same answer.
+The statement is analysed as DuckDB parsed it. A `Partner` means: the statement has the same answer without the
+rows of `table` whose `column` is not among the values of `of_column` in `of_table`.
 
 Invariants
-    J1  Both tables are named once in the statement, and not in a WITH, which DuckDB may read more than once.
-    J2  A partner follows from an equality that must be TRUE for a row to stay: of an inner or semi join and of WHERE
-        for both tables; of an outer or anti join for the side that is not kept for its own sake. Below that join there
-        are only joins that ask of a row nothing but its values: no ASOF, no POSITIONAL, no sample.
-    J3  What a subquery gives is among the values of a column if it is that column, or its least, greatest or any value.
-    J4  What is not understood has no partner.
+    J1  The statement names both tables once, and not in a WITH, which DuckDB may read more than once.
+    J2  A partner follows from an equality that must be TRUE for a row to be in the result. For inner joins, semi
+        joins and WHERE that holds for both tables; for outer and anti joins for the side whose unmatched rows are
+        dropped. The joins below depend on the values of rows only: no ASOF, no POSITIONAL, no sample.
+    J3  The result of a subquery is among the values of a column if it is that column, or its minimum, maximum or any
+        value.
+    J4  A construct that this module does not know has no partner.
 
 Source: SQL:2016 part 2, 7.10 (joined table) and 8.2 (comparison): NULL and a value without an equal join nothing.
 """
@@ -34,10 +35,10 @@ import pyarrow as pa
 
 __all__ = ["Partner", "partners_in"]
 
-# Of a set of values these give one.
+# Aggregates that return one of their input values.
 _ONE_OF_ALL: Final = frozenset(("min", "max", "first", "last", "any_value", "arbitrary"))
 _JOINS: Final = frozenset(("INNER", "LEFT", "RIGHT", "OUTER", "FULL", "SEMI", "ANTI"))
-# Whose rows need a partner: those of the left side, those of the right side.
+# Whether rows of the left side, and of the right side, need a partner.
 _NEED: Final = {
     "INNER": (True, True),
     "SEMI": (True, True),
@@ -45,9 +46,9 @@ _NEED: Final = {
     "ANTI": (False, True),
     "RIGHT": (True, False),
 }
-# Table functions that name tables in a text.
+# Table functions that name tables in a string.
 _BY_TEXT: Final = ("query", "query_table")
-# A SELECT of these parts gives each row that FROM and WHERE leave, and no other.
+# A SELECT with only these parts returns exactly the rows that FROM and WHERE leave.
 _PLAIN_SELECT: Final = frozenset(
     ("type", "cte_map", "select_list", "from_table", "where_clause", "aggregate_handling")
 )
@@ -58,7 +59,7 @@ _PLAIN_TABLE: Final = frozenset(
 
 
 class Partner(NamedTuple):
-    """The rows of `table` that matter have in `column` a value that `of_column` of `of_table` has."""
+    """Only rows of `table` whose `column` has a value of `of_column` in `of_table` can be in the result."""
 
     table: str
     column: str
@@ -68,15 +69,14 @@ class Partner(NamedTuple):
 
 @dataclass(frozen=True)
 class _Column:
-    """Values of a column of a table. whole: in rows of the table's own, so that its rows may be left out."""
+    """The values of a column. whole: they are of the table's own rows, so rows of it may be left out."""
 
     table: str
     name: str
     whole: bool
 
 
-# By the name of a table in FROM, its columns by their names in lower case, None for what is not followed; or None for a
-# table whose columns are not known.
+# The tables of a FROM by name: their columns by lower-case name (None: not known), or None if the columns are unknown.
 _Scope: TypeAlias = dict[str, dict[str, _Column | None] | None]
 
 
@@ -86,7 +86,7 @@ _SERIALIZE: Final = (
 
 
 def partners_of(cursor: Any, statement: str, tables: Mapping[str, pa.Schema]) -> list[Partner]:
-    """The partners in a statement, which DuckDB parses. Cost: half a millisecond for one of several tables."""
+    """Return the partners in a statement, which DuckDB parses. Cost: half a millisecond with several tables."""
     import duckdb
 
     if len(tables) < 2:
@@ -99,7 +99,7 @@ def partners_of(cursor: Any, statement: str, tables: Mapping[str, pa.Schema]) ->
 
 
 def partners_in(tree: Any, tables: Mapping[str, pa.Schema]) -> list[Partner]:
-    """tree: a statement as `json_serialize_sql` gives it. tables: those that it may name."""
+    """Return the partners in a statement. tree: from `json_serialize_sql`. tables: those that it may name."""
     named = Counter(_tables_named(tree, False))
     usable = {
         name.lower() for name in tables if named[name.lower(), False] == 1 and not named[name.lower(), True]
@@ -119,12 +119,12 @@ def partners_in(tree: Any, tables: Mapping[str, pa.Schema]) -> list[Partner]:
 
 
 def _alike(a: pa.Field, b: pa.Field) -> bool:
-    """Whether values of the two are equal exactly if they are one value."""
+    """Whether equality of the two columns is identity of their values."""
     return bool(a.type == b.type or (pa.types.is_integer(a.type) and pa.types.is_integer(b.type)))
 
 
 def _tables_named(tree: Any, in_with: bool) -> Iterator[tuple[str, bool]]:
-    """Each table that is named, and whether it is in a WITH; the names of these as if they were such tables."""
+    """Yield each named table and whether it is inside a WITH; the names that a WITH defines count as inside."""
     for node, inside in _nodes(tree, in_with):
         if node.get("type") == "BASE_TABLE":
             yield str(node.get("table_name")).lower(), inside
@@ -148,7 +148,7 @@ def _nodes(tree: Any, in_with: bool) -> Iterator[tuple[dict[str, Any], bool]]:
 
 
 class _Reader:
-    """Reads the parts of a statement. Names are compared in lower case, as DuckDB does."""
+    """Analyses a statement. Names are compared in lower case, as DuckDB does."""
 
     def __init__(self, tables: Mapping[str, pa.Schema]) -> None:
         self._tables = {
@@ -174,7 +174,7 @@ class _Reader:
             yield from self._pair(_resolved(term.get("child"), scope), self._selected(inner))
         elif term["subquery_type"] == "EXISTS" and set(inner) <= _PLAIN_SELECT:
             if not all(item["type"] in (*_PLAIN_ITEMS, "STAR") for item in inner["select_list"]):
-                return  # an aggregate gives a row whatever WHERE leaves
+                return  # an aggregate returns a row even if WHERE leaves none
             own = self._scope(inner.get("from_table"), [])
             for term in filter(_is_equality, _terms(inner.get("where_clause"))):
                 sides = [_resolved(term[side], own) for side in ("left", "right")]
@@ -185,19 +185,19 @@ class _Reader:
                 yield from self._pair(sides[0] or outer[0], sides[1] or outer[1])
 
     def _value(self, node: Any, scope: _Scope) -> _Column | None:
-        """What stands on one side of a comparison."""
+        """Return the column on one side of a comparison."""
         if node.get("type") == "SUBQUERY" and node.get("subquery_type") == "SCALAR":
             found = self._selected(node["subquery"]["node"])
             return None if found is None else _Column(found.table, found.name, False)
         return _resolved(node, scope)
 
     def _selected(self, select: Any) -> _Column | None:
-        """The only column that a SELECT gives (J3)."""
+        """Return the only column of a SELECT (J3)."""
         columns = self._columns(select)
         return next(iter(columns.values())) if columns is not None and len(columns) == 1 else None
 
     def _columns(self, select: Any) -> dict[str, _Column | None] | None:
-        """The columns that a SELECT gives; None where their names are not known."""
+        """Return the columns of a SELECT; None if their names are not known."""
         if select.get("type") != "SELECT_NODE" or select.get("cte_map", {}).get("map"):
             return None
         scope = self._scope(select.get("from_table"), [])
@@ -219,7 +219,7 @@ class _Reader:
         return columns
 
     def _scope(self, node: Any, found: list[Partner]) -> _Scope:
-        """The tables of a FROM. found: takes the partners that its joins make."""
+        """Return the tables of a FROM, and append the partners of its joins to `found`."""
         kind = None if node is None else node.get("type")
         if kind == "BASE_TABLE":
             name = node["table_name"].lower()
@@ -267,7 +267,7 @@ class _Reader:
     def _pair(
         a: _Column | None, b: _Column | None, a_needs: bool = True, b_needs: bool = True
     ) -> Iterator[Partner]:
-        """What an equality says of two columns, whose rows need it to be TRUE or not."""
+        """Yield the partners of an equality. a_needs, b_needs: whether rows of a, of b, need it to be TRUE."""
         if a is not None and b is not None:
             if a_needs and a.whole:
                 yield Partner(a.table, a.name, b.table, b.name)
@@ -276,7 +276,7 @@ class _Reader:
 
 
 def _terms(condition: Any) -> Iterator[Any]:
-    """The terms of a chain of AND."""
+    """Yield the terms of a chain of AND."""
     pending = [] if condition is None else [condition]
     while pending:
         term = pending.pop()
@@ -291,7 +291,7 @@ def _is_equality(term: Any) -> bool:
 
 
 def _resolved(node: Any, scope: _Scope) -> _Column | None:
-    """The column that a name means among the tables of a FROM."""
+    """Return the column that a name refers to among the tables of a FROM."""
     if node is None or node.get("type") != "COLUMN_REF":
         return None
     match [part.lower() for part in node["column_names"]]:
@@ -304,7 +304,7 @@ def _resolved(node: Any, scope: _Scope) -> _Column | None:
 
 
 def _is_outside(node: Any, scope: _Scope) -> bool:
-    """Whether a name cannot mean a column of these tables."""
+    """Whether a name cannot refer to a column of these tables."""
     if node.get("type") != "COLUMN_REF":
         return False
     match [part.lower() for part in node["column_names"]]:

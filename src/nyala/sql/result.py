@@ -1,8 +1,9 @@
-"""The answer to a statement: what its rows are, in every form, and what was pushed into the tables.
+"""The result of a statement, in every form, and what DuckDB pushed into the tables.
 
-Like a scan, a result is a question at one moment: nothing is read before rows are asked for, each form runs the
-statement again and gives the same answer (unless the statement itself asks for chance or the time of day), and it can
-be read when the snapshot is closed, not when the store is. `fetchone` and `fetchmany` walk through one run.
+A result is like a scan: it has one moment, and nothing is read before a method asks for rows. Each method runs
+the statement again and gives the same answer, unless the statement uses random numbers or the time of day. It
+can be read after its snapshot was closed, but not after the store was closed. `fetchone` and `fetchmany`
+continue one run.
 
 Source: docs/how-to/sql.md; Python's DB-API for the fetch methods.
 """
@@ -43,13 +44,13 @@ _HEAD_ROWS = 10
 _PLAN_CHARS = 20_000
 # Plans a statement and keeps the plan on its connection.
 _PREPARE, _EXECUTE = "PREPARE nyala_statement AS\n", "EXECUTE nyala_statement"
-# Plans a statement, and writes the plan down in the form that costs DuckDB least.
+# Plans a statement; JSON is the cheapest form of the plan for DuckDB.
 _BIND = "EXPLAIN (FORMAT json)\n"
 # Binds a statement only.
 _DESCRIBE = "DESCRIBE\n"
 # The session of a longer statement is not kept.
 _KEPT_CHARS_MAX = 20_000
-# As large as the windows of a scan.
+# Rows of a batch of a result.
 _BATCH_ROWS = 1 << 17
 
 
@@ -61,17 +62,15 @@ def run(
 ) -> Result:
     """Check and bind the statement at the snapshot's moment. Raises: as `Database.sql`."""
     statement, glance, parsed = check_statement(text)
-    names = sorted(snapshot._pinned().by_name)  # one that was created later has an error of its own
+    names = sorted(snapshot._pinned().by_name)  # a table that was created later has an error of its own
     scans = {name: snapshot[name].scan()._engine() for name in tables_named(glance, names)}
     check_open = snapshot._database._handle.check_open
-    question = _Question(
-        connection, check_open, statement, glance, parsed, prepared(parameters), scans, names
-    )
-    return Result(question, snapshot.timestamp)
+    bound = _Statement(connection, check_open, statement, glance, parsed, prepared(parameters), scans, names)
+    return Result(bound, snapshot.timestamp)
 
 
 class SqlExplanation:
-    """What a run of a statement asked of each table, what that read and skipped, and DuckDB's plan.
+    """What a run of a statement pushed into each table, what the tables read and skipped, and DuckDB's plan.
 
     `scans` has one `Explanation` for each time that a table was read.
     """
@@ -89,9 +88,11 @@ class SqlExplanation:
     __repr__ = __str__
 
 
-class _Question:
-    """What is asked, and of which scans. Results and their runs have it in common: a run knows no result, so one that
-    is dropped goes at once, with its runs, and not when the collector comes."""
+class _Statement:
+    """A statement and its scans, which a result shares with its runs.
+
+    A run does not refer to its result, so a result without references is freed at once, not by the collector.
+    """
 
     def __init__(
         self,
@@ -107,10 +108,8 @@ class _Question:
         self.connection = connection
         self.check_open = check_open
         self.statement = statement
-        self.glance = glance  # the statement, without its long lists
-        self.parsed = (
-            parsed  # the glance, which DuckDB takes in the place of its text, and need not parse again
-        )
+        self.glance = glance  # the statement without long lists
+        self.parsed = parsed  # the parsed glance, which DuckDB accepts instead of its text
         self.parameters = parameters
         self.scans = scans
         self.tables = tables
@@ -119,12 +118,12 @@ class _Question:
 
     @property
     def can_be_prepared(self) -> bool:
-        """Not with parameters, whose types would be guessed, nor with long lists, which cost as much as running it."""
+        """Not with parameters, whose types DuckDB would guess, nor with long lists, which cost as much as a run."""
         return self.glance is self.statement and not self.parsed.named_parameters
 
     def refuse(self, error: Any, sources: Sequence[ScanSource], lines_above: int) -> NoReturn:
-        """Raises: ours, for what DuckDB says."""
-        self.check_open()  # what DuckDB says of a closed connection is not what happened
+        """Raises: the error of ours for DuckDB's error."""
+        self.check_open()  # after a close, DuckDB's error about its connection would mislead
         columns = [name for scan in self.scans.values() for name in scan.schema.names]
         failures = [source.failure for source in sources]
         ours = our_error(error, failures, self.tables, columns, lines_above)
@@ -132,54 +131,63 @@ class _Question:
 
 
 class Result(LazyValues):
-    """Rows of a statement at one moment. Made by `Database.sql` and `Snapshot.sql`; thread-safe."""
+    """The rows of a statement at one moment. Made by `Database.sql` and `Snapshot.sql`; thread-safe.
 
-    def __init__(self, question: _Question, timestamp: int) -> None:
-        self._question = question
+    Examples
+    --------
+    >>> result = db.sql("SELECT host, value FROM metrics WHERE value > ? ORDER BY value", [1])
+    >>> result.fetchone()
+    ('a', 2.0)
+    >>> result.to_arrow().num_rows
+    2
+    """
+
+    def __init__(self, bound: _Statement, timestamp: int) -> None:
+        self._statement = bound
         self._lock = threading.RLock()
-        self._rows: _Run | None = None  # where fetchone and fetchmany stand
+        self._rows: _Run | None = None  # the run of fetchone and fetchmany
         self.timestamp = timestamp
-        """The moment: every batch up to this timestamp is in, none after it."""
-        # Binds, so that wrong names are told at once, and plans for the first time (see `Planning`); of the tables it
-        # reads samples at most. Who reads first takes this run over.
-        self._bound: _Run | None = _Run(question)
+        """The moment: every batch up to this timestamp is visible, and none after it."""
+        # Binds, so that wrong names raise here, and plans for the first time (see `Planning`), which reads samples at
+        # most. The first read takes this run.
+        self._bound: _Run | None = _Run(bound)
         self._bound.plan()
 
     # ---------------------------------------------------------------------------------------- rows
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """The rows as Python tuples: those that fetchone and fetchmany left, after which they begin anew."""
+        """Return the rows that `fetchone` and `fetchmany` have left, as tuples; then these start again."""
         with self._lock:
             run, self._rows = self._rows, None
             return list(self._fresh().all_rows() if run is None else run.fetch("fetchall"))
 
     def fetchone(self) -> tuple[Any, ...] | None:
-        """The next row, None after the last."""
+        """Return the next row as a tuple, or None after the last."""
         with self._lock:
             self._rows = self._rows or self._started()
             row: tuple[Any, ...] | None = self._rows.fetch("fetchone")
             return row
 
     def fetchmany(self, size: int = 1) -> list[tuple[Any, ...]]:
-        """At most `size` next rows, an empty list after the last."""
+        """Return at most `size` next rows as tuples; an empty list after the last."""
         with self._lock:
             self._rows = self._rows or self._started()
             return list(self._rows.fetch("fetchmany", size))
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """All rows as tuples, a thousand at a time."""
+        """Iterate over all rows as tuples; reads a thousand at a time."""
         run = self._started()
         while rows := run.fetch("fetchmany", 1000):
             yield from rows
 
     def to_arrow(self) -> pa.Table:
-        """The rows as an Arrow table."""
+        """Return all rows as an Arrow table."""
         return self.to_reader().read_all()
 
     arrow = to_arrow
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The rows as a stream of record batches, which DuckDB makes as they are read."""
+        """Return the rows as a stream of record batches, which DuckDB computes as they are read."""
         return self._fresh().reader()
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
@@ -190,7 +198,7 @@ class Result(LazyValues):
         return self.schema.__arrow_c_schema__()
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
-        """The rows as a pandas DataFrame; `options` go to `pyarrow.Table.to_pandas`."""
+        """Return all rows as a pandas DataFrame; `options` go to `pyarrow.Table.to_pandas`."""
         rows = self.to_arrow()
         with telling_damage(rows):
             return rows.to_pandas(**options)
@@ -198,7 +206,7 @@ class Result(LazyValues):
     df = to_pandas
 
     def to_polars(self) -> pl.DataFrame:
-        """The rows as a polars DataFrame."""
+        """Return all rows as a polars DataFrame."""
         polars: Any = need("polars", "polars")
         frame: pl.DataFrame = polars.from_arrow(self.to_arrow())
         return frame
@@ -213,18 +221,18 @@ class Result(LazyValues):
     @lazy_value
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows."""
-        return _Run(self._question).reader("SELECT * FROM (\n", "\n) LIMIT 0").schema
+        return _Run(self._statement).reader("SELECT * FROM (\n", "\n) LIMIT 0").schema
 
     def explain(self) -> SqlExplanation:
-        """Run the statement, throw its rows away, and say what each table was asked for and what it skipped."""
-        run = _Run(self._question)
+        """Run the statement, discard its rows, and say what was pushed into each table and what was skipped."""
+        run = _Run(self._statement)
         for _ in run.reader():
             pass
-        plan = _Run(self._question)
+        plan = _Run(self._statement)
         plan.execute("EXPLAIN\n", "")
         text = "\n".join(str(row[-1]).rstrip("\n") for row in plan.fetch("fetchall"))
-        asked = [scan for source in run.sources for scan in source.asked]
-        return SqlExplanation([scan.explanation_of_last_run() for scan in asked], text)
+        runs = [scan for source in run.sources for scan in source.runs]
+        return SqlExplanation([scan.explanation_of_last_run() for scan in runs], text)
 
     @without_errors
     def __repr__(self) -> str:
@@ -232,7 +240,7 @@ class Result(LazyValues):
         count = head.num_rows
         if count == _HEAD_ROWS:
             most = ROWS_COUNTED + 1
-            counted = _Run(self._question).reader(
+            counted = _Run(self._statement).reader(
                 "SELECT count(*) FROM (SELECT 1 FROM (\n", f"\n) LIMIT {most})"
             )
             count = counted.read_all().column(0)[0].as_py()
@@ -246,14 +254,14 @@ class Result(LazyValues):
 
     def _head(self, n: int) -> pa.Table:
         """Run the statement for at most `n` rows."""
-        return _Run(self._question).reader("SELECT * FROM (\n", f"\n) LIMIT {n}").read_all()
+        return _Run(self._statement).reader("SELECT * FROM (\n", f"\n) LIMIT {n}").read_all()
 
     # ---------------------------------------------------------------------------------------- inside
 
     def _fresh(self) -> _Run:
         with self._lock:
             run, self._bound = self._bound, None
-        return run or _Run(self._question)
+        return run or _Run(self._statement)
 
     def _started(self) -> _Run:
         run = self._fresh()
@@ -262,55 +270,55 @@ class Result(LazyValues):
 
 
 class _Run:
-    """One run of a statement, on a cursor of its own with the tables registered on it."""
+    """One run of a statement, on its own cursor with the tables registered."""
 
-    def __init__(self, question: _Question) -> None:
-        question.check_open()
-        self._question = question
+    def __init__(self, bound: _Statement) -> None:
+        bound.check_open()
+        self._statement = bound
         self._lines_above = 0
         self.sources = [
             ScanSource(
                 scan,
-                keep_asked=True,
-                planning=question.planning[name],
-                columns=columns_named(question.glance, scan.schema.names),
+                keep_runs=True,
+                planning=bound.planning[name],
+                columns=columns_named(bound.glance, scan.schema.names),
             )
-            for name, scan in question.scans.items()
+            for name, scan in bound.scans.items()
         ]
-        self._key = question.statement, *(source.planned_by for source in self.sources)
-        self.session = question.connection.take(self._key) or self._opened()
+        self._key = bound.statement, *(source.planned_by for source in self.sources)
+        self.session = bound.connection.take(self._key) or self._opened()
         for table, source in zip(self.session.tables, self.sources, strict=True):
             table.source = source
-        by_name = dict(zip(question.scans, self.sources, strict=True))
+        by_name = dict(zip(bound.scans, self.sources, strict=True))
         for table, column, of_table, of_column in self.session.partners:
             by_name[table].partners.append((column, weakref.proxy(by_name[of_table]), of_column))
             by_name[of_table].looked_up.add(of_column)
 
     def _opened(self) -> Session:
-        """A new session, with the tables registered."""
-        question = self._question
-        session = Session(question.connection)
+        """Return a new session with the tables registered."""
+        bound = self._statement
+        session = Session(bound.connection)
         session.tables = [duckdb_table(source) for source in self.sources]
-        for name, table, source in zip(question.scans, session.tables, self.sources, strict=True):
+        for name, table, source in zip(bound.scans, session.tables, self.sources, strict=True):
             with source.planning.apart():
                 self._do(partial(session.cursor.register, name, table))
-        schemas = {name: scan.schema for name, scan in question.scans.items()}
-        session.partners = partners_of(session.cursor, question.glance, schemas)
+        schemas = {name: scan.schema for name, scan in bound.scans.items()}
+        session.partners = partners_of(session.cursor, bound.glance, schemas)
         return session
 
     def plan(self) -> None:
-        """Bind and plan the statement without reading it. The plan is kept, if planning again would make no other.
+        """Bind and plan the statement without running it. The plan is kept unless planning again would change it.
 
-        One with long lists is bound without these, and not planned: that would cost as much as running it.
+        A statement with long lists is bound without them, and not planned: that would cost as much as a run.
         """
-        question = self._question
+        bound = self._statement
         if self.session.plan is not None:
             return
-        if question.glance is not question.statement:
-            with contextlib.suppress(Error):  # such as of a PIVOT, which makes columns of a list
-                self._do(lambda: self.session.cursor.execute(_DESCRIBE + question.glance, *self._parameters))
+        if bound.glance is not bound.statement:
+            with contextlib.suppress(Error):  # for instance a PIVOT, which makes columns from a list
+                self._do(lambda: self.session.cursor.execute(_DESCRIBE + bound.glance, *self._parameters))
                 return
-        if not question.can_be_prepared:
+        if not bound.can_be_prepared:
             self.execute(_BIND)
             return
         self._prepare()
@@ -324,15 +332,15 @@ class _Run:
         (self.session.plan,) = duckdb.extract_statements(_EXECUTE)
 
     def all_rows(self) -> list[tuple[Any, ...]]:
-        """Run the statement and return all its rows. A statement that can be prepared runs by its plan."""
+        """Run the statement, by its plan if it can be prepared, and return all rows."""
         import duckdb
 
         rows: list[tuple[Any, ...]] | None = None
-        if self._question.can_be_prepared:
+        if self._statement.can_be_prepared:
             if self.session.plan is None:
                 self._prepare()
             self._lines_above = 0
-            # A plan does not know in which line a cast stands that fails: then the statement is run once more.
+            # The error of a failed cast has no line number in a prepared plan: then the statement runs once more.
             with contextlib.suppress(duckdb.ConversionException):
                 rows = self._do(
                     lambda: self.session.cursor.execute(self.session.plan).fetchall(),
@@ -345,9 +353,9 @@ class _Run:
         return rows
 
     def _give_back(self) -> None:
-        """The run has ended well."""
-        if len(self._question.statement) <= _KEPT_CHARS_MAX:
-            self._question.connection.give_back(self._key, self.session)
+        """Keep the session for the next run of the statement."""
+        if len(self._statement.statement) <= _KEPT_CHARS_MAX:
+            self._statement.connection.give_back(self._key, self.session)
 
     def execute(self, before: str = "", after: str = "") -> None:
         """Run the statement, with text before it (whole lines) and after it."""
@@ -358,20 +366,20 @@ class _Run:
         return self._do(lambda: getattr(self.session.cursor, method)(*arguments))
 
     def reader(self, before: str = "", after: str = "") -> pa.RecordBatchReader:
-        """The rows as a stream, in which errors are ours."""
+        """Return the rows as a stream that raises our errors."""
         statement = self._begin(before, after)
         made: pa.RecordBatchReader = self._do(lambda: self._open_reader(statement))
         self.session.made.append(made)
         return pa.RecordBatchReader.from_batches(made.schema, self._batches(made))
 
     def _begin(self, before: str, after: str) -> Any:
-        """What to run: the statement as it was parsed, or text."""
+        """Return what to run: the parsed statement, or text."""
         for source in self.sources:
             source.begin()
         self._lines_above = before.count("\n")
-        question = self._question
-        is_whole = question.glance is question.statement
-        return before + question.statement + after if before or after or not is_whole else question.parsed
+        bound = self._statement
+        is_whole = bound.glance is bound.statement
+        return before + bound.statement + after if before or after or not is_whole else bound.parsed
 
     def _open_reader(self, statement: Any) -> Any:
         named = {"params": self._parameters[0]} if self._parameters else {}
@@ -379,7 +387,7 @@ class _Run:
 
     @property
     def _parameters(self) -> tuple[Any, ...]:
-        return () if self._question.parameters is None else (self._question.parameters,)
+        return () if self._statement.parameters is None else (self._statement.parameters,)
 
     def _batches(self, made: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         while True:
@@ -392,7 +400,7 @@ class _Run:
             yield batch
 
     def _do(self, act: Any, but_for: type[Exception] | tuple[()] = ()) -> Any:
-        """Raises: ours, for what DuckDB says; what is `but_for` as it is."""
+        """Call `act`. Raises: our errors in place of DuckDB's, except those of type `but_for`."""
         import duckdb
 
         try:
@@ -402,4 +410,4 @@ class _Run:
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             if any(source.failure is error for source in self.sources):
                 raise
-            self._question.refuse(error, self.sources, self._lines_above)
+            self._statement.refuse(error, self.sources, self._lines_above)

@@ -1,19 +1,20 @@
 """A scan as a table of DuckDB: the columns and predicates that a query needs are pushed into the scan.
 
-    DuckDB hands over a tree of nodes for each predicate and asks whether the source takes it (`duckdb._sources`)
+    DuckDB offers each predicate as a tree; the source accepts it or not (`duckdb._sources`)
         |
         v
     ScanSource.reader(columns, predicate)      EngineScan.narrowed(columns, predicate) as a stream of record batches
 
-A predicate that the source takes is applied exactly: Nyala's comparisons mean what DuckDB's mean (NULL matches nothing,
-NaN equals NaN and is greater than all other values, text compares by bytes). DuckDB applies the others itself.
+The scan applies an accepted predicate exactly, because Nyala's comparisons mean what DuckDB's mean: NULL
+matches nothing, NaN equals NaN and is greater than all other values, text compares by bytes. DuckDB applies
+the other predicates itself.
 
 Invariants
-    Q1  A predicate is taken only when it binds to the table's schema, and never over a scan with a limit (which
-        would filter after the limit what must be filtered before it).
+    Q1  A predicate is accepted only if it binds to the table's schema and the scan has no limit: the scan
+        would apply the predicate before the limit.
 
-Predicates that DuckDB makes while it runs (from joins, top-N) it does not offer to Python sources. For joins of tables
-in one statement of ours `sql.partners` says which values one source hands over matter to another.
+DuckDB does not offer predicates that it derives while it runs (from joins, top-N). For joins inside one
+statement, `sql.partners` says which values of one table select the rows of another.
 
 Source: docs/design/sql-and-polars.md, "DuckDB plans, Nyala reads" and "Which predicates a scan takes".
 """
@@ -45,70 +46,71 @@ if TYPE_CHECKING:
     from nyala.tablet.scan.estimate import Estimate
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-# A predicate is taken of a table with so many rows, if at most this share of them matches, or has to be read.
+# A table with at least this many rows accepts a predicate if at most these shares of its rows match, or are read.
 _ROWS_MIN: Final = 1 << 17
 _MATCHING_MAX: Final = 1 / 200
 _READ_MAX: Final = 1 / 4
-# Of the largest table those that at most the second share matches are taken, if at most the first matches all of them.
+# The statement's largest table also accepts predicates that match at most _EACH_MAX each and _TOGETHER_MAX together.
 _TOGETHER_MAX: Final = 1 / 8
-_OF_THEM_MAX: Final = 1 / 2
-# Of a dictionary that goes to DuckDB as such.
-_WORDS_MAX: Final = 1 << 13
-# So many values of a column are kept while DuckDB reads it, to look up partners; and so many rows may have one.
+_EACH_MAX: Final = 1 / 2
+# A larger dictionary is handed to DuckDB as string views.
+_DICTIONARY_MAX: Final = 1 << 13
+# At most this many values of a column are kept to look up partners, and this share of the rows may have one.
 _PARTNERS_MAX: Final = 1 << 13
 _PARTNERS_MATCHING_MAX: Final = 1 / 8
 _OPERATORS: Final = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
 
 class Planning:
-    """What was learnt of one table while a statement was planned, for the next time that it is planned.
+    """What planning a statement showed about one table, for the next time that it is planned.
 
-    DuckDB asks for the number of rows first and offers predicates after that, and takes a source's word that it has so
-    many rows, whatever it filters. So a statement is planned twice where one was taken, and the second time the number
-    is that of the rows which the predicates taken the first time leave. Wrong numbers make slow plans, never wrong
-    answers.
+    DuckDB first requests the row count and then offers predicates, and it does not reduce the count for
+    accepted ones. So a statement with accepted predicates is planned twice; the second time the count is that
+    of the rows which these predicates leave. Wrong counts make slow plans, never wrong answers.
     """
 
     def __init__(self, largest: bool = False) -> None:
-        """largest: whether no table of the statement has more rows."""
+        """largest: whether this is the statement's largest table."""
         self.largest = largest
-        self.found: dict[Node, Estimate] = {}  # of each predicate
+        self.found: dict[Node, Estimate] = {}  # by predicate
         self.takes: dict[Node, bool] = {}  # whether a scan can apply it
-        self.offered: list[float] = []  # shares that match those offered that spare half of the rows or more
-        self.together = False  # whether all of these match so little that all are worth taking
-        self.taken: list[float] = []  # shares that match the predicates that were taken
-        self.bound = 0  # how often the table stands in the statement
-        self.matching = 1.0  # share of the rows that DuckDB is told of
+        self.offered: list[
+            float
+        ] = []  # matching shares of offered predicates that exclude half of the rows or more
+        self.together = False  # whether together they match so little that all are accepted
+        self.taken: list[float] = []  # matching shares of accepted predicates
+        self.bound = 0  # how often the statement names the table
+        self.matching = 1.0  # share of the rows that is reported to DuckDB
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """What is asked in here is for no statement: registering a table asks for its rows too."""
+        """Ignore row counts that DuckDB requests inside: it also requests one when a table is registered."""
         bound = self.bound
         yield
         self.bound = bound
 
     def begin(self) -> None:
-        """A statement is planned (again)."""
+        """Note that the statement is planned, for the first time or again."""
         self.together, self.matching = self._learnt()
         self.taken, self.offered, self.bound = [], [], 0
 
     @property
     def would_change(self) -> bool:
-        """Whether planning again tells DuckDB anything else than it was told this time."""
+        """Whether planning again would report other counts to DuckDB."""
         return self._learnt() != (self.together, self.matching)
 
     def _learnt(self) -> tuple[bool, float]:
         """`together` and `matching` for the next time."""
         if not self.bound:
             return self.together, self.matching
-        if self.bound > 1:  # of a table that is read twice nobody says which predicate is for which time
+        if self.bound > 1:  # a predicate may be for either use of the table
             return False, 1.0
         together = self.largest and math.prod(self.offered) <= _TOGETHER_MAX
         return together, math.prod(self.offered if together else self.taken)
 
 
 class _Stream:
-    """What a stream handed over of columns in which other tables have partners: see `sql.partners`."""
+    """The values that DuckDB read of columns in which other tables have partners: see `sql.partners`."""
 
     def __init__(self, columns: Collection[str]) -> None:
         self.ended = False
@@ -123,39 +125,39 @@ class _Stream:
             arrays.append(batch.column(name))
 
     def values(self, column: str) -> list[pa.Array] | None:
-        """All that it handed over, once that is all; None: not known."""
+        """Return all values once the stream has ended; None: not known."""
         return self._kept.get(column) if self.ended else None
 
 
 class ScanSource:
-    """One scan, asked by an engine for columns and predicates, as often as it likes. Thread-safe.
+    """One scan that an engine reads, any number of times, with its columns and predicates. Thread-safe.
 
-    `asked` are the narrowed scans that were run; `failure` is the first error that one of them ended with: engines
-    hand on its text only, and who called the engine raises the error itself. `schema` is what `reader` gives.
+    `runs` are the narrowed scans that were read. `failure` is the first error of one of them: engines pass on
+    only its text, so the caller of the engine raises the error itself. `schema` is that of `reader`.
     """
 
     def __init__(
         self,
         scan: EngineScan,
-        keep_asked: bool = False,
+        keep_runs: bool = False,
         planning: Planning | None = None,
         columns: Collection[str] | None = None,
     ) -> None:
-        """columns: those that will be asked for, as far as one knows: of others no file is opened for their type.
+        """columns: the columns that may be read, if known: the types of others are not looked up in files.
 
         Raises: InvalidArgumentError for columns whose names differ only in case.
         """
-        check_told_apart(scan.name, scan.schema.names)
+        check_distinct_names(scan.name, scan.schema.names)
         self.scan = scan.with_cheap_types(columns)
         self.schema = _with_views(self.scan)
         self.planning = planning or Planning()
-        self.asked: list[EngineScan] = []
-        # Set before rows are asked for: in which columns others have partners, and who has them (`sql.partners`).
+        self.runs: list[EngineScan] = []
+        # Set before rows are read: columns in which other tables have partners, and own partners (`sql.partners`).
         self.looked_up: set[str] = set()
         self.partners: list[tuple[str, ScanSource, str]] = []
         self._streams: list[_Stream] = []
         self.failure: BaseException | None = None
-        self._keep_asked = keep_asked
+        self._keep_runs = keep_runs
         self._lock = threading.Lock()
         self._filters = not scan.has_limit
 
@@ -163,23 +165,23 @@ class ScanSource:
     def planned_by(self) -> Hashable:
         """The facts about this table on which DuckDB's plan of a statement depends.
 
-        A plan for one source gives right answers for every source with equal facts. Of the row count only the power of
-        two is included: another count makes a plan slower, never wrong.
+        A plan is right for every source with equal facts. The row count is included as a power of two: another
+        count makes a plan slower, never wrong.
         """
         scan = self.scan
         return scan.name, scan.table_version, self.schema, scan.rows_held().bit_length(), scan.lacks_ranges
 
     def rows(self) -> int:
-        """About how many rows DuckDB has to expect."""
+        """Return the estimated number of rows for DuckDB's planner."""
         self.planning.bound += 1
         return max(1, int(self.scan.rows_held() * self.planning.matching))
 
     def offered(self, predicate: Node) -> bool:
-        """Whether to take a predicate that DuckDB could as well apply itself: only where much is spared by it.
+        """Accept a predicate if the scan then reads or returns far fewer rows.
 
-        Else DuckDB is faster: it marks the rows that match, we would have to copy them. And it guesses better how many
-        rows a join will meet, if it sees the predicate, and not only what is left of the table. Where a range partition
-        of the moment is gone every predicate is taken: it may be the one that leaves its rows out.
+        Otherwise DuckDB is faster: it marks matching rows, and the scan would copy them. DuckDB also estimates
+        joins better if it sees the predicate. If a range partition of the moment was dropped, every predicate is
+        accepted, because it may exclude the partition's rows.
         """
         known = self.planning.takes
         try:
@@ -196,24 +198,24 @@ class ScanSource:
         if predicate not in self.planning.found:
             try:
                 self.planning.found[predicate] = self.scan.estimate(predicate)
-            except Error as error:  # of which DuckDB hands on the text only
+            except Error as error:  # DuckDB passes on only its text
                 self.failure = self.failure or error
                 raise
         found = self.planning.found[predicate]
-        sparing = found.matching <= _OF_THEM_MAX
-        if sparing:
+        selective = found.matching <= _EACH_MAX
+        if selective:
             self.planning.offered.append(found.matching)
         if (
             found.matching > _MATCHING_MAX
             and found.read > _READ_MAX
-            and not (self.planning.together and sparing)
+            and not (self.planning.together and selective)
         ):
             return False
         self.planning.taken.append(found.matching)
         return True
 
     def takes(self, predicate: Node | None) -> bool:
-        """Whether `reader` applies it exactly (Q1)."""
+        """Whether `reader` applies the predicate exactly (Q1)."""
         if predicate is None or not self._filters:
             return False
         try:
@@ -223,13 +225,13 @@ class ScanSource:
         return True
 
     def begin(self) -> None:
-        """A statement is planned or run (again)."""
+        """Note that a statement is planned or run, for the first time or again."""
         self.planning.begin()
         with self._lock:
             self._streams = []
 
     def values_of(self, column: str) -> pa.ChunkedArray | None:
-        """The values that DuckDB was given of a column, if it was given all of them, and only once; None: not known."""
+        """Return the values that DuckDB read of a column, if it read all of them once; None: not known."""
         with self._lock:
             streams = list(self._streams)
         arrays = streams[0].values(column) if len(streams) == 1 else None
@@ -237,7 +239,7 @@ class ScanSource:
         return None if arrays is None else pa.chunked_array(arrays, kind)
 
     def _with_partners(self) -> Iterator[Node]:
-        """Hold for every row that can have a partner, where few can."""
+        """Yield predicates that every row with a partner satisfies, if few rows can have one."""
         if not self._filters or not self.partners:
             return
         if self.scan.rows_held() < _ROWS_MIN:
@@ -247,7 +249,7 @@ class ScanSource:
             values = None if given is None else _distinct(given)
             if values is not None:
                 listed = nodes.col(column).isin(values)
-                if self.scan.is_key(column):  # they have one row each at most, and are looked up
+                if self.scan.is_key(column):  # each value has at most one row, which is looked up
                     yield listed
                     continue
                 found = self.scan.estimate(listed)
@@ -255,20 +257,20 @@ class ScanSource:
                     yield listed
 
     def reader(self, columns: Sequence[str] | None, predicate: Node | None) -> pa.RecordBatchReader:
-        """The rows that match, as a stream in bounded memory; without some of those that have no partner."""
-        wanted = self.schema.names if columns is None else columns
+        """Return the matching rows as a stream in bounded memory; rows without a partner may be left out."""
+        projection = self.schema.names if columns is None else columns
         try:
             terms = [*([] if predicate is None else [predicate]), *self._with_partners()]
             predicate = nodes.all_of(terms) if terms else None
-            scan = self.scan.narrowed(wanted, predicate)
+            scan = self.scan.narrowed(projection, predicate)
         except BaseException as error:
             self.failure = self.failure or error
             raise
-        stream = _Stream(self.looked_up.intersection(wanted))
+        stream = _Stream(self.looked_up.intersection(projection))
         with self._lock:
             self._streams.append(stream)
-            if self._keep_asked:
-                self.asked.append(scan)
+            if self._keep_runs:
+                self.runs.append(scan)
         schema = pa.schema([self.schema.field(name) for name in scan.schema.names])
         make = _as_it_is if schema == scan.schema else TextViews(schema)
         batches = scan.batches_ahead(make)
@@ -288,36 +290,39 @@ class ScanSource:
 
 
 def _distinct(values: pa.ChunkedArray) -> pa.Array | None:
-    """The values that are not NULL, each once; None for a type that is not looked up."""
+    """Return the distinct values without NULL; None for a type that cannot be looked up."""
     chunks = [plain(chunk) for chunk in values.chunks]
     if not all(chunk is not None for chunk in chunks):
         return None
     return pa.chunked_array(chunks).drop_null().unique() if chunks else pa.array([])
 
 
-def check_told_apart(table: str, columns: Sequence[str]) -> None:
-    """Raises: InvalidArgumentError for two columns whose names differ only in case: DuckDB takes them for one, renames
-    the second, and would answer a statement that names it with the values of the first."""
+def check_distinct_names(table: str, columns: Sequence[str]) -> None:
+    """Raises: InvalidArgumentError for two columns whose names differ only in case.
+
+    DuckDB renames the second one, and would answer a statement that names it with the values of the first.
+    """
     seen: dict[str, str] = {}
     for name in columns:
         other = seen.setdefault(name.lower(), name)
         if other != name:
             raise InvalidArgumentError(
-                f"table {table!r} has the columns {other!r} and {name!r}, and SQL does not tell upper from lower case: "
+                f"table {table!r} has the columns {other!r} and {name!r}, and SQL ignores case in names: "
                 "rename one, `with table.alter() as a: a.rename_column(old, new)`, or read one of them, "
                 f"table.scan(columns=[{name!r}]), whose .to_duckdb() SQL can read"
             )
 
 
 def _with_views(scan: EngineScan) -> pa.Schema:
-    """What DuckDB is given of a scan in `compacted` types: of dictionaries with many words views.
+    """Return the schema for DuckDB: large dictionaries are handed over as string views.
 
-    DuckDB makes vectors of a batch's whole dictionary, and groups by few words faster than by views, by many slower:
-    100,000 words in 1,000,000 rows in 144 ms, views of these in 77; 5,000 in as much time.
+    DuckDB makes vectors of a batch's whole dictionary. Grouping by small dictionaries is faster than by views, by
+    large ones slower: 1,000,000 rows with 100,000 entries took 144 ms, their views 77 ms; 5,000 entries took
+    the same time.
     """
     fields = []
     for field in scan.schema:
-        if pa.types.is_dictionary(field.type) and scan.dictionary_size(field.name) > _WORDS_MAX:
+        if pa.types.is_dictionary(field.type) and scan.dictionary_size(field.name) > _DICTIONARY_MAX:
             field = field.with_type(VIEW_TYPES.get(field.type.value_type, field.type))
         fields.append(field)
     return pa.schema(fields)
@@ -396,7 +401,7 @@ def _source_class() -> Callable[[ScanSource], Any]:
 
 
 def predicate_of_node(node: Any) -> Node | None:
-    """DuckDB's tree as one of ours; None for what has no equal here."""
+    """Translate DuckDB's predicate tree; None if it has no equivalent here."""
     try:
         return _of_node(node)
     except (Error, RecursionError):
@@ -427,7 +432,7 @@ def _of_node(node: Any) -> Node | None:
 
 
 def _in_list(column: str, listed: Sequence[Any]) -> Node | None:
-    """A list of constants, which are all of the column's type: looked at as a whole, for it may be long."""
+    """Translate an IN list of constants of one type, without looking at each value: the list may be long."""
     if {type(constant).__name__ for constant in listed} != {"Lit"}:
         return None
     values = [constant.value for constant in listed]
