@@ -1,4 +1,4 @@
-"""PySpark over Nyala: a Python data source, with no jar.
+"""PySpark over Nyala: a Python data source, without a jar.
 
     spark.read.format("nyala").option("path", "store").option("table", "flights").load()
     df.write.format("nyala").option("path", "store").option("table", "flights").mode("append").save()
@@ -7,23 +7,23 @@
     jobs/         `write`, `load`, `upsert`, `compact`, `backup`, `restore`
     statements/   `sql`: a SELECT that reads only what it needs
     frames        `scan.to_spark(spark)`: a scan as a DataFrame, read by the driver or by tasks
-    source/       `format("nyala")`: what Spark calls to read and write, also in streams
-    internals/    everything that uses Spark's private classes, with a setting that switches it off
-    errors        errors of workers as Nyala's own; `plain_errors`
-    arguments     checks of what the helpers are given
+    source/       `format("nyala")`: the classes that Spark calls to read and write, also in streams
+    internals/    all code that uses Spark's private classes; a setting switches it off
+    errors        turns the errors of workers back into Nyala's; `plain_errors`
+    arguments     checks the arguments of the functions above
     cluster       facts about a session: classic or Connect, cores, the Python of its executors
-    types         Spark's types and Nyala's, and Arrow batches in exactly the schema that Spark expects
+    types         maps Spark's types to Nyala's, and casts Arrow batches to the exact schema that Spark expects
 
-Where each runs matters more here than anywhere else in Nyala:
+The code runs in three kinds of processes:
 
-    the driver's Python      `nyala.spark.*`; may have the store open, and then it is the one that commits
+    the driver's Python      `nyala.spark.*`. If the driver has the store open, the driver commits.
     a planner worker         data_source, reader.partitions, writer.__init__, .commit, .abort: another process on
-    (a child of the JVM)     the driver's machine. The object that commits is a pickled copy of the one that
-                             was made at planning: nothing written to `self` in between is seen
-    an executor's worker     reader.read, writer.write: one process per core, perhaps another machine
+    (a child of the JVM)     the driver's machine. `commit` runs on a pickled copy of the object that planned:
+                             it does not see attributes that were set in between.
+    an executor's worker     reader.read, writer.write: one process per core, possibly on another machine
 
-No filter is ever taken from Spark (`pushFilters`): up to and including Spark 4.3 a filter pushed for one use
-of a DataFrame is applied to all its other uses, which gives wrong rows. The option `where` is the safe way.
+Nyala accepts no filters from Spark (`pushFilters`). Up to and including Spark 4.3, a filter pushed for one use
+of a DataFrame is applied to all its other uses, which gives wrong rows. The option `where` is safe.
 
 Source: docs/how-to/spark.md; docs/design/spark.md, "What Spark offers a Python data source".
 """

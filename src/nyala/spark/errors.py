@@ -1,15 +1,14 @@
-"""Errors on their way from a worker to the user.
+"""Errors of Spark's workers, raised in the driver as Nyala's own errors.
 
-    worker        raises an error of ours, its sentence naming table and tablet (`naming`)
-    Spark         makes text of it, in an exception of its own, under a traceback of many lines
-    driver        `ours` finds the sentence and its class again; the helpers of `nyala.spark` raise that, in one line
-                  (`plain_errors`). Where no worker could run, because its Python is another one, it finds that out
+    worker        raises a Nyala error whose message names table and tablet (`naming`)
+    Spark         turns the error into text, inside its own exception, below a long traceback
+    driver        `ours` finds class and message in that text; the functions of `nyala.spark` raise the error again,
+                  in one line (`plain_errors`). If no worker could start, because its Python differs, the error says so
 
-`df.write…save()`, `df.collect()` and `query.awaitTermination()` are Spark's: there the user sees Spark's exception,
-with our sentence in it, unless they stand in `with plain_errors():`.
+`df.write…save()`, `df.collect()` and `query.awaitTermination()` raise Spark's exception, which contains our message.
+Inside `with plain_errors():` they raise Nyala's error.
 
-A tablet's number is its id everywhere, which `Table.tablets()` shows too; where it is not known, the path of the file
-tells it.
+Messages name a tablet by its id, as `Table.tablets()` does. If the id is not known, it is taken from the file's path.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ _E = TypeVar("_E", bound=Error)
 
 
 def naming(error: _E, where: str) -> _E:
-    """The error with `where` before its sentence, unless it is there already, or the sentence begins with a table.
+    """Put `where` before the error's message, unless the message contains it or begins with a table.
 
-    where: "table 't'" or "table 't', tablet 5"; without a tablet that of the file is taken which the sentence names,
-           unless it names a tablet.
+    where: "table 't'" or "table 't', tablet 5". If neither `where` nor the message names a tablet, the tablet is
+           taken from the file path in the message.
     """
     text = str(error)
     files = _FILE.findall(text)
@@ -60,17 +59,17 @@ def naming(error: _E, where: str) -> _E:
 
 
 def place_of(table: str, tablet: int | None) -> str:
-    """What `naming` puts before a sentence. tablet: None where it is not known, or there are several."""
+    """Return the `where` of `naming`. tablet: None if it is unknown or there are several."""
     return f"table {table!r}" + ("" if tablet is None else f", tablet {tablet}")
 
 
 @contextlib.contextmanager
 def named(where: str) -> Iterator[None]:
-    """Around what raises errors that do not say where: `naming`."""
+    """Apply `naming` to errors that are raised in the block."""
     try:
         yield
     except MissingFileError as error:
-        # Of a task: its host may not see the store.
+        # A task's host may not see the store's folder.
         missing = None if error.path is None else no_store_here(SYSTEM, error.path)
         if missing is None:
             naming(error, where)
@@ -82,7 +81,7 @@ def named(where: str) -> Iterator[None]:
 
 
 def ours(error: BaseException) -> Error | None:
-    """The error of ours that a worker raised and Spark wrapped, or None. Of several in the text the last."""
+    """Return the Nyala error that a worker raised and Spark wrapped, or None. The last one if the text has several."""
     if isinstance(error, Error):
         return error
     found = _SENTENCE.findall(str(error))
@@ -100,15 +99,29 @@ def ours(error: BaseException) -> Error | None:
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """Around calls of Spark's: an error of ours in a worker is raised as what it was, in one line.
+    """Turn Spark's exceptions about Nyala errors in workers into those Nyala errors, in one line.
 
-        with nyala.spark.plain_errors():
-            df.write.format("nyala").options(path="store", table="t").mode("append").save()
+    A context manager for calls of Spark. The message names the table and, if they are known, the tablet,
+    the file and the first failing row. Spark's exception is the error's `__context__` and is not printed.
 
-    The line names the table, and where they are known the tablet, the file, and the first row that failed. What Spark
-    raised is the error's `__context__`, and is not printed. Errors that are not ours stay Spark's, but for those of
-    workers whose Python has no Nyala, or another version: of them an `Error` says how to give Spark this program's. And
-    a mode that was forgotten: Spark would have `overwrite` tried.
+    Raises
+    ------
+    Error
+        The Nyala error of the worker, with its class (`DuplicateKeyError`, …). Or: the workers' Python has no
+        Nyala or another version; the message says how to make Spark use this program's Python.
+    InvalidArgumentError
+        `df.write` has no `.mode(…)`. Spark's own message would suggest `overwrite`, which replaces all rows.
+
+    Notes
+    -----
+    All other exceptions of Spark pass unchanged.
+
+    Examples
+    --------
+    ```python
+    with nyala.spark.plain_errors():
+        df.write.format("nyala").options(path="store", table="flights").mode("append").save()
+    ```
     """
     try:
         yield

@@ -68,9 +68,31 @@ ANSWERED_WITHOUT_A_JOB: Final = 256
 
 
 def scan_to_spark(spark: SparkSession, scan: Scan, lease: float = LEASE_DEFAULT_S) -> DataFrame:
-    """See `Scan.to_spark`. Reads faster than `format("nyala")`, which passes each row through more hands.
+    """Return a Spark DataFrame of a scan, like `Scan.to_spark`. The order of the rows is not kept.
 
-    The order of the rows is not kept. lease: as there. Raises: InvalidArgumentError for a lease that is none.
+    It reads faster than `format("nyala")`, which passes each row through more steps.
+
+    Parameters
+    ----------
+    spark
+        The SparkSession.
+    scan
+        The scan to read.
+    lease
+        Seconds for which the files are kept after the last read of the DataFrame. A read renews the lease
+        when a quarter of it has passed.
+
+    Raises
+    ------
+    InvalidArgumentError
+        `lease` is not a valid number of seconds.
+
+    Examples
+    --------
+    ```python
+    delays = nyala.spark.scan_to_spark(spark, db["flights"].scan(["origin", "delay"], where="delay > 15"))
+    delays.groupBy("origin").avg("delay").show()
+    ```
     """
     return leased_frame(spark, scan, lease_seconds(lease, "to_spark: ")).frame
 

@@ -1,4 +1,4 @@
-"""`nyala.spark.register`: makes `format("nyala")` known to a session, and checks its executors."""
+"""`nyala.spark.register`: registers `format("nyala")` with a session and checks its executors."""
 
 from __future__ import annotations
 
@@ -15,16 +15,32 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("nyala")` known to this session, classic or Connect, with the number of tasks that it runs at a time
-    now, and check the Pythons of its executors.
+    """Register `format("nyala")` with a session and check the Python of its executors.
 
-    Not needed for the name where Spark finds the package `pyspark_nyala` by itself: wherever Nyala is installed with
-    pip. Warns (UserWarning, a sentence each, at each call) when Spark's Python workers do not start, have no Nyala or
-    not all that it needs, or have other versions of Python, pyspark, pyarrow or nyala than this program.
-    Cost: a small job.
+    Call it on a cluster after the executors have started: reads then use the session's number of cores.
+    It runs one small job. The name `nyala` itself needs no call: Spark finds a Nyala that pip installed.
+
+    Parameters
+    ----------
+    spark
+        The SparkSession, classic or Connect.
+
+    Warns
+    -----
+    UserWarning
+        One warning for each problem, at each call: Spark's Python workers do not start, lack Nyala or
+        one of its dependencies, or have other versions of Python, pyspark, pyarrow or nyala.
+
+    Examples
+    --------
+    ```python
+    nyala.spark.register(spark)
+    spark.read.format("nyala").options(path="store", table="flights").load().count()
+    ```
     """
     problems = check_workers(spark)
-    # Now that its executors have come. A class that stands in no module is pickled with what it has.
+    # After the check, so that the executors have started and `cores` counts them.
+    # Spark pickles a class that no module holds by value, so the workers get `cores` too.
     known = type("RegisteredDataSource", (NyalaDataSource,), {"cores": cores_of(spark)})
     spark.dataSource.register(known)
     tell(problems)

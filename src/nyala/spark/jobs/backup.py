@@ -1,14 +1,13 @@
-"""`nyala.spark.backup` and `nyala.spark.restore`: the plans of `backup_files`, carried out by Spark's tasks.
+"""`nyala.spark.backup` and `nyala.spark.restore`: run the plans of `backup_files` in Spark's tasks.
 
-    restore, a backup of the chain    small        the driver reads its files, and writes them itself, as one batch
-                                      others       tasks read them; `load`, or a write of changes
+    restore one backup of the chain    small     the driver reads its files and writes them as one batch
+                                       others    tasks read the files; `load`, or a write of changes
 
-Most increments are small, and of a few rows a shuffle and tasks that write files take tens of times as long as reading
-and writing them here.
+Most incremental backups are small. For a few rows, a shuffle and tasks take tens of times as long as the driver.
 
 Invariants
-    J1  What is small is told by the backup's metadata, before anything is read; what the driver holds is bounded
-        whatever it says (HELD_BYTES_MAX, and what one of its files adds at once).
+    J1  The backup's metadata decides whether it is small, before any file is read. The driver's memory is bounded even
+        if the metadata is wrong (HELD_BYTES_MAX, plus the rows that one batch of a file adds).
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ if TYPE_CHECKING:
 __all__ = ["backup", "restore"]
 
 TASKS_PER_CORE: Final = 2
-# Of the rows of a small backup in the driver: files that compress better than others are left to the tasks.
+# The decoded rows of a small backup that the driver holds at most. Tasks restore files that decode to more.
 HELD_BYTES_MAX: Final = 256 << 20
 _REMOVAL_PAUSES_S: Final = (0.02, 0.1, 0.5)
 
@@ -77,13 +76,41 @@ def backup(
     full: bool = False,
     lease: float = LEASE_DEFAULT_S,
 ) -> dict[str, Any] | None:
-    """Back the table up into a folder that the executors see: what changed since its last backup there, or all of it.
+    """Back up a table into a folder: the changes since its last backup there, or all rows.
 
-    full: all of it in any case. It is full by itself the first time, after a repartition, and when the changes since
-          the last backup are no longer kept.
-    lease: seconds for which the files of that moment are kept after the job was last heard of.
-    Returns: kind, until (the moment to which it can be restored), rows, bytes, files; None when nothing has changed.
-    Raises:  StorageError, CorruptionError. Then, and when the driver is killed, there is no backup of this moment.
+    Parameters
+    ----------
+    spark
+        The SparkSession.
+    table
+        The table.
+    folder
+        The backup folder, outside the store. The executors must see it.
+    full
+        Back up all rows in any case. The first backup, a backup after a repartition, and a backup whose
+        changes are older than the table's history are always full.
+    lease
+        Seconds for which the files of the snapshot are kept after the last sign of life of the job.
+
+    Returns
+    -------
+    dict or None
+        `kind` ("full" or "incremental"), `until` (the moment to which the table can be restored), `rows`,
+        `bytes` and `files`. None if nothing changed since the last backup.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The folder is inside the store.
+    StorageError, CorruptionError
+        The backup failed. Then, as after a killed driver, there is no backup of this moment.
+
+    Examples
+    --------
+    ```python
+    made = nyala.spark.backup(spark, db["flights"], "backups")
+    print("no change" if made is None else made["kind"])
+    ```
     """
     check_table(table, "nyala.spark.backup")
     lease_s = lease_seconds(lease, "nyala.spark.backup: ")
@@ -147,8 +174,10 @@ def _backup(
 
 
 def _remove_work(backup: Backup) -> None:
-    """Remove what a backup that failed has written. A task that was told to stop may write for a moment more; once the
-    folder is gone it makes no file."""
+    """Remove the files of a failed backup. A cancelled task may write for a moment more, so it tries several times.
+
+    Once the folder is gone, a task cannot create a file.
+    """
     for pause_s in _REMOVAL_PAUSES_S:
         try:
             SYSTEM.files.remove_tree(backup.work_path)
@@ -169,17 +198,53 @@ def restore(
     name: str | None = None,
     lease: float = LEASE_DEFAULT_S,
 ) -> Table:
-    """Bring a backed-up table back, as it was at a backed-up moment; returns it.
+    """Restore a table from its backups, as it was at a backed-up moment, and return it.
 
-    table: the backed-up table's name, which is made in the database `into`, under `name` if given; or an existing table
-           without rows, of the same columns and key, which is filled in one commit.
-    at:    what a scan's `at` takes: the newest backup that is not later; None: the newest.
-    lease: as in `load`, by which the table is filled.
-    Cost:  a job of Spark's for each backup of the chain with more than `small.SMALL_BYTES` or `small.ROWS_MAX`; the
-           others this process brings back itself, where it is the store's writer.
-    The table is there when it is whole: until then, and after a kill until the next open, it is filled under a name of
-    its own ("t [restoring …]").
-    Raises: InvalidArgumentError, TableExistsError; CorruptionError, StorageError. Then nothing was made.
+    Parameters
+    ----------
+    spark
+        The SparkSession.
+    folder
+        The backup folder.
+    table
+        The name of the backed-up table; restore creates it in `into`. Or an existing empty table with the
+        same columns and key; restore fills it in one commit.
+    at
+        Restore the newest backup that is not later than this moment (timestamp, datetime, ISO text or WriteResult).
+        Default: the newest backup.
+    into
+        The database in which to create the table. Required if `table` is a name.
+    name
+        The name of the created table. Default: the name of the backed-up table.
+    lease
+        As in `load`, which fills the table.
+
+    Returns
+    -------
+    Table
+        The restored table.
+
+    Raises
+    ------
+    InvalidArgumentError
+        `into` is missing, the existing table has rows, or there is no such backup.
+    TableExistsError
+        The database has a table of this name.
+    CorruptionError, StorageError
+        The backup cannot be read, or the table cannot be written. No table was created.
+
+    Notes
+    -----
+    The table gets its name when it is complete. Until then its name is "t [restoring …]"; if the program is
+    killed, the next open drops it. Each backup of the chain with more than 16 MB or half a million rows
+    costs one Spark job. This process restores the smaller ones itself if it is the store's writer.
+
+    Examples
+    --------
+    ```python
+    old = nyala.spark.restore(spark, "backups", "flights", at="2026-05-01", into=db, name="flights_may")
+    print(old.count())
+    ```
     """
     if not isinstance(table, str):
         check_table(table, "nyala.spark.restore(table=…)")
@@ -244,13 +309,13 @@ def _copy(spark: SparkSession, scan: Scan, table: Table, lease_s: float, *, is_s
     try:
         load(found.frame, table, lease=lease_s)
     finally:
-        if found.lease is not None:  # or the files of a table that goes now would stay for an hour
+        if found.lease is not None:  # otherwise the files of the temporary table would stay for an hour
             found.lease.give_back()
 
 
 @contextlib.contextmanager
 def _unfinished(database: Database, target: Backup, wanted: str) -> Iterator[Table]:
-    """An empty table for the rows of a backup; dropped at the end, unless it got another name."""
+    """Create an empty table for the rows of a backup; drop it at the end unless it was renamed."""
     store = database._writer()
     name = unfinished_name(SYSTEM, wanted)
     with _restoring(name, wanted):
@@ -266,7 +331,7 @@ def _unfinished(database: Database, target: Backup, wanted: str) -> Iterator[Tab
 
 @contextlib.contextmanager
 def _restoring(filled: str, wanted: str) -> Iterator[None]:
-    """Around what fills a table: its errors name the one that it will be, and say that it is being restored."""
+    """Make errors name the final table instead of the temporary one, and say that it is being restored."""
     try:
         yield
     except Error as error:
@@ -296,7 +361,7 @@ def _apply(spark: SparkSession, target: Backup, step: RestoreStep, table: Table,
 
 
 def _small_rows(target: Backup, step: RestoreStep) -> pa.Table | None:
-    """All rows of a small backup; None: it is not small (J1). Raises: as `read_part`."""
+    """Return all rows of a small backup; None if the backup is not small (J1). Raises: as `read_part`."""
     if not _are_small([step]):
         return None
     rows = (batch for file in step.files for batch in _rows_of(target, step, file))
@@ -318,7 +383,7 @@ def _are_small(steps: Sequence[RestoreStep]) -> bool:
 
 
 def _held(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.Table | None:
-    """All of them; None: they are more than the driver holds (J1)."""
+    """Return all rows; None if they are more than the driver holds (J1)."""
     held, size = [], 0
     for batch in batches:
         held.append(batch)

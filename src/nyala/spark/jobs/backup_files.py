@@ -1,29 +1,31 @@
-"""Backups of a table: full, then incremental from its change feed; and back again.
+"""Files of a table's backups: a full backup, then incremental backups from its change feed, and reading them.
 
-    folder/<table>/<until>/part-….parquet      rows of one tablet: column c<id> for each column, and _action
-                          /backup.json         written last: without it there is no backup
-           <table>/.<until>-<owner>-<token>/   where it is made: renamed when all of that is there
+    folder/<table>/<until>/part-….parquet      rows of one tablet: a column c<id> per column, and _action
+                          /backup.json         written last; a folder without it is not a backup
+           <table>/.<until>-<owner>-<token>/   a backup in progress; renamed to <until> when complete
 
     full          the table as of `until`                         every row, action insert
-    incremental   the net changes in (the last backup, until]     insert, update or delete
+    incremental   the net changes in (last backup, until]         insert, update or delete
 
-    restore to a backed-up moment: the newest full backup that is not later, then the increments up to it, in order
+    restore       the newest full backup that is not later than the target, then the incremental backups up to the
+                  target, in order
+
+The driver makes plans and metadata; Spark's tasks read and write the other files. Both must see the folder.
 
 Invariants
-    B1  backup.json is there only when all files that it names are, synced. A folder gets its name, by which it is a
-        backup, when backup.json is in it; so what broke off is none, and no backup is touched by the one after it.
-    B2  Columns are known by their ids, so a renamed one is the same, a dropped one is left out, and one that came later
-        has its default in rows of before.
-    B3  Rows belong to tablets, whose ids are never given again. A dropped range is in no later change feed; a restore
-        leaves out the rows of tablets that the target moment does not have, also when the range was added again.
-    B4  A backup is incremental only to one of the same table (id), not rewritten since, whose changes since are kept.
-    B5  What a killed driver left goes with the next backup of the table, if it can be known that it has ended
-        (`env.is_gone`), and with `clean_backups` of a later moment in any case.
-    B6  Metadata that cannot be read hides no other backup's: `list_backups` names it, `clean_backups` removes neither
-        it nor one of its table that is not later, for it may build on any of these. A backup or a restore of its table
-        is refused, of another table not.
-
-Where it runs: plans and metadata on the driver, files in Spark's tasks; both see the folder.
+    B1  backup.json exists only if all files that it names exist and are synced. The folder is renamed to its final name
+        after that. So an interrupted backup is not a backup, and no backup changes an earlier one.
+    B2  Columns are identified by their ids. A renamed column matches, a dropped one is left out, and earlier rows get
+        the default of a later column.
+    B3  Rows belong to tablets, and tablet ids are never reused. A dropped range is in no later change feed. A restore
+        leaves out rows of tablets that the target moment does not have, even if the range was added again.
+    B4  A backup is incremental only to a backup of the same table id, if the table was not rewritten since and its
+        history reaches back to that backup.
+    B5  The next backup of a table removes the work folder of a killed driver if it can tell that the driver has ended
+        (`env.is_gone`). `clean_backups` of a later moment removes it in any case.
+    B6  Damaged metadata hides no other backup. `list_backups` names the damaged backup. `clean_backups` keeps it and
+        the earlier backups of its table, on which it may depend. A backup or restore of its table is refused; other
+        tables are not affected.
 Source: docs/how-to/spark.md; docs/design/kudu.md, "Backups".
 """
 
@@ -89,10 +91,10 @@ logger = logging.getLogger("nyala.spark")
 VERSION: Final = 2
 METADATA: Final = "backup.json"
 ACTION: Final = "_action"
-# What a backup's folder is called, and the one in which it is made. A timestamp has at most 19 digits.
+# Names of a backup's folder, and of the folder of a backup in progress. A timestamp has at most 19 digits.
 _NAME: Final = re.compile(r"(\d{1,19})(?:-full)?")
 _WORK: Final = re.compile(r"\.(\d+)-([0-9a-f]{40}|-)-[0-9a-f]{16}")
-# Of metadata that is not what was written.
+# The advice in errors about damaged metadata.
 _ADVICE: Final = "bring it back as it was, or move the backup's folder elsewhere"
 
 
@@ -108,7 +110,7 @@ class PartFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Backup:
-    """What backup.json says, whose own CRC-32C stands in it too. since None: full."""
+    """The content of backup.json, which also has its own CRC-32C. since is None for a full backup."""
 
     folder: str
     table: str
@@ -123,10 +125,10 @@ class Backup:
     comment: str
     dropped_ranges: tuple[dict[str, Any], ...]
     name: str
-    """Of its folder: `until`, or `until`-full where that moment has an incremental one already."""
+    """The folder's name: `until`, or `until`-full if that moment already has an incremental backup."""
     files: tuple[PartFile, ...] = ()
     work: str = ""
-    """Of the folder in which it is made."""
+    """The name of the folder while the backup is in progress."""
 
     @property
     def path(self) -> str:
@@ -156,7 +158,7 @@ class Backup:
 
     @staticmethod
     def read(folder: str, path: str) -> Backup:
-        """Raises: CorruptionError for what is no metadata of this version."""
+        """Read backup.json. Raises: CorruptionError for damaged metadata or another version."""
         try:
             fields = json.loads(SYSTEM.files.read_all(path))
             if fields["version"] != VERSION:
@@ -186,7 +188,7 @@ class Backup:
 
 
 class DamagedBackup(NamedTuple):
-    """A backup whose metadata cannot be read: what its folder's name tells of it, and why."""
+    """A backup whose metadata cannot be read: the facts in its folder's name, and the reason."""
 
     path: str
     table: str
@@ -200,7 +202,7 @@ def _crc_of(fields: dict[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class BackupItem:
-    """What one file will hold: a scan token, or a change token."""
+    """The content of one file to write: a scan token or a change token."""
 
     tablet_id: int
     data: bytes
@@ -212,10 +214,10 @@ class BackupItem:
 def plan_backup(
     table: Table, folder: str, *, full: bool = False
 ) -> tuple[Backup, list[BackupItem], Root] | None:
-    """What the next backup is: its metadata without files, and the files to write; None: nothing has changed.
+    """Plan the next backup: its metadata without files, and the files to write. None if nothing has changed.
 
-    The root is to be held, or its version leased, until the items are written.
-    Raises: CorruptionError for metadata of an earlier backup that cannot be read; InvalidArgumentError for a folder
+    The caller must hold the returned root, or lease its version, until the items are written.
+    Raises: CorruptionError if the metadata of an earlier backup is damaged; InvalidArgumentError if the folder is
     inside the store.
     """
     check_folder_path(os.fspath(folder))
@@ -241,7 +243,7 @@ def plan_backup(
         try:
             feed = table.changes(since, until)
         except HistoryExpiredError:
-            since = None  # not everything since the last backup is known any more
+            since = None  # the last backup is older than the table's history
         else:
             dropped = feed.dropped_ranges
             root, state = feed._take()
@@ -272,7 +274,7 @@ def plan_backup(
 
 
 def begin_backup(backup: Backup) -> None:
-    """Make its folder, and remove what killed drivers left of others of the table (B5)."""
+    """Make the backup's work folder, and remove the table's work folders of killed drivers (B5)."""
     parent = os.path.dirname(backup.work_path)
     for name in _names_in(parent):
         found = _WORK.fullmatch(name)
@@ -282,7 +284,7 @@ def begin_backup(backup: Backup) -> None:
 
 
 def write_item(backup: Backup, item: BackupItem, name: str) -> PartFile | None:
-    """Write one file of a backup, synced; None when it would have no rows. In a task."""
+    """Write and sync one file of a backup, in a task. Write nothing and return None if there are no rows."""
     ids = {column.name: column.id for column in backup.schema.columns}
     schema: pa.Schema | None = None
     sink = pa.BufferOutputStream()
@@ -319,9 +321,9 @@ def write_item(backup: Backup, item: BackupItem, name: str) -> PartFile | None:
 
 
 def finish_backup(backup: Backup, files: Sequence[PartFile]) -> Backup:
-    """Write the metadata, and give the folder its name (B1).
+    """Write the metadata and rename the folder to its final name (B1).
 
-    Raises: StorageError when another program made a backup of this moment meanwhile.
+    Raises: StorageError if another program made a backup of this moment meanwhile.
     """
     done = dataclasses.replace(backup, files=tuple(sorted(files)))
     for name in set(SYSTEM.files.list_dir(backup.work_path)) - {file.name for file in files}:
@@ -330,7 +332,7 @@ def finish_backup(backup: Backup, files: Sequence[PartFile]) -> Backup:
     text = json.dumps(done.to_json(), indent=1).encode()
     SYSTEM.files.write_atomic(os.path.join(backup.work_path, METADATA), text)
     if not SYSTEM.files.exists(os.path.join(backup.path, METADATA)):
-        SYSTEM.files.remove_tree(backup.path)  # of a backup that somebody was removing
+        SYSTEM.files.remove_tree(backup.path)  # the rest of a backup whose removal was interrupted
     SYSTEM.files.rename(backup.work_path, backup.path)
     SYSTEM.files.sync_dir(os.path.dirname(backup.path))
     return done
@@ -340,7 +342,7 @@ def _rows(data: bytes) -> Iterator[pa.RecordBatch]:
     return read_token(data) if data.startswith(TOKEN_MAGIC) else read_change_token(data)
 
 
-# ------------------------------------------------------------------------------------------------ what there is
+# ------------------------------------------------------------------------------------------------ list and remove
 
 
 def find_backups(folder: str) -> tuple[list[Backup], list[DamagedBackup]]:
@@ -428,12 +430,31 @@ def _names_in(path: str) -> list[str]:
 
 
 def list_backups(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The backups in a folder, oldest first: a dict each of table, kind, since, until, time, rows, bytes, files, path
-    and error.
+    """Return the backups in a folder, oldest first.
 
-    kind: "full", "incremental", or "damaged": its metadata cannot be read, and `error` says why. Then since, rows,
-          bytes and files are None, and the others what the folder's name says. error: None of all others.
-    Raises: InvalidArgumentError: there is no such folder.
+    Parameters
+    ----------
+    folder
+        The backup folder.
+
+    Returns
+    -------
+    list of dict
+        One dict per backup: `table`, `kind`, `since`, `until`, `time`, `rows`, `bytes`, `files`, `path` and
+        `error`. `kind` is "full", "incremental" or "damaged". A damaged backup has the reason in `error`,
+        and None as `since`, `rows`, `bytes` and `files`. `error` is None for all other backups.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The folder does not exist.
+
+    Examples
+    --------
+    ```python
+    for backup in nyala.spark.list_backups("backups"):
+        print(backup["table"], backup["kind"], backup["time"], backup["rows"])
+    ```
     """
     whole, damaged = find_backups(os.fspath(folder))
     told: list[dict[str, Any]] = [
@@ -468,14 +489,39 @@ def list_backups(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def clean_backups(folder: str | os.PathLike[str], older_than: Any) -> list[str]:
-    """Remove backups of before a moment, and what broke off before it; returns the folders removed.
+    """Remove backups older than a moment, except those on which a kept backup depends.
 
-    older_than: what `at` takes. A backup that a later one builds on is kept, so what is left can be restored; of a
-                table that is being backed up meanwhile also the newest one, which that may build on.
-    One whose metadata cannot be read is kept, and of its table what is not later, on which it may build; so is what is
-    not later than a backup that is not there and that one of those kept builds on. A warning of the logger
-    `nyala.spark` names each.
-    Raises: InvalidArgumentError: there is no such folder.
+    It also removes the files of backups that were interrupted before that moment. Every remaining backup
+    can be restored.
+
+    Parameters
+    ----------
+    folder
+        The backup folder.
+    older_than
+        The moment: a timestamp, datetime or ISO text.
+
+    Returns
+    -------
+    list of str
+        The removed folders.
+
+    Raises
+    ------
+    InvalidArgumentError
+        The folder does not exist.
+
+    Notes
+    -----
+    A damaged backup is kept, and so are the earlier backups of its table, on which it may depend. If a kept
+    backup depends on a missing one, the backups earlier than the missing one are kept too. A warning of the
+    logger `nyala.spark` names each case. The newest backup of a table is kept while the table is backed up.
+
+    Examples
+    --------
+    ```python
+    nyala.spark.clean_backups("backups", older_than="2026-01-01")
+    ```
     """
     moment = parse_at(older_than, name="older_than")
     root = _existing(os.fspath(folder))
@@ -494,7 +540,7 @@ def _clean_table(root: str, table: str, moment: int) -> list[str]:
     if backups and any(found is not None and not is_gone(found[2]) for found in unfinished):
         kept.append(backups[-1])
     needed: set[str] = set()
-    # What cannot be read or is not there may build on whatever is not later.
+    # A damaged or missing backup may depend on any earlier backup.
     unknown = [(found.until, found.reason) for found in damaged]
     for backup in kept:
         links, missing = _links(backups, backup)

@@ -1,13 +1,13 @@
-"""Compactions of many tablets as Spark's tasks: `nyala.spark.compact(spark, table)`.
+"""`nyala.spark.compact`: compacts many tablets at once, in Spark's tasks.
 
     driver, which is the store's writer                         executors
-    plan     for every tablet, as `Table.compact` does;
-             rowsets are reserved, deltas of merges flushed
-             jobs: files and numbers only               ─────►  compaction_run.run: from files to files
-             names of the files                         ◄─────
-    install  all of them in one catalogue transaction
+    plan     every tablet, like `Table.compact`; reserve
+             rowsets, flush the deltas of those to merge
+             jobs (only file names and numbers)         ─────►  compaction_run.run: read files, write files
+             names of the new files                     ◄─────
+    install  all files in one catalogue transaction
 
-Writers go on meanwhile; they wait for the install only.
+Other writers continue meanwhile and wait only for the install.
 Source: docs/design/compaction.md, "Files to files".
 """
 
@@ -41,13 +41,34 @@ TASKS_PER_CORE = 4
 
 
 def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
-    """Flush the table, and compact it until its rowsets do not overlap and no change waits to be brought in.
+    """Flush and compact a table in Spark's tasks, until no rowsets overlap and no updates wait to be merged.
 
-    Returns: `compactions`, `rowsets_rewritten`, `bytes_before` and `bytes_after` (of the files that went and came),
-             `rowsets_left_out`: those that something was to be done to, and that running upserts may have changes for,
-             which the log names.
-    Raises:  ReadOnlyError when this process is not the store's writer; StorageError, CorruptionError: nothing of the
-             round in which it came was installed.
+    Parameters
+    ----------
+    spark
+        The SparkSession.
+    table
+        The table. This process must be the store's writer.
+
+    Returns
+    -------
+    dict
+        `compactions`, `rowsets_rewritten`, `bytes_before` and `bytes_after` (sizes of the replaced and the
+        new files), and `rowsets_left_out`: rowsets that were skipped because running upserts may still
+        change them. The log names these upserts.
+
+    Raises
+    ------
+    ReadOnlyError
+        This process is not the store's writer.
+    StorageError, CorruptionError
+        A round of compactions failed, and nothing of that round was installed.
+
+    Examples
+    --------
+    ```python
+    print(nyala.spark.compact(spark, db["flights"])["compactions"])
+    ```
     """
     check_table(table, "nyala.spark.compact")
     store = table._database._writer()
@@ -83,7 +104,7 @@ def _run(job: Job) -> Output:
     try:
         return compaction_run.run(SYSTEM, job)
     except MissingFileError as error:
-        # The driver, which is the writer, keeps them: it has closed the store, or ended, and another compacted.
+        # The writer (the driver) keeps these files. So it has closed the store or ended, and another compacted.
         raise StorageError(
             f"a file that was to be compacted is gone ({error.path}), because the program that began this job is the "
             "store's writer no more; nothing of the round was installed: compact again",
@@ -92,11 +113,11 @@ def _run(job: Job) -> Output:
 
 
 def run_jobs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task. A job that runs twice would write the same names: each attempt has a token of its own."""
+    """Run compaction jobs in a task. Each attempt has its own token, so a repeated job writes other file names."""
     for batch in batches:
         for row in batch.to_pylist():
             kind, fields = json.loads(row["job"])
-            # Behind the job's own token, by which the driver finds and removes what a failed round left behind.
+            # Appended to the job's token, by which the driver finds and removes the files of a failed round.
             fields["token"] = f"{fields['token']}-{SYSTEM.randomness.token_hex(4)}"
             job = compaction_run.decode_job(kind, fields)
             try:

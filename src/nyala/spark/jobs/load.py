@@ -1,22 +1,22 @@
-"""Large loads and upserts whose rowsets the executors write: `nyala.spark.load(df, table)`, `.upsert(df, table)`.
+"""Large loads and upserts in which executors write the files: `nyala.spark.load`, `nyala.spark.upsert`.
 
     driver                                                      executors
-    begin      the table as of S, its files, a lease
-    shuffle    repartition by the tablet, natively;     ─────►  sort by key
-                                                                write_tablet: look keys up in the files of S,
+    begin      the table at snapshot S, its files, a lease
+    shuffle    repartition by tablet, in Spark's own    ─────►  sort by key
+               code                                             write_tablet: look keys up in the files of S,
                files and counts of each tablet          ◄─────    stage rowset and delta files
-    commit     one catalogue transaction, through whoever holds the lock; what changed since S is settled anew
+    commit     one catalogue transaction, by the process that holds the lock; rows whose keys changed since S
+               are resolved again
 
-Other writers wait for the commit only, which reads no row of the load. A shuffle costs about as much again as a write
-without one, so small frames come to the driver instead (`small_frames`).
+Other writers wait only for the commit, which reads no row of the load. The shuffle about doubles the cost of a write.
+Small frames are therefore collected into the driver (`small_frames`).
 
-Of a key that stands in the frame more than once the rows apply in the order of the frame's partitions, as they do in
-every write.
+If a key occurs several times in the frame, its rows apply in the order of the frame's partitions, as in every write.
 
 Invariants
-    D1  A job that fails, or whose driver dies, has changed nothing. Its staged files go at its end; those of a driver
-        that died at the next open on its machine, or when their time is over.
-    D2  A task may run twice: each attempt has files of its own, and those of the attempt that Spark takes are named.
+    D1  A job that fails, or whose driver dies, changes nothing. The job removes its staged files at its end. Files of
+        a dead driver are removed at the next open on its machine, or when they expire.
+    D2  A task may run twice. Each attempt writes its own files; the commit names those of the attempt that Spark uses.
 
 Source: docs/design/loads-and-jobs.md, "Executors write the files of a large load"; docs/design/rules.md, W6 and R4.
 """
@@ -69,10 +69,9 @@ if TYPE_CHECKING:
 __all__ = ["load", "upsert"]
 
 TASKS_PER_CORE: Final = 4
-# Staged files stay as long as the job's lease lives, and so much longer than it was taken for: a commit that waits for
-# the store's lock, and then for other writers, must find them.
+# Staged files live this much longer than the job's lease: a commit that waits for the store's lock, and then for other
+# writers, must still find them.
 STAGING_MARGIN_S: Final = 3600
-# Of the numbers that Spark's monotonically_increasing_id gives: those that say the row's place in its partition.
 _ANSWER: Final = "tablet int, staged binary, errors binary"
 _ANSWER_SCHEMA: Final = pa.schema([("tablet", pa.int32()), ("staged", pa.binary()), ("errors", pa.binary())])
 
@@ -91,17 +90,48 @@ def load(
     tasks: int | None = None,
     lease: float = LEASE_DEFAULT_S,
 ) -> WriteResult:
-    """Insert the frame's rows as one atomic batch; executors write the rowsets.
+    """Insert a large DataFrame as one atomic batch; the executors write the rowset files.
 
-    on_conflict, errors: as `Table.insert`. In `errors` of a result or an exception, `row` is the number that
-            `pyspark.sql.functions.monotonically_increasing_id()` gives a row of `df`: 2^33 × its partition, and its
-            place there; the key's columns stand beside it. NULL: the row failed because another write changed its key
-            while the job ran, as the message says; its key alone is known. What is ignored is decided at the commit;
-            what else fails, fails as of the job's beginning.
-    tasks:  how many tasks write; None: one for each tablet, but not more than four for each core, and none where the
-            frame is small and this process is the store's writer: then it writes the rows itself.
-    lease:  seconds for which the job's files are kept after it was last heard of.
-    Raises: as `Table.insert`, and SchemaError when the table is altered while the job runs. Nothing was written then.
+    Parameters
+    ----------
+    df
+        The rows.
+    table
+        The table, of a database that this program has open. `read_only=True` is enough.
+    on_conflict
+        "error": a duplicate key is an error. "ignore": rows whose keys exist are skipped. The commit
+        decides which keys exist for "ignore"; all other errors are found in the table as it was when the
+        job began.
+    errors
+        "raise": one failing row rejects the batch. "collect": the good rows are written, and the failing
+        rows are in `.errors` of the result.
+    tasks
+        The number of tasks that write. Default: one per tablet, at most four per core. If the frame is
+        small and this process is the store's writer, the default is to write the rows here, without tasks.
+    lease
+        Seconds for which the job's files are kept after the last sign of life of the job.
+
+    Returns
+    -------
+    WriteResult
+        The counts and the timestamp. `.errors` has the key columns of each failing row, and `row`: the
+        number that `monotonically_increasing_id()` gives the row in `df` (2^33 × partition + position).
+        `row` is NULL if another write changed the key while the job ran; the message says so.
+
+    Raises
+    ------
+    WriteError
+        Rows failed and nothing was written; `.errors` has all failing rows. Other errors are those of
+        `Table.insert`.
+    SchemaError
+        The table was altered while the job ran. Nothing was written.
+
+    Examples
+    --------
+    ```python
+    df = spark.read.parquet("flights/*.parquet")
+    print(nyala.spark.load(df, db["flights"], on_conflict="ignore").inserted)
+    ```
     """
     operation = "insert-ignore" if on_conflict == "ignore" else "insert"
     return _run(df, table, operation, errors, tasks, lease)
@@ -115,9 +145,17 @@ def upsert(
     tasks: int | None = None,
     lease: float = LEASE_DEFAULT_S,
 ) -> WriteResult:
-    """Upsert the frame's rows as one atomic batch; executors write rowsets, and deltas of rows that are there.
+    """Upsert a large DataFrame as one atomic batch; the executors write rowset and delta files.
 
-    Of a row that is there only the frame's columns are changed. Parameters and errors: as `load`.
+    An existing row keeps the values of the columns that the frame does not have. Parameters, result and
+    errors are those of `load`.
+
+    Examples
+    --------
+    ```python
+    corrected = spark.table("corrections").select("flight", "day", "delay")
+    print(nyala.spark.upsert(corrected, db["flights"]).updated)
+    ```
     """
     return _run(df, table, "upsert", errors, tasks, lease)
 
@@ -188,7 +226,7 @@ def _run_job(
                     raise
                 raise _refused(name, _late(error.errors, _all_tablets(plan))) from None
         finally:
-            with contextlib.suppress(Error):  # what stays goes when its time is over
+            with contextlib.suppress(Error):  # files that remain are removed when they expire
                 handover.discard_staging(path, key)
     late: pa.Table | None = outcome.pop("errors")
     found_errors = [problems, None if late is None else _late(late, _all_tablets(plan))]
@@ -199,7 +237,7 @@ def _run_job(
 
 
 def _write_here(rows: pa.Table, table: Table, operation: str, errors: Errors) -> WriteResult:
-    """Write a small frame's rows (`small_frames`). Failing rows have the numbers that Spark gave them."""
+    """Write a small frame's rows in this process (`small_frames`). Failing rows keep Spark's row numbers."""
     numbers = rows.column(ROW).combine_chunks()
     data = rows.drop_columns([ROW])
 
@@ -239,8 +277,10 @@ def _all_tablets(plan: LoadPlan) -> TableState:
 
 
 def _late(errors: pa.Table, table: TableState) -> pa.Table:
-    """Rows that were good as of the job's snapshot and failed at its commit. Their numbers stayed in the tasks; what
-    the commit counts are the rows that it settled anew."""
+    """Errors of rows that were valid at the job's snapshot and failed at its commit, with NULL as row numbers.
+
+    Only the tasks knew Spark's row numbers; the commit numbers the rows that it resolved again.
+    """
     place, said = (errors.schema.get_field_index(name) for name in ("row", "message"))
     unknown = pa.nulls(errors.num_rows, errors.schema.field(place).type)
     why = pc.binary_join_element_wise(errors.column("message"), pa.scalar(LATE), "; ")
@@ -255,7 +295,7 @@ def _row_text(number: int | None) -> str:
 
 
 def _by_tablet(df: DataFrame, plan: LoadPlan, tasks: int | None) -> DataFrame:
-    """The rows with their tablet and their number, in partitions of whole tablets, sorted by tablet and key."""
+    """Add tablet and row number to the rows; partition them by whole tablets, sorted by tablet and key."""
     keys = key_columns(df, plan)
     frame = df.withColumns({TABLET: tablet_number(plan, keys), ROW: F.monotonically_increasing_id()})
     count = len(plan.tablets)
@@ -264,8 +304,8 @@ def _by_tablet(df: DataFrame, plan: LoadPlan, tasks: int | None) -> DataFrame:
     if wanted == 1:
         frame = frame.coalesce(1)
     elif single is not None and wanted == count:
-        # Spark's own partitioning puts bucket b into partition b: no expression besides the one that Spark has.
-        # So a partition is one tablet, and Spark compares keys first, by the prefixes that it keeps of them.
+        # Spark's own hash partitioning puts bucket b into partition b, so it needs no extra expression.
+        # A partition is then one tablet, so the sort starts with the key, whose prefixes Spark compares fast.
         frame = frame.repartition(wanted, *[keys[column] for column in single])
         return frame.sortWithinPartitions(*keys.values(), F.col(ROW))
     else:
@@ -275,7 +315,7 @@ def _by_tablet(df: DataFrame, plan: LoadPlan, tasks: int | None) -> DataFrame:
 
 
 def _plainly_named(frame: DataFrame) -> DataFrame:
-    """PySpark's mapInArrow would look for a field b of a column a, where the column's name is a.b."""
+    """Rename columns if a name has a dot or backtick: mapInArrow would read `a.b` as field b of column a."""
     if not any(sign in name for name in frame.columns for sign in ".`"):
         return frame
     return frame.toDF(*(f"c{place}" for place in range(len(frame.columns))))
@@ -283,7 +323,7 @@ def _plainly_named(frame: DataFrame) -> DataFrame:
 
 @dataclasses.dataclass(frozen=True)
 class _Told:
-    """Where tasks read what they have to know: the plan without tablets, and each tablet's part of the file."""
+    """The job's plan for the tasks: the plan without tablets, and the place of each tablet's part in a file."""
 
     plan: LoadPlan
     folder: str
@@ -291,7 +331,7 @@ class _Told:
     places: tuple[tuple[int, int], ...]
 
     def of(self, ordinal: int) -> LoadPlan:
-        """The plan with this tablet alone."""
+        """Read the plan with only this tablet."""
         offset, length = self.places[ordinal]
         with kept_by_lease(f"the load into table {self.plan.table!r}", "run the job again"):
             file = SYSTEM.files.open(self.path)
@@ -303,7 +343,7 @@ class _Told:
 
 
 def _tell_tasks(plan: LoadPlan, folder: str) -> _Told:
-    """Write what the tasks read: one file, so that what Spark sends to each does not grow with the table."""
+    """Write the plan into one file for the tasks, so that the data sent to each task does not grow with the table."""
     path = os.path.join(folder, "plan.json")
     places, parts, at = [], [], 0
     for ordinal in range(len(plan.tablets)):
@@ -323,7 +363,7 @@ def _tell_tasks(plan: LoadPlan, folder: str) -> _Told:
 
 
 def _writer(told: _Told, operation: str, lease: HeldLease, names: Sequence[str]) -> Any:
-    """The function that runs in the tasks. names: of the columns, in their order."""
+    """Return the function that runs in the tasks. names: the column names in order."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -368,7 +408,10 @@ def _writer(told: _Told, operation: str, lease: HeldLease, names: Sequence[str])
 def _slices(
     batches: Iterator[pa.RecordBatch], columns: Sequence[str]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Pieces of one tablet each, in order, without the column that says which. columns: the names of all."""
+    """Cut batches into slices of one tablet each, in order; yield (tablet, slice without the tablet column).
+
+    columns: the names of all columns.
+    """
     for unnamed in batches:
         batch = pa.RecordBatch.from_arrays(unnamed.columns, names=list(columns))
         if not batch.num_rows:

@@ -1,4 +1,4 @@
-"""`nyala.spark.write`: `df.write.format("nyala")` for the driver's program, with a result."""
+"""`nyala.spark.write`: `df.write.format("nyala")` that returns a `WriteResult`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["write"]
 
-# The folder for a write's outcome, which its driver removes when it has read it.
+# The driver removes the folder with the outcome after reading it. If the driver dies, the folder expires after this.
 _RESULT_TTL_S: Final = 24 * 3600
 
 
@@ -36,11 +36,43 @@ def write(
     operation: str = "upsert",
     errors: Literal["raise", "collect"] = "raise",
 ) -> WriteResult:
-    """`df.write.format("nyala")…save()` that returns what became of the rows.
+    """Write a DataFrame into a table as one atomic batch, and return the counts.
 
-    With `errors="collect"` the good rows are applied and `.errors` of the result is an Arrow table of the others
-    (row: their place in the order of Spark's partitions). The folder `path` must be visible to the executors.
-    Raises: as `Table.insert` and its like, also what a task raised; WriteError with all failing rows in `.errors`.
+    It is `df.write.format("nyala")…save()` with a result.
+
+    Parameters
+    ----------
+    df
+        The rows.
+    path
+        The store's folder, which the executors must see.
+    table
+        The table's name.
+    operation
+        "insert", "insert-ignore", "upsert", "update", "update-ignore", "delete", "delete-ignore", or
+        "changes" for the rows of a change feed.
+    errors
+        "raise": one failing row rejects the batch. "collect": the good rows are written, and the failing
+        rows are in `.errors` of the result.
+
+    Returns
+    -------
+    WriteResult
+        The counts and the timestamp. In `.errors`, `row` is the row's position in the order of Spark's
+        partitions.
+
+    Raises
+    ------
+    WriteError
+        Rows failed and nothing was written; `.errors` has all failing rows. Other errors are those of
+        `Table.insert`, `Table.upsert` and so on, also if a task raised them.
+
+    Examples
+    --------
+    ```python
+    result = nyala.spark.write(df, "store", "flights", operation="insert", errors="collect")
+    print(result.inserted, len(result.errors))
+    ```
     """
     check_frame(df, "nyala.spark.write")
     store = os.path.abspath(folder_of(path, "nyala.spark.write"))
@@ -77,12 +109,12 @@ def _write(df: DataFrame, store: str, table: str, operation: str, errors: str) -
         failed = _failed_rows(folder) if outcome.pop("errors") else None
         return WriteResult(**outcome) if failed is None else WriteResult(**outcome, errors=failed)
     finally:
-        with contextlib.suppress(Error):  # what stays goes when its time is over
+        with contextlib.suppress(Error):  # a folder that remains is removed when it expires
             handover.discard_staging(store, key)
 
 
 def _failed_rows(folder: str) -> pa.Table | None:
-    """What a commit left there of rows that failed."""
+    """Read the failing rows that the commit wrote into the folder; None if there are none."""
     import pyarrow.parquet as pq
 
     path = os.path.join(folder, "errors.parquet")

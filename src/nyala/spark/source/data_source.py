@@ -1,11 +1,11 @@
-"""The data source: what Spark calls, and in which process.
+"""The data source `format("nyala")`: the class that Spark calls to make readers and writers.
 
-Spark makes one of these for every `load()` and `save()`, in a planner worker, and pickles it from there.
-`reader`, `writer` and their parameters are called by keyword: their names are Spark's.
+Spark makes one object for every `load()` and `save()`, in a planner worker, and pickles it there.
+Spark passes the arguments of `reader` and `writer` by keyword, so their names are fixed.
 
-A table of Spark's catalogue (`CREATE TABLE … USING nyala OPTIONS (…)`) keeps its schema and loses its options. So
-`schema()` puts them into the metadata of the first field, where `reader` and `writer` find them again; options that
-are given with the statement go before them.
+A table of Spark's catalogue (`CREATE TABLE … USING nyala OPTIONS (…)`) keeps its schema but loses its options.
+So `schema()` stores the options in the metadata of the first field, and `reader` and `writer` read them there.
+Options of the statement win over stored options.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NyalaDataSource"]
 
-# Of the options of a CREATE TABLE those that say what the table is; the others belong to one statement.
+# The options of a CREATE TABLE that define the table. The others belong to one statement.
 _KEPT: Final = (
     "path", "table", "where", "at", "changes", "startingtimestamp", "endingtimestamp", "versions",
     "partitions", "lease",
@@ -40,23 +40,35 @@ _KEPT_FOR_WRITES: Final = ("path", "table")
 
 
 class NyalaDataSource(DataSource):
-    """`format("nyala")`. Options: see `ReadOptions`, `ChangeOptions` and `WriteOptions`.
+    """The Spark data source `format("nyala")`: batch and streaming reads and writes.
 
-    S1  All reads of one DataFrame see one snapshot: the moment of `load()`, or the option `at`. A table of Spark's
-        catalogue is read anew by each statement.
+    Use it through Spark. `ReadOptions`, `ChangeOptions` and `WriteOptions` describe the options.
+
+    Examples
+    --------
+    ```python
+    flights = spark.read.format("nyala").options(path="store", table="flights").load()
+    df.write.format("nyala").options(path="store", table="flights").mode("append").save()
+    ```
+
+    Notes
+    -----
+    S1  All reads of one DataFrame see one snapshot: the moment of `load()`, or the option `at`. Each statement
+        reads a table of Spark's catalogue again.
     S2  A write is one atomic batch, or nothing.
-    S3  Rows go to the table that the statement names, or nowhere. Columns that fit a table of Spark's catalogue already
-        Spark leaves as they are, with the metadata of where they were read, or with none: then the target is asked for.
+    S3  Rows go to the table that the statement names, or the write raises an error. If the columns already fit
+        a table of Spark's catalogue, Spark keeps the metadata of the source's columns or has none. The target
+        is then unknown, and the statement must name it in its options.
     """
 
-    # How many tasks its session runs at a time, if somebody told (`nyala.spark.register`): no worker can ask.
+    # The session's number of concurrent tasks, set by `nyala.spark.register`. A worker cannot find it out.
     cores: int | None = None
 
     # The snapshot of this `load()`, once it is chosen. Spark pickles this object after it called `schema()`.
     _timestamp: int | None
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        source = super().__new__(cls)  # Spark's `__init__` is not to be overridden
+        source = super().__new__(cls)  # Spark does not allow a data source to override `__init__`
         source._timestamp = None
         return source
 
@@ -73,7 +85,7 @@ class NyalaDataSource(DataSource):
             return spark_schema(change_schema(changes), {**kept, "path": changes.path})
         options = ReadOptions.parse(self.options)
         schema, self._timestamp = table_schema(options)
-        # The key's columns are those that are never NULL in Spark's eyes too, but others may be so declared.
+        # Spark's schema marks columns that are never NULL, but that is not only the key's columns. So store the key.
         key = json.dumps(table_key(options))
         return spark_schema(schema, {**kept, "path": options.path, "key": key})
 
@@ -120,8 +132,8 @@ class NyalaDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = self._with_identity(schema, _KEPT)
         if not wants_changes(options):
-            # Asked for the schema, nobody says that it is for a stream; and rows without `_change_type` would hide
-            # that some of them were deleted.
+            # `schema()` does not know that it is called for a stream. Without `_change_type` a stream could not show
+            # that a row was deleted.
             raise InvalidArgumentError("a stream reads what changes in a table: add .option('changes', True)")
         changes = ChangeOptions.parse(options)
         if changes.end is not None:
@@ -144,7 +156,7 @@ class NyalaDataSource(DataSource):
         return NyalaStreamWriter(options, schema, overwrite)
 
     def _with_identity(self, schema: StructType, names: tuple[str, ...]) -> dict[str, str]:
-        """The options given, and of those that the schema remembers the ones that are not."""
+        """Return the given options, completed by those that are stored in the schema."""
         given = plain_names(self.options)
         remembered: Mapping[str, str] = identity_of(schema) or {}
         if "table" in given:
@@ -156,7 +168,7 @@ class NyalaDataSource(DataSource):
         return given
 
     def _with_target(self, schema: StructType) -> dict[str, str]:
-        """The options of a write. Raises: InvalidArgumentError when Spark does not say where the rows go (S3)."""
+        """Return the options of a write. Raises: InvalidArgumentError if the target is unknown (S3)."""
         given = plain_names(self.options)
         if "table" in given:
             return given

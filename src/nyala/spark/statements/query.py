@@ -1,4 +1,4 @@
-"""`nyala.spark.sql`: runs a SELECT of Spark's that reads of each Nyala table only what it needs."""
+"""`nyala.spark.sql`: runs a SELECT in Spark that reads only the needed columns and rows of each Nyala table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["sql"]
 
-# What says which rows a table of Spark's catalogue stands for.
+# The options of a table in Spark's catalogue that define its rows.
 _OF_TABLES: Final = ("path", "table", "where", "at")
 
 
@@ -46,17 +46,50 @@ def sql(
     *,
     lease: float = LEASE_DEFAULT_S,
 ) -> DataFrame:
-    """Spark's answer to a SELECT, which reads of each Nyala table only the columns and rows that it needs.
+    """Run a SELECT in Spark that reads only the columns and rows of each Nyala table that it needs.
 
-    store:  the folder whose tables the statement may name, in any case; other names are Spark's own. None: only tables
-            of Spark's catalogue that were made with `CREATE TABLE … USING nyala`.
-    at:     the moment of all tables; None: now, or the one with which a table of Spark's catalogue was made. All tables
-            of a store are read at one timestamp.
-    lease:  seconds for which the files of that moment are kept after the DataFrame was last read: a read renews it when
-            a quarter has gone.
-    Raises: InvalidArgumentError for what is no single SELECT, HistoryExpiredError; TableNotFoundError and
-            ColumnNotFoundError with the nearest name, where neither the store nor Spark knows one; Spark's
-            AnalysisException for what else Spark does not accept; ImportError without sqlglot.
+    Parameters
+    ----------
+    spark
+        The SparkSession.
+    text
+        One SELECT statement in Spark's SQL.
+    store
+        The store's folder. The statement may use its tables by name, in upper or lower case; other names
+        are Spark's. Default: only tables of Spark's catalogue (`CREATE TABLE … USING nyala`).
+    at
+        Read all tables as of this moment. Default: now, or the moment with which a table of Spark's
+        catalogue was created. All tables of a store are read at one timestamp.
+    lease
+        Seconds for which the files are kept after the last read of the DataFrame. A read renews the lease
+        when a quarter of it has passed.
+
+    Returns
+    -------
+    DataFrame
+        The result of the SELECT.
+
+    Raises
+    ------
+    InvalidArgumentError
+        `text` is not one SELECT statement.
+    TableNotFoundError, ColumnNotFoundError
+        Neither the store nor Spark knows the name. The message has the nearest name.
+    HistoryExpiredError
+        `at` is older than the table's history.
+    pyspark.errors.AnalysisException
+        Spark rejects the statement for another reason.
+    ImportError
+        sqlglot is not installed.
+
+    Examples
+    --------
+    ```python
+    late = nyala.spark.sql(
+        spark, "SELECT origin, avg(delay) FROM flights WHERE day >= '2026-01-01' GROUP BY origin", store="store"
+    )
+    late.show()
+    ```
     """
     if not isinstance(text, str):
         raise InvalidArgumentError(
@@ -77,11 +110,11 @@ def sql(
             return snapshots[key]
 
         def table_of(name: tuple[str, ...]) -> tuple[TableView, Predicate | None] | None:
-            """The table, and which of its rows a table of Spark's catalogue stands for."""
+            """Return the Nyala table of a name, and the `where` of a table of Spark's catalogue."""
             if store is not None and len(name) == 1:
                 tables = snapshot_of(folder, at)
                 known = tables.list_tables()
-                # As Spark's own names: without heed to case, where that says which.
+                # Like Spark's own names: the case does not matter unless several tables differ only in case.
                 alike = [name[0]] if name[0] in known else [t for t in known if t.lower() == name[0].lower()]
                 if len(alike) == 1:
                     return tables[alike[0]], None
@@ -106,7 +139,7 @@ def sql(
                 found = table_of(use.name)
                 assert found is not None
                 table, rows = found
-                # Rows without any column would be no rows to Spark.
+                # Spark would lose rows that have no column.
                 columns = use.columns or (table.primary_key[0],)
                 said = [next(values) for _ in use.open]
                 terms = [term for term in (rows, use.where, *said) if term is not None]
@@ -128,7 +161,7 @@ def sql(
             except AnalysisException as error:
                 if not uses or not _may_be_of_ours(error):
                     raise
-                # Of a statement that is not told rightly Spark misses columns, or stumbles over arrays (Q6).
+                # The analysis of the statement may have missed a column, or Spark cannot use arrays here (Q6).
                 held.clear()
                 whole = whole_uses(uses, schema_of)
                 answered = answer(whole, False)
@@ -137,20 +170,20 @@ def sql(
 
 
 def _may_be_of_ours(error: AnalysisException) -> bool:
-    """Whether Spark might take the statement over whole tables: not what does not parse, nor a table that is none."""
+    """Whether Spark might accept the statement over whole tables. False for syntax errors and unknown tables."""
     if isinstance(error, ParseException):
         return False
     return not (error.getCondition() or "").startswith("TABLE_OR_VIEW_NOT_FOUND")
 
 
 def catalog_identity(spark: SparkSession, name: Sequence[str]) -> dict[str, str] | None:
-    """Path and table of a table of Spark's catalogue that was made with USING nyala; None: it is none, or a view."""
+    """Return the options of a table in Spark's catalogue that was created with USING nyala; None for others."""
     try:
         found = spark.catalog.getTable(".".join("`" + part.replace("`", "``") + "`" for part in name))
-    except Exception:  # whatever Spark says of a name that it does not know, or cannot: it will say it again
+    except Exception:  # Spark raises the same error again when it runs the statement
         return None
     if found.isTemporary or found.tableType == "VIEW":
-        return None  # its schema may have our mark, and its rows are others
+        return None  # a view's schema may have our options, but the view has other rows
     schema = spark.table(".".join(f"`{part}`" for part in name)).schema
     check_unaltered(schema)
     return identity_of(schema)
