@@ -1,8 +1,8 @@
-"""Ranges that are added to and dropped from the partitioning of a table that lives.
+"""Adds range partitions to an existing table, and finds the ones to drop.
 
-    ranges         [2014, 2015) [2015, 2016)
-    add_range      (2016, 2017)                 one partition more for each combination of buckets
-    find_range     (2014, 2015)                 the one with just these bounds, to be dropped
+    ranges             [2014, 2015) [2015, 2016)
+    added_partitions   (2016, 2017)                 one new partition per combination of hash buckets
+    find_range         (2014, 2015)                 the range with exactly these bounds
 
 Source: Kudu schema design, "Range Partition Management"; docs/design/kudu.md, "Schema alteration".
 """
@@ -22,12 +22,12 @@ from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["added_partitions", "find_range", "ranges_of"]
 
-# Ranges that are named in a message; a table may have thousands.
+# A message names at most this many ranges: a table may have thousands.
 _NAMED: Final = 5
 
 
 def ranges_of(partitions: Iterable[Partition]) -> list[EncodedRange]:
-    """The ranges of these partitions, each once, ascending."""
+    """Return the distinct ranges of the partitions, ascending."""
     found = {(partition.range_lower, partition.range_upper) for partition in partitions}
     return sorted(found, key=lambda bounds: bounds[0] or b"")
 
@@ -39,10 +39,10 @@ def added_partitions(
     schema: Schema,
     limits: Limits = DEFAULT_LIMITS,
 ) -> list[Partition]:
-    """The partitions that a new range brings to a table with these.
+    """Return the partitions that a new range adds to a table with `partitions`.
 
-    Raises: InvalidArgumentError when the table has no range level, the bounds make no sense, or the range overlaps
-            one that is there.
+    Raises: InvalidArgumentError when the table has no range level, the bounds are invalid, the range overlaps an
+            existing one, or the table would have more than MAX_TABLETS tablets.
     """
     columns = _range_columns(partition_schema, schema, "added")
     lower, upper = encode_range(bound, columns, limits)
@@ -52,16 +52,17 @@ def added_partitions(
         ):
             shown, there = (describe_range(one, partition_schema, schema) for one in ((lower, upper), other))
             if (lower, upper) == other:
-                raise InvalidArgumentError(f"there is a range partition {there} already")
+                raise InvalidArgumentError(f"the range partition {there} exists already")
             raise InvalidArgumentError(
-                f"the range partition {shown} would overlap {there}, which is there: drop that one first, or choose "
+                f"the range partition {shown} would overlap {there}: drop that range first, or choose "
                 "other bounds"
             )
     buckets = itertools.product(*(range(level.buckets) for level in partition_schema.hash_levels))
     added = [Partition(combination, lower, upper) for combination in buckets]
     if len(partitions) + len(added) > MAX_TABLETS:
         raise InvalidArgumentError(
-            f"{len(partitions) + len(added)} tablets are too many, at most {MAX_TABLETS}: drop a range first"
+            f"the table would have {len(partitions) + len(added)} tablets, at most {MAX_TABLETS} are allowed: "
+            "drop a range first"
         )
     return added
 
@@ -69,7 +70,7 @@ def added_partitions(
 def find_range(
     bound: RangeBound, partition_schema: PartitionSchema, partitions: Sequence[Partition], schema: Schema
 ) -> EncodedRange:
-    """The range with just these bounds. Raises: InvalidArgumentError when there is none."""
+    """Return the range with exactly these bounds. Raises: InvalidArgumentError when the table does not have it."""
     columns = _range_columns(partition_schema, schema, "dropped")
     wanted = encode_range(bound, columns, LARGEST)
     ranges = ranges_of(partitions)
@@ -77,7 +78,9 @@ def find_range(
         return wanted
     shown = describe_range(wanted, partition_schema, schema)
     if not ranges:
-        raise InvalidArgumentError(f"there is no range partition {shown} to drop: the table has none")
+        raise InvalidArgumentError(
+            f"there is no range partition {shown} to drop: the table has no range partitions"
+        )
     near = [
         other
         for other in ranges
@@ -87,9 +90,9 @@ def find_range(
     listed = near or ranges
     names = ", ".join(describe_range(other, partition_schema, schema) for other in listed[:_NAMED])
     more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
-    what = "those that it overlaps are" if near else "the table's are"
+    what = "it overlaps" if near else "the table has"
     raise InvalidArgumentError(
-        f"there is no range partition {shown} to drop; {what} {names}{more}: a range is dropped by its exact bounds"
+        f"there is no range partition {shown} to drop; {what} {names}{more}: give the exact bounds of one range"
     )
 
 
@@ -97,6 +100,6 @@ def _range_columns(partition_schema: PartitionSchema, schema: Schema, what: str)
     columns = partition_schema.range_columns(schema)
     if not columns:
         raise InvalidArgumentError(
-            f"the table has no range level, so no range can be {what}: table.repartition(…) gives it one"
+            f"the table has no range level, so no range can be {what}: add one with table.repartition(…)"
         )
     return columns

@@ -1,9 +1,9 @@
-"""Partitions as a person writes them.
+"""Text of a partition, for people.
 
     HASH (host, metric) BUCKET 2 OF 4, RANGE (time) [2014-01-01, 2015-01-01)
 
-Buckets count from 0. A range over several columns shows tuples; columns at the end of a bound that are at their
-minimum are left out, as they may be in `nyala.range_partition`.
+Buckets count from 0. A range over several columns shows tuples. Trailing columns of a bound that are at their
+minimum are omitted; `nyala.range_partition` accepts that form.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["describe", "describe_range", "describe_schema"]
 
 
 def describe_schema(partition_schema: PartitionSchema, schema: Schema) -> str:
-    """The levels of a table: "HASH (host, metric) BUCKETS 4, RANGE (time)"; a seed is shown if not 42."""
+    """Describe a table's levels: "HASH (host, metric) BUCKETS 4, RANGE (time)". Shows a seed other than 42."""
     parts = []
     for level in partition_schema.hash_levels:
         names = _names(partition_schema.hash_columns(level, schema))
@@ -34,7 +34,7 @@ def describe_schema(partition_schema: PartitionSchema, schema: Schema) -> str:
 
 
 def describe(partition: Partition, partition_schema: PartitionSchema, schema: Schema) -> str:
-    """One partition, as above."""
+    """Describe one partition: "HASH (host) BUCKET 2 OF 4, RANGE (time) [2014-01-01, 2015-01-01)"."""
     parts = []
     for bucket, level in zip(partition.hash_buckets, partition_schema.hash_levels, strict=True):
         names = _names(partition_schema.hash_columns(level, schema))
@@ -47,7 +47,7 @@ def describe(partition: Partition, partition_schema: PartitionSchema, schema: Sc
 def describe_range(
     bounds: tuple[bytes | None, bytes | None], partition_schema: PartitionSchema, schema: Schema
 ) -> str:
-    """One range of encoded bounds [lower, upper): "RANGE (time) [2014-01-01, 2015-01-01)"."""
+    """Describe one range, given as encoded bounds [lower, upper): "RANGE (time) [2014-01-01, 2015-01-01)"."""
     columns = partition_schema.range_columns(schema)
     lower = "(unbounded" if bounds[0] is None else "[" + _bound(bounds[0], columns)
     upper = "unbounded" if bounds[1] is None else _bound(bounds[1], columns)

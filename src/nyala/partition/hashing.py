@@ -1,4 +1,4 @@
-"""The hash of hash partitioning: Spark's own `hash()`, bit for bit, over whole columns, and of one row.
+"""The hash of hash partitioning: equals Spark's `hash()` bit for bit, for whole columns and for one row.
 
     h = seed
     for each column, in the level's order:  h = murmur3_x86_32(bytes of the value, seed=h)
@@ -9,15 +9,15 @@
     int64, timestamp,             two words, the low one first
     decimal of <= 18 digits       (its unscaled integer)
     string, varchar, binary       the bytes
-    decimal of > 18 digits        the bytes of its unscaled integer: big-endian, two's complement, as few as hold it
+    decimal of > 18 digits        the bytes of its unscaled integer: big-endian, two's complement, minimal length
 
-Of bytes, each four are a little-endian word. Spark's tail rule is not Murmur3's: each byte left over is
-sign-extended to a word of its own and mixed like any other.
+Every four bytes form a little-endian word. Spark's tail rule differs from Murmur3's: each remaining byte is
+sign-extended to its own word and mixed like the others.
 
-So Spark computes a row's bucket natively: `pmod(hash(columns), buckets)`, after a cast to the table's types.
-Rows on disk lie where this function put them: never change it; another one gets another name in the catalogue.
+Spark can therefore compute a row's bucket natively: `pmod(hash(columns), buckets)`, after a cast to the table's types.
+Never change this function: stored rows are placed by it. A different function gets a different name in the catalogue.
 
-Left out: NULL, bool, float, double: no key column holds them.
+Not supported: NULL, bool, float and double, because key columns cannot hold them.
 Source: Spark's `Murmur3Hash` expression and `Murmur3_x86_32.hashUnsafeBytes`; docs/design/spark.md, "What Spark
 offers a Python data source".
 """
@@ -48,9 +48,9 @@ _WORD: Final = 0xFFFF_FFFF
 def spark_hash(
     arrays: Sequence[pa.Array], types: Sequence[ColumnType], seed: int = DEFAULT_SEED
 ) -> npt.NDArray[np.int32]:
-    """`pyspark.sql.functions.hash` of each row; one canonical array per column, without nulls.
+    """Return `pyspark.sql.functions.hash` of each row. Takes one canonical array without NULLs per column.
 
-    Cost: some thirty NumPy calls per column, and for text some twenty more per four bytes of the longest value.
+    Cost: about thirty NumPy calls per column, and for text about twenty more per four bytes of the longest value.
     """
     assert arrays and len(arrays) == len(types)
     h = np.full(len(arrays[0]), seed & 0xFFFF_FFFF, dtype=np.uint32)
@@ -63,22 +63,25 @@ def spark_hash(
 def buckets_of(
     arrays: Sequence[pa.Array], types: Sequence[ColumnType], buckets: int, seed: int = DEFAULT_SEED
 ) -> npt.NDArray[np.int32]:
-    """The bucket of each row, 0 <= bucket < buckets: Spark's `pmod(hash(columns), buckets)`."""
-    # NumPy's remainder has the sign of the divisor, as pmod's has.
+    """Return the bucket of each row, 0 <= bucket < buckets: Spark's `pmod(hash(columns), buckets)`."""
+    # NumPy's remainder has the sign of the divisor, like pmod.
     return np.remainder(spark_hash(arrays, types, seed), np.int32(buckets))
 
 
 def bucket_of(
     values: Sequence[Any], types: Sequence[ColumnType], buckets: int, seed: int = DEFAULT_SEED
 ) -> int:
-    """The bucket of one row, of canonical scalars (days, microseconds, unscaled integers): `buckets_of` by Python's own
-    integers. Cost: 6 µs for a number, 10 for a short text, where NumPy's calls take 115 and 295 for one row."""
+    """Return the bucket of one row of canonical scalars (days, microseconds, unscaled integers).
+
+    Equals `buckets_of`, but uses Python integers: 6 µs for a number and 10 µs for a short text, where NumPy takes
+    115 µs and 295 µs for one row.
+    """
     h = seed & _WORD
     for value, type in zip(values, types, strict=True):
         if type.is_variable:
             h = _hash_bytes(value.encode() if isinstance(value, str) else value, h)
         elif type.precision is not None and type.precision > _DECIMAL_LONG_DIGITS:
-            # As few bytes as hold the sign too: 127 and -128 have one, 128 and -129 two.
+            # The fewest bytes that also hold the sign: 127 and -128 take one, 128 and -129 take two.
             size = (value if value >= 0 else ~value).bit_length() // 8 + 1
             h = _hash_bytes(value.to_bytes(size, "big", signed=True), h)
         elif type.name == "decimal" or type.storage_width_bytes == 8:
@@ -98,7 +101,7 @@ def _hash_bytes(raw: bytes, h: int) -> int:
 
 
 def _mix_one(h: int, word: int) -> int:
-    """`_mix` of one row."""
+    """`_mix` for one row."""
     k = word * 0xCC9E2D51 & _WORD
     k = (k << 15 | k >> 17) & _WORD
     k = (k * 0x1B873593 & _WORD) ^ h
@@ -107,7 +110,7 @@ def _mix_one(h: int, word: int) -> int:
 
 
 def _finish_one(h: int, length_bytes: int) -> int:
-    """`_finish` of one row."""
+    """`_finish` for one row."""
     h ^= length_bytes
     h = (h ^ h >> 16) * 0x85EBCA6B & _WORD
     h = (h ^ h >> 13) * 0xC2B2AE35 & _WORD
@@ -122,7 +125,7 @@ def _hash_column(array: pa.Array, type: ColumnType, h: Words) -> Words:
         assert type.precision is not None
         if type.precision > _DECIMAL_LONG_DIGITS:
             return murmur3_bytes(*_big_integer_bytes(array), h)
-        # Arrow keeps every decimal in 16 bytes; a value of few digits is wholly in the low eight.
+        # Arrow stores every decimal in 16 bytes; a value of at most 18 digits fits in the low eight.
         low, high = (fixed_view(array, "<u4", stride_bytes=16, at=at) for at in (0, 4))
         return _finish(_mix(_mix(h, low), high), np.uint32(8))
     if type.storage_width_bytes == 8:
@@ -135,7 +138,7 @@ def _hash_column(array: pa.Array, type: ColumnType, h: Words) -> Words:
 def murmur3_bytes(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], seeds: Words
 ) -> Words:
-    """The hash of `data[starts[i]:starts[i] + lengths[i]]`, each with its own seed. A loop over words, not rows."""
+    """Hash each `data[starts[i]:starts[i] + lengths[i]]` with seed `seeds[i]`. Loops over words, not over rows."""
     h = seeds.copy()
     full = lengths >> 2
     rows = np.flatnonzero(full)
@@ -157,23 +160,23 @@ def murmur3_bytes(
 def _big_integer_bytes(
     array: pa.Array,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Java's BigInteger.toByteArray of each unscaled value, as bytes, starts and lengths."""
+    """Return Java's BigInteger.toByteArray of each unscaled value, as bytes, starts and lengths."""
     count = len(array)
     rows = np.empty((count, 2), dtype=">u8")
     rows[:, 0] = fixed_view(array, "<u8", stride_bytes=16, at=8)
     rows[:, 1] = fixed_view(array, "<u8", stride_bytes=16)
     data = rows.view(np.uint8).reshape(count, 16)
-    # Turn the bits of negative values: then the leading bytes that say nothing are zeros for every sign.
+    # Invert negative values, so that redundant leading bytes are zero for both signs.
     turned = data ^ np.where(data[:, :1] >= 0x80, np.uint8(0xFF), np.uint8(0))
-    turned[:, 15] |= 1  # zero and minus one have one byte too
+    turned[:, 15] |= 1  # zero and minus one also take one byte
     first = np.argmax(turned != 0, axis=1)
-    # The first byte of a number also holds its sign: if that bit is taken, one byte more is needed.
+    # The first byte also holds the sign: if the value uses that bit, one more byte is needed.
     first -= turned[np.arange(count), first] >= 0x80
     return data.reshape(-1), np.arange(0, 16 * count, 16) + first, 16 - first
 
 
 def _mix(h: Words, word: npt.NDArray[Any]) -> Words:
-    """One word into the state: Murmur3's mixK1 and mixH1. Always a new array."""
+    """Mix one word into the state: Murmur3's mixK1 and mixH1. Returns a new array."""
     k: Words = word * np.uint32(0xCC9E2D51)
     k = (k << np.uint32(15)) | (k >> np.uint32(17))
     k *= np.uint32(0x1B873593)

@@ -1,15 +1,14 @@
-"""How a table is cut into tablets: what a user writes, what the catalogue keeps, and how the one becomes the other.
+"""hash_partition, range_partition, and the partitions that they give a new table.
 
     [hash_partition("host", buckets=2), range_partition("time", splits=[...])]      a user's levels
               |  build_partitions                                                   all checks
               v
     PartitionSchema   hash levels and range columns, by column id                   fixed for the table's life
-    Partition         one per tablet: a bucket per hash level, and a stretch of range keys
+    Partition         one per tablet: a bucket per hash level, and a range of encoded keys
 
-The invariants T1 to T4 stand in `nyala.partition.model`; here they are checked for what a user gave. What the
-layers above need of this package besides (`Router`, `describe`, the model) can be imported from here too.
+`nyala.partition.model` defines the invariants T1 to T4; this module checks a user's levels against them.
 
-Left out: hash levels of a single range (Kudu 1.17). Adding and dropping ranges: `nyala.partition.alteration`.
+Not supported: hash levels of a single range (Kudu 1.17). `nyala.partition.alteration` adds and drops ranges.
 Source: Kudu schema design, "Partitioning"; docs/design/kudu.md, "Partitions and their bounds".
 """
 
@@ -30,12 +29,12 @@ from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["HashSpec", "RangeSpec", "build_partitions", "hash_partition", "range_partition", "specs_of"]
 
-# ---- what a user writes --------------------------------------------------------------------------------------
+# ---- the user's levels ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class HashSpec:
-    """One hash level as `nyala.hash_partition` describes it."""
+    """One hash level of a new table: the result of `nyala.hash_partition`."""
 
     columns: tuple[str, ...]
     buckets: int
@@ -44,7 +43,7 @@ class HashSpec:
 
 @dataclass(frozen=True)
 class RangeSpec:
-    """The range level as `nyala.range_partition` describes it; values are still the user's."""
+    """The range level of a new table: the result of `nyala.range_partition`. Values are not checked yet."""
 
     columns: tuple[str, ...]
     splits: tuple[Any, ...] = ()
@@ -52,38 +51,75 @@ class RangeSpec:
 
 
 def hash_partition(*columns: str, buckets: int, seed: int = DEFAULT_SEED) -> HashSpec:
-    """Spread rows over `buckets` tablets by a hash of key `columns`.
+    """Describe a hash level: it spreads the rows of a new table over `buckets` tablets.
 
-    The hash is Spark's: bucket = pmod(hash(columns), buckets) for the default seed 42.
-    Raises: InvalidArgumentError for no column or fewer than two buckets.
+    Parameters
+    ----------
+    columns
+        Names of primary key columns.
+    buckets
+        Number of tablets, at least 2.
+    seed
+        Seed of the hash. The hash is Spark's: with seed 42, bucket = pmod(hash(columns), buckets).
+
+    Raises
+    ------
+    InvalidArgumentError
+        No column, fewer than two buckets, or a seed that is not a 32-bit integer.
+
+    Examples
+    --------
+    >>> levels = [hash_partition("host", buckets=4), range_partition("day", splits=["2026-01-01"])]
+    >>> schema = {"host": "string", "day": "date", "load": "double"}
+    >>> table = db.create_table("loads", schema, ["host", "day"], partition_by=levels)
+    >>> len(table.tablets())
+    8
     """
     _check_names(columns, "hash")
     if not _is_int(buckets) or buckets < 2:
         raise InvalidArgumentError(
-            f"hash_partition({', '.join(columns)}): must have at least two hash buckets, a whole number, and not "
-            f"{buckets!r}"
+            f"hash_partition({', '.join(columns)}): must have at least two hash buckets, got buckets={buckets!r}"
         )
     if not _is_int(seed) or not -(2**31) <= seed < 2**31:
-        raise InvalidArgumentError(f"hash_partition: seed {seed!r} is not an integer of 32 bits")
+        raise InvalidArgumentError(f"hash_partition: seed {seed!r} is not a 32-bit integer")
     return HashSpec(columns, buckets, seed)
 
 
 def range_partition(
     *columns: str, splits: Iterable[Any] | None = None, bounds: Iterable[Any] | None = None
 ) -> RangeSpec:
-    """Cut the table by the order of key `columns`.
+    """Describe the range level: it splits a new table by ranges of key `columns`.
 
-    bounds: pairs (lower, upper): a range [lower, upper) each; None is unbounded, [] is no range yet. Left out:
-            one range without bounds. A `RangeBound` says which ends are inclusive.
-    splits: values, each of which cuts the range that it lies in, in two.
-    A value is a Python scalar, or ISO text for a date or time; for several columns a tuple. A tuple may be
-    shorter or hold None: the columns left unset are at their minimum, and all unset is unbounded.
-    Raises: InvalidArgumentError for no column; values are checked when the table is created.
+    A value in `splits` and `bounds` is a Python scalar, ISO text for a date or timestamp, or a tuple for several
+    columns. A tuple may be shorter or contain None: unset columns are at their minimum. A bound with all columns
+    unset is unbounded.
+
+    Parameters
+    ----------
+    columns
+        Names of primary key columns.
+    splits
+        Each value splits the range that contains it into two ranges.
+    bounds
+        Pairs (lower, upper), each for a range [lower, upper), or `RangeBound` objects. None in a pair is unbounded.
+        `[]` creates a table without ranges. Default: one unbounded range.
+
+    Raises
+    ------
+    InvalidArgumentError
+        No column, or `splits` or `bounds` is not a list. `create_table` checks the values.
+
+    Examples
+    --------
+    >>> years = range_partition("day", bounds=[("2025-01-01", "2026-01-01"), ("2026-01-01", None)])
+    >>> table = db.create_table("days", {"day": "date", "load": "double"}, ["day"], partition_by=years)
+    >>> len(table.tablets())
+    2
     """
     _check_names(columns, "range")
     for name, values in (("splits", splits), ("bounds", bounds)):
         if isinstance(values, str | bytes) or (values is not None and not isinstance(values, Iterable)):
-            raise InvalidArgumentError(f"range_partition: {name} is a list, not {values!r}")
+            raise InvalidArgumentError(f"range_partition: {name} must be a list, not {values!r}")
     return RangeSpec(columns, tuple(splits or ()), None if bounds is None else tuple(bounds))
 
 
@@ -99,11 +135,14 @@ def _check_names(columns: Sequence[Any], kind: str) -> None:
             raise InvalidArgumentError(f"{kind}_partition takes column names, one by one, not {name!r}")
 
 
-# ---- from the one to the other -------------------------------------------------------------------------------
+# ---- the partitions of a new table ---------------------------------------------------------------------------
 
 
 def specs_of(partition_by: Any) -> list[HashSpec | RangeSpec]:
-    """Raises: InvalidArgumentError for what is no list; `build_partitions` looks at what is in it."""
+    """Return the levels in `partition_by` as a list; `build_partitions` checks the items.
+
+    Raises: InvalidArgumentError when `partition_by` is neither a level nor a list.
+    """
     if isinstance(partition_by, HashSpec | RangeSpec):
         return [partition_by]
     if not isinstance(partition_by, Iterable) or isinstance(partition_by, str | bytes):
@@ -119,10 +158,10 @@ def build_partitions(
     schema: Schema,
     limits: Limits = DEFAULT_LIMITS,
 ) -> tuple[PartitionSchema, tuple[Partition, ...]]:
-    """The partitioning of a new table with these `levels`, and its partitions in the order of T3.
+    """Build the partition schema of a new table and its partitions, in the order of T3.
 
-    Raises: InvalidArgumentError when the levels contradict T1 or T2 or a bound makes no sense,
-            ColumnNotFoundError for a name that no column has.
+    Raises: InvalidArgumentError when the levels violate T1 or T2 or a bound is invalid,
+            ColumnNotFoundError for an unknown column.
     """
     specs = [levels] if isinstance(levels, HashSpec | RangeSpec) else list(levels)
     for spec in specs:
@@ -165,7 +204,7 @@ def build_partitions(
 
 
 def _too_many(tablets: int) -> str:
-    return f"{tablets} tablets are too many, at most {MAX_TABLETS}: take fewer buckets or ranges"
+    return f"the table would have {tablets} tablets, at most {MAX_TABLETS} are allowed: use fewer buckets or ranges"
 
 
 def _key_columns(names: Sequence[str], schema: Schema, kind: str) -> tuple[ColumnSchema, ...]:
@@ -173,8 +212,8 @@ def _key_columns(names: Sequence[str], schema: Schema, kind: str) -> tuple[Colum
         schema.by_name(name)
         if not schema.is_key(name):
             raise InvalidArgumentError(
-                f"{kind}_partition must specify only primary key columns, and {name!r} is none; "
-                f"they are {', '.join(repr(key) for key in schema.key_names)}"
+                f"{kind}_partition must specify only primary key columns, and {name!r} is not one: "
+                f"the primary key is {', '.join(repr(key) for key in schema.key_names)}"
             )
         if names.count(name) > 1:
             raise InvalidArgumentError(f"duplicate column {name!r} in {kind}_partition")

@@ -1,13 +1,13 @@
-"""What the catalogue keeps of a partitioning: the table's levels, and the place of each tablet in them.
+"""The stored partitioning: a table's hash and range levels, and the partition of each tablet.
 
          range:   [ .. , 2014)  [2014, 2015)  [2015, .. )
     bucket 0:     tablet 0      tablet 1      tablet 2
     bucket 1:     tablet 3      tablet 4      tablet 5
 
 Invariants
-    T1  A row lies in at most one partition; without a gap between its ranges, in exactly one.
-    T2  Partition and hash columns are key columns; no column is in two hash levels. It may be hashed and in the
-        range too.
+    T1  A row belongs to at most one partition; if the ranges have no gaps, to exactly one.
+    T2  Hash and range columns are key columns. No column is in two hash levels; a hash column may also be a range
+        column.
     T3  A new table's partitions are every combination of buckets with every range, buckets outermost, ranges
         ascending.
     T4  A range bound is a whole encoded key over the range columns; None is unbounded.
@@ -32,13 +32,14 @@ from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["MAX_TABLETS", "HashLevel", "Partition", "PartitionSchema", "problem_of"]
 
-# Kudu recommends at most a few thousand tablets a server; a slip of the finger must not make a million folders.
+# Kudu recommends at most a few thousand tablets per server. The limit prevents a typing error from creating a million
+# folders.
 MAX_TABLETS: Final = 65_536
 
 
 @dataclass(frozen=True)
 class HashLevel:
-    """One hash level of a table. `algorithm` is the name of the hash function, so that another can come."""
+    """One hash level of a table. `algorithm` names the hash function."""
 
     column_ids: tuple[int, ...]
     buckets: int
@@ -48,21 +49,21 @@ class HashLevel:
 
 @dataclass(frozen=True)
 class PartitionSchema:
-    """The levels of a table, by column id, so that a renamed column changes nothing. No level: one tablet."""
+    """The levels of a table. Uses column ids, so renaming a column changes nothing. No levels: one tablet."""
 
     hash_levels: tuple[HashLevel, ...] = ()
     range_column_ids: tuple[int, ...] = ()
 
     def range_columns(self, schema: Schema) -> tuple[ColumnSchema, ...]:
-        """The range columns, in the range's order."""
+        """Return the range columns, in the order of the range level."""
         return tuple(schema.by_id(id) for id in self.range_column_ids)
 
     def hash_columns(self, level: HashLevel, schema: Schema) -> tuple[ColumnSchema, ...]:
-        """The columns of one hash level, in the order in which they are hashed."""
+        """Return the columns of one hash level, in hashing order."""
         return tuple(schema.by_id(id) for id in level.column_ids)
 
     def to_json(self) -> str:
-        """One line of JSON that holds everything; the inverse of `from_json`."""
+        """Return all fields as one line of JSON; `from_json` reads it."""
         levels = [
             {"column_ids": level.column_ids, "buckets": level.buckets, "seed": level.seed}
             | {"algorithm": level.algorithm}
@@ -73,9 +74,9 @@ class PartitionSchema:
 
     @staticmethod
     def from_json(text: str) -> PartitionSchema:
-        """The inverse of `to_json`.
+        """Read the text of `to_json`.
 
-        Raises: ValueError or KeyError for any other text; the catalogue's checksum has been compared before.
+        Raises: ValueError or KeyError for any other text. The caller has verified the catalogue's checksum.
         """
         data = json.loads(text)
         levels = tuple(
@@ -95,9 +96,10 @@ class Partition:
 
 
 def problem_of(levels: PartitionSchema, partitions: Sequence[Partition], schema: Schema) -> str | None:
-    """Why these are no partitions of a table with this schema (T1, T2, T4); None: they are.
+    """Validate a loaded partitioning against T1, T2 and T4: return the first problem, or None.
 
-    For what comes from a catalogue or another process, whatever its checksum says. Cost: all partitions.
+    Use it for data from a catalogue or another process, even if the checksum is right. Cost: one pass over the
+    partitions.
     """
     hashed = [id for level in levels.hash_levels for id in level.column_ids]
     for ids in (hashed, list(levels.range_column_ids)):
@@ -123,13 +125,13 @@ def problem_of(levels: PartitionSchema, partitions: Sequence[Partition], schema:
     bounds = [bound for p in partitions for bound in (p.range_lower, p.range_upper) if bound is not None]
     if bounds:
         if not levels.range_column_ids:
-            return "a tablet has bounds, and its table no range"
+            return "a tablet has range bounds, but its table has no range level"
         try:
             KeyCodec([column.type for column in levels.range_columns(schema)]).from_binary(
                 array_of_bytes(bounds)
             )
         except CorruptionError as error:
-            return f"T4: a tablet's bound is no key: {error.reason}"
+            return f"T4: a tablet's bound is not a valid key: {error.reason}"
     for group in by_buckets.values():
         group.sort(key=lambda partition: partition.range_lower or b"")
         for lower, upper in ((partition.range_lower, partition.range_upper) for partition in group):

@@ -1,17 +1,17 @@
-"""Which partitions can hold a row that satisfies a scan's predicates.
+"""Partition pruning: finds the partitions that can contain a row that matches a scan's predicates.
 
     host = 'a' AND metric IN ('x', 'y') AND time >= 100
     |                    |              |
     +-- hash (host, metric): the buckets of ('a', 'x') and ('a', 'y')
                                         +-- range (time): [100, unbounded)
 
-Each level is pruned by itself: a hash level when every column of it has an equality or an IN list, the range level
-by the stretches of range keys that its columns' constraints leave (one per combination of leading IN values).
+Each level is pruned independently. A hash level is pruned if each of its columns has an equality or an IN list. The
+range level is pruned by the key ranges that its columns' constraints allow, one per combination of leading IN values.
 
-Invariant T5: a partition is dropped only if no row in it can satisfy all constraints. Keeping one too many costs
-time only: lists whose combinations pass a cap are not enumerated.
-Source: docs/design/kudu.md, "Partition pruning". Departure: IN lists on range columns prune the ranges between their
-values as well.
+Invariant T5: a partition is skipped only if no row in it can satisfy all constraints. An extra partition costs only
+time, so IN lists with more than MAX_COMBINATIONS combinations are not enumerated.
+Source: docs/design/kudu.md, "Partition pruning". Departure: IN lists on range columns also prune the ranges between
+their values.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["prune"]
 
-# A list of so many combinations falls into nearly every bucket, and range, anyway.
+# More combinations than this match nearly every bucket and range anyway.
 MAX_COMBINATIONS: Final = 4096
-# So many cost less one by one than NumPy's calls for all.
+# Up to this many, hashing one by one is cheaper than NumPy's calls.
 _FEW_COMBINATIONS: Final = 8
 
 
@@ -47,9 +47,10 @@ def prune(
     partitions: Sequence[Partition],
     schema: Schema,
 ) -> npt.NDArray[np.bool_]:
-    """For each partition whether it must be read, given the AND-ed `constraints` by column name (T5).
+    """Return a mask of the partitions to read (T5).
 
-    Cost: hashing the combinations of IN lists, and a pass over the partitions.
+    constraints: by column name; all of them must hold.
+    Cost: hashing the combinations of IN lists, and one pass over the partitions.
     """
     keep = np.ones(len(partitions), dtype=bool)
     if any(constraint.empty for constraint in constraints.values()):
@@ -76,7 +77,7 @@ def prune(
 
 
 def _values(column: Clamped) -> tuple[object, ...] | None:
-    """The values that a column may have where they are few: an IN list, or a range of one value."""
+    """Return the values of an IN list or of a range with one value; None for other constraints."""
     if column.values is not None:
         return column.values
     return (column.lower,) if column.lower is not None and column.lower == column.upper else None
@@ -85,7 +86,7 @@ def _values(column: Clamped) -> tuple[object, ...] | None:
 def _allowed_buckets(
     level: HashLevel, columns: Sequence[ColumnSchema], clamped: Sequence[Clamped]
 ) -> npt.NDArray[np.bool_] | None:
-    """A mask over the level's buckets, or None when any bucket may be meant."""
+    """Return a mask over the level's buckets, or None when every bucket can match."""
     lists = [_values(column) for column in clamped]
     values = [one for one in lists if one is not None]
     combinations = math.prod(len(one) for one in values)
@@ -106,7 +107,7 @@ def _allowed_buckets(
 
 
 def _allowed_ranges(columns: Sequence[ColumnSchema], clamped: Sequence[Clamped]) -> list[KeyRange]:
-    """Disjoint ascending ranges of range keys: one per combination of the leading columns' IN lists."""
+    """Return disjoint, ascending key ranges: one per combination of the leading columns' IN lists."""
     codec = KeyCodec([column.type for column in columns])
     leading: list[tuple[object, ...]] = []
     for column in clamped:
@@ -115,7 +116,7 @@ def _allowed_ranges(columns: Sequence[ColumnSchema], clamped: Sequence[Clamped])
             break
         leading.append(values)
     rest = list(clamped[len(leading) :])
-    # Ascending, because the values of each list are.
+    # Ascending, because the values of each list ascend.
     return [
         range_of_clamped([*(Clamped(values=(value,)) for value in combination), *rest], codec)
         for combination in itertools.product(*leading)
@@ -125,8 +126,8 @@ def _allowed_ranges(columns: Sequence[ColumnSchema], clamped: Sequence[Clamped])
 def _overlaps(
     ranges: Sequence[KeyRange], uppers: Sequence[bytes | None], lower: bytes | None, upper: bytes | None
 ) -> bool:
-    """Whether [lower, upper) has a key in common with one of the disjoint ascending `ranges`."""
-    # Only the last upper can be None; the first range that ends above `lower` begins before all later ones.
+    """Whether [lower, upper) overlaps one of the disjoint, ascending `ranges`."""
+    # Only the last upper can be None. It suffices to test the first range that ends above `lower`.
     bounded = len(uppers) - (1 if uppers and uppers[-1] is None else 0)
     first = 0 if lower is None else bisect.bisect_right(uppers, lower, hi=bounded)  # type: ignore[type-var]
     return first < len(ranges) and (upper is None or (ranges[first].lower or b"") < upper)

@@ -1,16 +1,17 @@
-"""Range bounds and splits: from what a user wrote to disjoint, ascending stretches of range keys.
+"""Range bounds and splits: converts a user's values to disjoint, ascending ranges of encoded keys.
 
 A *range key* is the key encoding of the range columns alone (`nyala.keys.codec`). A bound sets some of them:
 
     columns (a, b, c)       bound (1, None, 3)
-    unset columns           take their type's minimum; a bound with all unset is unbounded
-    exclusive lower and     become inclusive lower and exclusive upper of the next key: the rightmost column is
-    inclusive upper         incremented, one that is at its maximum is unset and the column left of it takes
-                            its turn:  (1, None, 3) -> (1, None, 4)     (1, 127, 127) -> (2, None, None)
+    unset columns           take their type's minimum; a bound with all columns unset is unbounded
+    exclusive lower and     become the inclusive lower and exclusive upper bound at the next key. To find the next
+    inclusive upper         key, increment the rightmost column. A column at its maximum is unset, and the column
+                            to its left is incremented:
+                            (1, None, 3) -> (1, None, 4)     (1, 127, 127) -> (2, None, None)
 
-Left out: nothing of Kudu's rules but bounds whose ranges have hash levels of their own.
-Source: docs/design/kudu.md, "Partitions and their bounds". Departure: an unset decimal is at its own minimum, -(10^p
-- 1), not at that of its integer, so that it compares equal to that minimum written out.
+Not supported: hash levels of a single range. All other Kudu rules apply.
+Source: docs/design/kudu.md, "Partitions and their bounds". Departure: an unset decimal takes the decimal's minimum,
+-(10^p - 1), not the minimum of its storage integer. It then equals that minimum written out.
 """
 
 from __future__ import annotations
@@ -36,7 +37,21 @@ EncodedRange = tuple[bytes | None, bytes | None]
 
 @dataclass(frozen=True)
 class RangeBound:
-    """A range whose ends need not be the usual [lower, upper): for `range_partition(bounds=[...])`."""
+    """One range for `range_partition(bounds=[...])`, with a choice of inclusive or exclusive ends.
+
+    Parameters
+    ----------
+    lower, upper
+        The ends: a value, a tuple for several columns, or None for unbounded.
+    lower_inclusive, upper_inclusive
+        Whether the end itself belongs to the range. Default: [lower, upper).
+
+    Examples
+    --------
+    >>> days = nyala.range_partition("day", bounds=[RangeBound("2026-01-01", "2026-01-31", upper_inclusive=True)])
+    >>> days.columns
+    ('day',)
+    """
 
     lower: Any = None
     upper: Any = None
@@ -50,15 +65,15 @@ def build_ranges(
     bounds: Sequence[Any] | None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> list[EncodedRange]:
-    """The ranges of a new table, ascending and disjoint; there may be gaps between them.
+    """Return the ranges of a new table, ascending and disjoint; gaps between them are allowed.
 
-    Raises: InvalidArgumentError when bounds overlap, a range is empty, or a split lies in no range.
+    Raises: InvalidArgumentError when bounds overlap, a range is empty, or a split is outside of all ranges.
     """
     if bounds is None:
         ranges: list[EncodedRange] = [(None, None)]
     else:
         ranges = [encode_range(bound, columns, limits) for bound in bounds]
-    # Ascending by lower bound; unbounded is first, for b"" is not above any key.
+    # Ascending by lower bound. An unbounded one sorts first: b"" is the smallest key.
     order = sorted(range(len(ranges)), key=lambda i: ranges[i][0] or b"")
     for i, j in itertools.pairwise(order):
         upper, lower = ranges[i][1], ranges[j][0]
@@ -71,9 +86,9 @@ def build_ranges(
 def encode_range(
     bound: Any, columns: Sequence[ColumnSchema], limits: Limits = DEFAULT_LIMITS
 ) -> EncodedRange:
-    """One range, from a pair (lower, upper) or a RangeBound.
+    """Encode one range, given as a pair (lower, upper) or a RangeBound.
 
-    Raises: InvalidArgumentError for values that the columns cannot hold, or a range that no key is in.
+    Raises: InvalidArgumentError for values that the columns cannot hold, or an empty range.
     """
     if not isinstance(bound, RangeBound):
         if not isinstance(bound, Sequence) or isinstance(bound, str | bytes) or len(bound) != 2:
@@ -87,7 +102,7 @@ def encode_range(
         if not lower:
             raise InvalidArgumentError(f"no value is greater than the exclusive lower bound {bound.lower!r}")
     if bound.upper_inclusive and any(value is not None for value in upper):
-        # Nothing above the greatest key: then the range is unbounded there.
+        # No key is above the greatest one: the range becomes unbounded.
         upper = _incremented(upper, codec.types)
     low, high = _encode(lower, codec, limits), _encode(upper, codec, limits)
     if high is not None and (low or _encode_minimum(codec)) >= high:
@@ -108,7 +123,7 @@ def _split(
     for split in splits:
         key = _encode(_values(split, columns, "split"), codec, limits)
         if key is None:
-            raise InvalidArgumentError("a split must set at least one range column; None sets none")
+            raise InvalidArgumentError("a split must set at least one range column, got only None")
         if key in keys:
             raise InvalidArgumentError(f"duplicate split row: {split!r}")
         keys[key] = split
@@ -121,7 +136,7 @@ def _split(
                 break
             if key == _encode_minimum(codec):
                 raise InvalidArgumentError(
-                    f"no row lies below the split {keys[key]!r}: it is the least value there is"
+                    f"the split {keys[key]!r} is the smallest possible value, so no row is below it: remove the split"
                 )
             if key in (lower, upper):
                 raise InvalidArgumentError(f"split matches lower or upper bound: {keys[key]!r}")
@@ -129,12 +144,12 @@ def _split(
             lower = pending.pop(0)
         result.append((lower, upper))
     if pending:
-        raise InvalidArgumentError(f"split out of bounds: {keys[pending[0]]!r} lies in no range")
+        raise InvalidArgumentError(f"split out of bounds: {keys[pending[0]]!r} is not inside any range")
     return result
 
 
 def _values(value: Any, columns: Sequence[ColumnSchema], what: str) -> list[Any]:
-    """Canonical values of the range columns, None where unset."""
+    """Return the canonical value of each range column, None where unset."""
     if isinstance(value, Mapping):
         names = [column.name for column in columns]
         for name in value:
@@ -172,7 +187,7 @@ def _values(value: Any, columns: Sequence[ColumnSchema], what: str) -> list[Any]
 
 
 def _encode(values: Sequence[Any], codec: KeyCodec, limits: Limits) -> bytes | None:
-    """The range key with unset columns at their minimum; None when all are unset."""
+    """Encode the range key, with unset columns at their minimum; None when all are unset."""
     if all(value is None for value in values):
         return None
     filled = [
@@ -197,7 +212,7 @@ def _minimum(type: ColumnType) -> Any:
 
 
 def _incremented(values: Sequence[Any], types: Sequence[ColumnType]) -> list[Any]:
-    """The next bound above `values`; empty when there is none."""
+    """Return the next bound above `values`; empty if `values` is the greatest."""
     result = list(values)
     for i in reversed(range(len(result))):
         type = types[i]

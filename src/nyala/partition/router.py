@@ -1,4 +1,4 @@
-"""Which partition a row belongs to, for whole batches.
+"""Router: finds the partition of each row of a batch.
 
     hash columns   -> bucket per level -> one number for all levels  \\
                                                                        table[number, region] -> partition or -1
@@ -8,7 +8,7 @@
     regions                                       0   |   1   |     2     |   3
     partitions' ranges  [a, c) and [f, None)      -1     yes       -1        yes
 
-Invariant T1: a region lies in at most one range, for ranges are disjoint.
+Invariant T1: a region belongs to at most one range, because ranges are disjoint.
 Source: docs/design/kudu.md, "Hash buckets" and "Partitions and their bounds".
 """
 
@@ -32,10 +32,10 @@ __all__ = ["Router"]
 
 
 class Router:
-    """Routes rows of one table to `partitions`. Immutable; any thread may use it.
+    """Routes rows of one table to `partitions`. Immutable; safe to share between threads.
 
-    Cost: building, a pass over the partitions; routing, a few calls per level and per column of theirs, and one
-    search, however many partitions there are.
+    Cost: building takes one pass over the partitions. Routing takes a few NumPy calls per level and column and one
+    binary search, independent of the number of partitions.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Router:
     ) -> None:
         self._levels = []
         for level in partition_schema.hash_levels:
-            assert level.algorithm == ALGORITHM, f"no hash function {level.algorithm!r}"
+            assert level.algorithm == ALGORITHM, f"unknown hash function {level.algorithm!r}"
             columns = partition_schema.hash_columns(level, schema)
             self._levels.append(([c.name for c in columns], [c.type for c in columns], level))
         range_columns = partition_schema.range_columns(schema)
@@ -70,13 +70,11 @@ class Router:
         """Whether every row has a partition."""
 
     def route(self, arrays: Mapping[str, pa.Array], count: int) -> npt.NDArray[np.int32]:
-        """For each of `count` rows the index of its partition, -1 where no partition has its range.
+        """Return the index of each row's partition, -1 for a row that is outside of all ranges.
 
-        arrays: at least the partition columns by name, canonical, without nulls.
+        arrays: column name to canonical array of `count` values without NULLs, at least for the partition columns.
         """
-        if (
-            len(self._table) == 1
-        ):  # neither hash nor bounds: all rows are at home in the one partition, or none is
+        if len(self._table) == 1:  # no hash levels and no bounds: the same answer for all rows
             return np.full(count, self._table[0], np.int32)
         numbers = np.zeros(count, dtype=np.int64)
         for names, types, level in self._levels:
@@ -88,7 +86,7 @@ class Router:
         return self._table[numbers]
 
     def route_one(self, values: Mapping[str, Any]) -> int:
-        """`route` of one row, of canonical scalars (days, microseconds, unscaled integers), without arrays."""
+        """`route` for one row of canonical scalars (days, microseconds, unscaled integers)."""
         number = 0
         for names, types, level in self._levels:
             bucket = bucket_of([values[name] for name in names], types, level.buckets, level.seed)

@@ -167,17 +167,41 @@ def column(
     block_size: int | str | None = None,
     comment: str = "",
 ) -> ColumnSpec:
-    """Describe a column of a new table.
+    """Describe a column, for `create_table` and `add_column`.
 
-    type:        a name ("int64", "decimal(15,2)", "varchar(40)" …) or a pyarrow.DataType.
-    nullable:    whether NULL is a value; a column of the primary key is NOT NULL whatever stands here.
-    default:     what an insert takes that leaves the column out; None: NULL if nullable, else required.
-    encoding:    plain, bitshuffle, rle, for, alp, dictionary, prefix as the type allows, or auto.
-    compression: none, lz4, snappy, zlib, zstd, or default.
-    block_size:  bytes of a block before encoding, 512 to 16,777,216, or a text such as '64KiB'; None: 1 MiB, and 64 KiB
-                 for a key of one column.
-    Raises:      SchemaError when the type is none of ours, InvalidArgumentError when `nullable` is not True or False;
-                 all else is checked when the table is created.
+    Parameters
+    ----------
+    type
+        A name ("int64", "decimal(15,2)", "varchar(40)" …) or a pyarrow.DataType.
+    nullable
+        Whether the column may hold NULL. Primary key columns are always NOT NULL.
+    default
+        Value for inserts that omit the column. None: NULL if the column is nullable; otherwise the column is required.
+    encoding
+        "auto", or "plain", "bitshuffle", "rle", "for", "alp", "dictionary", "prefix", as the type allows.
+    compression
+        "default", "none", "lz4", "snappy", "zlib" or "zstd".
+    block_size
+        Bytes of a block before encoding: 512 to 16,777,216, or a text such as "64KiB". Default: 1 MiB, or 64 KiB for a
+        primary key of one column.
+    comment
+        Text stored with the column.
+
+    Raises
+    ------
+    SchemaError
+        The type is unknown.
+    InvalidArgumentError
+        `nullable` is not True or False. `create_table` checks the other arguments.
+
+    Examples
+    --------
+    >>> schema = {"id": "int64", "unit": column("string", nullable=False, default="ms")}
+    >>> units = db.create_table("units", schema, ["id"])
+    >>> units.insert([{"id": 1}]).inserted
+    1
+    >>> units.scan().to_arrow().to_pylist()
+    [{'id': 1, 'unit': 'ms'}]
     """
     return ColumnSpec(
         parse_type(type), check_nullable(nullable), default, encoding, compression, block_size, comment

@@ -575,6 +575,16 @@ class Expr:
 def col(name: str) -> Expr:
     """Return a column, to build conditions and expressions with.
 
+    Parameters
+    ----------
+    name
+        The column's name. It is looked up when a scan or write uses the expression.
+
+    Raises
+    ------
+    InvalidArgumentError
+        `name` is not text.
+
     Examples
     --------
     >>> str(col("time") >= 5)
@@ -585,7 +595,7 @@ def col(name: str) -> Expr:
     expr('n + 1')
     """
     if not isinstance(name, str):
-        raise InvalidArgumentError(f"col() takes a text, not {quote(name)}")
+        raise InvalidArgumentError(f"col() takes a column name, not {quote(name)}")
     return Expr(Column(name))
 
 

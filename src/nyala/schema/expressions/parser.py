@@ -117,14 +117,14 @@ def expr(text: str, params: Parameters = None) -> Expr:
     Parameters
     ----------
     text
-        Arithmetic, functions, CASE, CAST, conditions: docs/how-to/expressions.md has the language.
+        Arithmetic, functions, CASE, CAST, conditions: docs/how-to/expressions.md describes the language.
     params
         Values for `?` (a list) or for `:name` and `$name` (a dict) in the text.
 
     Raises
     ------
     InvalidArgumentError
-        The text is no expression, or has other parameters than `params`.
+        The text is not a valid expression, or its parameters do not match `params`.
 
     Examples
     --------
