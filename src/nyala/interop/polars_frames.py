@@ -1,24 +1,24 @@
-"""Scans as frames and lazy sources of polars (of DuckDB: `nyala.sql.source`).
+"""Scans as data frames and lazy sources of polars. (For DuckDB: `nyala.sql.source`.)
 
-polars asks a source for columns, a predicate and a number of rows, and trusts the source to have applied the predicate.
-The columns narrow our scan, and so does what is understood of the predicate: comparisons with constants and of two
-columns, lists, how a text begins or ends, IS NULL, between, AND and OR. Of its conjuncts those that mean the same here
-as in polars are applied by our scan alone; the others by polars itself, batch by batch, so they mean what they mean in
-polars.
+polars gives a source columns, a predicate and a number of rows, and relies on the source to apply the
+predicate. The columns narrow the scan. The parts of the predicate that Nyala understands narrow it too:
+comparisons with constants and of two columns, IN lists, prefixes and suffixes of text, IS NULL, between, AND
+and OR. Conjuncts that mean the same in Nyala and in polars are applied by the scan only. Other conjuncts are
+applied by polars, batch by batch.
 
-    windows ──► decoded, text as views, the rest of the predicate    by the threads that read, ahead of polars
-                frames in order, as large as asked  ──► polars       by the one thread that polars pulls with
+    splits  ──► decoded, text as views, rest of the predicate applied    by the threads that read ahead of polars
+                frames in order, of the requested size  ──► polars       by the thread in which polars reads
 
 Invariants
-    E1  What narrows the scan holds for every row that polars' predicate holds for. It may hold for more rows, so a
-        conjunct can be left out, and a bound be taken as inclusive.
-    E2  A conjunct that polars does not apply any more holds for the same rows here, NULL, NaN and both zeros included,
-        and did narrow the scan.
+    E1  The predicate that narrows the scan holds for every row for which polars' predicate holds. It may hold for
+        more rows, so a conjunct can be left out, and a bound can be inclusive.
+    E2  A conjunct that polars does not apply any more holds for the same rows in Nyala, including NULL, NaN and
+        both zeros, and narrowed the scan.
 
-polars hands over "dynamic" predicates too, a hint from a top-N above, which it cannot apply itself when asked to: such
-a conjunct is left out.
+polars also passes "dynamic" predicates, hints from a top-N above. It cannot apply them itself, so such conjuncts
+are dropped.
 
-Text goes to polars as Arrow views, which polars takes as they are: see `text_views`.
+Text goes to polars as Arrow views: see `text_views`.
 Source: docs/design/sql-and-polars.md, "Polars"; polars' `register_io_source`; on dynamic predicates, DuckDB's
 polars_io.py.
 """
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def polars_frame(scan: EngineScan) -> pl.DataFrame:
-    """All rows, a chunk for each window; decimals of up to 18 digits are handed over as they lie."""
+    """Return all rows, one chunk per split; decimals of up to 18 digits are handed over as they are stored."""
     import polars
 
     narrow = scan.with_narrow_decimals()
@@ -66,7 +66,7 @@ def polars_frame(scan: EngineScan) -> pl.DataFrame:
 
 
 def polars_lazy(scan: EngineScan) -> pl.LazyFrame:
-    """A LazyFrame that reads `scan` when collected, as often as asked, always at the scan's moment."""
+    """Return a LazyFrame that reads the scan each time it is collected, always at the scan's moment."""
     from polars.io.plugins import register_io_source
 
     lazy: pl.LazyFrame = register_io_source(
@@ -92,25 +92,25 @@ def frames(
     n_rows: int | None,
     batch_size: int | None,
 ) -> Iterator[pl.DataFrame]:
-    """What polars asks a source for: these columns of the rows that match, of the first `n_rows` if it says so.
+    """Yield frames for polars: these columns of the matching rows.
 
-    n_rows: comes before the predicate, as polars means it: with both, `head(n).filter(…)` was asked, and `filter(…)`
-    before a `head` has no `n_rows`.
-    batch_size: rows that polars would like a frame to have. A batch with less than twice as many is handed over whole,
-    a larger one in equal parts, one for each of polars' threads at the most: each frame more costs 50 to 100 µs.
+    n_rows: a limit before the predicate: polars passes both for `head(n).filter(…)`, and no `n_rows` for
+    `filter(…).head(n)`.
+    batch_size: the rows that polars wants per frame. A batch below twice this size stays whole. A larger one is
+    divided into equal parts, at most one per thread of polars, because each frame costs 50 to 100 µs.
     """
     import polars
 
-    wanted = scan.schema.names if with_columns is None else with_columns
-    asked = _split(predicate, scan.schema)
-    rest = asked.rest if n_rows is None else asked.whole
-    narrowed = _narrowed(scan, wanted, rest, asked.where if n_rows is None else None)
+    projection = scan.schema.names if with_columns is None else with_columns
+    split = _split(predicate, scan.schema)
+    rest = split.rest if n_rows is None else split.whole
+    narrowed = _narrowed(scan, projection, rest, split.where if n_rows is None else None)
     if narrowed is None:
-        rest = asked.whole
-        narrowed = _narrowed(scan, wanted, rest, None)
+        rest = split.whole
+        narrowed = _narrowed(scan, projection, rest, None)
         assert narrowed is not None
     text = TextViews.of_all_text(narrowed.schema)
-    make = partial(_frame, rest, wanted)
+    make = partial(_frame, rest, projection)
     if n_rows is not None:
         make = partial(_frame, None, narrowed.schema.names)
     narrowed = narrowed.with_stored_dictionaries()
@@ -128,7 +128,7 @@ def frames(
         if left is not None:
             frame = frame.head(left)
             left -= frame.height
-            frame = _matching(frame, rest, wanted)
+            frame = _matching(frame, rest, projection)
         parts = 1 if batch_size is None else min(frame.height // max(1, batch_size), parts_max)
         yield from [frame] if parts <= 1 else frame.iter_slices(-(-frame.height // parts))
         if left == 0:
@@ -137,25 +137,25 @@ def frames(
 
 @lru_cache(maxsize=1)
 def _pulls_in_its_pool() -> bool:
-    """Whether polars pulls a source by the threads that filters wait for: before 2.0.
+    """Whether polars reads a source in the threads that its filters need: true before 2.0.
 
-    Two sources of one query may then hold all of them, each waiting for a thread of ours, and that for one of theirs.
-    So no thread of ours has polars compute.
+    Then two sources of one query may occupy all these threads while each waits for a thread of ours. So the
+    threads of ours must not call polars' filters.
     """
     import polars
 
     return int(polars.__version__.split(".")[0]) < 2
 
 
-# Of a query for so few rows nothing is read before it is asked for: a window may have them all.
+# For at most this many rows nothing is read ahead: the first split may have them all.
 _FEW_ROWS: Final = 1 << 17
 
 
 def _narrowed(
-    scan: EngineScan, wanted: Sequence[str], rest: pl.Expr | None, where: Node | None
+    scan: EngineScan, projection: Sequence[str], rest: pl.Expr | None, where: Node | None
 ) -> EngineScan | None:
-    """The scan of these columns and of those that `rest` names, narrowed by `where`; None: it cannot be."""
-    columns = list(dict.fromkeys([*wanted, *([] if rest is None else rest.meta.root_names())]))
+    """Narrow the scan to `projection`, the columns of `rest`, and `where`; None if `where` is not possible."""
+    columns = list(dict.fromkeys([*projection, *([] if rest is None else rest.meta.root_names())]))
     if where is None:
         return scan.narrowed(columns)
     if scan.has_limit:
@@ -163,27 +163,26 @@ def _narrowed(
     try:
         return scan.narrowed(columns, where)
     except Error:
-        return None  # a constant that the column cannot have: polars knows what that means
+        return None  # a constant that the column cannot have: left to polars
 
 
 # ------------------------------------------------------------------------------------------------ frames
 
 
-def _frame(rest: pl.Expr | None, wanted: Sequence[str], batch: pa.RecordBatch) -> pl.DataFrame:
-    """`wanted` columns of those rows of a batch that match."""
+def _frame(rest: pl.Expr | None, projection: Sequence[str], batch: pa.RecordBatch) -> pl.DataFrame:
+    """Return the columns `projection` of the rows of a batch that satisfy `rest`."""
     import polars
 
-    # Taken by C's structures a batch stays as it lies. What is given to `from_arrow` polars' own threads, which are at
-    # work, make columns of: that costs two changes of threads, and a wait. Of rows without columns it takes the number
-    # from a table only.
+    # `DataFrame(batch)` takes the batch through Arrow's C interface in this thread; `from_arrow` would wait for polars'
+    # busy threads. A batch without columns keeps its number of rows only as a table.
     frame = polars.DataFrame(batch if batch.num_columns else pa.Table.from_batches([batch]))
-    return _matching(frame, rest, wanted)
+    return _matching(frame, rest, projection)
 
 
-def _matching(frame: pl.DataFrame, rest: pl.Expr | None, wanted: Sequence[str]) -> pl.DataFrame:
+def _matching(frame: pl.DataFrame, rest: pl.Expr | None, projection: Sequence[str]) -> pl.DataFrame:
     if rest is not None:
         frame = frame.filter(rest)
-    return frame if frame.columns == wanted else frame[wanted]
+    return frame if frame.columns == projection else frame[projection]
 
 
 # ------------------------------------------------------------------------------------------------ predicates
@@ -192,62 +191,64 @@ _OPERATORS: Final = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">
 _TURNED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _CLOSED: Final = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}
 _EXACT_IN_DOUBLE: Final = 2**53
-# polars computes with decimals of so many digits.
+# Digits of polars' decimals.
 _DECIMAL_DIGITS: Final = 38
-# A decimal is a double times 1 ± this at most, whichever way it was divided by its power of ten.
+# The largest relative error of a decimal that was computed as a double.
 _DOUBLE_ERROR: Final = decimal.Decimal(2) ** -48
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A predicate of polars."""
+class _SplitPredicate:
+    """A predicate of polars, divided between polars and the scan."""
 
     whole: pl.Expr | None = None  # without dynamic conjuncts
-    rest: pl.Expr | None = None  # what polars has to apply if `where` narrows the scan (E2)
+    rest: pl.Expr | None = None  # what polars applies if `where` narrows the scan (E2)
     where: Node | None = None  # what narrows the scan (E1)
 
 
 @dataclass(frozen=True)
 class _Meaning:
-    """One of ours that holds wherever polars' holds (E1); None for none."""
+    """A predicate of Nyala that holds wherever the predicate of polars holds (E1), or None."""
 
     predicate: Node | None = None
-    same: bool = False  # whether it holds for no other row (E2)
+    same: bool = False  # whether it holds for exactly the same rows (E2)
 
 
 _UNKNOWN: Final = _Meaning()
 
 
-def _split(predicate: pl.Expr | None, schema: pa.Schema) -> _Asked:
+def _split(predicate: pl.Expr | None, schema: pa.Schema) -> _SplitPredicate:
     import polars
 
     if predicate is None:
-        return _Asked()
+        return _SplitPredicate()
     try:
         tree = tree_of(predicate)
     except (polars.exceptions.PolarsError, ValueError, struct.error, RecursionError):
-        return _Asked(predicate, predicate)  # polars cannot serialise it, such as a Python function
+        return _SplitPredicate(
+            predicate, predicate
+        )  # polars cannot serialise it, for instance a Python function
     conjuncts = list(_conjuncts(predicate, tree))
     static = [one for one in conjuncts if not _is_dynamic(one.tree)]
     whole = predicate if len(static) == len(conjuncts) else _joined(static)
     meanings = [_meaning(one.tree, schema) for one in static]
     parts = [meaning.predicate for meaning in meanings if meaning.predicate is not None]
     if not parts:
-        return _Asked(whole, whole)
+        return _SplitPredicate(whole, whole)
     others = [one for one, meaning in zip(static, meanings, strict=True) if not meaning.same]
     rest = whole if len(others) == len(static) else _joined(others)
-    return _Asked(whole, rest, nodes.all_of(parts))
+    return _SplitPredicate(whole, rest, nodes.all_of(parts))
 
 
 class _Conjunct(NamedTuple):
-    """expression: polars' own, which `tree` is of."""
+    """One term of a chain of AND: the expression and its serialised tree."""
 
     expression: pl.Expr
     tree: Any
 
 
 def _conjuncts(predicate: pl.Expr, tree: Any) -> Iterator[_Conjunct]:
-    """The parts of a chain of AND, left to right, without recursion. tree: the predicate's."""
+    """Yield the terms of a chain of AND, left to right, without recursion. tree: that of the predicate."""
     pending = [_Conjunct(predicate, tree)]
     while pending:
         one = pending.pop()
@@ -262,7 +263,7 @@ def _conjuncts(predicate: pl.Expr, tree: Any) -> Iterator[_Conjunct]:
 
 @cache
 def _pops_backwards() -> bool:
-    """Whether this polars gives the right operand of an expression before the left one."""
+    """Whether `meta.pop()` of this polars returns the right operand before the left one."""
     import polars
 
     return (polars.col("left") & polars.col("right")).meta.pop()[0].meta.output_name() == "right"
@@ -291,7 +292,7 @@ def _meaning(tree: Any, schema: pa.Schema) -> _Meaning:
         RecursionError,
         pa.ArrowException,
     ):
-        return _UNKNOWN  # the form of the tree is polars' own and changes
+        return _UNKNOWN  # the form of the tree is private to polars and changes
 
 
 def _understood(tree: Any, schema: pa.Schema) -> _Meaning:
