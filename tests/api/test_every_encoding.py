@@ -154,7 +154,7 @@ def stored_as(db: Database, pairs: Sequence[tuple[str, str]]) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in VALUES if parse_type(kind).key_allowed])
 def test_keys_are_found_in_every_encoding(kind: str) -> None:
-    """Alone, where the column carries the value index itself, and in a composite key, whose encoded keys do."""
+    """Alone, where the column has the key index, and in a composite key, whose encoded keys have it."""
     values = [value for value in VALUES[kind] if not isinstance(value, str | bytes) or len(value) < 100]
     few = as_arrow(kind, values * 2)
     numbers = pa.array([place // len(values) for place in range(len(few))], pa.int8())

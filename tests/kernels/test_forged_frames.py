@@ -27,7 +27,6 @@ from nyala.schema.predicates.constraint import Constraint
 
 TYPES = ("int8", "int32", "int64", "date", "decimal(9,2)", "decimal(18,0)")
 TILE = 2048  # rows that a kernel unpacks at once
-# Without compiled kernels there is no such kernel, and blocks are read in the ordinary way.
 SMALL = st.integers(-5, 30)
 EDGES = st.sampled_from(
     (0, -1, 127, 10**9 - 1, (1 << 31) - 1, -(1 << 31), 1 << 62, (1 << 63) - 1, -(1 << 63))
@@ -41,7 +40,7 @@ class Forged(NamedTuple):
 
     rows: int
     data: bytes
-    sums: list[int]  # what it stands for
+    sums: list[int]  # the values that it means
     proved: list[int]  # what FOR-fits asks to be values of the type besides
     is_allowed: bool  # by the format's limits
 
@@ -95,7 +94,7 @@ def test_a_forged_frame_is_refused_or_read_as_defined(type: str, block: Forged, 
         is_right = fits and is_allowed and all(least <= value <= greatest for value in proved)
         assert not is_right, f"refused, though it is right: {error}"
         return
-    assert fits, "taken, though it stands for no values of the type"
+    assert fits, "accepted, although its values are not of the type"
     half = rows // 2
     picked = np.array([place % rows for place in some])
     expected = [sums[row] for row in picked.tolist()]

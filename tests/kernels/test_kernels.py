@@ -24,7 +24,7 @@ from nyala.cfile.kernels import Fill
 # Fewer and more rows than a kernel's tile, and sizes at which the last byte of a plane is not full.
 COUNTS = st.integers(1, 70) | st.sampled_from((2047, 2048, 2049, 4096 + 13, 9001))
 BITS = st.integers(0, 64)
-AFTER = b"\xa5" * 24  # what lies behind a block is another's
+AFTER = b"\xa5" * 24  # the bytes after a block are not its own
 
 
 def deltas_of(bits: int, count: int, seed: int) -> list[int]:
@@ -287,7 +287,7 @@ def test_kernels_release_the_interpreter_lock(compiled_kernels: ModuleType) -> N
     thread = threading.Thread(target=other)
     thread.start()
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1000.0)  # so nobody takes the lock from this thread
+    sys.setswitchinterval(1000.0)  # so no other thread takes the lock
     try:
         begun.release()
         # The other thread may run in each round; a busy machine may not schedule it within one

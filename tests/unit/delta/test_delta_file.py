@@ -156,7 +156,7 @@ def test_newest_returns_the_last_record_of_each_row(tmp_path):
     assert stats.blocks_read == 2 * 3, "rowids and values"
     held = file.run(10)
     assert held is not None and file.newest(10, 2, 9, stats)[1].to_pylist() == [3, 4]
-    assert stats.blocks_read == 2 * 3, "what somebody holds is not read again"
+    assert stats.blocks_read == 2 * 3, "a run that is still referenced is not read again"
     assert file.newest(11, 0, 9) is None
 
 

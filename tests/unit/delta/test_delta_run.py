@@ -226,7 +226,7 @@ def test_patch_replaces_exactly_the_named_positions(type, data):
         expected[position] = new
     assert patched.to_pylist() == expected
     assert patched.type == type
-    assert base.to_pylist() == before, "the base is shared with the block cache and stays as it is"
+    assert base.to_pylist() == before, "the base is shared with the block cache and does not change"
 
 
 def test_patch_keeps_the_payload_of_a_nan():

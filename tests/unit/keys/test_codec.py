@@ -117,7 +117,7 @@ def test_k1_k4_order_and_round_trip(drawn: tuple[list[ColumnType], list[tuple[An
     single = [codec.encode_row(row) for row in rows]
     assert encoded.to_binary().to_pylist() == single
     assert [codec.decode_row(key) for key in single] == rows
-    for number in range(len(rows)):  # which goes a way of its own
+    for number in range(len(rows)):  # single keys have their own code
         one = codec.encode([array.slice(number, 1) for array in arrays_of(types, rows)])
         assert (one.layout, one.width) == (encoded.layout, encoded.width)
         assert one.to_hashable() == encoded.slice(number, 1).to_hashable()

@@ -109,7 +109,7 @@ def test_without_bounds_no_key_is_excluded() -> None:
         ("decimal(18,2)", [Zone(-1, 1, 0, 10)], (-1, 1)),
         ("int32", [Zone(3, 9, 0, 10), Zone(None, None, 10, 10)], None),
         ("int32", [Zone(3, 9, 0, 10), Zone(3, None, 0, 10)], None),
-        ("int32", [Zone(3, 9, 0, 10), Zone(9, 3, 0, 10)], None),  # somebody's damage
+        ("int32", [Zone(3, 9, 0, 10), Zone(9, 3, 0, 10)], None),  # damage
         ("int32", [], None),
         ("decimal(38,0)", [Zone(3, 9, 0, 10)], None),
         ("double", [Zone(3.0, 9.0, 0, 10)], None),

@@ -69,7 +69,7 @@ def index(rowset: DiskRowSet, cache: BlockCache | None) -> KeyIndex:
 def test_keys_are_found_in_every_kind_of_look_up(rowset: DiskRowSet, cache_bytes: int | None) -> None:
     """The rowid of each key, or -1, batch after batch, with any cache."""
     keys = index(rowset, None if cache_bytes is None else BlockCache(cache_bytes))
-    for row in (1, 2, 129, COUNT - 1):  # of the first stretches too, whose numbers blocks have as well
+    for row in (1, 2, 129, COUNT - 1):  # also of the first groups, whose numbers blocks have as well
         one = probes(rowset, np.array([3 * row]))
         assert keys.find_one(one, one.at(0)) == row
     rng = np.random.default_rng(7)

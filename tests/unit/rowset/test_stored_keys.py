@@ -283,7 +283,7 @@ def test_an_unreadable_bloom_filter_is_reported_after_worse_faults(tmp_path: Pat
 def test_long_keys_are_stored_densely(length: int, sparse: bool) -> None:
     """A look-up of 1,000 keys of 16 KB would encode 2 GB of the keys beside them."""
     codec = KeyCodec([build_schema({"a": "string"}, ["a"]).columns[0].type] * 2)
-    text = pa.array(["x"] * 999 + ["x" * length])  # one is enough: it may be the key of a stretch
+    text = pa.array(["x"] * 999 + ["x" * length])  # one is enough: it may be the first key of a group
     keys = codec.encode([text, pa.array([f"{n:04}" for n in range(1000)])])
     spec, stored = encoded_keys(keys, format.SPARSE_TEXT_KEY_ROWS_LOG2)
     assert (spec.key.group > 0) == (len(stored) < 1000) == sparse

@@ -240,7 +240,7 @@ def _merge(env: Env, job: MergeJob, written: list[str], progress: Progress) -> O
 def slices(rowsets: Sequence[DiskRowSet], count: int) -> Iterator[KeyRange]:
     """Return at most `count` key ranges of about equal bytes that cover all keys, in order.
 
-    Cost: the rowsets' value indexes. If an index is too coarse (a block with the keys of thousands
+    Cost: the rowsets' key indexes. If an index is too coarse (a block with the keys of thousands
     of rows, which may be large), also some blocks.
     """
     bounds: list[bytes] = []

@@ -56,9 +56,7 @@ def test_a_mask_selects_numbers_from_0_on(mask: list[bool]) -> None:
     check(numbers, [0 <= number < len(mask) and mask[number] for number in NUMBERS.tolist()])
     assert numbers.is_empty == (not any(mask))
     runs = "".join("x" if is_in else " " for is_in in mask).split()
-    assert numbers.is_range == (len(runs) < 2), (
-        "words that lie side by side are told by comparing, without a table"
-    )
+    assert numbers.is_range == (len(runs) < 2), "adjacent integers are compared with bounds, without a table"
 
 
 @given(
