@@ -111,7 +111,7 @@ WRONG: list[tuple[Callable[[nyala.Table], Any], str]] = [
     (lambda t: t.count("k = :a", params={"b": 1}), "'a' is missing"),
     (lambda t: t.count("k = :a", params={"a": 1, "b": 1}), "the text has no parameter :b"),
     (lambda t: t.count("k = ?", params="x"), "params takes a list of values"),
-    (lambda t: t.count(nyala.col("k") == 1, params=[1]), "params= goes with a text"),
+    (lambda t: t.count(nyala.col("k") == 1, params=[1]), "params= needs a where= text"),
     (lambda t: t.count("k IN ?", params=["abc"]), "a parameter after IN that is a list of values"),
     (lambda t: t.count("v * v > 0"), "'v * v' goes beyond int64 in a row"),
     (lambda t: t.count("10 % v = 1"), "'10 % v' divides by zero in a row"),

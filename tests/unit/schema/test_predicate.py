@@ -97,8 +97,8 @@ def test_text_in_double_quotes_is_told_how_to_be_text() -> None:
         ("n <> none", "write IS NULL, or IS NOT NULL"),
         ("value = nan", "write 'NaN', in quotes"),
         ("inf > value", "write 'Infinity', in quotes"),
-        ('n = "5"', "a number stands without quotes"),
-        ('price < "-1.5"', "a number stands without quotes"),
+        ('n = "5"', "write a number without quotes"),
+        ('price < "-1.5"', "write a number without quotes"),
     ],
 )
 def test_a_word_that_is_taken_for_a_column_says_what_is_meant(text: str, says: str) -> None:
@@ -275,8 +275,8 @@ def test_what_python_would_get_wrong_is_an_error(wrong: Any, message: str) -> No
         (col("host").like("a", escape="ab"), InvalidArgumentError, "ESCAPE takes one character"),
         (Like(Column("host"), "_" * 300_000), InvalidArgumentError, "the LIKE pattern is too large"),
         (compare("n", "~", 1), InvalidArgumentError, "there is no comparison '~'"),
-        (True, InvalidArgumentError, "where is text such as"),
-        (["n = 1"], InvalidArgumentError, "where is text such as"),
+        (True, InvalidArgumentError, "where must be text such as"),
+        (["n = 1"], InvalidArgumentError, "where must be text such as"),
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip

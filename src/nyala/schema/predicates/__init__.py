@@ -1,1 +1,1 @@
-"""Predicates and assignments: an expression bound to a table's columns, and what it allows a scan to skip."""
+"""Predicates and assignments: binds expressions to a table's columns, and derives constraints for pruning."""

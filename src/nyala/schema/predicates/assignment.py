@@ -1,10 +1,10 @@
-"""What `update(set={column: …})` assigns: a constant, or an SQL expression over the row.
+"""Values for `update(set={column: …})`: a constant, or an SQL expression over the row.
 
-A `str` is always a value, whatever it looks like. An expression is `nyala.expr("n + 1")`, or built from `nyala.col`.
+A `str` is always a constant. An expression is `nyala.expr("n + 1")`, or built from `nyala.col`.
 
-The language is that of `where=`: `expressions/parser.py`. Integers are computed in 64 bits and decimals with all their
-digits; where a result does not fit, that row fails as out-of-range, as it does where a value would have to be rounded
-to fit its column: write round(x, 2). Only to a float column doubles are rounded.
+`set=` and `where=` share one language (`expressions/parser.py`). Integers are computed in 64 bits and decimals with all
+their digits. A row fails as out-of-range if its result does not fit the column or would have to be rounded; the user
+can write round(x, 2). Only a float column rounds doubles.
 
 Source: docs/how-to/expressions.md.
 """
@@ -35,16 +35,15 @@ __all__ = ["Assigned", "Expression", "parse_assignment"]
 
 
 class TooMuchText(InvalidArgumentError):
-    """An expression over so many rows has more text than an Arrow array holds: evaluate it over fewer."""
+    """The text of the result is larger than an Arrow array can hold: evaluate fewer rows at a time."""
 
 
-# A longer constant is a dictionary of one word.
+# A longer constant is returned as a dictionary array with one entry.
 _REPEATED_BYTES_MAX: Final = 1 << 10
 
 
 class Assigned(NamedTuple):
-    """The new values of a column, in its canonical type or a dictionary of it, and the rows that have none (NULL in
-    `array`)."""
+    """A column's new values, in its canonical type or a dictionary of it, and the failed rows (NULL in `array`)."""
 
     array: pa.Array
     errors: RowErrors
@@ -61,7 +60,7 @@ class Expression:
         self._cell_bytes = limits.max_cell_bytes
 
     def evaluate(self, arrays: Arrays, n: int) -> Assigned:
-        """The values for n rows.
+        """Compute the values of n rows.
 
         arrays: column name to Arrow array of n canonical values, at least for `columns`.
         Errors: codes out-of-range (overflow, division by zero, a value that does not fit), null (in a NOT NULL
@@ -90,7 +89,7 @@ class Expression:
 
 
 class _Constant(Expression):
-    """One Python value for every row. One that does not fit fails each row, so that no row is no error."""
+    """One Python value for every row. A value that does not fit fails each row; without rows there is no error."""
 
     columns: frozenset[str] = frozenset()
 
@@ -102,9 +101,7 @@ class _Constant(Expression):
             else:
                 self._array, self._failures = cast_list([value], target.type, self._cell_bytes)
         except SchemaError as error:
-            hint = f"; a text is a value, an expression is nyala.expr({quote(value)})" * isinstance(
-                value, str
-            )
+            hint = f"; for an expression write nyala.expr({quote(value)})" * isinstance(value, str)
             raise SchemaError(f"column {target.name!r}: {error}{hint}") from None
 
     def _values(self, arrays: Arrays, n: int, errors: RowErrors) -> tuple[pa.Array, list[Failure]]:
@@ -118,13 +115,13 @@ class _Constant(Expression):
 
 
 class _Computed(Expression):
-    """A computed value, brought to the column's type."""
+    """A computed value, cast to the column's type."""
 
     def __init__(self, target: ColumnSchema, value: Value, text: str, limits: Limits) -> None:
         super().__init__(target, text, limits)
         self.columns = value.columns
         self._value = value
-        self._fit(pa.array([], value.type))  # raises now what is wrong with the types
+        self._fit(pa.array([], value.type))  # raises type errors now
 
     def _values(self, arrays: Arrays, n: int, errors: RowErrors) -> tuple[pa.Array, list[Failure]]:
         try:
@@ -142,13 +139,13 @@ class _Computed(Expression):
         return self._fit(array)
 
     def _fit(self, array: pa.Array) -> tuple[pa.Array, list[Failure]]:
-        """The array in the target's type, and the rows that do not fit."""
+        """Cast the array to the target's type; also return the rows that do not fit."""
         wanted = self.target.type
         failures: list[Failure] = []
         if wanted.name == "date" and (array.type == pa.int64() or is_decimal(array.type)):
-            # As days since 1970 it would be taken by mistake: 2013 - 01 - 01 is 2011.
+            # Usually a mistake: 2013 - 01 - 01 is 2011, which would be stored as days since 1970.
             raise SchemaError(
-                f"column {self.target.name!r}: {quote(self._text)} is a number and no date; write DATE '2013-01-31'"
+                f"column {self.target.name!r}: {quote(self._text)} is a number, not a date; write DATE '2013-01-31'"
             )
         if array.type == pa.float64() and (wanted.is_integer or wanted.name == "decimal"):
             array, failures = _double_to_exact(array, self.target)
@@ -162,7 +159,7 @@ class _Computed(Expression):
 
 
 def _failing(array: pa.Array, fits: npt.NDArray[np.bool_], column: ColumnSchema) -> list[Failure]:
-    """The rows that are not NULL and do not fit, each with its value."""
+    """Return the rows that are not NULL and do not fit, with a message that shows the value."""
     bad = ~fits
     if array.null_count:
         bad &= array.is_valid().to_numpy(zero_copy_only=False)
@@ -172,26 +169,27 @@ def _failing(array: pa.Array, fits: npt.NDArray[np.bool_], column: ColumnSchema)
     wanted = range_text(column.type)
     limit = 0.0 if column.type.value_max is None else column.type.value_max / 10.0 ** (column.type.scale or 0)
     messages = [
-        f"{value!r} is no {wanted}" + ("; write round(…) to round it" if abs(value) <= limit else "")
+        f"{value!r} is not exactly a {wanted}"
+        + ("; write round(…) to round it" if abs(value) <= limit else "")
         for value in number_values(array)[rows].tolist()
     ]
     return [Failure(rows, OUT_OF_RANGE, messages)]
 
 
 def _double_to_exact(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array, list[Failure]]:
-    """Doubles as integers or decimals, where a double is the nearest one to such a value."""
+    """Convert doubles to integers or decimals; a double fits if it is the nearest double to such a value."""
     type, values = column.type, number_values(array)
     nulls = array.is_null().to_numpy(zero_copy_only=False)
     if type.is_integer:
         assert type.value_min is not None and type.value_max is not None
-        # value_max + 1 is a power of two and so a double; value_max of int64 is none.
+        # value_max + 1 is a power of two and so exactly a double; value_max of int64 is not.
         fits = (values >= float(type.value_min)) & (values < float(type.value_max + 1))
         fits &= np.trunc(values) == values
         result = pa.array(np.where(fits, values, 0).astype(np.int64), mask=nulls | ~fits)
         return result, _failing(array, fits, column)
     assert type.precision is not None and type.scale is not None
     fits = np.abs(values) < 10.0 ** (type.precision - type.scale)
-    # 76 digits, so that rounding up at the border has room; `cast_array` then looks at the column's own.
+    # 76 digits leave room for rounding up at the limit; `cast_array` then checks the column's precision.
     result = pa.array(np.where(fits, values, 0.0)).cast(pa.decimal256(76, type.scale))  # to the nearest
     fits &= decimal_doubles(result) == values
     return pc.if_else(pa.array(fits & ~nulls), result, pa.scalar(None, result.type)), _failing(
@@ -200,7 +198,7 @@ def _double_to_exact(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array, l
 
 
 def _round_to_floating(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array, list[Failure]]:
-    """Doubles as floats, rounded; a finite one does not become infinite."""
+    """Round doubles to floats. A finite double that would become infinite does not fit."""
     if column.type.name == "double":
         return array, []
     values = number_values(array)
@@ -211,16 +209,15 @@ def _round_to_floating(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array,
     return pa.array(rounded, mask=nulls | ~fits), _failing(array, fits, column)
 
 
-# --- what a user assigns ----------------------------------------------------------------------------
+# --- parsing ----------------------------------------------------------------------------------------
 
 
 def parse_assignment(
     value: Any, schema: Schema, target: ColumnSchema, limits: Limits = DEFAULT_LIMITS
 ) -> Expression:
-    """The expression for what a user gave for a column in `set=`: a constant, `expr(...)`, `col(...)`, or a condition.
+    """Build the expression for one column of `set=`: from a constant, `expr(...)`, `col(...)` or a condition.
 
-    Raises: SchemaError when it has nothing in common with the column's type, InvalidArgumentError,
-    ColumnNotFoundError.
+    Raises: SchemaError when the value's type does not match the column's, InvalidArgumentError, ColumnNotFoundError.
     """
     if not isinstance(value, Expr | Node):
         return _Constant(target, value, limits)

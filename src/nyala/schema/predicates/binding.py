@@ -1,15 +1,15 @@
-"""A predicate brought into the terms of a table: names resolved, literals placed, NOT pushed down.
+"""Binds a predicate to a table: resolves names, converts literals to column types, pushes NOT down.
 
-    bind_node(tree, schema)   names and literals checked, literals in the column's own type  -> tree
-    lower(tree, negated)      nodes that answer "which rows are TRUE" (`nyala.schema.expressions.evaluate`)
-    derive(bound)             what each column must satisfy (`nyala.schema.predicates.constraint`)
+    bind_node(tree, schema)   checks names and literals, converts literals to the column's type  -> tree
+    lower(tree, negated)      builds nodes that compute the rows that are TRUE (`nyala.schema.expressions.evaluate`)
+    derive(bound)             derives a constraint per column (`nyala.schema.predicates.constraint`)
 
 Invariants
-    B1  A comparison with a literal between or beyond a column's values is rewritten to the values there are:
+    B1  A comparison with a literal that the column cannot hold is rewritten to values that it can hold:
         int8 < 300 is IS NOT NULL, int8 = 300 is FALSE, n < 2.5 is n <= 2, d > 1.234 is d >= 1.24.
-    B2  Binding the text of a bound tree gives the same tree: canonical literals have one spelling.
-    B3  Constraints are necessary: a row that is TRUE satisfies all of them. A predicate that no row can satisfy
-        is BoundConstant(False), or has an empty constraint.
+    B2  Binding the text of a bound tree gives the same tree: a canonical literal has exactly one text form.
+    B3  Constraints are necessary conditions: a row that is TRUE satisfies all of them. A predicate that no row can
+        satisfy is BoundConstant(False), or has an empty constraint.
 
 Source: SQL:2016 part 2, 8.2 and 8.4; De Morgan's laws hold in three-valued logic.
 """
@@ -92,7 +92,7 @@ from nyala.schema.types import from_canonical
 __all__ = ["bind_condition", "bind_node", "build", "derive", "lower"]
 
 _NEGATED: Final = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-# Words that are taken for columns, and what is meant by them.
+# Words that parse as column names but probably mean something else, with the advice for the user.
 _MEANT: Final = {
     "none": "nothing is equal to NULL: write IS NULL, or IS NOT NULL",
     "nan": "write 'NaN', in quotes",
@@ -107,10 +107,10 @@ _FALSE: Final = BoundConstant(False)
 
 
 def bind_node(node: Node, schema: Schema) -> Node:
-    """The tree with every literal in its canonical spelling (B2), all names and kinds checked.
+    """Check all names and types, and return the tree with canonical literals (B2).
 
-    Raises: ColumnNotFoundError, SchemaError for a literal of another kind than its column,
-    InvalidArgumentError for a literal that cannot be read.
+    Raises: ColumnNotFoundError, SchemaError for a literal of another type than its column,
+    InvalidArgumentError for a malformed literal.
     """
     match node:
         case And(parts):
@@ -159,10 +159,10 @@ def bind_node(node: Node, schema: Schema) -> Node:
             return replace(node, part=part)
         case Row():
             raise InvalidArgumentError(
-                f"{literals.quote(str(node))}: a row of values is compared with another, or stands before IN"
+                f"{literals.quote(str(node))}: a row of values is only allowed before IN, or compared with another row"
             )
         case ArrowExpression(expression):
-            _arrow_columns(expression, schema)  # raises what is wrong with it
+            _arrow_columns(expression, schema)  # raises for an invalid expression
             return node
         case Column() | Literal():
             return node
@@ -170,24 +170,24 @@ def bind_node(node: Node, schema: Schema) -> Node:
             node = mapped(node, lambda part: bind_node(part, schema))
             build(node, schema)
             return node
-    raise InvalidArgumentError(f"{type(node).__name__} is no predicate of Nyala's")
+    raise InvalidArgumentError(f"expected a predicate, got {type(node).__name__}")
 
 
 def bind_condition(node: Node, schema: Schema) -> Node:
-    """As `bind_node`, of what must be a condition."""
+    """`bind_node` for a node that must be a condition."""
     bound = bind_node(node, schema)
     if isinstance(bound, Column):
-        _spell(schema.by_name(bound.name), True)  # raises for what is no bool column
+        _spell(schema.by_name(bound.name), True)  # raises if the column is not bool
     elif isinstance(bound, Literal):
         if not isinstance(bound.value, bool | None):
-            raise SchemaError(f"{literals.quote(bound.value)} is a value and no condition")
+            raise SchemaError(f"{literals.quote(bound.value)} is a value, not a condition")
     elif isinstance(bound, Call | Case | Cast):
         _spell(_column_of(bound, schema, null="bool"), True)
     return bound
 
 
 def _column_of(node: Node, schema: Schema, null: str | None = None) -> Any:
-    """The column, or for a computed value one of its type; None for NULL, or a column of the type `null`."""
+    """Return the column, or for a computed value a column of its type. NULL gives None, or a column of type `null`."""
     if isinstance(node, Column):
         return schema.by_quoted_name(node.name) if node.quoted else schema.by_name(node.name)
     value = build(node, schema)
@@ -195,7 +195,7 @@ def _column_of(node: Node, schema: Schema, null: str | None = None) -> Any:
 
 
 def build(node: Node, schema: Schema) -> Value:
-    """The value that a tree computes. Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError."""
+    """Build the value that a tree computes. Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError."""
     match node:
         case Literal(value):
             return ConstantValue(literal_scalar(value))
@@ -223,11 +223,11 @@ def build(node: Node, schema: Schema) -> Value:
 
 
 def _beside(name: str, other: str, schema: Schema) -> ColumnSchema:
-    """The column of that name, which is compared with `other`: perhaps a text in the wrong quotes, or another value."""
+    """Return the column `name`, which is compared with `other`. The error helps if the user meant a text or number."""
     if name not in schema and (meant := _MEANT.get(name.lower())) is not None:
         raise ColumnNotFoundError(f"no column {name!r}; {meant}")
     if name not in schema and literals.is_number_like(name):
-        raise ColumnNotFoundError(f"no column {name!r}; a number stands without quotes")
+        raise ColumnNotFoundError(f"no column {name!r}; write a number without quotes")
     if other in schema and schema.by_name(other).type.name in ("string", "varchar", "date", "timestamp"):
         return schema.by_quoted_name(name)
     return schema.by_name(name)
@@ -239,7 +239,7 @@ def _check_op(op: str) -> None:
 
 
 def _spell(column: ColumnSchema, literal: literals.Literal) -> literals.Literal:
-    """The one spelling of a literal beside this column."""
+    """Return the canonical form of a literal that is compared with this column (B2)."""
     if literal is None:
         return None
     type = column.type
@@ -271,7 +271,7 @@ def _spell(column: ColumnSchema, literal: literals.Literal) -> literals.Literal:
     if exact and in_range:
         return from_canonical(type, floor)  # type: ignore[no-any-return]
     if isinstance(literal, float):
-        # No integer or decimal reaches an infinity, nor this number, which has a text.
+        # An infinity becomes a number that no column can hold, because a number has a text form.
         return decimal.Decimal("-1E+9999" if literal < 0 else "1E+9999")
     return literal
 
@@ -279,18 +279,18 @@ def _spell(column: ColumnSchema, literal: literals.Literal) -> literals.Literal:
 def _spell_list(
     column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array
 ) -> tuple[literals.Literal, ...] | pa.Array:
-    """The values of a list, each spelled by itself; of a long list those that the column can hold, as an array."""
+    """Return the canonical values of a list. A long list becomes an array of the values that the column can hold."""
     placed = _place_list(column, values)
     if placed is not None:
         return placed
     given = values if isinstance(values, tuple) else value_lists.literals_of(values)
     spelled = tuple(_spell(column, literal) for literal in given)
-    placed = _place_list(column, spelled)  # they may be of one kind now
+    placed = _place_list(column, spelled)  # the values may have one type now
     return spelled if placed is None else placed
 
 
 def _place_list(column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array) -> pa.Array | None:
-    """A long list as an array in the column's type, with one NULL if it has any; None where that cannot be."""
+    """Return a long list as an array in the column's type, with at most one NULL; None if that is impossible."""
     array = value_lists.as_array(values)
     placed = None if array is None else value_lists.place(column, array.drop_null())
     if array is None or not placed:
@@ -299,9 +299,9 @@ def _place_list(column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.
 
 
 def _arrow_columns(expression: pc.Expression, schema: Schema) -> tuple[str, ...]:
-    """The columns that an Arrow expression reads, in the schema's order.
+    """Return the columns that an Arrow expression reads, in the schema's order.
 
-    Arrow does not tell them, so the expression is tried on empty tables that lack one of them.
+    Arrow has no function for this, so the expression is evaluated on empty tables that each lack one column.
     Raises: ColumnNotFoundError, InvalidArgumentError when Arrow cannot evaluate it on this schema.
     """
     empty = schema.arrow_schema().empty_table()
@@ -316,7 +316,7 @@ def _arrow_columns(expression: pc.Expression, schema: Schema) -> tuple[str, ...]
         raise InvalidArgumentError(f"the pyarrow expression {expression} is refused: {error}") from None
     if result.type != pa.bool_():
         raise InvalidArgumentError(f"the pyarrow expression {expression} gives {result.type}, not bool")
-    if "FieldPath(" in str(expression):  # a column by its position: every column keeps its own
+    if "FieldPath(" in str(expression):  # it refers to columns by position, so no column may be dropped
         return schema.names
     return tuple(name for name in schema.names if _needs(expression, empty, name))
 
@@ -329,11 +329,11 @@ def _needs(expression: pc.Expression, empty: pa.Table, name: str) -> bool:
     return False
 
 
-# --- NOT pushed down --------------------------------------------------------------------------------
+# --- lowering: NOT pushed down ----------------------------------------------------------------------
 
 
 def lower(node: Node, schema: Schema, negated: bool = False) -> Bound:
-    """The rows for which `node` is TRUE, or with `negated` FALSE. `node` comes from `bind_node`."""
+    """Return a condition for the rows where `node` is TRUE (`negated`: FALSE). `node` comes from `bind_node`."""
     match node:
         case And(parts):
             bound = [lower(part, schema, negated) for part in parts]
@@ -375,7 +375,7 @@ def lower(node: Node, schema: Schema, negated: bool = False) -> Bound:
 
 
 def _operand(node: Node, schema: Schema) -> tuple[ColumnSchema, Callable[[Bound], Bound]]:
-    """The column whose values are compared, and what makes of a condition on them one on the table's columns."""
+    """Return the column to compare, and a function that maps a condition on it to one on the table's columns."""
     if isinstance(node, Column):
         return schema.by_name(node.name), lambda bound: bound
     value = build(node, schema)
@@ -400,7 +400,7 @@ def _lower_is_true(part: Node, schema: Schema, wanted: bool, negated: bool) -> B
         return found
     match part:
         case Column() | Compare(Column(), _, Literal()) | Like(Column()):
-            # NULL only where the column is, which can be skipped by.
+            # The part is NULL exactly where the column is NULL, and that allows pruning.
             name = next(iter(names_in(part)))
             return _any([lower(part, schema, wanted), BoundNull(schema.by_name(name), negated=False)])
     return BoundNot(found) if not isinstance(found, BoundConstant) else BoundConstant(not found.value)
@@ -409,9 +409,9 @@ def _lower_is_true(part: Node, schema: Schema, wanted: bool, negated: bool) -> B
 def _lower_rows(
     parts: tuple[Node, ...], rows: tuple[tuple[Any, ...], ...], schema: Schema, negated: bool
 ) -> Bound:
-    """(a, b) IN rows, of columns as one look-up; else as an OR of the rows."""
+    """Lower (a, b) IN rows: to one look-up if a and b are columns, otherwise to an OR over the rows."""
     columns = [schema.by_name(part.name) for part in parts if isinstance(part, Column)]
-    whole = [row for row in rows if None not in row]  # another is TRUE for no row
+    whole = [row for row in rows if None not in row]  # a row with NULL never matches
     never_null = len(whole) == len(rows) and not any(column.nullable for column in columns)
     countable = all(not column.type.is_floating and column.type.name != "bool" for column in columns)
     if whole and len(columns) == len(parts) and countable and (never_null or not negated):
@@ -448,7 +448,7 @@ def _lower_rows(
 
 
 def _places_of(column: ColumnSchema, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int | None]]:
-    """The values that the column can hold, distinct and ascending, and of each given value its place among them."""
+    """Return the distinct, ascending values that the column can hold, and the position of each given value in them."""
     bound = [_lower_compare(column, "=", value) for value in values]
     held = [one.value if isinstance(one, BoundCompare) else None for one in bound]
     ordered = Constraint.one_of([value for value in held if value is not None]).values or ()
@@ -474,7 +474,7 @@ def _lower_compare(column: ColumnSchema, op: str, literal: literals.Literal) -> 
             return BoundCompare(column, op, value)
         if op in ("=", "<>"):
             return not_null if op == "<>" else _FALSE
-        # Beyond the finite values there is only the infinity of that side (and NaN above).
+        # Beyond the finite values there is only the infinity of that sign (and NaN above +infinity).
         if beyond > 0:
             return BoundCompare(column, "<" if op in ("<", "<=") else ">=", value)
         return BoundCompare(column, "<=" if op in ("<", "<=") else ">", value)
@@ -504,7 +504,7 @@ def _lower_in(column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Ar
         return _FALSE  # no row is known to differ from NULL
     found: list[Any] = []
     for value in values:
-        bound = _lower_compare(column, "=", value)  # drops NULL and what the column cannot hold
+        bound = _lower_compare(column, "=", value)  # drops NULL and values that the column cannot hold
         if isinstance(bound, BoundCompare):
             found.append(bound.value)
         elif isinstance(bound, BoundIn):
@@ -513,7 +513,7 @@ def _lower_in(column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Ar
 
 
 def _in(column: ColumnSchema, allowed: Constraint, negated: bool = False) -> Bound:
-    """allowed: a list of values, or nothing."""
+    """Lower `IN`. `allowed` has a list of values, or is empty."""
     ordered = allowed.values
     if ordered is None:
         return BoundNull(column, negated=True) if negated else _FALSE
@@ -559,7 +559,7 @@ def _any(parts: list[Bound]) -> Bound:
 
 
 def _merge_equalities(parts: list[Bound]) -> list[Bound]:
-    """x = 1 OR x = 2 OR x IN (3, 4), which programs write by the thousand, as one IN."""
+    """Merge x = 1 OR x = 2 OR x IN (3, 4) into one IN. Programs generate such chains with thousands of terms."""
     values: dict[str, list[Any]] = {}
     columns: dict[str, ColumnSchema] = {}
     merged: list[Bound] = []
@@ -580,7 +580,7 @@ def _merge_equalities(parts: list[Bound]) -> list[Bound]:
 
 
 def derive(bound: Bound) -> dict[str, Constraint] | None:
-    """A constraint for each column that has one, or None when no row can be TRUE."""
+    """Derive the constraints by column name, or None when no row can be TRUE."""
     if isinstance(bound, BoundConstant):
         return {} if bound.value else None
     if isinstance(bound, BoundAnd):
@@ -606,11 +606,11 @@ def derive(bound: Bound) -> dict[str, Constraint] | None:
             after = text_after_prefix(prefix)
             constraint = Constraint.between(bound.column.type, prefix, after, upper_inclusive=after is None)
         return _nullable_only({bound.column: constraint})
-    return {}  # of computed values and pyarrow expressions nothing is known
+    return {}  # computed values and pyarrow expressions give no constraint
 
 
 def _nullable_only(constraints: dict[ColumnSchema, Constraint]) -> dict[str, Constraint]:
-    """By name, without the demand that a NOT NULL column be not NULL."""
+    """Return the constraints by name, without those that only exclude NULL from a NOT NULL column."""
     not_null = Constraint(null="none")
     return {c.name: found for c, found in constraints.items() if c.nullable or found != not_null}
 

@@ -1,16 +1,16 @@
-"""What a predicate demands of one column alone, and what it demands of several together.
+"""Splits a predicate into tests of single columns and a rest that needs several columns.
 
     kind <> 'x' AND n > 3 AND n < m AND (mode = 'a' OR mode LIKE 'b%')
 
-        kind, n, mode    one ColumnTest each: a scan filters each of these columns by itself
-        n < m            the rest: a scan evaluates it on the rows that are left
+        kind, n, mode    one ColumnTest each: a scan filters by each column separately
+        n < m            the rest: a scan evaluates it on the remaining rows
 
-A column's encoding may answer a test without decoding a value: of numbers by the constraint, where this says all; of a
-dictionary by its words.
+Some encodings can evaluate a test without decoding: numbers through an exact constraint, dictionaries through their
+entries.
 
 Invariants
-    T1  A row satisfies the predicate exactly if it satisfies all column tests and the rest.
-    T2  No test raises, whatever the values are: terms that may fail are in the rest.
+    T1  A row satisfies the predicate if and only if it satisfies all column tests and the rest.
+    T2  A test never raises: terms that may fail are in the rest.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ __all__ = ["ColumnTest", "is_its_constraint", "split_by_column"]
 
 @dataclass(frozen=True, eq=False)
 class ColumnTest:
-    """All terms of an AND that name one column and no other. Compared by identity."""
+    """All terms of an AND that use only this column. Compared by identity."""
 
     column: ColumnSchema
     parts: tuple[Bound, ...]
     constraint: Constraint | None
-    """Says exactly what the parts say; None: no constraint does."""
+    """Equivalent to the parts; None if no constraint is."""
     admits_null: bool
 
     @staticmethod
     def of(column: ColumnSchema, parts: Iterable[Bound], constraint: Constraint | None) -> ColumnTest:
-        """constraint: the column's; it counts only where each part is a range or a list of values."""
+        """Build a test. The column's `constraint` is kept only if each part is a range or a list of values."""
         parts = tuple(sorted(parts, key=lambda part: part.rank))
         exact = constraint if all(map(is_its_constraint, parts)) else None
         null = pa.nulls(1, column.type.arrow)
@@ -50,14 +50,14 @@ class ColumnTest:
 
     @property
     def is_costly(self) -> bool:
-        """Whether it costs more than to take a row out of an array."""
+        """Whether testing a value costs more than gathering it from an array."""
         return any(part.rank >= _COSTLY_RANK for part in self.parts)
 
     def mask(self, values: pa.Array) -> Mask:
-        """Which of the values, NULLs among them, satisfy the test: a fresh mask.
+        """Return a new mask of the values that satisfy the test; values may be NULL.
 
-        values: of the column's type, as a dictionary of it, or as narrow decimals.
-        Cost: one or two NumPy or Arrow calls for each part.
+        values: in the column's type, dictionary-encoded, or as narrow decimals.
+        Cost: one or two NumPy or Arrow calls per part.
         """
         arrays = {self.column.name: values}
         first, *others = self.parts
@@ -69,14 +69,14 @@ class ColumnTest:
         return mask
 
 
-# From LIKE on: see `Bound.rank`.
+# LIKE and more expensive tests: see `Bound.rank`.
 _COSTLY_RANK = 10
 
 
 def split_by_column(
     terms: Iterable[Bound], constraints: Mapping[str, Constraint], columns: Iterable[ColumnSchema]
 ) -> tuple[tuple[ColumnTest, ...], Bound | None]:
-    """The tests of single columns, the cheapest first, and the terms that are left (T1)."""
+    """Return the tests of single columns, cheapest first, and the remaining terms (T1)."""
     of_columns: dict[str, list[Bound]] = {}
     rest: list[Bound] = []
     for term in terms:
@@ -92,7 +92,7 @@ def split_by_column(
 
 
 def is_its_constraint(part: Bound) -> bool:
-    """Whether a row satisfies it exactly when its column satisfies its constraint: a range or a list of values."""
+    """Whether the condition is equivalent to its constraint: a range or a list of values."""
     return (isinstance(part, BoundCompare) and part.op != "<>" and not part.column.type.is_floating) or (
         isinstance(part, BoundIn) and not part.negated and not part.column.type.is_floating
     )

@@ -1,20 +1,20 @@
-"""What a predicate demands of one column: the part of it that can skip partitions, rowsets and blocks.
+"""Constraint: a necessary condition on one column, used to skip partitions, rowsets and blocks.
 
     a > 3 AND a IN (1, 5, 9) AND (b = 'x' OR b = 'z')        a: values (5, 9)     b: values ('x', 'z')
     c IS NULL OR c < 10                                      c: below 10, or NULL
 
 A row that the predicate selects satisfies the constraint of every column; the reverse need not hold.
 Bounds and values are canonical scalars (`nyala.schema.types`): int for integers, date, timestamp and decimal;
-float, str, bytes, bool otherwise. Their order is that of comparison: text by its UTF-8 bytes, NaN equal to NaN
-and greater than all else, -0.0 equal to 0.0.
+float, str, bytes or bool otherwise. They sort as they compare: text by its UTF-8 bytes, NaN equal to NaN and
+greater than all other values, -0.0 equal to 0.0.
 
 Invariants
-    C1  `values`, when given, are ascending and distinct, and their ends are `lower` and `upper`, inclusive.
-    C2  `lower` is below `upper`; equal bounds are one value. What nothing satisfies has `empty` and no bounds.
-    C3  Bounds of countable types are inclusive, and None instead of the type's own least or greatest value.
+    C1  `values`, if set, are ascending and distinct. The first is `lower` and the last is `upper`, both inclusive.
+    C2  `lower` is below `upper`; equal bounds become one value. An unsatisfiable constraint has `empty` and no bounds.
+    C3  Bounds of countable types are inclusive. A bound at the type's minimum or maximum is None.
     C4  null "only" has no bounds: only NULL satisfies it.
 
-Left out: `<>` and the complement of a list, which a range cannot say; they still demand a value (null "none").
+Not represented: `<>` and NOT IN, because they are not ranges. They only exclude NULL (null "none").
 Source: Kudu's ColumnPredicate (canonical forms, merging); docs/design/rules.md, Z1.
 """
 
@@ -37,7 +37,7 @@ Nullness = Literal["any", "only", "none"]
 
 
 def order_key(value: Any) -> Any:
-    """What sorts as the value compares: NaN last, text as bytes (so that a str and a cut bound compare)."""
+    """Return a sort key in comparison order: NaN last, text as bytes, so that a str compares with a truncated bound."""
     if isinstance(value, float):
         return (value != value, 0.0 if value != value else value)
     return value.encode() if isinstance(value, str) else value
@@ -46,27 +46,27 @@ def order_key(value: Any) -> Any:
 @compared_as_tuples
 @dataclass(frozen=True)
 class Constraint(LazyValues):
-    """A necessary condition on one column. Made by `between`, `one_of`, `intersect` and `union`."""
+    """A necessary condition on one column. Built by `between`, `one_of`, `intersect` and `union`."""
 
     lower: Any = None
     lower_inclusive: bool = True
     upper: Any = None
     upper_inclusive: bool = True
     values: tuple[Any, ...] | None = None
-    null: Nullness = "any"  # whether NULL satisfies it: also, alone, or not
+    null: Nullness = "any"  # NULL and values satisfy it, only NULL does, or only values do
     empty: bool = False
 
-    # --- making ---------------------------------------------------------------------------------
+    # --- building -------------------------------------------------------------------------------
 
     @staticmethod
     def one_of(values: Iterable[Any]) -> Constraint:
-        """Equal to one of the values, in any order."""
+        """Build: equal to one of the values, which may come in any order."""
         keyed = {order_key(value): value for value in values}
         return Constraint.of_ascending(tuple(keyed[key] for key in sorted(keyed)))
 
     @staticmethod
     def of_ascending(values: tuple[Any, ...], null: Nullness = "none") -> Constraint:
-        """Equal to one of the values, which are distinct and ascend; or NULL, as `null` says."""
+        """Build: equal to one of the values, which are distinct and ascending. `null` says whether NULL matches."""
         if not values:
             return EMPTY if null == "none" else NULL_ONLY
         return Constraint(values[0], True, values[-1], True, values, null)
@@ -80,7 +80,7 @@ class Constraint(LazyValues):
         lower_inclusive: bool = True,
         upper_inclusive: bool = True,
     ) -> Constraint:
-        """Not NULL and within the bounds; None is no bound. Brings it into canonical form (C2, C3)."""
+        """Build: not NULL and within the bounds, in canonical form (C2, C3). None is unbounded."""
         if type.value_min is not None:
             assert type.value_max is not None
             if lower is not None:
@@ -98,7 +98,7 @@ class Constraint(LazyValues):
         )._checked()
 
     def _checked(self) -> Constraint:
-        """This range in the form of C2."""
+        """Return this range in the canonical form of C2."""
         if self.lower is None or self.upper is None:
             return self
         lower, upper = order_key(self.lower), order_key(self.upper)
@@ -113,7 +113,7 @@ class Constraint(LazyValues):
 
     @property
     def is_any(self) -> bool:
-        """Whether it demands nothing."""
+        """Whether every value and NULL satisfy it."""
         return self == ANY
 
     @property
@@ -121,7 +121,7 @@ class Constraint(LazyValues):
         return self.lower is not None or self.upper is not None
 
     def intersect(self, other: Constraint) -> Constraint:
-        """Both hold, in canonical form if both are."""
+        """Return the constraint that both hold; canonical if both are."""
         if self.empty or other.empty:
             return EMPTY
         null: Nullness = "any"
@@ -138,7 +138,7 @@ class Constraint(LazyValues):
         return Constraint(lower, lower_inclusive, upper, upper_inclusive, None, null)._checked()
 
     def union(self, other: Constraint) -> Constraint:
-        """At least one holds; the hull of the two ranges, or the values of both."""
+        """Return a constraint that holds if at least one does: the hull of two ranges, or the values of both."""
         if self.empty or other.empty:
             return other if self.empty else self
         if self.null == other.null == "only":
@@ -154,10 +154,10 @@ class Constraint(LazyValues):
         upper, upper_inclusive = _looser(self, other, +1)
         return Constraint(lower, lower_inclusive, upper, upper_inclusive, None, null)
 
-    # --- asking ---------------------------------------------------------------------------------
+    # --- testing --------------------------------------------------------------------------------
 
     def admits(self, value: Any) -> bool:
-        """Whether a canonical scalar, or None for NULL, satisfies it."""
+        """Whether a canonical scalar satisfies the constraint; None stands for NULL."""
         if self.empty:
             return False
         if value is None:
@@ -180,7 +180,7 @@ class Constraint(LazyValues):
         return True
 
     def _values_admitted_by(self, other: Constraint) -> tuple[Any, ...]:
-        """Those of the own values, which there are, that satisfy another constraint, which is not empty."""
+        """Return our values that satisfy `other`. We have `values`, and `other` is not empty."""
         assert self.values is not None
         if other.values is not None:
             theirs = set(other._value_keys)
@@ -198,7 +198,7 @@ class Constraint(LazyValues):
     @lazy_value
     def _value_keys(self) -> Sequence[Any]:
         assert self.values is not None
-        if isinstance(self.values[0], int):  # and so are all
+        if isinstance(self.values[0], int):  # then all values are ints
             return self.values
         return [order_key(value) for value in self.values]
 
@@ -210,14 +210,14 @@ class Constraint(LazyValues):
         row_count: int,
         has_nan: bool = False,
     ) -> bool:
-        """Whether no row of a zone can satisfy it, so that the zone may be skipped.
+        """Whether no row of a zone can satisfy the constraint, so that a scan may skip the zone.
 
-        min, max:   bounds of the values that are neither NULL nor NaN, both inclusive; they need not be attained
-                    (text cut short below, cut short and incremented above). Text may be str or UTF-8 bytes.
-                    None: not known, or there is no such value.
-        null_count: how many of the `row_count` rows are NULL; None when it is not known.
-        has_nan:    whether a NaN may be among the values.
-        False is always a right answer; True never hides a row.
+        min, max:   inclusive bounds of the values that are neither NULL nor NaN. They need not occur in the zone:
+                    text may be truncated (`max`: truncated and incremented). Text may be str or UTF-8 bytes.
+                    None: unknown, or no such value.
+        null_count: number of NULLs among the `row_count` rows; None if unknown.
+        has_nan:    whether the values may include NaN.
+        False is always safe; True is returned only if no row matches.
         """
         if self.empty or row_count <= 0:
             return True
@@ -227,7 +227,7 @@ class Constraint(LazyValues):
         if self.null == "any" and may_have_null:
             return False
         if null_count is not None and null_count >= row_count:
-            return True  # only NULLs, and they do not satisfy it
+            return True  # only NULLs, which do not match
         if has_nan and self._admits_nan:
             return False
         return self._excludes_values(min, max)
@@ -293,7 +293,7 @@ def _bound(constraint: Constraint, side: int) -> tuple[Any, bool]:
 
 
 def _tighter(a: Constraint, b: Constraint, side: int) -> tuple[Any, bool]:
-    """The bound of `side` (-1 lower, +1 upper) that admits less."""
+    """Return the stricter bound of `side` (-1 lower, +1 upper)."""
     (x, x_inclusive), (y, y_inclusive) = _bound(a, side), _bound(b, side)
     if x is None or y is None:
         return (y, y_inclusive) if x is None else (x, x_inclusive)
@@ -304,7 +304,7 @@ def _tighter(a: Constraint, b: Constraint, side: int) -> tuple[Any, bool]:
 
 
 def _looser(a: Constraint, b: Constraint, side: int) -> tuple[Any, bool]:
-    """The bound of `side` that admits more."""
+    """Return the looser bound of `side`."""
     (x, x_inclusive), (y, y_inclusive) = _bound(a, side), _bound(b, side)
     if x is None or y is None:
         return None, True

@@ -1,18 +1,18 @@
-"""Predicates: what `where=` means, from a user's text or `col()` to rows and to what may be skipped.
+"""Predicates: binds a `where=` condition to a table, evaluates it, and derives constraints for pruning.
 
     "host = 'a' AND n < 2.5"  or  (col("host") == "a") & (col("n") < 2.5)
         |  parser.py, nodes.py       the syntax tree, the same as that of expressions
         v
-    bind(where, schema)              names resolved, literals in their columns' types (binding.py, literals.py)
+    bind(where, schema)              resolves names, converts literals to column types (binding.py, literals.py)
         |
-        |- .evaluate(arrays, n)      which rows are TRUE (evaluate.py, like.py, values.py)
-        |- .constraints()            what partitions, rowsets and blocks are skipped by (constraint.py)
-        |- .column_tests, .rest      what scans filter single columns by, and what is left (column_test.py)
-        '- str(), .to_json()         how it goes to another process (nodes.py, nodes_json.py)
+        |- .evaluate(arrays, n)      a mask of the rows that are TRUE (evaluate.py, like.py, values.py)
+        |- .constraints()            conditions for skipping partitions, rowsets and blocks (constraint.py)
+        |- .column_tests, .rest      filters of single columns, and the rest (column_test.py)
+        '- str(), .to_json()         text for another process (nodes.py, nodes_json.py)
 
 Invariants
-    P1  A row is selected iff the predicate is TRUE: NULL matches no comparison.
-    P2  A zone that `constraints()` exclude holds no selected row.
+    P1  A row is selected if and only if the predicate is TRUE: a comparison with NULL never selects a row.
+    P2  A zone that `constraints()` exclude contains no selected row.
     P3  bind(str(p), schema) == p and BoundPredicate.from_json(p.to_json(), schema) == p, unless p holds a
         pyarrow expression.
 
@@ -43,22 +43,22 @@ __all__ = ["BoundPredicate", "Constraint", "bind", "col", "expr", "from_json", "
 
 
 def parse_where(where: Any, params: Parameters) -> Any:
-    """What a user gave as `where=` and `params=`, the parameters in their places.
+    """Return `where` with the values of `params` filled in.
 
-    Raises: InvalidArgumentError, also for parameters without a text.
+    Raises: InvalidArgumentError, also when `params` is given and `where` is not text.
     """
     if params is None:
         return where
     if not isinstance(where, str):
-        raise InvalidArgumentError("params= goes with a text: where=\"host = ?\", params=['a']")
+        raise InvalidArgumentError("params= needs a where= text: where=\"host = ?\", params=['a']")
     return parse_predicate(where, params)
 
 
 def bind(where: str | Node | Expr | pc.Expression | None, schema: Schema) -> BoundPredicate | None:
-    """What a user gave as `where`, bound to a schema; None for None.
+    """Bind a user's `where` to a schema; None gives None.
 
-    Raises: InvalidArgumentError for text that is no predicate or a literal that cannot be read,
-    ColumnNotFoundError, SchemaError for a literal of another kind than its column.
+    Raises: InvalidArgumentError for invalid text or a malformed literal, ColumnNotFoundError,
+    SchemaError for a literal of another type than its column.
     """
     if where is None:
         return None
@@ -66,14 +66,14 @@ def bind(where: str | Node | Expr | pc.Expression | None, schema: Schema) -> Bou
         where = parse_predicate(where)
     if not isinstance(where, Node | Expr | pc.Expression):
         raise InvalidArgumentError(
-            "where is text such as \"host = 'a' AND time >= 5\", a condition made with nyala.col(...), or a "
+            "where must be text such as \"host = 'a' AND time >= 5\", a condition made with nyala.col(...), or a "
             f"pyarrow.compute.Expression, not {quote(where)}"
         )
     return BoundPredicate(nodes.as_node(where), schema)
 
 
 class BoundPredicate(LazyValues):
-    """A predicate in the terms of one schema. Immutable, thread-safe; compares by meaning of its text.
+    """A predicate bound to one schema. Immutable, thread-safe; equal if the canonical texts are equal.
 
     `columns` are the columns that `evaluate` reads; `tree` is the syntax tree with canonical literals.
     """
@@ -87,20 +87,20 @@ class BoundPredicate(LazyValues):
         self._types = tuple((column.name, column.type) for column in self._columns)
 
     def evaluate(self, arrays: Arrays, n: int) -> Mask:
-        """Which of the n rows are TRUE: a fresh bool array.
+        """Return a new mask of the n rows that are TRUE.
 
-        arrays: column name to Arrow array of n canonical values (or dictionary-encoded ones), at least for
-                `columns`. They are looked up as they are needed, so a mapping may decode lazily.
-        Cost:   one or two NumPy or Arrow calls a comparison.
+        arrays: column name to Arrow array of n canonical or dictionary-encoded values, at least for `columns`.
+                Arrays are looked up when needed, so the mapping may decode lazily.
+        Cost:   one or two NumPy or Arrow calls per comparison.
         """
         mask = self._bound.mask(arrays, n)
         assert len(mask) == n, f"arrays of {len(mask)} rows where n is {n}"
         return mask
 
     def constraints(self) -> Mapping[str, Constraint]:
-        """What each column must satisfy in a selected row; columns without a demand are left out.
+        """Return the constraint of each column that has one.
 
-        If no row can be selected (`empty`), every column that the predicate names has the empty constraint.
+        If no row can be selected (`empty`), every column of the predicate has the empty constraint.
         """
         return self._constraints
 
@@ -111,18 +111,17 @@ class BoundPredicate(LazyValues):
 
     @lazy_value
     def is_its_constraints(self) -> bool:
-        """Whether a row is selected exactly when each column satisfies its constraint: ranges and lists of values of
-        single columns, all of which hold."""
+        """Whether the predicate equals its constraints: an AND of ranges and value lists of single columns."""
         return all(map(is_its_constraint, self._terms))
 
     @property
     def column_tests(self) -> tuple[ColumnTest, ...]:
-        """What it demands of each column alone, the cheapest first."""
+        """The tests of single columns, cheapest first."""
         return self._split[0]
 
     @property
     def rest(self) -> Bound | None:
-        """What it demands beyond `column_tests`: of several columns together, or with functions that may fail."""
+        """The terms beyond `column_tests`: those that use several columns, or functions that may fail."""
         return self._split[1]
 
     @lazy_value
@@ -131,7 +130,7 @@ class BoundPredicate(LazyValues):
 
     @property
     def _terms(self) -> tuple[Bound, ...]:
-        """All of these hold."""
+        """The terms of the AND."""
         return self._bound.parts if isinstance(self._bound, BoundAnd) else (self._bound,)
 
     @property
@@ -150,27 +149,27 @@ class BoundPredicate(LazyValues):
 
     @property
     def null_note(self) -> str:
-        """What to know of a comparison with NULL in it, which holds for no row; empty where there is none."""
+        """Advice if the predicate compares a column with NULL, which never matches; otherwise empty."""
         column = next(_compared_with_null(self.tree), None)
         return "" if column is None else f"nothing is equal to NULL: {column} IS NULL finds such rows"
 
     @property
     def prunes(self) -> bool:
-        """Whether anything can be skipped by it."""
+        """Whether a scan can skip data with it."""
         return self.empty or bool(self._constraints)
 
     @property
     def has_arrow_expression(self) -> bool:
-        """Whether a part of it is a pyarrow expression, which prunes nothing and cannot travel as text."""
+        """Whether a part is a pyarrow expression, which cannot prune and has no text form."""
         return has_arrow(self._bound)
 
     def to_json(self) -> str:
-        """One line of JSON, read back by `from_json`. Raises: InvalidArgumentError for a pyarrow expression."""
+        """Return one line of JSON; `from_json` reads it. Raises: InvalidArgumentError for a pyarrow expression."""
         return to_json(self.tree)
 
     @staticmethod
     def from_json(text: str, schema: Schema) -> BoundPredicate:
-        """The inverse of `to_json`. Raises: as `bind`, and InvalidArgumentError for any other text."""
+        """Read the text of `to_json`. Raises: as `bind`, and InvalidArgumentError for any other text."""
         return BoundPredicate(from_json(text), schema)
 
     def __str__(self) -> str:
@@ -182,7 +181,7 @@ class BoundPredicate(LazyValues):
     def __eq__(self, other: Any) -> bool:
         if not isinstance(other, BoundPredicate):
             return NotImplemented
-        # By the text and not the tree: NaN literals are equal here (E3).
+        # Compares the texts, not the trees, so that NaN literals are equal (E3).
         same = str(self) == str(other) and self._types == other._types
         return same and (not self.has_arrow_expression or self.tree == other.tree)
 
@@ -191,7 +190,7 @@ class BoundPredicate(LazyValues):
 
 
 def _compared_with_null(node: Node) -> Iterator[str]:
-    """What is compared with NULL."""
+    """Yield the texts of operands that are compared with NULL."""
     if isinstance(node, nodes.Compare) and node.right == Literal(None):
         yield str(node.left)
     if isinstance(node, nodes.And | nodes.Or | nodes.Not):
