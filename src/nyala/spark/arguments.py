@@ -1,8 +1,7 @@
-"""What the helpers of `nyala.spark` are given: a Spark DataFrame, a Table, a Database, or a folder's path.
+"""Checks the arguments of the functions of `nyala.spark`: a Spark DataFrame, a Table, a Database, or a folder.
 
-Two kinds stand side by side: `load`, `upsert`, `compact` and `backup` work through an open Database, so they take a
-Table of it; `write` and `sql` need none in this process, so they take the store's folder. Who gives the other is told
-so, in a sentence.
+`load`, `upsert`, `compact` and `backup` work through an open Database, so they take one of its Tables. `write` and
+`sql` need no open Database, so they take the store's folder. The error for a wrong argument says which is needed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ __all__ = ["check_database", "check_frame", "check_table", "folder_of"]
 
 
 def check_table(table: Any, call: str) -> None:
-    """Raises: InvalidArgumentError for what is no Table; StorageError for one of a closed Database."""
+    """Raise InvalidArgumentError if `table` is not a Table, StorageError if its Database is closed."""
     if not isinstance(table, Table):
         raise InvalidArgumentError(
             f"{call} takes a Table of an open Database, not {_shown(table)}: nyala.connect(folder)[name]"
@@ -29,7 +28,7 @@ def check_table(table: Any, call: str) -> None:
 
 
 def check_database(database: Any, call: str) -> None:
-    """Raises: InvalidArgumentError for what is no Database."""
+    """Raise InvalidArgumentError if `database` is not a Database."""
     if not isinstance(database, Database):
         raise InvalidArgumentError(
             f"{call} takes an open Database, not {_shown(database)}: nyala.connect(folder)"
@@ -37,7 +36,7 @@ def check_database(database: Any, call: str) -> None:
 
 
 def check_frame(df: Any, call: str) -> None:
-    """Raises: InvalidArgumentError for what is no DataFrame of Spark's, classic or Connect."""
+    """Raise InvalidArgumentError if `df` is not a Spark DataFrame, classic or Connect."""
     if not (hasattr(df, "sparkSession") and hasattr(df, "schema")):
         raise InvalidArgumentError(
             f"{call} takes a Spark DataFrame, not {_shown(df)}: spark.createDataFrame(…) makes one of pandas or Arrow; "
@@ -46,7 +45,7 @@ def check_frame(df: Any, call: str) -> None:
 
 
 def folder_of(store: Any, call: str) -> str:
-    """The path of a store's folder; of an open Database its own. Raises: InvalidArgumentError for what is neither."""
+    """Return the folder of a store, given as a path or an open Database. Raises: InvalidArgumentError for others."""
     if isinstance(store, Database):
         return store.path
     if not isinstance(store, str | os.PathLike) or not isinstance(path := os.fspath(store), str):

@@ -1,16 +1,16 @@
-"""What a session runs on: classic or Connect, how many tasks at a time, and which Python its executors have.
+"""Facts about a session: classic or Connect, number of concurrent tasks, and the Python of its executors.
 
     register(spark) → check_workers
-                        a job: every slot says its Python, the versions of pyspark, pyarrow, nyala, and what
-                        Nyala's tasks would not find there
-                        problems(mine, theirs) → one sentence for each that would end in an error later, and a cure
-    the first scan that tasks of a local session read → check_python
-                        the same, where Spark's workers are another Python than this program's
+                        runs a job in which every slot reports its Python, the versions of pyspark, pyarrow and
+                        nyala, and modules that Nyala's tasks would miss
+                        problems(mine, theirs) → one sentence per problem that would cause an error, with the fix
+    first scan by tasks in a local session → check_python
+                        the same check, only if the workers' Python is not this program's
 
-The job's function is pickled by value and uses nothing of this package: it must run where Nyala is not installed.
+The job's function is pickled by value and uses nothing of this package, so it runs where Nyala is not installed.
 
-Spark Connect: the program is a client, and its server's Python is another, so the server's executors are compared with
-the client all the same: functions travel from one to the other.
+With Spark Connect the program is a client, and the server's executors have another Python. They are compared with the
+client's Python, because functions are sent from the client to the executors.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CURE: Final = (
     "starts, or install it there"
 )
 _MISSING: Final = re.compile(r"No module named '([\w.]+)'")
-# What a task of ours imports that is not Python's own, and so is nobody else's to miss.
+# The third-party modules that Nyala's tasks import. A missing module of another name is the user's problem.
 _OURS: Final = ("nyala", "pyspark_nyala", "pyspark", "pyarrow", "numpy", "google_crc32c")
 _SLOTS_MAX: Final = 64
 _cores: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -58,18 +58,18 @@ _checked: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def is_classic(spark: SparkSession) -> bool:
-    """Not Spark Connect, whose client has no SparkContext."""
+    """Whether the session is classic. A client of Spark Connect has no SparkContext."""
     return type(spark).__module__.startswith("pyspark.sql.session")
 
 
 def is_local(spark: SparkSession) -> bool:
-    """Whether tasks are threads of the JVM that the session is in. Of a Connect session nobody knows."""
+    """Whether tasks run in the session's own JVM. False for Connect, where the client cannot find out."""
     master = str(spark.sparkContext.master) if is_classic(spark) else ""
     return master.startswith("local") and not master.startswith("local-cluster")
 
 
 def cores_of(spark: SparkSession) -> int:
-    """How many tasks the session runs at a time. Of a Connect session a small job finds it out, once."""
+    """Return how many tasks the session runs at a time. A Connect session runs a small job once to find out."""
     if is_classic(spark):
         return int(spark.sparkContext.defaultParallelism)
     if spark not in _cores:
@@ -77,17 +77,17 @@ def cores_of(spark: SparkSession) -> int:
             # A range has as many partitions as the session has slots.
             numbered = spark.range(0, 1 << 14).select(F.spark_partition_id().alias("n"))
             _cores[spark] = int(numbered.agg(F.max("n")).collect()[0][0]) + 1
-        except Exception:  # whatever it is, a job of ours will say it; until then a guess is as good
+        except Exception:  # the next job raises the same error; until then a guess is enough
             return os.cpu_count() or 1
     return _cores[spark]
 
 
 def check_workers(spark: SparkSession) -> list[str]:
-    """What is wrong with the Python of the session's executors: a sentence each; none: nothing.
+    """Return the problems of the executors' Python, one sentence each.
 
-    Cost: a job of one task for each slot, so the first time the start of as many Python workers.
+    Cost: a job with one task per slot. The first time, Spark starts a Python worker for each.
     """
-    # Local slots are forks of one Python.
+    # In local mode, all workers are forks of one Python.
     slots = 1 if is_local(spark) else min(cores_of(spark), _SLOTS_MAX)
     try:
         rows = (
@@ -105,11 +105,11 @@ def check_workers(spark: SparkSession) -> list[str]:
 
 
 def check_python(spark: SparkSession) -> None:
-    """Warn, once for each local session's context, where its workers' Python cannot run what this program sends.
+    """Warn once per local SparkContext if its workers' Python cannot run this program's functions.
 
-    Whoever started the session without PYSPARK_PYTHON has some python3 there, and is to hear of it before `collect()`,
-    which is Spark's, ends in a traceback of many lines. On a cluster paths say nothing, and `register` asks.
-    Cost: a look at two paths; where they differ, `check_workers`.
+    Without PYSPARK_PYTHON, the workers run the first python3 on the PATH. The warning comes before `collect()` fails
+    with a long traceback. On a cluster, paths prove nothing; `register` checks the workers there.
+    Cost: comparing two paths; if they differ, `check_workers`.
     """
     if not is_local(spark):
         return
@@ -122,20 +122,19 @@ def check_python(spark: SparkSession) -> None:
 
 
 def same_python(mine: str, theirs: str | None) -> bool:
-    """Whether both stand in one environment. The files alone do not tell: those of venvs are links to one Python."""
+    """Whether both Pythons are in one environment. Compares folders too, as several venvs link to one executable."""
     if theirs is None or os.path.realpath(mine) != os.path.realpath(theirs):
         return False
     return os.path.realpath(os.path.dirname(mine)) == os.path.realpath(os.path.dirname(theirs))
 
 
 def tell(problems: Sequence[str]) -> None:
-    """Warn of each, at the line of the program that called Nyala."""
+    """Issue a warning for each problem, at the line of the program that called Nyala."""
     frame = sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == "nyala":
         frame = frame.f_back
     for problem in problems:
-        # With a registry of its own: Python passes over a warning that came from the same line before, and a cell of a
-        # notebook that is run again would look as if all were well.
+        # An empty registry makes Python repeat the warning. Otherwise a notebook cell shows it only the first time.
         warnings.warn_explicit(problem, UserWarning, frame.f_code.co_filename, frame.f_lineno, registry={})
 
 
@@ -188,10 +187,10 @@ def _mine() -> dict[str, str]:
 
 
 def problems(mine: Mapping[str, str], workers: Sequence[Mapping[str, str | None]]) -> list[str]:
-    """How the executors' Pythons differ from this program's in what matters. Pure; each difference once.
+    """Return the relevant differences between the executors' Pythons and this program's, each once. Pure.
 
-    Python: the minor version, in which functions are pickled. pyspark: all of it. nyala: all of it, as tasks write
-    files. pyarrow: the major version.
+    Compared: Python's minor version (pickled functions need it), pyspark's and nyala's full versions (tasks write
+    files), and pyarrow's major version.
     """
     parts = {"python": 2, "pyspark": 3, "pyarrow": 1, "nyala": 3}
     found: dict[str, None] = {}
@@ -211,8 +210,10 @@ def problems(mine: Mapping[str, str], workers: Sequence[Mapping[str, str | None]
 
 
 def missing_in_workers(text: str) -> str | None:
-    """What Spark's error says of workers whose Python cannot run what this program sends, as a sentence with its cure;
-    None: it says something else. A module that is missing and that no task of ours needs is the user's own matter."""
+    """Return a sentence with the fix if Spark's error says that the workers' Python cannot run Nyala's tasks.
+
+    None for other errors, also for a missing module that Nyala's tasks do not need.
+    """
     why = _why(text)
     return (
         None if why is None else f"Spark's Python workers {why}; this program runs {sys.executable}: {_CURE}"
@@ -232,7 +233,7 @@ def _why(text: str) -> str | None:
 
 
 def _cannot_run(spark: SparkSession, error: Exception) -> str:
-    """Why not even the look at the executors' Python ran, in one sentence."""
+    """Return one sentence that says why the check of the executors' Python could not run."""
     text = str(error)
     why = _why(text)
     if why is None:

@@ -1,23 +1,23 @@
 """A scan as a DataFrame: `scan.to_spark(spark)`, and each table of `nyala.spark.sql`.
 
-    few rows to look at    the driver reads them now, and they stand in Spark's plan: no task, no lease
-    else                   tokens in as few tasks as the work is worth, read by `mapInArrow` on the executors
+    few rows     the driver reads them at once, and Spark's plan holds them: no task, no lease
+    otherwise    scan tokens, packed into few tasks, which `mapInArrow` reads on the executors
 
-Both show the rows of the scan's snapshot. A Python task costs 50 ms before it reads a byte, and a stage of them 20
-more, which is longer than a few rows take from the files to the plan.
+Both return the rows of the scan's snapshot. A Python task costs 50 ms before it reads a byte, and a stage of tasks
+costs 20 ms more. The driver reads a few rows faster than that.
 
-Rows of a task travel as arrays (`internals`) where Spark allows it: it takes some thousands of them as one row, and its
-generated code unrolls them.
+If Spark allows it, the rows of a task travel as arrays (`internals`). Some thousands of rows are then one row for
+Spark, and its generated code unrolls them.
 
     range ─► mapInArrow, binary columns ─► the same rows, declared as arrays ─► posexplode ─► one row for each place
              └── Python ──────────────┘    └─ LogicalRDD ─────────────────┘  └─ generated code ────────────────┘
 
 Invariants
-    F1  The DataFrame's schema and rows are the same whichever way they come.
-    F2  The driver holds at most LOCAL_MAX_BYTES of a scan; if a scan turns out larger, tasks read it.
-    F3  Values leave their arrays below every join and aggregate, so no row takes its arrays along.
+    F1  The DataFrame's schema and rows are the same in all cases.
+    F2  The driver holds at most LOCAL_MAX_BYTES of a scan. If a scan is larger than estimated, tasks read it.
+    F3  Arrays are unrolled below every join and aggregate, so no row carries its arrays through one.
     F4  Spark estimates the size of a scan by tasks as if its rows were in Parquet files, so
-        `spark.sql.autoBroadcastJoinThreshold` means what it means there.
+        `spark.sql.autoBroadcastJoinThreshold` means the same as for Parquet.
 
 Source: docs/design/spark.md, "Rows travel as arrays".
 """
@@ -57,13 +57,13 @@ if TYPE_CHECKING:
 
 __all__ = ["LeasedFrame", "leased_frame", "scan_to_spark", "tasks_wanted"]
 
-# What the driver reads of one core in the time of a stage of Python tasks: about 70 ms.
+# The driver reads this much with one core in the time that a stage of Python tasks costs, about 70 ms.
 LOCAL_MAX_ROWS: Final = 20_000
 LOCAL_MAX_BYTES: Final = 4 << 20
-# Only where tasks are long do more than one a core even out the end.
+# More than one task per core balances the load, but only pays off if the tasks are long.
 CELLS_PER_SPARE_TASK: Final = 8_000_000
-# Spark answers for this number of rows without a job; more are in one partition, so that an aggregate over them needs
-# no exchange.
+# Spark returns up to this number of local rows without a job. More rows are put into one partition, so that an
+# aggregate over them needs no exchange.
 ANSWERED_WITHOUT_A_JOB: Final = 256
 
 
@@ -99,7 +99,7 @@ def scan_to_spark(spark: SparkSession, scan: Scan, lease: float = LEASE_DEFAULT_
 
 @dataclass(frozen=True)
 class LeasedFrame:
-    """A scan as a DataFrame, and the lease that keeps its files; None: the plan holds the rows."""
+    """A scan as a DataFrame, and the lease that keeps its files. lease is None if the plan holds the rows."""
 
     frame: DataFrame
     lease: HeldLease | None = None
@@ -113,14 +113,14 @@ def leased_frame(
     shared: bool = True,
     arrays: bool = True,
 ) -> LeasedFrame:
-    """As `scan_to_spark`, with the lease.
+    """Like `scan_to_spark`, but also return the lease.
 
-    shared: other frames of the same version may have the lease too; else it is this frame's, which may end it.
-    arrays: False: rows travel as rows, for a statement that Spark refuses over arrays.
+    shared: whether other frames of the same version may use the lease. If False, the caller may end the lease.
+    arrays: whether rows may travel as arrays. False for a statement that Spark rejects over arrays.
     """
     with named(f"table {scan.name!r}"):
         if not scan.schema.names:
-            # Neither Arrow nor Spark's rows of a task say how many rows without columns there are.
+            # Neither an Arrow batch nor a Spark task can represent a number of rows without columns.
             found = leased_frame(spark, _with_a_column(scan), lease_s, shared=shared, arrays=arrays)
             return LeasedFrame(found.frame.select(), found.lease)
         rows = scan._engine().rows_planned()
@@ -136,14 +136,14 @@ def _with_a_column(scan: Scan) -> Scan:
 
 
 def tasks_wanted(rows: int, columns: int, cores: int | None) -> int:
-    """The number of tasks for a scan of so many rows: one for each core, unless it is small, or very large."""
+    """Return the number of tasks for a scan: one per core; fewer for a small scan, more for a very large one."""
     cells, cores = rows * max(columns, 1), cores or os.cpu_count() or 1
     needed = min(cores, -(-cells // CELLS_PER_TASK))
     return max(1, needed, min(PARTITIONS_PER_CORE * cores, cells // CELLS_PER_SPARE_TASK))
 
 
 def _local(spark: SparkSession, scan: Scan) -> DataFrame | None:
-    """The rows in the plan; None: they are more than they seemed (F2)."""
+    """Return a DataFrame whose plan holds the rows; None if there are more rows than estimated (F2)."""
     schema = spark_schema(scan.schema)
     exact = arrow_schema(schema)
     batches, size = [], 0

@@ -1,4 +1,4 @@
-"""Spark's types and ours, and Arrow batches in exactly the schema that Spark expects.
+"""Maps Spark's types to Nyala's, and casts Arrow batches to the exact schema that Spark expects.
 
     Nyala                      Arrow (canonical)          Spark
     bool                       bool                       boolean
@@ -10,9 +10,9 @@
     varchar(n) string          string                     string
     binary                     binary                     binary
 
-Spark takes an Arrow batch as the bytes that they are, so the schema must be equal to the letter: order, names,
-types, time zone, and each field's nullable flag (Spark >= 4.2 refuses the first batch otherwise; before, and for
-later batches, it reads wrong memory).
+Spark reads the bytes of an Arrow batch without checking them. So the schema must be exactly equal: order, names,
+types, time zone, and each field's nullable flag. Spark 4.2 and later rejects a wrong first batch. For later batches,
+and in older versions, Spark reads wrong memory.
 """
 
 from __future__ import annotations
@@ -71,21 +71,21 @@ _SPARK_TYPE: dict[pa.DataType, DataType] = {
 }
 
 
-# The key under which the first field of a schema says which table it is of.
+# Metadata key of a schema's first field: the options of the table (its identity).
 IDENTITY: Final = "nyala"
-# In the identity: names and types of all fields, as they were when the schema was made.
+# Key in the identity: names and types of all fields when the schema was made.
 COLUMNS: Final = "made-with"
-# Spark's own key for the type that a column was declared with; here it is the type that the column has. Spark takes it
-# away where it makes columns of a query those of the table that they are written to, and nowhere else.
+# Spark's own metadata key for a column's declared type; here it is the column's type. Spark removes the key only when
+# it adapts a query's columns to those of the target table of a write.
 _AS_READ: Final = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 def spark_schema(schema: pa.Schema, identity: Mapping[str, str] | None = None) -> StructType:
-    """The schema of a Nyala table (canonical Arrow types) as Spark's.
+    """Convert the schema of a Nyala table (canonical Arrow types) to Spark's.
 
-    identity: options that Spark's catalogue would lose: it keeps the metadata of fields, so the first has them; that
-              they are those of what is read, `is_as_read` tells. What a change feed says in its metadata has the last
-              field, as Spark's schemas have none themselves.
+    identity: options that Spark's catalogue would lose. Spark keeps the metadata of fields, so the first field has
+              them. `is_as_read` tells whether they belong to the table that is read. Spark's schemas have no metadata
+              of their own, so the last field has a change feed's metadata.
     """
     fields = [StructField(f.name, _spark_type(f.type), nullable=f.nullable) for f in schema]
     if DROPPED_RANGES in (schema.metadata or {}):
@@ -100,17 +100,17 @@ def spark_schema(schema: pa.Schema, identity: Mapping[str, str] | None = None) -
 
 
 def _declared(type: DataType) -> str:
-    """The type as text that means it in every session: `timestamp` is what a setting says."""
+    """Return the type as text that does not depend on the session. `timestamp` would depend on a setting."""
     return "timestamp_ltz" if isinstance(type, TimestampType) else str(type.simpleString())
 
 
 def is_as_read(schema: StructType) -> bool:
-    """Whether the identity came with the rows, from where they were read, and not from a table that they go to."""
+    """Whether the schema's identity belongs to the table from which the rows were read, not to a write's target."""
     return any(IDENTITY in (field.metadata or {}) and _AS_READ in field.metadata for field in schema.fields)
 
 
 def identity_of(schema: StructType) -> dict[str, str] | None:
-    """What `spark_schema` was given as identity, wherever the field went meanwhile; None: the schema has none."""
+    """Return the identity that `spark_schema` stored, in whichever field it now is; None if there is none."""
     for field in schema.fields:
         text = (field.metadata or {}).get(IDENTITY)
         if isinstance(text, str):
@@ -120,10 +120,11 @@ def identity_of(schema: StructType) -> dict[str, str] | None:
 
 
 def check_unaltered(schema: StructType) -> None:
-    """Check the columns of a table of Spark's catalogue. For ALTER TABLE Spark changes its own catalogue only and does
-    not call the data source, so a changed column is found here, at the next use of the table.
+    """Check that a table of Spark's catalogue still has the columns of its CREATE TABLE.
 
-    Raises: SchemaError when the columns are not those of the CREATE TABLE.
+    ALTER TABLE changes Spark's own catalogue and does not call the data source. So the change is detected here, at
+    the next use of the table.
+    Raises: SchemaError if the columns differ.
     """
     identity = identity_of(schema) or {}
     if identity.get(COLUMNS, made := _columns_text(schema)) != made:
@@ -142,7 +143,7 @@ def _columns_text(schema: StructType) -> str:
 
 
 def _spark_type(type: pa.DataType) -> DataType:
-    if pa.types.is_dictionary(type):  # Spark has none: `conform` gives the values
+    if pa.types.is_dictionary(type):  # Spark has no dictionary type; `conform` decodes the values
         type = type.value_type
     if pa.types.is_decimal(type):
         return DecimalType(type.precision, type.scale)
@@ -150,14 +151,14 @@ def _spark_type(type: pa.DataType) -> DataType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What a batch must look like for Spark to take it as `schema`. The session's time zone does not matter."""
+    """Return the Arrow schema that Spark requires for batches of `schema`. It does not depend on the time zone."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def check_schema(wanted: StructType, table: str, schema: pa.Schema) -> None:
-    """A schema that the user gave (`.schema(...)`) may leave columns out, reorder and widen them; nothing else.
+    """Check the user's schema (`.schema(...)`): it may only leave out, reorder and widen columns.
 
-    Raises: ColumnNotFoundError, SchemaError naming column, wanted and found.
+    Raises: ColumnNotFoundError or SchemaError, with the column, its type and the requested type.
     """
     asked = arrow_schema(wanted)
     for field in wanted.fields:
@@ -181,12 +182,12 @@ def check_schema(wanted: StructType, table: str, schema: pa.Schema) -> None:
 def _widens(own: pa.DataType, asked: pa.DataType) -> bool:
     try:
         return widens(parse_type(own), parse_type(asked))
-    except SchemaError:  # a type that no column of ours has
+    except SchemaError:  # Nyala does not have this type
         return False
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The same columns under exactly `schema`; costs nothing where the types are equal already."""
+    """Cast a batch to exactly `schema`. Columns of equal type are not copied."""
     columns = [batch.column(field.name) for field in schema]
     return pa.RecordBatch.from_arrays(
         [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, schema, strict=True)],

@@ -1,4 +1,4 @@
-"""Everything that uses Spark's private classes: faster ways that no public call of PySpark offers.
+"""All code that uses Spark's private classes, for speed that PySpark's public calls do not offer.
 
     available(spark)                          whether this session may use them
     arrays_wanted(spark, schema)              whether rows of this schema can travel as arrays
@@ -10,9 +10,9 @@ No other module of Nyala uses py4j, a private attribute of PySpark, or a class o
 (`tests/unit/spark/test_internals.py`). The setting `spark.nyala.internals.enabled=false` switches all of this off.
 
 Invariants
-    J1  Each function is a shorter or quicker way to what public calls do too. The callers use public calls where the
-        setting is off, with Spark Connect, in a version of Spark that is not in KNOWN_IN, and where a class or a
-        parameter turns out to be another.
+    J1  Public calls give the same results as each function here, more slowly. The callers use public calls if the
+        setting is off, with Spark Connect, in versions of Spark that are not in KNOWN_IN, and if a class or parameter
+        does not exist.
 """
 
 from __future__ import annotations

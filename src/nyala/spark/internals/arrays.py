@@ -4,9 +4,9 @@
     k  int64                     n | null bits | n × 8 bytes                       array<bigint>
     s  string                    n | null bits | n × (place, length) | text        array<string>
 
-Spark takes the rows of a Python task one by one, through a chain of iterators that generated code cannot look into. A
-row of Spark's (`UnsafeRow`) holds an array (`UnsafeArrayData`) as it holds a binary: place and length of bytes. So the
-task gives bytes, and the plan says that they are arrays (`plans`). Spark's generated code reads the values in place.
+Spark reads the rows of a Python task one by one, through iterators that its generated code cannot inline. A Spark row
+(`UnsafeRow`) stores an array (`UnsafeArrayData`) like a binary value: as position and length of its bytes. So the task
+returns bytes, and the plan declares them as arrays (`plans`). Spark's generated code reads the values in place.
 
     offset  size            field
     0       8               n, little-endian
@@ -18,7 +18,7 @@ task gives bytes, and the plan says that they are arrays (`plans`). Spark's gene
 
 Invariants
     A1  An array has whole rows only, at most ARRAY_ROWS, and a multiple of 64 except for the last array of a batch.
-    A2  Nothing reads the bytes under a NULL: they are what Arrow had there.
+    A2  The bytes under a NULL are those of the Arrow array. Nothing reads them.
 
 Cost: one copy of the columns; a few NumPy calls for each column, and for each array of text.
 Source: org.apache.spark.sql.catalyst.expressions.UnsafeArrayData, UnsafeRow (their documentation; unchanged since 2.1).
@@ -49,7 +49,7 @@ LONG_DIGITS: Final = 18
 
 
 def as_arrays(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows as batches of binary columns, with one row for each array (A1)."""
+    """Convert the rows into batches of binary columns, with one row per array (A1)."""
     rows, size = batch.num_rows, batch.nbytes
     if not rows:
         return
@@ -61,7 +61,7 @@ def as_arrays(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _rows_within(limit_bytes: int, rows: int, size_bytes: int, most: int) -> int:
-    """The number of rows that have about `limit_bytes`: at most `most`; if less, 64 or a multiple of it."""
+    """Return how many rows have about `limit_bytes`: at most `most`; a multiple of 64 if that is less than `rows`."""
     found = min(most, limit_bytes * rows // max(size_bytes, 1))
     return found if found >= rows else max(64, found - found % 64)
 
@@ -80,7 +80,7 @@ def _images(column: pa.Array, array_rows: int) -> pa.Array:
 
 
 def _numbers(column: pa.Array) -> np.ndarray[Any, Any]:
-    """The values as Spark holds them; anything under NULLs."""
+    """Return the values in Spark's representation. The values under NULLs are undefined."""
     type, count = column.type, len(column)
     if pa.types.is_boolean(type):
         bits = np.frombuffer(column.buffers()[1], np.uint8)

@@ -1,7 +1,7 @@
-"""Plans made of Spark's own classes: rows out of arrays, and the size that Spark's optimizer estimates.
+"""Builds plans from Spark's own classes: unrolls arrays into rows, and reads the optimizer's size estimates.
 
     binary columns of a frame's tasks   ──►  the same rows, declared as arrays c0, c1, … (LogicalRDD)
-                                        ──►  posexplode(c0), and c1[p], c2[p] … at the place p
+                                        ──►  posexplode(c0), and c1[p], c2[p] … at position p
                                         ──►  Expand, which keeps the arrays below every join
 
 py4j asks the JVM for each part of a name that is written as `jvm.org.apache.spark.…`, so classes are named in full.
@@ -57,15 +57,15 @@ CLASSES: Final = MappingProxyType(
 )
 # The JVM does not compile Spark's generated code for more columns than this.
 ARRAYS_MAX: Final = 40
-# Sizes of a row of Spark's: its header, each field, and the default for the bytes of a text.
+# Sizes of a Spark row: its header, each field, and the default for the bytes of a text.
 _ROW_BYTES: Final = 8
 _FIELD_BYTES: Final = 8
 _TEXT_BYTES: Final = 20  # StringType.defaultSize
-# Spark takes the size of Parquet files on disk as the size of their rows, and users set its limit for broadcasts by
-# that: the tables of TPC-H have 0.17 to 0.38 of the size of their rows in memory. A broadcast of too large a table
-# costs more than a missed one.
+# Spark uses the size of Parquet files as the size of their rows, and users set the broadcast limit for that. The
+# Parquet files of TPC-H have 0.17 to 0.38 of the size of their rows in memory. A broadcast of too large a table costs
+# more than a missed broadcast.
 _FILES_SHARE: Final = 0.3
-# Nodes of an optimized plan that read data of a known size, or give no more rows than they get.
+# Nodes of an optimized plan that read data of a known size, or return no more rows than they receive.
 _SIZED: Final = re.compile(
     r"[\s:+|-]*(Relation|LocalRelation|Range|OneRowRelation|Project|Filter|Aggregate|Sort|Distinct|Deduplicate"
     r"|GlobalLimit|LocalLimit|Offset|Union|Repartition|RepartitionByExpression|RebalancePartitions)\b"
@@ -79,7 +79,7 @@ def available(spark: SparkSession) -> bool:
 
 
 def looks_small(df: DataFrame, max_bytes: int) -> bool:
-    """Whether Spark's optimizer says that the result has at most `max_bytes`, from sizes that it knows."""
+    """Whether Spark's optimizer estimates at most `max_bytes` for the result, from known sizes only."""
     if not available(df.sparkSession):
         return False
     try:
@@ -94,8 +94,8 @@ def looks_small(df: DataFrame, max_bytes: int) -> bool:
 def arrays_wanted(spark: SparkSession, schema: StructType) -> bool:
     """Whether rows of this schema can travel as arrays.
 
-    Without generated code each row would carry its arrays along; without ANSI mode Spark takes an element of an array
-    as nullable, and the schema would be another.
+    Without generated code, each row would carry its arrays along. Without ANSI mode, Spark makes array elements
+    nullable, which changes the schema.
     """
     if not available(spark) or sys.byteorder != "little" or not 0 < len(schema.fields) <= ARRAYS_MAX:
         return False
@@ -107,11 +107,11 @@ def arrays_wanted(spark: SparkSession, schema: StructType) -> bool:
 def rows_of_arrays(
     frame: DataFrame, schema: StructType, rows: int, text_bytes: Mapping[str, float]
 ) -> DataFrame | None:
-    """The rows of `schema` that `as_arrays` put into the binary columns of `frame`; None: Spark has other classes.
+    """Return the rows that `as_arrays` put into the binary columns of `frame`; None if this Spark has other classes.
 
-    rows:       about the number of rows, and
-    text_bytes: the mean length of the values of text and binary columns, if known: for the size that Spark estimates.
-                By it Spark decides which side of a join it broadcasts.
+    rows:       about the number of rows.
+    text_bytes: the mean length of the values of text and binary columns, if known.
+    Both give the size estimate by which Spark decides which side of a join it broadcasts.
     """
     try:
         return _kept_below(
@@ -132,7 +132,7 @@ def _frame(spark: SparkSession, plan: Any) -> DataFrame:
 
 
 def _declared(frame: DataFrame, schema: StructType, size_bytes: int) -> DataFrame:
-    """The rows of `frame` with its binary columns declared as arrays c0, c1, …, and with an estimate of their size."""
+    """Declare the binary columns of `frame` as arrays c0, c1, …, with an estimate of their size."""
     spark = frame.sparkSession
     session: Any = spark._jsparkSession
     arrays = StructType(
@@ -143,11 +143,11 @@ def _declared(frame: DataFrame, schema: StructType, size_bytes: int) -> DataFram
     )
     declared = session.parseDataType(arrays.json())
     made = session.internalCreateDataFrame(frame._jdf.queryExecution().toRdd(), declared, False).logicalPlan()
-    # py4j cannot pass on an estimate, but it can pass that of a range of numbers with this size.
+    # py4j cannot create a size estimate, but it can pass on the estimate of a range of numbers of this size.
     estimate = session.range(max(1, size_bytes // 8)).queryExecution().optimizedPlan().stats()
     option = _class(spark, "Option")
     none = option.empty()
-    more = () if pyspark.__version__.startswith("4.2") else (False,)  # a parameter that came with 4.3
+    more = () if pyspark.__version__.startswith("4.2") else (False,)  # 4.3 added a parameter
     plan = _class(spark, "LogicalRDD")(
         made.output(), made.rdd(), made.outputPartitioning(), made.outputOrdering(), False, none, session,
         option.apply(estimate), none, *more,
@@ -156,7 +156,7 @@ def _declared(frame: DataFrame, schema: StructType, size_bytes: int) -> DataFram
 
 
 def _size_in_files(schema: StructType, rows: int, text_bytes: Mapping[str, float]) -> int:
-    """About the size of the rows if they were in Parquet files."""
+    """Estimate the size that the rows would have in Parquet files."""
     row_bytes = float(_ROW_BYTES)
     for field in schema.fields:
         row_bytes += _FIELD_BYTES
@@ -168,11 +168,11 @@ def _size_in_files(schema: StructType, rows: int, text_bytes: Mapping[str, float
 
 
 def _unrolled(arrays: DataFrame, schema: StructType) -> DataFrame:
-    """One row for each place of the arrays."""
+    """Unroll the arrays: one row per position."""
     names = ["`" + field.name.replace("`", "``") + "`" for field in schema.fields]
     if len(names) == 1:
         return arrays.selectExpr(f"explode(c0) AS {names[0]}")
-    # Spark looks at each value of the column that it explodes, so it is not text if there is another one.
+    # Spark reads each value of the exploded column, so choose a column that is not text or binary if there is one.
     first = next(
         (n for n, f in enumerate(schema.fields) if not isinstance(f.dataType, StringType | BinaryType)), 0
     )
@@ -183,11 +183,11 @@ def _unrolled(arrays: DataFrame, schema: StructType) -> DataFrame:
 
 
 def _kept_below(rows: DataFrame) -> DataFrame:
-    """The same rows; their values leave the arrays below every join.
+    """Keep the unrolling of the arrays below every join, by an Expand.
 
-    Spark moves expressions above a semi or anti join (EXISTS, IN), so that it evaluates them for fewer rows. Then each
-    row would take its whole arrays through the join. Spark moves nothing above an Expand, which gives each row once for
-    each list of expressions: here once.
+    Spark moves expressions above a semi or anti join (EXISTS, IN), to evaluate them for fewer rows. Each row would then
+    carry its whole arrays through the join. Spark moves nothing above an Expand, which returns each row once for each
+    of its lists of expressions. Here it has one list.
     """
     spark: Any = rows.sparkSession
     plan = rows._jdf.queryExecution().analyzed()

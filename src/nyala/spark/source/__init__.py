@@ -1,8 +1,8 @@
 """`format("nyala")`: the data source that Spark calls, for batches and streams.
 
-data_source      what Spark calls; reader, writer, changes and stream_writer do its work
-options          the options of `.option(...)`, checked
-option_messages  the library's sentences in the words of `.option(...)`
+data_source      the class that Spark calls; it makes the readers and writers of the modules below
+options          parses and checks the options of `.option(...)`
+option_messages  rewrites error messages in the words of `.option(...)`
 reader           planning on the driver (one snapshot, scan tokens), reading on the executors
 changes          the change feed, as a stream or as one batch
 writer           staging on the executors, one commit on the driver

@@ -18,14 +18,14 @@ from nyala.errors import Error
 
 __all__ = ["errors_in_options", "in_options", "rows_in_options", "without_places"]
 
-# Of rows that fail: many thousands may have one message.
+# Rules for the messages of failing rows, without patterns, because thousands of rows may have one message.
 _ROW_RULES: Final = (
     ('use upsert(), or pass on_conflict="ignore"', "operation upsert or insert-ignore takes such rows"),
     ('use upsert(), or pass on_missing="ignore"', "operation upsert or update-ignore takes such rows"),
     ('pass on_missing="ignore"', "operation delete-ignore takes such rows"),
     ("or use upsert(), where the later row wins", "or use operation upsert, where the later row wins"),
 )
-# Places in what one task, or the commit, had before it: of the rows of a DataFrame they say nothing.
+# Row positions within a task or the commit. They do not identify rows of the DataFrame.
 _PLACES: Final = r"(duplicate key in this batch): rows [0-9]+ and [0-9]+ have the same key"
 _RULES: Final = tuple(
     (re.compile(pattern), words)
@@ -48,14 +48,14 @@ _RULES: Final = tuple(
 
 
 def in_options(message: str) -> str:
-    """The message with options instead of Python arguments."""
+    """Return the message with options instead of Python arguments."""
     for pattern, words in _RULES:
         message = pattern.sub(words, message)
     return message
 
 
 def rows_in_options(errors: pa.Table) -> pa.Table:
-    """The same for the messages of a table of failing rows."""
+    """Rewrite the messages of a table of failing rows like `in_options`."""
     messages = errors.column("message")
     for python, words in _ROW_RULES:
         messages = pc.replace_substring(messages, python, words)
@@ -63,14 +63,14 @@ def rows_in_options(errors: pa.Table) -> pa.Table:
 
 
 def without_places(errors: pa.Table) -> pa.Table:
-    """Failing rows, without the places of rows in their messages: these count rows of a task, not of the DataFrame."""
+    """Remove row positions from messages of failing rows: they count rows of a task, not of the DataFrame."""
     messages = pc.replace_substring_regex(errors.column("message"), _PLACES, r"\1")
     return errors.set_column(errors.schema.get_field_index("message"), "message", messages)
 
 
 @contextlib.contextmanager
 def errors_in_options(moment: str = "at") -> Iterator[None]:
-    """Around what Spark calls, also as a decorator. moment: the option by which a moment was given."""
+    """Rewrite errors of the block or decorated method. moment: the option that gave the moment."""
     try:
         yield
     except Error as error:

@@ -1,20 +1,22 @@
-"""Reading: one snapshot planned on the driver, its tokens read by the executors straight from the files.
+"""Batch reads: the driver plans one snapshot as scan tokens, and the executors read their files directly.
 
     planner worker                                      executor's worker
     connect(read_only) → scan(columns, where, at)       read(partition)
       → lease with expiry                                 → renew the lease
       → tokens, packed into a few partitions   ────────►  → files (and the token's own rows) → Arrow batches
 
-A token carries all that an executor needs: it opens no catalogue and replays no log. Spark plans once for
-the life of a DataFrame, so its snapshot is pinned with it; the lease keeps the files, and each read renews it.
-What a tablet has in memory travels with its token. Of all tokens of a partition at most 0.9 MB stands inside it, which
-Spark pickles and sends through the driver; the others are in a file beside the lease, which lives as long (`place`).
+A token has everything that an executor needs, so the executor opens no catalogue and replays no log. Spark plans a
+DataFrame once, so all its reads see one snapshot. The lease keeps the snapshot's files, and each read renews the lease.
 
-Cost: a task of the Python data source takes some 50 ms of a core before it reads a byte, so tablets are packed
-into two partitions for each core at most, of about equal numbers of rows, and into fewer where there is less to read
-than that is worth: a small table is one partition. Large tablets are cut.
-Left out: column pruning (Spark 4.3 does not tell a Python source which columns a query needs: give `columns`, or
-ask through `nyala.spark.sql`).
+Rows that a tablet has in memory travel with its token. Spark pickles a partition and sends it through the driver, so a
+partition holds at most 0.9 MB of tokens. The other tokens are in a file that lives as long as the lease (`place`).
+
+Cost: a task of the Python data source takes some 50 ms of a core before it reads a byte. So tokens are packed into at
+most two partitions per core, with about equal numbers of rows, and into fewer if there is little to read. A small table
+is one partition. Large tablets are split.
+
+No column pruning: Spark 4.3 does not tell a Python source which columns a query needs. Use the option `columns`, or
+`nyala.spark.sql`.
 """
 
 from __future__ import annotations
@@ -72,16 +74,16 @@ __all__ = [
 ]
 
 PARTITIONS_PER_CORE: Final = 2
-# A cell takes about 60 ns from the file to Spark's row (2026-11-21, lineitem), so a task of so many takes 30 ms. Below
-# that a second one costs more than it takes over.
+# A cell takes about 60 ns from the file to Spark's row (2026-11-21, lineitem), so a task with this many takes 30 ms.
+# With fewer cells, a second task costs more time than it saves.
 CELLS_PER_TASK: Final = 500_000
-# A planner worker and its daemon come and go; the process of this name above them is the driver.
+# The driver's JVM is the ancestor process of this name. Planner workers and their daemon do not live as long.
 JVM: Final = "java"
-# A lease is written anew (and synced) only when less than this share of its time is left.
+# A lease is rewritten (and synced) only if less than this share of its time is left.
 RENEWED_BELOW: Final = 0.75
-# What travels inside a partition: Spark pickles partitions, keeps them on the driver and sends them one by one.
-INLINE_MAX_BYTES: Final = 900_000  # Spark warns of a task of 1000 KiB, what goes with it included
-# What pickle adds to a token, and what a place in a file takes.
+# The bytes of tokens inside a partition. Spark pickles partitions, keeps them on the driver and sends them one by one.
+INLINE_MAX_BYTES: Final = 900_000  # Spark warns about tasks above 1000 KiB in total
+# The pickled overhead of a token, and the pickled size of a `FilePart`.
 _PICKLED_BYTES: Final = 64
 
 
@@ -94,11 +96,11 @@ class FilePart(NamedTuple):
 
 
 PlacedToken: TypeAlias = "bytes | FilePart"
-"""A token, or where it lies."""
+"""A token, or its position in a file."""
 
 
 def table_schema(options: ReadOptions) -> tuple[pa.Schema, int]:
-    """The schema of what `options` ask for, and the snapshot that answers them from now on."""
+    """Return the schema of a read with these options, and the timestamp of its snapshot."""
     with nyala.connect(options.path, read_only=True) as db:
         table = db.table(options.table)
         try:
@@ -109,7 +111,7 @@ def table_schema(options: ReadOptions) -> tuple[pa.Schema, int]:
 
 
 def _of_option(error: Error, table: Table, options: ReadOptions) -> Error:
-    """The error with the name of the option before its sentence, if that option alone makes it."""
+    """Put the option's name before the error's message, if that option alone causes the same error."""
     scans: dict[str, Callable[[], object]] = {
         "columns": lambda: table.scan(columns=options.columns),
         "where": lambda: table.scan(where=options.where),
@@ -124,19 +126,19 @@ def _of_option(error: Error, table: Table, options: ReadOptions) -> Error:
 
 
 def table_key(options: ReadOptions) -> list[str]:
-    """The names of the key's columns."""
+    """Return the names of the primary key's columns."""
     with nyala.connect(options.path, read_only=True) as db:
         return db.table(options.table).primary_key
 
 
 def partitions_wanted(rows: int, columns: int, cores: int | None = None) -> int:
-    """Into how many partitions a read of so many rows and columns is packed. cores: None, those of this machine."""
+    """Return the number of partitions for a read. cores: None for the number of this machine."""
     needed = -(-rows * max(columns, 1) // CELLS_PER_TASK)
     return max(1, min(PARTITIONS_PER_CORE * (cores or os.cpu_count() or 1), needed))
 
 
 class TokenPartition(InputPartition):
-    """Scan tokens that one Spark task reads one after the other, and the lease that keeps their files. Pickled."""
+    """Scan tokens that one Spark task reads in order, and the lease that keeps their files. Spark pickles it."""
 
     def __init__(self, tokens: list[PlacedToken], lease: str) -> None:
         super().__init__(tokens)
@@ -145,14 +147,14 @@ class TokenPartition(InputPartition):
 
 
 def pack(tokens: Sequence[Token], partitions: int) -> list[list[bytes]]:
-    """At most `partitions` groups of neighbouring tokens, of about as many rows each; one group without any tokens."""
+    """Group neighbouring tokens into at most `partitions` groups with about equal numbers of rows; one if no rows."""
     total = sum(token.rows for token in tokens)
     if not total:
         return [[token.data for token in tokens]]
     groups: list[list[bytes]] = [[] for _ in range(partitions)]
     before = 0
     for token in tokens:
-        # Where its middle falls, so that neither a large first nor a large last token draws others to it.
+        # The group is that of the token's middle row, so that a large first or last token does not attract others.
         groups[(before + token.rows // 2) * partitions // total].append(token.data)
         before += token.rows
     return [group for group in groups if group]
@@ -166,10 +168,10 @@ def place(
     *,
     together: bool = False,
 ) -> list[list[PlacedToken]]:
-    """The groups, in each of which at most `inline_max_bytes` are pickled: the smallest tokens. The others of a group
-    are in one file, which lives as long as the lease.
+    """Move all but the smallest tokens of each group into a file, so that at most `inline_max_bytes` are pickled.
 
-    together: the groups are pickled together, as what a task's function knows is: then all of them are one.
+    Each group has at most one file, which lives as long as the lease.
+    together: the groups are pickled together (in a task's function), so the limit is for all groups, with one file.
     """
     if together:
         placed = iter(
@@ -198,12 +200,12 @@ def _place_group(path: str, lease: str, group: Sequence[bytes], inline_max_bytes
 
 
 class NyalaReader(DataSourceReader):
-    """Lives in a planner worker, and as a pickled copy in every task. No `pushFilters`: see the package."""
+    """Plans in a planner worker; a pickled copy reads in every task. No `pushFilters`: see the package."""
 
     def __init__(
         self, options: ReadOptions, schema: StructType, timestamp: int | None, cores: int | None = None
     ) -> None:
-        """cores: of the session; None: nobody knows."""
+        """cores: the session's number of cores; None if unknown."""
         self._options = options
         self._schema = schema
         self._timestamp = timestamp
@@ -219,8 +221,8 @@ class NyalaReader(DataSourceReader):
         options = self._options
         at = options.at if self._timestamp is None else self._timestamp
         with nyala.connect(options.path, read_only=True) as db:
-            # Taken while this process' own lease stands, and for a version that is not newer than the scan's: there
-            # is no moment in which a file of the scan could go.
+            # This process' own lease is still valid, and this version is not newer than the scan's. So no file of the
+            # scan can be removed in between.
             lease = lease_of_version(options.path, db.stats().version, options.lease_s)
             scan = db.table(options.table).scan(columns=self._schema.fieldNames(), where=options.where, at=at)
             check_schema(self._schema, options.table, scan.schema)
@@ -238,26 +240,26 @@ class NyalaReader(DataSourceReader):
 
 @dataclass(frozen=True)
 class HeldLease:
-    """A lease as tasks carry it: where, its name, and for how long each read renews it."""
+    """A lease in the form that tasks carry: store, name, and for how many seconds each read renews it."""
 
     path: str
     name: str
     lease_s: float
 
     def keep(self) -> None:
-        """Renew it, unless most of its time is left. Raises: HistoryExpiredError when it is over."""
+        """Renew the lease unless most of its time is left. Raises: HistoryExpiredError if it has expired."""
         lease = open_remote_lease(SYSTEM, self.path, self.name)
         assert lease.expires_us is not None
         if lease.expires_us - SYSTEM.clock.now_us() < self.lease_s * 1_000_000 * RENEWED_BELOW:
             handover.renew_lease(self.path, self.name, self.lease_s, SYSTEM)
 
     def give_back(self) -> None:
-        """End it. For who has it alone."""
+        """End the lease. Only for a lease that is not shared."""
         with contextlib.suppress(HistoryExpiredError):
             open_remote_lease(SYSTEM, self.path, self.name).release()
 
     def keeper(self) -> Callable[[], None]:
-        """To be called as often as one likes while reading: looks at the lease now, then each tenth of its time."""
+        """Return a function to call often while reading. It checks the lease at once, then each tenth of its time."""
         next_s = -1.0
 
         def keep() -> None:
@@ -273,7 +275,7 @@ class HeldLease:
 def read_tokens(
     tokens: Sequence[PlacedToken], lease: HeldLease, schema: pa.Schema, table: str
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the tokens, in exactly `schema`. In a task, on an executor."""
+    """Read the rows of the tokens, in exactly `schema`. Runs in a task on an executor."""
     begin_task()
     keep = lease.keeper()
     with named(f"table {table!r}"):
@@ -289,12 +291,12 @@ def read_tokens(
                 raise
 
 
-# What this worker leaves open for its later tasks.
+# Rowsets that this worker keeps open for its later tasks.
 _opened: Final = OpenRowSets()
 
 
 def load_placed(placed: PlacedToken) -> bytes:
-    """The token, wherever it is. Raises: HistoryExpiredError when its lease is over."""
+    """Return the token, from its file if it is in one. Raises: HistoryExpiredError if its lease has expired."""
     if isinstance(placed, bytes):
         return placed
     with kept_by_lease("this read", "load again"):
@@ -305,8 +307,8 @@ def load_placed(placed: PlacedToken) -> bytes:
             file.close()
 
 
-# Leases that this process has taken and that later DataFrames over the same version may share: in a planner worker, and
-# in a driver, whose threads ask at once.
+# Leases of this process (a planner worker or a driver with several threads) that later DataFrames over the same version
+# may share.
 _leases: dict[tuple[str, int, float], str] = {}
 _leases_lock = threading.Lock()
 
@@ -314,11 +316,12 @@ _leases_lock = threading.Lock()
 def lease_of_version(
     path: str, version: int, lease_s: float, owner: str | None = None, *, shared: bool = True
 ) -> str:
-    """The name of a lease on a version of the catalogue, for `lease_s` seconds from now, or RENEWED_BELOW of them.
+    """Return the name of a lease on a version of the catalogue.
 
-    owner: mark of the process for which it is; None: in a planner worker, the driver's JVM. The lease ends with it.
-    shared: it may be one that another frame over this version has; else it is a new one, and nobody else gets it.
-    To be called while something else still keeps that version: an open reader, or a root in this process.
+    It lasts for `lease_s` seconds; a shared lease that already exists, for at least RENEWED_BELOW of them.
+    owner: mark of the process with which the lease ends; None: the driver's JVM, if this is a planner worker.
+    shared: whether other frames over this version may use the same lease. If False, the lease is new.
+    The caller must keep that version during the call, by an open reader or a root in this process.
     """
     wanted = (path, version, lease_s)
     name = _leases.get(wanted) if shared else None
@@ -341,7 +344,7 @@ Rows: TypeAlias = "Iterator[pa.RecordBatch]"
 
 
 def in_task(rows: Callable[[Rows], Rows]) -> Callable[[Rows], Rows]:
-    """The function for `mapInArrow`: begins the task before it is asked for rows, which is after its input came."""
+    """Wrap a function for `mapInArrow` so that it calls `begin_task` at once, before its input has come."""
 
     def begin(batches: Rows) -> Rows:
         begin_task()
@@ -354,11 +357,11 @@ _modules_frozen = 0
 
 
 def begin_task() -> None:
-    """Make each task of Python's cost less; every task calls it first.
+    """Exclude imported modules from garbage collection. Every task calls this first.
 
-    PySpark's workers collect garbage after every task; walking pandas, pyarrow and pyspark each time takes 20 ms, which
-    is more than a small task does. So what this worker has imported is taken out of the collector's sight: at its
-    first task, and again when more was imported since, as pyarrow does with pandas when it meets a list.
+    PySpark's workers collect garbage after every task. Walking pandas, pyarrow and pyspark each time takes 20 ms, more
+    than a small task. So the modules are frozen at the worker's first task, and again when more have been imported.
+    (pyarrow imports pandas when it converts a list.)
     """
     global _modules_frozen
     if len(sys.modules) > _modules_frozen:

@@ -6,17 +6,16 @@
       → message: folder, file, query id           as (query id, batch id)) ─────►  (query id, batch id), in one
                                                                                    log record or transaction
 
-    killed …                           after the restart Spark sends the micro-batch again, and
-      before the record is durable       nothing of it is there: it is applied
-      after that                         (query id, batch id) is there: nothing happens, and Spark goes on
+    killed …                           after the restart, Spark sends the micro-batch again:
+      before the record is durable       the store has nothing of it, and applies it
+      after that                         the store has (query id, batch id), and does nothing
 
-T-a  The id of a query lives in its checkpoint: a query without its checkpoint is a new one.
-T-b  Spark makes a writer at planning and another for the commit, so nothing is kept in one: what the commit needs
-     to know of the tasks is in their messages.
-T-c  A micro-batch without rows is recorded too: sent again, it may have some, where it is not the stream alone that it
-     is made of. (With output mode "complete" it empties the table.)
-T-d  Staged files of a micro-batch whose driver was killed go at the next open on its machine, or when their time is
-     over.
+T-a  A query's id is in its checkpoint. A query without its checkpoint is a new query.
+T-b  Spark makes one writer at planning and another for the commit, so the writer keeps no state. The messages of the
+     tasks have everything that the commit needs.
+T-c  A micro-batch without rows is recorded too, because it may have rows when it is sent again, if the query also reads
+     other sources than the stream. (With output mode "complete" it empties the table.)
+T-d  Staged files of a killed driver are removed at the next open on its machine, or when they expire.
 
 Source: docs/how-to/spark.md; docs/design/spark.md, "What Spark offers a Python data source".
 """
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NyalaStreamWriter", "StagedBatch"]
 
-# A micro-batch is committed minutes after it was staged, or never.
+# A micro-batch is committed within minutes after it was staged, or never.
 STAGING_TTL_S: Final = 6 * 3600
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -56,7 +55,7 @@ BATCH_ID: Final = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class StagedBatch(WriterCommitMessage):
-    """What one task staged of a micro-batch. `key` None: it had no rows."""
+    """The file that one task staged for a micro-batch. `key` is None if the task had no rows."""
 
     query: str
     partition: int
@@ -65,11 +64,11 @@ class StagedBatch(WriterCommitMessage):
 
 
 class NyalaStreamWriter(DataSourceStreamArrowWriter):
-    """Made anew for each planning and each commit (T-b)."""
+    """The streaming sink. Spark makes one for each planning and another for each commit (T-b)."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool = False) -> None:
         self._options = options
-        self._overwrite = overwrite  # output mode "complete": each micro-batch is the whole answer
+        self._overwrite = overwrite  # output mode "complete": each micro-batch has all result rows
         self._columns = unique_columns(options.table, schema)
         self._plan = plan_rows(options, self._columns, schema)
         self._owner = mark_of_ancestor(
@@ -107,7 +106,7 @@ class NyalaStreamWriter(DataSourceStreamArrowWriter):
         own = None
         try:
             if query is None:
-                return  # no task, no row, and nobody who knows the query's id
+                return  # no task ran, so there are no rows, and the query's id is unknown
             if not files:
                 own, _ = handover.new_staging(self._options.path, STAGING_TTL_S, owner=self._owner)
             job = {
@@ -124,17 +123,17 @@ class NyalaStreamWriter(DataSourceStreamArrowWriter):
                 outcome = handover.commit_staged(self._options.path, job)
             except Error as error:
                 raise refused(self._options, error, self._plan) from None
-        finally:  # also when it failed: Spark sends the micro-batch again with files of its own
+        finally:  # also after a failure: Spark sends the micro-batch again with new files
             self._discard(messages, own)
         tell(self._options, outcome, self._plan)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        # Also after a commit that went through: that decides by what is recorded, never by what is staged.
+        # Spark may call this after a successful commit. That is safe: repeats depend on the record, not on staged files.
         self._discard(messages)
 
     def _discard(self, messages: Sequence[WriterCommitMessage | None], own: str | None = None) -> None:
-        """Remove what the tasks staged; own: key of a folder of the commit's own."""
+        """Remove the tasks' staged files. own: key of the folder that the commit made."""
         for key in (own, *(message.key for message in messages if isinstance(message, StagedBatch))):
             if key is not None:
-                with contextlib.suppress(Error):  # what stays goes when its time is over
+                with contextlib.suppress(Error):  # files that remain are removed when they expire
                     handover.discard_staging(self._options.path, key)

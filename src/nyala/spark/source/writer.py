@@ -1,4 +1,4 @@
-"""Writing: tasks stage Arrow files, the driver hands them over to be committed, once, as one batch.
+"""Batch writes: tasks stage Arrow files, and the driver hands them over once, to be committed as one batch.
 
     executor's worker                         planner worker                     holder of the store's lock
     write(batches)                            commit(messages)
@@ -7,14 +7,13 @@
 
 W-a  A task may run twice (retry, speculation): each attempt has its own file, and only the attempt whose message
      reaches `commit` counts.
-W-b  The job's key is drawn when the write is planned and travels with the writer, so a commit that is asked for
-     twice is applied once.
-W-c  Staged files go with the job's `commit`, whatever came of it. Spark calls `abort` too, after a `commit` that
-     raised: whether that commit went through is then decided already, and `abort` only takes away staged files.
+W-b  The planner chooses the job's key, and the writer carries it. A commit that is sent twice is applied once.
+W-c  `commit` removes the staged files, whether it succeeds or fails. Spark also calls `abort` after a `commit` that
+     raised. The commit's outcome is decided by then, and `abort` only removes staged files.
 
-The rows of a job are one batch in the order of Spark's partitions, and of the rows in each. Each task routes its rows
-to their tablets and sorts them by key (`tablet.staged_files`), so that the commit has runs to merge. Executors write
-rowset files themselves in `load` and `upsert` (`nyala.spark.load`).
+The rows of a job are one batch, in the order of Spark's partitions and of the rows in each partition. Each task routes
+its rows to tablets and sorts them by key (`tablet.jobs.staged_files`), so the commit merges sorted runs. In
+`nyala.spark.load` and `upsert`, executors write rowset files instead.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ __all__ = [
     "unique_columns",
 ]
 
-# Files of a job that never came to its commit go when its driver has ended, and are kept this long where nobody can
-# tell that.
+# Files of a job without a commit are removed when its driver has ended. If that cannot be detected, they expire after
+# this time.
 STAGING_TTL_S: Final = 24 * 3600
 ERRORS_SHOWN: Final = 100
 
@@ -74,7 +73,7 @@ _log = logging.getLogger("nyala.spark")
 
 @dataclass(frozen=True)
 class StagedFile(WriterCommitMessage):
-    """What one task wrote. `name` is None when it had no rows."""
+    """The file that one task wrote. `name` is None if the task had no rows."""
 
     partition: int
     name: str | None
@@ -82,7 +81,7 @@ class StagedFile(WriterCommitMessage):
 
 
 class NyalaWriter(DataSourceArrowWriter):
-    """Made in a planner worker at planning; a pickled copy writes in each task, another one commits."""
+    """The writer: made in a planner worker; one pickled copy writes in each task, another one commits."""
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class NyalaWriter(DataSourceArrowWriter):
         *,
         filled: bool = False,
     ) -> None:
-        """only: the columns to write; None: all. filled: whether Spark may have put NULL for columns left out."""
+        """only: the columns to write; None: all. filled: whether Spark may have filled missing columns with NULL."""
         if overwrite and options.operation not in ("insert", "upsert"):
             raise InvalidArgumentError(
                 f"mode('overwrite') replaces the content of table {options.table!r} by the rows written: "
@@ -104,7 +103,7 @@ class NyalaWriter(DataSourceArrowWriter):
         self._columns = unique_columns(options.table, schema)
         if only is not None:
             self._columns = [name for name in self._columns if name in only]
-        # Before there is anything to clean up, and long before the job's last task would have found it out.
+        # Checks the columns before any file is staged, and long before the last task would find the error.
         self._plan = plan_rows(options, self._columns, schema)
         with_default = {
             c.name for c in self._plan.schema.columns if c.write_default not in (None, NO_DEFAULT)
@@ -118,7 +117,7 @@ class NyalaWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         assert context is not None, "a data source writes inside a Spark task"
         partition = context.partitionId()
-        # The attempt's id is unique in the application, so a retry cannot meet its predecessor's file.
+        # The attempt's id is unique in the application, so a retry writes another file.
         name = f"part-{partition:05d}-{context.taskAttemptId()}.arrow"
         chosen = (b if b.schema.names == self._columns else b.select(self._columns) for b in iterator)
         with named(f"table {self._options.table!r}"):
@@ -126,7 +125,7 @@ class NyalaWriter(DataSourceArrowWriter):
         return StagedFile(partition, name if rows else None, rows)
 
     def _without_null(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches. Raises: InvalidArgumentError for a NULL that would replace a default."""
+        """Pass the batches on. Raises: InvalidArgumentError for a NULL that would replace a default."""
         for batch in batches:
             for name in self._never_null:
                 if batch.column(name).null_count:
@@ -158,7 +157,7 @@ class NyalaWriter(DataSourceArrowWriter):
             )
         except Error as error:
             raise refused(self._options, error, self._plan) from None
-        finally:  # also when it failed: nobody will send these files again
+        finally:  # also after a failure: these files are not sent again
             self._discard()
         tell(self._options, outcome, self._plan)
 
@@ -166,12 +165,12 @@ class NyalaWriter(DataSourceArrowWriter):
         self._discard()
 
     def _discard(self) -> None:
-        with contextlib.suppress(Error):  # what stays goes when its time is over
+        with contextlib.suppress(Error):  # files that remain are removed when they expire
             handover.discard_staging(self._options.path, self._key)
 
 
 def unique_columns(table: str, schema: StructType) -> list[str]:
-    """The names of the columns to write. Raises: SchemaError when two have one name."""
+    """Return the names of the columns to write. Raises: SchemaError if two columns have the same name."""
     names: list[str] = schema.fieldNames()
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
@@ -183,9 +182,9 @@ def unique_columns(table: str, schema: StructType) -> list[str]:
 
 
 def plan_rows(options: WriteOptions, columns: Sequence[str], schema: StructType) -> LoadPlan:
-    """What the tasks need to route their rows. In a planner worker.
+    """Return the plan by which tasks route their rows. Runs in a planner worker.
 
-    Raises: TableNotFoundError, ColumnNotFoundError, SchemaError, InvalidArgumentError: what no row could mend.
+    Raises: TableNotFoundError, ColumnNotFoundError, SchemaError, InvalidArgumentError: errors that concern all rows.
     """
     check_names(options.table, columns)
     with named(f"table {options.table!r}"):
@@ -198,8 +197,10 @@ def plan_rows(options: WriteOptions, columns: Sequence[str], schema: StructType)
 
 
 def check_no_feed(schema: Schema, table: str, columns: Sequence[str], advice: str) -> None:
-    """Raises: InvalidArgumentError when the columns are those of a change feed, which the table has not: written as
-    they are, its deletes would be rows."""
+    """Raise InvalidArgumentError if the columns are those of a change feed and the table does not have them.
+
+    Written like other rows, the feed's deletes would become rows.
+    """
     marks = [name for name in (CHANGE_TYPE, COMMIT_TIMESTAMP) if name in columns and name not in schema]
     if marks:
         raise InvalidArgumentError(
@@ -209,18 +210,18 @@ def check_no_feed(schema: Schema, table: str, columns: Sequence[str], advice: st
 
 
 def stage_rows(batches: Iterator[pa.RecordBatch], path: str, plan: LoadPlan) -> int:
-    """Stage a task's rows, routed, in the file `path`; returns how many. Without rows there is no file."""
+    """Route a task's rows and stage them in the file `path`; return their number. Without rows there is no file."""
     begin_task()
     return write_routed(SYSTEM, path, plan, batches)
 
 
-# ------------------------------------------------------------------------------------------------ what the user is told
+# ------------------------------------------------------------------------------------------------ messages and results
 
 
 def failure_text(
     errors: pa.Table, place: int, row_text: Callable[[int | None], str], *, with_code: bool = False
 ) -> str:
-    """One failing row in words: which, its key, what is wrong with it. Parameters: see `failures_text`."""
+    """Return the text of one failing row: its number, its key and its error. Parameters: see `failures_text`."""
     (row,) = errors.slice(place, 1).to_pylist()
     key = ", ".join(f"{name}={row[name]!r}" for name in errors.column_names[4:])
     code = f"{row['code']}: " if with_code else ""
@@ -228,9 +229,9 @@ def failure_text(
 
 
 def failures_text(errors: pa.Table, row_text: Callable[[int | None], str] = "row {}".format) -> str:
-    """How many rows failed with which code, and the first hundred of them, a line each.
+    """Return the number of failing rows by code, then one line for each of the first hundred.
 
-    row_text: how the number of a row is said; by default it is its place in the job.
+    row_text: formats a row's number. By default the number is the row's position in the job.
     """
     codes = Counter(errors.column("code").to_pylist())
     lines = [", ".join(f"{count} {code}" for code, count in sorted(codes.items()))]
@@ -242,14 +243,14 @@ def failures_text(errors: pa.Table, row_text: Callable[[int | None], str] = "row
 
 
 def refused(options: WriteOptions, error: Error, plan: LoadPlan) -> Error:
-    """The error of a job of which nothing was written, for a person who sees its text only."""
+    """Return the error of a job that wrote nothing, with failing rows in its text, since Spark passes only text on."""
     if not isinstance(error, WriteError):
         return naming(error, f"table {options.table!r}")
     errors = None if error.errors is None else rows_in_options(error.errors)
     text = f"table {options.table!r}: {in_options(str(error))}"
     if errors is not None and errors.num_rows:
         placed = with_tablets(errors, _routing(plan))
-        # The text has the first row's message in it.
+        # The text contains the first row's message.
         first, first_placed = (str(found.column("message")[0]) for found in (errors, placed))
         text, errors = text.replace(first, first_placed, 1), placed
     if options.result is not None and errors is not None:
@@ -266,14 +267,14 @@ def _routing(plan: LoadPlan) -> TableState:
 
 
 def tell(options: WriteOptions, outcome: dict[str, Any], plan: LoadPlan) -> None:
-    """Leave what the commit did where the user wants it; failing rows are never passed over in silence."""
+    """Write the commit's counts and failing rows to the `result` folder, or log the failing rows."""
     errors: pa.Table | None = outcome["errors"]
     errors = None if errors is None else with_tablets(rows_in_options(errors), _routing(plan))
     failed = 0 if errors is None else errors.num_rows
     if options.result is not None:
         if errors is not None and failed:
             write_errors(options.result, errors)
-        # Last: where result.json stands, the rest does too.
+        # result.json is written last, so if it exists, errors.parquet is complete.
         counts = {name: outcome[name] for name in ("timestamp", "inserted", "updated", "deleted", "ignored")}
         SYSTEM.files.make_dirs(options.result)
         SYSTEM.files.write_atomic(
