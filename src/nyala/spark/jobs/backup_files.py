@@ -562,7 +562,7 @@ def _clean_table(root: str, table: str, moment: int) -> list[str]:
                 SYSTEM.files.remove_tree(path)
                 removed.append(path)
         elif made is not None and known_after < int(made[1]) < moment and path not in needed:
-            # The metadata first: what is half removed is no backup.
+            # Remove the metadata first: a folder without it is not a backup.
             SYSTEM.files.unlink(os.path.join(path, METADATA), missing_ok=True)
             SYSTEM.files.remove_tree(path)
             removed.append(path)
@@ -570,12 +570,12 @@ def _clean_table(root: str, table: str, moment: int) -> list[str]:
 
 
 def _is_whole(backups: Sequence[Backup], target: Backup) -> bool:
-    """Whether all that the backup builds on is there."""
+    """Whether all backups on which the backup depends exist."""
     return _links(backups, target)[1] is None
 
 
 def _chain(backups: Sequence[Backup], target: Backup) -> list[Backup]:
-    """The full backup that `target` builds on, and all increments up to it. Raises: CorruptionError: one is missing."""
+    """Return the full backup of `target` and all increments up to it. Raises: CorruptionError if one is missing."""
     links, missing = _links(backups, target)
     if missing is not None:
         raise CorruptionError(_missing_text(links[-1], missing) + ": make a full backup", links[-1].path)
@@ -590,7 +590,7 @@ def _missing_text(backup: Backup, since: int) -> str:
 
 
 def _links(backups: Sequence[Backup], target: Backup) -> tuple[list[Backup], int | None]:
-    """`target`, and what it builds on, newest first; and the moment of the first that is not there, if one is not."""
+    """Return `target` and the backups on which it depends, newest first, and the moment of the first missing one."""
     links = [target]
     while (since := links[-1].since) is not None:
         before = [
@@ -610,16 +610,16 @@ def _links(backups: Sequence[Backup], target: Backup) -> tuple[list[Backup], int
 
 @dataclass(frozen=True)
 class RestoreStep:
-    """One backup of the chain: its files, of tablets that the target still has (B3)."""
+    """One backup of the chain, with its files of tablets that the target still has (B3)."""
 
     backup: Backup
     files: tuple[PartFile, ...]
 
 
 def plan_restore(folder: str, table: str, at: Any = None) -> tuple[Backup, list[RestoreStep]]:
-    """The backup to restore to, and the steps, a full one first.
+    """Return the backup to restore, and the steps, beginning with a full backup.
 
-    at: the newest backup that is not later is taken; None: the newest. Raises: InvalidArgumentError, CorruptionError.
+    at: chooses the newest backup that is not later; None: the newest. Raises: InvalidArgumentError, CorruptionError.
     """
     folder = _existing(folder)
     backups = _backups_of(folder, table)
@@ -646,8 +646,10 @@ def plan_restore(folder: str, table: str, at: Any = None) -> tuple[Backup, list[
 
 
 def restored_schema(target: Backup) -> pa.Schema:
-    """Of the rows that `read_part` gives: the table's, where only the key is never NULL (rows of deletes), and what is
-    to be done with each."""
+    """Return the schema of `read_part`: the table's columns and the kind of change.
+
+    All columns but the key are nullable, because rows of deletes have only the key.
+    """
     fields = [
         column.arrow_field()
         if target.schema.is_key(column.name)
@@ -658,9 +660,9 @@ def restored_schema(target: Backup) -> pa.Schema:
 
 
 def read_part(target: Backup, step: RestoreStep, file: PartFile) -> Iterator[pa.RecordBatch]:
-    """The rows of one file of a step in the target's columns (B2). In a task.
+    """Read the rows of one file of a step, in the target's columns (B2). Runs in a task.
 
-    Raises: CorruptionError for a file that is not what was written, StorageError. Nothing is given of such a file.
+    Raises: CorruptionError for a damaged file, before it returns a row of the file; StorageError.
     """
     path = os.path.join(step.backup.path, file.name)
     body = SYSTEM.files.read_all(path)

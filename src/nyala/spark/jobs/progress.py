@@ -4,8 +4,8 @@
         frame.collect()
 
 The lines go to stderr if that is a terminal, in a notebook to one line below its cell, else to the logger
-`nyala.spark` at level INFO (`nyala.presentation.progress`). A Connect server reports by itself, to a handler of the
-session, the progress of everything that the session runs.
+`nyala.spark` at level INFO (`nyala.presentation.progress`). A Connect server reports the progress of all jobs of the
+session to a handler.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["renewing", "watching"]
 
 EVERY_S: Final = 2.0
-# The property of a thread that says to which job group its jobs belong (`SparkContext.setJobGroup`).
+# Thread property with the job group of the thread's jobs (`SparkContext.setJobGroup`).
 _GROUP: Final = "spark.jobGroup.id"
 
 
@@ -56,7 +56,7 @@ class _Lines:
 def _watching_classic(spark: SparkSession, lines: _Lines) -> Iterator[None]:
     context: Any = spark.sparkContext
     status = context.statusTracker()
-    # The program's own group stays, because it may cancel its jobs by it.
+    # Keep the program's own group, because the program may cancel its jobs by it.
     given = context.getLocalProperty(_GROUP)
     group = given or f"nyala-{SYSTEM.randomness.token_hex(6)}"
     earlier = set(status.getJobIdsForGroup(group))
@@ -114,7 +114,7 @@ def renewing(path: str, lease: str, ttl_s: float) -> Iterator[None]:
 
     def keep() -> None:
         while not SYSTEM.clock.wait(stopped, ttl_s / 4):
-            with contextlib.suppress(Error):  # the tasks and the commit find out, and say it
+            with contextlib.suppress(Error):  # the tasks and the commit detect an expired lease and raise
                 handover.renew_lease(path, lease, ttl_s)
 
     keeper = threading.Thread(target=keep, name="nyala-spark-lease", daemon=True)

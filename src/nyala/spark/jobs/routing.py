@@ -1,12 +1,11 @@
-"""A row's tablet as an expression of Spark's, so that no Python function stands in a shuffle.
+"""A row's tablet as a Spark expression, so that a shuffle needs no Python function.
 
-    hash levels    pmod(hash(columns), buckets) of each: our hash is Spark's
-    range level    the number of bounds that are not above the row, by a tree of CASE
-    both           their place in the table of all combinations → ordinal of the tablet, or -1
+    hash levels    pmod(hash(columns), buckets) for each level: Nyala's hash is Spark's
+    range level    the number of bounds that are not above the row, by a tree of CASE expressions
+    both           an array lookup by the combined number → ordinal of the tablet, or -1
 
-The columns are cast as the table's types are, and varchar cut, before they are hashed. A value that does not fit
-becomes NULL here and so lands somewhere: the task that gets the row converts it properly, and says what is wrong with
-it.
+The columns are cast to the table's types before they are hashed. A value that does not fit becomes NULL, so its row
+goes to an arbitrary tablet. The task that gets the row converts the original value and reports the error.
 
 Source: docs/design/spark.md, "What Spark offers a Python data source".
 """
@@ -43,9 +42,9 @@ _SAME = {
 
 
 def key_columns(df: DataFrame, plan: LoadPlan) -> dict[str, Column]:
-    """The key's columns as the table's types, by name, in the key's order.
+    """Return the key's columns, cast to the table's types, by name in the key's order.
 
-    Raises: SchemaError for a column of a type that would hash otherwise in Spark than here: it is to be cast first.
+    Raises: SchemaError if Spark would hash a column's type differently than Nyala; the user must cast it first.
     """
     return {column.name: _cast(df, plan, column) for column in plan.schema.key_columns}
 
@@ -60,7 +59,7 @@ def _cast(df: DataFrame, plan: LoadPlan, column: ColumnSchema) -> Column:
     if name == "decimal" and (whole or isinstance(found, T.DecimalType)):
         return given.try_cast(f"decimal({column.type.precision},{column.type.scale})")
     if isinstance(found, T.StringType) and not found.isUTF8BinaryCollation():
-        given = F.collate(given, "UTF8_BINARY")  # what is one word there may be several keys here
+        given = F.collate(given, "UTF8_BINARY")  # texts that are equal in a collation may be different keys
     if name in _SAME and isinstance(found, _SAME[name]):
         return given
     raise SchemaError(
@@ -70,7 +69,7 @@ def _cast(df: DataFrame, plan: LoadPlan, column: ColumnSchema) -> Column:
 
 
 def tablet_number(plan: LoadPlan, keys: dict[str, Column]) -> Column:
-    """The ordinal of a row's tablet in the plan; -1 where no range partition covers it."""
+    """Return the ordinal of a row's tablet in the plan; -1 if no range partition covers the row."""
     schema = plan.schema
     number: Column = F.lit(0)
     combinations = 1
@@ -105,7 +104,7 @@ def tablet_number(plan: LoadPlan, keys: dict[str, Column]) -> Column:
 
 
 def _places(plan: LoadPlan, combinations: int, bounds: Sequence[bytes]) -> list[int]:
-    """The tablet's ordinal for each combination of buckets and region, or -1: the table of `partition.router`."""
+    """Return the tablet's ordinal for each combination of buckets and range, or -1, as in `partition.router`."""
     regions = len(bounds) + 1
     region_of = {bound: index + 1 for index, bound in enumerate(bounds)}
     places = [-1] * (combinations * regions)
@@ -126,7 +125,7 @@ def _places(plan: LoadPlan, combinations: int, bounds: Sequence[bytes]) -> list[
 def _region(
     row: Sequence[Column], columns: Sequence[ColumnSchema], bounds: Sequence[Any], begin: int, end: int
 ) -> Column:
-    """How many of bounds [begin, end) are not above the row, and `begin` besides: a binary search."""
+    """Return `begin` + the number of bounds in [begin, end) that are not above the row, by binary search."""
     if begin == end:
         return F.lit(begin)
     middle = (begin + end) // 2
@@ -149,7 +148,7 @@ def _less(row: Sequence[Column], columns: Sequence[ColumnSchema], bound: Sequenc
 
 
 def _literal(column: ColumnSchema, value: Any) -> Column:
-    """A canonical scalar of a key column, as `KeyCodec.decode_row` gives it, as a literal of Spark's."""
+    """Convert a scalar that `KeyCodec.decode_row` returned into a Spark literal."""
     name = column.type.name
     if name == "date":
         return F.date_from_unix_date(F.lit(int(value)))
@@ -166,7 +165,7 @@ def _literal(column: ColumnSchema, value: Any) -> Column:
 
 
 def single_hash(plan: LoadPlan) -> list[str] | None:
-    """The columns of the one hash level that alone cuts the table, when Spark's own partitioning is its tablets."""
+    """Return the hash columns if one hash level alone partitions the table, so that Spark's partitions are tablets."""
     levels = plan.partition_schema.hash_levels
     if len(levels) != 1 or plan.partition_schema.range_column_ids or levels[0].seed != DEFAULT_SEED:
         return None

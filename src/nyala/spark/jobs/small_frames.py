@@ -5,10 +5,10 @@
         ▼
     Table.insert / .upsert      one atomic batch, like any other
 
-For some ten thousand rows a flush, a shuffle and tasks that write files take several times as long as this.
+For some ten thousand rows, a shuffle and tasks that write files take several times as long.
 
 Invariants
-    U1  Rows, results and errors are those of the way by executors; rows are numbered by partition and place.
+    U1  Rows, results and errors are the same as with executors. Rows are numbered by partition and position.
     U2  The driver holds at most ROWS_MAX rows of each partition, whatever the estimate says. If a partition has more,
         the driver writes nothing and the executors write all of it.
 """
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 
 __all__ = ["PLACE_BITS", "ROWS_MAX", "SMALL_BYTES", "small_rows"]
 
-# Of compressed Parquet: some 400,000 rows of lineitem.
+# Size of compressed Parquet files; 16 MiB are some 400,000 rows of lineitem.
 SMALL_BYTES: Final = 16 << 20
 ROWS_MAX: Final = 1 << 19
-# Spark's `monotonically_increasing_id`: a row's partition, and below these bits its place there.
+# In Spark's `monotonically_increasing_id`, the lower bits hold the row's position, the upper bits its partition.
 PLACE_BITS: Final = 33
 
 
 def small_rows(df: DataFrame, what: str) -> pa.Table | None:
-    """The rows of a small frame in the order of its partitions, with their numbers in the last column, ROW.
+    """Return the rows of a small frame in the order of its partitions, with their numbers in the last column, ROW.
 
-    None: the frame is not small, or Spark does not say. what: the name of the job in its progress lines.
+    None if the frame is not small or Spark cannot estimate it. what: the job's name in progress lines.
     """
     place = F.col(ROW).bitwiseAND((1 << PLACE_BITS) - 1)
     exact = arrow_schema(StructType([*df.schema.fields, StructField(ROW, LongType(), False)]))
-    # At most one row more than allowed comes from each partition: then the frame was not small.
+    # Each partition returns at most one row more than allowed, which shows that the frame is not small.
     bounded = df.withColumn(ROW, F.monotonically_increasing_id()).where(place <= ROWS_MAX)
     # Spark optimizes this plan once, for the estimate and for the job.
     if not looks_small(bounded, SMALL_BYTES):

@@ -1,35 +1,34 @@
-"""The change feed as a source of Spark's: a stream, or one batch between two moments.
+"""The change feed as a Spark source: a stream, or one batch between two moments.
 
     planner worker, one for the life of the query                      executor's worker
-    latestOffset   how far: what is published, or less
+    latestOffset   choose the end: the published moment, or earlier
     partitions     changes in (start, end]:
-                     tablets whose changes are in files   tokens  ───► read the files
-                     others                               rows    ───► (they travel)
-    commit         the files of earlier micro-batches may go
-    SIGTERM        so may those of the last one: thus Spark ends the worker, without a word before
+                     changes in files      tokens   ─────────────────► read the files
+                     changes in memory     rows     ─────────────────► (sent with the partition)
+    commit         end the leases of earlier micro-batches
+    SIGTERM        end the lease of the last one; Spark ends the worker by this signal, without another call
 
-An offset is {"timestamp": N, "table": {"id", "created"}}: of that table everything up to N was given out. 0 is before
-everything: the first micro-batch is then the table as it stands at its end, as inserts. The offset names the table
-because its name may come to be another's, dropped and made again, while no query runs: a checkpoint of the one says
-nothing of the other. Offsets of before that have the timestamp alone, and are taken as they are. When range partitions
-were dropped since the offset before, they stand in it too, as `dropped_ranges`: a feed has no deletes of their rows,
-and `query.lastProgress` shows the offsets.
+Offsets. An offset is {"timestamp": N, "table": {"id", "created"}}: the query has returned all changes of that table up
+to N. With timestamp 0, the first micro-batch is the whole table at its end, as inserts. The offset identifies the
+table, because the table may be dropped and another one get its name while no query runs. Older offsets have only the
+timestamp, and are accepted. If range partitions were dropped since the previous offset, the offset has them as
+`dropped_ranges`, because the feed has no deletes for their rows. `query.lastProgress` shows the offsets.
 
-A table may be altered while a query runs, which has its columns from its start on, by name. What is read is the table
-of now: a column that came is not asked for, one that went, changed its name or became wider ends the query with a
-sentence, and started again, from its checkpoint, it has the columns of then for all that it has not given out.
+Altered tables. A query keeps the columns with which it started, by name. A new column is not read. A dropped, renamed
+or widened column ends the query with an error. After a restart from its checkpoint, the query reads the present
+columns for all changes that it has not returned.
 
-How far a micro-batch goes. What is in files is read by executors, what is in memory by the planner, so a start far back
-first catches up with what is in files alone. `maxRowsPerTrigger` ends it earlier, after the batch of the table with
-which it is reached: a batch is never cut, so a micro-batch may be larger, by one batch at most. The first one of a
-query without a start is the whole table, however large.
+The end of a micro-batch. Executors read changes in files, and the planner reads changes in memory. So a query that is
+far behind first catches up with the changes in files. `maxRowsPerTrigger` ends a micro-batch earlier, after the batch
+of the table that reaches the limit. A batch is never split, so a micro-batch may exceed the limit by one batch. The
+first micro-batch of a query without a start is the whole table, of any size.
 
 Invariants
-    F1  The micro-batches of a query follow one another without gap and without overlap: (start, end], whatever was
-        restarted; the same offsets give the same rows as long as the table's history reaches back to `start`.
-    F2  Of versions="net" a key comes at most once in a micro-batch.
-    F3  A query reads the table that it began with, or ends with a sentence.
-    F4  Rows that went with their range partition stop no stream: it goes on without them.
+    F1  The micro-batches (start, end] of a query have no gap and no overlap, also after restarts. The same offsets give
+        the same rows as long as the table's history reaches back to `start`.
+    F2  With versions="net", a key occurs at most once in a micro-batch.
+    F3  A query reads only the table with which it began, or ends with an error.
+    F4  Rows of a dropped range partition do not stop a stream. It continues without them.
 
 Source: docs/how-to/spark.md; docs/design/spark.md, "What Spark offers a Python data source".
 """
@@ -110,12 +109,12 @@ __all__ = [
 _BEGIN: Final = 0
 STARTING: Final = "startingTimestamp"
 ENDING: Final = "endingTimestamp"
-# Rows that travel are cut into pieces of about so many, so that several tasks share them.
+# Rows from memory are split into pieces of about this size, so that several tasks share them.
 _PIECE_ROWS: Final = 1 << 17
 
 
 class ChangePartition(TokenPartition):
-    """Change tokens and rows of one Spark task. `inserted_at`: of scan tokens, whose rows are all inserts."""
+    """Change tokens and rows of one Spark task. If `inserted_at` is set, scan tokens whose rows are all inserts."""
 
     def __init__(self, tokens: list[PlacedToken], lease: str, inserted_at: int | None) -> None:
         super().__init__(tokens, lease)
@@ -125,7 +124,7 @@ class ChangePartition(TokenPartition):
 def _feed(
     db: Database, options: ChangeOptions, since: int, until: int | None, seen: SchemaOf = "current"
 ) -> ChangeFeed:
-    """Raises: HistoryExpiredError that says what becomes of the query."""
+    """Return the change feed of the table. Raises: HistoryExpiredError that says how to go on with the query."""
     columns = None if options.columns is None else list(options.columns)
     try:
         return db.table(options.table).changes(since, until, options.versions, columns, seen)
@@ -139,14 +138,14 @@ def _feed(
 
 
 def _identity(table: TableState) -> dict[str, int]:
-    """What tells the table from any other that has had its name. For an offset."""
+    """Return the part of an offset that distinguishes the table from other tables of the same name."""
     return {"id": table.id, "created": table.entry.created}
 
 
 def _check_table(table: TableState, offset: Mapping[str, Any]) -> None:
-    """Raises: HistoryExpiredError when the offset is of another table (F3).
+    """Raise HistoryExpiredError if the offset belongs to another table (F3).
 
-    Offsets of before they said whose they are tell by their moment: there was no such table then.
+    An older offset has only a timestamp. It belongs to another table if the timestamp is before this table's creation.
     """
     said, mine = offset.get("table"), _identity(table)
     if isinstance(said, Mapping):
@@ -162,8 +161,11 @@ def _check_table(table: TableState, offset: Mapping[str, Any]) -> None:
 
 
 def _check_moment(offset: Mapping[str, Any], published: int, name: str) -> int:
-    """The moment of an offset. Raises: HistoryExpiredError for one that the store has not come to: it is an older copy
-    than the one that the query read; InvalidArgumentError for what is no offset of ours."""
+    """Return the timestamp of an offset.
+
+    Raises: HistoryExpiredError if the timestamp is after the store's end: the store is an older copy than the one
+    that the query read. InvalidArgumentError if Nyala did not write the offset.
+    """
     moment = offset.get("timestamp")
     if not isinstance(moment, int) or isinstance(moment, bool) or moment < 0:
         raise InvalidArgumentError(
@@ -180,7 +182,7 @@ def _check_moment(offset: Mapping[str, Any], published: int, name: str) -> int:
 
 
 def _moment(table: Table, moment: int | str, option: str) -> int:
-    """The timestamp that an option names. Raises: InvalidArgumentError, in the option's words."""
+    """Return the timestamp that an option names. Raises: InvalidArgumentError that names the option."""
     with errors_in_options(option):
         if option == STARTING:  # a lower bound, which may be before the table's creation
             return table._database._view_at(moment)[1]
@@ -188,14 +190,16 @@ def _moment(table: Table, moment: int | str, option: str) -> int:
 
 
 def change_schema(options: ChangeOptions) -> pa.Schema:
-    """What the feed's rows look like; of a batch that ends at a moment of the past, with the columns of then. Its
-    metadata name range partitions that were dropped since it began."""
+    """Return the schema of the feed's rows: the present columns, or those at the end of a batch in the past.
+
+    Its metadata names the range partitions that were dropped since the start.
+    """
     with nyala.connect(options.path, read_only=True) as db:
         table = db.table(options.table)
         until = db.now() if options.end is None else _moment(table, options.end, ENDING)
         feed = _feed(db, options, until, until, "at")
         if options.start is not None:
-            # A query that goes on from its checkpoint may name a start that was readable once.
+            # The start may have expired since the query began; the query then continues from its checkpoint.
             with contextlib.suppress(HistoryExpiredError):
                 feed = _feed(db, options, min(_moment(table, options.start, STARTING), until), until, "at")
         return feed.schema
@@ -211,12 +215,14 @@ def plan_changes(
     cores: int | None = None,
     offsets: Sequence[Mapping[str, Any]] = (),
 ) -> list[InputPartition]:
-    """The partitions of the changes in (since, until]; of `since` 0 those of the rows at `until`.
+    """Return the partitions of the changes in (since, until]. If `since` is 0: of all rows at `until`.
 
-    schema: as Spark planned it. seen: the columns of now, or ("at") those at `until`. cores: see `partitions_wanted`.
-    offsets: of a stream, which name its table (F3).
-    Raises: HistoryExpiredError when `since` is further back than the table's history reaches, or of another table;
-            ColumnNotFoundError, SchemaError when the table has not the columns of `schema`.
+    schema:  Spark's schema of the read.
+    seen:    "current" for the present columns, "at" for the columns at `until`.
+    cores:   see `partitions_wanted`.
+    offsets: the offsets of a stream, which identify its table (F3).
+    Raises: HistoryExpiredError if `since` is older than the table's history or the offsets belong to another table;
+            ColumnNotFoundError, SchemaError if the table does not have the columns of `schema`.
     """
     lease = lease_of_version(options.path, db.stats().version, options.lease_s)
     table = db._view_at(None)[0].table(options.table)
@@ -235,7 +241,7 @@ def plan_changes(
         return _partitions(options.path, lease, groups, until)
     if since >= until:
         return _partitions(options.path, lease, [[]], None)
-    # What the changes in files come to is not known before they are read.
+    # The number of changes in files is unknown before they are read.
     wanted = options.partitions or PARTITIONS_PER_CORE * (cores or os.cpu_count() or 1)
     items = make_change_tokens(options.path, table, feed._spec)
     kept = [batch.select(list(names)) for batch in changes_in_memory(table, feed._spec)]
@@ -257,7 +263,7 @@ def _partitions(
 def read_changes(
     partition: InputPartition, options: ChangeOptions, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one partition, in exactly `schema`. In a task, on an executor."""
+    """Read the rows of one partition, in exactly `schema`. Runs in a task on an executor."""
     assert isinstance(partition, ChangePartition)
     begin_task()
     keep = HeldLease(options.path, partition.lease, options.lease_s).keeper()
@@ -291,7 +297,7 @@ def _read_item(item: bytes, inserted_at: int | None) -> Iterator[pa.RecordBatch]
 
 
 class NyalaChangeReader(DataSourceReader):
-    """`spark.read`, changes=true: what changed between two moments."""
+    """`spark.read` with changes=true: the changes between two moments."""
 
     def __init__(self, options: ChangeOptions, schema: StructType, cores: int | None = None) -> None:
         """cores: of the session; None: nobody knows."""
@@ -330,10 +336,10 @@ def next_end(
     counts: np.ndarray,
     max_rows: int | None,
 ) -> int:
-    """Where a micro-batch that begins after `start` ends. Pure.
+    """Return the end of a micro-batch that begins after `start`. Pure.
 
-    memory_from:     the oldest change that is in memory only; None: all is in files.
-    moments, counts: at which timestamps in (start, published] something changed, and how many rows.
+    memory_from:     timestamp of the oldest change that is only in memory; None if all changes are in files.
+    moments, counts: the timestamps in (start, published] with changes, and the number of changed rows of each.
     """
     end = published
     if (
@@ -347,14 +353,14 @@ def next_end(
         inside = moments <= end
         sums = np.cumsum(counts[inside])
         if len(sums) and sums[-1] > max_rows:
-            # The last moment up to which the rows are few enough; at least the first one, whole.
+            # The last moment up to which the rows stay within the limit; at least the whole first one.
             last = max(int(np.searchsorted(sums, max_rows, side="right")) - 1, 0)
             end = int(moments[last])
     return max(end, start)
 
 
 class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream`. One planner worker keeps one of these for the life of a query; `read` runs elsewhere."""
+    """`spark.readStream`. One planner worker holds it for the life of a query; `read` runs in other processes."""
 
     def __init__(self, options: ChangeOptions, schema: StructType, cores: int | None = None) -> None:
         """cores: of the session; None: nobody knows."""
@@ -420,7 +426,7 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         del root
         if not len(moments):
-            return start  # others wrote to other tables: no micro-batch for that
+            return start  # only other tables changed, so there is no micro-batch
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         end: dict[str, Any] = {
             "timestamp": next_end(now, since, oldest, moments, counts, rows),
@@ -461,7 +467,7 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_changes(partition, self._options, arrow_schema(self._schema))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Give back what kept the files of micro-batches that are done."""
+        """End the leases of finished micro-batches."""
         done = [lease for until, lease in self._leases if until <= end["timestamp"]]
         self._leases = [(until, lease) for until, lease in self._leases if until > end["timestamp"]]
         for lease in set(done) - {lease for _, lease in self._leases}:
@@ -477,7 +483,7 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _unwind_at_the_end() -> None:
-    """From now on SIGTERM ends this process, a planner worker, by an exception: PySpark calls `stop` then."""
+    """Make SIGTERM raise SystemExit in this process, a planner worker, so that PySpark calls `stop`."""
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _unwind)
@@ -490,6 +496,6 @@ def _unwind(number: int, frame: object) -> None:
 
 
 def _give_back(path: str, lease: str) -> None:
-    # `lease_of_version` may still know the name: it finds the lease gone and takes another.
+    # `lease_of_version` may still remember the name. It detects that the lease has ended and takes another.
     with contextlib.suppress(Error):
         open_remote_lease(SYSTEM, path, lease).release()

@@ -1,7 +1,7 @@
-"""What may be said in `.option(...)`: names, values, and one sentence for each that is wrong.
+"""Parses and checks the options of `.option(...)`.
 
-Spark hands over text under case-insensitive names. An option that we do not know is refused, not ignored:
-`.option("colums", "a")` would otherwise read every column, and `.option("were", ...)` every row.
+Spark passes text values under case-insensitive names. An unknown option raises an error. If it were ignored,
+`.option("colums", "a")` would read every column, and `.option("were", ...)` every row.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ __all__ = [
 
 OPERATIONS: Final = (*OPERATION_NAMES, "changes")
 
-# How long the files of a DataFrame's snapshot are kept for it after it was last read.
+# Seconds for which the files of a DataFrame's snapshot are kept after its last read.
 LEASE_DEFAULT_S: Final = 3600
-# What somebody asks for who means milliseconds, or for ever, is a mistake: the files of a year ago fill the disk.
+# A longer lease is probably a mistake (milliseconds, or "for ever"). Files of a year would fill the disk.
 LEASE_MAX_S: Final = 366 * 24 * 3600
 
 _READ: Final = ("path", "table", "at", "columns", "where", "partitions", "lease")
 _CHANGES: Final = ("startingtimestamp", "endingtimestamp", "versions", "maxrowspertrigger")
 _WRITE: Final = ("path", "table", "operation", "errors", "result", "transaction")
-# What Spark itself puts among the options of a stream, and among those of a table of its catalogue.
+# Options that Spark itself adds to those of a stream or of a table in its catalogue.
 _SPARKS: Final = (
     "checkpointlocation", "queryname", "provider", "location", "owner", "external", "comment", "collation",
     "is_managed_location", "serialization.format",
@@ -52,16 +52,16 @@ _SPARKS: Final = (
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """`spark.read.format("nyala")`.
+    """Options of `spark.read.format("nyala")`.
 
-    path        the store's folder; a relative one is the driver's
-    table
-    at          the moment to read: a timestamp of ours, ISO text or a WriteResult; None: now
+    path        the store's folder; a relative path starts in the driver's working directory
+    table       the table's name
+    at          the moment to read: a Nyala timestamp, ISO text or a WriteResult; None: now
     columns     None: all, in the table's order
-    where       a predicate that is evaluated inside the store, on this `load()` only
-    partitions  the greatest number of Spark partitions; None: two for each core of the session, as far as it is known
-                (`nyala.spark.register`), else of the driver's machine; fewer of a table that is not worth so many tasks
-    lease_s     how long the snapshot's files are kept after they were last read
+    where       a predicate that the store evaluates, for this `load()` only
+    partitions  the maximum number of Spark partitions; None: two per core of the session (`nyala.spark.register`) or,
+                if that is unknown, of the driver's machine; fewer for a small table
+    lease_s     seconds for which the snapshot's files are kept after the last read
     """
 
     path: str
@@ -88,14 +88,14 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class ChangeOptions:
-    """`spark.readStream.format("nyala")`, and `spark.read.format("nyala").option("changes", True)`.
+    """Options of `spark.readStream.format("nyala")`, and of `spark.read` with `.option("changes", True)`.
 
-    columns     besides the key's, which always come; None: all
-    start       the moment after which the changes begin; None: with the rows that are there when it begins, as inserts
-    from_now    the changes begin with what is written from now on
-    end         the last moment; None: a stream has none, a batch ends now
+    columns     columns to return in addition to the key's; None: all
+    start       the moment after which the changes begin; None: begin with the present rows, as inserts
+    from_now    begin with the writes after the query's start
+    end         the last moment; None: now for a batch; a stream has no end
     versions    "net": one row per key and micro-batch; "all": every version of every row
-    max_rows    about how many rows a micro-batch has at most; a batch of the table is never cut
+    max_rows    about the maximum number of rows of a micro-batch; a batch of the table is never split
     """
 
     path: str
@@ -137,9 +137,9 @@ class ChangeOptions:
 
 
 def lease_seconds(value: Any, where: str = "") -> float:
-    """How long a lease is kept, as the argument `lease` of a helper says it, or the text of an option.
+    """Convert the argument or option `lease` into seconds.
 
-    where: what was called; begins the message. Raises: InvalidArgumentError for what is no number of seconds.
+    where: the beginning of the error message. Raises: InvalidArgumentError if it is not a valid number of seconds.
     """
     seconds = 0.0
     if not isinstance(value, bool) and isinstance(value, str | numbers.Real):
@@ -153,9 +153,10 @@ def lease_seconds(value: Any, where: str = "") -> float:
 
 
 def plain_names(options: Mapping[str, str]) -> dict[str, str]:
-    """The options under the names that the user gave, in lower case.
+    """Return the options under the user's names, in lower case.
 
-    Spark's catalogue gives them twice, as they were after `option.`, and without it, where it makes a URL of a path.
+    Spark's catalogue passes each option twice: unchanged with the prefix `option.`, and without it, where Spark turns
+    a path into a URL.
     """
     given = {name.lower(): value for name, value in options.items()}
     prefix = "option."
@@ -164,7 +165,7 @@ def plain_names(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def wants_changes(options: Mapping[str, str]) -> bool:
-    """Whether a batch read asks for the change feed. Raises: InvalidArgumentError for a value that is no bool."""
+    """Whether the options request the change feed. Raises: InvalidArgumentError if the value is not a bool."""
     text = plain_names(options).get("changes", "false").strip().lower()
     if text not in ("true", "false", "1", "0", "yes", "no"):
         raise InvalidArgumentError(f"option changes={text!r} is neither true nor false")
@@ -173,13 +174,13 @@ def wants_changes(options: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """`df.write.format("nyala")`.
+    """Options of `df.write.format("nyala")`.
 
-    operation   one of OPERATIONS; upsert when not given; "changes": the rows are those of a change feed
-    errors      "raise": one failing row and nothing is written; "collect": the good rows are applied
-    transaction of a stream: a name for the query that outlives its checkpoint; None: Spark's id of the query
-    result      a folder, made if missing, in which the commit leaves result.json (what it did) and, with
-                errors="collect" and failing rows, errors.parquet; None: failing rows are told on stderr
+    operation   one of OPERATIONS; default: upsert; "changes": the rows are those of a change feed
+    errors      "raise": one failing row rejects the batch; "collect": the good rows are written
+    transaction for a stream: a name that identifies the query instead of its checkpoint's id; None: Spark's id
+    result      a folder, made if missing. The commit writes result.json (timestamp and counts) into it and, if rows
+                failed, errors.parquet. None: failing rows are logged
     """
 
     path: str
@@ -242,12 +243,12 @@ def _path(given: Mapping[str, str]) -> str:
     if path.startswith("file:"):
         path = urllib.parse.unquote(urllib.parse.urlsplit(path).path)
     check_folder_path(path)
-    # The planner runs in the driver's working directory, executors need not.
+    # The planner runs in the driver's working directory; executors may run in another.
     return utf8_path(path)
 
 
 def _moment(text: str | None) -> int | str | None:
-    """Spark makes text of whatever `.option("at", …)` is given, so a WriteResult arrives as its repr."""
+    """Parse a moment. Spark converts the value of `.option("at", …)` to text, so a WriteResult arrives as its repr."""
     if not text:
         return None
     result = re.match(r"WriteResult\(timestamp=(\d+),", text)
@@ -257,7 +258,7 @@ def _moment(text: str | None) -> int | str | None:
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
-    """`a, b` or, for names with commas or blanks at their ends, a JSON list."""
+    """Parse `a, b` or a JSON list, which allows names with commas or with blanks at their ends."""
     if not text:
         return None
     names: Iterable[object]

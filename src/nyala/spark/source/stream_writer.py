@@ -128,7 +128,7 @@ class NyalaStreamWriter(DataSourceStreamArrowWriter):
         tell(self._options, outcome, self._plan)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        # Spark may call this after a successful commit. That is safe: repeats depend on the record, not on staged files.
+        # Spark may call this after a successful commit too. A repeat is detected by the record, not by these files.
         self._discard(messages)
 
     def _discard(self, messages: Sequence[WriterCommitMessage | None], own: str | None = None) -> None:
