@@ -118,9 +118,9 @@ WRONG: list[tuple[Callable[[nyala.Table], Any], str]] = [
     (lambda t: t.count("CAST(s AS int) = 1"), "casts a value that the type does not hold"),
     (lambda t: t.count("k"), "a condition is a comparison"),
     (lambda t: t.count("k + 1"), "cannot be compared with a truth value"),
-    (lambda t: t.count("(k, v)"), "a row of values is compared with another"),
+    (lambda t: t.count("(k, v)"), "a row of values is only allowed before IN"),
     (lambda t: t.count("s > 1 + 1"), "have nothing in common: integer and text"),
-    (lambda t: t.update(set={"v": "v + 1"}), "an expression is nyala.expr('v + 1')"),
+    (lambda t: t.update(set={"v": "v + 1"}), "for an expression write nyala.expr('v + 1')"),
     (lambda t: t.update(set={"s": nyala.expr("secret")}), "no column 'secret'"),
 ]
 

@@ -232,7 +232,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: (col("n") == 1) & 5, "is no condition; put comparisons in parentheses"),
     (lambda: col("n") > 0 & col("a") > 1, "0 is no condition; put comparisons in parentheses"),
     (lambda: col("n") > 0 | col("a") > 1, "0 is no condition; put comparisons in parentheses"),
-    (lambda: col(5), "takes a text"),  # type: ignore[arg-type]
+    (lambda: col(5), "takes a column name"),  # type: ignore[arg-type]
     (lambda: col("host").like(5), "takes a text"),  # type: ignore[arg-type]
 ]  # fmt: skip
 
