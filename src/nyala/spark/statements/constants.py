@@ -1,4 +1,4 @@
-"""Constant expressions of a statement, whose value only Spark can say: `at >= now() - INTERVAL 7 DAYS`.
+"""Has Spark evaluate constant expressions of a statement, such as `at >= now() - INTERVAL 7 DAYS`.
 
     at >= now() - INTERVAL 7 DAYS      OpenTerm("at", ">=", "NOW() - INTERVAL '7' DAYS")     constant_of, here
     day < DATE '1994-01-01' + INTERVAL 1 YEAR
@@ -6,21 +6,20 @@
                     ▼
     at >= 1795392000000000, day < DATE '1995-01-01'                                          valued, here
 
-What a text means as a time depends on the session's time zone, what a sum of a date and an interval is on its type,
-and what overflows on a setting; so Spark is asked, and nothing is worked out here. It evaluates the term itself again:
-the scan only leaves out what it can.
+The value of a time's text depends on the session's time zone, the sum of a date and an interval on types, and overflow
+on a setting. So Spark computes every value. Spark also evaluates the term itself again; the scan only skips rows early.
 
 Invariants
-    C1  What is asked for is made of literals, arithmetic, casts to dates and times, intervals and a few functions of
-        dates; nothing in it can differ from one evaluation to the next but the present moment. Texts begin with a
-        digit: 'now' and 'today' are the present moment too.
-    C2  The present moment stands only where a later one raises the value, or lowers it by less than SLACK_US, and only
-        under `>` and `>=`: the scan is asked earlier than the statement, with that much less, so it has each row that
-        the statement wants. (A month before March 30th, 23:00, is February 29th, 23:00; two hours later it is February
-        29th, 1:00. So it is with days where clocks change.) So there is one step by the calendar at most, and nothing
-        that makes more of what it loses: no other such step, no function of the result.
-    C3  The value has the column's own type, or one that Spark makes it of without another reading: a date beside a
-        timestamp, a text beside either, a narrower number beside a number.
+    C1  An expression consists of literals, arithmetic, casts to dates and times, intervals and a few date functions.
+        Two evaluations can differ only by the present moment. Texts must begin with a digit, because 'now' and 'today'
+        mean the present moment too.
+    C2  The present moment is allowed only under `>` and `>=`, and only if a later moment raises the value or lowers it
+        by less than SLACK_US. The value is computed before the statement runs. The scan uses the value minus the slack,
+        so it has every row that the statement needs. (A month before March 30th, 23:00, is February 29th, 23:00; two
+        hours later it is February 29th, 1:00. Days with clock changes do the same.) So an expression has at most one
+        calendar step, and nothing that enlarges its error: no second calendar step, no function of the result.
+    C3  The value has the column's type, or a type that Spark converts to it without another interpretation: a date for
+        a timestamp, a text for either, a narrower number for a number.
 
 Source: Spark's ComputeCurrentTime (one moment for each statement), its type coercion of comparisons.
 """
@@ -45,37 +44,37 @@ if TYPE_CHECKING:
 __all__ = ["SLACK_US", "Constant", "OpenTerm", "can_be_open", "constant_of", "valued"]
 
 Node: TypeAlias = Any
-"""A node of sqlglot's syntax tree, told by the name of its class, so that it is not imported here."""
+"""A node of sqlglot's syntax tree. Its class is recognised by name, so that this module does not import sqlglot."""
 
-# Texts that mean the same however Spark reads a backslash, and whenever.
+# Texts whose meaning depends neither on Spark's reading of backslashes nor on the present moment.
 _PLAIN: Final = re.compile(r"[+-]?\d[\w :.,+\-/]*", re.ASCII)
 _TIMES: Final = frozenset(["DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"])
 _ARITHMETIC: Final = frozenset(["Add", "Sub", "Mul"])
 _PRESENT: Final = frozenset(["CurrentDate", "CurrentTimestamp"])
 _OF_DATES: Final = frozenset(["TsOrDsAdd", "DateAdd", "DateSub", "AddMonths", "TimestampTrunc"])
-# Units of intervals that move a time by as much, whatever the calendar and the clocks of its zone say.
+# Units of intervals that have the same length at any date and in any time zone.
 _BY_THE_CLOCK: Final = frozenset(
     unit + many for unit in ("HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND") for many in ("", "S")
 )
-# A day, and what clocks are changed by.
+# A day, plus the largest clock change.
 SLACK_US: Final = 30 * 3_600_000_000
 _READ_AS_TIME: Final = frozenset(["timestamp", "timestamp_ntz", "date", "string"])
-# Whole numbers, and the digits of the decimals that Spark makes of them.
+# Integer types, and the digits of the decimals to which Spark converts them.
 _WHOLE: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 _DIGITS_MAX: Final = 38
 _TOO_MANY: Final = _DIGITS_MAX + 1
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
-# With it a time is compared with a text as a text.
+# With this setting, Spark compares a time and a text as texts.
 _TIMES_AS_TEXTS: Final = "spark.sql.legacy.typeCoercion.datetimeToString.enabled"
 _EPOCH_ORDINAL: Final = dt.date(1970, 1, 1).toordinal()
 
 
 @dataclass(frozen=True)
 class OpenTerm:
-    """column op value, where `text` is the value's expression.
+    """A comparison `column op value`; `text` is the expression of the value.
 
-    type:     of the column.
-    slack_us: to be taken from a value that is a time (C2). A date is never lowered.
+    type:     the column's type.
+    slack_us: subtracted from a timestamp (C2). Nothing is subtracted from a date.
     """
 
     column: str
@@ -87,8 +86,11 @@ class OpenTerm:
 
 @dataclass(frozen=True)
 class Constant:
-    """An expression without columns. present: whether the present moment is in it; slack_us: by how much less a later
-    one can make its value (C2)."""
+    """An expression without columns.
+
+    present:  whether it contains the present moment.
+    slack_us: by how much a later moment can lower its value (C2).
+    """
 
     text: str
     present: bool
@@ -96,7 +98,7 @@ class Constant:
 
 
 def can_be_open(type: pa.DataType) -> bool:
-    """Whether a column of this type can be compared with what Spark says."""
+    """Whether a column of this type can be compared with a value that Spark computes."""
     return bool(
         pa.types.is_timestamp(type)
         or pa.types.is_date(type)
@@ -106,7 +108,7 @@ def can_be_open(type: pa.DataType) -> bool:
 
 
 def constant_of(node: Node) -> Constant | None:
-    """The expression, if it is a constant that can be asked for (C1, C2)."""
+    """Return the expression as a constant; None if Spark cannot evaluate it in advance (C1, C2)."""
     present = _present(node)
     steps = _steps_by_calendar(node) if present else 0
     if present is None or steps > 1:
@@ -115,7 +117,7 @@ def constant_of(node: Node) -> Constant | None:
 
 
 def _present(node: Node) -> bool | None:
-    """Whether the present moment is in the expression; None: it is none that can be asked for."""
+    """Whether the expression contains the present moment; None if it is not allowed (C1, C2)."""
     kind = type(node).__name__
     if kind == "Literal":
         return False if not node.is_string or _is_plain(node) else None
@@ -149,20 +151,22 @@ def _present(node: Node) -> bool | None:
 
 
 def _present_once(node: Node) -> bool | None:
-    """As `_present` of what is made something else of, which may lose more than SLACK_US by it (C2)."""
+    """Like `_present`, for the argument of a cast or function, which may lower it by more than SLACK_US (C2)."""
     found = _present(node)
     return None if found and _steps_by_calendar(node) else found
 
 
 def _steps_by_calendar(node: Node) -> int:
-    """Intervals of days or more in the expression."""
+    """Count the intervals of days or longer units in the expression."""
     units = [str(part.args.get("unit")).upper() for part in node.walk() if type(part).__name__ == "Interval"]
     return sum(unit not in _BY_THE_CLOCK for unit in units)
 
 
 def _is_written_as_read(node: Node) -> bool:
-    """Whether the text of the expression is read as the same sums and products again: it has no parentheses of its own,
-    and `x - INTERVAL 1 DAY 2 HOURS` takes away a sum."""
+    """Whether the expression's text parses as the same sums and products again.
+
+    sqlglot's text has no parentheses, and `x - INTERVAL 1 DAY 2 HOURS` subtracts a sum.
+    """
     of_sums = type(node).__name__ != "Mul"
     left, right = type(node.left).__name__, type(node.right).__name__
     return right not in (("Add", "Sub") if of_sums else _ARITHMETIC) and (
@@ -171,21 +175,21 @@ def _is_written_as_read(node: Node) -> bool:
 
 
 def _constant(node: Node) -> bool | None:
-    """As `_present` of what may not have the present moment in it."""
+    """Like `_present`, but return None if the expression contains the present moment."""
     return False if _present(node) is False else None
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether a text is written as what it means."""
+    """Whether a text literal has no escapes and matches `_PLAIN`."""
     text, meta = str(node.this), node.meta
     as_written = "start" not in meta or meta["end"] - meta["start"] == len(text) + 1
     return as_written and _PLAIN.fullmatch(text) is not None
 
 
 def valued(spark: SparkSession, terms: Sequence[OpenTerm]) -> list[Predicate | None]:
-    """The terms with Spark's values; None where the value is not such that the scan may go by it (C3).
+    """Return the terms with values that Spark computed; None for a value that the scan may not use (C3).
 
-    Cost: a statement of Spark's without a job, about 20 ms, whatever the number of terms.
+    Cost: one Spark statement without a job for all terms, about 20 ms.
     """
     if not terms:
         return []
@@ -193,15 +197,15 @@ def valued(spark: SparkSession, terms: Sequence[OpenTerm]) -> list[Predicate | N
         return [None] * len(terms)
     asked = ", ".join(f"typeof({term.text}), {_as_number(term)}" for term in terms)
     try:
-        # Over rows that stand in the plan: one without FROM has a job.
+        # VALUES avoids the job that a SELECT without FROM would start.
         (row,) = spark.sql(f"SELECT {asked} FROM VALUES (0)").collect()
-    except PySparkException:  # if it matters, Spark will say it of the statement itself
+    except PySparkException:  # if the statement needs the value, Spark raises the error again
         return [None] * len(terms)
     return [_with_value(term, *row[2 * number : 2 * number + 2]) for number, term in enumerate(terms)]
 
 
 def _as_number(term: OpenTerm) -> str:
-    """What is asked for: times as numbers, for Python would have them in a zone of its own."""
+    """Return the SQL for the value. Times are numbers, because Python would convert them to its own time zone."""
     if pa.types.is_timestamp(term.type):
         return f"unix_micros(CAST({term.text} AS TIMESTAMP_LTZ))"
     if pa.types.is_date(term.type):
@@ -215,7 +219,7 @@ def _with_value(term: OpenTerm, kind: str, value: Any) -> Predicate | None:
     if pa.types.is_timestamp(term.type):
         return compare(term.column, term.op, value - term.slack_us) if kind in _READ_AS_TIME else None
     if pa.types.is_date(term.type):
-        # Beside a time of the day Spark compares times.
+        # If the value has a time of day, Spark compares timestamps.
         ordinal = value + _EPOCH_ORDINAL
         if kind not in ("date", "string") or not 1 <= ordinal <= dt.date.max.toordinal():
             return None
@@ -227,6 +231,6 @@ def _with_value(term: OpenTerm, kind: str, value: Any) -> Predicate | None:
     whole, scale = (
         (int(found[1]) - int(found[2]), int(found[2])) if found else (_WHOLE.get(kind, _TOO_MANY), 0)
     )
-    # Spark compares decimals with as many digits as both need, if there are so many; else it rounds one.
+    # Spark compares decimals with the digits that both need, up to 38. Beyond that it rounds one of them.
     digits = max(whole, term.type.precision - term.type.scale) + max(scale, term.type.scale)
     return compare(term.column, term.op, value) if digits <= _DIGITS_MAX else None

@@ -1,4 +1,4 @@
-"""sqlglot, which is imported when the first statement is looked at, and the scopes of its trees."""
+"""Imports sqlglot with the first statement, and returns the scopes of its trees."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 __all__ = ["Node", "scopes_of", "sqlglot"]
 
 Node: TypeAlias = Any
-"""A node of sqlglot's syntax tree: it is imported only when it is needed."""
+"""A node of sqlglot's syntax tree. sqlglot is imported only when needed, so the alias is `Any`."""
 
 
 def sqlglot() -> Any:
-    """The package, with the parts that are used here. Raises: ImportError, which says what to install."""
+    """Return sqlglot with its used submodules imported. Raises: ImportError that says what to install."""
     try:
         import sqlglot as found
         import sqlglot.errors
@@ -24,5 +24,5 @@ def sqlglot() -> Any:
 
 
 def scopes_of(tree: Node) -> list[Any]:
-    """Each SELECT of it with its tables and columns, inner ones first."""
+    """Return each SELECT of the tree with its tables and columns, inner ones first."""
     return list(sqlglot().optimizer.scope.traverse_scope(tree))

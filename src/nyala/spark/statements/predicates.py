@@ -1,10 +1,11 @@
-"""What a term of a statement means as a predicate of ours, and what all rows meet that meet it: Q3 of `table_uses`.
+"""Translates terms of a statement into Nyala predicates: Q3 of `table_uses`.
 
-    translate       a term that is a predicate, as a whole      a.k > 5 AND a.s IN ('x', 'y')
-    implied_parts   what every row meets that meets another     (a.k > 5 AND u.k = 1) OR a.k < 0
+    translate       the whole term, if possible                   a.k > 5 AND a.s IN ('x', 'y')
+    implied_parts   predicates that the term implies, otherwise   (a.k > 5 AND u.k = 1) OR a.k < 0
 
-Only where Spark's meaning is ours: a column beside a literal that its type holds exactly. Left open is a column beside
-a constant expression, whose value Spark says (`constants`): a.day >= current_date() - 7.
+Only terms with the same meaning in Spark and Nyala are translated: a column compared with a literal that its type holds
+exactly. A comparison with a constant expression is an open term, whose value Spark computes (`constants`):
+a.day >= current_date() - 7.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
 def translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
-    """The term as a predicate of ours, or None (Q3)."""
+    """Translate the term into a Nyala predicate; None if that is not possible (Q3)."""
     exp = sqlglot().exp
     node = node.unnest()
     if isinstance(node, exp.And | exp.Or):
@@ -67,7 +68,7 @@ def translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
 
 
 def implied_parts(node: Node, alias: str, schema: pa.Schema) -> Iterator[Predicate | OpenTerm]:
-    """What all rows meet that meet an OR of which a part is not told, or a comparison or BETWEEN with other than
+    """Yield predicates that a term implies: an OR with untranslatable parts, or a comparison or BETWEEN without
     literals."""
     exp = sqlglot().exp
     node = node.unnest()
@@ -96,7 +97,7 @@ def implied_parts(node: Node, alias: str, schema: pa.Schema) -> Iterator[Predica
 
 
 def _implied(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
-    """What a row meets that meets the term, of a join perhaps: of AND what can be told, of OR each branch; or None."""
+    """Return a predicate that the term implies, or None: the translatable parts of AND, or all branches of OR."""
     exp = sqlglot().exp
     node = node.unnest()
     whole = translate(node, alias, schema)
@@ -126,9 +127,10 @@ def _column(node: Node, alias: str, schema: pa.Schema) -> str | None:
 
 
 def _value(node: Node, type: pa.DataType) -> Any:
-    """The literal as a value that a column of the type can hold, or None: then Spark may convert where we do not.
+    """Return the literal as a value of the column's type; None if Spark might convert it differently.
 
-    Left out: timestamps (their text depends on the session's time zone), float (Spark compares it as double).
+    Timestamps return None, because their text depends on the session's time zone. So does float, because Spark compares
+    it as double.
     """
     exp = sqlglot().exp
     node = node.unnest()
@@ -146,17 +148,17 @@ def _value(node: Node, type: pa.DataType) -> Any:
     text = str(node.this)
     if node.is_string:
         if node.meta.get("end", -1) - node.meta.get("start", 0) != len(text) + 1:
-            return None  # what a backslash stands for, Spark's settings say
+            return None  # the meaning of a backslash depends on Spark's settings
         if pa.types.is_date32(type):
             if not _DAY.fullmatch(text):
-                return None  # Python reads weeks as well
+                return None  # Python's fromisoformat also accepts weeks
             try:
                 return dt.date.fromisoformat(text)
             except ValueError:
                 return None
         return text if pa.types.is_string(type) and not dated else None
     if "e" in text.lower() and not pa.types.is_float64(type):
-        return None  # Spark's is a double, and so is the comparison
+        return None  # Spark reads it as a double and compares as double
     try:
         number = decimal.Decimal(text) * sign
     except decimal.InvalidOperation:

@@ -1,16 +1,16 @@
 """Open readers of stores, and DataFrames of scans, that the statements of a program share.
 
-    sql(…)  ── reading(path) ──►  the reader that the last statement left open; it catches up with the writer
-                                  by some system calls, where opening one reads the whole catalogue
-            ── task_frame(…) ──►  the DataFrame of the same scan at the same moment, if there is one
+    sql(…)  ── reading(path) ──►  the reader that the last statement left open. It catches up with the writer by a few
+                                  system calls; opening a new one would read the whole catalogue
+            ── task_frame(…) ──►  the DataFrame of the same scan at the same moment, if one exists
 
-A statement sees the same rows as without sharing: a reader catches up at each snapshot, and a scan of one moment has
-one answer.
+A statement sees the same rows as without sharing, because a reader catches up at each snapshot, and a scan of one
+moment always has the same rows.
 
 Invariants
     M1  A reader is closed when nobody has used it for IDLE_S, and its lease ends. A reader in use is not closed.
     M2  A reader whose lease has gone from the store's folder is not used again: the folder was removed or replaced.
-    M3  A frame is given again only while its lease lives, and its lease is renewed then.
+    M3  A frame is reused only while its lease is valid, and each reuse renews the lease.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _taken(path: str) -> _Reader:
         if reader is not None:
             reader.users += 1
             return reader
-    # Without the lock: where much of a log is to be replayed, statements over other stores need not wait.
+    # Without the lock, so that statements over other stores do not wait while a long log is replayed.
     opened = nyala.connect(path, read_only=True)
     with _lock:
         reader = _usable(path)
@@ -101,7 +101,7 @@ def _usable(path: str) -> _Reader | None:
 
 
 def _is_kept(database: Database) -> bool:
-    """M2."""
+    """Whether the reader's lease still exists (M2)."""
     store = database._store
     return isinstance(store, ReaderStore) and store.is_kept()
 
@@ -119,7 +119,7 @@ def _close_if_idle(path: str, reader: _Reader) -> None:
     with _lock:
         reader.ticking = False
         if _readers.get(path) is not reader or reader.users:
-            return  # its last user will see to it
+            return  # its last user starts another timer or closes it
         left_s = reader.last_used_s + IDLE_S - SYSTEM.clock.monotonic_s()
         if left_s > 0:
             _tick(path, reader, left_s)
@@ -141,13 +141,13 @@ def close_readers() -> None:
 def task_frame(
     spark: SparkSession, scan: Scan, asked: Hashable, make: Callable[[], LeasedFrame]
 ) -> LeasedFrame:
-    """The frame of that scan, made by `make` at the first time, or again when its lease is over (M3).
+    """Return the shared frame of a scan; call `make` if there is none or its lease has expired (M3).
 
-    asked: what the scan has of the table, columns and predicate, and for how long its lease is.
-    make:  gives the frame; one without a lease is not kept here.
+    asked: the scan's columns, predicate and lease duration, as part of the key.
+    make:  makes the frame. A frame without a lease is not shared.
     """
     root, table = scan._take()
-    # A frame keeps its session, so no other session has that id while the frame is here.
+    # A shared frame keeps its session alive, so no other session has the same id.
     key = (id(spark), scan._store.root_path, root.version, table.id, scan.timestamp, asked)
     del root, table
     with _lock:

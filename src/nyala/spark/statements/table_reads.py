@@ -1,10 +1,10 @@
-"""What a statement needs of each table of ours: columns, a predicate, and which terms that predicate has met.
+"""Finds the columns, the predicate and the applied terms of each Nyala table in a statement.
 
-    found     the tree, with a key in the place of each table of ours      SELECT a.v FROM nyala_0 AS a WHERE a.k > 5
-    needs     by key                                                       columns k, v; where k > 5; met [31, 38)
+    input     the tree, with a key in place of each Nyala table      SELECT a.v FROM nyala_0 AS a WHERE a.k > 5
+    output    by key                                                 columns k, v; where k > 5; met [31, 38)
 
-Keeps Q1, Q2 and Q5 of `table_uses`. Whatever cannot be told is left out, and then all columns are read and Spark
-alone filters: never wrong, only slow.
+Keeps Q1, Q2 and Q5 of `table_uses`. If the needs of a table are unclear, its key is missing from the output. All its
+columns are then read and Spark alone filters, which is slower but never wrong.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from nyala.spark.statements.predicates import implied_parts, translate
 __all__ = ["TableRead", "are_told_apart", "table_reads"]
 
 _NOT_FILLED: Final = ("", "INNER", "CROSS")
-# Parts of a SELECT that mean columns of its list by their places, or that have as many rows as these say.
+# Parts of a SELECT that refer to columns of its list by position, or whose number of rows depends on the list.
 _BY_ITS_LIST: Final = (
     "distinct", "group", "having", "qualify", "laterals", "order", "sort", "cluster", "distribute"
 )  # fmt: skip
-# What may stand before and after a term of WHERE for it to end there.
+# The text that must be before and after a term of WHERE so that the term ends there.
 _BEFORE_TERM: Final = re.compile(r"(?:\b(?:WHERE|AND)\s|[\s(]\()\s*$", re.IGNORECASE)
 _CLOSING: Final = re.compile(r"\s*\)")
 _AFTER_TERM: Final = re.compile(
@@ -39,7 +39,7 @@ _AFTER_TERM: Final = re.compile(
 
 @dataclass(frozen=True)
 class TableRead:
-    """Of one use: as the fields of `TableUse` in `table_uses`."""
+    """The needs of one use. The fields are those of `TableUse` in `table_uses`."""
 
     columns: tuple[str, ...]
     where: Predicate | None = None
@@ -48,13 +48,13 @@ class TableRead:
 
 
 def table_reads(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str, TableRead]:
-    """By key: columns and predicate. A key is missing when it cannot be told: all columns then, and no predicate.
+    """Return columns and predicate of each use, by key. A missing key means all columns and no predicate.
 
-    Spark runs the text as it was written, so the columns are those that it names (Q1), and for a star those of it that
-    are asked for outside.
+    Spark runs the user's text. So the columns are those that the text names and, for a star, those that outer queries
+    use (Q1).
     """
     glot = sqlglot()
-    # Of a piped statement each step has columns of its own; and of `+ 'a'` the tree has no sign.
+    # Each step of a piped statement has its own columns, and sqlglot's tree loses the sign of `+ 'a'`.
     if (
         "|>" in text
         or _says_columns_by_what_is_there(tree)
@@ -63,8 +63,8 @@ def table_reads(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict
         )
     ):
         return {}
-    # Spark's names do not heed case, so a table that has `a` and `A` is read whole; and `t AS x(a, b)` names all of its
-    # columns, by their places.
+    # Spark ignores the case of names, so a table that has `a` and `A` is read whole. So is `t AS x(a, b)`, which
+    # renames all columns by position.
     renamed = {table.name for table in tree.find_all(glot.exp.Table) if table.alias_column_names}
     taken = _names_of_others(tree)
     plain = {
@@ -83,13 +83,15 @@ def table_reads(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict
         scopes = scopes_of(named)
         of_stars: dict[str, set[str]] = {}
         stars = [star for scope in scopes for star in _stars(scope)]
-        # What is in struct(*) or count(DISTINCT *), which is no list, is in what a star below it is: then in all of it.
+        # A star in struct(*) or count(DISTINCT *) needs all columns of the stars below it.
         if stars and all(map(_is_projection, stars)):
             expanded = glot.optimizer.pushdown_projections.pushdown_projections(
                 _qualified(tree, described, expand_stars=True)
             )
             of_stars = {key: _names(columns) for key, columns, _, _ in _uses_in(scopes_of(expanded), plain)}
-    except Exception:  # whatever it is that the optimizer cannot, AssertionError too: Spark may well
+    except (
+        Exception
+    ):  # sqlglot's optimizer fails (also by AssertionError) on statements that Spark may accept
         return {}
     needs: dict[str, TableRead] = {}
     for key, columns, alias, scope in _uses_in(scopes, plain):
@@ -102,15 +104,15 @@ def table_reads(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict
 def _need_of(
     text: str, schema: pa.Schema, named: Sequence[Node], alias: str, scope: Any, of_star: set[str] | None
 ) -> TableRead | None:
-    """What one use needs. named: the columns of it that the statement names; of_star: those that a star has to have.
+    """Return the needs of one use; None if they are unclear, or if a name is unknown, which Spark will report.
 
-    None: it cannot be told, or something is named that is no column of the table's, which Spark shall say.
+    named: the use's columns that the statement names. of_star: the columns that a star must have.
     """
     exp = sqlglot().exp
     terms: list[Predicate] = []
     opened: list[OpenTerm] = []
     met = []
-    done: set[int] = set()  # columns in terms that are met
+    done: set[int] = set()  # columns in terms that TRUE replaces
     for node, of_where in _filters(scope, alias):
         term = translate(node, alias, schema)
         if term is None:
@@ -127,7 +129,7 @@ def _need_of(
             done.update(map(id, node.find_all(exp.Column)))
     names = _names(column for column in named if id(column) not in done)
     if _has_star(scope) and not _only_asks_whether(scope):
-        # Of a UNION's branches the columns are told apart by their places.
+        # UNION matches the columns of its branches by position.
         if of_star is None or scope.expression.find_ancestor(exp.SetOperation) is not None:
             return None
         names = names | of_star
@@ -138,9 +140,9 @@ def _need_of(
 
 
 def _has_a_plus_of_its_own(text: str, columns: Collection[str]) -> bool:
-    """Whether a plus that adds nothing stands before anything but a number: sqlglot's tree is without it.
+    """Whether the text has a unary plus before anything but a number. sqlglot's tree loses it.
 
-    columns: in lower case: `time` and `date` are words of SQL's too, and mean the column before a plus.
+    columns: names in lower case. `time` and `date` are also SQL keywords; before a plus they mean the column.
     """
     if "+" not in text:
         return False
@@ -158,7 +160,7 @@ def _has_a_plus_of_its_own(text: str, columns: Collection[str]) -> bool:
 
 
 def _says_columns_by_what_is_there(tree: Node) -> bool:
-    """Whether columns mean something that no name in the text says: then none may be left out."""
+    """Whether the result depends on columns that the text does not name, so that none may be left out."""
     exp = sqlglot().exp
     return any((join.method or "").upper() == "NATURAL" for join in tree.find_all(exp.Join)) or any(
         star.args.get(what)
@@ -168,8 +170,11 @@ def _says_columns_by_what_is_there(tree: Node) -> bool:
 
 
 def _names_of_others(tree: Node) -> set[str]:
-    """Names that Spark may read as a table's column where they stand for something else: functions without parentheses
-    (a column comes first), and columns of a LATERAL VIEW (both are meant, which is an error)."""
+    """Return names in the statement that mean something else, but that Spark may resolve to a table's column.
+
+    These are functions without parentheses (Spark prefers a column), and columns of a LATERAL VIEW (the name is then
+    ambiguous, which is an error).
+    """
     exp = sqlglot().exp
     found: set[str] = set()
     for node in tree.walk():
@@ -181,10 +186,10 @@ def _names_of_others(tree: Node) -> set[str]:
 
 
 def _of_one_table(tree: Node, described: Mapping[str, Any]) -> Node | None:
-    """The tree with its table at each column, where it is a SELECT from one table and no more: soon done.
+    """Qualify the columns of a SELECT from one table, a fast path for simple statements.
 
-    None: something else is in it, a star or a name that is no column of the table's (it may be another's alias).
-    Of a name that is a column and an alias both are meant.
+    None if the tree has anything else: a star, or a name that is not a column of the table (it may be an alias).
+    A name that is both a column and an alias counts as the column.
     """
     exp = sqlglot().exp
     if not isinstance(tree, exp.Select) or len(described) != 1:
@@ -210,7 +215,7 @@ def _of_one_table(tree: Node, described: Mapping[str, Any]) -> Node | None:
             return None
     for column in columns:
         if column.table:
-            column.args["table"].set("this", alias)  # and stays where it is in the text
+            column.args["table"].set("this", alias)  # keeps its position in the text
         else:
             column.set("table", exp.to_identifier(alias))
     return tree
@@ -224,7 +229,7 @@ def _qualified(tree: Node, described: Mapping[str, Any], *, expand_stars: bool) 
 
 
 def _stars(scope: Any) -> list[Node]:
-    """All but those of count(*)."""
+    """Return all stars but those of count(*)."""
     exp = sqlglot().exp
     return [star for star in scope.find_all(exp.Star) if not isinstance(star.parent, exp.Count)]
 
@@ -234,7 +239,7 @@ def _has_star(scope: Any) -> bool:
 
 
 def _only_asks_whether(scope: Any) -> bool:
-    """Whether it is an EXISTS over a list of stars, which has a row or none whatever columns there are."""
+    """Whether the scope is an EXISTS over stars, whose result does not depend on the columns."""
     exp = sqlglot().exp
     query = scope.expression
     parent = query.parent
@@ -249,7 +254,7 @@ def _only_asks_whether(scope: Any) -> bool:
 
 
 def _is_projection(star: Node) -> bool:
-    """Whether it stands in the list of a SELECT, as `*` or `t.*`."""
+    """Whether the star is in the list of a SELECT, as `*` or `t.*`."""
     exp = sqlglot().exp
     parent = star.parent.parent if isinstance(star.parent, exp.Column) else star.parent
     return isinstance(parent, exp.Select)
@@ -258,7 +263,7 @@ def _is_projection(star: Node) -> bool:
 def _uses_in(
     scopes: Sequence[Any], plain: Mapping[str, pa.Schema]
 ) -> Iterator[tuple[str, list[Node], str, Any]]:
-    """(key, columns that are named, alias, scope) of each use of which the names can be told."""
+    """Yield (key, named columns, alias, scope) of each use whose names are all resolved."""
     exp = sqlglot().exp
     for scope in scopes:
         columns = [column for column in scope.columns if not isinstance(column.this, exp.Star)]
@@ -266,7 +271,7 @@ def _uses_in(
             continue
         for alias, source in scope.sources.items():
             key = source.name if isinstance(source, exp.Table) else None
-            # A LATERAL has the sources of the SELECT around it too.
+            # A LATERAL also has the sources of the surrounding SELECT.
             if key is not None and key in plain and any(source is table for table in scope.tables):
                 found = [
                     column for column in _columns_of(scope, alias) if not isinstance(column.this, exp.Star)
@@ -275,7 +280,7 @@ def _uses_in(
 
 
 def _has_more_names(scope: Any) -> bool:
-    """Whether HAVING or QUALIFY has a name of which it is not told what it means: not of the list, and no table's."""
+    """Whether HAVING or QUALIFY has an unresolved name: neither in the SELECT list nor with a table."""
     exp = sqlglot().exp
     query = scope.expression
     parts = [query.args.get(part) for part in ("having", "qualify")] if isinstance(query, exp.Select) else []
@@ -295,19 +300,19 @@ def _names(columns: Iterable[Node]) -> set[str]:
 
 
 def are_told_apart(names: Sequence[str]) -> bool:
-    """Whether Spark knows columns by these names, whose case it may not heed."""
+    """Whether the names differ by more than case, which Spark ignores."""
     return len({name.lower() for name in names}) == len(names)
 
 
 def _columns_of(scope: Any, alias: str) -> Iterator[Node]:
-    """The columns of a source, in its own scope and in subqueries that refer to it from inside."""
+    """Yield the columns of a source, in its own scope and in correlated subqueries."""
     yield from scope.source_columns(alias)
     for inner in scope.subquery_scopes:
         yield from (column for column in inner.external_columns if column.table == alias)
 
 
 def _filters(scope: Any, alias: str) -> Iterator[tuple[Node, bool]]:
-    """Terms, joined by AND, that every row of the source with a part in the answer meets (Q2), and if of WHERE."""
+    """Yield the AND terms that every row of the source must satisfy to affect the result (Q2), and if it is WHERE's."""
     exp = sqlglot().exp
     select = scope.expression
     if not isinstance(select, exp.Select):
@@ -329,12 +334,12 @@ def _filters(scope: Any, alias: str) -> Iterator[tuple[Node, bool]]:
     if where is not None and not filled and (mine is None or mine[1] in _NOT_FILLED):
         yield from ((term, True) for term in _terms(where.this))
     if mine is not None and mine[2].args.get("on") is not None:
-        # Of a joined side only rows that meet ON have a part, whatever the join makes of the others.
+        # Rows of the joined side that fail ON do not affect the result, for each kind of join.
         yield from ((term, False) for term in _terms(mine[2].args["on"]))
 
 
 def _stands_alone(source: Node) -> bool:
-    """Whether it is no join in parentheses, of which one side may be filled up with NULL where nobody sees it here."""
+    """Whether the source is not a join in parentheses, which may fill one side with NULL unnoticed."""
     exp = sqlglot().exp
     if source.args.get("joins"):
         return False
@@ -344,7 +349,7 @@ def _stands_alone(source: Node) -> bool:
 
 
 def _terms(node: Node) -> Iterator[Node]:
-    """The terms that AND joins, in the text's order."""
+    """Yield the terms that AND joins, in the text's order."""
     exp = sqlglot().exp
     pending = [node]
     while pending:
@@ -358,7 +363,7 @@ def _terms(node: Node) -> Iterator[Node]:
 def _place_of_term(
     text: str, node: Node, term: Predicate, alias: str, schema: pa.Schema
 ) -> tuple[int, int] | None:
-    """Where the term stands in the text, if nothing else belongs to it there; None: it cannot be told (Q5)."""
+    """Return the term's position in the text, if its text there is exactly the term; None if unclear (Q5)."""
     if any(pa.types.is_floating(schema.field(name).type) for name in names_in(term)):
         return None
     metas = [part.meta for part in node.walk() if "start" in part.meta and "end" in part.meta]

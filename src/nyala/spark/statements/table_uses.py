@@ -1,4 +1,4 @@
-"""`nyala.spark.sql`: a SELECT of Spark's that reads, of each Nyala table in it, only the columns and rows it needs.
+"""Finds the Nyala tables in a SELECT, and makes the text that Spark runs, with a scan in place of each table.
 
     SELECT a.v FROM t AS a JOIN u ON a.k = u.k WHERE a.k > 5        t, u: Nyala tables
         │ sqlglot parses and qualifies a copy
@@ -8,33 +8,34 @@
         ▼
     SELECT a.v FROM {nyala_0} AS a JOIN {nyala_1} AS u ON a.k = u.k WHERE a.k > 5
 
-    parser       sqlglot itself
-    predicates   what a term means as a predicate of ours (Q3)
-    table_reads  columns, predicate and met terms of each use (Q1, Q2, Q5)
-    here         where the uses stand in the text, and the text that Spark runs
+    parser       sqlglot
+    predicates   translates a term into a Nyala predicate (Q3)
+    table_reads  columns, predicate and applied terms of each use (Q1, Q2, Q5)
+    this module  positions of the uses in the text, and the text that Spark runs
 
-The user's text is Spark's to run, changed only where a table's name stands, and where a term of WHERE stands that all
-rows of its scan meet (Q5). Each use of a table is a scan of its own, so one use's predicate cannot be missing from
-another. Spark evaluates every other predicate again: what is given to a scan need only keep all rows that Spark would.
+Spark runs the user's text with two changes: a placeholder replaces the name of each Nyala table, and TRUE replaces
+terms of WHERE that the scan has applied completely (Q5). Each use of a table is its own scan with its own predicate.
+Spark evaluates all other terms itself, so a scan only has to keep every row that Spark would keep.
 
 Invariants
-    Q1  A scan's columns include every column of that use that the statement names, and of a star those that are asked
-        for outside, in EXISTS none; they stand in the table's order. Where it cannot be told, all: a name without
-        table, NATURAL JOIN, `* EXCEPT`, a star under UNION or in a function.
-    Q2  A predicate goes into a scan only where a row that fails it can have no part in the answer: a term of WHERE
-        over a table that no outer join fills up with NULL, or a term of ON over a side that ON filters.
-    Q3  A term goes into a scan only where Spark's meaning of it is ours: comparisons of a column with a literal that
-        the column's type holds exactly, IN, BETWEEN, IS NULL, AND, OR, NOT. A column beside a constant expression, or
-        a text that means a time, is left open: Spark says the value (`constants`). Of an OR over several tables, or
-        with terms that cannot be told, what each of its branches says of this table. The rest stays Spark's alone.
+    Q1  A scan's columns, in the table's order, include every column of that use that the statement names. For a star
+        they include the columns that outer queries use; for a star in EXISTS, none. The scan has all columns if the
+        needed ones are unclear: a name without table, NATURAL JOIN, `* EXCEPT`, a star under UNION or in a function.
+    Q2  A scan gets a predicate only if a row that fails it cannot affect the result. Such a predicate is a term of
+        WHERE over a table that no outer join fills with NULL, or a term of ON over a side that ON filters.
+    Q3  A scan gets a term only if Spark and Nyala give it the same meaning: comparisons of a column with a literal that
+        the column's type holds exactly, IN, BETWEEN, IS NULL, AND, OR, NOT. If a column is compared with a constant
+        expression or with a text that means a time, the term is open: Spark computes the value (`constants`). An OR
+        over several tables, or with untranslatable terms, gives the scan the part that every branch implies for its
+        table. Spark alone evaluates the rest.
     Q4  All tables of one store are read at one timestamp.
-    Q5  A term of WHERE that a scan has met is TRUE in Spark's text, and its columns are not read for it: Spark would
-        translate a filter with other numbers in it anew for each statement. Only where the term's own text, looked at
-        alone, has the very meaning that was given to the scan, and stands between words that part terms; floating point
-        stays Spark's, whose NaN is above all numbers. A text or a date with a sign before it is no literal: Spark makes
-        a number of it, or refuses it.
-    Q6  What is told here of a statement is at most too little for Spark, which then refuses it: who gets such an error
-        asks again with all columns and every term (`whole_uses`), and what Spark says then is the statement's.
+    Q5  TRUE replaces a term of WHERE that the scan has applied, and its columns are not read for it. Otherwise Spark
+        would compile a new filter for each statement with other numbers. This is done only if the term's own text,
+        parsed alone, gives the same predicate, and stands between words that separate terms. Floating point terms stay,
+        because Spark orders NaN above all numbers. A sign before a text or date makes it no literal: Spark converts it
+        to a number or rejects it.
+    Q6  If this analysis misses a column, Spark rejects the statement. `sql` then runs it again with all columns and all
+        terms (`whole_uses`), and Spark's result or error of that run counts.
 
 Source: docs/how-to/spark.md; docs/design/spark.md, "What a statement reads".
 """
@@ -63,7 +64,7 @@ __all__ = [
     "with_placeholders",
 ]
 
-# Texts that were looked at, the oldest first: the schemas that they were looked at with, and what was found.
+# Analysed statements, the oldest first: the schemas at that time, and the uses.
 _KNOWN_MAX: Final = 64
 _known_lock = threading.Lock()
 _known: dict[str, tuple[dict[tuple[str, ...], pa.Schema | None], list[TableUse] | None]] = {}
@@ -71,12 +72,14 @@ _known: dict[str, tuple[dict[tuple[str, ...], pa.Schema | None], list[TableUse] 
 
 @dataclass(frozen=True)
 class TableUse:
-    """One place of a statement where a table of ours stands.
+    """One use of a Nyala table in a statement.
 
-    begin, end: of its name in the text, [begin, end). alias: the name to give it there; None: it has one.
-    columns:    those that the statement needs, in the table's order. where: None, or a predicate (Q2, Q3).
-    met:        where terms stand that every row of that predicate meets, each [begin, end) in the text (Q5).
-    open:       terms that go into the scan when Spark has said their values.
+    begin, end: position of its name in the text, [begin, end).
+    alias:      the alias to add there; None if the use has one.
+    columns:    the columns that the statement needs, in the table's order.
+    where:      the predicate of the scan, or None (Q2, Q3).
+    met:        positions [begin, end) of terms that every row of the scan satisfies (Q5).
+    open:       terms for the scan whose values Spark must compute.
     """
 
     name: tuple[str, ...]
@@ -95,13 +98,13 @@ def find_uses(
     *,
     double_quoted_names: bool = False,
 ) -> list[TableUse]:
-    """The uses of tables of ours in a statement, in the order of the text.
+    """Return the uses of Nyala tables in a statement, in the order of the text.
 
-    schema_of: the Arrow schema of a table by the parts of its name, None when it is not ours.
-    double_quoted_names: whether what stands in double quotes is a name to Spark, where sqlglot reads a text. Then
-               nothing else is known of the statement: all columns, and no predicate.
-    Cost:      some milliseconds; a text that was looked at before costs what `schema_of` does, once for each name.
-    Raises:    InvalidArgumentError for what is no single SELECT; ImportError without sqlglot.
+    schema_of: returns the Arrow schema of a table by the parts of its name, None if it is not a Nyala table.
+    double_quoted_names: whether Spark reads double quotes as names. sqlglot reads them as texts, so the result then
+               has all columns and no predicate.
+    Cost:      some milliseconds; for a text that was analysed before, one call of `schema_of` per name.
+    Raises:    InvalidArgumentError if the text is not one SELECT; ImportError without sqlglot.
     """
     asked, uses = _known.get(text, ({}, None))
     if (
@@ -126,7 +129,7 @@ def find_uses(
 def whole_uses(
     uses: Sequence[TableUse], schema_of: Callable[[tuple[str, ...]], pa.Schema | None]
 ) -> list[TableUse]:
-    """The same places, with all columns and no predicate: for Spark's own reading of every name."""
+    """Return the same uses with all columns and no predicate, so that Spark resolves every name itself."""
     return [
         TableUse(
             use.name, use.begin, use.end, use.alias, tuple((schema_of(use.name) or pa.schema([])).names), None
@@ -136,7 +139,7 @@ def whole_uses(
 
 
 def keep_whole(text: str, uses: list[TableUse]) -> None:
-    """Have `find_uses` give these from now on for a text that was looked at."""
+    """Make `find_uses` return these uses from now on for a text that was analysed before."""
     asked, _ = _known.get(text, (None, None))
     if asked is not None:
         _keep(text, asked, uses)
@@ -156,7 +159,7 @@ def _look_for_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema |
         trees = glot.parse(text, dialect="spark")
     except glot.errors.SqlglotError as error:
         raise InvalidArgumentError(f"the statement does not parse: {_first_line(error)}") from None
-    except TypeError as error:  # of sqlglot 28 and 29, at `|> SET`
+    except TypeError as error:  # sqlglot 28 and 29 raise it for `|> SET`
         raise InvalidArgumentError("the statement does not parse") from error
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise InvalidArgumentError(
@@ -193,12 +196,12 @@ def _look_for_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema |
 
 
 def with_placeholders(text: str, uses: Sequence[TableUse]) -> str:
-    """The statement with `{nyala_0}`, `{nyala_1}`, … where the uses stand, for the arguments of `spark.sql`."""
+    """Return the statement with `{nyala_0}`, `{nyala_1}`, … in place of the tables, for arguments of `spark.sql`."""
     changes = []
     for number, use in enumerate(uses):
         quoted = "" if use.alias is None else " AS `" + use.alias.replace("`", "``") + "`"
         changes.append((use.begin, use.end, f"{{nyala_{number}}}" + _braces(quoted)))
-        # `k IN (1)AND` is two words.
+        # `k IN (1)AND` needs a blank before AND.
         changes += [
             (begin, end, "TRUE " if text[end : end + 1].isalnum() else "TRUE") for begin, end in use.met
         ]
@@ -214,7 +217,7 @@ def _braces(text: str) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """What was expected and where, without the parser's own objects."""
+    """Return what the parser expected and where, without its own objects."""
     found: Mapping[str, Any] = next(iter(getattr(error, "errors", ())), {})
     if not {"description", "line", "highlight"} <= found.keys():
         return str(error).splitlines()[0]
@@ -225,7 +228,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _place(node: Node, text: str) -> tuple[int, int, str | None]:
-    """Where the table's name stands, and the alias that it needs. Raises: InvalidArgumentError."""
+    """Return the position of the table's name, and the alias that it needs. Raises: InvalidArgumentError."""
     metas = [part.meta for part in node.parts]
     if not all("start" in meta and "end" in meta for meta in metas):
         raise InvalidArgumentError(f"cannot tell where the table {node.name!r} stands in {text!r}")

@@ -1,10 +1,10 @@
-"""What Spark says of a name in a statement that it does not know, as one sentence with the name that was meant.
+"""Turns Spark's error about an unknown name in a statement into one sentence with a suggestion.
 
     SELECT pric FROM orders
-        Spark   four lines, its plan, and a record of pyspark's in JSON with the JVM's whole trace
+        Spark   four lines, its plan, and a log record in JSON with the JVM's whole trace
         here    there is no column 'pric' in the tables of the statement; did you mean 'price'?
 
-Spark guesses too, but of a store's tables it has seen none, and of a table's columns only those that the scan has.
+Spark's own suggestions do not know the store's tables, and know only those columns of a table that the scan has.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["telling_names"]
 _PART: Final = re.compile(r"`((?:[^`]|``)*)`")
 _COLUMN: Final = ("UNRESOLVED_COLUMN", "UNRESOLVED_USING_COLUMN_FOR_JOIN")
 _SHOWN_MAX: Final = 20
-# pyspark writes each error there before it raises it, with the trace of the JVM.
+# pyspark logs each error to this logger, with the trace of the JVM, before it raises the error.
 _LOGGER: Final = "SQLQueryContextLogger"
 
 
@@ -35,12 +35,13 @@ _LOGGER: Final = "SQLQueryContextLogger"
 def telling_names(
     folder: str | None, tables: Callable[[], Sequence[str]], columns: Iterable[str]
 ) -> Iterator[list[logging.LogRecord]]:
-    """Around Spark's analysis of a statement. Gives what pyspark would log of it: who asks again empties that.
+    """Rewrite Spark's errors about unknown names in the block. Yields the log records of pyspark that it holds back.
 
-    folder:  the store that the statement may name the `tables` of; None: of none. columns: of the tables in it.
-             Neither is asked for where all is well.
-    Raises:  TableNotFoundError and ColumnNotFoundError for Spark's AnalysisException, which is their `__context__`,
-             and is not printed; every other error is Spark's, as it is.
+    A caller that handles the error and tries again clears the records.
+    folder:  the store whose `tables` the statement may name; None: no store.
+    columns: the columns of the statement's tables. `tables` and `columns` are read only after an error.
+    Raises:  TableNotFoundError or ColumnNotFoundError. Spark's AnalysisException is their `__context__` and is not
+             printed. All other errors of Spark pass unchanged.
     """
     with _held_back() as held:
         try:
@@ -55,7 +56,7 @@ def telling_names(
 
 @contextlib.contextmanager
 def _held_back() -> Iterator[list[logging.LogRecord]]:
-    """What this thread writes to pyspark's logger meanwhile is written at the end, if it is in the list then."""
+    """Hold back this thread's records of pyspark's logger until the end; then log those still in the list."""
     logger, me, held = PySparkLogger.getLogger(_LOGGER), threading.get_ident(), list[logging.LogRecord]()
 
     def hold(record: logging.LogRecord) -> bool:
@@ -116,7 +117,7 @@ def _no_column(parts: Sequence[str], columns: Iterable[str]) -> ColumnNotFoundEr
     name, known = ".".join(parts), sorted(columns)
     same = next((column for column in known if column.lower() == parts[-1].lower()), None)
     if same is not None and len(parts) == 1:
-        return None  # there is, and Spark may not take it there: it says why
+        return None  # the column exists; Spark's own message says why it is not allowed there
     if same is not None:
         return ColumnNotFoundError(
             f"there is no column {name!r}: {parts[-2]!r} is no table or alias that has {same!r} there"
@@ -128,12 +129,12 @@ def _no_column(parts: Sequence[str], columns: Iterable[str]) -> ColumnNotFoundEr
 
 
 def _parts(name: str) -> list[str]:
-    """The parts of a name as Spark quotes it."""
+    """Split a name into its parts, as Spark quotes them."""
     return [part.replace("``", "`") for part in _PART.findall(name)] or [name]
 
 
 def _guessed(text: str) -> Iterator[str]:
-    """The columns of "`o`.`id`, `c`.`city`"."""
+    """Yield the columns in Spark's suggestion, such as "`o`.`id`, `c`.`city`"."""
     for name in text.split(", "):
         if _PART.search(name):
             yield _parts(name)[-1]
