@@ -1,30 +1,30 @@
-"""The command `nyala`: what a person types at a shell.
+"""The command `nyala` for the shell.
 
-    nyala demo [FOLDER]                    make a small store and show it round
+    nyala demo [FOLDER]                    make a small store and show what it can do
     nyala table list|describe|scan|changes|load|export|stats|compact|vacuum FOLDER [TABLE]
     nyala tablet list FOLDER [TABLE]
-    nyala fs check FOLDER                  is the store what it should be?
-    nyala cfile dump FILE                  what is in a column file
-    nyala wal dump FOLDER                  what is in the log
+    nyala fs check FOLDER                  check all files of a store
+    nyala cfile dump FILE                  show the content of a column file
+    nyala wal dump FOLDER                  show the content of the log
 
     app       the root command: options of all commands, errors and exit codes
     demo, tables, load, export, alter, maintenance, dumps          the commands
     options   arguments and options of several commands
-    base      what all commands share: options, errors, messages of the library in the words of the command line
+    base      shared by all commands: options, errors, library messages in the words of the command line
     stores    opening a store, finding a table in it
     files     Parquet, CSV and JSON files, read in bounded memory
     output, cells, progress                tables, JSON, values as text, bars, Ctrl-C
     version   what `--version` prints, also without click
 
 Invariants
-    L1  stdout has the answer, and with `--json` exactly one JSON document; everything else goes to stderr.
-    L2  Exit codes: 0 fine, 1 error, 2 usage, 3 problems found by a check, 130 Ctrl-C.
-    L3  Commands that only read open the store read-only: they work beside its writer.
-    L4  Modules here import nothing but click and the standard library when they are loaded; the library and
-        pyarrow are imported inside commands, so that `--help` answers at once.
+    L1  stdout has only the result; with `--json`, exactly one JSON document. Everything else goes to stderr.
+    L2  Exit codes: 0 success, 1 error, 2 usage, 3 problems found by a check, 130 Ctrl-C.
+    L3  Commands that only read open the store read-only, so they work beside its writer.
+    L4  At load time, the modules import only click and the standard library. Commands import the library and pyarrow
+        when they run, so `--help` answers at once.
 
-click and DuckDB are the extra `cli`. Without click there is one sentence, and `--version`.
-Left out: the shell, `perf loadgen`, `serve`.
+The extra `cli` installs click and DuckDB. Without click, only `--version` works; all else prints how to install click.
+Not included: Kudu's shell, `perf loadgen`, `serve`.
 Source: docs/how-to/command-line.md.
 """
 
@@ -61,7 +61,7 @@ def main() -> NoReturn:
 
 
 def _without_click(words: Sequence[str]) -> int:
-    """Say the version if that is asked for, else what is missing. Returns the exit code."""
+    """Print the version for `--version`, otherwise that click is missing. Returns the exit code."""
     options = list(itertools.takewhile(lambda word: word.startswith("-"), words))
     if "--version" not in options:
         print("nyala: the commands need click: pip install 'nyala[cli]'", file=sys.stderr)
@@ -78,7 +78,7 @@ def _without_click(words: Sequence[str]) -> int:
 
 
 def _end_quietly_if_nobody_reads() -> None:
-    """Whoever read our output is gone (`nyala … | head`): the interpreter would complain of what is still buffered."""
+    """Exit without an error message if the reader of stdout has ended (`nyala … | head`)."""
     try:
         if sys.__stdout__ is not None:
             sys.__stdout__.flush()

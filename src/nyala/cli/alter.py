@@ -1,10 +1,10 @@
-"""`nyala table alter`: steps in words, carried out all at one moment or not at all.
+"""`nyala table alter`: applies all steps to a table at one moment, or none of them.
 
     nyala table alter STORE metrics "add unit string default=ms" "rename val value" "change value type=int64" \\
         "add-range 2027-01-01 2028-01-01" "drop-range 2020-01-01 2021-01-01"
 
-A step is one argument: its verb, its names, and `what=value` pairs, in the words of a shell. It is a writer, as
-`load` is.
+A step is one argument: a verb, names, and `what=value` pairs, quoted like words of a shell. The command opens the store
+as its writer, like `load`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _EXAMPLES: Final = {
     "comment": "comment 'SOME TEXT'",
     "history": "history 30d",
 }
-# What an empty word stands for: `encoding=` is that nothing was asked for.
+# The meaning of an empty value: `encoding=` sets the default.
 _DEFAULTS: Final = {"encoding": "auto", "compression": "default"}
 
 
@@ -81,7 +81,7 @@ def alter(folder: str, table: str, steps: tuple[str, ...]) -> None:
 
 
 def _take(alteration: Alteration, state: TableState, step: str) -> None:
-    """Raises: click.UsageError for what is no step; what the library refuses with."""
+    """Apply one step. Raises: click.UsageError if it is not a step; errors of the library."""
     try:
         verb, *words = shlex.split(step)
     except ValueError as error:
@@ -113,7 +113,7 @@ def _take(alteration: Alteration, state: TableState, step: str) -> None:
 
 
 def _set_history(alteration: Alteration, text: str) -> None:
-    """Raises: click.UsageError for a bare number: who means days would throw the past away; as `set_history`."""
+    """Set the history. Raises: click.UsageError for a number without unit, which could discard history by mistake."""
     if text.isdigit() and int(text):
         raise click.UsageError(
             f"step 'history {text}': {text} of what? write {text}d for days, {text}h, {text}m or {text}s"
@@ -128,7 +128,7 @@ def _change(alteration: Alteration, name: str, pairs: dict[str, str]) -> None:
 
 
 def _described(type: str | ColumnType, pairs: Mapping[str, str]) -> dict[str, Any]:
-    """`what=value` as arguments. Raises: click.UsageError."""
+    """Convert `what=value` pairs into arguments. Raises: click.UsageError."""
     from nyala.schema.types import parse_type
 
     out: dict[str, Any] = {}
@@ -153,7 +153,7 @@ def _described(type: str | ColumnType, pairs: Mapping[str, str]) -> dict[str, An
 
 
 def _bounds(state: TableState, words: Sequence[str]) -> list[Any]:
-    """Two bounds in words: "-" is unbounded, and the values of several columns are parted by commas."""
+    """Parse two bounds: "-" is unbounded; commas separate the values of several columns."""
     types = [column.type for column in state.entry.partition_schema.range_columns(state.schema)]
     bounds: list[Any] = []
     for word in words:

@@ -1,4 +1,4 @@
-"""The root command, and what an error looks like.
+"""The root command, and how errors are printed.
 
     nyala: App ── demo
               ├── table: Group ── list, describe, scan, changes, alter, load, export, drop, stats, compact, vacuum
@@ -6,8 +6,8 @@
               ├── fs: Group ── check
               └── cfile, wal: Group ── dump
 
-An error of the library's own is a line or two on stderr, with `--json` one JSON object there; only `--debug`
-shows its traceback. What is no error that we know keeps its traceback: it is our mistake, and worth a report.
+An error of the library is printed in a line or two on stderr; with `--json`, as one JSON object. `--debug` also shows
+the traceback. Unexpected exceptions always show their traceback, because they are bugs of Nyala.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class App(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """`nyala list` is no command, but `nyala table list` is: say so. Raises: click.UsageError."""
+        """Find the command; suggest `nyala table list` for `nyala list`. Raises: click.UsageError."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -78,7 +78,7 @@ class App(Group):
                 os._exit(0)
             if isinstance(
                 error.__cause__, KeyboardInterrupt
-            ):  # a second Ctrl-C, which a commit had to explain
+            ):  # a second Ctrl-C interrupted a commit, and the error says with which outcome
                 click.echo(f"Stopped: {error}", err=True)
                 ctx.exit(EXIT_INTERRUPTED)
             if settings(ctx).debug:

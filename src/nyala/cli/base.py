@@ -1,4 +1,4 @@
-"""What every command is made of: the shared options, and an error of the command line's own."""
+"""Base classes of all commands: shared options, the command line's own error, and rewriting library messages."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = [
 
 @dataclass
 class Settings:
-    """What `--json` and `--debug` say, wherever on the line they stand."""
+    """The values of `--json` and `--debug`, which may be anywhere on the command line."""
 
     json: bool = False
     debug: bool = False
 
 
 class Failure(Exception):
-    """An error of the command line's own: exit code 1. `kind` and `details` go into its JSON form."""
+    """An error of the command line itself, with exit code 1. Its JSON form contains `kind` and `details`."""
 
     def __init__(self, message: str, kind: str = "Failure", details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -41,14 +41,14 @@ class Failure(Exception):
 
 
 def settings(context: click.Context | None = None) -> Settings:
-    """Those of a command; None: of the one that runs."""
+    """Return the settings of a command; None: of the running command."""
     found = (context or click.get_current_context()).find_root().ensure_object(Settings)
     assert isinstance(found, Settings)
     return found
 
 
 def shared_options() -> list[click.Parameter]:
-    """`--json` and `--debug`: on every command, and before it."""
+    """Return `--json` and `--debug`, which are allowed before and after every command."""
     return [
         _switch("json", "One JSON document on stdout."),
         _switch("debug", "Show the traceback of an error."),
@@ -60,7 +60,7 @@ def _switch(name: str, help: str) -> click.Option:
         if value:
             setattr(settings(context), name, True)
 
-    # Eager: what prints and exits while options are read, such as --version, already knows.
+    # Eager, because options such as --version print and exit while options are parsed.
     return click.Option(
         [f"--{name}"], is_flag=True, expose_value=False, is_eager=True, callback=set_it, help=help
     )
@@ -77,27 +77,27 @@ class Command(click.Command):
         self.params += shared_options()
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """A line of its group's help, which is wrapped there and not cut."""
+        """Return the command's line in the help of its group. The group wraps the line instead of cutting it."""
         return super().get_short_help_str(max(limit, _SUMMARY_MAX))
 
 
 class Group(click.Group):
-    """A noun; its verbs are commands with the shared options."""
+    """A group of commands, such as `table`. Its commands have the shared options."""
 
     command_class = Command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Raises click.UsageError, with a hint for a folder in place of a command."""
-        # Before 8.2 click takes a path for an option, because of its first letter, and shows the help.
+        """Find the command. Raises click.UsageError, with a hint if the argument is a folder."""
+        # Before 8.2, click reads a path as an option, because of its first letter, and shows the help.
         if self.get_command(ctx, args[0]) is None and os.path.isdir(args[0]):
             hint = "A folder comes behind a command, as in `table list FOLDER`."
             raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """As of `Command`."""
+        """Like `Command.get_short_help_str`."""
         return super().get_short_help_str(max(limit, _SUMMARY_MAX))
 
 
@@ -107,7 +107,7 @@ def program() -> str:
     return called if called == "nyala" else f"{os.path.basename(sys.executable)} -m nyala"
 
 
-# Sentences and arguments of the library's messages, and the words of the command line for them.
+# Patterns in the library's messages, and their replacements in the words of the command line.
 _RULES: Final = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
@@ -119,22 +119,22 @@ _RULES: Final = tuple(
         (r"; open it with table\('.*'\), or pass exist_ok=True", "; without --create the rows go into it"),
         (r"create one with create_table\(\)", "`table load --create` creates one from a file"),
         # moments
-        # One form in all that is said; what stands in quotes is somebody's own.
+        # All times end in Z. Text in quotes is the user's own and stays unchanged.
         (r"(?<!['\"\w])(\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?)\+00:00(?!['\"\w])", r"\1Z"),
         (r"^at=", "--at "),
         (r"write at=('[^']*'), or pass a datetime", r"write --at \1"),
         (r" \(set by create_table\(history=…\) or set_history\(…\)\)", ""),
         (r"^changes are those after since and up to until, and since=(.*) is later than until=(.*)$",
          r"changes are those after --since and up to --until, and \1 is later than \2"),
-        # what a scan reads, and how a table is cut
+        # scans and partitions
         (r"TRUE selects every row", "leave out --where to select every row"),
         (r"^columns names a column twice", "--columns names a column twice"),
         (r"^hash_partition(?:\((.*?)\):)?", lambda found: f"--hash {found[1]}:" if found[1] else "--hash"),
         (r"^range_partition\b", "--range"),
-        # how a column is stored
+        # storage of columns
         (r", such as 65536 or '64KiB'; None is the default",
          ", such as 65536 or 64KiB; block_size= with nothing behind it is the default"),
-        # a store that failed meanwhile
+        # failed stores
         (r"close it and connect\(\) again to see", "the next command that writes shows"),
         (r"check the disk, or raise memory_limit", "check the disk"),
     )

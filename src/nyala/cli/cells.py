@@ -31,7 +31,7 @@ __all__ = ["TRUTH", "is_number", "json_columns", "json_value", "parse_value", "t
 _YEAR_1_US: Final = -62_135_596_800_000_000
 _YEAR_10000_US: Final = 253_402_300_800_000_000
 
-# Control signs could move a terminal's cursor, part one row in two, or turn the direction of the line.
+# Control characters could move a terminal's cursor, split a row into two lines, or reverse the text's direction.
 _ESCAPES: Final = {
     **{code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))},
     **{code: f"\\u{code:04x}" for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A))},
@@ -40,19 +40,19 @@ _ESCAPES: Final = {
 
 
 def is_number(type: pa.DataType) -> bool:
-    """Whether a column of this type is set flush right."""
+    """Whether a column of this type is aligned right."""
     import pyarrow as pa
 
     return bool(pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type))
 
 
 def json_columns(batch: pa.RecordBatch | pa.Table) -> list[list[Any]]:
-    """The columns of a batch as values that `json.dumps` takes."""
+    """Return the columns of a batch as values for `json.dumps`."""
     return _columns(batch, json_value)
 
 
 def text_columns(batch: pa.RecordBatch | pa.Table) -> list[list[str]]:
-    """The columns of a batch as text."""
+    """Return the columns of a batch as text."""
     return _columns(batch, text_value)
 
 
@@ -64,7 +64,7 @@ def _columns(batch: pa.RecordBatch | pa.Table, one: Callable[[Any], Any]) -> lis
 
 
 def json_value(value: Any) -> Any:
-    """One Python value as `json.dumps` takes it."""
+    """Return one Python value as a value for `json.dumps`."""
     import decimal
 
     if isinstance(value, float) and not math.isfinite(value):
@@ -77,7 +77,7 @@ def json_value(value: Any) -> Any:
 
 
 def text_value(value: Any) -> str:
-    """One Python value as text."""
+    """Return one Python value as text."""
     import decimal
 
     if value is None:
@@ -100,7 +100,7 @@ def _special(value: float) -> str:
 
 
 def _moment(value: Any) -> Any:
-    """ISO text of a date or datetime (which is in UTC); anything else as it is."""
+    """Return a date or datetime (in UTC) as ISO text, and anything else unchanged."""
     import datetime as dt
 
     if isinstance(value, dt.datetime):
@@ -123,7 +123,7 @@ def _convert(column: Any, one: Callable[[Any], Any]) -> list[Any]:
 
 
 def _has_odd_years(column: Any) -> bool:
-    """Whether timestamps of this column lie outside the years 1 to 9999: Arrow would write them with a wrong year."""
+    """Whether the column has timestamps outside the years 1 to 9999, which Arrow would print with a wrong year."""
     import pyarrow as pa
 
     from nyala import compute as pc
@@ -134,7 +134,7 @@ def _has_odd_years(column: Any) -> bool:
 
 
 def _timestamps(column: Any) -> list[str | int | None]:
-    """ISO text, without a fraction of zeros; a year that ISO has no place for: microseconds since 1970."""
+    """Return ISO text without trailing zeros; microseconds since 1970 for years outside 1 to 9999."""
     import pyarrow as pa
 
     column = column.cast(pa.timestamp("us", tz="UTC"))

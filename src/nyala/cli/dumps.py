@@ -1,4 +1,4 @@
-"""`nyala tablet list`, `nyala cfile dump`, `nyala wal dump`: the store's parts, down to the byte."""
+"""`nyala tablet list`, `nyala cfile dump`, `nyala wal dump`: shows tablets, column files and the log."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def dump_cfile(file: str, show_bytes: bool) -> None:
 
 
 def _which_file(folder: str) -> str:
-    """What to say of a folder in the place of a column file."""
+    """Return the message for a folder that was given instead of a column file."""
     found = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*.base"), recursive=True))
     if not found:
         return f"{folder!r} is a folder, and no column file is in it; they are a store's data/TABLET/*.base"
@@ -110,7 +110,7 @@ def dump_wal(folder: str, show_bytes: bool) -> None:
 
 
 def _echo_lines(path: str, lines: Iterator[str]) -> None:
-    """The lines one by one; as JSON, those before an error too."""
+    """Print the lines as they arrive. The JSON document has the lines before an error too."""
     if not settings().json:
         for line in lines:
             click.echo(line)

@@ -55,8 +55,8 @@ OPERATIONS: Final = (
 # Failing rows that are printed in full.
 _ERRORS_TEXT: Final = 5
 _ERRORS_JSON: Final = 100
-# More memory than this is flushed at the end: no background does it later, and each command that follows would replay
-# it from the log, in 4 ms per MB. A flush takes 15 ms per MB, once, but makes a small rowset of a small load.
+# A load flushes at its end if more memory than this is in use. Nothing flushes it later, and each following command
+# would replay it from the log, at 4 ms per MB. A flush costs 15 ms per MB once, but a small load makes a small rowset.
 _FLUSH_BYTES: Final = 8 << 20
 
 # Messages of the library that name arguments, in terms of options.
@@ -385,7 +385,7 @@ def _echo_result(load: _Load, files: Sequence[str], seconds: float) -> None:
 def _new_table(
     schema: pa.Schema, key: Sequence[str], hashes: Sequence[str], range_: str | None, types: Sequence[str]
 ) -> dict[str, Any]:
-    """Arguments for `create_table`. Raises: click.UsageError, and what `create_table` raises."""
+    """Return the arguments for `create_table`. Raises: click.UsageError, and the errors of `create_table`."""
     import nyala
     from nyala.errors import ColumnNotFoundError
     from nyala.schema.schema import find_name

@@ -129,9 +129,9 @@ def vacuum(folder: str, table: str | None, dry_run: bool) -> None:
 
 @contextmanager
 def _caretaker(folder: str) -> Iterator[Database]:
-    """The store for writing, without a background of its own: it would take rowsets that are to be compacted here.
+    """Open the store as writer without background maintenance, which could take rowsets from this compaction.
 
-    Raises: LockedError, which says that the process that has it does this work too.
+    Raises: LockedError that says that the process with the lock does this work too.
     """
     from nyala.errors import LockedError
 
@@ -150,7 +150,7 @@ def _wanted(database: Database, name: str | None) -> list[str]:
 
 
 class _Work:
-    """Progress of one table: plans that are done, and of the running one the rows."""
+    """Progress of one table: the finished plans, and the rows of the running plan."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ table_argument = click.argument("table", metavar="[TABLE]", required=False)
 
 
 def names(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
-    """`a,b` as names; for names with commas, a JSON list."""
+    """Parse names: `a,b`, or a JSON list for names with commas."""
     if value is None:
         return None
     if value.lstrip().startswith("["):
@@ -50,7 +50,7 @@ def names(context: click.Context, parameter: click.Parameter, value: str | None)
 def moment_option(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> str | dt.datetime | None:
-    """A moment: ISO time, a timestamp, or how long ago it was, such as 2h."""
+    """Parse a moment: ISO time, a timestamp, or a time ago, such as 2h."""
     match = None if value is None else _AGO.fullmatch(value.strip().lower())
     if match is None:
         return value
@@ -68,7 +68,7 @@ _UNITS: Final = {
 
 
 def scan_options(function: F) -> F:
-    """What scan and export have in common: which rows, which columns, when."""
+    """Add the options that scan and export share: rows, columns and moment."""
     for option in (
         click.option("--order", is_flag=True, help="In key order."),
         click.option("--limit", type=click.IntRange(min=0), metavar="N", help="At most N rows."),

@@ -1,6 +1,6 @@
-"""Answers on stdout: tables, facts, JSON documents.
+"""Prints results on stdout: tables, facts, JSON documents.
 
-Tables are plain aligned text, on a terminal and elsewhere. Rows are written as they come, never gathered.
+Tables are plain aligned text, on a terminal and elsewhere. Rows are printed as they arrive, never collected first.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = [
     "size",
 ]
 
-# Without --limit a terminal gets so many rows of a scan; more would only scroll away.
+# The number of rows that a scan prints on a terminal without --limit. More would only scroll away.
 TERMINAL_ROWS: Final = 100
-# Rows after which plain text is written with the widths known so far; wider cells later push theirs only.
+# Plain text is printed in chunks of this many rows. A later chunk with wider cells has wider columns.
 _CHUNK_ROWS: Final = 1000
 
 
 def is_terminal() -> bool:
-    """Whether a person looks at stdout."""
+    """Whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
@@ -47,7 +47,7 @@ def is_terminal() -> bool:
 
 
 def moment(timestamp: int) -> dict[str, Any]:
-    """A timestamp as documents have it: ours, to give back with --at, and ISO time."""
+    """Return a timestamp for JSON documents: Nyala's number, for --at, and ISO time."""
     from nyala.cli.cells import json_value
     from nyala.mvcc.timestamp import to_datetime
 
@@ -55,7 +55,7 @@ def moment(timestamp: int) -> dict[str, Any]:
 
 
 def size(count: float) -> str:
-    """Bytes, in thousands: 6.1 MB."""
+    """Format a number of bytes with decimal units: 6.1 MB."""
     if count < 1000:
         return f"{count:.0f} B"
     for unit in ("KB", "MB", "GB"):
@@ -66,12 +66,12 @@ def size(count: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 file`, `1,234 files`."""
+    """Format a count with its noun: `1 file`, `1,234 files`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def duration(seconds: float) -> str:
-    """A time that something took: 12 ms, 3.4 s."""
+    """Format a duration: 12 ms, 3.4 s."""
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
@@ -83,7 +83,7 @@ def echo_json(document: Any) -> None:
 
 
 def echo_facts(facts: Mapping[str, str]) -> None:
-    """A line for each fact, names aligned; a fact of several lines stays in its column."""
+    """Print one line per fact with aligned names. Facts of several lines are indented to their column."""
     width = max(map(len, facts))
     for name, fact in facts.items():
         lines = fact.split("\n")
@@ -92,7 +92,7 @@ def echo_facts(facts: Mapping[str, str]) -> None:
 
 
 def echo_rows(names: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[str] = ()) -> None:
-    """A table that is all there; the columns in `right` are set flush right."""
+    """Print a complete table. The columns in `right` are aligned right."""
     flush_right = set(right)
     click.echo("\n".join(_lines([names, *rows], [0] * len(names), [name in flush_right for name in names])))
 
@@ -119,7 +119,7 @@ def echo_list(
 
 
 def _lines(rows: Sequence[Sequence[str]], widths: list[int], right: Sequence[bool]) -> Iterator[str]:
-    """Aligned lines; `widths` grows to what these rows need."""
+    """Yield aligned lines; first widen `widths` to fit these rows."""
     for index in range(len(widths)):
         widths[index] = max(widths[index], *(len(row[index]) for row in rows))
     for row in rows:
@@ -133,7 +133,7 @@ def _lines(rows: Sequence[Sequence[str]], widths: list[int], right: Sequence[boo
 
 
 def echo_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
-    """The rows of a scan as a table. Returns how many."""
+    """Print the rows of a scan as a table. Returns their number."""
     from nyala.cli.cells import is_number, text_columns
 
     names, right = schema.names, [is_number(field.type) for field in schema]
@@ -155,7 +155,7 @@ def echo_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
 
 
 def echo_stream_json(head: Mapping[str, Any], names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> int:
-    """One document: `head`, then "rows", a line each, and at last "row_count". Returns how many."""
+    """Print one JSON document: `head`, "rows" with one line per row, "row_count". Returns the number of rows."""
     from nyala.cli.cells import json_columns
 
     click.echo(json.dumps(head, ensure_ascii=False)[:-1] + ', "rows": [', nl=False)

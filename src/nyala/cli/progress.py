@@ -1,4 +1,4 @@
-"""A line of progress on a terminal's stderr, for what takes longer than a second; and Ctrl-C that waits."""
+"""A progress line on a terminal's stderr for work of more than a second, and a Ctrl-C that waits for a batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAUSE_S: Final = 0.1
 
 
 class Bar:
-    """`with Bar("loading", total) as bar: bar.update(done, "3,000 rows")`; silent where nobody looks."""
+    """`with Bar("loading", total) as bar: bar.update(done, "3,000 rows")`; silent unless stderr is a terminal."""
 
     def __init__(self, title: str, total: float | None, *, quiet: bool = False) -> None:
         self._title = title
@@ -27,7 +27,7 @@ class Bar:
         self._shown = False
 
     def update(self, done: float, note: str = "") -> None:
-        """`done` of `total` is behind us."""
+        """Show that `done` of `total` is finished."""
         now_s = time.monotonic()
         if self._quiet or now_s < self._next_s:
             return
@@ -44,17 +44,15 @@ class Bar:
 
 
 class SecondInterrupt(KeyboardInterrupt):
-    """A Ctrl-C of somebody who does not want to wait."""
+    """A second Ctrl-C, which does not wait for the batch."""
 
 
 @contextmanager
 def finish_first() -> Iterator[None]:
-    """A Ctrl-C inside waits for the end of the block, so that a batch is not left half told; a second one does not.
+    """Delay a Ctrl-C to the end of the block, so that a batch's outcome is known. A second one is not delayed.
 
-    Raises: KeyboardInterrupt, behind the block; SecondInterrupt.
-
-    Only the main thread hears of signals, and who ignores them (`nohup`, a shell's `&`) goes on to; then this does
-    nothing.
+    Does nothing outside the main thread, which alone receives signals, or if the process ignores SIGINT (`nohup`, `&`).
+    Raises: KeyboardInterrupt after the block; SecondInterrupt inside.
     """
     import signal
     import threading

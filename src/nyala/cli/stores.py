@@ -1,7 +1,7 @@
-"""Opening a store and finding a table in it, and what a table is, said in words.
+"""Opens a store, finds a table in it, and describes tables.
 
-A folder is never made by a slip of the finger: only `load --create` and `demo` make stores. One that `load --create`
-made and that got no table goes again.
+Only `load --create` and `demo` make stores, so that a typing error makes no folder. `load --create` removes its new
+store if the store got no table.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 @contextmanager
 def reader(folder: str) -> Iterator[Database]:
-    """The store, read-only: beside a writer, if there is one (L3)."""
+    """Open the store read-only; a writer may work meanwhile (L3)."""
     from nyala.api.database import connect
 
     _require_store(folder)
@@ -51,9 +51,9 @@ def reader(folder: str) -> Iterator[Database]:
 
 @contextmanager
 def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> Iterator[Database]:
-    """The store, with this process as its writer; made when missing only if `create`.
+    """Open the store with this process as its writer. A missing store is made only if `create`.
 
-    A store that was made here, and has no table when the block fails, is gone again.
+    If the block fails and the new store has no table, the store is removed.
     """
     from nyala.api.database import connect
 
@@ -70,7 +70,7 @@ def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> It
 
 
 def _missing_folders(path: str) -> list[str]:
-    """The folders that `connect` would make, that of the store first."""
+    """Return the folders that `connect` would make, the store's first."""
     found = []
     path = os.path.abspath(os.path.expanduser(path))
     while not os.path.lexists(path):
@@ -80,10 +80,10 @@ def _missing_folders(path: str) -> list[str]:
 
 
 def _remove_new_store(made: Sequence[str]) -> None:
-    """Take away a store without tables, and the folders on the way to it. Whatever speaks against it: it stays.
+    """Remove a store without tables, and the folders that were made for it. In case of doubt, keep the store.
 
-    Another process may have come to the store meanwhile. A writer has, or had, its lock, and what it made is looked
-    for under the lock; a reader has a lease.
+    Another process may have opened the store meanwhile. A writer is detected by the store's lock, or by its tables,
+    which are checked under the lock. A reader is detected by its lease.
     """
     from nyala.api.database import connect
     from nyala.catalog.format import LEASES_NAME
@@ -92,7 +92,7 @@ def _remove_new_store(made: Sequence[str]) -> None:
     from nyala.errors import Error
 
     path, *parents = made
-    gone = f"{path}.{os.getpid()}.gone"  # in one step, so that nobody meets half of it
+    gone = f"{path}.{os.getpid()}.gone"  # renamed first, so that no process sees a partly removed store
     with contextlib.suppress(Error, OSError), StoreLock(SYSTEM, path):
         with connect(path, read_only=True) as database:
             is_used = bool(database.list_tables())
@@ -104,7 +104,7 @@ def _remove_new_store(made: Sequence[str]) -> None:
 
 
 def utf8_files(context: click.Context, parameter: click.Parameter, files: Any) -> Any:
-    """FILE, or all of FILES, as they are. Raises: InvalidArgumentError for a name that is not UTF-8."""
+    """Check FILE or FILES, and return them. Raises: InvalidArgumentError for a name that is not UTF-8."""
     from nyala.env.paths import utf8_path
 
     for file in [files] if isinstance(files, str) else files:
@@ -113,7 +113,7 @@ def utf8_files(context: click.Context, parameter: click.Parameter, files: Any) -
 
 
 def no_file(context: click.Context, parameter: click.Parameter, folder: str) -> str:
-    """FOLDER, as it is. Raises: StorageError when it is a file, InvalidArgumentError for a URL or no UTF-8."""
+    """Check FOLDER, and return it. Raises: StorageError for a file; InvalidArgumentError for a URL or invalid UTF-8."""
     from nyala.env.paths import utf8_path
     from nyala.tablet.state.store_folder import check_folder_path
 
@@ -150,7 +150,7 @@ def _require_store(folder: str) -> None:
 
 
 def find_table(database: Database, name: str | None) -> Table:
-    """The table of that name; None: the store's only one. Raises: TableNotFoundError, click.UsageError."""
+    """Return the table of a name; None: the store's only table. Raises: TableNotFoundError, click.UsageError."""
     if name is not None:
         return database.table(name)
     names = database.list_tables()
@@ -167,33 +167,32 @@ def find_table(database: Database, name: str | None) -> Table:
 
 
 def state_of(database: Database, name: str) -> TableState:
-    """The table's definition and tablets. Raises: TableNotFoundError."""
+    """Return the table's definition and tablets. Raises: TableNotFoundError."""
     return database._root().table(name)
 
 
 def partition_text(state: TableState) -> str:
-    """HASH (host, metric) BUCKETS 4, RANGE (time)"""
+    """Return the partitioning as text: HASH (host, metric) BUCKETS 4, RANGE (time)."""
     from nyala.partition.describe import describe_schema
 
     return describe_schema(state.entry.partition_schema, state.schema)
 
 
 def readable_from(oldest: int) -> dict[str, Any]:
-    """`Table.stats().oldest_readable` as documents have it. The time is null when all of the table's life is
-    readable."""
+    """Return `Table.stats().oldest_readable` for JSON documents; the time is null if the whole history is readable."""
     from nyala.cli.output import moment
 
     return {"oldest_readable": oldest, "oldest_readable_time": moment(oldest)["time"] if oldest else None}
 
 
 def tell_why_empty(rows: Scan) -> None:
-    """Print why the scan has no row, where that is plain."""
+    """Print why the scan has no row, if the reason is known."""
     if why := rows._engine().why_empty():
         click.echo(cli_words(why), err=True)
 
 
 def describe_columns(state: TableState) -> list[dict[str, Any]]:
-    """The columns as JSON has them; `key` is the place in the primary key, from 1, or null."""
+    """Return the columns for JSON documents; `key` is the position in the primary key, from 1, or null."""
     from nyala.cli.cells import json_value
 
     return [
@@ -213,7 +212,7 @@ def describe_columns(state: TableState) -> list[dict[str, Any]]:
 
 
 def block_size_text(block_size_bytes: int | None) -> str:
-    """blocks of 65,536; empty where none was asked for."""
+    """Return "blocks of 65,536"; empty if the column has no own block size."""
     return "" if block_size_bytes is None else f"blocks of {block_size_bytes:,}"
 
 

@@ -1,4 +1,4 @@
-"""`nyala table list|describe|scan|stats|changes`: what is in a store. Read-only, beside a writer."""
+"""`nyala table list|describe|scan|stats|changes`: reads a store, also beside a writer."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def describe(folder: str, table: str | None) -> None:
 
 
 def _size_text(stats: Mapping[str, Any]) -> str:
-    """Where the rows are. What is in memory is in the log too: "0 B on disk" would read as if it could be lost."""
+    """Return the size in files and in memory. Rows in memory are also in the log, so "0 B on disk" would mislead."""
     in_files = f"{size(stats['bytes'])} in files"
     if not stats["memory_bytes"]:
         return in_files
@@ -167,7 +167,7 @@ def _readable_text(stats: Mapping[str, Any]) -> str:
 
 
 def _past_text(stats: Mapping[str, Any]) -> str:
-    """What history costs; empty when it costs nothing."""
+    """Return the text of what the history costs; empty if it costs nothing."""
     if not stats["history_bytes"]:
         return ""
     dead = stats["dead_rows"]
@@ -281,7 +281,7 @@ def changes(
 
 
 def _check_moment(database: Database, option: str, given: str | dt.datetime | None) -> None:
-    """Raises: InvalidArgumentError, which names the option."""
+    """Raise InvalidArgumentError that names the option, if the moment is invalid."""
     from nyala.errors import InvalidArgumentError
 
     try:
@@ -352,7 +352,7 @@ def _asked(column: Mapping[str, Any]) -> str:
 
 
 def _stored(rows: Mapping[str, int]) -> str:
-    """The encodings that rows have, that of most of them first."""
+    """Return the encodings of a column's rows, the most frequent first."""
     total = sum(rows.values())
     if len(rows) == 1:
         return next(iter(rows))
