@@ -103,7 +103,7 @@ def test_rows_without_names(db: Any) -> None:
 @pytest.mark.parametrize(
     "rows, says",
     [
-        ([("a", 1)], r"row 0 is a tuple of 2 values, and the columns are \(host, time, value\)"),
+        ([("a", 1)], r"row 0 is a tuple of 2 values, but the columns are \(host, time, value\)"),
         ([("a", 1, 1.0), ("b", 2)], "row 1 is a tuple of 2 values"),
         ([("a", 1, 1.0), {"host": "b"}], "item 0 of the list is a tuple and item 1 is"),
         ([Reading("a", 1), Key(1, "a")], "item 0 of the list is a Reading and item 1 is a Key"),

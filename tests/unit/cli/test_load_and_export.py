@@ -260,7 +260,7 @@ def test_stdin(run: Run, numbers: Path) -> None:
 def test_columns_that_are_not_there(run: Run, numbers: Path, tmp_path: Path) -> None:
     """A column is left out without a word, because its name is written otherwise."""
     file = csv(tmp_path, "k,w\n1,2\n")
-    assert "a column 'w' that the table has not" in run("table", "load", numbers, "t", file, code=1).stderr
+    assert "an unknown column 'w'" in run("table", "load", numbers, "t", file, code=1).stderr
     assert (
         f"{file} has no column 'x'"
         in run("table", "load", numbers, "t", file, "--columns", "k,x", code=1).stderr

@@ -1,1 +1,1 @@
-"""The users' data as columns of a table: casts, checks and errors by row."""
+"""Converts a user's data to a table's columns: casts, checks, and errors per row."""

@@ -1,17 +1,16 @@
-"""Python values as values of a column: whole lists, and single ones (defaults, bounds, literals, keys).
+"""Casts Python values to a column's type: lists, and single values (defaults, bounds, literals, keys).
 
-A list is sorted by the kind of its values (`int`, `str`, `datetime` …), every kind becomes an Arrow array of
-its own natural type, and from there the rules of `array_cast` hold: there is one table of rules,
-whatever the data came in. A list of one kind, the usual case, costs one pass of C code over its types and one
-over its values.
+A list is grouped by the kind of its values (`int`, `str`, `datetime` …). Each kind becomes an Arrow array of its
+natural type, and `array_cast` casts the array. All input forms therefore follow one table of rules. A list of one
+kind, the usual case, costs one pass of C code over its types and one over its values.
 
-What Python adds to those rules:
-    ints of any size, Decimals of any size (with NaN), text with lone surrogates: the row fails, not the call
-    a naive datetime is in UTC; a pandas Timestamp keeps its nanoseconds, and must not have any
-    None, pandas.NA and NaT are NULL; a float NaN is NaN, in a column of text as everywhere
-    bool is no int
+Additional rules for Python values:
+    ints and Decimals of any size (with NaN), text with lone surrogates: the row fails, not the call
+    a naive datetime is in UTC; a pandas Timestamp keeps its nanoseconds, and fails if it has any
+    None, pandas.NA and NaT are NULL; a float NaN is NaN, also for a text column
+    bool is not an int
 
-Left out: pandas and NumPy arrays as a whole (`nyala.schema.conversion.convert`), which Arrow reads.
+Arrow reads whole pandas and NumPy arrays (`nyala.schema.conversion.convert`).
 """
 
 from __future__ import annotations
@@ -47,17 +46,17 @@ _UTC_US: Final = pa.timestamp("us", tz="UTC")
 
 
 class OutOfRangeError(SchemaError):
-    """One value, of a kind that the type takes, which the type cannot hold."""
+    """A value of a matching kind that the column type cannot hold."""
 
 
 def cast_value(value: Any, wanted: ColumnType, max_cell_bytes: int = MAX_CELL_BYTES) -> Any:
-    """`value` as the Python value that a column of type `wanted` holds; None stays None.
+    """Cast `value` to the Python value of a column of type `wanted`; None stays None.
 
-    The result of a timestamp is a datetime in UTC (an int of microseconds outside the years 1 to 9999), of a
-    decimal a Decimal with the column's scale; `nyala.schema.types.to_canonical` takes it further.
-    Raises: OutOfRangeError when the kind is right and the value does not fit, SchemaError otherwise.
+    A timestamp gives a datetime in UTC (outside the years 1 to 9999: an int of microseconds). A decimal gives a
+    Decimal with the column's scale. `nyala.schema.types.to_canonical` converts the result to canonical form.
+    Raises: OutOfRangeError when the kind matches but the value does not fit, SchemaError otherwise.
     """
-    # Not another rule: only to spare the usual keys and literals some 20 µs in Arrow.
+    # Same result as below, but saves about 20 µs in Arrow for integer keys and literals.
     if value.__class__ is int and wanted.is_integer:
         assert wanted.value_min is not None and wanted.value_max is not None
         if wanted.value_min <= value <= wanted.value_max:
@@ -75,14 +74,14 @@ def cast_value(value: Any, wanted: ColumnType, max_cell_bytes: int = MAX_CELL_BY
         return from_canonical(wanted, scalar.value)
     result = scalar.as_py()
     if wanted.is_floating and math.isnan(result):
-        return math.nan  # one object, so that tuples which hold it compare equal
+        return math.nan  # one object, so that tuples that contain it compare equal
     return result
 
 
 def cast_list(values: Sequence[Any], wanted: ColumnType, max_cell_bytes: int = MAX_CELL_BYTES) -> Cast:
-    """The values as one array of the canonical type of `wanted`, and the rows that failed.
+    """Cast the values to one array of the canonical type of `wanted`; also return the failed rows.
 
-    Raises: SchemaError when some value's kind has nothing in common with `wanted`; it shows the first of them.
+    Raises: SchemaError when a value's kind does not match `wanted`; the message shows the first such value.
     """
     kinds = {cls: _kind_of(cls) for cls in set(map(type, values))}
     present = set(kinds.values()) - {_null}
@@ -99,7 +98,7 @@ def cast_list(values: Sequence[Any], wanted: ColumnType, max_cell_bytes: int = M
 def _cast_mixed(
     values: Sequence[Any], kinds: dict[type, _Kind], wanted: ColumnType, max_cell_bytes: int
 ) -> Cast:
-    """One cast per kind, and the results put back in the order of the rows."""
+    """Cast each kind separately, and restore the order of the rows."""
     row_kinds = list(map(kinds.__getitem__, map(type, values)))
     pieces, places, failures = [], [], []
     for kind in dict.fromkeys(row_kinds):
@@ -114,7 +113,7 @@ def _cast_mixed(
 
 
 def _cast_kind(kind: _Kind, values: Sequence[Any], wanted: ColumnType, max_cell_bytes: int) -> Cast:
-    """Values of one kind and None: to Arrow's natural type, then by the common rules."""
+    """Cast values of one kind and None: to Arrow's natural type, then with `cast_array`."""
     try:
         natural, failures = kind(values, wanted)
         array, more = cast_array(natural, wanted, max_cell_bytes)
@@ -126,9 +125,8 @@ def _cast_kind(kind: _Kind, values: Sequence[Any], wanted: ColumnType, max_cell_
 
 def _shown(value: Any) -> str:
     if isinstance(value, int) and not -(2**200) < value < 2**200:
-        return (
-            f"an integer of {int(value).bit_length()} bits"  # its digits may be too many for Python to write
-        )
+        # Python refuses to format integers with too many digits.
+        return f"an integer of {int(value).bit_length()} bits"
     return shorten(repr(value))
 
 
@@ -136,8 +134,8 @@ def _failure(rows: list[int], messages: list[str]) -> list[Failure]:
     return [Failure(np.array(rows, np.int64), OUT_OF_RANGE, messages)] if rows else []
 
 
-# --- kinds: a function per kind, from values (with None) to the natural Arrow type ------------------
-# Each has a fast way, and a slow one for values that Arrow refuses as a whole.
+# --- kinds: one function per kind converts values (and None) to the natural Arrow type ---------------
+# Each tries one Arrow call first, and handles single values only if Arrow rejects the list.
 
 _Kind = Callable[[Sequence[Any], ColumnType], Cast]
 
@@ -181,9 +179,9 @@ def _float(values: Sequence[Any], wanted: ColumnType) -> Cast:
     doubles = pa.array(values, pa.float64())
     if wanted.name != "float":
         return doubles, []
-    # A Python float is how a person writes a number: 0.1 means the nearest that the column has. (An Arrow or NumPy
-    # column of doubles says what it is, and is not rounded.) What is too large for a float stays as it was,
-    # and fails.
+    # A Python float is rounded to the nearest float32, because users write numbers such as 0.1. (An Arrow or NumPy
+    # column of doubles is not rounded, because its owner chose that type.) A value that is too large for float32
+    # stays unchanged, and fails.
     exact = doubles.to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):
         rounded = exact.astype(np.float32).astype(np.float64)
@@ -195,7 +193,7 @@ def _decimal(values: Sequence[Any], wanted: ColumnType) -> Cast:
     try:
         return pa.array(values), []
     except (pa.ArrowInvalid, TypeError):
-        pass  # NaN or infinity, or more digits, taken together, than 76
+        pass  # NaN or infinity, or more than 76 digits in total
     plain = [None if value is None else _plain_decimal(value) for value in values]
     bad = [row for row, value in enumerate(values) if value is not None and plain[row] is None]
     messages = [f"{shorten(str(values[row]))} does not fit {range_text(wanted)}" for row in bad]
@@ -203,7 +201,7 @@ def _decimal(values: Sequence[Any], wanted: ColumnType) -> Cast:
 
 
 def _plain_decimal(value: decimal.Decimal) -> decimal.Decimal | None:
-    """The value if 38 digits before and 38 after the point hold it, as they do every decimal that we have."""
+    """Return the value if it has at most 38 digits before and 38 after the point; None otherwise."""
     if not value.is_finite():
         return None
     exact = value.normalize(EXACT_DECIMALS)
@@ -216,7 +214,7 @@ def _text(values: Sequence[Any], wanted: ColumnType) -> Cast:
     try:
         return one_array(pa.array(values, pa.string())), []
     except UnicodeEncodeError:
-        # A lone surrogate, which UTF-8 has no bytes for.
+        # UTF-8 cannot encode a lone surrogate.
         raw = [None if value is None else value.encode("utf-8", "surrogatepass") for value in values]
         return utf8_array(one_array(pa.array(raw, pa.binary())))
 
@@ -226,7 +224,7 @@ def _bytes(values: Sequence[Any], wanted: ColumnType) -> Cast:
 
 
 def _datetime(values: Sequence[Any], wanted: ColumnType) -> Cast:
-    return pa.array(values, _UTC_US), []  # Arrow turns zones to UTC, and takes naive times for UTC
+    return pa.array(values, _UTC_US), []  # Arrow converts zones to UTC, and treats naive times as UTC
 
 
 def _date(values: Sequence[Any], wanted: ColumnType) -> Cast:
@@ -242,8 +240,7 @@ def _pandas_time(values: Sequence[Any], wanted: ColumnType) -> Cast:
 
 
 def _with_gaps(values: Sequence[np.datetime64 | None]) -> npt.NDArray[np.datetime64]:
-    """Times of any units, some of which are there, in one of them, and NaT for None; no NaT without a unit, of which
-    NumPy 2.5 warns."""
+    """Return times of mixed units in one unit, with NaT for None. Avoids NaT without a unit: NumPy 2.5 warns."""
     there = np.array([value for value in values if value is not None])
     times = np.full(len(values), np.array("NaT", there.dtype))
     times[np.array([value is not None for value in values])] = there
@@ -251,7 +248,7 @@ def _with_gaps(values: Sequence[np.datetime64 | None]) -> npt.NDArray[np.datetim
 
 
 def _uuid(values: Sequence[Any], wanted: ColumnType) -> Cast:
-    """As Arrow from 20 on takes them, of itself: their bytes."""
+    """Convert UUIDs to their 16 bytes, like Arrow since version 20."""
     if wanted.is_text:
         raise SchemaError(f"given uuid.UUID, wanted {wanted}; {UUID_ADVICE}")
     return pa.array([None if value is None else value.bytes for value in values], pa.binary()), []
@@ -272,7 +269,7 @@ def _kind_of(cls: type) -> _Kind:
     if issubclass(cls, bool | np.bool_):
         return _bool
     if issubclass(cls, np.timedelta64 | np.longdouble):
-        return _other_of(cls)  # NumPy calls the one an integer, the other has more digits than a double
+        return _other_of(cls)  # timedelta64 is a NumPy integer; longdouble has more digits than a double
     if issubclass(cls, int | np.integer):
         return _int
     if issubclass(cls, float | np.floating):
@@ -285,7 +282,7 @@ def _kind_of(cls: type) -> _Kind:
         return _bytes
     if issubclass(cls, np.datetime64):
         return _numpy_time
-    if (cls.__module__, cls.__name__) == ("uuid", "UUID"):  # by name: the module makes them, by chance
+    if (cls.__module__, cls.__name__) == ("uuid", "UUID"):  # by name, to avoid importing uuid
         return _uuid
     if cls.__module__.startswith("pandas."):
         if cls.__name__ in ("NaTType", "NAType"):
@@ -300,16 +297,15 @@ def _kind_of(cls: type) -> _Kind:
 
 
 def _other_of(cls: type) -> _Kind:
-    # A function of its own for each class, so that two strange classes are two kinds.
+    # A new function for each class, so that two unknown classes are two kinds.
     return functools.partial(_other)
 
 
 def cast_datetime64(values: npt.NDArray[Any]) -> Cast:
-    """NumPy's datetime64 of any unit as an Arrow timestamp or date, and the rows beyond what Arrow's units
-    hold."""
+    """Convert NumPy's datetime64 of any unit to an Arrow timestamp or date; also return the rows that do not fit."""
     unit, count = np.datetime_data(values.dtype)
     if unit == "generic":
-        return pa.nulls(len(values)), []  # nothing but NaT
+        return pa.nulls(len(values)), []  # only NaT has no unit
     if count == 1 and unit in ("s", "ms", "us", "ns"):
         return pa.array(values), []
     unit = unit if unit in ("ms", "us", "ns") else "ns" if unit in ("ps", "fs", "as") else "s"

@@ -1,22 +1,22 @@
-"""A user's data as the columns of a table: the first step of every write, and of looking up keys.
+"""Converts a user's data to the columns of a table: the first step of every write and key look-up.
 
-    read_input   whatever a user calls data        -> columns by name, as they came
-    convert      those, and the table's schema     -> canonical arrays, and the rows that failed
+    read_input   data in any supported form        -> columns by name, not converted
+    convert      columns and the table's schema    -> canonical arrays, and the failed rows
 
 Data is a dict of columns, a list of dicts, a pyarrow Table or RecordBatch, a pandas DataFrame, or anything with
-`__arrow_c_stream__` or `__arrow_c_array__` (polars, DuckDB relations, ADBC readers). A list of Python values
-takes the column's type as its guide, so that Decimals, dates and large ints keep what they mean.
+`__arrow_c_stream__` or `__arrow_c_array__` (polars, DuckDB relations, ADBC readers). A list of Python values is
+converted according to the column's type, so that Decimals, dates and large ints keep their values.
 
 Invariants
-    V1  Each converted column is one array of the canonical type. It has `row_count` rows, and (with `copy`)
-        offset 0 and memory of its own: the user may change his arrays afterwards. A column with more text than
+    V1  Each converted column is one array of the canonical type with `row_count` rows. With `copy`, it has offset 0
+        and its own memory, so the user may change the original arrays afterwards. A column with more text than
         `limits.max_slice_bytes` is a `LongColumn`, which always uses the user's memory (`borrowed`).
-    V2  In a row that failed, the failing column is null, be the column nullable or not: the caller leaves failed
-        rows out before it looks at values.
-    V3  What concerns the whole batch is raised at once (types with nothing in common, unknown columns); what
-        concerns rows is in `errors`, each row with its first failing column in the schema's order.
-    V4  Columns that are not in the data are not in the result. Whether they may be absent is the write's matter.
-Left out: streams (`pyarrow.RecordBatchReader` is cut into batches by the caller), the limit of a whole key.
+    V2  In a failed row, the failing column is NULL, even if the column is NOT NULL. The caller must drop failed rows
+        before it uses values.
+    V3  Errors of the whole batch are raised at once (incompatible types, unknown columns). Errors of rows are in
+        `errors`: each row has its first failing column, in the schema's order.
+    V4  Columns that are not in the data are not in the result. The write decides whether they may be missing.
+The caller splits streams (`pyarrow.RecordBatchReader`) into batches, and checks the size of encoded keys.
 Source: docs/how-to/data-in-and-out.md; the limits of cells from Kudu schema design, "Known Limitations".
 """
 
@@ -70,20 +70,20 @@ __all__ += ["said_of_a_name_given_twice"]
 
 
 _ARROW: Final = (pa.Array, pa.ChunkedArray)
-# Of fewer rows the bytes are not even counted.
+# Smaller batches are always copied.
 _BORROWED_ROWS_MIN: Final = 1 << 14
-# Fewer rows are converted sooner than threads are started.
+# For fewer rows, converting is faster than starting threads.
 _PARALLEL_ROWS_MIN: Final = 1 << 17
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class InputColumns:
-    """A user's data, taken apart but not looked at: `columns` in his order, `row_count` values in each.
+    """A user's data as unconverted columns, in the user's order, with `row_count` values each.
 
     A column is a pa.Array, a pa.ChunkedArray, a numpy.ndarray or a sequence of Python values.
-    index_names: those of a pandas DataFrame's index, which is not among the columns; None for an unnamed level.
-    left_out:    columns that some rows of a list of dicts give and others do not, each with the first that does not.
+    index_names: the names of a pandas DataFrame's index levels, which are not in `columns`; None for an unnamed level.
+    left_out:    columns that only some dicts of a list have, each with the first row that lacks it.
     """
 
     columns: Mapping[str, Any]
@@ -94,16 +94,15 @@ class InputColumns:
 
 @dataclass(frozen=True)
 class Converted:
-    """Columns by name in the schema's order (V1, V2), and the rows that failed."""
+    """Columns by name in the schema's order (V1, V2), and the failed rows."""
 
     columns: dict[str, Column]
     row_count: int
     errors: RowErrors
     ready: ReadyData | None = None
-    """The same columns, if they came with the table's types (`nyala.schema.conversion.ready`)."""
+    """The same columns, if the data had the table's types already (`nyala.schema.conversion.ready`)."""
     borrowed: bool = False
-    """Whether columns lie in the user's memory though copies were asked for: long ones, and see `convert`,
-    `borrow_above_bytes`."""
+    """Whether columns use the user's memory despite `copy`: long columns, and see `borrow_above_bytes` of `convert`."""
     too_long: LongKeys | None = None
     """Rows whose key is longer than its varchar; they have no other error."""
 
@@ -112,7 +111,7 @@ class Converted:
 class LongKeys:
     """Rows with a key that is longer than its varchar column allows, and a message for each.
 
-    A key is never cut: two different keys would become one row. Such a key cannot be stored, and finds nothing.
+    A key is never truncated, because two different keys could become equal. Such a key cannot be stored or found.
     """
 
     rows: npt.NDArray[np.int64]
@@ -129,18 +128,18 @@ def convert(
     borrow_above_bytes: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Converted:
-    """Bring `data` to the types of `schema`.
+    """Convert `data` to the types of `schema`.
 
-    columns:   "key" for data that holds key columns only, as for a look-up; `operation="delete"` means that too.
-    operation: the word for messages: insert, upsert, update, delete, get.
-    copy:      False lets columns share the user's memory (and start at an offset), for a caller that copies
-               anyway or is done before the user goes on.
-    borrow_above_bytes: data of more bytes are left where they lie: they are most probably written to files before
-               the user goes on, and copying a gigabyte costs as long as encoding it. Whoever keeps them copies then.
-    Raises:    ColumnNotFoundError for a column that the table has not; SchemaError for types with nothing in
-               common, names given twice, and value columns in a delete; InvalidArgumentError for no data at all,
-               and for a DataFrame's index that has a name and is no column of it.
-    Cost:      Arrow and NumPy calls per column, never per row. An int64 column that needs nothing: one copy.
+    columns:   "key" for data with key columns only, for example a look-up. `operation="delete"` implies it.
+    operation: the operation's name in messages: insert, upsert, update, delete, get.
+    copy:      False lets columns share the user's memory and start at an offset. Use it if the caller copies anyway,
+               or finishes before the user's code continues.
+    borrow_above_bytes: larger data is not copied, because copying a gigabyte takes as long as encoding it, and
+               such data is usually written to files during the call. Code that keeps the data must copy it.
+    Raises:    ColumnNotFoundError for an unknown column; SchemaError for incompatible types, duplicate names, and
+               value columns in a delete; InvalidArgumentError for unsupported data, and for a named DataFrame index
+               that is not also a column.
+    Cost:      Arrow and NumPy calls per column, never per row. An int64 column of the right type: one copy.
     """
     key_only = columns == "key" or operation == "delete"
     ready = take_ready(data, schema, limits.max_cell_bytes) if copy else None
@@ -160,7 +159,7 @@ def convert(
     errors = RowErrors()
     too_long: dict[int, str] = {}
     converted: dict[str, Any] = {}
-    shared: list[str] = []  # what lies in the user's memory
+    shared: list[str] = []  # columns in the user's memory
     borrowed = False
     wanted = [column for column in schema.columns if column.name in given.columns]
 
@@ -213,9 +212,7 @@ def _too_long(whole: Column, column: ColumnSchema) -> dict[int, str]:
 def _each(
     convert_one: Callable[[ColumnSchema], _Result], columns: Sequence[ColumnSchema], row_count: int
 ) -> Iterator[_Result]:
-    """`convert_one` of each column, in order. Of many rows, each core converts a column at a time: Arrow releases
-    the interpreter's lock.
-    """
+    """Apply `convert_one` to each column, in order. Many rows use one thread per core: Arrow releases the GIL."""
     workers = min(len(columns), os.cpu_count() or 1)
     if row_count < _PARALLEL_ROWS_MIN or workers < 2:
         yield from map(convert_one, columns)
@@ -234,16 +231,14 @@ def _check_names(names: Mapping[str, Any], schema: Schema, operation: str, key_o
     for name in names:
         if name not in schema:
             hint = find_name(name, schema.names)
-            raise ColumnNotFoundError(
-                f"{operation}: the data has a column {name!r} that the table has not{hint}"
-            )
+            raise ColumnNotFoundError(f"{operation}: the data has an unknown column {name!r}{hint}")
     if key_only:
         extra = [name for name in names if not schema.is_key(name)]
         if extra:
             if operation == "get":
                 raise SchemaError(
-                    f"get takes the key columns only ({', '.join(schema.key_names)}), and {extra[0]!r} is none of "
-                    f'them: scan(where="{extra[0]} = …") finds rows by other columns'
+                    f"get takes the key columns only ({', '.join(schema.key_names)}), not {extra[0]!r}: "
+                    f'to find rows by other columns, use scan(where="{extra[0]} = …")'
                 )
             raise SchemaError(
                 f"{operation} takes the key columns only ({', '.join(schema.key_names)}); leave out {extra[0]!r}"
@@ -252,48 +247,50 @@ def _check_names(names: Mapping[str, Any], schema: Schema, operation: str, key_o
 
 
 def _check_left_out(left_out: Mapping[str, int], schema: Schema, operation: str) -> None:
-    """A new row without a column has NULL there. What would become of the value that a row has is for its owner to
-    say, and so it is where the table has a default: then NULL would be neither."""
+    """Reject columns that only some rows give, if NULL for the other rows could surprise the user.
+
+    That is so for an upsert or update, where the stored value might be meant to stay, and for an insert into a column
+    with a default.
+    """
     for name, row in left_out.items():
         column = schema.by_name(name)
         if schema.is_key(name):
-            continue  # told with the row, as any NULL in a key
+            continue  # the row fails later, like any NULL in a key
         if operation in ("upsert", "update"):
             raise InvalidArgumentError(
-                f"{operation}: row {row} of the list leaves out column {name!r}, and others give it; whether the row's "
-                "value is to stay cannot be told from that: write the rows with the same columns together, in a call "
-                "each (with db.batch() they are one commit), or give None for NULL"
+                f"{operation}: row {row} of the list leaves out column {name!r}, but other rows give it: give None for "
+                "NULL, or, to keep the stored values, write rows with different columns in separate calls (db.batch() "
+                "makes them one commit)"
             )
         if operation == "insert" and column.write_default is not NO_DEFAULT:
             raise InvalidArgumentError(
-                f"insert: row {row} of the list leaves out column {name!r}, and others give it; its default is taken "
-                "where all rows of a call leave it out: give it in every row, or insert the two kinds of rows apart"
+                f"insert: row {row} of the list leaves out column {name!r}, but other rows give it. Its default "
+                "applies only if all rows of a call leave it out: give it in every row, or insert in separate calls"
             )
 
 
 def _check_index(given: InputColumns, schema: Schema, operation: str, key_only: bool) -> None:
-    """A DataFrame's index is not written; but whoever gave it a name thinks that it is a column. Where the frame has a
-    column of that name besides, nothing is lost."""
+    """Reject a named DataFrame index that is not also a column: it looks like data, but would not be written."""
     lost = [name for name in given.index_names if name is not None and name not in given.columns]
     for name in schema.key_names if key_only else schema.names:
         if name in lost:
             what = "key column" if schema.is_key(name) else "column"
             raise InvalidArgumentError(
-                f"{what} {name!r} is the DataFrame's index, and an index is not data: give df.reset_index()"
+                f"{what} {name!r} is the DataFrame's index, which is not written: give df.reset_index()"
             )
     if lost:
         hint = "" if lost[0] in schema else find_name(lost[0], schema.names)
         kind = "key column" if key_only else "column"
         raise InvalidArgumentError(
-            f"{operation}: the DataFrame's index {lost[0]!r} is no {kind} of the table, and an index is not data: "
-            f"leave it out with df.reset_index(drop=True){hint}"
+            f"{operation}: the DataFrame's index {lost[0]!r} is not a {kind} of the table and is not written: "
+            f"drop it with df.reset_index(drop=True){hint}"
         )
 
 
 def _convert_column(
     raw: Any, column: ColumnSchema, errors: RowErrors, limits: Limits, *, cut: bool
 ) -> tuple[Column, bool]:
-    """The column, and whether it may share the user's memory. cut: cut text at the length of a varchar."""
+    """Convert a column; also return whether it may share the user's memory. cut: truncate to the varchar length."""
     where = f"column {column.name!r}: "
     wanted = column.type if cut else column.type.uncut
     memory: list[tuple[int, int]] = []
@@ -320,7 +317,7 @@ def _convert_column(
         elif isinstance(raw, _ARROW):
             source = one_array(raw)
             array, failures = cast_array(source, wanted, max_cell_bytes)
-            # Several chunks were copied into one array just now.
+            # `one_array` has copied several chunks into one array.
             if isinstance(raw, pa.Array) or raw.num_chunks < 2:
                 whole = array is source
                 memory = [] if whole else _memory_of(source)
@@ -335,7 +332,7 @@ def _convert_column(
     for failure in failures:
         errors.add(failure.rows, failure.code, [where + message for message in failure.messages])
     if not column.nullable and (long is not None or array.null_count):
-        # The rows that failed are null too, but have their error already (E1).
+        # Failed rows are NULL too, but keep their first error (E1).
         nulls = long.null_rows() if long is not None else _null_rows(array)
         if len(nulls):
             errors.add(nulls, NULL, f"{where}NULL, but the column is NOT NULL; give a value")
@@ -347,7 +344,7 @@ def _null_rows(array: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _text_of_numpy(values: npt.NDArray[Any], limits: Limits) -> pa.ChunkedArray:
-    """NumPy's text of one width, slice by slice."""
+    """Convert NumPy's fixed-width text, slice by slice."""
     sizes = np.broadcast_to(np.int64(values.dtype.itemsize), len(values))
     mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
     plain = np.asarray(values)
@@ -361,9 +358,11 @@ def _text_of_numpy(values: npt.NDArray[Any], limits: Limits) -> pa.ChunkedArray:
 def _long_list(
     values: Sequence[Any], type: ColumnType, limits: Limits
 ) -> tuple[LongColumn | None, list[Failure]]:
-    """Python values with more text than is converted at once, and the rows that failed; (None, []): there is less.
+    """Convert Python values with more text than `max_slice_bytes`; also return the failed rows.
 
-    Cost: a look at each length.
+    Returns (None, []) for less text.
+
+    Cost: one pass over the lengths.
     """
     if not _has_much_text(values, limits):
         return None, []
@@ -380,7 +379,7 @@ def _long_list(
 def _has_much_text(values: Sequence[Any], limits: Limits) -> bool:
     try:
         return sum(map(len, filter(None, values))) > limits.max_slice_bytes
-    except TypeError:  # of a value without a length, beside text
+    except TypeError:  # text mixed with values that have no length
         return sum(map(_length_of, values)) > limits.max_slice_bytes
 
 
@@ -395,7 +394,7 @@ def _memory_of(array: pa.Array) -> list[tuple[int, int]]:
 
 
 def _shares(array: pa.Array, memory: list[tuple[int, int]]) -> bool:
-    """Whether a buffer of `array` lies in `memory`. Asked of the result, because many casts copy and some do not."""
+    """Whether a buffer of `array` is inside `memory`. Checks the result, because only some casts copy."""
     return array.offset != 0 or any(
         buffer is not None and any(start <= buffer.address < end for start, end in memory)
         for buffer in array.buffers()
@@ -405,7 +404,7 @@ def _shares(array: pa.Array, memory: list[tuple[int, int]]) -> bool:
 def _cast_numpy(
     values: npt.NDArray[Any], wanted: ColumnType, memory: list[tuple[int, int]], max_cell_bytes: int
 ) -> Cast:
-    """A one-dimensional NumPy array; a masked array's masked values are NULL. Adds the memory that may be shared."""
+    """Cast a one-dimensional NumPy array; masked values are NULL. Adds the memory that may be shared to `memory`."""
     if values.dtype == object:
         return cast_list(values.tolist(), wanted, max_cell_bytes)
     mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
@@ -431,10 +430,9 @@ def _cast_numpy(
 
 
 def read_input(data: Any) -> InputColumns:
-    """Take a user's data apart into columns. Looks at no value of it.
+    """Split a user's data into columns, without reading values.
 
-    Raises: InvalidArgumentError for anything that is no data or has columns of different lengths, SchemaError
-    for a name given twice.
+    Raises: InvalidArgumentError for unsupported data or columns of different lengths, SchemaError for duplicate names.
     """
     if isinstance(data, pa.Table | pa.RecordBatch):
         return _from_table(data)
@@ -451,39 +449,37 @@ def read_input(data: Any) -> InputColumns:
             return _from_table(pa.table(data))
         except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
             raise InvalidArgumentError(
-                f"{_class_name(data)} is no table of columns in Arrow's eyes ({error}); "
+                f"pyarrow cannot read {_class_name(data)} as a table ({error}); "
                 "give one row per record, for instance a pyarrow.Table"
             ) from error
     if isinstance(data, str | os.PathLike):
         raise InvalidArgumentError(_path_text(os.fsdecode(data)))
     if type(data).__name__ == "LazyFrame":
-        raise InvalidArgumentError(
-            f"{_class_name(data)} is a plan whose rows are not computed yet: collect() it first"
-        )
+        raise InvalidArgumentError(f"{_class_name(data)} is a query plan without rows: call collect() first")
     if isinstance(data, Iterator):
         raise InvalidArgumentError(
-            f"{_class_name(data)} is looped over once, and is no data that can be read again: give list(rows), or in "
-            "batches a pyarrow.RecordBatchReader"
+            f"{_class_name(data)} is an iterator, which is not supported as data: give list(rows), or for batches a "
+            "pyarrow.RecordBatchReader"
         )
     raise InvalidArgumentError(
-        f"{_class_name(data)} is no data that Nyala can read; give a dict of columns, a list of dicts, tuples or "
+        f"{_class_name(data)} is not supported as data; give a dict of columns, a list of dicts, tuples or "
         "dataclasses, a pyarrow Table or RecordBatch, a pandas or polars DataFrame, or anything with __arrow_c_stream__"
     )
 
 
 def _path_text(path: str) -> str:
-    """What to write instead of a path."""
+    """Return the message for a path given as data: it shows how to read the file."""
     suffix = os.path.splitext(path)[1].lower()
     if suffix in (".json", ".jsonl", ".ndjson"):
         return (
-            f"{path[:200]!r} is text, and data is rows: if it is a file's path, give "
+            f"{path[:200]!r} is text, not rows: if it is the path of a file, give "
             f"pyarrow.json.read_json({path[:200]!r}) (a row per line), or pandas.read_json"
         )
     read = {".csv": "pyarrow.csv.read_csv", ".feather": "pyarrow.feather.read_table"}.get(
         suffix, "pyarrow.parquet.read_table"
     )
     return (
-        f"{path[:200]!r} is text, and data is rows: if it is a file's path, give {read}({path[:200]!r}), or load it "
+        f"{path[:200]!r} is text, not rows: if it is the path of a file, give {read}({path[:200]!r}), or load it "
         f"from the shell, nyala table load STORE TABLE {path[:200]}"
     )
 
@@ -493,7 +489,7 @@ def _class_name(value: Any) -> str:
 
 
 def _refuse_objects(data: Any, name: str = "") -> None:
-    """Raises: SchemaError for polars' columns of Python objects: Arrow gets the addresses at which they lie.
+    """Raise SchemaError for polars columns of Python objects: polars would pass their memory addresses to Arrow.
 
     data: a frame, or a column called `name`.
     """
@@ -508,8 +504,8 @@ def _refuse_objects(data: Any, name: str = "") -> None:
     for column, type in columns.items():
         if type == polars.Object:
             raise SchemaError(
-                f"column {column!r}: given polars' Object, which has Python objects and no values; give them in a type "
-                "of polars', or as a list"
+                f"column {column!r}: polars' type Object is not supported: cast the column to another polars type, "
+                "or give a list"
             )
 
 
@@ -522,9 +518,9 @@ def _from_table(table: Any) -> InputColumns:
 
 
 def said_of_a_name_given_twice(names: Sequence[Any]) -> str:
-    """What is said where one of these is there twice."""
+    """Return the error message for the first duplicate name."""
     name = next(name for name in names if list(names).count(name) > 1)
-    return f"column {name!r} stands twice in the data; leave one out or rename it"
+    return f"column {name!r} is in the data twice; drop one or rename it"
 
 
 def _from_pandas(frame: Any) -> InputColumns:
@@ -532,32 +528,34 @@ def _from_pandas(frame: Any) -> InputColumns:
         raise SchemaError(said_of_a_name_given_twice(list(frame.columns)))
     strange = [name for name in frame.columns if not isinstance(name, str)]
     if strange:
-        raise InvalidArgumentError(f"the DataFrame's column {strange[0]!r} has no text for a name; rename it")
-    # Column by column rather than by `__arrow_c_stream__`, which would bring the index along.
+        raise InvalidArgumentError(
+            f"the DataFrame's column name {strange[0]!r} is not text; rename the column"
+        )
+    # Column by column, because `__arrow_c_stream__` would include the index.
     columns = {name: _from_series(frame[name]) for name in frame.columns}
     return InputColumns(columns, len(frame), tuple(frame.index.names))
 
 
 def _from_series(series: Any) -> Any:
-    """A pandas column as Arrow sees it, with NaN as NULL, which is how pandas means it.
+    """Convert a pandas column to Arrow, with NaN as NULL, as pandas means it.
 
-    A column without a value has no type that its owner chose: pandas makes it float64 or object as it comes.
+    A column with only missing values becomes an array of NULLs without a type: pandas chose float64 or object for it.
     """
     try:
         array = pa.Array.from_pandas(series)
         return pa.nulls(len(array)) if array.null_count == len(array) else array
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        # Objects of several kinds, or ints beyond 64 bits: as Python values, which the column's type guides.
+        # Mixed objects, or ints beyond 64 bits: `cast_list` converts them according to the column's type.
         missing = series.isna()
         return [None if null else value for value, null in zip(series.tolist(), missing, strict=True)]
 
 
 def _from_rows(rows: Sequence[Any]) -> InputColumns:
-    """A list of dicts. What a row leaves out is NULL in it, and `left_out` tells of it."""
+    """Read a list of dicts. A missing item is NULL, and `left_out` names its column."""
     if not all(issubclass(cls, Mapping) for cls in set(map(type, rows))):
         place = next(place for place, row in enumerate(rows) if not isinstance(row, Mapping))
         raise InvalidArgumentError(
-            f"data is a list, and its item {place} is a {_class_name(rows[place])}; a list must hold one dict, tuple "
+            f"item {place} of the data list is a {_class_name(rows[place])}; a list must contain one dict, tuple "
             "or dataclass per row, for instance [{'id': 1}, {'id': 2}]"
         )
     names = dict.fromkeys(itertools.chain.from_iterable(rows))
@@ -579,7 +577,7 @@ def _from_columns(data: Mapping[Any, Any]) -> InputColumns:
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name!r} {length}" for name, length in itertools.islice(lengths.items(), 8))
         raise InvalidArgumentError(
-            f"the columns have different lengths ({shown}); give each one value per row"
+            f"the columns have different lengths ({shown}); give one value per row in each"
         )
     return InputColumns(columns, next(iter(lengths.values()), 0))
 
@@ -591,14 +589,14 @@ def _check_text(names: Mapping[Any, Any]) -> None:
 
 
 def _read_column(name: str, values: Any) -> Any:
-    """One column of a dict, as one of the forms of InputColumns."""
+    """Return one column of a dict in one of the forms of InputColumns."""
     if isinstance(values, pa.Array | pa.ChunkedArray | list | tuple | range):
         return values
     if isinstance(values, np.ndarray):
         if values.ndim == 1:
             return values
         raise InvalidArgumentError(
-            f"column {name!r}: an array of {values.ndim} dimensions; give one of 1 dimension"
+            f"column {name!r}: the array has {values.ndim} dimensions; give a one-dimensional array"
         )
     pandas = sys.modules.get("pandas")
     read: Callable[[Any], Any] | None = None
@@ -613,23 +611,23 @@ def _read_column(name: str, values: Any) -> Any:
         return list(values)
     if read is None:
         raise InvalidArgumentError(
-            f"column {name!r}: {_class_name(values)} is no column; give a list, a NumPy or an Arrow array "
-            "(for one row: a list of one value, or the row as a dict in a list)"
+            f"column {name!r}: expected a list, a NumPy or an Arrow array, got {_class_name(values)} "
+            "(for one row give a list of one value, or the row as a dict in a list)"
         )
     try:
         return read(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
-        raise SchemaError(f"column {name!r}: its values are of no Arrow type: {error}") from error
+        raise SchemaError(f"column {name!r}: pyarrow cannot convert the values: {error}") from error
 
 
 # --- defaults ---------------------------------------------------------------------------------------
 
 
 def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] = "write") -> pa.Array:
-    """`n` times the column's default: "write" for an insert that leaves it out, "read" for files older than it.
+    """Repeat the column's default `n` times: "write" for inserts that omit the column, "read" for older files.
 
-    Without a default it is NULL, which an insert into a NOT NULL column must not be asked for
-    (`ColumnSchema.required`). Read, such a column was dropped before those rows came: nobody sees its NULL.
+    Without a default the values are NULL. For "write", the column must not be required (`ColumnSchema.required`). For
+    "read", a NOT NULL column without a default was dropped before the rows were written, so its NULLs are never seen.
     """
     default = column.write_default if which == "write" else column.read_default
     if default is NO_DEFAULT or default is None:
@@ -639,7 +637,7 @@ def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] 
 
 
 def default_column(column: ColumnSchema, n: int, limits: Limits) -> Column:
-    """`default_array` for an insert of any number of rows."""
+    """`default_array` for an insert; a `LongColumn` if the text is larger than `max_slice_bytes`."""
     one = default_array(column, 1)
     if not column.type.is_variable or one.nbytes * n <= limits.max_slice_bytes:
         return default_array(column, n)

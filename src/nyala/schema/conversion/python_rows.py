@@ -41,7 +41,7 @@ def with_names(data: Any, names: Sequence[str], operation: str) -> Any:
 
 
 def key_columns_of(keys: Any, names: Sequence[str], operation: str) -> Any:
-    """Return keys as a dict of the key columns `names`: of one key, or of a list of keys.
+    """Return one key or a list of keys as a dict of the key columns `names`.
 
     Raises: InvalidArgumentError for a key with too few or too many values.
     """
@@ -56,14 +56,14 @@ def key_columns_of(keys: Any, names: Sequence[str], operation: str) -> Any:
             raise InvalidArgumentError(_key_text(keys[0], names, operation))
         if not all(isinstance(value, _VALUES) for value in keys):
             raise InvalidArgumentError(
-                f"{operation}: a list of keys holds values and others; give one kind of them"
+                f"{operation}: the list of keys mixes single values with other items: give one kind"
             )
         return {names[0]: keys}
     return with_names(keys, names, operation)
 
 
 def named_key(key: Any, names: Sequence[str], operation: str) -> Mapping[str, Any]:
-    """Return one key as a dict: a dict, a tuple, or the value of a key of one column.
+    """Return one key as a dict. Accepts a dict, a tuple, or the value of a one-column key.
 
     Raises: InvalidArgumentError for anything else, and for a tuple of another length than `names`.
     """
@@ -79,7 +79,7 @@ def _key_text(key: Any, names: Sequence[str], operation: str) -> str:
     shown = ", ".join(f"{name!r}: …" for name in names)
     other = f"the value of {names[0]!r}" if len(names) == 1 else f"a tuple ({', '.join(names)})"
     condition = isinstance(key, str) and any(sign in key for sign in " =<>")
-    hint = f"; a condition is given with its name: {operation}(where={key!r})" if condition else ""
+    hint = f"; pass a condition as where=: {operation}(where={key!r})" if condition else ""
     return f"{operation} takes a key as {other} or as a dict {{{shown}}}, not {key!r}{hint}"
 
 
@@ -96,8 +96,8 @@ def _from_tuples(rows: Sequence[Any], names: Sequence[str], operation: str) -> d
     if set(map(len, rows)) != {len(names)}:
         place = next(place for place, row in enumerate(rows) if len(row) != len(names))
         raise InvalidArgumentError(
-            f"{operation}: row {place} is a tuple of {len(rows[place])} values, and the columns are "
-            f"({', '.join(names)}): give a value for each, None for NULL, or give dicts"
+            f"{operation}: row {place} is a tuple of {len(rows[place])} values, but the columns are "
+            f"({', '.join(names)}): give one value per column, None for NULL, or give dicts"
         )
     return {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
 

@@ -1,18 +1,17 @@
-"""Data of Arrow that has a table's types already: checked as a whole, and copied as the log will write it.
+"""Fast path for Arrow data that already has the table's types: one check and one copy for all columns.
 
     RecordBatch or Table whose columns have the canonical types
-      validate       every text UTF-8, every decimal within its digits        one call for all columns
+      validate       text is UTF-8, decimals fit their precision               one call for all columns
       serialize      one Arrow message: the copy, and the log record's rows    one call
-      read           arrays that look into the message                         one call
-      the rest       NULL, dates, lengths                                      of the columns that have such a rule
+      read           arrays that are views of the message                      one call
+      other checks   NULL, dates, lengths                                      one call per column with such a rule
 
-Casting and copying column by column (`convert`) says the same of such data, in five to ten calls a column:
-of one row of 16 columns that is a quarter of what an insert costs. It is asked when anything is not as it should be:
-nothing fails here, and no message is written here.
+`convert` gives the same result column by column, in five to ten calls per column. For one row of 16 columns that is a
+quarter of an insert's cost. If any check fails here, `convert` processes the data and reports the errors.
 
 Invariants
-    RD1 What is taken is what `convert` makes of the same data: equal arrays, of the same types, and no error.
-    RD2 The arrays look into the message and into nothing else: the user may change his own afterwards.
+    RD1 The result equals the result of `convert`: equal arrays of the same types, and no errors.
+    RD2 The arrays use only the message's memory, so the user may change the original arrays afterwards.
 Source: docs/design/writes-and-batches.md, "Small writes in few calls".
 """
 
@@ -28,17 +27,17 @@ from nyala.schema.schema import ColumnSchema, Schema
 
 __all__ = ["READY_ROWS_MAX", "ReadyData", "take_ready"]
 
-# Above, what a call costs beside its rows is nothing, and rows too many for the log need no message.
+# For more rows, the cost per call does not matter, and large batches bypass the log and need no message.
 READY_ROWS_MAX: Final = 4096
-# So many kinds of data in one schema are remembered.
+# Cached plans per schema.
 _PLANS_MAX: Final = 8
 
 
 @dataclass(frozen=True)
 class ReadyData:
-    """Columns of a table's types, and the same as one Arrow message.
+    """Columns with a table's types, and the same columns as one Arrow message.
 
-    batch:   the columns, in the schema's order, each under its id as the log has it (RD2).
+    batch:   the columns, in the schema's order, named by column id as in the log (RD2).
     message: the batch's encapsulated IPC message, without its schema.
     """
 
@@ -56,14 +55,14 @@ class ReadyData:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is to be done with data of one Arrow schema. columns: none if it is not ready."""
+    """The checks for data of one Arrow schema. `columns` is empty if the data needs `convert`."""
 
     given: pa.Schema
     columns: tuple[ColumnSchema, ...]
     ids: tuple[int, ...]
     names: tuple[str, ...]
     order: tuple[int, ...] | None
-    """Where in the data each column stands; None: in this order."""
+    """The position of each column in the data; None if the order is the schema's."""
     written: pa.Schema | None
     not_null: tuple[int, ...]
     dates: tuple[int, ...]
@@ -73,9 +72,9 @@ class _Plan:
 
 
 def take_ready(data: Any, schema: Schema, max_cell_bytes: int) -> ReadyData | None:
-    """`data` if it is ready; None: then `nyala.schema.conversion.convert` has to look at every column.
+    """Copy `data` if it has the table's types and passes all checks; None if it needs `convert`.
 
-    Cost: about five Arrow calls, and one for each date, timestamp and varchar column.
+    Cost: about five Arrow calls, and one per date, timestamp and varchar column.
     """
     if not isinstance(data, pa.Table | pa.RecordBatch) or not 0 < data.num_rows <= READY_ROWS_MAX:
         return None
@@ -136,7 +135,7 @@ def _make_plan(given: pa.Schema, schema: Schema) -> _Plan:
     place_of = {name: place for place, name in enumerate(names)}
     columns = tuple(column for column in schema.columns if column.name in place_of)
     if (
-        len(columns) != len(names)  # names that the table has not, or that stand twice
+        len(columns) != len(names)  # unknown or duplicate names
         or not columns
         or any(given.field(place_of[column.name]).type != column.type.arrow for column in columns)
     ):

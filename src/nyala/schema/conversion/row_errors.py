@@ -1,6 +1,6 @@
-"""Which rows of a batch failed, and why: gathered while a batch is checked, handed over as an Arrow table.
+"""RowErrors: collects the failed rows of a batch with their codes and messages, and returns them as an Arrow table.
 
-Every step of a write adds what it finds: conversion, key encoding, routing, then the look-up of the keys.
+Every step of a write adds its errors: conversion, key encoding, routing, then the look-up of the keys.
 
     errors.add([4, 9], OUT_OF_RANGE, ["column 'n': 300 does not fit …", …])
     errors.add([9, 2], NULL, "column 'k': …")        # row 9 keeps its first error
@@ -9,9 +9,9 @@ Every step of a write adds what it finds: conversion, key encoding, routing, the
 
 Invariants
     E1  A row has one error, the first that was added.
-    E2  `rows` ascends strictly; `codes` and `messages` go with it.
-    E3  Adding costs no step per row; the rows are put in order when they are asked for.
-Not thread-safe: one batch, one thread.
+    E2  `rows` ascends strictly; `codes` and `messages` have the same order.
+    E3  Adding takes no Python step per row. Rows are sorted when they are first read.
+Not thread-safe: one thread processes a batch.
 Source: docs/how-to/errors.md.
 """
 
@@ -40,7 +40,7 @@ class RowErrors:
         self._settled: tuple[npt.NDArray[np.int64], list[str], list[str]] | None = None
 
     def add(self, rows: Any, code: str, message: str | Sequence[str]) -> None:
-        """Note that `rows` (int64 positions, in any order) failed with `code`; one message for all, or one each."""
+        """Add failed `rows` (int64 positions, in any order) with `code`, and one message for all or one for each."""
         assert code in ROW_ERROR_CODES, f"unknown row error code {code!r}"
         rows = np.asarray(rows, dtype=np.int64)
         if len(rows) == 0:
@@ -58,7 +58,7 @@ class RowErrors:
         return bool(self._added)
 
     def __len__(self) -> int:
-        """How many rows failed."""
+        """The number of failed rows."""
         return len(self.rows)
 
     @property
@@ -80,7 +80,7 @@ class RowErrors:
         if self._settled is None:
             if not self._added:
                 return np.empty(0, np.int64), [], []
-            # `np.unique` sorts and gives the first place of each row (E1, E2).
+            # `np.unique` sorts and returns the first position of each row (E1, E2).
             rows, firsts = np.unique(np.concatenate([rows for rows, _, _ in self._added]), return_index=True)
             codes: list[str] = []
             messages: list[str] = []
@@ -99,10 +99,10 @@ class RowErrors:
         return mask
 
     def to_arrow(self, operation: str, key_columns: Mapping[str, Column]) -> pa.Table:
-        """The table that stands in `WriteError.errors` and `WriteResult.errors`.
+        """Return the table for `WriteError.errors` and `WriteResult.errors`.
 
-        `key_columns`: the whole batch's key columns as far as they are known; the failed rows are taken from
-        them, and a key that did not convert is null. One called like a column of our own gets "key_" before it.
+        `key_columns`: the known key columns of the whole batch. The table has the keys of the failed rows; a key that
+        did not convert is NULL. A key column named like an error column gets the prefix "key_".
         """
         columns = {
             "row": pa.array(self.rows, pa.int64()),
