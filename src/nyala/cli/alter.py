@@ -48,7 +48,7 @@ _DEFAULTS: Final = {"encoding": "auto", "compression": "default"}
 @click.argument("table")
 @click.argument("steps", nargs=-1, required=True, metavar="STEP...")
 def alter(folder: str, table: str, steps: tuple[str, ...]) -> None:
-    """Change a table's columns, ranges, history, name or comment, in one step of all or nothing.
+    """Change a table's columns, ranges, history, name or comment, all or nothing.
 
     STEP is one of: "add NAME TYPE [what=value…]", "drop NAME", "rename OLD NEW", "change NAME what=value…",
     "add-range LOWER UPPER", "drop-range LOWER UPPER", "rename-table NAME", "comment TEXT",

@@ -121,7 +121,7 @@ def _print_version(context: click.Context, parameter: click.Parameter, value: bo
     epilog="Begin with: nyala demo",
 )
 @click.option(
-    "--version", is_flag=True, expose_value=False, callback=_print_version, help="Say the version and exit."
+    "--version", is_flag=True, expose_value=False, callback=_print_version, help="Print the version and exit."
 )
 def app() -> None:
     """Tables with an enforced key and a past: look into a store, load it, dump its files.

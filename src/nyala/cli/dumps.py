@@ -62,10 +62,10 @@ def cfile() -> None:
     help="Byte by byte: offset, hex, meaning; of long values the first 64.",
 )
 def dump_cfile(file: str, show_bytes: bool) -> None:
-    """What is in a column file or a delta file: columns, blocks, zones.
+    """Show the content of a column file or a delta file: columns, blocks, zones.
 
-    Of a damaged file everything up to the damage is shown, and then the error; of one whose end is gone only the error,
-    as the end says where columns are.
+    For a damaged file it shows everything up to the damage, and then the error. If the end of the file is missing, it
+    shows only the error, because the end has the positions of the columns.
     """
     from nyala.cfile.dump import dump
     from nyala.env import SYSTEM
@@ -93,7 +93,7 @@ def wal() -> None:
 @folder_argument
 @click.option("--bytes", "show_bytes", is_flag=True, help="Every byte: offset, hex, meaning.")
 def dump_wal(folder: str, show_bytes: bool) -> None:
-    """What is in the store's log: segments, records, rows by tablet; damage and torn tails are told apart.
+    """Show the content of the store's log: segments, records, rows by tablet, damage and torn tails.
 
     FOLDER is the store's folder, or its folder of log segments.
     """

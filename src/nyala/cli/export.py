@@ -41,7 +41,7 @@ __all__ = ["export", "write_file"]
 @click.argument("table")
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), callback=utf8_files)
 @scan_options
-@click.option("--overwrite", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @format_option
 @delimiter_option
 def export(
@@ -59,7 +59,7 @@ def export(
 ) -> None:
     """Write rows of a table to a Parquet, CSV or JSON file (a row per line); `-` is stdout, CSV or --format json.
 
-    One snapshot, in bounded memory. FILE is there when all of it is written, and not before.
+    The rows are those of one snapshot. Memory is bounded. FILE appears only when it is complete.
     """
     format = format_of(file, format_)
     if file == STDIO and settings().json:

@@ -89,7 +89,7 @@ _DUPLICATE: Final = re.compile(r"duplicate key in this batch: rows (\d+) and (\d
     type=click.Choice(["raise", "collect"]),
     default="raise",
     show_default=True,
-    help="raise: a failing row stops the load; collect: it is told and left out.",
+    help="raise: a failing row stops the load; collect: failing rows are printed and skipped.",
 )
 @click.option("--columns", metavar="A,B", callback=names, help="Only these columns of the file.")
 @click.option(
@@ -103,7 +103,7 @@ _DUPLICATE: Final = re.compile(r"duplicate key in this batch: rows (\d+) and (\d
     multiple=True,
     help="With --create: N buckets by a hash; may be repeated.",
 )
-@click.option("--range", "range_", metavar="A=V1,V2", help="With --create: ranges of A, parted at V1 and V2.")
+@click.option("--range", "range_", metavar="A=V1,V2", help="With --create: ranges of A, split at V1 and V2.")
 @click.option(
     "--type",
     "types",

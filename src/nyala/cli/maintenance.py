@@ -93,9 +93,9 @@ def drop(folder: str, table: str, yes: bool) -> None:
 @click.command(cls=Command)
 @folder_argument
 @table_argument
-@click.option("--dry-run", is_flag=True, help="Change nothing, and say about how much there is.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; print about how much could be freed.")
 def vacuum(folder: str, table: str | None, dry_run: bool) -> None:
-    """Give back the disk that only history out of reach, dead rows and forgotten files take."""
+    """Free the disk space of expired history, dead rows and unused files."""
     from nyala.tablet.compaction.lifecycle import run_here
     from nyala.tablet.manual_maintenance import vacuum_table
 
@@ -193,10 +193,12 @@ def fs() -> None:
 
 @fs.command("check")
 @folder_argument
-@click.option("--repair", is_flag=True, help="Mend what can be mended without a loss, and say what was done.")
+@click.option(
+    "--repair", is_flag=True, help="Repair what can be repaired without data loss, and print each repair."
+)
 @click.pass_context
 def check(context: click.Context, folder: str, repair: bool) -> None:
-    """Read every byte and hold every rule against it. Exit code 3: there are problems."""
+    """Read and verify every byte of a store. Exit code 3: problems were found."""
     from nyala.env import SYSTEM
     from nyala.tablet.check import check_folder
     from nyala.tablet.repair import repair_folder

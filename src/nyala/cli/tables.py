@@ -294,7 +294,7 @@ def _check_moment(database: Database, option: str, given: str | dt.datetime | No
 @folder_argument
 @table_argument
 @click.option("--columns", "by_column", is_flag=True,
-              help="Of one table each column: how it is stored, and what it takes.")  # fmt: skip
+              help="For one table: how each column is stored, and its size.")  # fmt: skip
 def stats(folder: str, table: str | None, by_column: bool) -> None:
     """Rows, rowsets and bytes of one table, or of all: base data, REDO, UNDO, history, memory."""
     with reader(folder) as database:
