@@ -78,7 +78,7 @@ def hash_partition(*columns: str, buckets: int, seed: int = DEFAULT_SEED) -> Has
     _check_names(columns, "hash")
     if not _is_int(buckets) or buckets < 2:
         raise InvalidArgumentError(
-            f"hash_partition({', '.join(columns)}): must have at least two hash buckets, got buckets={buckets!r}"
+            f"hash_partition({', '.join(columns)}): must have at least two hash buckets, got {buckets!r}"
         )
     if not _is_int(seed) or not -(2**31) <= seed < 2**31:
         raise InvalidArgumentError(f"hash_partition: seed {seed!r} is not a 32-bit integer")
