@@ -1,19 +1,19 @@
-"""One column's values under several versions of a schema: brought to one type, and given in the type that is asked for.
+"""Type adapters: converts a column's values between the types of different schema versions.
 
     stored       file of version 3: int32      file of version 5: int64      change of version 5: int64
                        └──────────────┬───────────────┴─────────────┬────────────────┘
-    joined                          int64, the widest of what is there
+    joined                          int64, the widest type of these
                                       │ adapt
-    asked for    schema of now: int64          schema of T (version 3): int32
+    returned     current schema: int64         schema at T (version 3): int32
 
-Types of one column only ever widen (`nyala.schema.alteration`), so of any two of them one holds all values of the
-other: integers by their width, float below double, decimals of one scale by their precision; a varchar, of any length,
-and a string are one Arrow type.
+A column's type only widens (`nyala.schema.alteration`). Of any two types of a column, one therefore holds all values of
+the other: wider integers, double over float, decimals of the same scale with higher precision. Varchars of any length
+and string have one Arrow type.
 
 Invariants
     A1  `joined` loses nothing.
-    A2  `adapt` to a narrower type is right for every value that the column had while it had that type. Others turn into
-        something of that type: they stand in rows that are not there at the moment that is read, which nobody sees.
+    A2  `adapt` to a narrower type is correct for every value from the time when the column had that type. Newer values
+        become arbitrary values of that type. They are only in rows that a read at that time does not return.
 
 Source: Kudu schema changes, "Handling varying schemas at read time", which leaves type changes to "type adapters".
 """
@@ -30,7 +30,7 @@ __all__ = ["adapt", "are_versions", "joined", "widest"]
 
 
 def are_versions(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether one column can have had both types in its life. What a file, a record or a token says is not believed."""
+    """Whether one column can have both types in different versions. Used to validate files, log records and tokens."""
     if one == other:
         return True
     if pa.types.is_decimal128(one) and pa.types.is_decimal128(other):
@@ -39,27 +39,27 @@ def are_versions(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def adapt(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The values in another type of the same column (A2). Cost: nothing for equal types, and for decimals.
+    """Convert the values to another type of the same column (A2). Free for equal types and for decimals.
 
-    Raises: CorruptionError when no column can have had both types.
+    Raises: CorruptionError when the types cannot belong to one column.
     """
     if array.type == wanted:
         return array
     if not are_versions(array.type, wanted):
         raise CorruptionError(f"expected values of type {wanted}, found {array.type}")
     if pa.types.is_decimal128(wanted):
-        # Of one scale: the same sixteen bytes, whatever the precision says.
+        # Equal scales: the same sixteen bytes for every precision.
         return pa.Array.from_buffers(wanted, len(array), array.buffers(), array.null_count, array.offset)
     return array.cast(wanted, safe=False)
 
 
 def widest(types: Sequence[pa.DataType]) -> pa.DataType:
-    """That of these types of one column that holds all values of the others."""
+    """Return the type that holds all values of the others."""
     return max(types, key=_width)
 
 
 def joined(arrays: Sequence[pa.Array]) -> pa.Array:
-    """The values of several arrays of one column end to end, in the widest of their types (A1)."""
+    """Concatenate arrays of one column, in the widest of their types (A1)."""
     first = arrays[0].type
     if any(array.type != first for array in arrays):
         wanted = widest([array.type for array in arrays])

@@ -1,22 +1,21 @@
-"""A schema and one change of it: the next schema, or a sentence that says why not.
+"""Applies one change to a schema, and returns the next schema or raises an error.
 
     add_column(schema, "unit", column("string", default="ms"))     a new id, at the end
-    drop_column(schema, "old")                                     its id is never given again
-    rename_column(schema, "val", "value")                          the same id, a key column too
+    drop_column(schema, "old")                                     its id is never reused
+    rename_column(schema, "val", "value")                          the same id; key columns too
     change_column(schema, "value", default=0, type="int64")        the same id
 
-Pure functions; each checks its own change. Several, one after the other, make an alteration: `next_version` numbers
-what came out. What of it rows and files have to follow is told by `Schema.layout_version`: renamed columns, defaults
-and comments change nothing that is stored.
+The functions are pure, and each checks its own change. An alteration applies several of them, and `next_version` sets
+the version of the result. `Schema.layout_version` changes only if stored data must change: new names, defaults and
+comments do not affect stored data.
 
 Invariants
-    S2  of `nyala.schema.schema`: ids are never used again.
-    S4  `read_default` is what stood as default when the column was added, and never changes.
-    A1  The type of a column only widens, and NOT NULL only becomes nullable: whatever was stored is a value of what
-        the column is now.
+    S2  of `nyala.schema.schema`: ids are never reused.
+    S4  `read_default` is the default at the time the column was added. It never changes.
+    A1  A column's type only widens, and NOT NULL only becomes nullable, so every stored value remains valid.
 
 Source: Kudu schema design, "Schema Alterations" and "Known Limitations"; docs/design/kudu.md, "Schema alteration".
-Departure: widening and NOT NULL to nullable, which Kudu has not.
+Departure: widening, and NOT NULL to nullable; Kudu has neither.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ __all__ = [
 
 
 class Unchanged(enum.Enum):
-    """The type of UNCHANGED, which stands for what is not said: None is a default of its own."""
+    """The type of UNCHANGED, the default of arguments where None has a meaning."""
 
     UNCHANGED = "unchanged"
 
@@ -74,9 +73,9 @@ _INTEGERS: Final = ("int8", "int16", "int32", "int64")
 
 
 def add_column(schema: Schema, name: str, spec: ColumnSpec, limits: Limits = DEFAULT_LIMITS) -> Schema:
-    """The schema with one column more, at the end. Rows that are there read its default.
+    """Add a column at the end. Existing rows read its default.
 
-    Raises: SchemaError for a name that is taken, NOT NULL without a default, too many columns, or a bad description.
+    Raises: SchemaError for an existing name, NOT NULL without a default, too many columns, or an invalid column.
     """
     _check_free(schema, name)
     if len(schema) + 1 > limits.max_columns:
@@ -96,7 +95,7 @@ def add_column(schema: Schema, name: str, spec: ColumnSpec, limits: Limits = DEF
 
 
 def drop_column(schema: Schema, name: str) -> Schema:
-    """The schema without the column. Raises: ColumnNotFoundError; SchemaError for a column of the key."""
+    """Drop a column. Raises: ColumnNotFoundError; SchemaError for a key column."""
     column = _column(schema, name)
     if schema.is_key(name):
         raise SchemaError(
@@ -107,8 +106,7 @@ def drop_column(schema: Schema, name: str) -> Schema:
 
 
 def rename_column(schema: Schema, old: str, new: str, limits: Limits = DEFAULT_LIMITS) -> Schema:
-    """The schema with the column under another name. Raises: ColumnNotFoundError; SchemaError for a name that is taken
-    or is none."""
+    """Rename a column. Raises: ColumnNotFoundError; SchemaError for an existing or invalid new name."""
     column = _column(schema, old)
     _check_free(schema, new)
     check_identifier(new, "column name", limits)
@@ -128,10 +126,11 @@ def change_column(
     comment: str | Unchanged = UNCHANGED,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Schema:
-    """The schema with the column as described; what is not said stays.
+    """Change properties of a column; omitted arguments change nothing.
 
-    default: for rows that are inserted from now on; None takes it away. type: a wider one.
-    Raises:  ColumnNotFoundError; InvalidArgumentError when nothing is said; SchemaError for what cannot be.
+    default: for rows inserted from now on; None removes it.
+    type:    must be the same or wider.
+    Raises:  ColumnNotFoundError; InvalidArgumentError without any change; SchemaError for an invalid change.
     """
     column = _column(schema, name)
     where = f"column {name!r}: "
@@ -167,7 +166,7 @@ def change_column(
 
 
 def next_version(before: Schema, after: Schema) -> Schema:
-    """What came of an alteration of `before`, with the next version's number."""
+    """Return `after`, the result of altering `before`, with the next version number."""
     version = before.version + 1
     same = [_layout_of(column) for column in before.columns] == [
         _layout_of(column) for column in after.columns
@@ -178,15 +177,15 @@ def next_version(before: Schema, after: Schema) -> Schema:
 
 
 def _layout_of(column: ColumnSchema) -> tuple[Any, ...]:
-    """What of a column is to be seen in the bytes of a file."""
+    """Return the properties of a column that affect the bytes of a file."""
     return column.id, column.type, column.encoding, column.compression, column.block_size_bytes
 
 
 def stored_schema(current: Schema, earlier: Sequence[Schema]) -> Schema:
-    """What files are written with: the present columns, and those of `earlier` versions that were dropped since.
+    """Return the schema for writing files: the current columns, and the dropped columns of `earlier` versions.
 
-    earlier: the versions that snapshots can still be read in, oldest first. A dropped column has a name that no column
-    can have, and is nullable: rows that came after it was dropped have nothing in it.
+    earlier: the versions that snapshots can still read, oldest first. A dropped column gets a name that users cannot
+    give, and is nullable, because later rows have no value for it.
     """
     dropped: dict[int, ColumnSchema] = {}
     for schema in earlier:
@@ -201,7 +200,7 @@ def stored_schema(current: Schema, earlier: Sequence[Schema]) -> Schema:
 
 
 def widens(old: ColumnType, new: ColumnType) -> bool:
-    """Whether every value of `old` is one of `new`, in a type that a column of `old` may become (or is)."""
+    """Whether a column of type `old` may become `new`: equal, or a type that holds every value of `old`."""
     if old == new:
         return True
     if old.name in _INTEGERS and new.name in _INTEGERS:
@@ -234,7 +233,7 @@ def _wider(schema: Schema, column: ColumnSchema, given: Any) -> ColumnType:
 
 
 def _widening(type: ColumnType) -> str:
-    """Which types there are for it, in words."""
+    """Describe the wider types of `type`, for messages."""
     if type.name in _INTEGERS[:-1]:
         return f"{type} to {', '.join(_INTEGERS[_INTEGERS.index(type.name) + 1 :])}"
     if type.name == "float":
@@ -261,7 +260,7 @@ def _nullable(schema: Schema, column: ColumnSchema, wanted: Any) -> bool:
 
 
 def _column(schema: Schema, name: Any) -> ColumnSchema:
-    """Raises: ColumnNotFoundError; SchemaError for what is no name."""
+    """Find a column. Raises: ColumnNotFoundError; SchemaError if `name` is not text."""
     if not isinstance(name, str):
         raise SchemaError(f"column name {name!r} is not text; use a str, and a step for each column")
     return schema.by_name(name)

@@ -1,10 +1,10 @@
-"""Arrow's memory as NumPy's: values and validity of canonical arrays, without a copy where there can be none.
+"""NumPy views of canonical Arrow arrays: values and validity, without a copy where possible.
 
-Canonical arrays only (`nyala.schema.types`), decimals besides also of 32, 64 or 256 bits where it says so.
+Takes canonical arrays (`nyala.schema.types`); some functions also accept decimals of 32, 64 or 256 bits.
 
-Arrays of a file whose checksums were made right for other bytes may have text that is no UTF-8 and days that no date
-has. To look for them would cost a scan of text more than a tenth of its time, so they are found where a Python object
-is made: `python_at`, `python_value`, `telling_damage`.
+A damaged file with valid checksums may contain invalid UTF-8 and dates outside the years 1 to 9999. Checking for them
+would slow down scans of text by more than 10 %. They are therefore detected when a Python object is built:
+`python_at`, `python_value`, `telling_damage`.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ __all__ = [
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-# What offsets of 32 bits address.
+# 32-bit offsets address at most this much.
 _TEXT_BYTES_MAX: Final = (1 << 31) - 1
 
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
-# Moves a decimal point without rounding, whatever the thread's own context says.
+# Moves a decimal point without rounding, independent of the thread's context.
 _EXACT: Final = Context(prec=40, Emin=-100, Emax=100, traps=[])
 
 # The NumPy type of one value's bytes.
@@ -67,8 +67,10 @@ STORAGE: Final[dict[str, Any]] = {
 
 
 def python_value(type: ColumnType) -> Callable[[int], Any]:
-    """From the number that stands for a value of the type (days, microseconds, unscaled digits) to what Arrow's `as_py`
-    gives for it (see `python_at`). Of types that are numbers only."""
+    """Return a function from a canonical number (days, microseconds, unscaled digits) to the value of `python_at`.
+
+    Only for numeric, date and timestamp types.
+    """
     if type.is_integer:
         return int
     if type.name == "date":
@@ -80,8 +82,10 @@ def python_value(type: ColumnType) -> Callable[[int], Any]:
 
 
 def python_at(array: pa.Array | pa.ChunkedArray, row: int) -> Any:
-    """One value as Arrow's `as_py` gives it; of a time outside the years 1 to 9999, which no datetime holds, the
-    microseconds. Raises: CorruptionError for text that is no UTF-8, and for a day that no date has."""
+    """Return one value like Arrow's `as_py`; a timestamp outside the years 1 to 9999 as microseconds.
+
+    Raises: CorruptionError for invalid UTF-8, and for a date outside the years 1 to 9999.
+    """
     value = array[row]
     try:
         return value.as_py()
@@ -96,7 +100,7 @@ def python_at(array: pa.Array | pa.ChunkedArray, row: int) -> Any:
 
 
 def adapted_at(array: pa.Array, row: int, wanted: pa.DataType) -> Any:
-    """`python_at`, of the value in another type of its column (`adapter.adapt`)."""
+    """`python_at` after converting the value to another type of its column (`adapter.adapt`)."""
     if array.type == wanted:
         return python_at(array, row)
     return python_at(adapt(array.slice(row, 1), wanted), 0)
@@ -109,7 +113,7 @@ def _day(days: int) -> Any:
 
 
 def is_sound(array: pa.Array | pa.ChunkedArray) -> bool:
-    """Whether text is UTF-8 and every day one that a date has; of other types nothing is looked at."""
+    """Whether all text is UTF-8 and all dates are within the years 1 to 9999. Other types are not checked."""
     if isinstance(array, pa.ChunkedArray):
         return all(map(is_sound, array.chunks))
     if pa.types.is_dictionary(array.type):
@@ -120,7 +124,7 @@ def is_sound(array: pa.Array | pa.ChunkedArray) -> bool:
     if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
         data = array.buffers()[2]
         if data is None or not data.size or np.frombuffer(data, np.int8).min() >= 0:
-            return True  # without a look at single values: all of it is ASCII
+            return True  # all bytes are ASCII
         try:
             array.validate(full=True)
         except pa.ArrowInvalid:
@@ -130,8 +134,10 @@ def is_sound(array: pa.Array | pa.ChunkedArray) -> bool:
 
 @contextlib.contextmanager
 def telling_damage(table: pa.Table | pa.RecordBatch) -> Iterator[None]:
-    """What is done in here makes Python objects of a table's values; where it fails by what no column can hold, that is
-    said. Raises: CorruptionError naming the column. Cost: nothing, unless it fails."""
+    """Context manager for code that builds Python objects from `table`: reports invalid values as corruption.
+
+    Raises: CorruptionError naming the column. Cost: none, unless the code fails.
+    """
     try:
         yield
     except (ValueError, OverflowError, pa.ArrowException) as error:
@@ -145,7 +151,7 @@ def telling_damage(table: pa.Table | pa.RecordBatch) -> Iterator[None]:
 
 
 def validity(array: pa.Array) -> Mask | None:
-    """Which elements are not NULL; None for all of them."""
+    """Return a mask of the elements that are not NULL; None if no element is NULL."""
     if array.null_count == 0:
         return None
     valid: Mask = array.is_valid().to_numpy(zero_copy_only=False)
@@ -153,10 +159,10 @@ def validity(array: pa.Array) -> Mask | None:
 
 
 def fixed_values(array: pa.Array, type: ColumnType) -> npt.NDArray[Any]:
-    """The values of a numeric, date or timestamp column as a view, NULLs as whatever stands there.
+    """Return a view of the values of a numeric, date or timestamp column; NULLs have arbitrary values.
 
-    Decimals of at most 18 digits: their unscaled values, which are the low halves of Arrow's 16 bytes, or all of an
-    array of 4 or 8 bytes each.
+    Decimals of at most 18 digits give their unscaled values: the low halves of Arrow's 16 bytes, or the whole values of
+    arrays with 4 or 8 bytes each.
     """
     data = array.buffers()[1]
     if data is None or len(array) == 0:
@@ -173,22 +179,22 @@ def fixed_values(array: pa.Array, type: ColumnType) -> npt.NDArray[Any]:
 
 
 def is_narrow(type: ColumnType) -> bool:
-    """Whether it is a decimal whose unscaled values fit 64 bits."""
+    """Whether the type is a decimal whose unscaled values fit 64 bits."""
     return type.precision is not None and type.precision <= 18
 
 
 def has_fixed_values(type: ColumnType) -> bool:
-    """Whether `fixed_values` takes it."""
+    """Whether `fixed_values` supports the type."""
     return type.name in STORAGE or is_narrow(type)
 
 
 def is_narrow_decimal(type: pa.DataType) -> bool:
-    """Whether it is Arrow's decimal of 4 or 8 bytes."""
+    """Whether the type is Arrow's decimal of 4 or 8 bytes."""
     return bool(pa.types.is_decimal(type)) and type.bit_width < 128
 
 
 def true_mask(array: pa.Array | pa.ChunkedArray) -> Mask:
-    """A boolean array as a mask of its own: NULL is False."""
+    """Copy a boolean array to a mask; NULL is False."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if array.null_count:
@@ -198,14 +204,14 @@ def true_mask(array: pa.Array | pa.ChunkedArray) -> Mask:
 
 
 def false_mask(array: pa.Array) -> Mask:
-    """Where a boolean array is False, and not NULL."""
+    """Return a mask of the elements that are False and not NULL."""
     return ~true_mask(array.fill_null(True) if array.null_count else array)
 
 
 def decimal_doubles(array: pa.Array) -> npt.NDArray[np.float64]:
-    """The nearest doubles of a decimal128 or decimal256 array, NULLs as anything.
+    """Return the nearest doubles of a decimal128 or decimal256 array; NULLs have arbitrary values.
 
-    Not by Arrow's own cast, which multiplies by an inexact power of ten: there 0.41 is not the double 0.41.
+    Does not use Arrow's cast, which multiplies by an inexact power of ten: it does not give 0.41 for 0.41.
     """
     precision, scale = array.type.precision, array.type.scale
     if precision <= 15:  # both below 2**53 and 10**22, so exact, and one division rounds once
@@ -217,12 +223,12 @@ def decimal_doubles(array: pa.Array) -> npt.NDArray[np.float64]:
 
 
 def rows_of(array: pa.Array) -> pa.Array:
-    """A value for each row: of an array of runs these, of any other the array itself."""
+    """Decode a run-end-encoded array; return other arrays unchanged."""
     return pc.run_end_decode(array) if pa.types.is_run_end_encoded(array.type) else array
 
 
 def repeated(value: pa.Scalar, count: int) -> pa.Array:
-    """`count` times the value. Raises: ArrowInvalid for more than 2 GiB of text: `pa.repeat` lets offsets wrap."""
+    """Repeat the value. Raises: ArrowInvalid for more than 2 GiB of text, where offsets of `pa.repeat` would wrap."""
     if value.is_valid and value.type in (pa.string(), pa.binary()):
         size = len(value.as_buffer()) * count
         if size > _TEXT_BYTES_MAX:

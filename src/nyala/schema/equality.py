@@ -1,8 +1,8 @@
-"""Equality of what may hold NaN: predicates, constraints, columns with a default.
+"""Equality of dataclasses that may contain NaN: predicates, constraints, columns with a default.
 
-NaN is one object here (`literals.NAN`), so that tuples which hold it are equal: a tuple asks whether two things are one
-before it asks whether they are equal. So did dataclasses, which compared tuples of their fields, up to Python 3.12;
-from 3.13 on they compare field by field, and a schema with a default of NaN is not the one that was written.
+Nyala uses one NaN object (`literals.NAN`), so that tuples that contain it are equal: a tuple compares its items by
+identity before equality. Up to Python 3.12, dataclasses compared tuples of their fields. Since 3.13 they compare field
+by field, so a schema with a NaN default would not equal itself after a round trip.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def compared_as_tuples(cls: _Class) -> _Class:
-    """Of a dataclass: objects of this very class are equal if the tuples of their fields are."""
+    """Class decorator: objects of the same dataclass are equal if the tuples of their fields are equal."""
     names = [field.name for field in dataclasses.fields(cls) if field.compare]
-    # Of one name attrgetter gives no tuple.
+    # The name is repeated because attrgetter returns no tuple for a single name.
     all_of = operator.attrgetter(*names, names[-1])
 
     def equal(self: Any, other: object) -> Any:
@@ -27,5 +27,5 @@ def compared_as_tuples(cls: _Class) -> _Class:
             return NotImplemented
         return all_of(self) == all_of(other)
 
-    cls.__eq__ = equal  # type: ignore[assignment]  # hashes stay: they are of the same fields
+    cls.__eq__ = equal  # type: ignore[assignment]  # the hash uses the same fields
     return cls

@@ -1,4 +1,4 @@
-"""Sizes as people write them: 4096, '64KB', '1.5 GiB'."""
+"""Parses sizes such as 4096, '64KB' and '1.5 GiB'."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import numpy as np
 __all__ = ["SIZE_MAX_BYTES", "size_in_bytes", "whole_number"]
 
 SIZE_MAX_BYTES: Final = 2**63 - 1
-"""What is larger is a slip of the hand: no system has a number for it."""
+"""Larger sizes are rejected as typing errors."""
 
 _UNITS: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
                  "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
-# Before the point as many digits as SIZE_MAX_BYTES has, after needless zeros. Behind it 40 count, as many as a byte of
-# the largest unit has (2**-40 TiB): what follows them makes no byte more.
+# Before the point: leading zeros and up to 19 digits, the number of digits of SIZE_MAX_BYTES. After the point, 40
+# digits count, because one byte is 2**-40 TiB; further digits cannot change the number of bytes.
 _SIZE: Final = re.compile(
     r"0*([0-9]{1,19})(?:\.([0-9]{1,40})[0-9]*)?[ \t]*([KMGT]?I?B?)", re.IGNORECASE | re.ASCII
 )
 
 
 def size_in_bytes(text: str) -> int | None:
-    """The bytes that a text says, to the byte and without what is less than one; None when it is no size, or more than
-    SIZE_MAX_BYTES."""
+    """Parse a size, rounded down to whole bytes; None if the text is not a size or above SIZE_MAX_BYTES."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None
@@ -37,7 +36,7 @@ def size_in_bytes(text: str) -> int | None:
 
 
 def whole_number(given: Any) -> int | None:
-    """An int, or what stands for one as NumPy's do; None for anything else, True and False too."""
+    """Return an int for an int or integer-like value (NumPy); None for anything else, including bools."""
     if isinstance(given, bool | np.bool_):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Which of the names that there are is probably meant by one that is not there."""
+"""Suggestions: finds the known name that a user probably meant by an unknown one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["nearest"]
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The same but for case, the shortest that begins so, or one that looks like it; None: no name is near."""
+    """Return the name that differs only in case, else the shortest with this prefix, else a similar one, else None."""
     folded: dict[str, str] = {}
     for one in known:
         folded.setdefault(one.casefold(), one)

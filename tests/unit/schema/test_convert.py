@@ -257,7 +257,7 @@ def test_a_value_keeps_its_meaning_or_its_row_fails(
 
 PERIODS = pd.Series(pd.period_range("2026-01", periods=2, freq="M"))
 NOTHING_IN_COMMON: list[tuple[Any, str, str]] = [
-    (pa.array([1.5]), "int64", "given double, wanted int64; of whole numbers with NULL .*Int64"),
+    (pa.array([1.5]), "int64", "given double, wanted int64; pandas stores whole numbers with NULL .*Int64"),
     (pa.array([0], pa.decimal256(76, -1)), "int64", "given decimal256"),
     (pa.array([1.0]), "int8", "given double, wanted int8"),
     (pa.array([1.0]), "decimal(5,2)", r"given double, wanted decimal\(5,2\)"),

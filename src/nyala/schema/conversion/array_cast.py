@@ -1,4 +1,4 @@
-"""Arrow data of any type as an array of a column's type: what may be cast, and which rows cannot be.
+"""Casts Arrow arrays of any type to a column's type, and reports the rows that do not fit.
 
     from ⟍ to     bool   int   float   decimal   date    timestamp   text    binary
     bool           =
@@ -10,24 +10,24 @@
     text                                         ISO     ISO         = cut   UTF-8
     binary                                                           UTF-8   =
 
-An empty field has nothing in common and is a SchemaError for the whole batch. In the others a value either
-keeps its meaning exactly or its row fails: `fits` the range, `exact` in binary floating point (NaN stays NaN),
-`whole` without a fraction (of a number, a day, a microsecond), `ISO` 2014-01-31 or 2014-01-31T12:30:00.5+01:00.
-An int is a date's days since 1970-01-01. It is no timestamp, because its unit is not known. A time without a zone is
-in UTC; DuckDB's `infinity` fails. Text is cut at the length of a varchar; `convert` does not cut keys. A cell
-above 64 KiB fails.
+An empty field is an incompatible pair: a SchemaError for the whole batch. Otherwise a value keeps its exact meaning
+or its row fails. `fits`: within the range. `exact`: exact in binary floating point (NaN stays NaN). `whole`: no
+fraction of a number, day or microsecond. `ISO`: 2014-01-31 or 2014-01-31T12:30:00.5+01:00.
+An int becomes a date as days since 1970-01-01. It cannot become a timestamp, because its unit is unknown. A time
+without a zone is in UTC; DuckDB's `infinity` fails. Text is truncated to the length of a varchar, except in keys
+(`convert`). A cell above 64 KiB fails.
 
-Every kind of Arrow array is first made plain: dictionary, run-end-encoded, large, view and extension arrays,
-decimals of 32, 64 and 256 bits, halves.
+Arrays are first converted to a plain form: dictionary, run-end-encoded, large, view and extension arrays, decimals of
+32, 64 and 256 bits, and half floats.
 
 Invariants
-    C1  The result has the canonical type and the length of the input; it is null where the input is, and in
-        the rows that failed. No other value differs from its input.
+    C1  The result has the canonical type and the length of the input. It is NULL where the input is NULL and in the
+        failed rows. All other values keep their meaning.
     C2  A row fails at most once here.
-    C3  The usual case (nothing fails) costs a fixed number of Arrow and NumPy calls. Which rows fail is only
-        looked for when the checked cast says that some do.
-The result may share memory with the input: `nyala.schema.conversion.convert` sees to ownership.
-Left out: Python values (`nyala.schema.conversion.cast`), NULL in NOT NULL columns (`nyala.schema.conversion.convert`).
+    C3  The usual case (no failures) takes a fixed number of Arrow and NumPy calls. Failed rows are searched only if
+        the checked cast raises an error.
+The result may share memory with the input; `nyala.schema.conversion.convert` copies if necessary. That module also
+checks NOT NULL columns. `nyala.schema.conversion.cast` handles Python values.
 Source: docs/how-to/data-in-and-out.md.
 """
 
@@ -82,7 +82,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True)
 class Failure:
-    """Rows of one column that cannot be what the column holds, for one reason, and a sentence for each."""
+    """Rows of one column that failed with the same code, and a message for each."""
 
     rows: Rows
     code: str
@@ -90,11 +90,11 @@ class Failure:
 
 
 def cast_array(array: pa.Array, type: ColumnType, max_cell_bytes: int = MAX_CELL_BYTES) -> Cast:
-    """`array` as the canonical Arrow type of `type`, and the rows that failed (C1–C3).
+    """Cast `array` to the canonical Arrow type of `type`; also return the failed rows (C1–C3).
 
-    max_cell_bytes: of text and binary values; larger ones fail.
+    max_cell_bytes: larger text and binary values fail.
 
-    Raises: SchemaError when the two have nothing in common, InvalidArgumentError for more than 2 GiB of text.
+    Raises: SchemaError when the types are incompatible, InvalidArgumentError for more than 2 GiB of text.
     """
     if array.type.equals(type.arrow):
         rule = _CHECKS.get(type.name)
@@ -116,7 +116,7 @@ def cast_array(array: pa.Array, type: ColumnType, max_cell_bytes: int = MAX_CELL
 
 
 def one_array(data: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The chunks as one array. Raises: InvalidArgumentError when they hold more than 2 GiB of text."""
+    """Combine the chunks into one array. Raises: InvalidArgumentError for more than 2 GiB of text."""
     if isinstance(data, pa.Array):
         return data
     if data.num_chunks == 1:
@@ -125,19 +125,19 @@ def one_array(data: pa.Array | pa.ChunkedArray) -> pa.Array:
         return pa.array([], data.type)
     chunks = data.chunks
     if _is_encoded(data.type):
-        # Each chunk may have a dictionary of its own, and all of them together be too many for its index type.
+        # Chunks may have different dictionaries, and a joint dictionary may be too large for the index type.
         chunks = [_plain(chunk) for chunk in chunks]
     return _within_2_gib(lambda: pa.concat_arrays(chunks))
 
 
 def copy_array(array: pa.Array) -> pa.Array:
-    """An equal array that shares no memory with `array`: offset 0, buffers as short as its rows. One Arrow call."""
-    # Concatenation copies whenever there are two pieces, though one be empty, and cuts slices to size.
+    """Copy `array`: the result has offset 0, minimal buffers and its own memory. One Arrow call."""
+    # `concat_arrays` copies if it gets two arrays, even if one is empty, and copies only the slice's rows.
     return pa.concat_arrays([array.slice(0, 0), array])
 
 
 def copy_arrays(arrays: Sequence[pa.Array]) -> list[pa.Array]:
-    """`copy_array` of arrays of one length. Cost: of many, a third of as many copies one by one."""
+    """Copy several arrays of equal length. Cost for many arrays: a third of copying them one by one."""
     if len(arrays) < 2:
         return [copy_array(array) for array in arrays]
     whole = pa.RecordBatch.from_arrays(arrays, names=[""] * len(arrays))
@@ -146,7 +146,7 @@ def copy_arrays(arrays: Sequence[pa.Array]) -> list[pa.Array]:
 
 
 def range_text(type: ColumnType) -> str:
-    """The type with its limits, for messages: "int8 (-128..127)"."""
+    """Return the type with its limits, for messages: "int8 (-128..127)"."""
     if type.name == "date":
         return "date (0001-01-01..9999-12-31)"
     if type.name == "decimal":
@@ -159,11 +159,11 @@ def range_text(type: ColumnType) -> str:
 
 
 def shorten(text: str, limit: int = 60) -> str:
-    """`text` for a message: whole, or its beginning and an ellipsis."""
+    """Truncate `text` for a message, with an ellipsis."""
     return text if len(text) <= limit else text[:limit] + "…"
 
 
-# --- making plain -----------------------------------------------------------------------------------
+# --- plain forms ------------------------------------------------------------------------------------
 
 
 def _is_encoded(type: pa.DataType) -> bool:
@@ -171,7 +171,7 @@ def _is_encoded(type: pa.DataType) -> bool:
 
 
 def refuse_otherwise_meant(given: pa.DataType, type: ColumnType) -> None:
-    """Raises: SchemaError for an extension type whose storage is not what its values mean to a column of this type."""
+    """Raise SchemaError for an extension type whose storage value would be wrong in a column of this type."""
     name = getattr(given, "extension_name", None)
     if name == PERIOD:
         raise SchemaError(f"given {given}, wanted {type}; {PERIOD_ADVICE}")
@@ -180,7 +180,7 @@ def refuse_otherwise_meant(given: pa.DataType, type: ColumnType) -> None:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """The same values in the plainest type that has a rule here. Takes no look at the values."""
+    """Convert to the plain type that has a rule here. Does not check values."""
     types = pa.types
     type = array.type
     if isinstance(type, pa.BaseExtensionType):
@@ -261,24 +261,24 @@ def _nothing_in_common(source: pa.DataType, type: ColumnType) -> str:
     kind, target = _kind(source), _target(type)
     if kind == "float" and target in ("int", "decimal"):
         how = (
-            'of whole numbers with NULL among them pandas makes float64: astype("Int64") says what they are; round and '
-            "cast others first"
+            'pandas stores whole numbers with NULL as float64: convert them with astype("Int64"); round and '
+            "cast other values first"
             if target == "int"
-            else f"round it and cast it to {type} first, for a double has no digits of a fraction that are exact"
+            else f"round it and cast it to {type} first, because a double has no exact decimal digits"
         )
     elif kind == "text":
         call = {"int": "int(…)", "float": "float(…)", "decimal": "decimal.Decimal(…)"}.get(target)
         how = f"cast it to {type} first, which parses it" + (f"; a value in Python by {call}" if call else "")
     elif kind == "int" and target == "timestamp":
         how = (
-            "whole numbers have no unit, so say what they count: pyarrow.array(values, pyarrow.timestamp('s')), with "
+            "whole numbers have no unit, so give one: pyarrow.array(values, pyarrow.timestamp('s')), with "
             "'s', 'ms', 'us' or 'ns'; in pandas pd.to_datetime(values, unit='s'), in polars "
             "pl.from_epoch(values, 's'), a single value datetime.fromtimestamp(value, UTC)"
         )
     elif kind in ("int", "decimal", "timestamp", "date", "bool", "float", "binary"):
         how = f"cast it to {type} first"
     else:
-        how = "Nyala has no such type; take a column out of it, or leave it out"
+        how = "Nyala does not support this type; extract plain columns from it, or leave it out"
     return f"given {source}, wanted {type}; {how}"
 
 
@@ -286,7 +286,7 @@ def _nothing_in_common(source: pa.DataType, type: ColumnType) -> str:
 
 
 def _fail(array: pa.Array, bad: pa.Array | npt.NDArray[np.bool_], why: str, code: str = OUT_OF_RANGE) -> Cast:
-    """`array` with its `bad` rows made null, and their Failure; `why` follows the value in each message."""
+    """Set the `bad` rows to NULL, and return them as a Failure; each message is the value and `why`."""
     if not isinstance(bad, np.ndarray):
         bad = _mask(bad)
     rows = np.flatnonzero(bad)
@@ -297,15 +297,15 @@ def _fail(array: pa.Array, bad: pa.Array | npt.NDArray[np.bool_], why: str, code
 
 
 def _mask(bad: pa.Array) -> npt.NDArray[np.bool_]:
-    """True where `bad` is true; null is false."""
+    """Return `bad` as a mask; NULL is False."""
     return np.asarray(pc.fill_null(bad, False).to_numpy(zero_copy_only=False))
 
 
 def _shown(array: pa.Array, rows: Rows) -> Iterable[str]:
-    """The values of these rows as a person writes them."""
+    """Return the values of these rows as text for messages."""
     values = array.take(pa.array(rows))
     if pa.types.is_string(values.type):
-        # As bytes, since text that failed may be no text.
+        # Reads bytes, because the text may be invalid UTF-8.
         raw = values.view(pa.binary()).to_pylist()
         return [repr(shorten(value[:240].decode(errors="replace"))) for value in raw]
     if pa.types.is_binary(values.type):
@@ -319,7 +319,7 @@ def _shown(array: pa.Array, rows: Rows) -> Iterable[str]:
 
 
 def _then(first: Cast, rule: Callable[[pa.Array, ColumnType], Cast], type: ColumnType) -> Cast:
-    """Two casts, one after the other; the rows that the first blanked are null to the second (C2)."""
+    """Apply a second cast; rows that failed in the first are NULL in the second (C2)."""
     array, failures = first
     result, more = rule(array, type)
     return result, failures + more
@@ -330,7 +330,7 @@ def _null_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def _int_values(array: pa.Array) -> npt.NDArray[Any]:
-    """The values of an integer array, 0 where it is null."""
+    """Return the values of an integer array, with 0 for NULL."""
     if array.null_count:
         array = pc.fill_null(array, 0)
     return np.asarray(array.to_numpy(zero_copy_only=False))
@@ -344,7 +344,7 @@ def _same(array: pa.Array, type: ColumnType) -> Cast:
 
 
 def _outside(array: pa.Array, lower: int, upper: int) -> pa.Array:
-    """Which integers are not in lower..upper, both inclusive; bounds beyond the array's own type are no bounds."""
+    """Return a mask of the integers outside lower..upper, both inclusive. Bounds beyond the array's type never fail."""
     bits = array.type.bit_width
     if pa.types.is_unsigned_integer(array.type):
         source_min, source_max = 0, 2**bits - 1
@@ -370,13 +370,13 @@ def _int_to_int(array: pa.Array, type: ColumnType) -> Cast:
 
 def _int_to_float(array: pa.Array, type: ColumnType) -> Cast:
     try:
-        # Arrow lets pass what lies within ±2^24 or ±2^53, where every integer is exact …
+        # Arrow accepts integers within ±2^24 or ±2^53, where every integer is exact …
         return pc.cast(array, type.arrow), []
     except pa.ArrowInvalid:
-        # … but beyond, some are: those that come back unchanged.
+        # … but some larger integers are exact too: those that a round trip does not change.
         values = _int_values(array)
         floats = values.astype(type.arrow.to_pandas_dtype()).astype(np.float64)
-        # 2^63 (2^64 unsigned) is a float that rounding up may give, and no integer of that type.
+        # Rounding up may give 2^63 (2^64 unsigned), which is not an integer of that type.
         returns = floats < float(np.iinfo(values.dtype).max)
         exact = returns & (np.where(returns, floats, 0).astype(values.dtype) == values)
         fitting, failures = _fail(array, ~exact, f"is not exactly a {type}")
@@ -408,11 +408,11 @@ def _decimal_to_decimal(array: pa.Array, type: ColumnType) -> Cast:
     assert type.precision is not None and type.scale is not None
     source = array.type
     if source.scale < type.scale and source.precision - source.scale > type.precision - type.scale:
-        # Arrow multiplies without looking: 340.2824 as decimal(36,36) wraps around 128 bits to a small number.
+        # Arrow multiplies without an overflow check: 340.2824 as decimal(36,36) wraps around 128 bits to a small number.
         fitting, failures = _decimals_within(array, type.precision - type.scale, type.scale, range_text(type))
         return pc.cast(fitting, type.arrow), failures
     try:
-        # Of the same type, but made elsewhere: nothing in Arrow keeps its digits within the precision.
+        # Validate even equal types: Arrow does not enforce a decimal's precision.
         array.validate(full=True)
         return (array if array.type.equals(type.arrow) else pc.cast(array, type.arrow)), []
     except pa.ArrowInvalid:
@@ -438,7 +438,7 @@ def _decimals_within(array: pa.Array, digits: int, scale: int, wanted: str) -> C
     """Fail the values that have more than `digits` before the point, then those with more than `scale` after it."""
     failures: list[Failure] = []
     source = array.type
-    # Digits that the array's own type promises but does not keep fail as well: they have no meaning.
+    # Values with more digits than the array's own type allows fail too: they are invalid.
     digits = min(digits, source.precision - source.scale)
     limit = _unscaled(source, 10 ** (digits + source.scale) - 1)
     array, failures = _fail(array, pc.greater(pc.abs(array), limit), f"does not fit {wanted}")
@@ -458,7 +458,7 @@ def _unscaled(type: pa.DataType, unscaled: int) -> pa.Scalar:
     return pa.scalar(Decimal(unscaled).scaleb(-type.scale, EXACT_DECIMALS), type)
 
 
-# So few numbers are looked at by Python.
+# Up to this many values, a Python loop is faster than NumPy.
 _FEW: Final = 16
 
 
@@ -466,8 +466,8 @@ _FEW: Final = 16
 
 
 def are_dates(array: pa.Array) -> bool:
-    """Whether the days of a date32 array are all of years that a date has."""
-    if len(array) <= _FEW:  # NumPy's least of one number takes fifty times as long as Python's
+    """Whether all days of a date32 array are within the years 1 to 9999."""
+    if len(array) <= _FEW:  # for one value, NumPy's min takes fifty times as long
         for value in array:
             day = value.value
             if day is not None and not DATE_MIN_DAYS <= day <= DATE_MAX_DAYS:
@@ -501,7 +501,7 @@ def _timestamp_to_date(array: pa.Array, type: ColumnType) -> Cast:
     array = _without_zone(array)
     ticks = _int_values(array.view(pa.int64()))
     days, rest = np.divmod(ticks, _TICKS_PER_DAY[array.type.unit])
-    array, failures = _fail(array, rest != 0, "is not midnight in UTC, and so no date")
+    array, failures = _fail(array, rest != 0, "is not midnight in UTC, so it is not a date")
     assert type.value_min is not None and type.value_max is not None
     outside = (days < type.value_min) | (days > type.value_max)
     array, more = _fail(array, outside & (rest == 0), f"does not fit {range_text(type)}")
@@ -527,7 +527,7 @@ def _timestamp_to_timestamp(array: pa.Array, type: ColumnType) -> Cast:
 
 
 def are_finite_times(array: pa.Array) -> bool:
-    """Whether no value of a timestamp array is DuckDB's `infinity` or `-infinity`, the ends of 64 bits."""
+    """Whether a timestamp array has no `infinity` or `-infinity` of DuckDB (plus or minus 2^63 - 1)."""
     ticks = array.view(pa.int64())
     if len(array) <= _FEW:  # as in `are_dates`
         return all(value is None or abs(value) != _INT64_MAX for value in ticks.to_pylist())
@@ -536,7 +536,7 @@ def are_finite_times(array: pa.Array) -> bool:
 
 
 def _finite_times(array: pa.Array) -> Cast:
-    """Fail DuckDB's `infinity` and `-infinity`: only DuckDB would read these numbers as more than a time far away."""
+    """Fail DuckDB's `infinity` and `-infinity`: other readers would see them as ordinary, very distant times."""
     if are_finite_times(array):
         return array, []
     ticks = _int_values(array.view(pa.int64()))
@@ -552,11 +552,11 @@ def _finite_times(array: pa.Array) -> Cast:
 
 
 def _without_zone(array: pa.Array) -> pa.Array:
-    """The same moments in UTC, without a zone."""
+    """Return the same times in UTC, without a zone."""
     if array.type.tz is None:
         return array
-    # Arrow counts from 1970 in UTC whatever the zone, so its name goes and the numbers stay; also of a zone that
-    # this machine does not know.
+    # Arrow always counts from 1970 in UTC, so only the zone's name is dropped. This also works for zones that are
+    # unknown on this machine.
     return array.view(pa.int64()).view(pa.timestamp(array.type.unit))
 
 
@@ -572,7 +572,7 @@ def _date_to_timestamp(array: pa.Array, type: ColumnType) -> Cast:
         return pc.cast(fitting, _NAIVE_US).view(_UTC_US), failures
 
 
-# What `pc.cast` reads, no more: it refuses 30 February and 25 o'clock itself, but not row by row.
+# Matches exactly the texts that `pc.cast` accepts. `pc.cast` rejects 30 February and 25 o'clock, but not per row.
 _CLOCK: Final = r"[ T](?:[01]\d|2[0-3])(?::[0-5]\d(?::[0-5]\d(?:\.\d{1,6}0*)?)?)?"
 _ZONE: Final = r"(?:Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)"
 _DAY: Final = (
@@ -586,7 +586,7 @@ _LONG_FRACTION: Final = r"(\.\d{6})0+"
 
 
 def _text_to_timestamp(array: pa.Array, type: ColumnType) -> Cast:
-    # Most batches are written alike, so each of the two ways of writing is tried on the whole batch first.
+    # Most batches use one format, so both formats are first tried on the whole batch.
     for written in (_NAIVE_US, _UTC_US):
         try:
             return pc.cast(array, written).view(_UTC_US), []
@@ -594,7 +594,7 @@ def _text_to_timestamp(array: pa.Array, type: ColumnType) -> Cast:
             continue
     array, failures = utf8_array(array)
     bad = pc.invert(pc.match_substring_regex(array, _ISO_TIME))
-    array, more = _fail(array, bad, "is no ISO date or time such as 2014-01-31 or 2014-01-31T12:30:00.5Z")
+    array, more = _fail(array, bad, "is not an ISO date or time such as 2014-01-31 or 2014-01-31T12:30:00.5Z")
     array = pc.replace_substring_regex(array, _LONG_FRACTION, r"\1")
     zoned = pc.match_substring_regex(array, _ZONED)
     zone = pc.if_else(zoned, "", pc.if_else(pc.equal(pc.binary_length(array), 10), "T00Z", "Z"))
@@ -606,7 +606,7 @@ def _text_to_date(array: pa.Array, type: ColumnType) -> Cast:
         dates = pc.cast(array, pa.date32())
     except pa.ArrowInvalid:
         return _then(_text_to_timestamp(array, type), _timestamp_to_date, type)
-    return _date_to_date(dates, type)  # the year 0000 is read, and is none
+    return _date_to_date(dates, type)  # Arrow accepts the year 0000, which is not a valid date
 
 
 # --- text and binary --------------------------------------------------------------------------------
@@ -621,7 +621,7 @@ def _binary_to_text(array: pa.Array, type: ColumnType) -> Cast:
 
 
 def utf8_array(array: pa.Array) -> Cast:
-    """A string or binary array as a string array; rows that are not UTF-8 fail."""
+    """Convert a string or binary array to a string array; rows that are not UTF-8 fail."""
     try:
         if pa.types.is_binary(array.type):
             return pc.cast(array, pa.string()), []
@@ -636,7 +636,7 @@ def utf8_array(array: pa.Array) -> Cast:
 
 
 def _invalid_utf8_rows(array: pa.Array, first: int) -> Iterable[int]:
-    """Rows that are not UTF-8, by halving: Arrow says whether a slice is valid, not where it is not."""
+    """Find the rows that are not UTF-8 by bisection, because Arrow only reports whether a slice is valid."""
     try:
         pc.cast(array, pa.string())
     except pa.ArrowInvalid:
@@ -649,7 +649,7 @@ def _invalid_utf8_rows(array: pa.Array, first: int) -> Iterable[int]:
 
 
 def _cut(array: pa.Array, type: ColumnType) -> Cast:
-    """Cut a varchar at its length."""
+    """Truncate a varchar to its length."""
     if type.length is not None and longest_bytes(array, type.length) > type.length:
         array = pc.utf8_slice_codeunits(array, 0, type.length)
     return array, []
@@ -674,7 +674,7 @@ def _check_cells(array: pa.Array, limit: int) -> Cast:
 
 
 def longest_bytes(array: pa.Array, enough: int) -> int:
-    """The bytes of the longest value, or, when that is cheaper and at most `enough`, of all values together."""
+    """Return the bytes of the longest value, or the total of all values if it is at most `enough` (cheaper)."""
     offsets = array.buffers()[1]
     if offsets is None or len(array) == 0:
         return 0

@@ -1,21 +1,20 @@
-"""A column of a batch with more text than is converted at once: the user's arrays, and which of their rows.
+"""LongColumn: a column with more text than `max_slice_bytes`, kept as the user's arrays and row positions in them.
 
     given      chunks of strings, views, a dictionary …, of any size        nothing is copied
     checked    |----|----|----|----|  slices of `max_slice_bytes`           each converted, checked and freed
     written    rows [a, b) of one new file: `slice(a, b - a).array()`       converted again by the writer
 
-An Arrow array of strings addresses 2 GiB, because its offsets have 32 bits. pyarrow raises an error above that, or
-reads past the end of memory (`cast` of views, `repeat`, `run_end_decode`). So no call here sees more than a slice.
+An Arrow string array addresses at most 2 GiB, because its offsets have 32 bits. Above that, pyarrow raises an error or
+reads past the end of memory (`cast` of views, `repeat`, `run_end_decode`). Each call here therefore gets one slice.
 
-A dictionary or run-end-encoded array is its words, and for each row the place of its word. So a row number addresses a
-value of one of the sources: those of rows that are taken, sliced or joined are computed without a look at the text.
+A dictionary or run-end-encoded array becomes its entries and one entry position per row. `take`, `slice` and `joined`
+compute positions only and never read text.
 
 Invariants
-    LC1 `array()` of a slice equals the slice of what `cast_array` would make of the whole column.
-    LC2 Memory: the sources are the user's. Besides, 4 bytes for each of their values, and 8 for each row that was
-        taken.
+    LC1 `array()` of a slice equals the slice of the whole column cast by `cast_array`.
+    LC2 The sources are the user's memory. In addition, each source value takes 4 bytes and each taken row 8 bytes.
     LC3 Immutable; any thread may read.
-Who keeps rows when the user's call is over copies them (`PreparedOperation.borrowed`).
+Code that keeps rows after the user's call must copy them (`PreparedOperation.borrowed`).
 Source: Apache Arrow columnar format, "Variable-size Binary Layout" and "Variable-size Binary View Layout".
 """
 
@@ -37,13 +36,13 @@ __all__ = ["TEXT_IDS", "Column", "LongColumn", "joined", "long_column", "row_sli
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 
-# A value of more bytes is refused without being converted.
+# Larger values fail without being converted.
 _CELL_BYTES_MAX: Final = 1 << 30
 _SIZE_MAX: Final = (1 << 32) - 1
 _VIEW: Final = np.dtype("V16")
 _NOWHERE: Final = -1
 
-# pyarrow has no name for it.
+# Arrow's type id of extension types; pyarrow has no name for it.
 _EXTENSION: Final = 31
 _VIEWS: Final = (pa.lib.Type_STRING_VIEW, pa.lib.Type_BINARY_VIEW)
 _OFFSETS: Final[Mapping[int, str]] = {
@@ -63,15 +62,18 @@ TEXT_IDS: Final = {
 
 
 class LongColumn:
-    """A column of type `type`. Has what the write path needs of an Arrow array: `len`, `nbytes`, `take`, `slice`."""
+    """A column of type `type`, with the methods of an Arrow array that writes use: `len`, `nbytes`, `take`, `slice`."""
 
     __slots__ = ("_begin", "_length", "_limits", "_rows", "_sizes", "_sources", "_starts", "type")
 
     def __init__(
         self, sources: Sequence[pa.Array], type: ColumnType, limits: Limits, rows: Rows | None = None
     ) -> None:
-        """sources: of any types that have a rule for `type`, but dictionaries and runs. rows: places in all of them,
-        one behind the other; -1: NULL; None: all of them."""
+        """Create a column from `sources`.
+
+        sources: arrays of types that `cast_array` accepts for `type`, except dictionary and run-end-encoded ones.
+        rows:    positions in the concatenated sources, -1 for NULL. None: all values in order.
+        """
         self.type: Final = type
         self._sources: Final = tuple(sources)
         self._limits: Final = limits
@@ -93,11 +95,11 @@ class LongColumn:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the column as one array would have them."""
+        """Bytes that one Arrow array of the column would have."""
         return self.text_bytes(0, self._length) + 4 * self._length
 
     def text_bytes(self, lower: int, upper: int) -> int:
-        """Bytes of text in the rows [lower, upper), about."""
+        """Approximate bytes of text in the rows [lower, upper)."""
         return int(self._sizes_of(lower, upper).sum(dtype=np.int64))
 
     def _sizes_of(self, lower: int, upper: int) -> npt.NDArray[np.uint32]:
@@ -108,7 +110,7 @@ class LongColumn:
         return np.where(rows < 0, np.uint32(0), sizes)
 
     def take(self, indices: Any) -> LongColumn:
-        """The rows at `indices`, integers without NULL. No text is read."""
+        """Return the rows at `indices`, integers without NULL. Reads no text."""
         places = np.asarray(indices, np.int64)
         rows = places + self._begin if self._rows is None else self._rows[places]
         return self._with(rows, 0, len(rows))
@@ -120,13 +122,12 @@ class LongColumn:
         return self._with(self._rows[offset : offset + length], 0, length)
 
     def parts(self) -> Iterator[LongColumn]:
-        """The rows in slices of at most `max_slice_bytes` of text, or of one row."""
+        """Yield the rows in slices with at most `max_slice_bytes` of text, or with one row."""
         for lower, upper in slice_bounds(self._sizes_of(0, self._length), self._limits.max_slice_bytes):
             yield self.slice(lower, upper - lower)
 
     def array(self) -> pa.Array:
-        """The rows as one array in the type's Arrow form; NULL where a value cannot be one. They must have less than
-        2 GiB of text."""
+        """Convert the rows to one canonical array, with NULL for failed values. Needs less than 2 GiB of text."""
         if self._rows is None:
             end = self._begin + self._length
             parts = [
@@ -146,7 +147,7 @@ class LongColumn:
         return values if len(back) == len(wanted) and _ascends(self._rows) else values.take(pa.array(back))
 
     def converted(self) -> tuple[pa.Array, list[Failure]]:
-        """All rows of a column whose type is no text, and those that failed. Of a column as it was given."""
+        """Convert all rows of a column whose type is not text; also return failed rows. Only for unsliced columns."""
         values: list[pa.Array] = []
         failures = list(self._failures(values))
         array = _one(values, self.type)
@@ -155,11 +156,11 @@ class LongColumn:
         return array, self._of_rows(failures)
 
     def failures(self) -> list[Failure]:
-        """The rows that cannot be what the column holds. Of a column as it was given. Cost: all of it is converted."""
+        """Return the failed rows. Only for unsliced columns. Cost: converts the whole column."""
         return self._of_rows(list(self._failures(None)))
 
     def null_rows(self) -> Rows:
-        """The rows that were given as NULL."""
+        """Return the rows that are NULL in the user's data."""
         if not any(source.null_count for source in self._sources):
             return np.empty(0, np.int64) if self._rows is None else np.flatnonzero(self._rows < 0)
         null = np.concatenate([source.is_null().to_numpy(zero_copy_only=False) for source in self._sources])
@@ -168,7 +169,7 @@ class LongColumn:
         return np.flatnonzero((self._rows < 0) | null.take(self._rows, mode="clip"))
 
     def _failures(self, values: list[pa.Array] | None) -> Iterator[Failure]:
-        """Of the sources' values, by their places; the values as they are converted are added to `values`."""
+        """Yield failures by position in the sources; append the converted arrays to `values`."""
         for number, source in enumerate(self._sources):
             start, end = self._starts[number], self._starts[number + 1]
             sizes = self._sizes[start:end]
@@ -220,15 +221,14 @@ class LongColumn:
 
 
 Column: TypeAlias = pa.Array | LongColumn
-"""A column of a batch on its way through a write: in the type's Arrow form, or with more text than is converted at
-once."""
+"""A column of a batch during a write: a canonical array, or a `LongColumn`."""
 
 
 def long_column(data: pa.Array | pa.ChunkedArray, type: ColumnType, limits: Limits) -> LongColumn | None:
-    """The data as a long column; None: it has little text.
+    """Return the data as a long column, or None if its text is at most `max_slice_bytes`.
 
-    Raises: SchemaError for an extension type that means something else.
-    Cost: of text with offsets a look at two of them, of views and words a look at each length.
+    Raises: SchemaError for an extension type whose values mean something else.
+    Cost: two offsets per chunk for text with offsets; one pass over the lengths for views and dictionaries.
     """
     if data.type.id not in TEXT_IDS:
         return None
@@ -237,12 +237,12 @@ def long_column(data: pa.Array | pa.ChunkedArray, type: ColumnType, limits: Limi
     if sum(map(_text_bytes, chunks)) <= limits.max_slice_bytes:
         return None
     made = _taken_apart(chunks, type, limits)
-    # The longest word of a dictionary may be in no row.
+    # The first estimate was too high if no row uses a dictionary's longest entry.
     return made if made.text_bytes(0, len(made)) > limits.max_slice_bytes else None
 
 
 def joined(columns: Sequence[Column], type: ColumnType, limits: Limits) -> LongColumn:
-    """Columns one behind the other, in the type's Arrow form or long ones."""
+    """Concatenate columns, which may be canonical arrays or long columns."""
     sources: list[pa.Array] = []
     rows: list[Rows] = []
     start = 0
@@ -261,7 +261,7 @@ def joined(columns: Sequence[Column], type: ColumnType, limits: Limits) -> LongC
 
 
 def row_slices(columns: Mapping[str, Column], count: int) -> Iterator[tuple[int, int, dict[str, pa.Array]]]:
-    """Columns of `count` rows as arrays: (lower, upper, the rows [lower, upper)); all at once if none is long."""
+    """Yield the columns in slices of rows: (lower, upper, arrays). One slice if no column is long."""
     long = {name: column for name, column in columns.items() if isinstance(column, LongColumn)}
     if not long:
         yield 0, count, dict(columns)
@@ -279,7 +279,10 @@ def row_slices(columns: Mapping[str, Column], count: int) -> Iterator[tuple[int,
 
 
 def slice_bounds(sizes: npt.NDArray[Any], limit: int) -> Iterator[tuple[int, int]]:
-    """[lower, upper) of neighbours whose sizes are at most `limit` in all, or of one; no row: one empty slice."""
+    """Yield [lower, upper) of consecutive rows with a total size of at most `limit`, or of one row.
+
+    Without rows, yields one empty slice.
+    """
     ends = np.cumsum(sizes, dtype=np.int64)
     lower = reached = 0
     while True:
@@ -295,7 +298,7 @@ def slice_bounds(sizes: npt.NDArray[Any], limit: int) -> Iterator[tuple[int, int
 
 
 def _text_bytes(array: pa.Array) -> int:
-    """At most so much text, of all rows."""
+    """Return an upper bound of the text bytes of all rows."""
     id = array.type.id
     if id in _OFFSETS:
         ends = _offsets(array)
@@ -339,7 +342,7 @@ def _taken_apart(chunks: Sequence[pa.Array], type: ColumnType, limits: Limits) -
 
 
 def _words(array: pa.Array) -> tuple[pa.Array, Rows | None]:
-    """An array without dictionaries, runs and extensions, and for each row its place in it; None: they are the rows."""
+    """Return an array without dictionaries, runs and extensions, and each row's position in it (None: row order)."""
     id = array.type.id
     if id == _EXTENSION:
         return _words(array.storage)
@@ -377,7 +380,7 @@ def _sizes(array: pa.Array) -> npt.NDArray[np.uint32]:
         return (np.minimum(sizes, _SIZE_MAX) if sizes.itemsize == 8 else sizes).astype(np.uint32)
     if id in _VIEWS:
         lengths = _views(array)["length"]
-        if array.null_count:  # what stands where a value is NULL may be anything
+        if array.null_count:  # the length of a NULL is undefined
             lengths = np.where(array.is_null().to_numpy(zero_copy_only=False), 0, lengths)
         return np.ascontiguousarray(lengths).view(np.uint32)
     width = array.type.byte_width if id == pa.lib.Type_FIXED_SIZE_BINARY else 0
@@ -401,7 +404,7 @@ def _exact_size(array: pa.Array, row: int) -> int:
 
 
 def _taken(source: pa.Array, places: Rows) -> pa.Array:
-    """`take`, of views too, which pyarrow 26 has no kernel for."""
+    """`take`, also for views: pyarrow 26 has no kernel for them."""
     if source.type.id not in _VIEWS:
         return source.take(pa.array(places))
     validity, _, *data = source.buffers()
@@ -415,8 +418,7 @@ def _taken(source: pa.Array, places: Rows) -> pa.Array:
 
 
 def _based(array: pa.Array) -> pa.Array:
-    """Large text whose offsets begin at 0: pyarrow narrows offsets only if the last one fits into 32 bits. No copy of
-    text."""
+    """Shift the offsets of large text to 0: pyarrow narrows them only if the last one fits 32 bits. Copies no text."""
     if array.type.id not in (pa.lib.Type_LARGE_STRING, pa.lib.Type_LARGE_BINARY) or not len(array):
         return array
     ends = _offsets(array)
@@ -437,7 +439,7 @@ def _one(parts: Sequence[pa.Array], type: ColumnType) -> pa.Array:
 
 
 def _runs(bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """(source, lower, upper) of ascending rows that each source has, where it has any."""
+    """Yield (source, lower, upper) for each source that has rows, given ascending bounds."""
     for number, (lower, upper) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
         if lower < upper:
             yield number, lower, upper

@@ -1,10 +1,10 @@
-"""A pyarrow expression as a tree of ours, so that NaN compares in it as in every other condition.
+"""Converts a pyarrow expression to a Nyala tree, so that NaN compares like in every other condition.
 
     pc.field("x") > 1  --to_substrait-->  protobuf  --tree_of-->  Compare(Column("x"), ">", Literal(1))
 
-Arrow does not say what an expression consists of, but writes it as Substrait. Only its conditions are read here:
-comparisons, isin, is_null, is_valid, is_nan, AND, OR and NOT of columns and constants. For anything else there is no
-tree, and Arrow evaluates the expression.
+Arrow has no function that returns the parts of an expression, but it can serialize one as Substrait. This module reads
+comparisons, isin, is_null, is_valid, is_nan, AND, OR and NOT of columns and constants. Arrow evaluates all other
+expressions.
 Source: Substrait, proto/substrait/algebra.proto and extended_expression.proto; protobuf's wire format.
 """
 

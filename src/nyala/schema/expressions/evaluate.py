@@ -1,22 +1,23 @@
-"""Bound predicates over Arrow columns: which rows are TRUE.
+"""Evaluates bound predicates over Arrow columns: computes a mask of the rows that are TRUE.
 
-SQL's logic has three values, yet a filter asks only for TRUE. So binding pushes every NOT down to the
-comparisons (NOT (a < 1 OR b IS NULL) becomes a >= 1 AND b IS NOT NULL, which is right for NULL too), and each
-node here answers one mask: TRUE, or not. AND and OR are then & and |, and NULL is dropped where it arises.
+SQL's logic has three values, but a filter only needs the rows that are TRUE. Binding therefore pushes every NOT down
+to the comparisons: NOT (a < 1 OR b IS NULL) becomes a >= 1 AND b IS NOT NULL, which is also correct for NULL. Each
+node computes one mask (TRUE or not), AND and OR are & and |, and comparisons drop NULL.
 
 Invariants
-    E1  `mask` gives a fresh bool array of n elements that the caller owns.
-    E2  A row whose column is NULL is in no mask but that of IS NULL.
+    E1  `mask` returns a new bool array of n elements that the caller owns.
+    E2  A row whose column is NULL is selected only by IS NULL.
     E3  Comparison is a total order: NaN = NaN, NaN > everything, -0.0 = 0.0; text by its UTF-8 bytes;
         false < true. So NOT (a < b) is a >= b.
-    E4  A column is asked for only when its node is evaluated: `arrays` may decode lazily, and the columns of an
-        AND's later terms are not touched when no row is left.
+    E4  A column is read only when its node is evaluated, so `arrays` may decode lazily. If no rows remain, the later
+        terms of an AND are not evaluated.
 
-Columns are given in their canonical Arrow type; dictionary-encoded ones are compared once per word, run-end encoded
-ones once per run. Comparison of
-two columns is exact, but made in double when one of them is float or double, as in DuckDB and Spark.
+Columns have their canonical Arrow type. Dictionary-encoded columns are compared once per dictionary entry,
+run-end-encoded ones once per run. Comparing two columns is exact; if one is float or double, it uses doubles, as in
+DuckDB and Spark.
 
-Cost: one or two NumPy or Arrow calls a comparison, whatever the number of rows. Thread-safe: nodes do not change.
+Cost: one or two NumPy or Arrow calls per comparison, independent of the number of rows. Thread-safe: nodes are
+immutable.
 """
 
 from __future__ import annotations

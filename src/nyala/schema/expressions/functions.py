@@ -1,7 +1,7 @@
-"""The functions of expressions, and CAST: from typed arguments to a computed value.
+"""The functions of expressions, and CAST: builds a computed value from typed arguments.
 
-Each entry of `FUNCTIONS` says how many arguments a function takes and builds its value; docs/how-to/expressions.md
-has one line for each, which a test compares with this table. Results are DuckDB's, but where that page says otherwise.
+Each entry of `FUNCTIONS` has the number of arguments and builds the function's value. docs/how-to/expressions.md has
+one line per function, and a test compares it with this table. Results equal DuckDB's, except where that page says so.
 """
 
 from __future__ import annotations

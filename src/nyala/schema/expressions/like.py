@@ -1,11 +1,11 @@
-"""SQL's LIKE: its pattern taken apart, and the cheapest Arrow function that matches it.
+"""SQL's LIKE: parses a pattern and chooses the cheapest Arrow function that matches it.
 
     'ab%'    -> starts with            'ab'       -> equals
     '%ab'    -> ends with              'a_c%'     -> regular expression \\Aa.c.*\\z over whole characters
     '%ab%'   -> contains
 
-Arrow's own `match_like` is not used: there a backslash always escapes. RE2 matches in linear time, whatever the
-pattern; what it cannot compile in its memory is refused when the predicate is bound.
+Arrow's `match_like` is not used, because it always treats a backslash as an escape. RE2 matches every pattern in
+linear time. Binding a predicate fails if RE2 cannot compile the pattern within its memory limit.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""Literals of predicates: what a user may write, and where it stands among a column's values.
+"""Literals of predicates: normalizes users' values, and converts them to a column's canonical values.
 
-Two steps, because a predicate is written before its table is known:
+There are two steps, because a predicate is built before its table is known:
     normalise(value)         a user's Python or NumPy value -> one of the `Literal` types
     place_…(type, literal)   a Literal -> the column's canonical values (`nyala.schema.types`)
 
-A literal takes the column's type, but one that the column cannot hold keeps its SQL meaning. For types whose
-values can be counted (integers, date, timestamp, decimal) the place of a literal is (floor, exact): the greatest
-canonical value not above it, and whether it is that value. `exact` is False for 2.5 beside an integer, for noon
-beside a date, for 1.234 beside a decimal(5,2). The floor may lie outside the type's range.
+A literal takes the column's type. A literal that the column cannot hold keeps its SQL meaning. For countable types
+(integers, date, timestamp, decimal), `place_countable` returns (floor, exact): the greatest canonical value that is
+not above the literal, and whether the two are equal. `exact` is False for 2.5 and an integer column, noon and a date
+column, 1.234 and a decimal(5,2) column. The floor may be outside the type's range.
 
     float, double    the nearest value of the type, as in DuckDB. A finite literal beyond the greatest finite
                      value does not become infinity: 1e39 is greater than every finite float and less than inf.
     date, timestamp  take ISO text and each other's literals; naive is UTC. A timestamp also takes a number, as
-                     microseconds since 1970; a date does not, for 20130101 would silently match nothing.
+                     microseconds since 1970; a date does not, because 20130101 would silently match nothing.
     binary           takes text as its UTF-8 bytes.
-    text             is not cut to the length of a varchar.
+    text             is not truncated to the length of a varchar.
 
 Source: docs/how-to/expressions.md; SQL:2016 part 2, 8.2 (comparison).
 """
@@ -194,7 +194,7 @@ def is_number_like(text: str) -> bool:
 
 
 def _parse_iso(text: str) -> tuple[int, bool] | None:
-    """(microseconds since 1970 rounded down, exact), or None for what is no ISO date or time."""
+    """(microseconds since 1970 rounded down, exact), or None if the text is not an ISO date or time."""
     match = _ISO.fullmatch(text.strip())
     if match is None:
         return None
@@ -275,7 +275,7 @@ def _wrong_kind(column: ColumnSchema, literal: Literal, hint: str = "") -> Schem
 def place_countable(column: ColumnSchema, literal: Literal) -> tuple[int, bool]:
     """(floor, exact) of a literal in the canonical values of an integer, date, timestamp or decimal column.
 
-    Raises: SchemaError when the literal is of another kind, InvalidArgumentError for text that is no ISO time.
+    Raises: SchemaError when the literal is of another kind, InvalidArgumentError for text that is not an ISO time.
     """
     name = column.type.name
     if name in ("date", "timestamp"):
@@ -295,7 +295,7 @@ def _place_micros(column: ColumnSchema, literal: Literal) -> tuple[int, bool]:
         place = _parse_iso(literal)
         if place is None:
             raise InvalidArgumentError(
-                f"column {column.name!r} has type {column.type}; {quote(literal)} is no ISO date or time, "
+                f"column {column.name!r} has type {column.type}; {quote(literal)} is not an ISO date or time, "
                 "write it as '2013-01-31' or '2013-01-31T23:59:59.5Z'"
             )
         return place

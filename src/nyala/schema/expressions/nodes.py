@@ -1,4 +1,4 @@
-"""The one tree of conditions and expressions, before its table is known; `col()` and `expr()` build it.
+"""The syntax tree of conditions and expressions, before it is bound to a table; `col()` and `expr()` build it.
 
     (col("host") == "a") & (col("n") + 1 > 5)      host = 'a' AND n + 1 > 5
               |  `parse` reads the text, `str()` writes it; both give the same tree
@@ -6,13 +6,13 @@
     And((Compare(Column("host"), "=", Literal("a")), Compare(Call("+", (Column("n"), Literal(1))), ">", Literal(5))))
 
 Invariants
-    N1  Nodes are immutable and hold only names, literal values and nodes, for a long list an Arrow array; so they
-        compare, hash and go through JSON.
-    N2  parse(str(p)) == p, but for ArrowExpression, which has no text. NaN and infinities are written DOUBLE 'NaN'.
-    N3  An And holds no And as a part and an Or no Or: a chain of a thousand terms is one flat node.
+    N1  Nodes are immutable and contain only names, literals, nodes, and Arrow arrays for long lists. They can be
+        compared, hashed and converted to JSON.
+    N2  parse(str(p)) == p, except for ArrowExpression, which has no text. NaN and infinities are written DOUBLE 'NaN'.
+    N3  An And never contains an And, and an Or never an Or: a chain of a thousand terms is one flat node.
 
-Conditions combine with & | ~; `and`, `or`, `not` and chains such as 1 < col("x") < 5 raise, for Python would
-quietly drop one side.
+Conditions combine with & | ~. `and`, `or`, `not` and chains such as 1 < col("x") < 5 raise an error, because Python
+would silently drop one side.
 Source: docs/how-to/expressions.md.
 """
 

@@ -1,10 +1,10 @@
-"""Predicates as JSON: how they travel in scan tokens, without pickle and without a parser's ambiguity.
+"""Converts predicates to JSON and back, for scan tokens. JSON avoids pickle and parsing of SQL text.
 
     n < 2.5 AND b      ["and",[["compare",["column","n"],"<",["literal",{"decimal":"2.5"}]],["column","b"]]]
 
-A node is [kind, field, …], as `_FIELDS` has them.
-A literal that JSON does not have is {"kind": "text"}.
-What comes from outside is checked as it is read: from_json gives a tree that the parser could have given, or an error.
+A node is [kind, field, …], with the fields of `_FIELDS`.
+A literal without a JSON type is {"kind": "text"}.
+`from_json` validates its input: it returns a tree that the parser could have built, or raises an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The text of a condition or an expression as a tree (`nyala.schema.expressions.nodes`): precedence climbing.
+"""Parses a condition or an expression to a tree (`nyala.schema.expressions.nodes`) by precedence climbing.
 
     expression :=  value { operator value }                                      by the levels of `nodes`
     operator   :=  OR | AND | = == <> != < <= > >= | || | + - | * / %
@@ -10,9 +10,9 @@
                  | DOUBLE 'NaN' | DOUBLE 'Infinity' | DOUBLE '-Infinity'
     parameter  :=  ? | :name | $name                                             a value, never a part of the text
 
-Keywords ignore case; columns do not, and are written in double quotes where they are no plain word or one of
-`nodes.RESERVED`. BETWEEN, IS DISTINCT FROM and comparisons of rows become comparisons, AND, OR and IS TRUE here.
-Without ESCAPE no character of a LIKE pattern escapes another, as the standard and DuckDB have it.
+Keywords ignore case; column names do not. Names in `nodes.RESERVED` and names that are not plain words need double
+quotes. The parser rewrites BETWEEN, IS DISTINCT FROM and row comparisons to comparisons, AND, OR and IS TRUE.
+Without ESCAPE, a LIKE pattern has no escape character, as in the standard and in DuckDB.
 
 Source: SQL:2016 part 2, 8.1 to 8.6, 6.12, 6.13 and 6.39; docs/how-to/expressions.md.
 """

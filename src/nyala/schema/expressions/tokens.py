@@ -3,12 +3,12 @@
     host = 'a' AND "odd name" >= -1.5e3 AND raw = X'00FF'
     name op string name quoted    op op number …    binary
 
-A token's `text` is what stands in the source; its `value` is what it means: the name without quotes, the string
-with '' undone, the bytes, the int or Decimal. Keywords are names; the parser asks `is_keyword`, which ignores
-case, so that a column may be called `date` or `case` wherever that is clear.
+A token's `text` is its source text. Its `value` is the name without quotes, the unescaped string, the bytes, the int
+or the Decimal. Keywords are name tokens that the parser tests with `is_keyword`, which ignores case. A column may
+therefore have a name such as `date` or `case` where the meaning is clear.
 
-Limits: a text has at most TEXT_LENGTH_MAX characters, parentheses nest at most DEPTH_MAX deep; so a parser's
-recursion is bounded (five Python frames a level), whatever the text.
+Limits: a text has at most TEXT_LENGTH_MAX characters, and parentheses nest at most DEPTH_MAX deep. This bounds the
+parser's recursion (five Python frames per level).
 Source: SQL:2016 part 2, 5.2 and 5.3 (tokens and literals).
 """
 

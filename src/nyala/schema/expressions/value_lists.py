@@ -1,15 +1,14 @@
-"""Long IN lists as one Arrow array, placed among a column's values in a few calls and not value by value.
+"""Long IN lists: converts a whole list to a column's values in a few Arrow calls, not value by value.
 
     as_array(values)         a list, tuple, Arrow array, NumPy array, or Series -> an Arrow array; None: value by value
     place(column, array)     the values that the column can hold, in its own Arrow type, distinct and ascending
     canonical(type, array)   the placed values as canonical scalars
 
-The meaning is that of `literals`: a value that the column cannot hold equals no row, so `place` leaves
-it out. Whatever these functions do not know, they leave to the code that goes value by value, which also raises the
-errors.
+The rules are those of `literals`: a value that the column cannot hold equals no row, so `place` drops it. Lists that
+these functions do not support go to the value-by-value code, which also raises the errors.
 
 Invariants
-    L1  `place` gives exactly the values that placing each literal by itself gives.
+    L1  `place` returns exactly the values that placing each literal separately gives.
 
 Source: `literals`; Arrow's compute functions.
 """

@@ -2,17 +2,17 @@
 
 A value has a fixed Arrow type, one of
     int64 · decimal256 · float64 · string · binary · bool · date32 · timestamp[us, UTC] · null
-and gives one array of it, with NULL where an operand is NULL. Rows that have no value for another reason carry an
-error instead (X1), for one bad row must not stop the others.
+It computes one array of this type, with NULL where an operand is NULL. A row that fails for another reason gets an
+error code (X1), so that one bad row does not stop the others.
 
 Invariants
-    X1  A row's error is that of a part which the row needs: not of a CASE branch that it does not take, nor of an
-        argument of COALESCE after the first that is not NULL.
-    X2  Integer and decimal arithmetic is exact or an error; it never wraps around and never rounds. `/` gives a
-        double as IEEE 754 says, so 1 / 0 is infinity, as in DuckDB.
-    X3  A computed value is compared as a column of its type is: the same nodes of `evaluate`, over its array.
+    X1  A row only has errors of parts that it needs: not of a CASE branch that it does not take, nor of an argument
+        of COALESCE after the first that is not NULL.
+    X2  Integer and decimal arithmetic is exact or an error; it never wraps around and never rounds. `/` gives an
+        IEEE 754 double, so 1 / 0 is infinity, as in DuckDB.
+    X3  A computed value is compared like a column of its type: with the same nodes of `evaluate`, over its array.
 
-Cost: a few Arrow or NumPy calls a value, whatever the number of rows.
+Cost: a few Arrow or NumPy calls per value, independent of the number of rows.
 """
 
 from __future__ import annotations
