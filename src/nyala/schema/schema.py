@@ -1,23 +1,23 @@
-"""A table's columns: names for people, ids for files, and every rule that a schema must keep.
+"""A table's schema: its columns with names and ids, and the validation of new schemas.
 
     build_schema({"host": "string", "time": "timestamp", "value": column("double", default=0.0)},
                  primary_key=["host", "time"])
 
       position   0      1      2
-      name       host   time   value        may be renamed; what users say
-      id         10     11     12           for ever; what files, log and deltas say
+      name       host   time   value        for users; may change
+      id         10     11     12           for files, log and deltas; never changes
                  `- key -'
 
 Invariants
     S1  Key columns come first, in key order, and are NOT NULL.
-    S2  A column's id is never used again for another column, also after the column is dropped:
-        `next_column_id` is greater than every id ever given.
-    S3  Ids begin at 10, so that an id taken for a position fails at once (Kudu's debug builds do the same).
-    S4  `read_default` stands for a column in files written before it existed, and never changes;
-        `write_default` stands for a column left out of an insert, and may be altered.
-    S5  A default is a valid Python value of the column's type (`cast_value` has seen it).
+    S2  A column's id is never reused, even after the column is dropped: `next_column_id` is greater than every id
+        that was ever assigned.
+    S3  Ids begin at 10, so that using an id as a position fails at once (like Kudu's debug builds).
+    S4  `read_default` is the column's value in files written before the column existed. It never changes.
+        `write_default` is the value for inserts that omit the column. It may be altered.
+    S5  A default is a valid Python value of the column's type (a result of `cast_value`).
 
-A Schema is immutable; an alteration (`nyala.schema.alteration`) makes a new one with the next `version`.
+A Schema is immutable; an alteration (`nyala.schema.alteration`) creates a new one with the next `version`.
 Source: Kudu schema design, "Column Design", "Column Encoding" (Table 1), "Primary Key Design",
 "Known Limitations"; default rules from Kudu's ColumnSchema.
 """
@@ -92,7 +92,7 @@ NO_DEFAULT: Final = NoDefault.NO_DEFAULT
 
 
 def allowed_encodings(type: ColumnType) -> tuple[str, ...]:
-    """The encodings that a column of this type may have, "auto" first."""
+    """Return the encodings that a column of this type may have, "auto" first."""
     if type.is_integer or type.name in ("date", "timestamp"):
         return _INTEGER_ENCODINGS
     if type.is_variable:
@@ -105,7 +105,7 @@ def allowed_encodings(type: ColumnType) -> tuple[str, ...]:
 
 
 def check_encoding(encoding: Any, type: ColumnType, where: str) -> None:
-    """Raises: SchemaError that begins with `where`, for one that a column of this type may not have."""
+    """Raise SchemaError, beginning with `where`, if a column of this type cannot have the encoding."""
     allowed = allowed_encodings(type)
     if encoding in allowed:
         return
@@ -117,8 +117,7 @@ def check_encoding(encoding: Any, type: ColumnType, where: str) -> None:
 
 
 def check_nullable(nullable: Any) -> bool:
-    """What was given. Raises: InvalidArgumentError when that is not True or False; an encoding was meant for another
-    place."""
+    """Return `nullable`. Raises: InvalidArgumentError unless it is True or False, with advice if it is an encoding."""
     if isinstance(nullable, bool):
         return nullable
     meant = ""
@@ -128,7 +127,7 @@ def check_nullable(nullable: Any) -> bool:
 
 
 def check_compression(compression: Any, where: str) -> None:
-    """Raises: SchemaError that begins with `where`, for one that there is not."""
+    """Raise SchemaError, beginning with `where`, for an unknown compression."""
     if compression not in COMPRESSIONS:
         raise SchemaError(
             f"{where}there is no compression {compression!r}; {_meant(compression, COMPRESSIONS)}"
@@ -136,7 +135,7 @@ def check_compression(compression: Any, where: str) -> None:
 
 
 def _meant(given: Any, words: Sequence[str]) -> str:
-    """Which of the words may have been meant, a part of one too, and which there are."""
+    """Return the end of an error message: a similar word as a suggestion, and all valid words."""
     said = "none" if given is False else str(given).casefold()
     import difflib
 
@@ -147,7 +146,7 @@ def _meant(given: Any, words: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """What `nyala.column(...)` returns: one column as a user describes it. Checked by `build_schema`."""
+    """A column as a user describes it: the result of `nyala.column(...)`. `build_schema` checks it."""
 
     type: ColumnType
     nullable: bool = True
@@ -246,12 +245,12 @@ class Schema(LazyValues):
     version: int = 0
     next_column_id: int = FIRST_COLUMN_ID
     layout_version: int = 0
-    """The version with which what is stored changed last: columns, types, encodings. Older files are outdated."""
+    """The last version that changed stored data: columns, types, encodings. Older files are outdated."""
     names: tuple[str, ...] = field(init=False, repr=False, compare=False)
     key_names: tuple[str, ...] = field(init=False, repr=False, compare=False)
     key_ids: tuple[int, ...] = field(init=False, repr=False, compare=False)
     ready_plans: list[Any] = field(init=False, repr=False, compare=False, default_factory=list)
-    """What `nyala.schema.conversion.ready` knows of data that came for this schema."""
+    """Plans that `nyala.schema.conversion.ready` caches for this schema."""
     _by_name: Mapping[str, ColumnSchema] = field(init=False, repr=False, compare=False)
     _by_id: Mapping[int, ColumnSchema] = field(init=False, repr=False, compare=False)
 
@@ -270,7 +269,7 @@ class Schema(LazyValues):
 
     @property
     def _broken(self) -> str | None:
-        """The first of the numbered invariants that does not hold."""
+        """The first numbered invariant that is violated, or None."""
         if not 1 <= self.key_count <= len(self.columns):
             return "S1: a table has a key"
         if any(column.nullable or not column.type.key_allowed for column in self.key_columns):
@@ -302,14 +301,14 @@ class Schema(LazyValues):
         return len(self.columns)
 
     def by_name(self, name: str) -> ColumnSchema:
-        """The column of that name. Raises: ColumnNotFoundError with the nearest name there is."""
+        """Return a column by name. Raises: ColumnNotFoundError with a suggestion."""
         found = self._by_name.get(name)
         if found is None:
             raise ColumnNotFoundError(f"no column {name!r}" + find_name(name, self.names))
         return found
 
     def by_quoted_name(self, name: str) -> ColumnSchema:
-        """As `by_name`, where who writes "Oslo" may mean a text: in SQL that is a column."""
+        """`by_name` for a name in double quotes. The error explains that SQL writes texts in single quotes."""
         if name not in self:
             text = "'" + name.replace("'", "''") + "'"
             raise ColumnNotFoundError(
@@ -319,7 +318,7 @@ class Schema(LazyValues):
         return self._by_name[name]
 
     def by_id(self, id: int) -> ColumnSchema:
-        """The column of that id. Raises: KeyError when this version has none (dropped, or newer)."""
+        """Return a column by id. Raises: KeyError if this version does not have it (dropped, or newer)."""
         return self._by_id[id]
 
     def has_id(self, id: int) -> bool:
@@ -329,9 +328,9 @@ class Schema(LazyValues):
         return name in self.key_names
 
     def project(self, names: Sequence[str]) -> tuple[ColumnSchema, ...]:
-        """The columns of these names, in their order.
+        """Return the named columns, in the given order.
 
-        Raises: ColumnNotFoundError for an unknown name, SchemaError for a name given twice.
+        Raises: ColumnNotFoundError for an unknown name, SchemaError for a duplicate name.
         """
         columns = tuple(self.by_name(name) for name in names)
         if len({column.name for column in columns}) < len(columns):
@@ -340,7 +339,7 @@ class Schema(LazyValues):
         return columns
 
     def arrow_schema(self, names: Sequence[str] | None = None) -> pa.Schema:
-        """The Arrow schema of all columns, or of those named, in the order asked for."""
+        """Return the Arrow schema of all columns, or of the named columns in the given order."""
         if names is None:
             return self._arrow_schema
         return pa.schema([column.arrow_field() for column in self.project(names)])
@@ -350,7 +349,7 @@ class Schema(LazyValues):
         return pa.schema([column.arrow_field() for column in self.columns])
 
     def to_json(self) -> str:
-        """One line of JSON that holds everything; the inverse of `from_json`."""
+        """Return all fields as one line of JSON; `from_json` reads it."""
         return json.dumps(
             {
                 "version": self.version,
@@ -364,9 +363,9 @@ class Schema(LazyValues):
 
     @staticmethod
     def from_json(text: str) -> Schema:
-        """The inverse of `to_json`.
+        """Read the text of `to_json`.
 
-        Raises: ValueError, TypeError or LookupError for any other text, whoever made its checksum right.
+        Raises: ValueError, TypeError or LookupError for any other text, even if its checksum was right.
         """
         data = json.loads(text)
         numbers = [data[name] for name in ("key_count", "version", "next_column_id", "layout_version")]
@@ -387,7 +386,7 @@ class Schema(LazyValues):
 
 
 def find_name(name: str, names: Iterable[str]) -> str:
-    """The end of a sentence about an unknown column: "; did you mean 'host'?", or the columns there are."""
+    """Return the end of a message about an unknown column: "; did you mean 'host'?", or all columns."""
     names = list(names)
     near = nearest(str(name), names)
     if near is not None:
@@ -404,9 +403,9 @@ def build_schema(
     primary_key: Sequence[str] | str,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Schema:
-    """The first version of a table's schema, from what a user gave to `create_table`.
+    """Build the first version of a table's schema, from the arguments of `create_table`.
 
-    Raises: SchemaError for anything a schema cannot be, ColumnNotFoundError for an unknown key column.
+    Raises: SchemaError for an invalid schema, ColumnNotFoundError for an unknown key column.
     """
     specs = _read_spec(spec, limits)
     key = [primary_key] if isinstance(primary_key, str) else list(primary_key)
@@ -433,7 +432,7 @@ def build_schema(
 
 
 def _schema_of(data: Any) -> str:
-    """The end of a sentence for who gave rows where their schema was asked for."""
+    """Return advice for a message if the user gave data instead of a schema."""
     if isinstance(data, pa.Table | pa.RecordBatch):
         return ": give its .schema"
     if type(data).__name__ == "DataFrame":
@@ -474,7 +473,7 @@ def _read_spec(spec: Any, limits: Limits) -> dict[str, ColumnSpec]:
 def build_column(
     id: int, name: str, spec: ColumnSpec, *, in_key: bool, limits: Limits = DEFAULT_LIMITS
 ) -> ColumnSchema:
-    """One checked column; also for a column that is added later. Raises: SchemaError naming the column."""
+    """Check and build one column of a new or existing table. Raises: SchemaError naming the column."""
     check_identifier(name, "column name", limits)
     where = f"column {name!r}: "
     if in_key and not spec.type.key_allowed:
@@ -506,8 +505,10 @@ def build_column(
 
 
 def check_block_size(block_size: Any, where: str) -> int | None:
-    """The bytes of a block, of a number or a text such as '64KiB'; None for the default. Raises: SchemaError beginning
-    with `where`."""
+    """Return the block size in bytes, from a number or a text such as '64KiB'; None is the default.
+
+    Raises: SchemaError beginning with `where`.
+    """
     if block_size is None:
         return None
     size = size_in_bytes(block_size) if isinstance(block_size, str) else whole_number(block_size)
@@ -557,7 +558,7 @@ def check_identifier(name: Any, what: str, limits: Limits = DEFAULT_LIMITS) -> N
 
 
 def check_table_name(name: Any, limits: Limits = DEFAULT_LIMITS) -> None:
-    """`check_identifier` of a table's name, which is an argument. Raises: InvalidArgumentError."""
+    """`check_identifier` for a table's name. Raises: InvalidArgumentError."""
     try:
         check_identifier(name, "table name", limits)
     except SchemaError as error:
@@ -565,8 +566,8 @@ def check_table_name(name: Any, limits: Limits = DEFAULT_LIMITS) -> None:
 
 
 # --- JSON -------------------------------------------------------------------------------------------
-# A default is written as {"kind": "value"} wherever JSON has no such value of its own, so that reading needs
-# no type: a bytes default of a binary column and a string default look different on the page.
+# A default without a JSON type is written as {"kind": "value"}. Reading it needs no column type: bytes and string
+# defaults differ in JSON.
 
 
 def _column_to_json(column: ColumnSchema) -> dict[str, Any]:
@@ -585,7 +586,7 @@ def _column_to_json(column: ColumnSchema) -> dict[str, Any]:
 
 
 def _column_from_json(data: Mapping[str, Any], in_key: bool) -> ColumnSchema:
-    """A column that `build_column` could have made (S5). Raises: ValueError."""
+    """Read a column that `build_column` could have built (S5). Raises: ValueError."""
     id, name, nullable, text = (data[what] for what in ("id", "name", "nullable", "type"))
     if (
         type(id) is not int
@@ -605,9 +606,9 @@ def _column_from_json(data: Mapping[str, Any], in_key: bool) -> ColumnSchema:
                 default = pa.scalar(default, kind.arrow)  # a time that no datetime holds
             spec = ColumnSpec(kind, nullable, None if default is NO_DEFAULT else default, *storage)
             if type(spec.block_size_bytes) is int and 0 <= spec.block_size_bytes < MIN_BLOCK_SIZE_BYTES:
-                # What nobody may ask for any more, but could be stored: writing takes the default or the least for it.
+                # Stored schemas may have smaller block sizes than users can set now.
                 spec = replace(spec, block_size_bytes=None)
-            # Looks at all of it. A column that was dropped, and is stored still, has a name that no user can give.
+            # Validates all fields. A dropped column has a NUL in its stored name, which users cannot give.
             build_column(id, name.replace("\0", "_"), spec, in_key=in_key, limits=LARGEST)
     except SchemaError as error:
         raise ValueError(str(error)) from error
@@ -647,6 +648,6 @@ def _default_from_json(data: Any) -> Any:
         return base64.b64decode(value)
     if kind == "float":
         number = float.fromhex(value)
-        # One NaN object in the process: tuples that hold it compare equal, as NaN does in our predicates.
+        # One NaN object per process: tuples that contain it compare equal, like NaN in predicates.
         return math.nan if math.isnan(number) else number
     raise ValueError(f"unknown kind of default {kind!r}")

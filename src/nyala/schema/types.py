@@ -1,4 +1,4 @@
-"""The thirteen column types: their names, exact ranges, widths, and their one Arrow form.
+"""The thirteen column types: their names, exact ranges, widths and canonical Arrow types.
 
     name            Arrow (canonical)        bytes   range                                     in a key
     bool            bool                     1       false, true                               no
@@ -11,13 +11,13 @@
     string          string                   var.    UTF-8, 64 KiB                             yes
     binary          binary                   var.    64 KiB                                    yes
 
-Three forms of one value, and who uses which:
-    Arrow        arrays of the canonical Arrow type: everything that is many rows
-    Python       what a person writes and reads: int, float, bool, str, bytes, Decimal, date, datetime in UTC
-    canonical    what is compared and encoded: a date as days, a timestamp as microseconds, a decimal as its
-                 unscaled integer, everything else as in Python (`to_canonical`, `from_canonical`)
+A value has three forms:
+    Arrow        arrays of the canonical Arrow type, for many rows
+    Python       for users: int, float, bool, str, bytes, Decimal, date, datetime in UTC
+    canonical    for comparing and encoding: a date as days, a timestamp as microseconds, a decimal as its
+                 unscaled integer, all other types as in Python (`to_canonical`, `from_canonical`)
 
-Left out: unsigned integers, 16-bit floats, times of day, durations and nested types; `parse_type` says which
+Not supported: unsigned integers, 16-bit floats, times of day, durations and nested types; `parse_type` says which
 type to use instead.
 Source: Kudu schema design, "Column Design" and "Decimal Type" (the decimal's widths).
 """
@@ -78,10 +78,10 @@ TYPE_NAMES: Final = (
 
 @dataclass(frozen=True)
 class ColumnType:
-    """One of the thirteen types, with its attributes. Immutable, hashable, `str()` is its name in the API.
+    """One of the thirteen types, with its attributes. Immutable, hashable; `str()` gives its name in the API.
 
-    `precision` and `scale` belong to decimal, `length` (in characters) to varchar; elsewhere they are None.
-    Raises: SchemaError when name or attributes are none of ours.
+    `precision` and `scale` are for decimal, `length` (in characters) is for varchar; otherwise they are None.
+    Raises: SchemaError for an unknown name or invalid attributes.
     """
 
     name: str
@@ -91,7 +91,7 @@ class ColumnType:
     arrow: pa.DataType = field(init=False, repr=False, compare=False)
     """The canonical Arrow type; two columns of equal ColumnType always have equal Arrow types."""
     storage_width_bytes: int | None = field(init=False, repr=False, compare=False)
-    """Bytes of one value before encoding, None where it varies. A decimal takes 4, 8 or 16."""
+    """Bytes of one value before encoding; None for variable length. A decimal takes 4, 8 or 16."""
     _bounds: tuple[int | None, int | None] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -148,7 +148,7 @@ class ColumnType:
 
     @property
     def is_variable(self) -> bool:
-        """Whether values differ in length: string, varchar and binary."""
+        """Whether values have variable length: string, varchar and binary."""
         return self.name in ("string", "varchar", "binary")
 
     @property
@@ -158,22 +158,22 @@ class ColumnType:
 
     @property
     def uncut(self) -> ColumnType:
-        """The type without a varchar's length: a string. Keys are compared by their whole text."""
+        """The type for keys: string for a varchar, because keys are compared without truncation."""
         return ColumnType("string") if self.name == "varchar" else self
 
     @property
     def is_integer(self) -> bool:
-        """Whether it is int8, int16, int32 or int64 (a date or timestamp is not)."""
+        """Whether the type is int8, int16, int32 or int64 (a date or timestamp is not)."""
         return self.name in _INTEGER_WIDTHS
 
     @property
     def is_floating(self) -> bool:
-        """Whether it is float or double, and so knows NaN."""
+        """Whether the type is float or double, which have NaN."""
         return self.name in ("float", "double")
 
     @property
     def key_allowed(self) -> bool:
-        """Whether a primary key may hold such a column."""
+        """Whether a primary key may contain a column of this type."""
         return self.name not in ("bool", "float", "double")
 
     @property
@@ -198,7 +198,7 @@ class ColumnType:
         return None, None
 
 
-# Other people's words for our types. "int" alone is left out: SQL means 32 bits, Python means 64 or more.
+# Names of other systems for these types. "int" is missing: it means 32 bits in SQL, and 64 or more in Python.
 _ALIASES: Final = {
     "boolean": "bool",
     "tinyint": "int8",
@@ -265,19 +265,19 @@ def _unknown_type(spec: str) -> str:
     return f"there is no column type {spec!r}; {hint}the types are {', '.join(TYPE_NAMES)}"
 
 
-# pandas keeps of a period how many of its length have gone since 1970, which no column would mean by it.
+# pandas stores a period as the number of periods since 1970, which is not a valid value for any column type.
 PERIOD: Final = "pandas.period"
 PERIOD_ADVICE: Final = "a period is no moment; give where it begins, .dt.to_timestamp() of the pandas column"
 UUID_ADVICE: Final = "its text is str(value) in Python, its 16 bytes are binary"
 
 
 def parse_type(spec: str | pa.DataType | ColumnType) -> ColumnType:
-    """The column type that a user named, in text or as an Arrow type.
+    """Return the column type for a name or an Arrow type.
 
-    Text: the names of the API, in any case, and what Arrow, NumPy and SQL call the same things.
-    Arrow: large, view, dictionary and run-end-encoded types stand for the plain type of their values, a
-    timestamp of any unit and zone for timestamp, an extension type for its storage type.
-    Raises: SchemaError, saying which type to use instead where there is one.
+    Text: the API's names and those of Arrow, NumPy and SQL, in upper or lower case.
+    Arrow: large, view, dictionary and run-end-encoded types give the plain type of their values. A timestamp of any
+    unit and zone gives timestamp. An extension type gives its storage type.
+    Raises: SchemaError, with a type to use instead if there is one.
     """
     if isinstance(spec, ColumnType):
         return spec
@@ -342,10 +342,10 @@ EXACT_DECIMALS: Final = decimal.Context(prec=100, Emin=-1000, Emax=1000, traps=[
 
 
 def to_canonical(type: ColumnType, value: Any) -> Any:
-    """A Python value of the column's own kind, as in defaults and scan results, in the form that is compared.
+    """Convert a Python value of the column's type, as in defaults and scan results, to canonical form.
 
-    A naive datetime is in UTC. An int given for a date, timestamp or decimal is canonical already.
-    Takes only values that fit; use `nyala.schema.conversion.cast.cast_value` first for what a user wrote.
+    A naive datetime is in UTC. An int for a date, timestamp or decimal is already canonical.
+    The value must fit; convert users' values with `nyala.schema.conversion.cast.cast_value` first.
     """
     if value is None:
         return None
@@ -361,9 +361,9 @@ def to_canonical(type: ColumnType, value: Any) -> Any:
 
 
 def from_canonical(type: ColumnType, value: Any) -> Any:
-    """The Python value of a canonical one: the inverse of `to_canonical`.
+    """Convert a canonical value to a Python value: the inverse of `to_canonical`.
 
-    A timestamp outside the years 1 to 9999, which no datetime holds, stays the int that it is.
+    A timestamp outside the years 1 to 9999 stays an int, because a datetime cannot represent it.
     """
     if value is None:
         return None

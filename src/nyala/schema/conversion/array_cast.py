@@ -408,7 +408,7 @@ def _decimal_to_decimal(array: pa.Array, type: ColumnType) -> Cast:
     assert type.precision is not None and type.scale is not None
     source = array.type
     if source.scale < type.scale and source.precision - source.scale > type.precision - type.scale:
-        # Arrow multiplies without an overflow check: 340.2824 as decimal(36,36) wraps around 128 bits to a small number.
+        # Arrow multiplies without an overflow check: 340.2824 as decimal(36,36) wraps around 128 bits.
         fitting, failures = _decimals_within(array, type.precision - type.scale, type.scale, range_text(type))
         return pc.cast(fitting, type.arrow), failures
     try:
