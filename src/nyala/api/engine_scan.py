@@ -164,7 +164,10 @@ class EngineScan:
         return self.scan._batches()
 
     def batches_ahead(self, make: Callable[[pa.RecordBatch], _Made]) -> Iterator[_Made]:
-        """Yield `make(batch)` for each batch in order; the threads that read call it, several at once."""
+        """Yield `make(batch)` for each batch in order.
+
+        Reader threads call `make`, several at the same time, so it must be thread-safe.
+        """
         root, table = self.scan._take()
         counters = self.scan._begin()
         units = read_path.plan(table, self._spec, counters)

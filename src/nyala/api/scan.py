@@ -246,13 +246,13 @@ class Scan(PinnedRows):
     def with_dictionaries(self, *columns: str | Sequence[str]) -> Scan:
         """Return the same scan with text or binary columns as Arrow dictionaries.
 
-        pandas and polars show such columns as categoricals. Batches of several rowsets have several
-        dictionaries.
+        pandas and polars show such columns as categoricals. Batches of different rowsets
+        can have different dictionaries.
 
         Parameters
         ----------
         *columns
-            Names, one by one or in one list; each of them becomes a dictionary, however it is stored.
+            Names, one by one or in one list; each of them becomes a dictionary, whatever its encoding.
             Default: the text columns that are stored as dictionaries in every rowset on disk.
 
         Raises
@@ -433,7 +433,10 @@ class Scan(PinnedRows):
         return EngineScan(self)
 
     def _begin(self) -> ScanCounters:
-        """Return the counters of a run that begins, and note them in this scan and its origins."""
+        """Start a run: return new counters, and store them as the last run of this scan.
+
+        The scans from which this one was derived store them too.
+        """
         run = self._spec, ScanCounters()
         scan: Scan | None = self
         while scan is not None:

@@ -39,11 +39,13 @@ def resolve_columns(table: TableState, columns: Sequence[str] | None) -> tuple[C
 def requested_types(
     columns: Sequence[ColumnSchema], requested: pa.Schema
 ) -> tuple[tuple[ColumnSchema, ...], dict[str, pa.DataType]]:
-    """Return the columns and the Arrow types in which a scan gives them, as `requested` says.
+    """Return (columns, types) for a scan that requests this Arrow schema.
+
+    columns: the given columns, nullable where `requested` has a nullable field.
+    types: the Arrow type by name, only for columns that are not returned in their own type.
 
     A requested type may be the column's own, a wider one, or a dictionary of text. Types are read
-    as `create_table` reads them: `large_string` is `string`. The returned types are those of columns
-    that do not come in their own type.
+    as `create_table` reads them: `large_string` is `string`.
 
     Raises: SchemaError for any other type, for a dictionary that a scan does not give, and for
     NOT NULL on a nullable column.

@@ -27,7 +27,7 @@ class ArrowArray(Protocol):
 
 
 class _Timestamped(Protocol):
-    """A `WriteResult`, a `Scan`, a `TableView` or a `Snapshot`."""
+    """An object with a `timestamp` that is accepted as a moment, for instance a `WriteResult` or a `Scan`."""
 
     @property
     def timestamp(self) -> int: ...

@@ -17,14 +17,14 @@ Invariants
     M3  Table names are unique; a table's current schema is among its schemas.
     M4  Paths are relative to the store's folder and stay inside it; no file is named twice, and no
         file in use is garbage.
-    M5  For each schema version of a table the moment is known from which it holds. Later versions
-        have later moments, and the last one is current.
+    M5  Each schema version of a table has a start timestamp. The timestamps ascend with the
+        version, and the highest version is current.
     M6  A table's tablets are partitions of it: T1, T2 and T4 of `partition.model` hold.
     M7  A delta file is UNDO or REDO, and names its columns by id.
     M8  No rowset's key_min is greater than its key_max.
-    M9  Version, ids and moments leave room for more: SQLite's integers end at 2^63.
-    M10 No rowset has more rows than its file can have: 2^20 rows need a block of at least some
-        bytes.
+    M9  Version, ids and timestamps are far enough below 2^63, the limit of SQLite's integers.
+    M10 A rowset has at most 2^20 rows per byte of its file: a block has at most 2^20 rows and at
+        least one byte.
     M11 Every file has an id of 32 hexadecimal digits, the same as in its head and footers.
     T1  `timestamp_max` is at least every timestamp that any transaction named; it never falls.
 

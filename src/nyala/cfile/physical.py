@@ -155,7 +155,7 @@ def narrow_decimal(type: ColumnType) -> pa.DataType | None:
 
 @functools.cache
 def narrow_physical(type: ColumnType) -> Physical:
-    """Return the stored form of a type with a `narrow_decimal`, decoded to that type."""
+    """Return the stored form of a decimal of 4 or 8 bytes; it decodes to `narrow_decimal(type)`."""
     return dataclasses.replace(physical(type), narrow=True)
 
 

@@ -231,14 +231,14 @@ class Files(Protocol):
     def identity(self, path: str) -> Hashable:
         """Return a value that distinguishes this file and its content from others at the path.
 
-        MissingFileError.
+        Raises: MissingFileError.
         """
         ...
 
     def inode(self, path: str) -> tuple[int, int]:
         """Return a value that distinguishes this file or folder from all others, under any name.
 
-        MissingFileError.
+        Raises: MissingFileError.
         """
         ...
 

@@ -249,7 +249,10 @@ def _connect(env: Env, directory: str, deadline_s: float) -> socket.socket:
 
 
 class ChannelServer:
-    """Answers requests to the store at `directory`, from `start` to `stop`, in the lock holder."""
+    """The server in the process that holds the lock of the store at `directory`.
+
+    Between `start` and `stop` it answers the requests of other processes.
+    """
 
     def __init__(self, env: Env, directory: str, handler: Handler) -> None:
         self._env = env

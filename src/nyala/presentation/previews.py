@@ -19,9 +19,10 @@ _Object = TypeVar("_Object")
 
 
 def without_errors(show: Callable[[_Object], str]) -> Callable[[_Object], str]:
-    """Wrap a `__repr__` that reads: for a closed store or a dropped table it returns the error's sentence.
+    """Wrap a `__repr__` that reads rows.
 
-    Otherwise a debugger, a notebook or a log that shows the object would stop. Damage stays an error.
+    For a closed store or a dropped table it returns the error's message, so debuggers and logs do not fail.
+    `CorruptionError` is still raised.
     """
 
     @functools.wraps(show)

@@ -651,7 +651,7 @@ class MemRowSet:
         return [adapt(part, column.type.arrow) for part in parts] or [pa.array([], column.type.arrow)]
 
     def _chunks_in(self, lower: int, upper: int) -> Iterator[tuple[_Chunk, int, int]]:
-        """Yield (chunk, begin, end) for rows [lower, upper); the bounds count from the chunk."""
+        """Yield (chunk, begin, end) for rows [lower, upper); begin and end are positions in the chunk."""
         state = self._state
         assert 0 <= lower <= upper <= state.row_count, (lower, upper, state.row_count)
         for chunk, start in zip(state.chunks, state.starts, strict=True):

@@ -12,9 +12,9 @@ Invariants
     T1  Bounds are inclusive on both sides.
     T2  A rowset is a candidate for a key iff key_min <= key <= key_max.
 
-Source: docs/design/kudu.md, "Rowset tree". Kudu has an interval tree. Here one wide rowset at the
-low end makes all rowsets before the key candidates for the comparison, which costs nanoseconds
-each.
+Source: docs/design/kudu.md, "Rowset tree". Kudu has an interval tree. Here one wide rowset with a
+low key_min forces a comparison with every later rowset up to the key. A comparison costs
+nanoseconds.
 """
 
 from __future__ import annotations

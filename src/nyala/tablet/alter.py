@@ -138,7 +138,7 @@ def _with_schema(draft: Draft, schema: Schema) -> Draft:
 
 
 def rename_table(name: str) -> Step:
-    """Raises: TableExistsError; InvalidArgumentError for an invalid name."""
+    """Return a step that renames the table. Raises: TableExistsError; InvalidArgumentError for an invalid name."""
 
     def step(draft: Draft) -> Draft:
         check_table_name(name, draft.limits)
@@ -152,7 +152,7 @@ def rename_table(name: str) -> Step:
 
 
 def set_comment(comment: str) -> Step:
-    """Raises: SchemaError for an invalid comment."""
+    """Return a step that sets the table's comment. Raises: SchemaError for an invalid comment."""
 
     def step(draft: Draft) -> Draft:
         check_comment(comment, f"table {draft.name!r}: ", draft.limits)

@@ -13,10 +13,10 @@ Invariants
         store is opened again.
     P2  A file that a transaction made garbage is unlinked only when all living leases and all roots
         in this process are at least as new as that transaction.
-    T1  A timestamp is greater than every one in the log, the catalogue and `published`.
+    T1  A new timestamp is greater than all in the log and the catalogue, and than `published`.
 
-Threads: `view`, `check_writable` and properties from any; everything that changes the root holds
-`commit_lock`; lock order in `locks.py`. Source: docs/design/rules.md, all of them.
+Threads: any thread may call `view`, `check_writable` and the properties. A caller that changes the
+root holds `commit_lock`. `locks.py` has the lock order. Source: docs/design/rules.md, all of them.
 """
 
 from __future__ import annotations
@@ -381,8 +381,8 @@ class Store:
     def view(self) -> tuple[Root, int]:
         """Return what a reader may see: the root and the published timestamp (R7).
 
-        The timestamp is read first, so it is never newer than the root's rows: published batches
-        were applied to stores of this root, or of an earlier one whose data this root has too.
+        The timestamp is read before the root. So the root has every batch that was published up to
+        it, because later roots keep the data of earlier ones.
         """
         self.check_open()
         published = self.marks.published

@@ -204,7 +204,7 @@ class BlockCache:
                 self._sizes_bytes[kind] -= entry[1]
 
     def _shrink(self, more_bytes: int = 0) -> None:
-        """Evict entries until the rest, and `more_bytes` more, fit into the limit."""
+        """Evict entries until the remaining ones plus `more_bytes` fit into the limit."""
         cheap, costly, _ = self._entries
         while self._sizes_bytes[_PROBATION] > self._limit_bytes * _PROBATION_SHARE:
             self._evict(_PROBATION)

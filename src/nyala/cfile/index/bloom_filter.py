@@ -99,7 +99,7 @@ class PagedBloom:
         read: Callable[[int, int], npt.NDArray[np.uint32]],
         on_load: Callable[[PagedBloom], None],
     ) -> None:
-        """read: returns the words of the blocks [lower, upper), which are whole pages.
+        """read: returns the 32-bit integers of blocks [lower, upper). The range covers whole pages.
 
         on_load: called after pages were loaded and `nbytes` grew.
         """

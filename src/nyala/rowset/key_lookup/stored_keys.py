@@ -465,7 +465,7 @@ def _find(among: SearchedKeys, keys: EncodedKeys) -> Segments:
 
 
 def _floor(among: SearchedKeys, keys: EncodedKeys) -> Segments:
-    """Return `_floor_of` keys that are not below all, unless the file's samples are wrong."""
+    """As `_floor_of`, but 0 instead of -1: a key below all others occurs only if the samples are wrong."""
     return np.maximum(_floor_of(among, keys), 0)
 
 

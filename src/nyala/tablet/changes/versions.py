@@ -203,7 +203,7 @@ class _Timeline:
 def _timeline(
     rowset: AnyRowSet, column: ColumnSchema | None, spec: ChangeSpec, lower: int, upper: int
 ) -> _Timeline | None:
-    """The column's (None: LIVENESS) records in the interval; None if there are none."""
+    """Return the records of the column, or of LIVENESS, in the interval; None if there are none."""
     column_id = LIVENESS if column is None else column.id
     parts: list[_Timeline] = []
     redo: list[DeltaRun] = []

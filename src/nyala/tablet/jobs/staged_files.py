@@ -117,7 +117,10 @@ def _routed_runs(table: TableState, batches: Iterator[pa.RecordBatch]) -> Iterat
 
 
 def _routed(table: TableState, batches: Sequence[pa.RecordBatch], begin: int) -> pa.RecordBatch:
-    """One run: rows by tablet and key, then rows without a tablet. `begin`: earlier rows."""
+    """Return one run as a batch: rows by tablet and key, then rows without a tablet.
+
+    begin: the number of rows in earlier runs.
+    """
     rows = pa.Table.from_batches(batches).combine_chunks()
     count = rows.num_rows
     order, tablets = _tablet_order(table, rows)

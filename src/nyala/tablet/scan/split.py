@@ -83,7 +83,7 @@ class ScanCounters:
         self._lock = threading.Lock()
 
     def add_splits(self, splits: int, rows: int) -> None:
-        """Count splits, and rows of splits, whose reading begins now."""
+        """Note that the caller starts to read this many splits with this many rows."""
         with self._lock:
             self.splits_read += splits
             self.rows_read += rows

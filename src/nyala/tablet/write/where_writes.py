@@ -193,10 +193,10 @@ def look_up_row(
 
 
 def _plain_key(table: TableState, key: Mapping[str, Any]) -> tuple[EncodedKeys, int] | None:
-    """Encode a key that needs no conversion: (encoded key, tablet ordinal); None: it may need one.
+    """Return (encoded key, tablet ordinal) of a key of plain integers and ASCII text.
 
-    The general way would build one-row arrays and take them apart again, at the cost of the look-up
-    itself.
+    None: the key may need a conversion, or no tablet covers it; the caller uses the general path,
+    which builds one-row arrays at the cost of the look-up itself.
     """
     columns = table.schema.key_columns
     if len(key) != len(columns) or table.entry.dropped:
