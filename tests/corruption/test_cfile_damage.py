@@ -571,7 +571,7 @@ def python_says_so(path: Path, kind: str, expected: str) -> None:
         ways: list[Callable[[], object]] = [
             lambda: [t.get({"k": k}) for k in range(64)],
             t.to_pandas,
-            lambda: [repr(t.scan(where=f"k >= {k}")) for k in (0, 10)],
+            lambda: [t.scan(where=f"k >= {k}")._repr_html_() for k in (0, 10)],
             lambda: json_columns(t.scan().to_arrow()),
         ]
         for way in ways:

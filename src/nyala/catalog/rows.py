@@ -267,7 +267,9 @@ def _decode(rows: RowsByTable) -> CatalogState:
             tuple(dropped.pop(id, ())), rewritten,
         )  # fmt: skip
     if schemas or dropped:
-        raise ValueError(f"the catalogue has schemas or ranges of tables that do not exist: {sorted({*schemas, *dropped})}")
+        raise ValueError(
+            f"the catalogue has schemas or ranges of tables that do not exist: {sorted({*schemas, *dropped})}"
+        )
     tablets = {
         id: TabletEntry(
             id, table_id, Partition(tuple(json.loads(buckets)), lower, upper), inserts_durable, created

@@ -412,7 +412,7 @@ class ColumnReader:
             null_count += array.null_count
             if footer.text_sizes is not None and text_bytes(array) != footer.text_sizes[number]:
                 raise SummaryError(
-                    f"the column's footer says {footer.text_sizes[number]} bytes of text in this block, "
+                    f"expected {footer.text_sizes[number]} bytes of text in this block, as the column's footer says, "
                     f"found {text_bytes(array)}",
                     path,
                     offset,

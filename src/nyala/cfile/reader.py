@@ -314,7 +314,9 @@ class CFileReader:
         for offset, length in sorted(extents):
             if offset != end:
                 raise CorruptionError(
-                    f"expected a block or footer at {end}, but the next one begins at {offset}", self.path, end
+                    f"expected a block or footer at {end}, but the next one begins at {offset}",
+                    self.path,
+                    end,
                 )
             end += length
         if end != directory_offset:

@@ -294,7 +294,9 @@ class Changes(LazyValues):
         for kind, files in (("undo", self.undo), ("redo", self.redo)):
             strange = next((file for file in files if file.kind != kind), None)
             if strange is not None:
-                raise CorruptionError(f"expected {kind} records, but the catalogue says {strange.kind}", strange.path)
+                raise CorruptionError(
+                    f"expected {kind} records, but the catalogue says {strange.kind}", strange.path
+                )
         for older, newer in pairwise(self.redo):
             if older.timestamp_max > newer.timestamp_min:
                 raise CorruptionError(

@@ -34,7 +34,8 @@ class RowSetLayout:
     redo_files:       (bytes, records), oldest first.
     redo_columns:     column id (also LIVENESS) -> number of REDO records on disk, or an estimate.
     base_columns:     column id -> bytes of base. If empty, the sizes are unknown: the policy divides
-                      the base equally among the columns. A column that the base does not store has 0 (LIVENESS, a column added later).
+                      the base equally among the columns. A column that the base does not store
+                      has 0 (LIVENESS, a column added later).
     undo_files:       (bytes, records), oldest first; empty: do not merge them.
     expired_rows:     rows dead since before the history mark, which a rewrite drops.
     expired_undo_bytes: a lower bound of the UNDO that no readable snapshot needs, including
