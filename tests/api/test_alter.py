@@ -380,5 +380,5 @@ def test_each_limit_is_named_with_its_value_and_may_be_another(path: Path) -> No
     with nyala.connect(path) as db:
         assert len(db["t"].get({"a": "abc", "b": 1})["v"]) == 100_000  # type: ignore[index]
         assert db["wide"].insert({name: [1] for name in wide}).inserted == 1
-    with pytest.raises(nyala.InvalidArgumentError, match="max_cell_bytes=0 is not a number from 1"):
+    with pytest.raises(nyala.InvalidArgumentError, match="max_cell_bytes=0 is not a whole number from 1"):
         nyala.Limits(max_cell_bytes=0)

@@ -276,12 +276,12 @@ def test_C3_a_table_of_an_older_version(original: tuple[bytes, CatalogState], tm
     ("shape", "row", "reason"),
     [
         (PLACES, (0, 777, 0, 0, 0, 10, 0, 1), r"places of rowsets \[777\]"),
-        (PLACES, (0, 1, 7, 0, 0, 10, 0, 1), r"place 7 of owner \(0, 1\) comes after 6"),
+        (PLACES, (0, 1, 7, 0, 0, 10, 0, 1), r"place 7 of owner \(0, 1\) follows 6 places"),
         (PLACES, (-1, 1, 0, 0, 0, 10, 0, 1), "owner of kind -1"),
         (
             ROWSETS,
             (99, 77, 1, b"a", b"b", 1, "data/1/99.base", "f" * 32, 1, 0),
-            "M1: rowset 99 is of tablet 77",
+            "M1: rowset 99 belongs to tablet 77",
         ),
         (GARBAGE, ("../../home", 1), "M4: the path '../../home' does not stay inside"),
     ],

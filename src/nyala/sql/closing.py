@@ -1,15 +1,14 @@
-"""When a cursor of DuckDB's is closed that nobody has any more.
+"""Close DuckDB cursors that have no users any more, but never inside the garbage collector.
 
-    its user is gone  ──► with the last name for it       closed there
-                          because the collector came      left, for the next cursor that is made, or for the end of the
-                                                          connection
+    the user's last reference goes   the cursor is closed there
+    the collector finds the user     the cursor is left, and closed with the next new cursor or with the connection
 
-A thread that closes a cursor waits for the threads that work on its statement. The collector works in any thread, at
-any allocation: also in one that reads rows for that very statement, or that holds what those threads wait for, such as
-a block that it is decoding. DuckDB refuses to close there, and what the statement reads stayed open for ever. So under
-the collector nothing is closed, and no stream of a cursor ends. A cursor that is left keeps what its statement reads.
+A thread that closes a cursor waits for the threads that execute its statement. The collector may run in one of
+those threads, or in a thread that they wait for. DuckDB refuses to close there, and the files of the statement
+would stay open. So nothing is closed while the collector runs. A cursor that is left keeps the files that its
+statement reads.
 
-Cost: a call for each of Python's collections, from the first statement on.
+Cost: one call per collection of the garbage collector, from the first statement on.
 Source: Python, `gc.callbacks`; docs/design/sql-and-polars.md, "A private, locked DuckDB".
 """
 
@@ -22,7 +21,7 @@ from typing import Any, Final
 
 __all__ = ["LeftCursors", "close_all"]
 
-# The threads that collect now.
+# Threads in which the collector runs now.
 _collecting: Final[set[int]] = set()
 
 
@@ -37,7 +36,7 @@ gc.callbacks.append(_note)
 
 
 class LeftCursors:
-    """The cursors of one connection that are to be closed, with what was made by them."""
+    """The cursors of one connection that must still be closed, with the streams that they made."""
 
     def __init__(self) -> None:
         self._left: list[tuple[Any, list[Any]]] = []
@@ -46,16 +45,16 @@ class LeftCursors:
         return len(self._left)
 
     def close_with(self, user: object, cursor: Any) -> list[Any]:
-        """Have a cursor closed when its user is gone, or soon after.
+        """Close the cursor when its user is gone, or soon after.
 
-        Returns: a list for what has to stay until then, as streams of the cursor's: the end of one waits too.
+        Returns: a list for objects that must live until then, such as the cursor's streams: closing one waits, too.
         """
         made: list[Any] = []
         weakref.finalize(user, self._close_or_leave, cursor, made)
         return made
 
     def close(self) -> None:
-        """Close what was left."""
+        """Close the cursors that were left."""
         for _ in range(len(self._left)):
             self._close_or_leave(*self._left.pop(0))
 

@@ -1,4 +1,6 @@
-"""What may be asked: one SELECT (WITH, FROM, VALUES, DESCRIBE, SUMMARIZE and SHOW are such), and which tables it names.
+"""Check a statement of `Database.sql`, and find the tables and columns that it names.
+
+Allowed is one statement that DuckDB classifies as SELECT: also WITH, FROM, VALUES, DESCRIBE, SUMMARIZE and SHOW.
 
 Source: docs/how-to/sql.md.
 """
@@ -34,7 +36,7 @@ _OWN_CONNECTION: Final = "a DuckDB connection of your own, with table.scan().to_
 
 
 _CONSTANT: Final = r"(?:[+-]?\d[\d.]*+|(?:(?:DATE|TIMESTAMP|TIMESTAMPTZ)\s++)?'(?:[^'\\]|'')*+')"
-# An IN list of more than so many constants, of which the first is kept.
+# An IN list of more than 500 constants; the first constant stays.
 _LONG_LIST: Final = re.compile(
     rf"(\bIN\s*+\(\s*+{_CONSTANT})(?:\s*+,\s*+{_CONSTANT}){{500,}}+(?=\s*+\))", re.IGNORECASE
 )
@@ -43,16 +45,17 @@ _COMMENT: Final = re.compile(r"--|/\*")
 
 
 def shortened(text: str) -> str:
-    """The statement with one value left of each long IN list: what it reads is seen from that too, at less cost.
+    """Return the statement with one value of each long IN list.
 
-    DuckDB takes half a second for 50,000 values each time that it parses and binds them. Only to look at it: a PIVOT
-    takes the names of columns from such a list. A statement with comments stays as it is.
+    It names the same tables and columns, and parses and binds faster: DuckDB takes half a second for 50,000 values.
+    It is only for analysis, because a PIVOT takes column names from such a list. A statement with comments is
+    returned as it is.
     """
     return text if _COMMENT.search(text) else _LONG_LIST.sub(r"\1", text)
 
 
 def check_statement(text: object) -> tuple[str, str, Any]:
-    """The one statement of `text`, without what stands after it; the same `shortened`; and that as DuckDB parsed it.
+    """Return (statement, shortened statement, shortened statement as DuckDB parsed it).
 
     Raises: InvalidArgumentError for text that does not parse, and for anything but one statement that reads.
     """
@@ -63,12 +66,12 @@ def check_statement(text: object) -> tuple[str, str, Any]:
 
 @lru_cache(maxsize=64)
 def _parsed(text: str) -> tuple[str, str, Any]:
-    """Cost: DuckDB's parser takes a tenth of a small statement's time, so statements that come again are remembered."""
+    """See `check_statement`. Cached: parsing takes a tenth of a small statement's time."""
     import duckdb
 
     text = text.strip().rstrip(";").rstrip()
     glance = shortened(text)
-    # Of duckdb's errors only the parser's can come here.
+    # Only errors of the parser are possible here.
     try:
         statements = duckdb.extract_statements(glance)
     except duckdb.Error as error:
@@ -99,10 +102,11 @@ _SHOW: Final = re.compile(r"\b(show|information_schema|duckdb_\w+|pg_\w+)\b", re
 
 
 def tables_named(text: str, tables: Iterable[str]) -> list[str]:
-    """Which of the tables stand in the text, and at least those that it reads; all, if it asks what tables there are.
+    """Return the tables whose names occur in the text, at least those that it reads.
 
-    DuckDB does not tell upper from lower case in names: of `T` and `t`, the one that is written as in the text.
-    Raises: InvalidArgumentError when both are.
+    A statement about the catalogue, such as SHOW TABLES, gets all tables. DuckDB ignores case in names: of tables
+    `T` and `t` the one with the exact spelling is returned.
+    Raises: InvalidArgumentError if both spellings occur.
     """
     tables = list(tables)
     if _SHOW.search(text):

@@ -42,7 +42,9 @@ def test_sizes_are_those_of_the_values(name: str, encoding: str) -> None:
 def test_a_check_compares_the_sizes(files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check reports a wrong size."""
     monkeypatch.setattr("nyala.cfile.writer._text_sizes", lambda made: np.array([7], np.uint32))
-    with pytest.raises(SummaryError, match="says 7 bytes of text in this block, found 3"):
+    with pytest.raises(
+        SummaryError, match="expected 7 bytes of text in this block, as the column's footer says, found 3"
+    ):
         written(files, pa.array(["a", None, "bc"]), "string")
     with CFileReader(files, *files.content) as reader:
         column = reader.column(reader.columns()[0])
