@@ -38,7 +38,7 @@ def db(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    "key", [("a", 2), {"host": "a", "time": 2}, {"time": 2, "host": "a"}, ("a", np.int64(2))]
+    "key", [("a", 2), {"host": "a", "time": 2}, {"time": 2, "host": "a"}, ("a", np.int64(2)), Key(2, "a")]
 )
 def test_a_composite_key(db: Any, key: Any) -> None:
     pairs = db["pairs"]

@@ -67,6 +67,8 @@ def test_another_moment(db: Any) -> None:
     assert table.scan().columns[-1] == "later" and "later" not in table.scan().at(before).columns
     dictionary = table.scan().with_dictionaries("s").at(before)
     assert pa.types.is_dictionary(dictionary.schema.field("s").type)
+    present = table.scan(at=before, schema="current").at(before)
+    assert present.columns == table.columns, "the present columns, at another moment too"
     with pytest.raises(nyala.InvalidArgumentError, match="fixed"):
         table.at(before).scan().at(before)
     with pytest.raises(nyala.InvalidArgumentError, match="not None"):

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from nyala.api.batch import Batch
     from nyala.api.change_feed import ChangeFeed
     from nyala.api.description import TableDescription
-    from nyala.api.readable import ReadableTable, TableView
+    from nyala.api.readable import ReadableTable, SchemaOf, TableView
     from nyala.api.results import FlushResult, StoreStats
     from nyala.api.scan import Scan
     from nyala.api.table import Table
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from nyala.tablet.compaction.lifecycle import Runner
     from nyala.tablet.maintenance import Maintenance
     from nyala.tablet.recovery.reader_store import ReaderStore
+    from nyala.tablet.scan.split import ScanSpec
 
 _MEMORY_MIN_BYTES: Final = 16_000_000
 _ROWSET_MIN_BYTES: Final = 1_000_000
@@ -712,18 +713,13 @@ class Database:
         self,
         root: Root,
         table: TableState,
-        snapshot: int,
-        columns: Sequence[str] | pa.Schema | None,
-        where: Any,
-        limit: int | None,
-        order_by_key: bool,
+        spec: ScanSpec,
         source: ReadableTable,
+        schema_of: SchemaOf | None = None,
     ) -> Scan:
         from nyala.api.scan import Scan
-        from nyala.api.scan_arguments import make_spec
 
-        spec = make_spec(table, snapshot, columns, where, limit, order_by_key)
-        scan = Scan(self._handle, root, table, spec, source)
+        scan = Scan(self._handle, root, table, spec, source, schema_of)
         self._handle.scans.watch(scan)
         return scan
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from nyala.api.pinned_rows import PinnedRows, not_looped_over
 from nyala.api.scan import Scan
-from nyala.api.scan_arguments import resolve_columns
+from nyala.api.scan_arguments import make_spec, resolve_columns
 from nyala.errors import InvalidArgumentError, KeyNotFoundError, ReadOnlyError
 from nyala.mvcc.timestamp import parse_at, to_datetime
 from nyala.presentation.pickling import not_pickled
@@ -147,7 +147,8 @@ class ReadableTable:
         """
         root, table, snapshot = self._view(at, schema=schema)
         where = parse_where(where, params)
-        return self._database._make_scan(root, table, snapshot, columns, where, limit, order_by_key, self)
+        spec = make_spec(table, snapshot, columns, where, limit, order_by_key)
+        return self._database._make_scan(root, table, spec, self, schema)
 
     def select(self, *columns: str | Sequence[str]) -> Scan:
         """Return a scan of these columns: `scan().select(…)`."""

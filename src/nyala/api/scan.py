@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
@@ -56,6 +56,7 @@ class Readable(Protocol):
         at: Any = None,
         limit: int | None = None,
         order_by_key: bool = False,
+        schema: Literal["at", "current"] | None = None,
     ) -> Scan: ...
 
     def _watch(self, rows: PinnedRows) -> None: ...
@@ -86,15 +87,18 @@ class Scan(PinnedRows):
         table: TableState,
         spec: ScanSpec,
         source: Readable,
+        schema_of: Literal["at", "current"] | None = None,
         origin: Scan | None = None,
     ) -> None:
         """
         source: the table or view that makes scans at other moments.
+        schema_of: the argument `schema` of `Table.scan`, for scans at other moments.
         origin: the scan from which this one was derived; its `explanation_of_last_run` shows reads of this one too.
         """
         super().__init__(store, root, table)
         self._spec = spec
         self._source = source
+        self._schema_of = schema_of
         self._origin = origin
         # The spec and the counters of the last run, set in one step: each run has its own, so threads never mix two.
         self._last_run: tuple[ScanSpec, ScanCounters] | None = None
@@ -209,7 +213,8 @@ class Scan(PinnedRows):
         spec = self._spec
         has_all = [column.id for column in spec.columns] == [column.id for column in spec.schema.columns]
         where = None if spec.predicate is None else spec.predicate.tree
-        made = self._source.scan(None if has_all else self.schema, where, at, spec.limit, spec.order_by_key)
+        columns = None if has_all else self.schema
+        made = self._source.scan(columns, where, at, spec.limit, spec.order_by_key, self._schema_of)
         if has_all and spec.types:
             types = {name: type for name, type in spec.types.items() if name in made.columns}
             return made._derived(*made._take(), dataclasses.replace(made._spec, types=types))
@@ -424,7 +429,7 @@ class Scan(PinnedRows):
 
     def _derived(self, root: Root, table: TableState, spec: ScanSpec) -> Scan:
         """Return a scan of the same snapshot with this spec."""
-        made = Scan(self._store, root, table, spec, self._source, self)
+        made = Scan(self._store, root, table, spec, self._source, self._schema_of, self)
         self._source._watch(made)
         return made
 

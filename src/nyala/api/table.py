@@ -574,7 +574,9 @@ class Table(ReadableTable):
         base = sum(rowset.base_bytes for rowset in rowsets)
         redo = sum(file.size_bytes for rowset in rowsets for file in rowset.redo)
         undo = sum(file.size_bytes for rowset in rowsets for file in rowset.undo)
-        rows = self._database._make_scan(root, table, snapshot, None, None, None, False, self).count()
+        spec, counters = read_path.ScanSpec(table.schema, (), snapshot), read_path.ScanCounters()
+        rows = read_path.count(read_path.plan(table, spec, counters), spec, counters)
+        del root
         dead, dead_bytes = dead_rows_of(rowsets)
         return TableStats(
             rows=rows,

@@ -50,7 +50,7 @@ __all__ = ["ColumnReader"]
 # The most cached results of `excluded_blocks`, and of `_bound`.
 _CACHED_MAX: Final = 16
 # This many blocks are always gathered from at once, whatever their size.
-_BLOCKS_FEW: Final = 4
+_BLOCKS_FEW: Final = 2
 
 
 class ColumnReader:

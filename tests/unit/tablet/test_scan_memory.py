@@ -263,7 +263,7 @@ def test_scattered_rows_do_not_hold_all_their_blocks_at_once(
     monkeypatch.setattr(BlockSource, "blocks", noting)
     keys = {"k": range(0, 500, 9)}
     found = db["cells"].get_many(keys)
-    assert max(at_once) <= 4, "blocks of 2 MB: two fit, but steps have at least four"
+    assert max(at_once) <= 2, "two blocks of 2 MB fit"
     with nyala.connect(store, read_only=True) as roomy:
         assert found.equals(roomy["cells"].get_many(keys))
         assert max(at_once) == 8

@@ -48,8 +48,8 @@ _COSTLY_SHARE: Final = 7 / 8
 _CHEAP, _COSTLY, _PROBATION = range(3)
 _NONE: Final = object()
 
-# The most names of evicted entries that are remembered. Of entries that come back, one in so many
-# counts as recently used.
+# The most names of evicted entries that are remembered, and how many returning entries there are
+# for each one that counts as recently used.
 _GHOSTS_MAX: Final = 1 << 14
 _YOUNG_EVERY: Final = 8
 

@@ -146,7 +146,7 @@ class Encoding(abc.ABC):
         return ()
 
     def header(self, form: Physical, data: bytes) -> format.Layout | None:
-        """Return the header structure of a block's values, for `dump`; None if there is none."""
+        """Return the header structure of a block's values, for `dump`, or None without a header."""
         return None
 
     def sampled(

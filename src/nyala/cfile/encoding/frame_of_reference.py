@@ -93,7 +93,7 @@ class _FrameEncoder(BlockEncoder):
 
 
 def _unit(deltas: npt.NDArray[Any]) -> int:
-    """Return the greatest common divisor of all deltas, one of which is not 0.
+    """Return the greatest common divisor of all deltas. At least one delta is not 0.
 
     A probe avoids most full passes.
     """

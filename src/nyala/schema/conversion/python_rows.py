@@ -54,7 +54,7 @@ def key_columns_of(keys: Any, names: Sequence[str], operation: str) -> Any:
     if isinstance(keys, list) and keys and isinstance(keys[0], _VALUES) and keys[0] is not None:
         if len(names) > 1:
             raise InvalidArgumentError(_key_text(keys[0], names, operation))
-        if not all(isinstance(value, _VALUES) for value in keys):
+        if not all(issubclass(kind, _VALUES) for kind in set(map(type, keys))):
             raise InvalidArgumentError(
                 f"{operation}: the list of keys mixes single values with other items: give one kind"
             )
@@ -63,12 +63,14 @@ def key_columns_of(keys: Any, names: Sequence[str], operation: str) -> Any:
 
 
 def named_key(key: Any, names: Sequence[str], operation: str) -> Mapping[str, Any]:
-    """Return one key as a dict. Accepts a dict, a tuple, or the value of a one-column key.
+    """Return one key as a dict. Accepts a dict, a tuple, a named tuple, or the value of a one-column key.
 
     Raises: InvalidArgumentError for anything else, and for a tuple of another length than `names`.
     """
     if isinstance(key, Mapping):
         return key
+    if hasattr(key, "_fields"):  # a named tuple: its order need not be the key's
+        return dict(zip(key._fields, key, strict=True))
     values = key if isinstance(key, tuple) else (key,)
     if len(values) != len(names) or not all(isinstance(value, _VALUES) for value in values):
         raise InvalidArgumentError(_key_text(key, names, operation))
