@@ -6,8 +6,10 @@ does not change.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from nyala.env.files import Files
@@ -26,21 +28,35 @@ def each(
 ) -> list[_Result]:
     """Return what `work` returns for each item, in order; `threads` items are worked on at once.
 
-    With other files than the system's (in tests), items are worked on one after another.
+    With other files than the system's (in tests), items are worked on one after another. The calling
+    thread works too, so every item is worked on once, however many threads can be started.
     Raises: the first error. No item is still being worked on then.
     """
     left = list(items)
-    if min(threads, len(left)) < 2 or not isinstance(files, PosixFiles):
+    threads = min(threads, len(left))
+    if threads < 2 or not isinstance(files, PosixFiles):
         return [work(item) for item in left]
-    with ThreadPoolExecutor(min(threads, len(left)), "nyala-files") as pool:
-        futures: list[Future[_Result]] = []
+    pending, lock = enumerate(left), threading.Lock()
+    results: dict[int, _Result] = {}
+    errors: list[BaseException] = []
+
+    def run() -> None:
         try:
-            for item in left:
-                futures.append(pool.submit(work, item))
-        except RuntimeError:  # the interpreter is ending and starts no more threads
-            return [future.result() for future in futures] + [work(item) for item in left[len(futures) :]]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+            while not errors:
+                with lock:
+                    found = next(pending, None)
+                if found is None:
+                    return
+                results[found[0]] = work(found[1])
+        except BaseException as error:
+            errors.append(error)
+
+    with ThreadPoolExecutor(threads - 1, "nyala-files") as pool:
+        # The system may refuse a thread, as does an interpreter that is ending.
+        with contextlib.suppress(RuntimeError):
+            for _ in range(threads - 1):
+                pool.submit(run)
+        run()
+    if errors:
+        raise errors[0]
+    return [results[index] for index in range(len(left))]

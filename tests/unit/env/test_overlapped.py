@@ -55,3 +55,23 @@ def test_the_work_is_done_without_threads(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", refused)
     assert each(PosixFiles(), lambda number: -number, range(3)) == [0, -1, -2]
+
+
+def test_each_item_is_worked_on_once_if_a_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool has queued the work when the system refuses its second thread: it must not be done twice."""
+    start, started = threading.Thread.start, []
+
+    def refused(self: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(self)
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    done: list[int] = []
+
+    def work(number: int) -> int:
+        done.append(number)
+        return number
+
+    assert each(PosixFiles(), work, range(200)) == list(range(200)) and sorted(done) == list(range(200))
