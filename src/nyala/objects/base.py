@@ -1,0 +1,102 @@
+"""The interface of a bucket: create, get, list, put, delete and upload, under one prefix.
+
+A *key* is relative to the store's prefix and uses "/". An object is written whole or not at all.
+Reads and lists see every write that has returned (S3, GCS, Azure and R2 promise this).
+
+`create` is put-if-absent, the one operation on which the safety of the store rests. Callers use
+`settle.settle`, which finds out what a failed or doubtful `create` did.
+
+Guarantees
+
+    B1  Of several `create` calls for one key, at most one stores its bytes, as long as nobody
+        deletes the key.
+    B2  `get`, `head` and `list` see every object whose `create`, `put` or `upload` has returned,
+        and no deleted one.
+    B3  `modified_us` is the bucket's clock. Times of two objects can be compared with each other,
+        and not with a clock of this machine.
+
+Thread safety: any thread may use an `Objects`. A forked child may not: its first call raises.
+Objects that reach a bucket cannot be pickled, because they hold credentials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from nyala.env import Bytes
+
+__all__ = ["ObjectInfo", "Objects"]
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """One object: its key, its size, and when the bucket stored it (B3)."""
+
+    key: str
+    size_bytes: int
+    modified_us: int
+
+
+class Objects(Protocol):
+    """Every operation on a bucket.
+
+    All raise `StorageError` with the object's URL as `path`. Errors that say nothing about the
+    outcome (a time-out, a cut connection, status 500 or 503) have `outcome="unknown"`: the request
+    may have been carried out, or may still be. All others certainly changed nothing.
+    """
+
+    @property
+    def url(self) -> str:
+        """The prefix as a URL, without credentials; for messages."""
+        ...
+
+    def create(self, key: str, body: Bytes) -> bool:
+        """Store `body` if there is no object with this key (B1).
+
+        Returns: True: stored. False: the bucket refused, because there is an object or because it
+        reported a conflict (409); then `get` tells which.
+        """
+        ...
+
+    def put(self, key: str, body: Bytes) -> None:
+        """Store `body`, whether or not there is an object with this key."""
+        ...
+
+    def upload(self, key: str, parts: Iterable[Bytes]) -> int:
+        """Store the concatenated parts as one object, in bounded memory; return its size.
+
+        The object appears whole when the call returns, or not at all.
+        """
+        ...
+
+    def get(self, key: str) -> bytes | None:
+        """Return the whole object; None if there is none."""
+        ...
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
+        """Return the bytes [lower, upper) of each range, in order; near ranges share a request.
+
+        A range beyond the object's end is cut off there. Raises: MissingFileError.
+        """
+        ...
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Return size and time of the object; None if there is none."""
+        ...
+
+    def list(self, under: str, after: str | None = None) -> list[ObjectInfo]:
+        """Return the objects whose key starts with `under`, sorted by key.
+
+        after: only keys that sort after this one.
+        """
+        ...
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete these objects; a missing one is no error."""
+        ...
+
+    def close(self) -> None:
+        """Release connections. May be called twice; later calls raise StorageError."""
+        ...

@@ -1,0 +1,63 @@
+"""Put-if-absent whose outcome is always found out, or reported as unknown.
+
+    create → stored           mine
+    create → refused          read it:  my bytes    mine: an earlier try of this call arrived
+                                        other bytes  lost: somebody else's
+                                        nothing      a conflict, or it was deleted: try again
+    create → unknown          wait, and send the same bytes to the same key again
+
+Sending the same bytes again is safe, because the bucket stores only the first. A caller makes its
+bytes unique (a random token), so equal bytes prove that they are its own.
+
+Source: docs/design/object-storage.md, "Put-if-absent".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nyala.env import Bytes, Env
+from nyala.errors import StorageError
+from nyala.objects.base import Objects
+
+__all__ = ["PATIENCE_S", "settle"]
+
+PATIENCE_S: Final = 60.0
+_PAUSE_MIN_S: Final = 0.02
+_PAUSE_MAX_S: Final = 2.0
+
+
+def settle(
+    env: Env, objects: Objects, key: str, body: Bytes, *, patience_s: float = PATIENCE_S
+) -> bytes | None:
+    """Create the object `key` with `body`, which must be unique to this call.
+
+    Returns: None: the object is there with these bytes. Otherwise the other bytes that are there.
+    Raises:  StorageError; with `outcome="unknown"` if the bucket gave no answer for `patience_s`.
+    """
+    mine = bytes(memoryview(body))
+    deadline_s = env.clock.monotonic_s() + patience_s
+    pause_s = _PAUSE_MIN_S
+    doubtful = False  # whether an earlier try of this call may have stored the bytes
+    while True:
+        try:
+            if objects.create(key, body):
+                return None
+            found = objects.get(key)
+            if found is not None:
+                return None if found == mine else found
+        except StorageError as error:
+            doubtful = doubtful or error.outcome == "unknown"
+            if error.outcome != "unknown" or env.clock.monotonic_s() > deadline_s:
+                error.outcome = "unknown" if doubtful else None
+                raise
+        if env.clock.monotonic_s() > deadline_s:
+            raise StorageError(
+                f"{objects.url}/{key} was refused again and again, but does not exist: does the bucket keep "
+                "If-None-Match? `nyala fs probe` tests it",
+                path=f"{objects.url}/{key}",
+                outcome="unknown",
+            )
+        # Different writers must not try in step.
+        env.clock.sleep_s(pause_s * (0.5 + int(env.randomness.token_hex(2), 16) / 0x10000))
+        pause_s = min(pause_s * 2, _PAUSE_MAX_S)
