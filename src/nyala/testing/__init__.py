@@ -4,6 +4,7 @@ recording_files.py   files that remember every change and sync
 power_cut.py         what a power cut leaves of them
 faulty_files.py      files that fail or kill: full disks, broken syncs, half writes, broken reads
 small_disk.py        files on a small disk that another program may fill
+faulty_objects.py    a bucket whose requests fail, arrive late, or end the process
 clock.py             time and chance that a test decides
 """
 
@@ -17,11 +18,13 @@ from nyala.testing.faulty_files import (
     SimulatedCrash,
     UnreadableFiles,
 )
+from nyala.testing.faulty_objects import FaultyObjects
 from nyala.testing.recording_files import RecordingFiles
 from nyala.testing.small_disk import SmallDisk
 
 __all__ = [
     "FaultyFiles",
+    "FaultyObjects",
     "KillingFiles",
     "ManualClock",
     "Operation",

@@ -1,0 +1,99 @@
+"""What every implementation of `Objects` shares: its URL, valid keys, and when its use is an error.
+
+A key consists of parts joined by "/". A part has letters, digits, "_", "-", "=" and ".", and does
+not begin with ".". So a key is a safe path in a folder, needs no escaping in a URL, and `.tmp` in a
+folder is free for temporary files. An object of another program whose key is not valid is not
+listed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final, NoReturn, SupportsIndex
+
+from nyala.errors import InvalidArgumentError, StorageError
+
+__all__ = ["KEY_MAX_CHARS", "WHOLE_MAX_BYTES", "Handle", "is_key"]
+
+# S3, GCS and Azure allow 1,024 characters, and the store's prefix needs some of them.
+KEY_MAX_CHARS: Final = 512
+WHOLE_MAX_BYTES: Final = 1 << 30
+"""`get` refuses a larger object: nothing that Nyala reads whole comes near this size."""
+
+_KEY: Final = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]{0,254}(/[A-Za-z0-9_=-][A-Za-z0-9._=-]{0,254})*")
+
+
+def is_key(text: str) -> bool:
+    """Whether `text` is a valid key.
+
+    Examples
+    --------
+    >>> is_key("log/0000000001-9f3c/000000000000"), is_key("../other"), is_key("/absolute")
+    (True, False, False)
+    """
+    return len(text) <= KEY_MAX_CHARS and _KEY.fullmatch(text) is not None
+
+
+class Handle:
+    """The base of all implementations of `Objects`: rejects invalid keys, and use in a wrong state.
+
+    Every operation begins with one of the `check` methods. Threads: any.
+    """
+
+    def __init__(self, url: str) -> None:
+        """url: without credentials."""
+        self.url: Final = url.rstrip("/")
+        self._closed = False
+        self._pid = os.getpid()
+
+    def check(self) -> None:
+        """Raise StorageError if it was closed, or if this process is a forked child."""
+        if self._closed:
+            raise StorageError(f"{self.url} is closed: connect() again", path=self.url)
+        if os.getpid() != self._pid:
+            # The threads that serve requests exist only in the parent: the first request would
+            # wait for them for ever.
+            raise StorageError(
+                f"{self.url} was opened before this process was forked, and works only in the process that opened it: "
+                "connect() again here, or start processes by 'spawn'",
+                path=self.url,
+            )
+
+    def check_key(self, key: str) -> None:
+        """Do `check`, and raise InvalidArgumentError for an invalid key."""
+        self.check()
+        if not is_key(key):
+            raise InvalidArgumentError(
+                f"{key!r} is not a valid key of an object: it needs 1 to {KEY_MAX_CHARS} characters in parts joined "
+                "by '/', of letters, digits, '_', '-', '=' and '.', and no part may begin with '.'"
+            )
+
+    def check_under(self, under: str) -> None:
+        """Do `check`, and raise InvalidArgumentError if no valid key can begin with `under`."""
+        self.check()
+        if under:
+            self.check_key(under.removesuffix("/"))
+
+    def close(self) -> None:
+        self._closed = True
+
+    def at(self, key: str) -> str:
+        """Return the URL of an object, for messages."""
+        return f"{self.url}/{key}"
+
+    def check_whole(self, key: str, size_bytes: int) -> None:
+        """Raise StorageError if an object is too large for `get`."""
+        if size_bytes > WHOLE_MAX_BYTES:
+            raise StorageError(
+                f"{self.at(key)} has {size_bytes:,} bytes, too many to read at once: Nyala did not write it",
+                path=self.at(key),
+            )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            f"{self!r} cannot be pickled or copied: pass the URL, and connect() in the other process"
+        )

@@ -1,0 +1,260 @@
+"""`settle`: exactly one creator wins a key, and everybody knows who, whatever happens to the requests.
+
+The same checks must catch the mutants below: creators that skip one of its steps.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import pytest
+from tests.unit.objects.buckets import Bucket, quick_env
+
+from nyala.env import Bytes, Env
+from nyala.errors import StorageError
+from nyala.objects.base import Objects
+from nyala.objects.memory import MemoryObjects
+from nyala.objects.settle import settle
+from nyala.testing.faulty_files import SimulatedCrash
+from nyala.testing.faulty_objects import Fault, FaultyObjects, Request, at, at_random
+
+Creator: TypeAlias = Callable[[Env, Objects, str, bytes], "bytes | None"]
+
+WIRE_FAULTS: Final[tuple[Fault, ...]] = ("503", "drop before", "drop after", "late", "409")
+
+
+# ── one creator, one fault ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("fault", WIRE_FAULTS)
+def test_a_creator_alone_wins_after_any_fault(bucket: Bucket, fault: Fault, number: int) -> None:
+    """Its own bytes, which an earlier try or a late request stored, are not taken for somebody else's."""
+    faulty = FaultyObjects(bucket.client(), lambda request: fault if request.number <= number else None)
+    assert settle(quick_env(), faulty, "log/0", b"mine") is None
+    faulty.deliver()
+    assert faulty.get("log/0") == b"mine"
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("fault", WIRE_FAULTS)
+def test_a_creator_that_comes_too_late_learns_the_other_bytes(
+    bucket: Bucket, fault: Fault, number: int
+) -> None:
+    assert bucket.client().create("log/0", b"theirs")
+    faulty = FaultyObjects(bucket.client(), lambda request: fault if request.number <= number else None)
+    assert settle(quick_env(), faulty, "log/0", b"mine") == b"theirs"
+    faulty.deliver()
+    assert faulty.get("log/0") == b"theirs"
+
+
+def test_a_late_request_loses_against_its_heir() -> None:
+    """The request lies in the network while another creator takes the key; its own creator then learns that."""
+    bucket = MemoryObjects()
+    faulty = FaultyObjects(bucket, at(1, "late"))
+    with pytest.raises(StorageError):
+        faulty.create("log/0", b"mine")
+    assert bucket.create("log/0", b"theirs")
+    faulty.deliver()
+    assert settle(quick_env(), faulty, "log/0", b"mine") == b"theirs"
+
+
+def test_the_outcome_is_unknown_if_the_bucket_never_answers(bucket: Bucket) -> None:
+    env = quick_env()
+    faulty = FaultyObjects(bucket.client(), lambda _: "503")
+    begin = env.clock.monotonic_s()
+    with pytest.raises(StorageError) as raised:
+        settle(env, faulty, "log/0", b"mine", patience_s=20.0)
+    assert raised.value.outcome == "unknown"
+    assert 20.0 < env.clock.monotonic_s() - begin < 25.0
+    assert 8 < len(faulty.requests) < 60  # it waits longer after each try
+
+
+def test_a_certain_error_ends_it_at_once_and_says_whether_an_earlier_try_may_have_worked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def creating(*answers: StorageError) -> MemoryObjects:
+        bucket, left = MemoryObjects(), list(answers)
+
+        def create(key: str, body: Bytes) -> bool:
+            raise left.pop(0)
+
+        monkeypatch.setattr(bucket, "create", create)
+        return bucket
+
+    forbidden = StorageError("no right to write", path="memory://bucket/a")
+    with pytest.raises(StorageError) as raised:
+        settle(quick_env(), creating(forbidden), "a", b"")
+    assert raised.value.outcome is None
+
+    timeout = StorageError("no answer", path="memory://bucket/a", outcome="unknown")
+    with pytest.raises(StorageError) as raised:
+        settle(quick_env(), creating(timeout, forbidden), "a", b"")
+    assert raised.value.outcome == "unknown"
+
+
+def test_a_bucket_that_refuses_what_does_not_exist_is_reported(bucket: Bucket) -> None:
+    refusing = FaultyObjects(bucket.client(), lambda request: "409" if request.verb == "create" else None)
+    with pytest.raises(StorageError, match="refused again and again, but does not exist.*fs probe") as raised:
+        settle(quick_env(), refusing, "log/0", b"mine")
+    assert raised.value.outcome == "unknown"
+    assert raised.value.path == f"{refusing.url}/log/0"
+
+
+@pytest.mark.parametrize("fault", ["crash before", "crash after"])
+def test_after_a_crash_at_any_request_the_next_creator_takes_over(bucket: Bucket, fault: Fault) -> None:
+    """The heir of a crashed creator learns whether its bytes are there."""
+    for number in (1, 2):
+        # The first create is refused without a reason, so that there are two requests at least.
+        def faults(request: Request, number: int = number) -> Fault | None:
+            return fault if request.number == number else "409" if request.number == 1 else None
+
+        key = f"log/{number}"
+        with pytest.raises(SimulatedCrash):
+            settle(quick_env(), FaultyObjects(bucket.client(), faults), key, b"crashed")
+        found = settle(quick_env(), bucket.client(), key, b"heir")
+        stored = fault == "crash after" and number == 1
+        assert found == (b"crashed" if stored else None)
+
+
+# ── races ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def race(
+    create: Creator, clients: Sequence[Objects], keys: Sequence[str], seed: int = 0
+) -> list[dict[str, bytes | StorageError | None]]:
+    """Let a thread for each client create every key with bytes of its own; return what each learned.
+
+    Threads meet before each eighth key, so that they race for it.
+    """
+    barrier = threading.Barrier(len(clients))
+    learned: list[dict[str, bytes | StorageError | None]] = [{} for _ in clients]
+
+    def creator(number: int) -> None:
+        env = quick_env()
+        for place, key in enumerate(keys):
+            if place % 8 == 0:
+                barrier.wait()
+            try:
+                learned[number][key] = create(env, clients[number], key, b"creator %d" % number)
+            except StorageError as error:
+                learned[number][key] = error
+
+    threads = [threading.Thread(target=creator, args=(number,)) for number in range(len(clients))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return learned
+
+
+def faults_of(
+    learned: Sequence[dict[str, bytes | StorageError | None]], reader: Objects, keys: Sequence[str]
+) -> list[str]:
+    """What is wrong after a race: for each key one creator must have won, and all must know it."""
+    wrong = []
+    for key in keys:
+        winners = [n for n, of in enumerate(learned) if of[key] is None]
+        found = reader.get(key)
+        if len(winners) != 1:
+            wrong.append(f"{key}: {len(winners)} winners")
+        elif found != b"creator %d" % winners[0]:
+            wrong.append(f"{key}: creator {winners[0]} was told that it won, but {found!r} is there")
+        told = {of[key] for of in learned} - {None, found}
+        if told:
+            wrong.append(f"{key}: {found!r} is there, some were told {told}")
+    return wrong
+
+
+def plain_race(create: Creator, bucket: Bucket, creators: int, count: int) -> list[str]:
+    """A race without faults."""
+    keys = [f"log/{number:06}" for number in range(count)]
+    learned = race(create, [bucket.client() for _ in range(creators)], keys)
+    return faults_of(learned, bucket.client(), keys)
+
+
+def faulty_race(create: Creator, bucket: Bucket, seed: int) -> list[str]:
+    """A race in which a third of the requests fail, some of them arriving late."""
+    keys = [f"log/{number:06}" for number in range(20)]
+    clients = [
+        FaultyObjects(bucket.client(), at_random(seed + number, 0.33), late_s=0.005, seed=seed + number)
+        for number in range(4)
+    ]
+    learned = race(create, clients, keys)
+    for client in clients:
+        client.deliver()
+    return faults_of(learned, bucket.client(), keys)
+
+
+def test_a_race_has_exactly_one_winner_for_each_key(bucket: Bucket) -> None:
+    assert plain_race(settle, bucket, creators=16, count=300) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_race_has_exactly_one_winner_although_requests_fail(bucket: Bucket, seed: int) -> None:
+    assert faulty_race(settle, bucket, seed * 100) == []
+
+
+# ── mutants, which the same checks must catch ───────────────────────────────────────────────────────────────────────
+
+
+def plain_put(env: Env, objects: Objects, key: str, body: bytes) -> bytes | None:
+    """Looks before it writes, without put-if-absent."""
+    found = objects.get(key)
+    if found is None:
+        objects.put(key, body)
+    return found
+
+
+def timeout_is_success(env: Env, objects: Objects, key: str, body: bytes) -> bytes | None:
+    try:
+        return None if objects.create(key, body) else objects.get(key)
+    except StorageError as error:
+        if error.outcome == "unknown":
+            return None
+        raise
+
+
+def timeout_is_failure(env: Env, objects: Objects, key: str, body: bytes) -> bytes | None:
+    """Gives up its bytes after a time-out, and tries again with other ones."""
+    for attempt in range(1000):
+        try:
+            mine = body if attempt == 0 else body + b"."
+            return None if objects.create(key, mine) else objects.get(key)
+        except StorageError:
+            continue
+    raise AssertionError
+
+
+def refused_is_lost(env: Env, objects: Objects, key: str, body: bytes) -> bytes | None:
+    """Does not compare what is there with its own bytes."""
+    for _ in range(1000):
+        try:
+            return None if objects.create(key, body) else objects.get(key)
+        except StorageError:
+            continue
+    raise AssertionError
+
+
+@pytest.mark.parametrize("mutant", [timeout_is_success, timeout_is_failure, refused_is_lost])
+def test_a_race_with_faults_catches_the_mutant(mutant: Creator) -> None:
+    memory = MemoryObjects()
+    bucket = Bucket("memory", memory.client, memory.advance)
+    assert faulty_race(mutant, bucket, 0) != []
+
+
+def test_a_race_catches_a_plain_put() -> None:
+    """Two creators that both look first, and then write: the second one overwrites the first."""
+    memory, together = MemoryObjects(), threading.Barrier(2)
+
+    class Looking(FaultyObjects):
+        def get(self, key: str) -> bytes | None:
+            found = super().get(key)
+            together.wait()
+            return found
+
+    clients = [Looking(memory.client()) for _ in range(2)]
+    wrong = faults_of(race(plain_put, clients, ["log/0"]), memory, ["log/0"])
+    assert wrong == ["log/0: 2 winners"]
