@@ -16,6 +16,7 @@
     ├── HistoryExpiredError                  read at a later moment, or load again
     ├── ReadOnlyError                        open the store for writing
     └── StorageError (OSError)               the file system reported an error; the message says what to do
+        └── FencedError                      another process is the writer now: open the store again
 
 Every message says what happened, where, and what to do. Source: docs/how-to/errors.md.
 """
@@ -45,6 +46,7 @@ __all__ = [
     "CorruptionError",
     "DuplicateKeyError",
     "Error",
+    "FencedError",
     "HistoryExpiredError",
     "InvalidArgumentError",
     "InvalidValueError",
@@ -273,13 +275,24 @@ class StorageError(Error, OSError):
         self.outcome = outcome
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_storage_error, (self.args[0], self.path, self.errno, self.outcome))
+        return (_storage_error, (type(self), self.args[0], self.path, self.errno, self.outcome))
 
 
 def _storage_error(
-    message: str, path: str | None, errno: int | None, outcome: Literal["unknown"] | None
+    cls: type[StorageError],
+    message: str,
+    path: str | None,
+    errno: int | None,
+    outcome: Literal["unknown"] | None,
 ) -> StorageError:
-    return StorageError(message, path=path, errno=errno, outcome=outcome)
+    return cls(message, path=path, errno=errno, outcome=outcome)
+
+
+class FencedError(StorageError):
+    """Another process took over the store in a bucket, so this one is no longer its writer.
+
+    The message names the other process. Nothing of the call was written, unless `outcome` is "unknown".
+    """
 
 
 # Row error codes: the values of the column `code` of `.errors`. docs/how-to/errors.md lists them.

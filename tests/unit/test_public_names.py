@@ -36,6 +36,7 @@ NAMES = {
         "Error", "TableNotFoundError", "TableExistsError", "ColumnNotFoundError", "SchemaError",
         "InvalidArgumentError", "WriteError", "DuplicateKeyError", "KeyNotFoundError", "NoPartitionError",
         "InvalidValueError", "CorruptionError", "LockedError", "HistoryExpiredError", "ReadOnlyError", "StorageError",
+        "FencedError",
     },
 }  # fmt: skip
 
@@ -130,6 +131,7 @@ def test_the_error_tree_is_as_documented() -> None:
         "HistoryExpiredError": ("Error",),
         "ReadOnlyError": ("Error",),
         "StorageError": ("Error", OSError),
+        "FencedError": ("StorageError",),
     }
     assert set(tree) | {"Error"} == NAMES["errors"]
     for name, bases in tree.items():

@@ -14,17 +14,20 @@ Source: docs/design/object-storage.md, "Put-if-absent".
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from nyala.env import Bytes, Env
 from nyala.errors import StorageError
 from nyala.objects.base import Objects
 
-__all__ = ["PATIENCE_S", "settle"]
+__all__ = ["PATIENCE_S", "persist", "settle"]
 
 PATIENCE_S: Final = 60.0
 _PAUSE_MIN_S: Final = 0.02
 _PAUSE_MAX_S: Final = 2.0
+
+_Result = TypeVar("_Result")
 
 
 def settle(
@@ -58,6 +61,28 @@ def settle(
                 path=f"{objects.url}/{key}",
                 outcome="unknown",
             )
-        # Different writers must not try in step.
-        env.clock.sleep_s(pause_s * (0.5 + int(env.randomness.token_hex(2), 16) / 0x10000))
-        pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+        pause_s = _pause(env, pause_s)
+
+
+def persist(env: Env, request: Callable[[], _Result], *, patience_s: float = PATIENCE_S) -> _Result:
+    """Make a request until the bucket answers it, and return the answer.
+
+    For requests that have the same effect if they are made again: reads, lists, deletions, and a
+    `put` of the same bytes.
+    Raises: StorageError: the request was refused, or there was no answer for `patience_s`.
+    """
+    deadline_s = env.clock.monotonic_s() + patience_s
+    pause_s = _PAUSE_MIN_S
+    while True:
+        try:
+            return request()
+        except StorageError as error:
+            if error.outcome != "unknown" or env.clock.monotonic_s() > deadline_s:
+                raise
+        pause_s = _pause(env, pause_s)
+
+
+def _pause(env: Env, pause_s: float) -> float:
+    """Wait about `pause_s`, so that different processes do not try in step; return the next pause."""
+    env.clock.sleep_s(pause_s * (0.5 + int(env.randomness.token_hex(2), 16) / 0x10000))
+    return min(pause_s * 2, _PAUSE_MAX_S)
