@@ -35,7 +35,7 @@ import os
 import threading
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from nyala.errors import Error, StorageError
 
@@ -47,6 +47,7 @@ __all__ = [
     "AppendFile",
     "Bytes",
     "FileLock",
+    "FileStatus",
     "Files",
     "MissingFileError",
     "RandomFile",
@@ -67,6 +68,14 @@ class MissingFileError(StorageError, FileNotFoundError):
 
 def _missing_file_error(message: str, path: str | None) -> MissingFileError:
     return MissingFileError(message, path=path, errno=errno.ENOENT)
+
+
+class FileStatus(NamedTuple):
+    """A file's size, the time of its last write by the file system's clock, and its kind."""
+
+    size_bytes: int
+    modified_us: int
+    is_folder: bool
 
 
 class AppendFile(Protocol):
@@ -227,6 +236,10 @@ class Files(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def size(self, path: str) -> int: ...
+
+    def status(self, path: str) -> FileStatus:
+        """Return what the file system tells about a file or folder. Raises: MissingFileError."""
+        ...
 
     def identity(self, path: str) -> Hashable:
         """Return a value that distinguishes this file and its content from others at the path.

@@ -20,6 +20,7 @@ from nyala.env.files import (
     Bytes,
     FileLock,
     Files,
+    FileStatus,
     MissingFileError,
     RandomFile,
     storage_error,
@@ -592,6 +593,10 @@ class PosixFiles:
 
     def size(self, path: str) -> int:
         return self._stat(path).st_size
+
+    def status(self, path: str) -> FileStatus:
+        found = self._stat(path)
+        return FileStatus(found.st_size, found.st_mtime_ns // 1000, stat.S_ISDIR(found.st_mode))
 
     def identity(self, path: str) -> Hashable:
         status = self._stat(path)

@@ -1,6 +1,7 @@
 """The interface of a bucket: create, get, list, put, delete and upload, under one prefix.
 
-A *key* is relative to the store's prefix and uses "/". An object is written whole or not at all.
+A *key* is relative to the store's prefix and uses "/" (`handle.py` says which keys are valid). No
+key is a folder of another one, such as "a" and "a/b". An object is written whole or not at all.
 Reads and lists see every write that has returned (S3, GCS, Azure and R2 promise this).
 
 `create` is put-if-absent, the one operation on which the safety of the store rests. Callers use
@@ -12,8 +13,9 @@ Guarantees
         deletes the key.
     B2  `get`, `head` and `list` see every object whose `create`, `put` or `upload` has returned,
         and no deleted one.
-    B3  `modified_us` is the bucket's clock. Times of two objects can be compared with each other,
-        and not with a clock of this machine.
+    B3  `modified_us` is the bucket's clock, often in whole seconds. Times of two objects can be
+        compared with each other, and not with a clock of this machine. An upload has the time of
+        its begin or of its end.
 
 Thread safety: any thread may use an `Objects`. A forked child may not: its first call raises.
 Objects that reach a bucket cannot be pickled, because they hold credentials.
@@ -42,7 +44,7 @@ class ObjectInfo:
 class Objects(Protocol):
     """Every operation on a bucket.
 
-    All raise `StorageError` with the object's URL as `path`. Errors that say nothing about the
+    All raise `StorageError` with the object's URL, or the file's path, as `path`. Errors that say nothing about the
     outcome (a time-out, a cut connection, status 500 or 503) have `outcome="unknown"`: the request
     may have been carried out, or may still be. All others certainly changed nothing.
     """

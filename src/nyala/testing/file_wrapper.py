@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from nyala.env import AppendFile, FileLock, Files, RandomFile
+from nyala.env import AppendFile, FileLock, Files, FileStatus, RandomFile
 from nyala.env.files import write_atomic
 from nyala.errors import Error
 
@@ -73,6 +73,9 @@ class FileWrapper:
 
     def size(self, path: str) -> int:
         return self._inner.size(path)
+
+    def status(self, path: str) -> FileStatus:
+        return self._inner.status(path)
 
     def identity(self, path: str) -> Hashable:
         return self._inner.identity(path)

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from tests.support import folder_in_memory
 from tests.unit.objects.buckets import KINDS, Bucket
 
 from nyala.objects.base import Objects
+from nyala.objects.folder import FolderObjects
 from nyala.objects.memory import MemoryObjects
 
 
 @pytest.fixture(params=KINDS)
-def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bucket]:
+def bucket(request: pytest.FixtureRequest) -> Iterator[Bucket]:
     """An empty bucket of each kind."""
-    memory = MemoryObjects()
-    yield Bucket("memory", memory.client, memory.advance)
+    if request.param == "memory":
+        memory = MemoryObjects()
+        yield Bucket("memory", memory.client, memory.advance)
+    elif request.param == "folder":
+        with folder_in_memory() as path:
+
+            def advance(seconds: float) -> None:
+                # The clock of a file system cannot be moved: what is there gets older instead.
+                for file in path.rglob("*"):
+                    status = file.stat()
+                    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns - round(seconds * 1e9)))
+
+            yield Bucket("folder", lambda: FolderObjects(str(path / "bucket")), advance)
 
 
 @pytest.fixture

@@ -1,0 +1,295 @@
+"""Objects as files of a folder, also on NFS, with the promises of a bucket.
+
+    <folder>/<key>             an object
+    <folder>/.tmp/<token>      an object that is being written; no key begins with "."
+
+`create` writes a temporary file, syncs it, and gives it the object's name by link(2), which fails
+if the name is used. `put` and `upload` rename the temporary file. Then the object's folder is
+synced. So an object appears whole, and what was acknowledged survives a power cut.
+
+Invariants
+    P1  When `create`, `put`, `upload` or `delete` returns, its effect survives a power cut. That is
+        also true when `create` returns False: the object that refused it is durable.
+    P2  After a failed sync of a folder, nothing more is changed (F3 of `nyala.env.files`): a second
+        sync could succeed falsely, and so acknowledge an object that a power cut removes.
+    P3  An error after the moment when the name may have appeared has outcome="unknown".
+
+A process that was killed leaves its temporary file. The first write of a later client removes
+temporary files that are older than a day.
+
+Leaves out: removing empty folders. No key may be a folder of another key, such as "a" and "a/b".
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final
+from urllib.parse import quote
+
+from nyala.env import MAY_NOT_WRITE, SYSTEM, Bytes, Env, MissingFileError
+from nyala.errors import StorageError
+from nyala.objects.base import ObjectInfo
+from nyala.objects.handle import Handle, is_key
+
+__all__ = ["FolderObjects"]
+
+_TEMPORARY: Final = ".tmp"
+_LEFTOVER_AGE_US: Final = 24 * 3600 * 1_000_000
+# After these the system has certainly not changed a name.
+_CERTAIN: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR,
+     errno.EISDIR, errno.ENAMETOOLONG, errno.EMLINK, errno.ESTALE, errno.EEXIST, errno.ENOTEMPTY}
+)  # fmt: skip
+# Another process may delete the object between the refusal and the look at it.
+_LINK_TRIES: Final = 5
+
+
+class FolderObjects(Handle):
+    """`Objects` in a folder. The folder is made by the first write.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = FolderObjects(tempfile.mkdtemp())
+    >>> folder.create("log/0", b"mine"), folder.create("log/0", b"theirs")
+    (True, False)
+    >>> [info.key for info in folder.list("log/")]
+    ['log/0']
+    """
+
+    def __init__(self, path: str, env: Env = SYSTEM) -> None:
+        self._root = os.path.abspath(path)
+        super().__init__("file://" + quote(self._root))
+        self._env = env
+        self._files = env.files
+        self._bound = False
+        self._durable: set[str] = set()  # folders that survive a power cut, as this client knows
+        self._failed: StorageError | None = None
+        self._lock = threading.Lock()
+        if env.files.exists(self._root):
+            self._bind()
+
+    # ── reading
+    # ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def get(self, key: str) -> bytes | None:
+        self.check_key(key)
+        try:
+            path = self._path(key)
+            self.check_whole(key, self._files.size(path))
+            return self._files.read_all(path)
+        except StorageError as error:
+            if _is_absent(error):
+                return None
+            raise
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
+        self.check_key(key)
+        if self.head(key) is None:
+            raise MissingFileError(f"{self.at(key)} does not exist", path=self.at(key), errno=errno.ENOENT)
+        file = self._files.open(self._path(key))
+        try:
+            return [file.read(lower, upper - lower) for lower, upper in ranges]
+        finally:
+            file.close()
+
+    def head(self, key: str) -> ObjectInfo | None:
+        self.check_key(key)
+        try:
+            status = self._files.status(self._path(key))
+        except StorageError as error:
+            if _is_absent(error):
+                return None
+            raise
+        return None if status.is_folder else ObjectInfo(key, status.size_bytes, status.modified_us)
+
+    def list(self, under: str, after: str | None = None) -> list[ObjectInfo]:
+        self.check_under(under)
+        found = list(self._walk(under.rpartition("/")[0], under, after or ""))
+        return sorted(found, key=lambda info: info.key)
+
+    def _walk(self, folder: str, under: str, after: str) -> Iterator[ObjectInfo]:
+        try:
+            names = self._files.list_dir(self._path(folder))
+        except StorageError as error:
+            if _is_absent(error):
+                return
+            raise
+        for name in names:
+            key = f"{folder}/{name}" if folder else name
+            # Only look at what may be listed, or may be a folder of that.
+            wanted = key.startswith(under) and key > after
+            inside = f"{key}/".startswith(under) and (f"{key}/" > after or after.startswith(f"{key}/"))
+            if not is_key(key) or not (wanted or inside):
+                continue
+            try:
+                status = self._files.status(self._path(key))
+            except MissingFileError:
+                continue  # it was deleted meanwhile
+            if status.is_folder:
+                if inside:
+                    yield from self._walk(key, under, after)
+            elif wanted:
+                yield ObjectInfo(key, status.size_bytes, status.modified_us)
+
+    # ── changing
+    # ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def create(self, key: str, body: Bytes) -> bool:
+        path = self._path_for_change(key)
+        if self._files.exists(path):
+            self._sync([os.path.dirname(path)])  # P1
+            return False
+        with self._temporary([body]) as (temporary, _), self._naming(path):
+            created = self._link(temporary, path)
+        self._sync([os.path.dirname(path)])
+        return created
+
+    def _link(self, temporary: str, path: str) -> bool:
+        for _ in range(_LINK_TRIES):
+            if self._files.link(temporary, path):
+                return True
+            with suppress(MissingFileError):
+                # An NFS server that repeats a request after a lost reply refuses what it did.
+                return self._files.inode(path) == self._files.inode(temporary)
+        raise StorageError(
+            f"cannot create {path}: this user may not write there, or the file system has no hard links, which "
+            "put-if-absent needs; use another file system or a bucket",
+            path=path,
+            errno=errno.EPERM,
+        )
+
+    def put(self, key: str, body: Bytes) -> None:
+        self.upload(key, [body])
+
+    def upload(self, key: str, parts: Iterable[Bytes]) -> int:
+        path = self._path_for_change(key)
+        with self._temporary(parts) as (temporary, size), self._naming(path):
+            self._files.rename(temporary, path)
+        self._sync([os.path.dirname(path)])
+        return size
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self.check()
+        paths = [self._path_for_change(key, make=False) for key in keys]
+        folders = set()
+        for path in paths:
+            try:
+                with self._naming(path):
+                    self._files.unlink(path)
+                folders.add(os.path.dirname(path))
+            except StorageError as error:
+                if not _is_absent(error):
+                    raise
+        self._sync(sorted(folders))
+
+    def close(self) -> None:
+        super().close()
+        if self._bound:
+            self._files.close()
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}" if key else self._root
+
+    def _path_for_change(self, key: str, *, make: bool = True) -> str:
+        """Return the object's path, after the checks of every change; make its folder durably."""
+        self.check_key(key)
+        if self._failed is not None:
+            raise StorageError(
+                f"cannot change {self.at(key)}: an earlier sync failed ({self._failed}); nothing was written, open "
+                "the store again",
+                path=self.at(key),
+                errno=self._failed.errno,
+            )
+        path = self._path(key)
+        if make:
+            self._make_folder(os.path.dirname(path))
+        return path
+
+    def _make_folder(self, folder: str) -> None:
+        if folder in self._durable:
+            return
+        if not self._bound:
+            self._env.files.make_dirs(self._root)
+            self._bind()
+        temporary = self._path(_TEMPORARY)
+        self._files.make_dirs(temporary)
+        if not self._durable:
+            self._remove_leftovers(temporary)
+            try:
+                self._files.sync_dir(os.path.dirname(self._root))
+            except StorageError as error:
+                if error.errno not in MAY_NOT_WRITE:
+                    raise
+        self._files.make_dirs(folder)
+        # Another process may have made these folders, and not have synced their names yet.
+        made = folder
+        while made != self._root and made not in self._durable:
+            made = os.path.dirname(made)
+            self._sync([made])
+        self._durable.add(folder)
+
+    def _bind(self) -> None:
+        """Access the folder by its descriptor: if another folder takes its path, changes fail (F5)."""
+        with self._lock:
+            if not self._bound:
+                self._files = self._env.files.bind(self._root)
+                self._bound = True
+
+    @contextmanager
+    def _temporary(self, parts: Iterable[Bytes]) -> Iterator[tuple[str, int]]:
+        """Write a durable temporary file; yield its path and size, and remove it afterwards."""
+        path = f"{self._path(_TEMPORARY)}/{self._env.randomness.token_hex(12)}"
+        file = self._files.create(path)
+        try:
+            try:
+                for part in parts:
+                    file.append(part)
+                file.sync()
+            finally:
+                file.close()
+            yield path, file.size_bytes
+        finally:
+            with suppress(StorageError):  # `_remove_leftovers` tries again
+                self._files.unlink(path, missing_ok=True)
+
+    def _remove_leftovers(self, temporary: str) -> None:
+        """Remove old temporary files, by the clock of the file system."""
+        names = self._files.list_dir(temporary)
+        if not names:
+            return
+        with self._temporary([]) as (path, _):
+            now_us = self._files.status(path).modified_us
+        for name in names:
+            with suppress(StorageError):
+                if now_us - self._files.status(f"{temporary}/{name}").modified_us > _LEFTOVER_AGE_US:
+                    self._files.unlink(f"{temporary}/{name}")
+
+    @contextmanager
+    def _naming(self, path: str) -> Iterator[None]:
+        """Set the outcome of an error from changing the name `path` (P3)."""
+        try:
+            yield
+        except StorageError as error:
+            if error.errno not in _CERTAIN:
+                error.outcome = "unknown"
+            raise
+
+    def _sync(self, folders: Sequence[str]) -> None:
+        """Make the names in these folders durable."""
+        try:
+            for folder in folders:
+                self._files.sync_dir(folder)
+        except StorageError as error:
+            error.outcome = "unknown"
+            self._failed = error  # P2
+            raise
+
+
+def _is_absent(error: StorageError) -> bool:
+    """Whether there is no object at the path: nothing, a folder, or a file in the place of a folder."""
+    return error.errno in (errno.ENOENT, errno.EISDIR, errno.ENOTDIR)
