@@ -1,8 +1,8 @@
 """Writes an image as a DiskRowSet: one base file, and one UNDO file if there is history.
 
-    <id>.base         base columns · encoded keys (composite keys only) · bloom filter (except for very narrow
-                      rows) · LIVENESS if a row is dead
-    <id>.base.undo    UNDO records; without it, the rows have existed for ever
+    <name>.base         base columns · encoded keys (composite keys only) · bloom filter (except for very
+                        narrow rows) · LIVENESS if a row is dead
+    <name>.base.undo    UNDO records; without it, the rows have existed for ever
 
 Both files are complete and synced on return, but their names are not: the caller syncs the
 directory once for all files of a flush, before the catalogue names them. Formats:
@@ -58,26 +58,23 @@ class WrittenRowSet:
 def write_rowset(
     files: Files,
     root: str,
-    directory: str,
+    path: str,
     rowset_id: int,
     tablet_id: int,
     image: RowSetImage,
     schema: Schema,
     *,
     deltas_durable: int,
-    name: str | None = None,
 ) -> WrittenRowSet:
-    """Write the rows of the image as rowset `rowset_id` into `directory` of the store in the folder
-    `root`.
+    """Write the rows of the image as rowset `rowset_id` of the store in the folder `root`.
 
-    name:           of the files, without suffix. Default: the rowset's id.
+    path:           the base file, relative to `root`; a new name that ends in `.base`.
     deltas_durable: the moment of the image (rule R2); later changes of its rows are not in these
     files.
     Raises: StorageError. Then no file remains, or one that nothing names and the next open removes.
     """
     count = image.row_count
     assert count, "a rowset must have rows"
-    path = f"{directory}/{rowset_id if name is None else name}.base"
     writer = CFileWriter(files, os.path.join(root, path))
     try:
         footers: dict[int, ColumnFooter] = {

@@ -210,12 +210,12 @@ def _rewrite(env: Env, path: str, catalog: Catalog, table: TableState, rowset: D
     state = catalog.state
     number = state.next_rowset_id
     schema = table.stored_schema()  # includes dropped columns while the history needs them
-    directory = layout.tablet_directory(rowset.meta.tablet_id)
+    tablet_id = rowset.meta.tablet_id
     written = write_rowset(
-        env.files, path, directory, number, rowset.meta.tablet_id, _image(table, rowset, schema),
-        schema, deltas_durable=rowset.meta.deltas_durable, name=f"{number}-{env.randomness.token_hex(8)}",
+        env.files, path, layout.new_data_path(env, tablet_id, number, "base"), number, tablet_id,
+        _image(table, rowset, schema), schema, deltas_durable=rowset.meta.deltas_durable,
     )  # fmt: skip
-    env.files.sync_dir(os.path.join(path, directory))
+    env.files.sync_dir(os.path.join(path, layout.tablet_directory(tablet_id)))
     undo = []
     if written.undo is not None and written.undo_path is not None:
         undo = [delta_entry(state.next_delta_id, number, written.undo_path, written.undo)]

@@ -639,6 +639,11 @@ class Store:
         self.env.files.make_dirs(self.path(relative))
         return relative
 
+    def new_data_path(self, tablet_id: int, number: int, kind: str) -> str:
+        """As `store_folder.new_data_path`; the tablet's folder is created if missing."""
+        self.tablet_directory(tablet_id)
+        return layout.new_data_path(self.env, tablet_id, number, kind)
+
     def allocate(self, what: str) -> int:
         """A new tablet, rowset or delta id. Gaps after failures do not matter."""
         return next(self._ids[what])

@@ -87,7 +87,7 @@ def image(
 
 
 def write(folder, schema: Schema, rows: RowSetImage) -> WrittenRowSet:
-    return write_rowset(FILES, str(folder), ".", 5, 1, rows, schema, deltas_durable=INSERTED)
+    return write_rowset(FILES, str(folder), "5.base", 5, 1, rows, schema, deltas_durable=INSERTED)
 
 
 def open_(folder, schema: Schema, written: WrittenRowSet, cache_bytes: int = 1 << 20) -> DiskRowSet:
@@ -329,6 +329,6 @@ def test_a_failed_flush_leaves_no_file(part, tmp_path, monkeypatch):
     schema = SCHEMAS["int"]
     with pytest.raises(StorageError, match="no space"):
         write_rowset(
-            FullAtUndo(), str(tmp_path), ".", 5, 1, image(schema, [1], [1]), schema, deltas_durable=1
+            FullAtUndo(), str(tmp_path), "5.base", 5, 1, image(schema, [1], [1]), schema, deltas_durable=1
         )
     assert list(tmp_path.iterdir()) == []

@@ -31,7 +31,7 @@ FILES = PosixFiles()
 
 
 def write(folder: str, schema: Schema, rows: MemRowSet, at: int) -> WrittenRowSet:
-    return write_rowset(FILES, folder, ".", 7, 2, rows.image(at), schema, deltas_durable=at)
+    return write_rowset(FILES, folder, "7.base", 7, 2, rows.image(at), schema, deltas_durable=at)
 
 
 def specification_undo(folder: str) -> WrittenDelta:
@@ -175,9 +175,9 @@ def test_roles_have_the_numbers_and_names_of_the_page(page):
 def test_the_file_names_are_those_of_the_page(tmp_path):
     """A store's folder has the files that the page lists."""
     written = three_rows(str(tmp_path))
-    assert written.paths == ["./7.base", "./7.base.undo"]
+    assert written.paths == ["7.base", "7.base.undo"]
     text = (FOLDER / "rowset.md").read_text()
-    assert "`<rowset id>.base`" in text and "`<rowset id>.base.undo`" in text
+    assert "`<rowset id>-<token>.base`" in text and "`<rowset id>-<token>.base.undo`" in text
     by_role = [(place.key.role, place.key.column_id) for place in written.meta.columns]
     assert by_role == [(0, 10), (0, 11), (0, 12), (1, 0), (2, 0), (0, LIVENESS)]
 

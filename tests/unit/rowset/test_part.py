@@ -40,7 +40,7 @@ def rowset(folder: Path, parts: list[Part] | None = None) -> DiskRowSet:
     }
     encoded = KeyCodec([SCHEMA.columns[0].type]).encode([keys])
     image = RowSetImage(encoded, columns, None, {}, np.arange(COUNT))
-    written = write_rowset(FILES, str(folder), ".", 40, 1, image, SCHEMA, deltas_durable=1)
+    written = write_rowset(FILES, str(folder), "40.base", 40, 1, image, SCHEMA, deltas_durable=1)
     return DiskRowSet.open(FILES, str(folder), written.meta, SCHEMA, parts=parts or [])
 
 

@@ -175,8 +175,9 @@ class MiniTablet:
         self.memory = MemRowSet(self.codec, self.schema)
 
     def adopt(self, image, at: int) -> DiskRowSet:
+        number = self.take_id()
         written = write_rowset(
-            self.files, self.root, ".", self.take_id(), 7, image, self.schema, deltas_durable=at
+            self.files, self.root, f"{number}.base", number, 7, image, self.schema, deltas_durable=at
         )
         undo = []
         if written.undo is not None:

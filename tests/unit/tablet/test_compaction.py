@@ -828,7 +828,7 @@ def test_c4_what_a_killed_worker_had_written_goes(db: Database) -> None:
     store, before = db._writer(), data_files(db.path)
 
     def killed_midway(job: Any, reservation: Any) -> Any:
-        for name in (f"77-{job.token}.base", f"{job.token}.part"):
+        for name in (f"77-{job.token}-1.base", f"5-{job.token}-1.part"):
             Path(db.path, next(iter(before))).with_name(name).write_bytes(b"half")
         raise JobCancelled("killed by the test")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -41,7 +42,8 @@ def worker(db: Database, monkeypatch: pytest.MonkeyPatch) -> FlushWorker:
 
 
 def files_of(db: Database) -> list[str]:
-    return sorted(path.name for path in Path(db.path, "data").rglob("*.*"))
+    """The data files, without the random tokens in their names."""
+    return sorted(re.sub("-[0-9a-f]{16}", "", path.name) for path in Path(db.path, "data").rglob("*.*"))
 
 
 def numbers(db: Database, count: int = 100) -> Any:

@@ -113,13 +113,10 @@ def _run(job: Job) -> Output:
 
 
 def run_jobs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run compaction jobs in a task. Each attempt has its own token, so a repeated job writes other file names."""
+    """Run compaction jobs in a task. Each run of a job writes other file names, so a task may be repeated."""
     for batch in batches:
         for row in batch.to_pylist():
-            kind, fields = json.loads(row["job"])
-            # Appended to the job's token, by which the driver finds and removes the files of a failed round.
-            fields["token"] = f"{fields['token']}-{SYSTEM.randomness.token_hex(4)}"
-            job = compaction_run.decode_job(kind, fields)
+            job = compaction_run.decode_job(*json.loads(row["job"]))
             try:
                 output = _run(job)
             except Error as error:

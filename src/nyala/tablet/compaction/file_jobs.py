@@ -6,8 +6,9 @@
     UndoJob     UNDO files           ──►  one UNDO file without history before the cut, or none
 
 So a job may run in a thread, in a worker process or in a Spark task. It reads immutable files and
-writes new files, synced with their folder, under unique names (`token`). The caller installs them
-(`lifecycle`) or removes them. A job sees no memory: the inputs' DeltaMemStores were flushed before
+writes new files, synced with their folder, under names that only this run of the job uses. The
+caller installs them (`lifecycle`) or removes them, which it finds by the job's `token` in their
+names. A job sees no memory: the inputs' DeltaMemStores were flushed before
 the job was made, and the install moves later changes.
 
 Memory: a merge holds one slice, about `target_bytes` of columns on disk, several times over while
@@ -96,6 +97,8 @@ class _RowSetJob:
     tablet_id: int
     schema: Schema
     input: RowSetFiles
+    cut: int
+    token: str
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,6 @@ class MajorJob(_RowSetJob):
     """A major delta compaction of some columns of one rowset (also LIVENESS)."""
 
     column_ids: tuple[int, ...]
-    cut: int
-    token: str
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,6 @@ class MinorJob(_RowSetJob):
     """A minor delta compaction of REDO files (ids) of one rowset, without history before `cut`."""
 
     file_ids: tuple[int, ...]
-    cut: int
-    token: str
 
 
 @dataclass(frozen=True)
@@ -121,8 +120,6 @@ class UndoJob(_RowSetJob):
     """A merge of UNDO files (ids) of one rowset into one, without history before `cut`."""
 
     file_ids: tuple[int, ...]
-    cut: int
-    token: str
 
 
 @dataclass(frozen=True)
@@ -222,11 +219,11 @@ def _merge(env: Env, job: MergeJob, written: list[str], progress: Progress) -> O
                 ) from error
             if image.row_count:
                 number = next(ids)
-                name = f"{number}-{job.token}"
-                written += [_path(job, f"{name}.base"), _path(job, f"{name}.base.undo")]
+                path = layout.new_data_path(env, job.tablet_id, number, "base", job.token)
+                written += [path, f"{path}.undo"]
                 result = write_rowset(
-                    env.files, job.root_path, layout.tablet_directory(job.tablet_id), number, job.tablet_id,
-                    image, job.schema, deltas_durable=job.snapshot, name=name,
+                    env.files, job.root_path, path, number, job.tablet_id, image, job.schema,
+                    deltas_durable=job.snapshot,
                 )  # fmt: skip
                 made.append(result)
             progress(done, total)
@@ -269,8 +266,8 @@ def key_ranges(bounds: Sequence[bytes]) -> Iterator[KeyRange]:
     return itertools.starmap(KeyRange, itertools.pairwise([None, *bounds, None]))
 
 
-def _path(job: Job, name: str) -> str:
-    return f"{layout.tablet_directory(job.tablet_id)}/{name}"
+def _new_path(env: Env, job: _RowSetJob, kind: str) -> str:
+    return layout.new_data_path(env, job.tablet_id, job.input.rowset.id, kind, job.token)
 
 
 # ------------------------------------------------------------------------------------------------ deltas
@@ -302,7 +299,7 @@ def _major(env: Env, job: MajorJob, written: list[str]) -> Output:
                 past[number] = undo
         part = None
         if specs:
-            part_path = _path(job, f"{job.token}.part")
+            part_path = _new_path(env, job, "part")
             written.append(part_path)
             part = WrittenPart(part_path, _write_columns(env, os.path.join(job.root_path, part_path), specs))
         types = _types(job.schema)
@@ -329,11 +326,16 @@ def _types(schema: Schema) -> dict[int, ColumnType]:
 
 
 def _write_deltas(
-    env: Env, job: Job, kind: Any, runs: dict[int, DeltaRun], types: dict[int, ColumnType], written: list[str]
+    env: Env,
+    job: _RowSetJob,
+    kind: Any,
+    runs: dict[int, DeltaRun],
+    types: dict[int, ColumnType],
+    written: list[str],
 ) -> tuple[str, WrittenDelta] | None:
     if not any(len(run) for run in runs.values()):
         return None
-    path = _path(job, f"{job.token}.{kind}")
+    path = _new_path(env, job, kind)
     written.append(path)
     return path, write_delta_file(env.files, os.path.join(job.root_path, path), kind, runs, types)
 
@@ -346,7 +348,7 @@ def _redo_or_undo(env: Env, job: MinorJob | UndoJob, written: list[str]) -> Outp
             inputs = [file for file in rowset.redo if file.id in job.file_ids]
             if not any(file.column_ids & {*types, LIVENESS} for file in inputs):
                 return Output()  # all of their columns were dropped
-            path = _path(job, f"{job.token}.redo")
+            path = _new_path(env, job, "redo")
             written.append(path)
             merged = merge_delta_files(env.files, os.path.join(job.root_path, path), inputs, types, job.cut)
             return Output(redo=(path, merged))

@@ -313,16 +313,16 @@ def _job(
     if isinstance(plan, MajorPlan):
         if not rowset.redo:
             return None
-        return MajorJob(store.root_path, tablet_id, schema, files, plan.columns, cut, token)
+        return MajorJob(store.root_path, tablet_id, schema, files, cut, token, plan.columns)
     assert isinstance(plan, MinorPlan)
     chosen = (rowset.redo if plan.kind == "redo" else rowset.undo[::-1])[plan.files]
     if len(chosen) < 2:
         return None
     if plan.kind == "redo":
         ids = tuple(file.id for file in chosen)
-        return MinorJob(store.root_path, tablet_id, whole, files, ids, cut, token)
+        return MinorJob(store.root_path, tablet_id, whole, files, cut, token, ids)
     ids = tuple(file.id for file in _with_overlapping(chosen, rowset.undo))
-    return UndoJob(store.root_path, tablet_id, whole, files, ids, cut, token)
+    return UndoJob(store.root_path, tablet_id, whole, files, cut, token, ids)
 
 
 def _with_overlapping(chosen: Sequence[DeltaFile], undo: Sequence[DeltaFile]) -> list[DeltaFile]:

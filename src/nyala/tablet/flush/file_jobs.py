@@ -60,11 +60,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class RowSetPiece:
-    """Rows that become the rowset `number` in `directory`. The image's positions are not used."""
+    """Rows that become the rowset `number` in the file `path`. The image's positions are not used."""
 
+    path: str
     number: int
     tablet_id: int
-    directory: str
     schema: Schema
     image: RowSetImage
     deltas_durable: int
@@ -72,8 +72,7 @@ class RowSetPiece:
     @property
     def paths(self) -> list[str]:
         """All files that may be written for it."""
-        base = f"{self.directory}/{self.number}.base"
-        return [base, f"{base}.undo"]
+        return [self.path, f"{self.path}.undo"]
 
     @property
     def nbytes(self) -> int:
@@ -115,7 +114,7 @@ def write_pieces(files: Files, root_path: str, pieces: Sequence[Piece]) -> list[
 def _write(files: Files, root_path: str, piece: Piece) -> Written:
     if isinstance(piece, RowSetPiece):
         return write_rowset(
-            files, root_path, piece.directory, piece.number, piece.tablet_id, piece.image, piece.schema,
+            files, root_path, piece.path, piece.number, piece.tablet_id, piece.image, piece.schema,
             deltas_durable=piece.deltas_durable,
         )  # fmt: skip
     path = os.path.join(root_path, piece.path)
@@ -195,7 +194,7 @@ def _spill_piece(store: _Spill, piece: Piece) -> dict[str, Any]:
         }
     image = piece.image
     return {
-        **{name: getattr(piece, name) for name in ("number", "tablet_id", "directory", "deltas_durable")},
+        **{name: getattr(piece, name) for name in ("path", "number", "tablet_id", "deltas_durable")},
         "schema": piece.schema.to_json(),
         "columns": {str(number): store.put(array) for number, array in image.columns.items()},
         "liveness": None if image.liveness is None else store.put(image.liveness),
@@ -278,5 +277,5 @@ def _read_piece(vectors: _Vectors, fields: dict[str, Any]) -> Piece:
         np.empty(0, np.int64),
     )
     return RowSetPiece(
-        fields["number"], fields["tablet_id"], fields["directory"], schema, image, fields["deltas_durable"]
+        fields["path"], fields["number"], fields["tablet_id"], schema, image, fields["deltas_durable"]
     )

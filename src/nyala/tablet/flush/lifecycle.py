@@ -241,7 +241,6 @@ def freeze_memory(store: Store, table: TableState) -> TableState:
 
 def _pieces(store: Store, part: _FrozenTablet) -> list[Piece]:
     """The pieces to write for a tablet; `_take_written` gets the results in the same order."""
-    directory = store.tablet_directory(part.tablet_id)
     schema = part.table.stored_schema()
     cut = store.history_cut(part.table.entry)
     pieces: list[Piece] = []
@@ -252,12 +251,11 @@ def _pieces(store: Store, part: _FrozenTablet) -> list[Piece]:
             image, part.cut = image.without_history(cut), max(part.cut, cut)
         bounds = list(roll(image, schema, store.options.rowset_target_bytes))
         part.images.append((memory, image, bounds))
-        pieces += [
-            RowSetPiece(
-                store.allocate("rowset"), part.tablet_id, directory, schema, image.piece(lower, upper), memory.frozen_at
-            )
-            for lower, upper in bounds
-        ]  # fmt: skip
+        for lower, upper in bounds:
+            number = store.allocate("rowset")
+            path = store.new_data_path(part.tablet_id, number, "base")
+            piece = image.piece(lower, upper)
+            pieces.append(RowSetPiece(path, number, part.tablet_id, schema, piece, memory.frozen_at))
     for rowset_id, stores in part.stores.items():
         for frozen in stores:
             runs = {number: run for number, run in frozen.runs().items() if _is_stored(schema, number)}
@@ -267,7 +265,8 @@ def _pieces(store: Store, part: _FrozenTablet) -> list[Piece]:
                 runs, part.cut = without_history(runs, cut), max(part.cut, cut)
             number = store.allocate("delta")
             part.deltas.append((rowset_id, number))
-            pieces.append(DeltaPiece(f"{directory}/{number}.redo", schema, runs))
+            path = store.new_data_path(part.tablet_id, number, "redo")
+            pieces.append(DeltaPiece(path, schema, runs))
     return pieces
 
 

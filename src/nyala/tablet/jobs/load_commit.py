@@ -31,7 +31,6 @@ docs/design/rules.md, W6, R2 and R4.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -54,6 +53,7 @@ from nyala.tablet.flush.lifecycle import flush
 from nyala.tablet.jobs.load_check import check_staged, gone, open_staged
 from nyala.tablet.jobs.load_job import StagedDelta, StagedTablet
 from nyala.tablet.jobs.load_write import UNKNOWN
+from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.entries import RowSetFiles
 from nyala.tablet.state.history import check_readable
 from nyala.tablet.state.idempotency import encode_counts
@@ -298,10 +298,10 @@ def _without(
         if not len(kept):
             return None
         image = rowset.image(table.schema, 0, rowset.row_count, 0)
-        name = f"{os.path.basename(made.meta.path).removesuffix('.base')}-again"
+        number = store.allocate("rowset")
         again = write_rowset(
-            store.env.files, store.root_path, store.tablet_directory(part.tablet.id), 0, part.tablet.id,
-            image._only(kept), table.schema, deltas_durable=UNKNOWN, name=f"{job.key[-8:]}-{name}",
+            store.env.files, store.root_path, store.new_data_path(part.tablet.id, number, "base"), number,
+            part.tablet.id, image._only(kept), table.schema, deltas_durable=UNKNOWN,
         )  # fmt: skip
         written += again.paths
         return again
@@ -382,7 +382,7 @@ def _delta_without(
             number: DeltaRun("redo", rowids[kept], run.timestamps[kept], run.values.take(pa.array(kept)))
             for number, run in runs.items()
         }
-        path = f"{store.tablet_directory(part.tablet.id)}/{job.key[-8:]}-{os.path.basename(made.path)}"
+        path = store.new_data_path(part.tablet.id, store.allocate("delta"), "redo")
         written.append(path)
         again = write_delta_file(
             store.env.files, store.path(path), "redo", left, delta_types(table.schema, left)
@@ -433,12 +433,14 @@ def _commit(
     change.committed_keys.append(CommittedKey(job.key, timestamp, encode_counts(counts)))
     changed: dict[int, TabletState] = {}
     for part in parts:
-        directory = store.tablet_directory(part.tablet.id)
         rowsets = {rowset.id: rowset for rowset in part.tablet.rowsets}
         for delta in part.deltas:
-            path = _moved_file(store, directory, delta.path, written)
+            number, path = store.allocate("delta"), delta.path
+            if _is_staged(path):
+                path = store.new_data_path(part.tablet.id, number, "redo")
+                _move_file(store, delta.path, path, written)
             known = dataclasses.replace(delta.delta, timestamp_min=timestamp, timestamp_max=timestamp)
-            entry = delta_entry(store.allocate("delta"), delta.rowset_id, path, known)
+            entry = delta_entry(number, delta.rowset_id, path, known)
             change.put_deltas.append(entry)
             fresh = rowsets[delta.rowset_id].with_flushed_deltas(
                 [store.open_delta(entry)], deltas_durable=timestamp
@@ -447,7 +449,7 @@ def _commit(
         for rowset_id in sorted({delta.rowset_id for delta in part.deltas}):
             change.put_rowsets.append(RowSetEntry.from_meta(rowsets[rowset_id].meta))
         for made in part.rowsets:
-            adopted = _adopted(store, directory, made, timestamp, written)
+            adopted = _adopted(store, made, timestamp, written)
             rowset, entries = store.adopt_rowset(adopted, table.schema)
             change.put_rowsets.append(RowSetEntry.from_meta(rowset.meta))
             change.put_deltas.extend(entries)
@@ -462,35 +464,36 @@ def _commit(
     return timestamp
 
 
-def _moved_file(store: Store, directory: str, path: str, written: list[str]) -> str:
-    """Link a staged file into its tablet's folder; returns its path there.
+def _is_staged(path: str) -> bool:
+    """Whether the file is still in the job's folder: not if the commit has rewritten it."""
+    return path.startswith(f"{layout.STAGING_NAME}/")
+
+
+def _move_file(store: Store, path: str, target: str, written: list[str]) -> None:
+    """Link a staged file to its new name in a tablet's folder.
 
     The file keeps its staged name until the job ends, so that the commit can be sent again if the
     process is killed here. Without hard links the file is moved.
     Raises: StorageError if the file is gone.
     """
-    if os.path.dirname(path) == directory:
-        return path  # rewritten, and already there
-    key = os.path.basename(os.path.dirname(path))
-    target = f"{directory}/{key[-8:]}-{os.path.basename(path)}"
     written.append(target)
     try:
         if not store.env.files.link(store.path(path), store.path(target)):
             store.env.files.rename(store.path(path), store.path(target))
     except FileNotFoundError as error:
         raise gone(path) from error
-    return target
 
 
-def _adopted(
-    store: Store, directory: str, made: WrittenRowSet, timestamp: int, written: list[str]
-) -> WrittenRowSet:
+def _adopted(store: Store, made: WrittenRowSet, timestamp: int, written: list[str]) -> WrittenRowSet:
     """Move the rowset's files in place, and give it an id and the commit's timestamp."""
-    number = store.allocate("rowset")
-    path = _moved_file(store, directory, made.meta.path, written)
-    undo_path = None
-    if made.undo_path is not None:
-        undo_path = _moved_file(store, directory, made.undo_path, written)
+    number, path, undo_path = made.meta.id, made.meta.path, made.undo_path
+    if _is_staged(path):
+        number = store.allocate("rowset")
+        path = store.new_data_path(made.meta.tablet_id, number, "base")
+        _move_file(store, made.meta.path, path, written)
+        if undo_path is not None:
+            _move_file(store, undo_path, f"{path}.undo", written)
+            undo_path = f"{path}.undo"
     undo = made.undo
     if undo is not None:
         undo = dataclasses.replace(undo, timestamp_min=timestamp, timestamp_max=timestamp)

@@ -267,8 +267,8 @@ class _Task:
     def _write_rowset(self, image: RowSetImage, schema: Schema, name: str) -> WrittenRowSet:
         (tablet,) = self._table.tablets
         return write_rowset(
-            self._env.files, self._plan.root_path, self._folder, 0, tablet.id, image.piece(0, image.row_count), schema,
-            deltas_durable=UNKNOWN, name=name,
+            self._env.files, self._plan.root_path, f"{self._folder}/{name}.base", 0, tablet.id,
+            image.piece(0, image.row_count), schema, deltas_durable=UNKNOWN,
         )  # fmt: skip
 
     def _change(self, settlement: Settlement, effect: Effect) -> None:

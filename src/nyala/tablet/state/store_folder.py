@@ -3,7 +3,7 @@
 catalog.sqlite            metadata, the commit point
 wal/wal-000000001 …       the log's segments
 wal/position              how far reader processes may read
-data/<tablet id>/         rowset and delta files
+data/<tablet id>/         rowset and delta files, under names that are never used twice
 staging/<job>/            uncommitted files of running jobs
 leases/                   the readers' leases
 reserve/                  disk space for work on a full disk (`env/reserve.py`)
@@ -69,6 +69,23 @@ def position_path(path: str) -> str:
 
 def tablet_directory(tablet_id: int) -> str:
     return f"{DATA_NAME}/{tablet_id}"
+
+
+def new_data_path(env: Env, tablet_id: int, number: int, kind: str, job: str = "") -> str:
+    """Return the path of a new data file, relative to the store's folder:
+
+        data/<tablet id>/<number>-<random token>.<kind>
+
+    No two files ever get the same name. Otherwise a writer that lost its store, but does not know
+    it yet, could overwrite or remove a file of its successor, because both count on from the same
+    ids. A reader also needs no other proof that a file in its cache is the file that it wants.
+
+    number: the id of the rowset or delta file; it only helps people who look into the folder.
+    kind:   base, undo, redo or part.
+    job:    the token of the compaction that writes the file, by which its leftovers are found.
+    """
+    label = f"{number}-{job}" if job else f"{number}"
+    return f"{tablet_directory(tablet_id)}/{label}-{env.randomness.token_hex(8)}.{kind}"
 
 
 def is_log(relative: str) -> bool:

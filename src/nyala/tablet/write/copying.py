@@ -302,8 +302,9 @@ class _Writer:
         image = self._image(ordinal)
         del self._bytes[ordinal], self._waiting[ordinal]
         for lower, upper in roll(image, target.schema, store.options.rowset_target_bytes):
+            number = store.allocate("rowset")
             result = write_rowset(
-                store.env.files, store.root_path, store.tablet_directory(tablet.id), store.allocate("rowset"),
+                store.env.files, store.root_path, store.new_data_path(tablet.id, number, "base"), number,
                 tablet.id, image.piece(lower, upper), target.schema, deltas_durable=self._snapshot,
             )  # fmt: skip
             self.written += result.paths

@@ -163,8 +163,8 @@ def _write_inserts(
         undo = {LIVENESS: absent_before(timestamp, upper - lower)}
         image = dataclasses.replace(image.piece(lower, upper), undo=undo)
         result = write_rowset(
-            store.env.files, store.root_path, store.tablet_directory(tablet_id), rowset_id, tablet_id, image,
-            table.schema, deltas_durable=timestamp,
+            store.env.files, store.root_path, store.new_data_path(tablet_id, rowset_id, "base"), rowset_id,
+            tablet_id, image, table.schema, deltas_durable=timestamp,
         )  # fmt: skip
         written.extend(result.paths)
         return result
@@ -231,7 +231,7 @@ def _write_deltas(
         part = {number: column.slice(begin, end - begin) for number, column in columns.items()}
         for runs in redo_runs(rowids[begin:end], part, timestamp):
             number = store.allocate("delta")
-            path = f"{store.tablet_directory(tablet.id)}/{number}.redo"
+            path = store.new_data_path(tablet.id, number, "redo")
             written.append(path)
             result = write_delta_file(
                 store.env.files, store.path(path), "redo", runs, delta_types(schema, runs)
