@@ -33,8 +33,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from nyala.errors import Error, StorageError
@@ -127,11 +126,18 @@ class RandomFile(Protocol):
         """
         ...
 
-    def descriptor(self) -> AbstractContextManager[int | None]:
-        """Return the file's descriptor while the context is open, for callers that read many parts
-        in one call.
+    def ensure(self, places: Iterable[tuple[int, int]]) -> None:
+        """Say that these places (offset, length) will be read soon; returns at once.
 
-        None if the file must be read through `read` (fakes of tests).
+        A remote file begins to fetch what it does not have yet, all places in one round of
+        requests. A local file does nothing. Raises: StorageError if the file is closed.
+        """
+        ...
+
+    def forget(self, offset: int, length: int) -> bool:
+        """Drop cached copies of these bytes; the next read fetches them from their origin.
+
+        Returns: whether there was a copy. False for a local file, which would read the same again.
         """
         ...
 
@@ -160,6 +166,14 @@ class FileLock(Protocol):
 class Files(Protocol):
     """Every file operation. All raise StorageError, with errno and path."""
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether each operation is a request that takes long.
+
+        If so, callers overlap operations, and say by `RandomFile.ensure` what they will read.
+        """
+        ...
+
     def bind(self, folder: str) -> Files:
         """Return files that are bound to this existing folder (F5). The caller must close them."""
         ...
@@ -185,12 +199,15 @@ class Files(Protocol):
         ...
 
     def open(self, path: str) -> RandomFile:
-        """Open a file for reading. Raises MissingFileError if it does not exist."""
+        """Open a file for reading. Raises MissingFileError if it does not exist.
+
+        Remote files raise it at the first read.
+        """
         ...
 
     def read_all(self, path: str) -> bytes: ...
 
-    def write_at(self, path: str, offset: int, data: bytes) -> None:
+    def write_at(self, path: str, offset: int, data: Bytes) -> None:
         """Write in place without a sync (F4); the file is created if it is missing."""
         ...
 

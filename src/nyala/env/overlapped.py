@@ -28,13 +28,13 @@ def each(
 ) -> list[_Result]:
     """Return what `work` returns for each item, in order; `threads` items are worked on at once.
 
-    With other files than the system's (in tests), items are worked on one after another. The calling
+    With fakes of the system's files (in tests), items are worked on one after another. The calling
     thread works too, so every item is worked on once, however many threads can be started.
     Raises: the first error. No item is still being worked on then.
     """
     left = list(items)
     threads = min(threads, len(left))
-    if threads < 2 or not isinstance(files, PosixFiles):
+    if threads < 2 or not (isinstance(files, PosixFiles) or files.is_remote):
         return [work(item) for item in left]
     pending, lock = enumerate(left), threading.Lock()
     results: dict[int, _Result] = {}

@@ -12,7 +12,7 @@ import itertools
 import os
 import stat
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from nyala.env.files import (
@@ -397,8 +397,14 @@ class _PosixRandomFile:
             )
         return fd
 
+    def ensure(self, places: Iterable[tuple[int, int]]) -> None:
+        pass
+
+    def forget(self, offset: int, length: int) -> bool:
+        return False
+
     @contextlib.contextmanager
-    def descriptor(self) -> Iterator[int]:
+    def _descriptor(self) -> Iterator[int]:
         fd = self._take()
         try:
             yield fd
@@ -414,13 +420,13 @@ class _PosixRandomFile:
             _idle.give(self._token, fd, self._at)
 
     def size_bytes(self) -> int:
-        with self.descriptor() as fd:
+        with self._descriptor() as fd:
             return os.fstat(fd).st_size
 
     def read_into(self, offset: int, memory: Any) -> int:
         assert offset >= 0, offset
         view, done = memoryview(memory).cast("B"), 0
-        # Blocks are read by this method. `descriptor` would add a third of the calls.
+        # Blocks are read by this method. `_descriptor` would add a third of the calls.
         fd = self._take()
         try:
             while done < len(view):
@@ -436,7 +442,7 @@ class _PosixRandomFile:
 
     def read(self, offset: int, length: int) -> bytes:
         assert min(offset, length) >= 0, (offset, length)
-        with self.descriptor() as fd:
+        with self._descriptor() as fd:
             return _read_fully(fd, offset, length)
 
     def close(self) -> None:
@@ -518,6 +524,8 @@ _NO_LINK: Final = frozenset(
 
 class PosixFiles:
     """`Files` for Linux and macOS."""
+
+    is_remote: Final = False
 
     _folder: _Folder | None = None
     _vanished: Callable[[str], Error] | None = None
@@ -641,7 +649,7 @@ class PosixFiles:
             path, _call("create", path, lambda: os.open(location.name, flags, 0o666, dir_fd=location.fd))
         )
 
-    def write_at(self, path: str, offset: int, data: bytes) -> None:
+    def write_at(self, path: str, offset: int, data: Bytes) -> None:
         with self._opened(path, "write", os.O_WRONLY | os.O_CREAT, self._locate_for_change(path)) as fd:
             if os.pwrite(fd, data, offset) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

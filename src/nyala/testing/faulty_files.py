@@ -13,8 +13,7 @@ import errno
 import os
 import signal
 import threading
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -115,7 +114,7 @@ class _Watcher(FileWrapper):
         self.after(Operation("create", path))
         return file
 
-    def write_at(self, path: str, offset: int, data: bytes) -> None:
+    def write_at(self, path: str, offset: int, data: Bytes) -> None:
         try:
             self.before(Operation("write_at", path))
         except _ShortWrite as short:
@@ -295,8 +294,11 @@ class _UnreliableFile:
         self._owner.before(Operation("read", self.path))
         return self._inner.read_into(offset, memory)
 
-    def descriptor(self) -> AbstractContextManager[None]:
-        return nullcontext()  # so that the owner is asked before each read
+    def ensure(self, places: Iterable[tuple[int, int]]) -> None:
+        self._inner.ensure(places)
+
+    def forget(self, offset: int, length: int) -> bool:
+        return self._inner.forget(offset, length)
 
     def close(self) -> None:
         self._inner.close()

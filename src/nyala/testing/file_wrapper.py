@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from nyala.env import AppendFile, FileLock, Files, FileStatus, RandomFile
+from nyala.env import AppendFile, Bytes, FileLock, Files, FileStatus, RandomFile
 from nyala.env.files import write_atomic
 from nyala.errors import Error
 
@@ -16,6 +16,10 @@ class FileWrapper:
 
     def __init__(self, inner: Files) -> None:
         self._inner = inner
+
+    @property
+    def is_remote(self) -> bool:
+        return self._inner.is_remote
 
     def bind(self, folder: str) -> Files:
         return self  # not bound: what a test does to these files, it does to all of them
@@ -38,7 +42,7 @@ class FileWrapper:
     def read_all(self, path: str) -> bytes:
         return self._inner.read_all(path)
 
-    def write_at(self, path: str, offset: int, data: bytes) -> None:
+    def write_at(self, path: str, offset: int, data: Bytes) -> None:
         self._inner.write_at(path, offset, data)
 
     def sync_file(self, path: str) -> None:

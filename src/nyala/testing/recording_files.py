@@ -122,7 +122,7 @@ class RecordingFiles(FileWrapper):
         self.record("create", path)
         return _RecordedFile(file, self)
 
-    def write_at(self, path: str, offset: int, data: bytes) -> None:
+    def write_at(self, path: str, offset: int, data: Bytes) -> None:
         new = not self._inner.exists(path)
         self._inner.write_at(path, offset, data)
         if new:

@@ -125,7 +125,7 @@ class SmallDisk(FileWrapper):
         self.ask(0, path, files=1)
         return _CountedFile(self._inner.create(path), self)
 
-    def write_at(self, path: str, offset: int, data: bytes) -> None:
+    def write_at(self, path: str, offset: int, data: Bytes) -> None:
         there = self._inner.size(path) if self._inner.exists(path) else 0
         growth = _blocks(max(offset + len(data), there)) - _blocks(there)
         self.ask(growth, path, files=not self._inner.exists(path))

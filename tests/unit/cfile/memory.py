@@ -29,6 +29,7 @@ class MemoryFiles:
     syncs: int = 0
     opens: int = 0
     fail_after_bytes: int | None = None
+    is_remote: bool = False
 
     def create(self, path: str) -> _Appended:
         assert path not in self.content
@@ -90,6 +91,9 @@ class _Opened:
         data = self.read(offset, len(view))
         view[: len(data)] = data
         return len(data)
+
+    def forget(self, offset: int, length: int) -> bool:
+        return False
 
     def close(self) -> None:
         pass

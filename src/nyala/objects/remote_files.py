@@ -1,0 +1,352 @@
+"""`Files` whose files are the objects of a bucket, read and written through a cache on a local disk.
+
+    path      <url of the bucket>/<key>
+    create    a local file; `sync` uploads it and keeps it as the cached copy
+    open      chunks of 256 kB from the cache, and requests for those that it lacks (`chunk_cache`)
+
+A data file gets a name that no other file ever has (`tablet.state.store_folder`). So a file is
+written once, never changes, and its name identifies it. What a bucket does not have raises an error:
+locks, renames, and changes in place.
+
+Invariants
+    R1  An object appears whole, when `AppendFile.sync` returns, or not at all.
+    R2  A missing object raises MissingFileError at the first read, not at `open`: that spares a
+        request.
+
+Threads and forks: as `chunk_cache`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, Final, NoReturn
+
+from nyala.env import AppendFile, Bytes, Env, FileLock, Files, MissingFileError, RandomFile
+from nyala.env.files import FileStatus
+from nyala.errors import Error, StorageError
+from nyala.objects.base import ObjectInfo, Objects
+from nyala.objects.chunk_cache import CachedObject, ChunkCache
+
+__all__ = ["RemoteFiles"]
+
+# Read from the local file for an upload at a time.
+_PART_BYTES: Final = 8 << 20
+# A longer read first asks for the object's size, because its length may come from a damaged file.
+_UNCHECKED_MAX_BYTES: Final = 1 << 20
+
+
+class RemoteFiles:
+    """The files of a store in a bucket. Whoever made `objects` closes them, after these files.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from nyala.env import SYSTEM
+    >>> from nyala.objects.memory import MemoryObjects
+    >>> bucket = MemoryObjects("memory://bucket")
+    >>> files = RemoteFiles.over(bucket, SYSTEM, tempfile.mkdtemp(), 1 << 20)
+    >>> file = files.create("memory://bucket/data/1/7.base")
+    >>> file.append(b"rows"), file.sync(), file.close()
+    (0, None, None)
+    >>> files.open("memory://bucket/data/1/7.base").read(1, 3)
+    b'ows'
+    >>> files.close()
+    """
+
+    is_remote: Final = True
+
+    def __init__(self, cache: ChunkCache, vanished: Callable[[str], Error] | None = None) -> None:
+        """vanished: see `without_lease`."""
+        self.cache: Final = cache
+        self._objects = cache.objects
+        self._vanished = vanished
+
+    @staticmethod
+    def over(objects: Objects, env: Env, cache_dir: str, cache_bytes: int) -> RemoteFiles:
+        """Return the files of a bucket, with a cache of their own.
+
+        env: of this machine. cache_dir: a local folder, which other processes may use too.
+        cache_bytes: at most so much of it for these files; 0: no cache.
+        Raises: StorageError if the folder cannot be written.
+        """
+        return RemoteFiles(ChunkCache(objects, env.files, env.randomness, cache_dir, cache_bytes))
+
+    # ── reading
+    # ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def open(self, path: str) -> RandomFile:
+        return _RemoteRandomFile(self.cache, path, self.cache.entry(self._key(path)), self._vanished)
+
+    def read_all(self, path: str) -> bytes:
+        found = self._objects.get(self._key(path))
+        if found is None:
+            raise _missing(path)
+        return found
+
+    def list_dir(self, path: str) -> list[str]:
+        under = self._under(path)
+        infos = self._objects.list(under)
+        return sorted({info.key[len(under) :].split("/", 1)[0] for info in infos})
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file at `path`; false for a folder."""
+        return self._objects.head(self._key(path)) is not None
+
+    def size(self, path: str) -> int:
+        return self._head(path).size_bytes
+
+    def status(self, path: str) -> FileStatus:
+        info = self._head(path)
+        return FileStatus(info.size_bytes, info.modified_us, False)
+
+    def identity(self, path: str) -> Hashable:
+        """Return the path, without a request: no other file ever has this name."""
+        return path
+
+    def free_bytes(self, path: str) -> int:
+        """Return a very large number: a bucket has no limit."""
+        return 1 << 62
+
+    def _head(self, path: str) -> ObjectInfo:
+        info = self._objects.head(self._key(path))
+        if info is None:
+            raise _missing(path)
+        return info
+
+    # ── changing
+    # ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def create(self, path: str) -> AppendFile:
+        """Create a new file. Nobody checks that there is none: its name must be new."""
+        return _RemoteAppendFile(self._objects, self.cache, path, self._key(path))
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        self._objects.put(self._key(path), data)
+
+    def unlink(self, path: str, missing_ok: bool = False) -> None:
+        if not missing_ok:
+            self._head(path)
+        self._remove([self._key(path)])
+
+    def remove_tree(self, path: str) -> None:
+        self._remove([info.key for info in self._objects.list(self._under(path))])
+
+    def _remove(self, keys: list[str]) -> None:
+        for key in keys:
+            self.cache.drop(self.cache.entry(key))
+        if keys:
+            self._objects.delete(keys)
+
+    def make_dirs(self, path: str) -> None:
+        """Do nothing: keys need no folders."""
+
+    def sync_dir(self, path: str) -> None:
+        """Do nothing: an object is durable with its name."""
+
+    # ── the store's folder
+    # ──────────────────────────────────────────────────────────────────────────────────────
+
+    def bind(self, folder: str) -> Files:
+        return self
+
+    def watch(self, path: str) -> None:
+        pass
+
+    def check_bound(self) -> None:
+        pass
+
+    def without_lease(self, vanished: Callable[[str], Error]) -> Files:
+        return RemoteFiles(self.cache, vanished)
+
+    def close(self) -> None:
+        """Remove the cache; later reads raise StorageError. May be called twice."""
+        self.cache.close()
+
+    def external_commit(self, path: str) -> None:
+        pass
+
+    # ── what a bucket does not have
+    # ─────────────────────────────────────────────────────────────────────────────
+
+    def link(self, old: str, new: str) -> bool:
+        return False
+
+    def write_at(self, path: str, offset: int, data: Bytes) -> NoReturn:
+        raise _unsupported("changed in place", path)
+
+    def sync_file(self, path: str) -> NoReturn:
+        raise _unsupported("changed in place", path)
+
+    def truncate(self, path: str, length: int) -> NoReturn:
+        raise _unsupported("truncated", path)
+
+    def rename(self, old: str, new: str) -> NoReturn:
+        raise _unsupported("renamed", old)
+
+    def preallocate(self, path: str, length: int) -> NoReturn:
+        raise _unsupported("reserved", path)
+
+    def inode(self, path: str) -> NoReturn:
+        raise _unsupported("identified by an inode", path)
+
+    def lock(self, path: str, *, create: bool = True) -> FileLock | None:
+        raise _unsupported("locked", path)
+
+    def read_lock_content(self, path: str) -> NoReturn:
+        raise _unsupported("locked", path)
+
+    # ── paths and keys
+    # ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _key(self, path: str) -> str:
+        prefix = f"{self._objects.url}/"
+        if not path.startswith(prefix):
+            raise StorageError(
+                f"{path!r} is not in the bucket {self._objects.url!r}: a store in a bucket has all of its files there",
+                path=path,
+            )
+        return path[len(prefix) :]
+
+    def _under(self, path: str) -> str:
+        """What the keys in the folder `path` begin with."""
+        folder = path.rstrip("/")
+        return "" if folder == self._objects.url else f"{self._key(folder)}/"
+
+
+class _RemoteRandomFile:
+    def __init__(
+        self,
+        cache: ChunkCache,
+        path: str,
+        entry: CachedObject,
+        vanished: Callable[[str], Error] | None,
+    ) -> None:
+        self._cache = cache
+        self._path = path
+        self._entry = entry
+        self._vanished = vanished
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size_bytes(self) -> int:
+        info = self._cache.objects.head(self._entry.key)
+        if info is None:
+            raise self._gone()
+        return info.size_bytes
+
+    def ensure(self, places: Iterable[tuple[int, int]]) -> None:
+        self._cache.ensure(self._entry, places)
+
+    def forget(self, offset: int, length: int) -> bool:
+        return self._cache.forget(self._entry, offset, length)
+
+    def read(self, offset: int, length: int) -> bytes:
+        if length > _UNCHECKED_MAX_BYTES:
+            length = max(0, min(length, self.size_bytes() - offset))
+        memory = bytearray(length)
+        found = self.read_into(offset, memory)
+        return bytes(memoryview(memory)[:found])
+
+    def read_into(self, offset: int, memory: Any) -> int:
+        view = memoryview(memory).cast("B")
+        if not len(view):
+            return 0
+        try:
+            return self._read_into(offset, view)
+        except MissingFileError as error:
+            raise self._gone() from error
+
+    def _read_into(self, offset: int, view: memoryview) -> int:
+        for _ in range(2):
+            file = self._cache.file_with(self._entry, offset, len(view))
+            if file is None:
+                break
+            try:
+                return file.read_into(offset, view)
+            except StorageError:  # the copy was dropped, or the local disk fails
+                self._cache.drop(self._entry, file)
+        data = memoryview(self._cache.read(self._entry, offset, len(view)))
+        view[: data.nbytes] = data
+        return data.nbytes
+
+    def _gone(self) -> Error:
+        return _missing(self._path) if self._vanished is None else self._vanished(self._path)
+
+    def close(self) -> None:
+        pass  # the cache closes its copies
+
+
+class _RemoteAppendFile:
+    """A local file until `sync`, which makes an object of it (R1)."""
+
+    def __init__(self, objects: Objects, cache: ChunkCache, path: str, key: str) -> None:
+        cache.check()
+        self._objects = objects
+        self._cache = cache
+        self._path = path
+        self._key = key
+        self._local_path = cache.new_path()
+        self._local = cache.files.create(self._local_path)
+        self._state = "open"  # then "uploaded" or "dead"
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size_bytes(self) -> int:
+        return self._local.size_bytes
+
+    def append(self, *parts: Bytes) -> int:
+        self._check_usable("written")
+        return self._local.append(*parts)
+
+    def sync(self) -> None:
+        if self._state == "uploaded":
+            return
+        self._check_usable("synced")
+        self._state = "dead"
+        self._objects.upload(self._key, self._parts())
+        self._state = "uploaded"
+        self._local.close()
+        self._cache.adopt(self._key, self._local_path, self._local.size_bytes)
+
+    def _parts(self) -> Iterator[bytes]:
+        local = self._cache.files.open(self._local_path)
+        try:
+            for offset in range(0, self._local.size_bytes, _PART_BYTES):
+                yield local.read(offset, _PART_BYTES)
+        finally:
+            local.close()
+
+    def _check_usable(self, done: str) -> None:
+        if self._state != "open":
+            why = (
+                "it was uploaded, and objects do not grow"
+                if self._state == "uploaded"
+                else "its upload failed"
+            )
+            raise StorageError(f"{self._path} cannot be {done}: {why}", path=self._path)
+
+    def close(self) -> None:
+        self._local.close()
+        if self._state != "uploaded":
+            self._state = "dead"
+            with contextlib.suppress(Error):
+                self._cache.files.unlink(self._local_path, missing_ok=True)
+
+
+def _missing(path: str) -> MissingFileError:
+    return MissingFileError(f"{path} does not exist", path=path, errno=errno.ENOENT)
+
+
+def _unsupported(what: str, path: str) -> StorageError:
+    return StorageError(
+        f"{path} is an object of a bucket and cannot be {what}: use a folder on a local disk for this",
+        path=path,
+        errno=errno.ENOTSUP,
+    )
