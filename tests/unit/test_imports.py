@@ -11,7 +11,7 @@ from pathlib import Path
 
 import nyala
 
-HEAVY = ("duckdb", "sqlglot", "pandas", "polars", "pyspark", "numcodecs", "click", "rich")
+HEAVY = ("duckdb", "sqlglot", "pandas", "polars", "pyspark", "numcodecs", "click", "rich", "obstore")
 
 
 def loaded_by(statement: str) -> list[str]:

@@ -42,8 +42,8 @@ from nyala.schema.conversion.cast import cast_value
 from nyala.schema.equality import compared_as_tuples
 from nyala.schema.limits import DEFAULT_LIMITS, LARGEST, Limits
 from nyala.schema.sizes import size_in_bytes, whole_number
-from nyala.schema.suggestion import nearest
 from nyala.schema.types import ColumnType, parse_type
+from nyala.suggestion import nearest
 
 __all__ = [
     "COMPRESSIONS",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from nyala.errors import ColumnNotFoundError, Error, InvalidArgumentError, StorageError, TableNotFoundError
-from nyala.schema.suggestion import nearest
+from nyala.suggestion import nearest
 
 _NO_TABLE: Final = re.compile(r'Table with name "?(.+?)"? does not exist')
 _NO_COLUMN: Final = (

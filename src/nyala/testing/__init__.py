@@ -5,6 +5,7 @@ power_cut.py         what a power cut leaves of them
 faulty_files.py      files that fail or kill: full disks, broken syncs, half writes, broken reads
 small_disk.py        files on a small disk that another program may fill
 faulty_objects.py    a bucket whose requests fail, arrive late, or end the process
+s3_server.py         an S3 server of this process, with faults on the wire
 clock.py             time and chance that a test decides
 """
 
@@ -20,6 +21,7 @@ from nyala.testing.faulty_files import (
 )
 from nyala.testing.faulty_objects import FaultyObjects
 from nyala.testing.recording_files import RecordingFiles
+from nyala.testing.s3_server import S3Server
 from nyala.testing.small_disk import SmallDisk
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "ManualClock",
     "Operation",
     "RecordingFiles",
+    "S3Server",
     "SeededRandomness",
     "SimulatedCrash",
     "SmallDisk",

@@ -33,6 +33,7 @@ CHANGES: Final = frozenset({"create", "put", "upload", "delete"})
 """The verbs of requests that change the bucket; the others are get, get_ranges, head and list."""
 
 _Result = TypeVar("_Result")
+_Fault = TypeVar("_Fault")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ Faults: TypeAlias = Callable[[Request], "Fault | None"]
 """Chooses the fault of a request; None: it succeeds. Called by one thread at a time."""
 
 
-def at(number: int, fault: Fault) -> Faults:
+def at(number: int, fault: _Fault) -> Callable[[Request], _Fault | None]:
     """Return faults that meet the `number`-th request only, counted from 1."""
     return lambda request: fault if request.number == number else None
 

@@ -26,4 +26,4 @@ def quick_env() -> Env:
     return replace(SYSTEM, clock=ManualClock(), randomness=SeededRandomness())
 
 
-KINDS: Final = ("memory", "folder")
+KINDS: Final = ("memory", "folder", "s3")

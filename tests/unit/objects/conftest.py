@@ -12,6 +12,8 @@ from tests.unit.objects.buckets import KINDS, Bucket
 from nyala.objects.base import Objects
 from nyala.objects.folder import FolderObjects
 from nyala.objects.memory import MemoryObjects
+from nyala.objects.open import open_objects
+from nyala.testing import S3Server
 
 
 @pytest.fixture(params=KINDS)
@@ -30,6 +32,9 @@ def bucket(request: pytest.FixtureRequest) -> Iterator[Bucket]:
                     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns - round(seconds * 1e9)))
 
             yield Bucket("folder", lambda: FolderObjects(str(path / "bucket")), advance)
+    else:
+        with S3Server() as server:
+            yield Bucket("s3", lambda: open_objects(server.url, server.options), server.advance)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nyala.schema.suggestion import nearest
+from nyala.suggestion import nearest
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ from nyala.schema.expressions.nodes import (
 )
 from nyala.schema.expressions.tokens import TEXT_LENGTH_MAX, Token, TokenStream
 from nyala.schema.expressions.value_lists import as_array
-from nyala.schema.suggestion import nearest
 from nyala.schema.types import parse_type
+from nyala.suggestion import nearest
 
 __all__ = ["Parameters", "expr", "parse", "parse_predicate"]
 

@@ -20,7 +20,7 @@ from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 
 from nyala.errors import ColumnNotFoundError, Error, TableNotFoundError
-from nyala.schema.suggestion import nearest
+from nyala.suggestion import nearest
 
 __all__ = ["telling_names"]
 

@@ -1,0 +1,313 @@
+"""Objects in a bucket of S3, Google Cloud Storage or Azure, through obstore.
+
+Invariants
+    O1  `create` sends one request. obstore would repeat it after a 503 or a cut connection, and
+        then report its own object as somebody else's. `settle` repeats it, and compares the bytes.
+    O2  A process that was forked after a bucket was opened raises StorageError: obstore's threads do
+        not exist in the child, so every request would wait for ever, also one of a new client.
+    O3  No credentials in `repr`, messages and pickles. An obstore client pickles its secret key, so
+        it never leaves this object, which cannot be pickled.
+    O4  All errors of obstore become StorageError (`bucket_errors.py`).
+    O5  Ranges are merged and cut off here: obstore panics if a range begins behind the object's end
+        and shares a request with another one.
+    O6  The memory of an upload is bounded: at most `_PARTS_AT_ONCE` + 2 parts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from errno import ENOENT
+from typing import Any, Final
+
+from nyala.env import Bytes, MissingFileError
+from nyala.errors import StorageError
+from nyala.objects.base import ObjectInfo
+from nyala.objects.bucket_errors import RANGE_NOT_SATISFIABLE, bucket_error, names_bucket, status_of
+from nyala.objects.handle import Handle, is_key
+from nyala.optional import need
+
+__all__ = ["TIMEOUT_S", "BucketObjects", "Connect"]
+
+Connect = Callable[[dict[str, Any], dict[str, Any]], Any]
+"""Makes a store of obstore from `client_options` and `retry_config`."""
+
+TIMEOUT_S: Final = 20.0
+"""The seconds after which a request without an answer has failed."""
+
+# Reads, lists and the parts of an upload may be repeated: they are safe, or their result is named
+# later. The bodies may be large, so not the whole request is limited to TIMEOUT_S but each silence.
+_BODY_TIMEOUTS: Final = 15
+_RETRIES: Final = {
+    "max_retries": 5,
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=3),
+        "base": 2,
+    },
+    "retry_timeout": timedelta(seconds=30),
+}
+# S3 allows 10,000 parts of at least 5 MB: 80 GB for an object.
+_PART_BYTES: Final = 8 << 20
+_PARTS_AT_ONCE: Final = 4
+# A request costs about as much time as the transfer of 1 MB.
+_GAP_MAX_BYTES: Final = 1 << 20
+_LIST_CHUNK: Final = 1000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+# The process that first opened a bucket (O2).
+_opener: list[int] = []
+
+
+class BucketObjects(Handle):
+    """`Objects` in a bucket; `open.open_objects` makes it.
+
+    Threads: any. A call blocks until the bucket answers, without holding the interpreter lock.
+    """
+
+    def __init__(self, url: str, connect: Connect, timeout_s: float = TIMEOUT_S) -> None:
+        """connect: is called twice, for requests that are sent once and for those that are repeated."""
+        super().__init__(url)
+        self._obstore = need("obstore", "s3")
+        _opener.append(os.getpid())
+        if _opener[0] != os.getpid():
+            raise StorageError(
+                f"cannot open {self.url}: this process was forked from one that had opened a bucket, and would wait "
+                "for ever; start processes by 'spawn'",
+                path=self.url,
+            )
+        exceptions = need("obstore.exceptions", "s3")
+        self._errors: tuple[type[Exception], ...] = (exceptions.BaseError, OSError)
+        self._exists: type[Exception] = exceptions.AlreadyExistsError
+        timeout = timedelta(seconds=timeout_s)
+        connecting = {"connect_timeout": min(timeout, timedelta(seconds=5))}
+        try:
+            self._once: Any = connect({**connecting, "timeout": timeout}, {"max_retries": 0})
+            self._store: Any = connect(
+                {**connecting, "timeout": _BODY_TIMEOUTS * timeout, "read_timeout": timeout}, _RETRIES
+            )
+        except self._errors as error:
+            raise bucket_error(error, "open", self.url) from None
+
+    def close(self) -> None:
+        super().close()
+        self._once = self._store = None
+
+    # ── changing
+    # ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def create(self, key: str, body: Bytes) -> bool:
+        self.check_key(key)
+        try:
+            self._obstore.put(self._once, key, _plain(body), mode="create", use_multipart=False)
+        except self._exists:  # also a 409
+            return False
+        except self._errors as error:
+            raise bucket_error(error, "create", self.at(key)) from None
+        return True
+
+    def put(self, key: str, body: Bytes) -> None:
+        self.check_key(key)
+        try:
+            self._obstore.put(self._store, key, _plain(body), use_multipart=False)
+        except self._errors as error:
+            raise bucket_error(error, "write", self.at(key)) from None
+
+    def upload(self, key: str, parts: Iterable[Bytes]) -> int:
+        self.check_key(key)
+        source = _Source(parts)
+        chunks = source.chunks()
+        first, second = next(chunks, b""), next(chunks, None)
+        if second is None:
+            self.put(key, first)
+            return source.size_bytes
+        source.waiting = [first, second]
+        try:
+            # An error in `chunks` aborts the multipart upload too.
+            self._obstore.put(
+                self._store,
+                key,
+                source.waiting_and(chunks),
+                use_multipart=True,
+                chunk_size=_PART_BYTES,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
+        except self._errors as error:
+            if error is source.failure:
+                raise
+            raised = bucket_error(error, "upload", self.at(key))
+            if not source.ended:
+                raised.outcome = None  # the object was not completed
+            raise raised from None
+        return source.size_bytes
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self.check()
+        for key in keys:
+            self.check_key(key)
+        if not keys:
+            return
+        try:
+            self._obstore.delete(self._store, list(keys))
+        except FileNotFoundError:  # Google Cloud Storage and Azure report a missing object
+            for key in keys:
+                self._delete_one(key)
+        except self._errors as error:
+            raise bucket_error(error, "delete", self.at(keys[0])) from None
+
+    def _delete_one(self, key: str) -> None:
+        try:
+            self._obstore.delete(self._store, key)
+        except FileNotFoundError as error:
+            if names_bucket(error):
+                raise bucket_error(error, "delete", self.at(key)) from None
+        except self._errors as error:
+            raise bucket_error(error, "delete", self.at(key)) from None
+
+    # ── reading
+    # ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def get(self, key: str) -> bytes | None:
+        self.check_key(key)
+        try:
+            found = self._obstore.get(self._store, key)
+            self.check_whole(key, found.meta["size"])
+            return bytes(found.bytes())
+        except self._errors as error:
+            self._raise_unless_missing(error, "read", key)
+            return None
+
+    def _raise_unless_missing(self, error: Exception, verb: str, key: str) -> None:
+        """Return if the error says that the object does not exist, but its bucket does."""
+        if isinstance(error, StorageError):
+            raise error
+        if not isinstance(error, FileNotFoundError) or names_bucket(error):
+            raise bucket_error(error, verb, self.at(key)) from None
+
+    def head(self, key: str) -> ObjectInfo | None:
+        self.check_key(key)
+        try:
+            found = self._obstore.head(self._store, key)
+        except self._errors as error:
+            self._raise_unless_missing(error, "look at", key)
+            return None
+        return _info(key, found)
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
+        self.check_key(key)
+        for lower, upper in ranges:
+            assert 0 <= lower <= upper, (key, lower, upper)
+        runs = _merged(ranges)
+        try:
+            fetched = self._fetch(key, runs)
+        except self._errors as error:
+            if status_of(error) != RANGE_NOT_SATISFIABLE:
+                self._raise_unless_missing(error, "read", key)
+                raise self._no_object(key) from None
+            fetched = None
+        if fetched is None or (ranges and not runs):
+            info = self.head(key)
+            if info is None:
+                raise self._no_object(key)
+            runs = _merged([(lower, min(upper, info.size_bytes)) for lower, upper in ranges])
+            try:
+                fetched = self._fetch(key, runs)
+            except self._errors as error:
+                raise bucket_error(error, "read", self.at(key)) from None
+        return [_slice(runs, fetched, lower, upper) for lower, upper in ranges]
+
+    def _fetch(self, key: str, runs: Sequence[tuple[int, int]]) -> list[memoryview]:
+        if not runs:
+            return []
+        starts, ends = [lower for lower, _ in runs], [upper for _, upper in runs]
+        return [
+            memoryview(part) for part in self._obstore.get_ranges(self._store, key, starts=starts, ends=ends)
+        ]
+
+    def _no_object(self, key: str) -> MissingFileError:
+        return MissingFileError(f"{self.at(key)} does not exist", path=self.at(key), errno=ENOENT)
+
+    def list(self, under: str, after: str | None = None) -> list[ObjectInfo]:
+        self.check_under(under)
+        # obstore lists whole folders only.
+        folder = under.rpartition("/")[0]
+        try:
+            found = [
+                _info(meta["path"], meta)
+                for chunk in self._obstore.list(
+                    self._store, folder or None, offset=after or None, chunk_size=_LIST_CHUNK
+                )
+                for meta in chunk
+                if meta["path"].startswith(under) and is_key(meta["path"])
+            ]
+        except self._errors as error:
+            raise bucket_error(error, "list", self.at(under)) from None
+        return sorted((info for info in found if info.key > (after or "")), key=lambda info: info.key)
+
+
+def _plain(body: Bytes) -> memoryview:
+    return memoryview(body).cast("B")
+
+
+def _info(key: str, meta: Any) -> ObjectInfo:
+    return ObjectInfo(key, meta["size"], (meta["last_modified"] - _EPOCH) // timedelta(microseconds=1))
+
+
+def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the non-empty ranges in order, those with small gaps as one."""
+    runs: list[tuple[int, int]] = []
+    for lower, upper in sorted(ranges):
+        if lower >= upper:
+            continue
+        if runs and lower - runs[-1][1] <= _GAP_MAX_BYTES:
+            runs[-1] = runs[-1][0], max(runs[-1][1], upper)
+        else:
+            runs.append((lower, upper))
+    return runs
+
+
+def _slice(
+    runs: Sequence[tuple[int, int]], fetched: Sequence[memoryview], lower: int, upper: int
+) -> memoryview:
+    """Return [lower, upper) of the run that has it; what no run has is behind the object's end."""
+    for (begin, end), part in zip(runs, fetched, strict=True):
+        if begin <= lower < end:
+            return part[lower - begin : upper - begin]
+    return memoryview(b"")
+
+
+class _Source:
+    """Cuts the parts of an upload into chunks of one size, and remembers how far it came."""
+
+    def __init__(self, parts: Iterable[Bytes]) -> None:
+        self._parts = parts
+        self.size_bytes = 0
+        self.ended = False
+        self.failure: BaseException | None = None
+        self.waiting: list[bytes] = []
+
+    def chunks(self) -> Iterator[bytes]:
+        room = bytearray()
+        try:
+            for part in self._parts:
+                view, at = _plain(part), 0
+                self.size_bytes += view.nbytes
+                while at < view.nbytes:
+                    taken = min(_PART_BYTES - len(room), view.nbytes - at)
+                    room += view[at : at + taken]
+                    at += taken
+                    if len(room) == _PART_BYTES:
+                        yield bytes(room)
+                        room.clear()
+        except BaseException as error:
+            self.failure = error
+            raise
+        if room:
+            yield bytes(room)
+        self.ended = True
+
+    def waiting_and(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        while self.waiting:
+            yield self.waiting.pop(0)
+        yield from chunks

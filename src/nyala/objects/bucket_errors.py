@@ -1,0 +1,115 @@
+"""Turns the errors of obstore into StorageError: what failed, why, and what to do.
+
+The messages of obstore have 25 lines of Rust debug output and the server's XML. This module takes
+the status and the error code from them, and nothing else.
+
+Statuses 4xx say that nothing was changed. All other failures (a time-out, a cut connection, 408,
+409, 429, 5xx) have `outcome="unknown"`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from nyala.errors import StorageError
+
+__all__ = ["RANGE_NOT_SATISFIABLE", "bucket_error", "names_bucket", "status_of"]
+
+RANGE_NOT_SATISFIABLE: Final = 416
+
+_STATUS: Final = re.compile(r"status code: (\d{3})")
+_CODE: Final = re.compile(r"<Code>(\w{1,60})</Code>")
+_NO_BUCKET: Final = re.compile(r"NoSuchBucket|ContainerNotFound|specified (bucket|container) does not exist")
+# Where a library looks for credentials when it was given none: the metadata servers of the clouds.
+_NO_CREDENTIALS: Final = re.compile(
+    r"169\.254\.169\.254|metadata\.google|/latest/api/token|/latest/meta-data|/msi/token|token request"
+)
+_DOUBTFUL: Final = frozenset({408, 409, 425, 429})
+
+_GIVE_CREDENTIALS: Final = (
+    "pass them in storage_options, set the variables of the provider (such as AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY), or give this machine a role"
+)
+# What to do, by the error code of S3.
+_ADVICE: Final[dict[str, str]] = {
+    "InvalidAccessKeyId": "the access key does not exist: check the credentials",
+    "SignatureDoesNotMatch": "the secret key is wrong: check the credentials",
+    "ExpiredToken": "the credentials have expired: get new ones",
+    "InvalidToken": "the session token is invalid: get new credentials",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong: set it",
+    "PermanentRedirect": "the bucket is in another region: pass its 'region'",
+    "AuthorizationHeaderMalformed": "the bucket is probably in another region: pass its 'region'",
+    "NotImplemented": "this service does not have the operation: use another one",
+}
+_ADVICE_BY_STATUS: Final[dict[int, str]] = {
+    301: "the bucket is in another region: pass its 'region'",
+    307: "the bucket is in another region: pass its 'region'",
+    401: "the credentials are not valid: check them",
+    403: "give these credentials the right to read, write, list and delete there",
+    429: "the bucket is overloaded: try again later",
+    503: "the bucket is overloaded: try again later",
+}
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status that the error reports; None if there was no answer."""
+    found = _STATUS.search(str(error))
+    return None if found is None else int(found[1])
+
+
+def names_bucket(error: BaseException) -> bool:
+    """Whether a 404 is about the bucket and not about the object."""
+    return _NO_BUCKET.search(str(error)) is not None
+
+
+def bucket_error(error: BaseException, verb: str, url: str) -> StorageError:
+    """Return the StorageError for an error of obstore from trying to `verb` the object at `url`."""
+    reason, certain = _reason(error)
+    return StorageError(f"cannot {verb} {url}: {reason}", path=url, outcome=None if certain else "unknown")
+
+
+def _reason(error: BaseException) -> tuple[str, bool]:
+    """Return what happened and what to do, and whether nothing was changed for certain."""
+    text = str(error)
+    status, code = status_of(error), _CODE.search(text)
+    kind = type(error).__name__
+    if _NO_CREDENTIALS.search(text):
+        return f"no credentials were found; {_GIVE_CREDENTIALS}", True
+    if status is None:
+        return _reason_without_answer(text, kind)
+    if status == 404 or names_bucket(error):
+        return "the bucket does not exist; check its name, the endpoint and the region", True
+    shown = f"{status} {code[1]}" if code else str(status)
+    advice = _ADVICE.get(code[1] if code else "") or _ADVICE_BY_STATUS.get(status)
+    certain = 300 <= status < 500 and status not in _DOUBTFUL
+    if advice is None:
+        advice = "the bucket rejects the request" if certain else "the bucket failed: try again later"
+    return f"the server answered {shown}; {advice}", certain
+
+
+def _reason_without_answer(text: str, kind: str) -> tuple[str, bool]:
+    if kind == "UnauthenticatedError":
+        return f"there are no valid credentials; {_GIVE_CREDENTIALS}", True
+    if kind == "InvalidPathError":
+        return (
+            "the bucket has an object below this prefix whose name has empty parts, '.' or '..'; remove it, or use "
+            "a prefix of its own for the store",
+            True,
+        )
+    if "without LOCATION" in text:
+        return _ADVICE["PermanentRedirect"], True
+    if "BadScheme" in text:
+        return (
+            "the endpoint is http://, which is not encrypted; pass 'allow_http': True if that is meant",
+            True,
+        )
+    if "ertificate" in text:
+        return "the certificate of the server is not trusted; check the endpoint", True
+    if "dns error" in text:
+        return "the name of the server cannot be resolved; check the endpoint and the network", False
+    if "kind: Connect" in text:
+        return "there is no connection to the server; check the endpoint and the network", False
+    if "kind: Timeout" in text or "TimedOut" in text:
+        return "the server did not answer in time; check the network", False
+    return "the connection broke; check the network", False

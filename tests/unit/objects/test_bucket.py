@@ -1,0 +1,358 @@
+"""A bucket through obstore: what is sent on the wire, and the traps of the library that are guarded."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import select
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.unit.objects.buckets import quick_env
+
+from nyala.errors import StorageError
+from nyala.objects.base import Objects
+from nyala.objects.bucket import BucketObjects
+from nyala.objects.bucket_errors import bucket_error
+from nyala.objects.open import open_objects
+from nyala.objects.settle import settle
+from nyala.testing import S3Server
+from nyala.testing.faulty_objects import Request, at
+from nyala.testing.s3_server import WireFault
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def server() -> Iterator[S3Server]:
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def objects(server: S3Server) -> Iterator[Objects]:
+    objects = open_objects(server.url, {**server.options, "timeout_s": 5})
+    yield objects
+    objects.close()
+
+
+def impatient(server: S3Server) -> Objects:
+    return open_objects(server.url, {**server.options, "timeout_s": 0.2})
+
+
+def sent(server: S3Server, call: Callable[[], object]) -> dict[str, int]:
+    """The requests that a call sends."""
+    before = server.requests.copy()
+    call()
+    return dict(server.requests - before)
+
+
+# ── create ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("fault", ["503", "500", "drop before", "drop after"])
+def test_create_sends_one_request_and_does_not_know_the_outcome(
+    server: S3Server, objects: Objects, fault: WireFault
+) -> None:
+    """obstore would repeat it, and then report the object of its first try as somebody else's."""
+    server.faults = at(1, fault)
+    with pytest.raises(StorageError) as raised:
+        objects.create("a", b"mine")
+    assert raised.value.outcome == "unknown"
+    assert server.requests == {"PUT": 1}
+    assert (server.bodies() == {"store/a": b"mine"}) == (fault == "drop after")
+
+
+def test_a_create_that_arrives_after_its_time_out_has_an_unknown_outcome(server: S3Server) -> None:
+    objects = impatient(server)
+    server.faults = at(1, 0.6)
+    with pytest.raises(StorageError, match="did not answer in time") as raised:
+        objects.create("a", b"mine")
+    assert raised.value.outcome == "unknown"
+    assert server.requests == {"PUT": 1}
+    assert settle(quick_env(), objects, "a", b"mine") is None
+    assert server.bodies() == {"store/a": b"mine"}
+
+
+def test_a_conflict_is_a_refusal_after_which_settle_tries_again(server: S3Server, objects: Objects) -> None:
+    """S3 answers 409 if another request for the key is under way; obstore reports it as "already exists"."""
+    server.faults = at(1, "409")
+    assert objects.create("a", b"mine") is False
+    assert objects.get("a") is None
+    server.faults = at(4, "409")
+    assert settle(quick_env(), objects, "a", b"mine") is None
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("fault", ["503", "500", "409", "drop before", "drop after", "half", 0.4])
+def test_settle_wins_after_any_fault_on_the_wire(server: S3Server, fault: WireFault, number: int) -> None:
+    objects = impatient(server)
+    server.faults = lambda request: fault if request.number <= number else None
+    assert settle(quick_env(), objects, "a", b"mine") is None
+    assert server.bodies() == {"store/a": b"mine"}
+    assert settle(quick_env(), objects, "a", b"other") == b"mine"
+
+
+# ── reads and uploads ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("fault", ["503", "drop before", "drop after", "half"])
+def test_a_read_is_repeated_and_never_cut_short(server: S3Server, objects: Objects, fault: WireFault) -> None:
+    body = bytes(range(256)) * 4000
+    objects.put("a", body)
+    for call in (lambda: objects.get("a"), lambda: bytes(objects.get_ranges("a", [(0, len(body))])[0])):
+        server.faults = at(server.requests.total() + 1, fault)
+        assert call() == body
+
+
+def test_near_ranges_share_a_request_and_far_ones_have_their_own(server: S3Server, objects: Objects) -> None:
+    body = os.urandom(5 * MB)
+    objects.put("a", body)
+    near = [(n * 1000, n * 1000 + 10) for n in range(300)]
+    far = [(4 * MB, 4 * MB + 10), (2 * MB, 2 * MB + 10)]
+    before = server.bytes_sent["GET"]
+    assert sent(server, lambda: objects.get_ranges("a", near + far)) == {"GET": 3}
+    assert server.bytes_sent["GET"] - before < 300_100
+    assert [bytes(memoryview(part)) for part in objects.get_ranges("a", near + far)] == [
+        body[lower:upper] for lower, upper in near + far
+    ]
+
+
+def test_a_small_upload_is_one_request_and_a_large_one_has_parts(server: S3Server, objects: Objects) -> None:
+    assert sent(server, lambda: objects.upload("a", [b"1"] * 1000)) == {"PUT": 1}
+    assert sent(server, lambda: objects.upload("b", [bytes(MB)] * 20)) == {"PUT": 3, "POST": 2}
+    assert server.upload_count == 0
+
+
+class Stop(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("error", [Stop, OSError, StorageError])
+def test_an_upload_that_fails_is_aborted(
+    server: S3Server, objects: Objects, error: type[BaseException]
+) -> None:
+    """Parts that stay would cost money for ever, and nobody sees them. The error is the caller's own."""
+    mine = error("of the caller")
+
+    def parts() -> Iterator[bytes]:
+        yield bytes(20 * MB)
+        raise mine
+
+    with pytest.raises(error) as raised:
+        objects.upload("a", parts())
+    assert raised.value is mine
+    assert server.requests["POST"] == 1 and server.upload_count == 0
+    assert server.bodies() == {}
+
+
+@pytest.mark.parametrize(
+    ("verb", "outcome", "stored"),
+    [("PUT", None, False), ("POST", "unknown", True)],
+    ids=["a part fails", "the reply to the last request is lost"],
+)
+def test_an_upload_that_the_bucket_fails(
+    server: S3Server, objects: Objects, verb: str, outcome: str | None, stored: bool
+) -> None:
+    def faults(request: Request) -> WireFault | None:
+        if request.verb != verb or server.requests["PUT"] < 3:
+            return None
+        return "403" if verb == "PUT" else "drop after"
+
+    server.faults = faults
+    with pytest.raises(StorageError) as raised:
+        objects.upload("a", (bytes(8 * MB) for _ in range(30 if verb == "PUT" else 3)))
+    assert raised.value.outcome == outcome
+    assert bool(server.bodies()) == stored
+    assert server.upload_count == 0
+
+
+def test_lists_of_thousands_come_in_pages(server: S3Server, objects: Objects) -> None:
+    for number in range(2_345):
+        server.put(f"store/log/{number:06}", b"")
+    server.put("store/other", b"")
+    server.put("elsewhere/log/1", b"")
+    listed: list[Any] = []
+    assert sent(server, lambda: listed.extend(objects.list("log/"))) == {"GET": 3}
+    assert [info.key for info in listed] == [f"log/{number:06}" for number in range(2_345)]
+    assert sent(server, lambda: objects.list("log/", after="log/002000")) == {"GET": 1}
+    objects.delete([info.key for info in listed])
+    assert server.requests["POST"] == 3  # each of at most 1,000 keys
+    assert sorted(server.bodies()) == ["elsewhere/log/1", "store/other"]
+
+
+def test_objects_of_other_programs_are_not_listed(server: S3Server, objects: Objects) -> None:
+    for key in ("store/a", "store/with blank", "store/é", "store/.hidden"):
+        server.put(key, b"")
+    assert [info.key for info in objects.list("")] == ["a"]
+    server.put("store/b//c", b"")  # obstore cannot name it
+    with pytest.raises(StorageError, match="whose name has empty parts, '.' or '..'; remove it") as raised:
+        objects.list("")
+    assert raised.value.outcome is None
+
+
+# ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def every_call(objects: Objects) -> list[Callable[[], object]]:
+    return [
+        lambda: objects.create("a", b""),
+        lambda: objects.put("a", b""),
+        lambda: objects.upload("a", [b""]),
+        lambda: objects.upload("a", [bytes(20 * MB)]),
+        lambda: objects.get("a"),
+        lambda: objects.get_ranges("a", [(0, 1)]),
+        lambda: objects.head("a"),
+        lambda: objects.list("a/"),
+        lambda: objects.delete(["a"]),
+    ]
+
+
+def message_of(call: Callable[[], object]) -> tuple[str, str | None]:
+    """Message and outcome; checks what holds for every message."""
+    with pytest.raises(StorageError) as raised:
+        call()
+    error, message = raised.value, str(raised.value)
+    assert message.startswith("cannot ")
+    assert error.path is not None and error.path.startswith("s3://") and error.path in message
+    shown = "".join(traceback.format_exception(error))  # with its causes, as a user sees it
+    assert len(message) < 400 and message.count(". ") <= 1 and "\n" not in message
+    assert not re.search(r"Debug source|RetryError|reqwest|<Error>|<Code>|test-secret", shown)
+    return message, error.outcome
+
+
+def test_without_rights_every_call_says_which_it_needs(server: S3Server, objects: Objects) -> None:
+    server.faults = lambda _: "403"
+    for call in every_call(objects):
+        message, outcome = message_of(call)
+        assert "403" in message and outcome is None
+        assert "give these credentials the right to read, write, list and delete there" in message
+
+
+def test_a_bucket_that_does_not_exist_is_an_error_and_no_missing_object(server: S3Server) -> None:
+    objects = open_objects("s3://elsewhere/store", server.options)
+    for number, call in enumerate(every_call(objects)):
+        if number == 6:
+            continue  # a reply to HEAD has no body that tells the one from the other
+        message, outcome = message_of(call)
+        assert "the bucket does not exist; check its name, the endpoint and the region" in message
+        assert outcome is None
+
+
+@pytest.mark.parametrize("fault", ["503", "drop before"])
+def test_a_bucket_that_fails_leaves_an_unknown_outcome(server: S3Server, fault: WireFault) -> None:
+    objects = impatient(server)
+    server.faults = lambda _: fault
+    message, outcome = message_of(lambda: objects.create("a", b""))
+    assert outcome == "unknown"
+    assert ("503 SlowDown; the bucket is overloaded" if fault == "503" else "the connection broke") in message
+
+
+def test_a_server_that_is_not_there_is_named(server: S3Server, objects: Objects) -> None:
+    server.close()
+    message, outcome = message_of(lambda: objects.create("a", b""))
+    assert message == (
+        "cannot create s3://bucket/store/a: there is no connection to the server; check the endpoint and the network"
+    )
+    assert outcome == "unknown"
+
+
+class Reported(Exception):
+    pass
+
+
+REPORTS = [
+    ("status code: 403 Forbidden: <Error><Code>SignatureDoesNotMatch</Code>", "the secret key is wrong", None),
+    ("status code: 403 Forbidden: <Error><Code>RequestTimeTooSkewed</Code>", "the clock of this machine", None),
+    ("status code: 400 Bad Request: <Error><Code>ExpiredToken</Code>", "the credentials have expired", None),
+    ("status code: 301 Moved: <Error><Code>PermanentRedirect</Code>", "pass its 'region'", None),
+    ("Received redirect without LOCATION, this normally indicates", "pass its 'region'", None),
+    ("status code: 400 Bad Request: <Error><Code>AuthorizationHeaderMalformed</Code>", "'region'", None),
+    ("status code: 404 Not Found: The specified bucket does not exist.", "the bucket does not exist", None),
+    ("status code: 418 Teapot: ", "the bucket rejects the request", None),
+    ("status code: 409 Conflict: ", "409", "unknown"),
+    ("status code: 429 Too Many: ", "overloaded", "unknown"),
+    ("status code: 502 Bad Gateway: <html>", "the bucket failed: try again later", "unknown"),
+    ("PUT http://169.254.169.254/latest/api/token - HTTP error: kind: Connect", "no credentials were found", None),
+    ("HTTP error: ConnectError( dns error", "cannot be resolved", "unknown"),
+    ("kind: Connect, invalid peer certificate: UnknownIssuer", "certificate", None),
+    ("something nobody has seen", "the connection broke", "unknown"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("report", "told", "outcome"), REPORTS)
+def test_each_report_has_an_advice_and_an_outcome(report: str, told: str, outcome: str | None) -> None:
+    error = bucket_error(Reported(report), "write", "s3://bucket/a")
+    assert told in str(error) and error.outcome == outcome
+
+
+# ── credentials and forks ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_credentials_are_never_shown(server: S3Server, objects: Objects) -> None:
+    for text in (repr(objects), str(objects), objects.url, repr([objects])):
+        assert "test-secret" not in text and "test-key" not in text
+    assert repr(objects) == "BucketObjects('s3://bucket/store')"
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(objects)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_new_client_in_a_forked_child_raises_too(server: S3Server, objects: Objects) -> None:
+    """obstore shares its threads among all clients of a process; in the child each request would hang."""
+    objects.put("a", b"")
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            open_objects(server.url, server.options).get("a")
+            os.write(writer, b"no error")
+        except StorageError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        answered = select.select([pipe], [], [], 20)[0]
+        if not answered:
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        assert answered, "the child hangs"
+        assert "this process was forked from one that had opened a bucket" in pipe.read().decode()
+
+
+def test_a_provider_of_credentials_is_asked_and_its_failure_is_named(server: S3Server) -> None:
+    asked = []
+
+    def provider() -> dict[str, Any]:
+        asked.append(1)
+        return {"access_key_id": "k", "secret_access_key": "s", "token": None, "expires_at": None}
+
+    where = {name: server.options[name] for name in ("endpoint", "allow_http", "region")}
+    assert open_objects(server.url, {**where, "credential_provider": provider}).create("a", b"")
+    assert asked
+
+    def broken() -> dict[str, Any]:
+        raise RuntimeError("test-secret")
+
+    message, outcome = message_of(
+        lambda: open_objects(server.url, {**where, "credential_provider": broken}).create("b", b"")
+    )
+    assert "there are no valid credentials" in message and outcome is None
+
+
+def test_without_obstore_the_message_has_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(ImportError, match=re.escape("pip install 'nyala[s3]'")):
+        open_objects("s3://bucket/store", {"access_key_id": "k", "secret_access_key": "s"})
+
+
+def test_closed_objects_let_go_of_their_clients(objects: Objects) -> None:
+    objects.close()
+    assert isinstance(objects, BucketObjects) and objects._store is None and objects._once is None
