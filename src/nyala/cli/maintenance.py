@@ -1,6 +1,7 @@
-"""`nyala table drop|compact|vacuum`, and `nyala fs check`: manual maintenance.
+"""`nyala table drop|compact|vacuum`, and `nyala fs check|probe`: manual maintenance.
 
-All but `fs check` are writers. While another process is the writer, they fail with a message that names it.
+All but `fs check` and `fs probe` are writers. While another process is the writer, they fail with a
+message that names it.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from nyala.cli.base import Command, Group, cli_words, settings
+from nyala.cli.base import Command, Failure, Group, cli_words, settings
 from nyala.cli.options import folder_argument, table_argument
 from nyala.cli.output import counted, duration, echo_json, echo_list, size
 from nyala.cli.progress import Bar
@@ -242,3 +243,83 @@ def _echo_report(report: CheckReport, seconds: float, repair: bool) -> None:
         click.echo(f"--repair mends {mended:,} of them without a loss.", err=True)
     if mended < len(report.problems):
         click.echo("What is damaged can be brought back from a backup only.", err=True)
+
+
+# -- fs probe ----------------------------------------------------------------------------------------------
+
+
+_CONVERTED: Final[Mapping[str, Callable[[str], Any]]] = {
+    "allow_http": lambda text: {"true": True, "false": False}[text],
+    "timeout_s": float,
+}
+
+
+def _storage_options(
+    context: click.Context, parameter: click.Parameter, value: tuple[str, ...]
+) -> dict[str, Any]:
+    """Parse `name=value` words. Secrets are refused: other users of the machine see a command line."""
+    options: dict[str, Any] = {}
+    for word in value:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise click.BadParameter("expected name=value, such as region=eu-central-1", context, parameter)
+        if "secret" in name or "token" in name or name == "account_key":
+            raise click.BadParameter(
+                f"{name} is a secret: set the provider's variable, such as AWS_SECRET_ACCESS_KEY, or use a profile",
+                context,
+                parameter,
+            )
+        try:
+            options[name] = _CONVERTED.get(name, str)(text)
+        except (KeyError, ValueError):
+            raise click.BadParameter(f"{text!r} is no value of {name}", context, parameter) from None
+    return options
+
+
+@fs.command("probe")
+@click.argument("url")
+@click.option(
+    "--option",
+    "storage_options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_storage_options,
+    help="A storage option, such as region=eu-central-1. May be repeated.",
+)
+def probe(url: str, storage_options: dict[str, Any]) -> None:
+    """Test whether a bucket keeps the promises that a store in it needs.
+
+    URL is s3://BUCKET/PREFIX, gs://, az:// or file:///FOLDER.
+    """
+    from nyala.env import SYSTEM
+    from nyala.objects.open import open_objects
+    from nyala.objects.probe import PROMISES
+    from nyala.objects.probe import probe as probe_bucket
+
+    began_s = time.monotonic()
+    width = max(map(len, PROMISES))
+    findings = []
+    with (
+        closing(open_objects(url, storage_options)) as first,
+        closing(open_objects(url, storage_options)) as second,
+    ):
+        for finding in probe_bucket(SYSTEM, [first, second]):
+            findings.append(finding)
+            if not settings().json:
+                state = "kept  " if finding.kept else "BROKEN"
+                click.echo(
+                    f"{state}  {finding.promise:<{width}}  {finding.request} {finding.p50_ms:.1f} ms (p50)"
+                )
+        shown = first.url
+    broken = [finding for finding in findings if not finding.kept]
+    seconds = time.monotonic() - began_s
+    if settings().json:
+        promises = [asdict(finding) for finding in findings]
+        echo_json({"url": shown, "kept": not broken, "promises": promises, "seconds": round(seconds, 3)})
+    if broken:
+        raise Failure(
+            f"do not put a store into {shown}: " + "; ".join(finding.detail for finding in broken),
+            "BrokenPromise",
+        )
+    if not settings().json:
+        click.echo(f"Done in {duration(seconds)}. A store may be put into {shown}.", err=True)

@@ -115,6 +115,7 @@ def keys_of(document: Any) -> set[str]:
         "table vacuum {store}",
         "tablet list {store}",
         "fs check {orphaned}",
+        "fs probe file://{tmp}/bucket",
         "table drop {store} metrics --yes",
         "cfile dump {cfile}",
         "wal dump {store}",
