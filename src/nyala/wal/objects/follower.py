@@ -1,0 +1,381 @@
+"""Reads the log of a store in a bucket, from the newest checkpoint to the first empty slot.
+
+    checkpoint  ──▶  slot 7 ─ slot 8 ─ seal     of epoch 3
+                                        └──▶  slot 0 ─ slot 1 ─ (empty)     of epoch 4
+
+A `LogFollower` reads one slot after another. A seal leads on to the next epoch. At an empty slot it
+stops, and a later `read_new` continues there. Readers follow a running writer like this, and an heir
+reads everything before it takes over.
+
+An empty slot is either the end of the log, or a writer deleted it because a checkpoint replaced it.
+In a deleted slot a late request of a former heir may even create a seal. Its epoch has no slot 0,
+because nobody writes there. Rule S2 tells the cases apart:
+
+    S2  At an empty slot, list the checkpoints. If one lies beyond this slot, the slot was deleted:
+        begin again from it. In slot 0 of an epoch, begin again if there is any checkpoint that this
+        follower does not know: the seal before may be one in a deleted slot.
+
+Invariants
+    F1  What `read_new` returned is a prefix of the acknowledged and the pending records. It holds
+        every record that was acknowledged before the call.
+    F2  Each group names the CRC of the group before it. A sequence with another one is damage.
+    F3  The log reaches at least to the place of the newest checkpoint. If it ends before, objects
+        are missing, and that is damage.
+    F4  A damaged checkpoint is passed over for the one before it: deletion lags by one checkpoint.
+
+Source: docs/design/object-storage.md, "The log".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from nyala.env import Env, MissingFileError
+from nyala.env.overlapped import each
+from nyala.errors import CorruptionError
+from nyala.objects.base import Objects
+from nyala.objects.settle import PATIENCE_S, persist
+from nyala.wal.format import WrongStoreError
+from nyala.wal.objects.format import (
+    BIRTH_KEY,
+    CHECKPOINT,
+    CHECKPOINT_PREFIX,
+    Birth,
+    CheckpointHeader,
+    CheckpointKey,
+    Group,
+    Kind,
+    Slot,
+    decode_checkpoint,
+    decode_group,
+)
+
+__all__ = ["Checkpoint", "LiveSlot", "LogEntry", "LogFollower", "News", "read_birth"]
+
+# Slots that are read at once. The number doubles while all of them exist and are small.
+_READ_AHEAD_SLOTS: Final = 32
+_READ_AHEAD_BYTES: Final = 8 << 20
+# A checkpoint that is listed and cannot be read has just been deleted, and a newer one is listed.
+_LISTED_BUT_ABSENT: Final = 10
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of the store before slot `header.position`."""
+
+    header: CheckpointHeader
+    body: pa.Buffer
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """A batch or a change. `path` and `offset` say where it was read."""
+
+    slot: Slot
+    kind: Kind
+    timestamp: int
+    payload: pa.Buffer
+    path: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class News:
+    """What `read_new` found.
+
+    restarted: forget everything read before: begin with `checkpoint` (None: with an empty store).
+    entries:   the new records, oldest first. Of slots before the checkpoint, only batches: it has the changes.
+    """
+
+    restarted: bool
+    checkpoint: Checkpoint | None
+    entries: list[LogEntry]
+
+
+@dataclass(frozen=True)
+class LiveSlot:
+    """A slot that was read or written and not deleted."""
+
+    slot: Slot
+    size_bytes: int
+    timestamp_max: int
+    crc: int
+
+
+def read_birth(env: Env, objects: Objects, patience_s: float = PATIENCE_S) -> Birth | None:
+    """Return the birth of the store under this prefix; None if there is no store."""
+    data = persist(env, lambda: objects.get(BIRTH_KEY), patience_s=patience_s)
+    return None if data is None else Birth.decode(data, f"{objects.url}/{BIRTH_KEY}")
+
+
+class LogFollower:
+    """Reads one store's log, and continues as its writer appends. Threads: one at a time."""
+
+    def __init__(self, env: Env, objects: Objects, birth: Birth, *, patience_s: float = PATIENCE_S) -> None:
+        self._env = env
+        self._objects = objects
+        self._patience_s = patience_s
+        self.store_id: Final = birth.store_id
+        self._first = Slot(birth.first_epoch, 0)
+        # None: begin at the newest checkpoint.
+        self._position: Slot | None = None
+        self._previous_crc: int | None = None  # None: unknown, because the walk begins here
+        self._base: CheckpointHeader | None = None
+        self._base_met = True  # whether the walk has passed the slot of `_base`
+        self._known: CheckpointKey | None = None  # the newest checkpoint listed at the start, or noted later
+        self._newest_at_start: CheckpointKey | None = None
+        self._damaged: dict[CheckpointKey, CorruptionError] = {}
+        self._ahead: deque[bytes] = deque()
+        self._window = 1
+        self._timestamp = 0
+        self._checkpoint: CheckpointHeader | None = None
+        self._live: list[LiveSlot] = []
+
+    @property
+    def position(self) -> Slot:
+        """The slot after the last one that was read. Requires a `read_new`."""
+        assert self._position is not None, "read_new() must come first"
+        return self._position
+
+    @property
+    def previous_crc(self) -> int:
+        """The CRC of the group before `position`; 0 at the beginning of the log."""
+        return self._previous_crc or 0
+
+    @property
+    def timestamp(self) -> int:
+        """The greatest timestamp in the log and the checkpoint; 0 without any."""
+        return self._timestamp
+
+    @property
+    def checkpoint(self) -> CheckpointHeader | None:
+        """The newest intact checkpoint that is known to be part of the log's history."""
+        return self._checkpoint
+
+    def live_slots(self) -> list[LiveSlot]:
+        """Return the slots that were read since the last start, seals included."""
+        return list(self._live)
+
+    def restart(self) -> None:
+        """Make the next `read_new` begin at the newest checkpoint."""
+        self._position = None
+
+    def read_new(self) -> News:
+        """Return everything between `position` and the first empty slot (F1).
+
+        Raises: CorruptionError, also if objects of the log are missing; StorageError if the bucket
+                does not answer.
+        Cost:   at least one GET and one LIST. Many slots are read in parallel, and are in memory together.
+        """
+        entries: list[LogEntry] = []
+        restarted: Checkpoint | None = None
+        is_restart = False
+        while True:
+            if self._position is None:
+                restarted, is_restart, entries = self._begin(), True, []
+            data = self._next_object()
+            if data is not None:
+                entries += self.accept(data)
+            elif self.must_begin_again():
+                self._position = None
+            else:
+                return News(is_restart, restarted, entries)
+
+    def accept(self, data: bytes) -> list[LogEntry]:
+        """Read the object in the slot `position`, and go on to the next slot."""
+        slot = self.position
+        path = self._path(slot.key)
+        group = decode_group(data, path, self.store_id, slot)
+        self._check_chain(group, path)
+        self._previous_crc = group.crc
+        self._timestamp = max(self._timestamp, group.records[-1].timestamp)
+        self._live.append(LiveSlot(slot, group.size_bytes, group.records[-1].timestamp, group.crc))
+        seal = group.seal
+        if seal is None:
+            self._go_to(slot.next(), path)
+            return self._entries(group, path)
+        if seal.next_epoch.number != slot.epoch.number + 1:
+            raise CorruptionError(
+                f"the seal of epoch {slot.epoch.number} leads to epoch {seal.next_epoch.number}", path, 0
+            )
+        self._ahead.clear()  # groups after a seal are not part of the log
+        self._go_to(Slot(seal.next_epoch, 0), path)
+        return []
+
+    def must_begin_again(self) -> bool:
+        """Whether the slot `position`, which is empty or has just been sealed, was deleted (S1, S2).
+
+        Raises: CorruptionError if objects of the log are missing (F3).
+        """
+        slot = self.position
+        listed = self._list_checkpoints()
+        newest = listed[-1] if listed else None
+        if newest is not None and newest.place > slot.place:
+            if newest == self._newest_at_start:
+                raise self._missing(slot, newest)
+            return True
+        if newest is not None and slot.n == 0 and (self._known is None or newest > self._known):
+            return True
+        if not self._base_met:
+            raise self._missing(slot, newest)
+        return False
+
+    # ── the start
+    # ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _begin(self) -> Checkpoint | None:
+        """Go to the log's start of the newest intact checkpoint (F4), and return that checkpoint."""
+        missing: MissingFileError | None = None
+        for _ in range(_LISTED_BUT_ABSENT):
+            listed = self._list_checkpoints()
+            try:
+                loaded = map(self._load, reversed(listed))
+                found = next((checkpoint for checkpoint in loaded if checkpoint is not None), None)
+            except MissingFileError as error:
+                missing = error
+            else:
+                self._start_at(found, listed[-1] if listed else None)
+                return found
+        assert missing is not None
+        raise missing
+
+    def _load(self, key: CheckpointKey) -> Checkpoint | None:
+        """Return a checkpoint; None if it is damaged. Raises: MissingFileError."""
+        path = self._path(key.key)
+        data = self._get(key.key)
+        if data is None:
+            raise MissingFileError(f"{path} was listed, but does not exist", path=path)
+        try:
+            return Checkpoint(*decode_checkpoint(data, path, self.store_id, key))
+        except WrongStoreError:
+            raise
+        except CorruptionError as error:
+            self._damaged[key] = error
+            return None
+
+    def _start_at(self, checkpoint: Checkpoint | None, newest: CheckpointKey | None) -> None:
+        header = None if checkpoint is None else checkpoint.header
+        self._base = self._checkpoint = header
+        self._known = self._newest_at_start = newest
+        self._timestamp = 0 if header is None else header.timestamp
+        self._ahead.clear()
+        self._window = 1
+        self._live = []
+        self._base_met = header is None
+        # The chain is checked from the second group on, and where the walk meets the checkpoint.
+        self._previous_crc = 0 if header is None else None
+        start = self._first if header is None else header.log_start
+        self._go_to(start, self._path(start.key))
+
+    def _go_to(self, slot: Slot, path: str) -> None:
+        """Set the position, and compare the chain where the walk meets the checkpoint (F2)."""
+        self._position = slot
+        base = self._base
+        if base is not None and not self._base_met and slot == base.position:
+            if self._previous_crc is None:
+                self._previous_crc = base.previous_crc
+            self._base_met = True
+            if self._previous_crc != base.previous_crc:
+                raise CorruptionError(
+                    f"the group before slot {slot.n} of epoch {slot.epoch.number} is not the one that the checkpoint "
+                    f"{base.key.key} follows: expected CRC {base.previous_crc:08x}, found {self._previous_crc:08x}",
+                    path,
+                    0,
+                )
+
+    # ── one slot
+    # ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _next_object(self) -> bytes | None:
+        """Return the object in the slot `position`; None if the slot is empty.
+
+        Objects of later slots that are read along are kept up to the first that is absent. That one
+        is read again, by itself, when its turn comes.
+        """
+        if not self._ahead:
+            slot = self.position
+            keys = [Slot(slot.epoch, slot.n + index).key for index in range(self._window)]
+            bodies = each(self._env.files, self._get, keys, self._window)
+            for body in bodies:
+                if body is None:
+                    break
+                self._ahead.append(body)
+            size = sum(map(len, self._ahead))
+            if len(self._ahead) < len(keys):
+                self._window = 1
+            elif size * 2 > _READ_AHEAD_BYTES:
+                self._window = max(self._window // 2, 1)
+            else:
+                self._window = min(self._window * 2, _READ_AHEAD_SLOTS)
+        return self._ahead.popleft() if self._ahead else None
+
+    def _check_chain(self, group: Group, path: str) -> None:
+        if self._previous_crc is not None and group.previous_crc != self._previous_crc:
+            raise CorruptionError(
+                f"the group before this one was another (O3): expected CRC {self._previous_crc:08x}, found "
+                f"{group.previous_crc:08x}",
+                path,
+                0,
+            )
+        first = group.records[0].timestamp
+        if self._live and first < self._live[-1].timestamp_max:
+            raise CorruptionError(
+                f"timestamps must not descend (O4): found {first} after {self._live[-1].timestamp_max}",
+                path,
+                0,
+            )
+
+    def _entries(self, group: Group, path: str) -> list[LogEntry]:
+        base = self._base
+        in_checkpoint = base is not None and group.slot.place < base.position.place
+        entries = []
+        for record in group.records:
+            if record.kind is Kind.NOTE:
+                self._note(record.payload.to_pybytes(), path)
+            elif record.kind is Kind.BATCH or not in_checkpoint:
+                entries.append(
+                    LogEntry(group.slot, record.kind, record.timestamp, record.payload, path, record.offset)
+                )
+        return entries
+
+    def _note(self, payload: bytes, path: str) -> None:
+        """Take notice of a checkpoint that the log says was written."""
+        if len(payload) != CHECKPOINT.size_bytes:
+            raise CorruptionError(f"the note of a checkpoint has {len(payload)} bytes", path, 0)
+        header = CheckpointHeader.decode(payload, path)
+        if self._checkpoint is None or header.key > self._checkpoint.key:
+            if header.key not in self._damaged:
+                self._checkpoint = header
+        if self._known is None or header.key > self._known:
+            self._known = header.key
+
+    # ── the bucket
+    # ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _path(self, key: str) -> str:
+        return f"{self._objects.url}/{key}"
+
+    def _get(self, key: str) -> bytes | None:
+        return persist(self._env, lambda: self._objects.get(key), patience_s=self._patience_s)
+
+    def _list_checkpoints(self) -> list[CheckpointKey]:
+        return list_checkpoints(self._env, self._objects, self._patience_s)
+
+    def _missing(self, slot: Slot, newest: CheckpointKey | None) -> CorruptionError:
+        text = (
+            "this object of the log is missing, although a checkpoint follows it: no rule of the bucket may delete "
+            "objects of a store; restore them, or the store, from a backup"
+        )
+        if newest in self._damaged:
+            text += f". The newest checkpoint is damaged too: {self._damaged[newest]}"
+        return CorruptionError(text, self._path(slot.key))
+
+
+def list_checkpoints(env: Env, objects: Objects, patience_s: float) -> list[CheckpointKey]:
+    """Return the checkpoints in the bucket, oldest first."""
+    infos = persist(env, lambda: objects.list(CHECKPOINT_PREFIX), patience_s=patience_s)
+    return sorted(key for info in infos if (key := CheckpointKey.parse(info.key)) is not None)

@@ -1,0 +1,687 @@
+"""Every key, magic, width and offset of a store's log in a bucket. Never renumber, never reorder.
+
+    nyala.json                              birth: store id, format version, first epoch; JSON
+    log/<epoch>/<n:012>                     slot n of an epoch: a group of records, or a seal
+    ckpt/<epoch number:010>-<n:012>-<token> the state before slot n of that epoch
+    writer                                  who writes; a hint for people and programs; JSON
+
+An *epoch* is what one writer wrote, named `<number:010>-<token>`. Its last slot holds a *seal*, which
+names the next epoch. A token is 16 random hexadecimal digits. A group object is
+
+    ┌──────────────┬───────────────┬─────────┬─────────┬─ ─ ─
+    │ group header │ record header │ payload │ padding │ the next record …
+    │   80 bytes   │   24 bytes    │         │ to 8·n  │
+    └──────────────┴───────────────┴─────────┴─────────┴─ ─ ─
+
+All integers are little-endian. Layouts are those of `nyala.wal.format`, which also computes CRCs.
+
+Invariants (checked on write and on read)
+    O1  Every byte of an object is covered by a CRC, except for a magic, which has one value.
+    O2  A group's header has the store, epoch and number of its key. So a copied object is refused.
+    O3  A group has the CRC of the group before it, over the border of epochs too. So a sequence of
+        groups that was not written as such is refused.
+    O4  Timestamps never descend. A seal is alone in its group.
+    O5  All seals have the same size, `SEAL_SIZE_BYTES`.
+
+Page: docs/format/object-log.md (a test compares its tables with the layouts here).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import enum
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from nyala.env import Bytes
+from nyala.errors import CorruptionError, StorageError
+from nyala.wal.format import PAYLOAD_MAX_BYTES, Layout, check_store_id, crc32c
+
+__all__ = [
+    "BIRTH_KEY",
+    "CHECKPOINT",
+    "CHECKPOINT_MAGIC",
+    "CHECKPOINT_PREFIX",
+    "FORMAT_VERSION",
+    "GROUP",
+    "GROUP_MAGIC",
+    "GROUP_MAX_BYTES",
+    "LOG_PREFIX",
+    "RECORD",
+    "SEAL",
+    "SEAL_SIZE_BYTES",
+    "WRITER_KEY",
+    "Birth",
+    "CheckpointHeader",
+    "CheckpointKey",
+    "Epoch",
+    "Group",
+    "Kind",
+    "Place",
+    "ReadRecord",
+    "Record",
+    "Seal",
+    "Slot",
+    "WriterHint",
+    "decode_checkpoint",
+    "decode_group",
+    "encode_group",
+    "encode_seal",
+]
+
+FORMAT_VERSION: Final = 1
+GROUP_MAGIC: Final = b"NyLg"
+CHECKPOINT_MAGIC: Final = b"NyCk"
+
+BIRTH_KEY: Final = "nyala.json"
+WRITER_KEY: Final = "writer"
+LOG_PREFIX: Final = "log/"
+CHECKPOINT_PREFIX: Final = "ckpt/"
+
+# A group takes appended records up to this size, and always at least one. Larger batches are
+# committed as files, so one record is rarely larger.
+GROUP_MAX_BYTES: Final = 8 << 20
+
+_ALIGNMENT_BYTES: Final = 8
+_HOST_BYTES: Final = 64
+_EPOCH_NUMBER_MAX: Final = 10**10 - 1
+_N_MAX: Final = 10**12 - 1
+_JSON_MAX_BYTES: Final = 4096
+_TOKEN: Final = re.compile("[0-9a-f]{16}")
+_STORE_ID: Final = re.compile("[0-9a-f]{32}")
+_SLOT_KEY: Final = re.compile(r"log/(\d{10})-([0-9a-f]{16})/(\d{12})")
+_CHECKPOINT_KEY: Final = re.compile(r"ckpt/(\d{10})-(\d{12})-([0-9a-f]{16})")
+
+GROUP: Final = Layout(
+    "group header",
+    (
+        ("magic", "4s"),
+        ("crc32c", "I"),
+        ("format_version", "H"),
+        ("compatible_flags", "H"),
+        ("incompatible_flags", "I"),
+        ("store_id", "16s"),
+        ("epoch", "Q"),
+        ("token", "8s"),
+        ("n", "Q"),
+        ("previous_crc32c", "I"),
+        ("body_crc32c", "I"),
+        ("body_length", "Q"),
+        ("record_count", "I"),
+        ("reserved", "I"),
+    ),
+)
+
+RECORD: Final = Layout(
+    "record header",
+    (
+        ("crc32c", "I"),
+        ("kind", "B"),
+        ("reserved_1", "B"),
+        ("reserved_2", "H"),
+        ("timestamp", "q"),
+        ("payload_length", "I"),
+        ("payload_crc32c", "I"),
+    ),
+)
+
+SEAL: Final = Layout(
+    "seal",
+    (
+        ("crc32c", "I"),
+        ("pid", "I"),
+        ("next_epoch", "Q"),
+        ("next_token", "8s"),
+        ("time_us", "q"),
+        ("host", f"{_HOST_BYTES}s"),
+    ),
+)
+
+CHECKPOINT: Final = Layout(
+    "checkpoint header",
+    (
+        ("magic", "4s"),
+        ("crc32c", "I"),
+        ("format_version", "H"),
+        ("compatible_flags", "H"),
+        ("incompatible_flags", "I"),
+        ("store_id", "16s"),
+        ("epoch", "Q"),
+        ("epoch_token", "8s"),
+        ("n", "Q"),
+        ("previous_crc32c", "I"),
+        ("body_crc32c", "I"),
+        ("body_length", "Q"),
+        ("log_start_epoch", "Q"),
+        ("log_start_token", "8s"),
+        ("log_start_n", "Q"),
+        ("timestamp", "q"),
+        ("token", "8s"),
+    ),
+)
+
+assert GROUP.size_bytes == 80
+assert RECORD.size_bytes == 24
+assert SEAL.size_bytes == 96
+assert CHECKPOINT.size_bytes == 112
+
+SEAL_SIZE_BYTES: Final = GROUP.size_bytes + RECORD.size_bytes + SEAL.size_bytes
+
+
+class Kind(enum.IntEnum):
+    """What a record is. In the bucket: never renumber."""
+
+    BATCH = 1
+    """A resolved batch, `nyala.wal.record`."""
+    CHANGE = 2
+    """A change of the catalogue."""
+    SEAL = 3
+    """The end of an epoch, `Seal`."""
+    NOTE = 4
+    """The header of a checkpoint that was written, `CheckpointHeader`."""
+
+
+# ── keys
+# ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, order=True)
+class Epoch:
+    """What one writer writes."""
+
+    number: int
+    token: str
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.number <= _EPOCH_NUMBER_MAX and _TOKEN.fullmatch(self.token), self
+
+    @property
+    def name(self) -> str:
+        return f"{self.number:010d}-{self.token}"
+
+    def next(self, token: str) -> Epoch:
+        return Epoch(self.number + 1, token)
+
+
+Place = tuple[int, int]
+"""Epoch number and slot number. It orders slots and checkpoints, because only one epoch of each
+number ever gets a record."""
+
+
+@dataclass(frozen=True, order=True)
+class Slot:
+    """One numbered object of an epoch."""
+
+    epoch: Epoch
+    n: int
+
+    @property
+    def key(self) -> str:
+        return f"{LOG_PREFIX}{self.epoch.name}/{self.n:012d}"
+
+    @property
+    def place(self) -> Place:
+        return self.epoch.number, self.n
+
+    @classmethod
+    def parse(cls, key: str) -> Slot | None:
+        """Return None for a key of another form."""
+        match = _SLOT_KEY.fullmatch(key)
+        return None if match is None else cls(Epoch(int(match[1]), match[2]), int(match[3]))
+
+    def next(self) -> Slot:
+        assert self.n < _N_MAX
+        return Slot(self.epoch, self.n + 1)
+
+
+@dataclass(frozen=True, order=True)
+class CheckpointKey:
+    """The key of a checkpoint: sorts by the slot up to which it holds the state."""
+
+    place: Place
+    token: str
+
+    @property
+    def key(self) -> str:
+        return f"{CHECKPOINT_PREFIX}{self.place[0]:010d}-{self.place[1]:012d}-{self.token}"
+
+    @classmethod
+    def parse(cls, key: str) -> CheckpointKey | None:
+        """Return None for a key of another form."""
+        match = _CHECKPOINT_KEY.fullmatch(key)
+        return None if match is None else cls((int(match[1]), int(match[2])), match[3])
+
+
+# ── groups
+# ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record as it is appended: the payload in parts, with its length and CRC."""
+
+    kind: Kind
+    timestamp: int
+    payload: Sequence[Bytes]
+    length: int
+    crc: int
+
+    @classmethod
+    def of(cls, kind: Kind, timestamp: int, payload: Sequence[Bytes]) -> Record:
+        length = crc = 0
+        for part in payload:
+            length += memoryview(part).nbytes
+            crc = crc32c(part, crc)
+        assert length <= PAYLOAD_MAX_BYTES, f"a record of {length} bytes must not go through the log"
+        return cls(kind, timestamp, payload, length, crc)
+
+    @property
+    def size_bytes(self) -> int:
+        return RECORD.size_bytes + self.length + -self.length % _ALIGNMENT_BYTES
+
+
+@dataclass(frozen=True)
+class ReadRecord:
+    """One record as it was read. `offset` is that of its header in the object."""
+
+    kind: Kind
+    timestamp: int
+    payload: pa.Buffer
+    offset: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """The content of a slot."""
+
+    slot: Slot
+    crc: int
+    previous_crc: int
+    records: tuple[ReadRecord, ...]
+    size_bytes: int
+
+    @property
+    def seal(self) -> Seal | None:
+        """The seal, if this group is one."""
+        only = self.records[0]
+        return None if only.kind is not Kind.SEAL else Seal.decode(only.payload.to_pybytes(), self.slot.key)
+
+
+def encode_group(
+    store_id: str, slot: Slot, previous_crc: int, records: Sequence[Record]
+) -> tuple[bytes, int]:
+    """Return the object of a group, and the CRC that the next group refers to.
+
+    Cost: one copy of the payloads, and one CRC pass.
+    """
+    assert records, "a group has at least one record"
+    parts: list[Bytes] = []
+    for record in records:
+        parts.append(
+            RECORD.encode(
+                {
+                    "kind": record.kind,
+                    "timestamp": record.timestamp,
+                    "payload_length": record.length,
+                    "payload_crc32c": record.crc,
+                }
+            )
+        )
+        parts += record.payload
+        parts.append(bytes(-record.length % _ALIGNMENT_BYTES))
+    body = b"".join(parts)
+    header = GROUP.encode(
+        {
+            "magic": GROUP_MAGIC,
+            "format_version": FORMAT_VERSION,
+            "compatible_flags": 0,
+            "incompatible_flags": 0,
+            "store_id": bytes.fromhex(store_id),
+            "epoch": slot.epoch.number,
+            "token": bytes.fromhex(slot.epoch.token),
+            "n": slot.n,
+            "previous_crc32c": previous_crc,
+            "body_crc32c": crc32c(body),
+            "body_length": len(body),
+            "record_count": len(records),
+        }
+    )
+    return header + body, _own_crc(header)
+
+
+def decode_group(data: bytes, path: str, store_id: str, slot: Slot) -> Group:
+    """Return the content of the object of `slot`; `path` is its URL, for messages.
+
+    Raises: CorruptionError: the bytes are not what was written there; WrongStoreError: they belong to
+            another store; StorageError: a newer version wrote them.
+    Cost:   two CRC passes. Payloads are not copied and keep `data` alive.
+    """
+    values = _decode_header(GROUP, GROUP_MAGIC, data, path, store_id)
+    expected = (slot.epoch.number, slot.epoch.token, slot.n)
+    found = (values["epoch"], values["token"].hex(), values["n"])
+    if found != expected:
+        raise CorruptionError(f"a group of another slot (O2): expected {expected}, found {found}", path, 0)
+    buffer = pa.py_buffer(data)
+    records: list[ReadRecord] = []
+    offset = GROUP.size_bytes
+    count, timestamp = values["record_count"], None
+    while offset < len(data):
+        record = _decode_record(data, buffer, offset, path)
+        if timestamp is not None and record.timestamp < timestamp:
+            raise CorruptionError(
+                f"timestamps must not descend (O4): found {record.timestamp} after {timestamp}", path, offset
+            )
+        timestamp = record.timestamp
+        records.append(record)
+        offset = record.offset + RECORD.size_bytes + record.payload.size
+        offset += -offset % _ALIGNMENT_BYTES
+    if len(records) != count or not records:
+        raise CorruptionError(f"expected {count} records in the group, found {len(records)}", path, 0)
+    if len(records) > 1 and any(record.kind is Kind.SEAL for record in records):
+        raise CorruptionError("a seal is not alone in its group (O4)", path, 0)
+    return Group(slot, values["crc32c"], values["previous_crc32c"], tuple(records), len(data))
+
+
+def _decode_record(data: bytes, buffer: pa.Buffer, offset: int, path: str) -> ReadRecord:
+    values = RECORD.decode(data, offset, path, offset)
+    length = values["payload_length"]
+    lower = offset + RECORD.size_bytes
+    upper = lower + length
+    padded = upper + -upper % _ALIGNMENT_BYTES
+    if length > PAYLOAD_MAX_BYTES or padded > len(data):
+        raise CorruptionError(
+            f"a record says that its payload has {length} bytes, but {len(data) - lower} are left",
+            path,
+            offset,
+        )
+    if any(data[upper:padded]):
+        raise CorruptionError("the padding of a record is not zero", path, upper)
+    payload = buffer[lower:upper]
+    found = crc32c(payload)
+    if found != values["payload_crc32c"]:
+        raise CorruptionError(
+            f"the payload of a record fails its checksum: expected {values['payload_crc32c']:08x}, found {found:08x}",
+            path,
+            offset,
+        )
+    try:
+        kind = Kind(values["kind"])
+    except ValueError as error:
+        raise StorageError(
+            f"{path} has a record of kind {values['kind']}, which this Nyala does not know: use a newer one",
+            path=path,
+        ) from error
+    return ReadRecord(kind, values["timestamp"], payload, offset)
+
+
+def _decode_header(layout: Layout, magic: bytes, data: bytes, path: str, store_id: str) -> dict[str, Any]:
+    """Decode the header of a group or checkpoint, and check all that both have."""
+    if data[: len(magic)] != magic:
+        raise CorruptionError(
+            f"expected the object to start with {magic!r}, found {data[: len(magic)]!r}", path, 0
+        )
+    values = layout.decode(data, 0, path, 0)
+    if values["format_version"] != FORMAT_VERSION or values["incompatible_flags"]:
+        raise StorageError(
+            f"{path} has format version {values['format_version']}, flags {values['incompatible_flags']:#x}, but this "
+            f"Nyala reads version {FORMAT_VERSION}: use a newer one",
+            path=path,
+        )
+    check_store_id(store_id, values["store_id"].hex(), path)
+    body_length = len(data) - layout.size_bytes
+    if values["body_length"] != body_length:
+        raise CorruptionError(
+            f"expected {values['body_length']} bytes after the header, found {body_length}", path, 0
+        )
+    found = crc32c(memoryview(data)[layout.size_bytes :])
+    if found != values["body_crc32c"]:
+        raise CorruptionError(
+            f"the object fails its checksum: expected {values['body_crc32c']:08x}, found {found:08x}", path, 0
+        )
+    return values
+
+
+def _own_crc(header: bytes) -> int:
+    """Return the CRC of a group: that of its header, which has the CRC of all the rest."""
+    name, offset, size = GROUP.offsets()[1]
+    assert name == "crc32c"
+    return int.from_bytes(header[offset : offset + size], "little")
+
+
+# ── seals
+# ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Seal:
+    """The end of an epoch: the next one, and the process that took over, for messages."""
+
+    next_epoch: Epoch
+    host: str
+    pid: int
+    time_us: int
+
+    def encode(self) -> bytes:
+        return SEAL.encode(
+            {
+                "pid": self.pid,
+                "next_epoch": self.next_epoch.number,
+                "next_token": bytes.fromhex(self.next_epoch.token),
+                "time_us": self.time_us,
+                "host": self.host.encode("ascii", "replace")[:_HOST_BYTES],
+            }
+        )
+
+    @classmethod
+    def decode(cls, payload: bytes, path: str) -> Seal:
+        values = SEAL.decode(payload, 0, path, 0)
+        if len(payload) != SEAL.size_bytes or values["next_epoch"] > _EPOCH_NUMBER_MAX:
+            raise CorruptionError("the seal is invalid", path, 0)
+        host = "".join(char if char.isprintable() else "?" for char in _text(values["host"]))
+        return cls(
+            Epoch(values["next_epoch"], values["next_token"].hex()), host, values["pid"], values["time_us"]
+        )
+
+    def describe(self) -> str:
+        """Return the process that took over, for messages."""
+        return f"pid {self.pid} on host {self.host} at {_time(self.time_us)}"
+
+
+def encode_seal(
+    store_id: str, slot: Slot, previous_crc: int, seal: Seal, timestamp: int
+) -> tuple[bytes, int]:
+    """Return the object of a seal, and the CRC that the next epoch's first group refers to."""
+    assert seal.next_epoch.number == slot.epoch.number + 1
+    record = Record.of(Kind.SEAL, timestamp, [seal.encode()])
+    body, crc = encode_group(store_id, slot, previous_crc, [record])
+    assert len(body) == SEAL_SIZE_BYTES, "O5"
+    return body, crc
+
+
+def _text(padded: bytes) -> str:
+    return padded.rstrip(b"\0").decode("ascii", "replace")
+
+
+def _time(us: int) -> str:
+    try:
+        return dt.datetime.fromtimestamp(us // 1_000_000, dt.UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{us} us after 1970"
+
+
+# ── checkpoints
+# ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class CheckpointHeader:
+    """What a checkpoint holds: the state before `position`; rows of batches from `log_start` on may
+    be in the log only.
+
+    `previous_crc` is the CRC of the group before `position`, `timestamp` the last one before it.
+    """
+
+    store_id: str
+    position: Slot
+    previous_crc: int
+    log_start: Slot
+    timestamp: int
+    token: str
+    body_length: int
+    body_crc: int
+
+    @property
+    def key(self) -> CheckpointKey:
+        return CheckpointKey(self.position.place, self.token)
+
+    def encode(self) -> bytes:
+        assert self.log_start.place <= self.position.place
+        return CHECKPOINT.encode(
+            {
+                "magic": CHECKPOINT_MAGIC,
+                "format_version": FORMAT_VERSION,
+                "compatible_flags": 0,
+                "incompatible_flags": 0,
+                "store_id": bytes.fromhex(self.store_id),
+                "epoch": self.position.epoch.number,
+                "epoch_token": bytes.fromhex(self.position.epoch.token),
+                "n": self.position.n,
+                "previous_crc32c": self.previous_crc,
+                "body_crc32c": self.body_crc,
+                "body_length": self.body_length,
+                "log_start_epoch": self.log_start.epoch.number,
+                "log_start_token": bytes.fromhex(self.log_start.epoch.token),
+                "log_start_n": self.log_start.n,
+                "timestamp": self.timestamp,
+                "token": bytes.fromhex(self.token),
+            }
+        )
+
+    @classmethod
+    def decode(cls, header: bytes, path: str) -> CheckpointHeader:
+        """Decode a header by itself, as a note in the log has it. Raises as `decode_group`."""
+        values = CHECKPOINT.decode(header, 0, path, 0)
+        position, log_start = (
+            (values[f"{prefix}epoch"], values[f"{prefix}{token}"].hex(), values[f"{prefix}n"])
+            for prefix, token in (("", "epoch_token"), ("log_start_", "token"))
+        )
+        for number, _, n in (position, log_start):
+            if number > _EPOCH_NUMBER_MAX or n > _N_MAX:
+                raise CorruptionError(f"the checkpoint header names slot {n} of epoch {number}", path, 0)
+        if log_start[::2] > position[::2]:
+            raise CorruptionError(f"the log starts at {log_start}, after the checkpoint {position}", path, 0)
+        return cls(
+            values["store_id"].hex(),
+            Slot(Epoch(*position[:2]), position[2]),
+            values["previous_crc32c"],
+            Slot(Epoch(*log_start[:2]), log_start[2]),
+            values["timestamp"],
+            values["token"].hex(),
+            values["body_length"],
+            values["body_crc32c"],
+        )
+
+
+def decode_checkpoint(
+    data: bytes, path: str, store_id: str, key: CheckpointKey
+) -> tuple[CheckpointHeader, pa.Buffer]:
+    """Return header and body of a checkpoint. Raises as `decode_group`."""
+    _decode_header(CHECKPOINT, CHECKPOINT_MAGIC, data, path, store_id)
+    header = CheckpointHeader.decode(data[: CHECKPOINT.size_bytes], path)
+    if header.key != key:
+        raise CorruptionError(f"another checkpoint: expected {key}, found {header.key}", path, 0)
+    return header, pa.py_buffer(data)[CHECKPOINT.size_bytes :]
+
+
+# ── JSON objects
+# ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Birth:
+    """`nyala.json`, which makes a prefix of a bucket a store. It never changes."""
+
+    store_id: str
+    first_epoch: Epoch
+
+    def encode(self) -> bytes:
+        return _encode_json(
+            {
+                "format": "nyala store",
+                "format_version": FORMAT_VERSION,
+                "store_id": self.store_id,
+                "first_epoch": {"number": self.first_epoch.number, "token": self.first_epoch.token},
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> Birth:
+        """Raises CorruptionError, or StorageError for a store of a newer version."""
+        fields = _decode_json(data, path)
+        if fields.get("format") != "nyala store":
+            raise CorruptionError("expected the birth object of a Nyala store", path, 0)
+        if fields.get("format_version") != FORMAT_VERSION:
+            raise StorageError(
+                f"{path} says that the store has format version {fields.get('format_version')!r}, but this Nyala "
+                f"reads version {FORMAT_VERSION}: use a newer one",
+                path=path,
+            )
+        store_id, epoch = fields.get("store_id"), fields.get("first_epoch")
+        if isinstance(store_id, str) and _STORE_ID.fullmatch(store_id) and isinstance(epoch, dict):
+            number, token = epoch.get("number"), epoch.get("token")
+            if type(number) is int and 0 <= number <= _EPOCH_NUMBER_MAX:
+                if isinstance(token, str) and _TOKEN.fullmatch(token):
+                    return cls(store_id, Epoch(number, token))
+        raise CorruptionError("the birth object of the store is invalid", path, 0)
+
+
+@dataclass(frozen=True)
+class WriterHint:
+    """`writer`: who writes, since when, and when it was last alive.
+
+    It may be wrong: any process may overwrite it. The safety of the store does not depend on it.
+    """
+
+    host: str
+    pid: int
+    epoch: str
+    since_us: int
+    alive_us: int
+    closed: bool
+
+    def encode(self) -> bytes:
+        return _encode_json(dataclasses.asdict(self))
+
+    @classmethod
+    def decode(cls, data: bytes) -> WriterHint | None:
+        """Return None for anything that is not a hint."""
+        try:
+            fields = _decode_json(data, WRITER_KEY)
+        except CorruptionError:
+            return None
+        types = {"host": str, "pid": int, "epoch": str, "since_us": int, "alive_us": int, "closed": bool}
+        if all(type(fields.get(name)) is kind for name, kind in types.items()):
+            return cls(**{name: fields[name] for name in types})
+        return None
+
+
+def _encode_json(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, indent=1).encode() + b"\n"
+
+
+def _decode_json(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        if len(data) > _JSON_MAX_BYTES:
+            raise ValueError(f"it has {len(data)} bytes")
+        fields = json.loads(data)
+        if not isinstance(fields, dict):
+            raise ValueError("it is not a JSON object")
+        return fields
+    except (ValueError, RecursionError) as error:
+        raise CorruptionError(f"the object is not valid JSON: {error}", path, 0) from error

@@ -1,0 +1,125 @@
+"""Makes this process the writer of a store in a bucket: creates the store if there is none, or
+seals the epoch of the writer before.
+
+    1  read the birth object, or create it by put-if-absent
+    2  follow the log to its first empty slot
+    3  create a seal there, which names the next epoch with a fresh token
+           the slot has something else by now: go on with 2
+    4  S1: list the checkpoints. If one lies beyond the slot, it had been deleted: follow anew from 2
+    5  the next epoch is this process's
+
+The former writer need not agree, nor live. Its next group meets the seal, and it raises
+`FencedError`. No clock and no lock take part.
+
+Rules
+    S1  A seal counts only if its slot had not been deleted (see `LogFollower.must_begin_again`).
+        Otherwise it stands below the log's start, where it ends no epoch.
+    S4  A seal is never deleted. So a slot in which a writer was fenced never becomes empty.
+    S6  The token of each seal is new, also when a seal is tried again. So a seal in a deleted slot
+        leads to an epoch in which nobody writes.
+    S7  A writer that creates groups faster than this process can follow is stopped: after some lost
+        tries a seal is created `_AHEAD_SLOTS` further on.
+
+Source: docs/design/object-storage.md, "The log".
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+from nyala.env import Env
+from nyala.errors import StorageError
+from nyala.mvcc.timestamp import physical_us
+from nyala.objects.base import Objects
+from nyala.objects.settle import PATIENCE_S, settle
+from nyala.wal.objects.follower import Checkpoint, LogEntry, LogFollower, read_birth
+from nyala.wal.objects.format import BIRTH_KEY, Birth, Epoch, Seal, Slot, encode_seal
+from nyala.wal.objects.writer import ObjectLog
+
+__all__ = ["CLOCK_BEHIND_MAX_US", "TakenLog", "check_clock", "create_store", "take_over"]
+
+# An heir whose clock is further behind than this would write with timestamps far ahead of its own
+# time, and reads at a wall-clock time would miss its writes.
+CLOCK_BEHIND_MAX_US: Final = 600_000_000
+
+
+@dataclass(frozen=True)
+class TakenLog:
+    """The log of which this process is the writer, and everything that it has to replay.
+
+    checkpoint: the state to begin with; None: an empty store.
+    entries:    the records after it, oldest first; of slots before the checkpoint, only batches.
+    """
+
+    log: ObjectLog
+    checkpoint: Checkpoint | None
+    entries: list[LogEntry]
+
+
+def check_clock(now_us: int, timestamp: int) -> None:
+    """Raise StorageError if this machine's clock is too far behind the log's last timestamp.
+
+    A caller does this before `take_over` with the timestamp that a follower found, or after it.
+    """
+    behind_us = physical_us(timestamp) - now_us
+    if behind_us > CLOCK_BEHIND_MAX_US:
+        raise StorageError(
+            f"this machine's clock is {behind_us / 60e6:.0f} minutes behind the last write of the store, so its "
+            "writes would have times in its future: correct the clock of this machine (for example with NTP), or, if "
+            "the former writer's clock was wrong, wait that long"
+        )
+
+
+def create_store(env: Env, objects: Objects, *, patience_s: float = PATIENCE_S) -> Birth:
+    """Return the birth of the store under this prefix; create it if there is none.
+
+    Raises: StorageError with outcome "unknown" if the bucket does not answer.
+    """
+    birth = read_birth(env, objects, patience_s)
+    if birth is not None:
+        return birth
+    mine = Birth(env.randomness.token_hex(16), Epoch(0, env.randomness.token_hex(8)))
+    other = settle(env, objects, BIRTH_KEY, mine.encode(), patience_s=patience_s)
+    return mine if other is None else Birth.decode(other, f"{objects.url}/{BIRTH_KEY}")
+
+
+def take_over(
+    env: Env, objects: Objects, *, group_interval_s: float = 0.0, patience_s: float = PATIENCE_S
+) -> TakenLog:
+    """Become the writer of the store under this prefix, and return its log and its content.
+
+    group_interval_s: see `ObjectLog`.
+    Raises: CorruptionError; StorageError if the bucket does not answer. Then this process is not the
+            writer; the former writer may be fenced all the same.
+    """
+    birth = create_store(env, objects, patience_s=patience_s)
+    follower = LogFollower(env, objects, birth, patience_s=patience_s)
+    checkpoint: Checkpoint | None = None
+    entries: list[LogEntry] = []
+    while True:
+        news = follower.read_new()
+        if news.restarted:
+            checkpoint, entries = news.checkpoint, []
+        entries += news.entries
+        seal = _seal(env, objects, follower, follower.position, patience_s)
+        if seal is None:
+            continue
+        if follower.must_begin_again():  # S1
+            follower.restart()
+            continue
+        entries += follower.accept(seal)
+        log = ObjectLog(env, objects, follower, group_interval_s=group_interval_s, patience_s=patience_s)
+        log.announce()
+        return TakenLog(log, checkpoint, entries)
+
+
+def _seal(env: Env, objects: Objects, follower: LogFollower, slot: Slot, patience_s: float) -> bytes | None:
+    """Create a seal in `slot`; return it, or None if something else is there."""
+    epoch = slot.epoch.next(env.randomness.token_hex(8))  # S6
+    seal = Seal(epoch, socket.gethostname(), os.getpid(), env.clock.now_us())
+    body, _ = encode_seal(follower.store_id, slot, follower.previous_crc, seal, follower.timestamp)
+    other = settle(env, objects, slot.key, body, patience_s=patience_s)
+    return body if other is None else None

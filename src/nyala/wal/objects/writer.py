@@ -1,0 +1,572 @@
+"""Appends to the log of a store in a bucket, and commits several records with one request.
+
+    thread A   append ─ sync ┄ creates slot 7 ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ done
+    thread B     append ─ sync ┄ creates slot 8 (B's and C's) ┄┄┄┄┄ done
+    thread C       append ─ sync ┄ waits for B ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ done
+
+`append` puts a record into memory and returns its offset. A thread that needs the record durable
+calls `sync`. It waits for the thread that writes the record, or becomes the *leader* of the next
+group: it takes all pending records, and creates the next slot with them. Up to `GROUPS_IN_FLIGHT`
+groups are on their way at once, each with its own leader. There is no other thread.
+
+Two marks move along:  appended ≥ synced.
+
+Invariants
+    G1  A record counts as synced when its group and all groups before it exist. So an heir, which
+        reads up to the first empty slot, finds every synced record.
+    G2  Slot n + GROUPS_IN_FLIGHT is not created before slot n is known to exist.
+    G3  A seal in slot n proves that all slots before n are part of the log, and that no slot from n on
+        ever is: the outcome of every record is known. The writer is *fenced*.
+    G4  After a group without an answer, the writer is dead. Its outcome, and that of all later
+        records, is unknown until the log is opened again.
+    G5  An interrupted leader (Ctrl-C) hands its group to another thread, which sends the same bytes
+        again. Nothing is lost by that.
+
+Checkpoints, and deleting what they replace
+
+    S3  A checkpoint is noted in the log before anything is deleted. A fenced writer cannot write a
+        note, so it deletes nothing that its heir does not know of. An heir's checkpoint never has an
+        earlier log start than the noted ones.
+    S4  A seal is never deleted.
+    S5  Deletion lags by one checkpoint: after checkpoint k, slots before the log start of checkpoint
+        k - 1 are deleted, and checkpoints before k - 1. So checkpoint k - 1 can replace a damaged k.
+
+Source: docs/design/object-storage.md, "The log".
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from nyala.env import Bytes, Env
+from nyala.errors import CorruptionError, FencedError, StorageError
+from nyala.objects.base import ObjectInfo, Objects
+from nyala.objects.settle import PATIENCE_S, persist, settle
+from nyala.wal.format import crc32c
+from nyala.wal.objects.follower import LiveSlot, LogFollower, list_checkpoints
+from nyala.wal.objects.format import (
+    GROUP_MAX_BYTES,
+    LOG_PREFIX,
+    SEAL_SIZE_BYTES,
+    WRITER_KEY,
+    CheckpointHeader,
+    Kind,
+    Record,
+    Slot,
+    WriterHint,
+    decode_group,
+    encode_group,
+)
+
+__all__ = ["GROUPS_IN_FLIGHT", "LogMark", "ObjectLog"]
+
+GROUPS_IN_FLIGHT: Final = 4
+
+# A hint is not worth a long wait.
+_HINT_PATIENCE_S: Final = 1.0
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class LogMark:
+    """A border between records: bytes appended by this writer before it, and the timestamp before it."""
+
+    offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A record that no leader has taken."""
+
+    record: Record
+    end: LogMark
+    begins_group: bool
+
+
+@dataclass
+class _Group:
+    """A group that is on its way, or exists before an earlier one does."""
+
+    slot: Slot
+    body: bytes
+    crc: int
+    start_offset: int
+    end: LogMark
+    leader: int | None
+    exists: bool = False
+
+
+class ObjectLog:
+    """The writer of one store's log in a bucket. `take_over` makes it.
+
+    Threads: `append` and `border` in one thread at a time (under the store's commit lock),
+    `checkpoint` in one thread at a time, everything else in any thread.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        objects: Objects,
+        follower: LogFollower,
+        *,
+        group_interval_s: float = 0.0,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """Continue the log at the follower's position, in an epoch that is this process's.
+
+        group_interval_s: a group is taken so long after the one before at the earliest, which bounds the number of
+                          requests. The first record after a pause does not wait.
+        patience_s: how long a request is repeated that gets no answer.
+        """
+        self._env = env
+        self._objects = objects
+        self._group_interval_s = group_interval_s
+        self._patience_s = patience_s
+        self.store_id: Final = follower.store_id
+        self._start: Final = follower.position
+        # Guards all attributes below. It is entered through the lock, never through the condition,
+        # so Ctrl-C cannot leave it taken.
+        self._guard = threading.RLock()
+        self._condition = threading.Condition(self._guard)
+        self._full = threading.Event()  # the pending records fill a group
+        self._pending: list[_Pending] = []
+        self._pending_bytes = 0
+        self._cut = False  # the next record begins a group
+        self._taker: int | None = None  # the thread that takes the next group
+        self._taken: list[_Pending] = []  # what it has taken, until the group is complete
+        self._taken_s = -group_interval_s
+        self._next_slot = follower.position
+        self._previous_crc = follower.previous_crc
+        self._groups: dict[int, _Group] = {}  # by slot number, not yet synced
+        self._appended = self._synced = LogMark(0, follower.timestamp)
+        self._oldest_unsynced_s: float | None = None
+        self._failure: StorageError | None = None
+        self._failed_offset = 0  # records up to here are not concerned by the failure
+        self._closed = False
+        self._live = follower.live_slots()
+        self._live_ends = [0] * len(self._live)  # offset after each live slot, ascending
+        self._live_bytes = sum(slot.size_bytes for slot in self._live)
+        # The checkpoint before the next one, and the place up to which old slots are swept.
+        self._checkpoint = follower.checkpoint
+        self._swept: Slot | None = None
+        self._since_us = env.clock.now_us()
+
+    # ── state
+    # ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def appended(self) -> LogMark:
+        """The end of the appended records. Its timestamp is the greatest of the log."""
+        return self._appended
+
+    @property
+    def synced(self) -> LogMark:
+        """The end of what is durable and acknowledged (G1)."""
+        return self._synced
+
+    @property
+    def failure(self) -> StorageError | None:
+        """The error that ended the writer (G3, G4); None while it works."""
+        return self._failure
+
+    @property
+    def epoch_name(self) -> str:
+        return self._start.epoch.name
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the live slots, and of the records that wait to be written."""
+        with self._guard:
+            waiting = sum(len(group.body) for group in self._groups.values())
+            return self._live_bytes + waiting + self._pending_bytes
+
+    @property
+    def slot_count(self) -> int:
+        """The number of live slots: an open reads as many objects."""
+        return len(self._live)
+
+    def slot_of(self, timestamp: int | None) -> Slot:
+        """Return the first live slot with a record at or after `timestamp`; without one, the next slot.
+
+        For `checkpoint`: the slot of the oldest row that is in memory only; None: there is none.
+        """
+        with self._guard:
+            if timestamp is not None:
+                for live in self._live:
+                    if live.timestamp_max >= timestamp:
+                        return live.slot
+            return self._next_unsynced()
+
+    def _next_unsynced(self) -> Slot:
+        return Slot(self._start.epoch, min(self._groups, default=self._next_slot.n))
+
+    # ── appending
+    # ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def append(self, kind: Kind, timestamp: int, payload: Sequence[Bytes]) -> int:
+        """Add a record in memory, and return the offset of its end, for `sync`.
+
+        The parts of the payload must not change until the record is synced.
+        Raises: FencedError, StorageError if the writer is dead; then nothing changed.
+        """
+        record = Record.of(kind, timestamp, payload)
+        with self._guard:
+            self._check_alive()
+            assert timestamp >= self._appended.timestamp, "O4: timestamps must not descend"
+            return self._append(record)
+
+    def _append(self, record: Record) -> int:
+        end = LogMark(self._appended.offset + record.size_bytes, record.timestamp)
+        if self._oldest_unsynced_s is None:
+            self._oldest_unsynced_s = self._env.clock.monotonic_s()
+        self._pending_bytes += record.size_bytes
+        self._pending.append(_Pending(record, end, self._cut))
+        self._appended, self._cut = end, False
+        if self._pending_bytes >= GROUP_MAX_BYTES:
+            self._full.set()
+        return end.offset
+
+    def border(self) -> int:
+        """Return the offset of the present end, and let the next record begin a new slot.
+
+        For `checkpoint`: its state is that of this offset.
+        """
+        with self._guard:
+            self._cut = True
+            return self._appended.offset
+
+    # ── syncing
+    # ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def sync(self, offset: int | None = None) -> None:
+        """Return when all records through `offset` are durable (default: everything appended).
+
+        Raises: FencedError if another process is the writer now: the records after the synced ones
+                were certainly not written. StorageError with outcome "unknown" if the bucket gave no
+                answer (G4).
+        """
+        try:
+            while True:
+                with self._guard:
+                    if offset is None:
+                        offset = self._appended.offset
+                    assert offset <= self._appended.offset, f"no record was appended at offset {offset}"
+                    while True:
+                        if self._synced.offset >= offset:
+                            return
+                        if self._failure is not None and offset > self._failed_offset:
+                            raise self._outcome()
+                        group = self._adopt()
+                        if group is not None or self._may_take(offset):
+                            break
+                        self._condition.wait()
+                    if group is None:
+                        self._taker = threading.get_ident()
+                if group is None:
+                    group = self._take()
+                self._create(group)
+        except BaseException:
+            self._resign()
+            raise
+
+    def sync_if_due(self, interval_s: float) -> float | None:
+        """Sync if a record has been waiting for `interval_s`.
+
+        Returns: the seconds until the next call is due; None if no record waits.
+        Raises: as `sync`.
+        """
+        oldest_s = self._oldest_unsynced_s
+        if oldest_s is None or self._failure is not None:
+            return None
+        left_s = oldest_s + interval_s - self._env.clock.monotonic_s()
+        if left_s > 0:
+            return left_s
+        self.sync()
+        return None if self._oldest_unsynced_s is None else interval_s
+
+    def _may_take(self, offset: int) -> bool:
+        """Whether a thread that waits for `offset` may lead the next group. Requires the lock."""
+        return (
+            self._taker is None
+            and self._failure is None
+            and len(self._groups) < GROUPS_IN_FLIGHT  # G2
+            and bool(self._pending)
+            and self._pending[0].end.offset <= offset
+        )
+
+    def _adopt(self) -> _Group | None:
+        """Return a group whose leader was interrupted (G5), and lead it. Requires the lock."""
+        for group in self._groups.values():
+            if group.leader is None and not group.exists and group.start_offset < self._fence():
+                group.leader = threading.get_ident()
+                return group
+        return None
+
+    def _fence(self) -> float:
+        return float("inf") if self._failure is None else self._failed_offset
+
+    def _take(self) -> _Group:
+        """Gather records, and make the next group of them. Requires `_taker`, but not the lock."""
+        left_s = self._taken_s + self._group_interval_s - self._env.clock.monotonic_s()
+        if left_s > 0:
+            self._env.clock.wait(self._full, left_s)
+        with self._guard:
+            size = 0
+            for pending in self._pending:
+                if self._taken and (
+                    pending.begins_group or size + pending.record.size_bytes > GROUP_MAX_BYTES
+                ):
+                    break
+                size += pending.record.size_bytes
+                self._taken.append(pending)
+            del self._pending[: len(self._taken)]
+            self._taken_s = self._env.clock.monotonic_s()
+            slot, previous_crc = self._next_slot, self._previous_crc
+        body, crc = encode_group(
+            self.store_id, slot, previous_crc, [pending.record for pending in self._taken]
+        )
+        with self._guard:
+            first, last = self._taken[0], self._taken[-1]
+            start_offset = first.end.offset - first.record.size_bytes
+            group = _Group(slot, body, crc, start_offset, last.end, threading.get_ident())
+            self._groups[slot.n] = group
+            self._taken, self._taker = [], None
+            self._previous_crc, self._next_slot = crc, slot.next()
+            self._pending_bytes -= size
+            if self._pending_bytes < GROUP_MAX_BYTES:
+                self._full.clear()
+            self._condition.notify_all()
+            return group
+
+    def _create(self, group: _Group) -> None:
+        """Create the slot of a group, and acknowledge what is now contiguous."""
+        try:
+            other = settle(self._env, self._objects, group.slot.key, group.body, patience_s=self._patience_s)
+        except StorageError as error:
+            self._fail(group, error)
+            return
+        if other is not None:
+            self._fail(group, self._fenced(group, other))
+            return
+        with self._guard:
+            group.exists, group.leader = True, None
+            self._acknowledge()
+            self._condition.notify_all()
+
+    def _acknowledge(self, up_to: int | None = None) -> None:
+        """Count the contiguous groups as synced (G1); those before slot `up_to` in any case (G3)."""
+        while self._groups:
+            n = min(self._groups)
+            group = self._groups[n]
+            if not group.exists and (up_to is None or n >= up_to):
+                break
+            del self._groups[n]
+            self._synced = group.end
+            self._live.append(LiveSlot(group.slot, len(group.body), group.end.timestamp, group.crc))
+            self._live_ends.append(group.end.offset)
+            self._live_bytes += len(group.body)
+        is_all = self._synced.offset == self._appended.offset
+        self._oldest_unsynced_s = None if is_all else self._taken_s
+
+    def _fail(self, group: _Group, error: StorageError) -> None:
+        """End the writer at this group."""
+        with self._guard:
+            if isinstance(error, FencedError):
+                self._acknowledge(group.slot.n)  # G3
+            if group.slot.n in self._groups and (
+                self._failure is None
+                or isinstance(error, FencedError)
+                or group.start_offset < self._failed_offset
+            ):
+                self._failure, self._failed_offset = error, group.start_offset
+            self._condition.notify_all()
+
+    def _resign(self) -> None:
+        """Give back what this thread was interrupted at (G5)."""
+        me = threading.get_ident()
+        with self._guard:
+            if self._taker == me:
+                self._pending[:0] = self._taken
+                self._taken, self._taker = [], None
+            for group in self._groups.values():
+                if group.leader == me:
+                    group.leader = None
+            self._condition.notify_all()
+
+    # ── failures
+    # ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _fenced(self, group: _Group, other: bytes) -> StorageError:
+        """Return the error for a slot in which something else stands."""
+        path = f"{self._objects.url}/{group.slot.key}"
+        try:
+            seal = decode_group(other, path, self.store_id, group.slot).seal
+        except CorruptionError as error:
+            return StorageError(f"the slot is taken: {error}", path=path)
+        if seal is None:
+            return StorageError(f"{path} is taken by a group that this process did not write", path=path)
+        return FencedError(f"another process took over this store: {seal.describe()}", path=path)
+
+    def _check_alive(self) -> None:
+        if self._closed:
+            raise StorageError(f"the log of {self._objects.url} is closed", path=self._objects.url)
+        failure = self._failure
+        if failure is None:
+            return
+        if isinstance(failure, FencedError):
+            raise self._outcome()
+        raise StorageError(
+            f"the log accepts no more records, because a write failed ({failure}); nothing of this call was written: "
+            "close the database and open it again",
+            path=failure.path,
+        )
+
+    def _outcome(self) -> StorageError:
+        """Return the error for a record after the failure."""
+        failure = self._failure
+        assert failure is not None
+        if isinstance(failure, FencedError):
+            return FencedError(
+                f"{failure}; nothing of this call was written. Connect again to take the store back; only one process "
+                "should write for long",
+                path=failure.path,
+            )
+        if failure.outcome == "unknown":
+            return StorageError(
+                f"the log could not be written ({failure}); whether the batch was written is known only after the "
+                "next open: close the database and open it again",
+                path=failure.path,
+                outcome="unknown",
+            )
+        return StorageError(
+            f"the log could not be written ({failure}); nothing of this call was written: close the database and open "
+            "it again",
+            path=failure.path,
+        )
+
+    # ── checkpoints
+    # ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def checkpoint(self, border: int, body: Bytes, log_start: Slot) -> None:
+        """Write a checkpoint, and delete the slots and checkpoints that it replaces (S3 to S5).
+
+        border:    from `border`; `body` is the state after all records before it.
+        log_start: rows of batches from this slot on may be in the log only; see `slot_of`.
+        Raises: as `sync`; StorageError if the checkpoint could not be written (nothing changed), or
+                if old objects could not be deleted (the next checkpoint tries again).
+        """
+        with self._guard:
+            self._check_alive()
+        self.sync(border)
+        before = self._checkpoint
+        with self._guard:
+            position, previous_crc, timestamp = self._before(border)
+        if before is not None:
+            log_start = max(log_start, before.log_start, key=lambda slot: slot.place)  # S3
+        log_start = min(log_start, position, key=lambda slot: slot.place)
+        header = CheckpointHeader(
+            store_id=self.store_id,
+            position=position,
+            previous_crc=previous_crc,
+            log_start=log_start,
+            timestamp=timestamp,
+            token=self._env.randomness.token_hex(8),
+            body_length=memoryview(body).nbytes,
+            body_crc=crc32c(body),
+        )
+        data = header.encode() + body
+        self._persist(lambda: self._objects.put(header.key.key, data))
+        with self._guard:
+            self._check_alive()
+            note = Record.of(Kind.NOTE, self._appended.timestamp, [header.encode()])
+            end = self._append(note)
+        self.sync(end)
+        self._checkpoint = header
+        if before is not None:
+            self._sweep(before)
+
+    def _before(self, border: int) -> tuple[Slot, int, int]:
+        """Return the slot after a synced border, and CRC and timestamp of the group before it."""
+        last = self._live[bisect.bisect_right(self._live_ends, border) - 1]
+        position = self._start if last.slot.epoch != self._start.epoch else last.slot.next()
+        return position, last.crc, last.timestamp_max
+
+    def _sweep(self, before: CheckpointHeader) -> None:
+        """Delete what is not needed since there is a checkpoint after `before` (S4, S5)."""
+        floor, swept = before.log_start, self._swept
+        after = None if swept is None else swept.key
+        slots = self._persist(lambda: self._objects.list(LOG_PREFIX, after))
+        gone = [info.key for info in slots if info.key < floor.key and not self._is_seal(info)]
+        listed = list_checkpoints(self._env, self._objects, self._patience_s)
+        gone += [key.key for key in listed if key < before.key]
+        if gone:
+            self._persist(lambda: self._objects.delete(gone))
+        self._swept = floor
+        with self._guard:
+            count = sum(live.slot.place < floor.place for live in self._live)
+            self._live_bytes -= sum(live.size_bytes for live in self._live[:count])
+            del self._live[:count], self._live_ends[:count]
+
+    def _is_seal(self, info: ObjectInfo) -> bool:
+        """Whether an object of the log is a seal, or could be one that cannot be read."""
+        slot = Slot.parse(info.key)
+        if slot is None:
+            return True
+        if info.size_bytes != SEAL_SIZE_BYTES:  # O5
+            return False
+        data = self._persist(lambda: self._objects.get(info.key))
+        if data is None:
+            return False
+        try:
+            path = f"{self._objects.url}/{info.key}"
+            return decode_group(data, path, self.store_id, slot).seal is not None
+        except CorruptionError:
+            return True
+
+    def _persist(self, request: Callable[[], _Result]) -> _Result:
+        return persist(self._env, request, patience_s=self._patience_s)
+
+    # ── the end
+    # ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def announce(self) -> None:
+        """Write the hint that this process writes, and when it was last alive.
+
+        A hint that cannot be written is left out.
+        """
+        hint = WriterHint(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            epoch=self._start.epoch.name,
+            since_us=self._since_us,
+            alive_us=self._env.clock.now_us(),
+            closed=self._closed,
+        )
+        with contextlib.suppress(StorageError):
+            persist(
+                self._env,
+                lambda: self._objects.put(WRITER_KEY, hint.encode()),
+                patience_s=min(self._patience_s, _HINT_PATIENCE_S),
+            )
+
+    def close(self) -> None:
+        """Sync everything, and write the hint that nobody writes. May be called twice.
+
+        A dead writer does nothing. Raises: as `sync`.
+        """
+        with self._guard:
+            if self._closed:
+                return
+            self._closed = True
+        if self._failure is None:
+            self.sync()
+            self.announce()
