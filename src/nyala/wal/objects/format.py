@@ -41,7 +41,8 @@ import pyarrow as pa
 
 from nyala.env import Bytes
 from nyala.errors import CorruptionError, StorageError
-from nyala.wal.format import PAYLOAD_MAX_BYTES, Layout, check_store_id, crc32c
+from nyala.objects.handle import WHOLE_MAX_BYTES
+from nyala.wal.format import Layout, check_store_id, crc32c
 
 __all__ = [
     "BIRTH_KEY",
@@ -53,6 +54,7 @@ __all__ = [
     "GROUP_MAGIC",
     "GROUP_MAX_BYTES",
     "LOG_PREFIX",
+    "PAYLOAD_MAX_BYTES",
     "RECORD",
     "SEAL",
     "SEAL_SIZE_BYTES",
@@ -87,6 +89,9 @@ CHECKPOINT_PREFIX: Final = "ckpt/"
 # A group takes appended records up to this size, and always at least one. Larger batches are
 # committed as files, so one record is rarely larger.
 GROUP_MAX_BYTES: Final = 8 << 20
+
+# A group with one such record can be read whole.
+PAYLOAD_MAX_BYTES: Final = WHOLE_MAX_BYTES - 1024
 
 _ALIGNMENT_BYTES: Final = 8
 _HOST_BYTES: Final = 64
@@ -439,7 +444,7 @@ def _decode_header(layout: Layout, magic: bytes, data: bytes, path: str, store_i
         raise CorruptionError(
             f"expected {values['body_length']} bytes after the header, found {body_length}", path, 0
         )
-    found = crc32c(memoryview(data)[layout.size_bytes :])
+    found = crc32c(pa.py_buffer(data)[layout.size_bytes :])
     if found != values["body_crc32c"]:
         raise CorruptionError(
             f"the object fails its checksum: expected {values['body_crc32c']:08x}, found {found:08x}", path, 0

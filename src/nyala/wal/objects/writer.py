@@ -154,7 +154,9 @@ class ObjectLog:
         self._closed = False
         self._live = follower.live_slots()
         self._live_ends = [0] * len(self._live)  # offset after each live slot, ascending
-        self._live_bytes = sum(slot.size_bytes for slot in self._live)
+        # What an open would read: the live slots from the newest checkpoint's log start on.
+        self._replay_slots = len(self._live)
+        self._replay_bytes = sum(live.size_bytes for live in self._live)
         # The checkpoint before the next one, and the place up to which old slots are swept.
         self._checkpoint = follower.checkpoint
         self._swept: Slot | None = None
@@ -184,15 +186,15 @@ class ObjectLog:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the live slots, and of the records that wait to be written."""
+        """The bytes that the next open must read: since the last checkpoint's log start."""
         with self._guard:
             waiting = sum(len(group.body) for group in self._groups.values())
-            return self._live_bytes + waiting + self._pending_bytes
+            return self._replay_bytes + waiting + self._pending_bytes
 
     @property
     def slot_count(self) -> int:
-        """The number of live slots: an open reads as many objects."""
-        return len(self._live)
+        """The number of objects that the next open must read: one request each."""
+        return self._replay_slots
 
     def slot_of(self, timestamp: int | None) -> Slot:
         """Return the first live slot with a record at or after `timestamp`; without one, the next slot.
@@ -373,7 +375,8 @@ class ObjectLog:
             self._synced = group.end
             self._live.append(LiveSlot(group.slot, len(group.body), group.end.timestamp, group.crc))
             self._live_ends.append(group.end.offset)
-            self._live_bytes += len(group.body)
+            self._replay_slots += 1
+            self._replay_bytes += len(group.body)
         is_all = self._synced.offset == self._appended.offset
         self._oldest_unsynced_s = None if is_all else self._taken_s
 
@@ -483,14 +486,18 @@ class ObjectLog:
             body_length=memoryview(body).nbytes,
             body_crc=crc32c(body),
         )
-        data = header.encode() + body
+        data = b"".join([header.encode(), body])
         self._persist(lambda: self._objects.put(header.key.key, data))
         with self._guard:
             self._check_alive()
             note = Record.of(Kind.NOTE, self._appended.timestamp, [header.encode()])
             end = self._append(note)
         self.sync(end)
-        self._checkpoint = header
+        with self._guard:
+            self._checkpoint = header
+            replay = [live for live in self._live if live.slot.place >= log_start.place]
+            self._replay_slots = len(replay)
+            self._replay_bytes = sum(live.size_bytes for live in replay)
         if before is not None:
             self._sweep(before)
 
@@ -513,7 +520,6 @@ class ObjectLog:
         self._swept = floor
         with self._guard:
             count = sum(live.slot.place < floor.place for live in self._live)
-            self._live_bytes -= sum(live.size_bytes for live in self._live[:count])
             del self._live[:count], self._live_ends[:count]
 
     def _is_seal(self, info: ObjectInfo) -> bool:
