@@ -131,7 +131,7 @@ class LogFollower:
         self._damaged: dict[CheckpointKey, CorruptionError] = {}
         self._ahead: deque[bytes] = deque()
         self._window = 1
-        self._timestamp = 0
+        self._log_timestamp = 0  # of the last record that was read
         self._checkpoint: CheckpointHeader | None = None
         self._live: list[LiveSlot] = []
 
@@ -149,7 +149,7 @@ class LogFollower:
     @property
     def timestamp(self) -> int:
         """The greatest timestamp in the log and the checkpoint; 0 without any."""
-        return self._timestamp
+        return max(self._log_timestamp, 0 if self._base is None else self._base.timestamp)
 
     @property
     def checkpoint(self) -> CheckpointHeader | None:
@@ -192,9 +192,9 @@ class LogFollower:
         group = decode_group(data, path, self.store_id, slot)
         self._check_chain(group, path)
         self._previous_crc = group.crc
-        self._timestamp = max(self._timestamp, group.records[-1].timestamp)
-        self._live.append(LiveSlot(slot, group.size_bytes, group.records[-1].timestamp, group.crc))
         seal = group.seal
+        self._check_times(group, path)
+        self._live.append(LiveSlot(slot, group.size_bytes, self._log_timestamp, group.crc))
         if seal is None:
             self._go_to(slot.next(), path)
             return self._entries(group, path)
@@ -261,7 +261,7 @@ class LogFollower:
         header = None if checkpoint is None else checkpoint.header
         self._base = self._checkpoint = header
         self._known = self._newest_at_start = newest
-        self._timestamp = 0 if header is None else header.timestamp
+        self._log_timestamp = 0
         self._ahead.clear()
         self._window = 1
         self._live = []
@@ -321,13 +321,18 @@ class LogFollower:
                 path,
                 0,
             )
-        first = group.records[0].timestamp
-        if self._live and first < self._live[-1].timestamp_max:
+
+    def _check_times(self, group: Group, path: str) -> None:
+        first, last = group.records[0], group.records[-1]
+        if first.kind is Kind.SEAL:
+            return
+        if first.timestamp < self._log_timestamp:
             raise CorruptionError(
-                f"timestamps must not descend (O4): found {first} after {self._live[-1].timestamp_max}",
+                f"timestamps must not descend (O4): found {first.timestamp} after {self._log_timestamp}",
                 path,
                 0,
             )
+        self._log_timestamp = last.timestamp
 
     def _entries(self, group: Group, path: str) -> list[LogEntry]:
         base = self._base

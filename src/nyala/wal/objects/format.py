@@ -20,7 +20,7 @@ Invariants (checked on write and on read)
     O2  A group's header has the store, epoch and number of its key. So a copied object is refused.
     O3  A group has the CRC of the group before it, over the border of epochs too. So a sequence of
         groups that was not written as such is refused.
-    O4  Timestamps never descend. A seal is alone in its group.
+    O4  Timestamps never descend. A seal is alone in its group, and its timestamp is 0.
     O5  All seals have the same size, `SEAL_SIZE_BYTES`.
 
 Page: docs/format/object-log.md (a test compares its tables with the layouts here).
@@ -498,13 +498,10 @@ class Seal:
         return f"pid {self.pid} on host {self.host} at {_time(self.time_us)}"
 
 
-def encode_seal(
-    store_id: str, slot: Slot, previous_crc: int, seal: Seal, timestamp: int
-) -> tuple[bytes, int]:
+def encode_seal(store_id: str, slot: Slot, previous_crc: int, seal: Seal) -> tuple[bytes, int]:
     """Return the object of a seal, and the CRC that the next epoch's first group refers to."""
     assert seal.next_epoch.number == slot.epoch.number + 1
-    record = Record.of(Kind.SEAL, timestamp, [seal.encode()])
-    body, crc = encode_group(store_id, slot, previous_crc, [record])
+    body, crc = encode_group(store_id, slot, previous_crc, [Record.of(Kind.SEAL, 0, [seal.encode()])])
     assert len(body) == SEAL_SIZE_BYTES, "O5"
     return body, crc
 

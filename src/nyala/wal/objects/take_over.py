@@ -17,8 +17,6 @@ Rules
     S4  A seal is never deleted. So a slot in which a writer was fenced never becomes empty.
     S6  The token of each seal is new, also when a seal is tried again. So a seal in a deleted slot
         leads to an epoch in which nobody writes.
-    S7  A writer that creates groups faster than this process can follow is stopped: after some lost
-        tries a seal is created `_AHEAD_SLOTS` further on.
 
 Source: docs/design/object-storage.md, "The log".
 """
@@ -120,6 +118,6 @@ def _seal(env: Env, objects: Objects, follower: LogFollower, slot: Slot, patienc
     """Create a seal in `slot`; return it, or None if something else is there."""
     epoch = slot.epoch.next(env.randomness.token_hex(8))  # S6
     seal = Seal(epoch, socket.gethostname(), os.getpid(), env.clock.now_us())
-    body, _ = encode_seal(follower.store_id, slot, follower.previous_crc, seal, follower.timestamp)
+    body, _ = encode_seal(follower.store_id, slot, follower.previous_crc, seal)
     other = settle(env, objects, slot.key, body, patience_s=patience_s)
     return body if other is None else None

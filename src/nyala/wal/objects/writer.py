@@ -133,6 +133,7 @@ class ObjectLog:
         self._patience_s = patience_s
         self.store_id: Final = follower.store_id
         self._start: Final = follower.position
+        self._start_timestamp: Final = follower.timestamp
         # Guards all attributes below. It is entered through the lock, never through the condition,
         # so Ctrl-C cannot leave it taken.
         self._guard = threading.RLock()
@@ -157,9 +158,8 @@ class ObjectLog:
         # What an open would read: the live slots from the newest checkpoint's log start on.
         self._replay_slots = len(self._live)
         self._replay_bytes = sum(live.size_bytes for live in self._live)
-        # The checkpoint before the next one, and the place up to which old slots are swept.
-        self._checkpoint = follower.checkpoint
-        self._swept: Slot | None = None
+        self._checkpoint = follower.checkpoint  # the one before the next
+        self._swept: str | None = None  # the last key up to which old slots were deleted
         self._since_us = env.clock.now_us()
 
     # ── state
@@ -195,21 +195,6 @@ class ObjectLog:
     def slot_count(self) -> int:
         """The number of objects that the next open must read: one request each."""
         return self._replay_slots
-
-    def slot_of(self, timestamp: int | None) -> Slot:
-        """Return the first live slot with a record at or after `timestamp`; without one, the next slot.
-
-        For `checkpoint`: the slot of the oldest row that is in memory only; None: there is none.
-        """
-        with self._guard:
-            if timestamp is not None:
-                for live in self._live:
-                    if live.timestamp_max >= timestamp:
-                        return live.slot
-            return self._next_unsynced()
-
-    def _next_unsynced(self) -> Slot:
-        return Slot(self._start.epoch, min(self._groups, default=self._next_slot.n))
 
     # ── appending
     # ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -459,11 +444,11 @@ class ObjectLog:
     # ── checkpoints
     # ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def checkpoint(self, border: int, body: Bytes, log_start: Slot) -> None:
+    def checkpoint(self, border: int, body: Bytes, memory_timestamp_min: int | None) -> None:
         """Write a checkpoint, and delete the slots and checkpoints that it replaces (S3 to S5).
 
-        border:    from `border`; `body` is the state after all records before it.
-        log_start: rows of batches from this slot on may be in the log only; see `slot_of`.
+        border: from `border`; `body` is the state after all records before it.
+        memory_timestamp_min: at the border, the timestamp of the oldest row that is in no file; None: there is none.
         Raises: as `sync`; StorageError if the checkpoint could not be written (nothing changed), or
                 if old objects could not be deleted (the next checkpoint tries again).
         """
@@ -473,9 +458,7 @@ class ObjectLog:
         before = self._checkpoint
         with self._guard:
             position, previous_crc, timestamp = self._before(border)
-        if before is not None:
-            log_start = max(log_start, before.log_start, key=lambda slot: slot.place)  # S3
-        log_start = min(log_start, position, key=lambda slot: slot.place)
+            log_start = self._log_start(position, memory_timestamp_min)
         header = CheckpointHeader(
             store_id=self.store_id,
             position=position,
@@ -501,23 +484,34 @@ class ObjectLog:
         if before is not None:
             self._sweep(before)
 
+    def _log_start(self, position: Slot, memory_timestamp_min: int | None) -> Slot:
+        """Return the first slot that an open must read, not before that of the last checkpoint (S3)."""
+        log_start = position
+        if memory_timestamp_min is not None:
+            found = (live.slot for live in self._live if live.timestamp_max >= memory_timestamp_min)
+            log_start = min(position, next(found, position), key=lambda slot: slot.place)
+        before = self._checkpoint
+        return log_start if before is None else max(log_start, before.log_start, key=lambda slot: slot.place)
+
     def _before(self, border: int) -> tuple[Slot, int, int]:
         """Return the slot after a synced border, and CRC and timestamp of the group before it."""
         last = self._live[bisect.bisect_right(self._live_ends, border) - 1]
-        position = self._start if last.slot.epoch != self._start.epoch else last.slot.next()
-        return position, last.crc, last.timestamp_max
+        if last.slot.epoch != self._start.epoch:  # the seal before this epoch
+            return self._start, last.crc, self._start_timestamp
+        return last.slot.next(), last.crc, last.timestamp_max
 
     def _sweep(self, before: CheckpointHeader) -> None:
         """Delete what is not needed since there is a checkpoint after `before` (S4, S5)."""
-        floor, swept = before.log_start, self._swept
-        after = None if swept is None else swept.key
-        slots = self._persist(lambda: self._objects.list(LOG_PREFIX, after))
-        gone = [info.key for info in slots if info.key < floor.key and not self._is_seal(info)]
+        floor = before.log_start
+        slots = self._persist(lambda: self._objects.list(LOG_PREFIX, self._swept))
+        old = [info for info in slots if info.key < floor.key]
+        gone = [info.key for info in old if not self._is_seal(info)]
         listed = list_checkpoints(self._env, self._objects, self._patience_s)
         gone += [key.key for key in listed if key < before.key]
         if gone:
             self._persist(lambda: self._objects.delete(gone))
-        self._swept = floor
+        if old:
+            self._swept = old[-1].key
         with self._guard:
             count = sum(live.slot.place < floor.place for live in self._live)
             del self._live[:count], self._live_ends[:count]

@@ -1,0 +1,161 @@
+"""A bucket in memory with a store's log, and records that are easy to compare."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from nyala.env import Bytes, Env, PosixFiles
+from nyala.objects.memory import MemoryObjects
+from nyala.testing import FaultyObjects, ManualClock, SeededRandomness
+from nyala.wal.objects.follower import LogEntry, LogFollower, read_birth
+from nyala.wal.objects.format import CheckpointKey, Kind, Slot
+from nyala.wal.objects.take_over import TakenLog, take_over
+from nyala.wal.objects.writer import ObjectLog
+
+
+class Wrapper:
+    """Objects that do what another does; a test overrides one verb."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class HeldObjects(Wrapper):
+    """Holds each `create` of a slot until the test lets it go on."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.holds = False
+        self._changed = threading.Condition()
+        self._held: list[str] = []
+        self.ever_held: list[str] = []
+        self._released: set[str] = set()
+
+    def create(self, key: str, body: Bytes) -> bool:
+        if self.holds and key.startswith("log/"):
+            with self._changed:
+                self._held.append(key)
+                self.ever_held.append(key)
+                self._changed.notify_all()
+                assert self._changed.wait_for(lambda: key in self._released, timeout=20)
+                self._held.remove(key)
+        return bool(self.inner.create(key, body))
+
+    def wait_for(self, count: int) -> list[str]:
+        """Return the keys that are held, in order, once there are so many."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self._held) >= count, timeout=20), self._held
+            return sorted(self._held)
+
+    def release(self, *keys: str) -> None:
+        with self._changed:
+            self._released.update(keys)
+            self._changed.notify_all()
+
+
+class Waiter(threading.Thread):
+    """Does something in its own thread, and keeps the error."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self.action = action
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.action()
+        except BaseException as error:
+            self.error = error
+
+    def end(self) -> BaseException | None:
+        self.join(timeout=20)
+        assert not self.is_alive(), "still waiting"
+        return self.error
+
+
+def name_of(entry: LogEntry) -> str:
+    return entry.payload.to_pybytes().decode()
+
+
+@dataclass
+class Bench:
+    """One bucket."""
+
+    bucket: MemoryObjects = field(default_factory=MemoryObjects)
+    clock: ManualClock = field(default_factory=ManualClock)
+    randomness: SeededRandomness = field(default_factory=SeededRandomness)
+    Wrapper: type[Wrapper] = Wrapper
+
+    @property
+    def env(self) -> Env:
+        return Env(PosixFiles(), self.clock, self.randomness)
+
+    def faulty(self, faults: Any = None) -> FaultyObjects:
+        return FaultyObjects(self.bucket.client(), faults)
+
+    def held(self) -> HeldObjects:
+        return HeldObjects(self.bucket.client())
+
+    def take_over(self, objects: Any = None, **options: Any) -> TakenLog:
+        return take_over(self.env, self.bucket.client() if objects is None else objects, **options)
+
+    def log(self, objects: Any = None, **options: Any) -> ObjectLog:
+        return self.take_over(objects, **options).log
+
+    def append(self, log: ObjectLog, name: str, kind: Kind = Kind.BATCH) -> int:
+        return log.append(kind, log.appended.timestamp + 1, [name.encode()])
+
+    def write(self, log: ObjectLog, *names: str, kind: Kind = Kind.BATCH) -> None:
+        """Append each record, and sync it in a group of its own."""
+        for name in names:
+            log.sync(self.append(log, name, kind))
+
+    def checkpoint(self, log: ObjectLog, body: bytes = b"state", keep: int | None = None) -> None:
+        """Write a checkpoint; rows from timestamp `keep` on are in the log only."""
+        log.checkpoint(log.border(), body, keep)
+
+    def follower(self, objects: Any = None) -> LogFollower:
+        birth = read_birth(self.env, self.bucket)
+        assert birth is not None
+        return LogFollower(self.env, self.bucket.client() if objects is None else objects, birth)
+
+    def names(self) -> list[str]:
+        """Return the records that a new reader finds after the checkpoint."""
+        return [name_of(entry) for entry in self.follower().read_new().entries]
+
+    def names_of(self, entries: list[LogEntry]) -> list[str]:
+        return [name_of(entry) for entry in entries]
+
+    def thread(self, action: Callable[[], object]) -> Waiter:
+        return Waiter(action)
+
+    def keys(self, under: str) -> list[str]:
+        return [info.key for info in self.bucket.list(under)]
+
+    def slots(self) -> list[tuple[int, int]]:
+        """Return the places of all slots in the bucket."""
+        return [slot.place for key in self.keys("log/") if (slot := Slot.parse(key)) is not None]
+
+    def checkpoints(self) -> list[tuple[int, int]]:
+        parsed = (CheckpointKey.parse(key) for key in self.keys("ckpt/"))
+        return [found.place for found in parsed if found is not None]
+
+    def damage(self, key: str, offset: int = -1) -> None:
+        """Flip a bit of an object."""
+        body = bytearray(self.bucket.get(key) or b"")
+        body[offset] ^= 1
+        self.bucket.put(key, bytes(body))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()

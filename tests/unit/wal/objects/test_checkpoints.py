@@ -1,0 +1,230 @@
+"""Checkpoints, and what they let the writer delete."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from nyala.errors import FencedError, StorageError
+from nyala.testing import SimulatedCrash
+from nyala.wal.objects.format import Kind, Slot, encode_group
+from nyala.wal.objects.format import Record as LogRecord
+
+Bench = Any  # of conftest.py, which pytest's importlib mode does not let us import
+
+
+def test_the_state_is_that_of_the_border(bench: Bench) -> None:
+    """Records appended after the border come again after the checkpoint, although they wait together."""
+    log = bench.log()
+    bench.append(log, "before", Kind.CHANGE)
+    border = log.border()
+    bench.append(log, "after", Kind.CHANGE)
+    log.checkpoint(border, b"before", None)
+    news = bench.follower().read_new()
+    assert news.checkpoint.body.to_pybytes() == b"before" and bench.names_of(news.entries) == ["after"]
+
+
+def test_a_checkpoint_directly_after_the_open(bench: Bench) -> None:
+    """Without a record of this writer, the position is the slot 0 of its epoch."""
+    bench.write(bench.log(), "a", "b")
+    log = bench.log()
+    bench.checkpoint(log, b"a b")
+    header = bench.follower().read_new().checkpoint.header
+    assert header.position == log._start and header.timestamp == 2
+    assert bench.names() == []
+    bench.write(bench.log(), "c")
+    assert bench.names() == ["c"]
+
+
+def test_the_timestamp_survives_when_every_record_is_deleted(bench: Bench) -> None:
+    """An heir's clock must be after the log's, also if the log is empty."""
+    log = bench.log()
+    log.append(Kind.BATCH, 500, [b"x"])
+    for _ in range(3):
+        bench.checkpoint(log)
+        log = bench.log()
+        assert log.appended.timestamp == 500
+
+
+def log_start_of(bench: Bench) -> tuple[int, int]:
+    place: tuple[int, int] = bench.follower().read_new().checkpoint.header.log_start.place
+    return place
+
+
+def test_the_log_starts_at_the_oldest_row_that_is_in_memory_only(bench: Bench) -> None:
+    """Also in a slot of the writer before, and in a slot that the checkpoint itself has to write."""
+    log = bench.log()
+    bench.write(log, "1", "2", "3")
+    bench.checkpoint(log, keep=2)
+    assert log_start_of(bench) == (1, 1)
+    heir = bench.log()
+    bench.checkpoint(heir, keep=3)
+    assert log_start_of(bench) == (1, 2)
+    bench.append(heir, "4")
+    bench.checkpoint(heir, keep=4)
+    assert log_start_of(bench) == (2, 1), "after the note of the checkpoint before"
+    bench.checkpoint(heir, keep=99)
+    assert log_start_of(bench) == (2, 3)
+
+
+def test_s5_deletion_lags_by_one_checkpoint(bench: Bench) -> None:
+    """Two checkpoints stay, and the slots from the log start of the older one on; seals stay."""
+    log = bench.log()
+    seal = (0, 0)
+    bench.write(log, "a", "b")
+    bench.checkpoint(log)
+    assert bench.checkpoints() == [(1, 2)] and bench.slots() == [seal, (1, 0), (1, 1), (1, 2)]
+    bench.write(log, "c")
+    bench.checkpoint(log, keep=3)
+    assert bench.checkpoints() == [(1, 2), (1, 4)]
+    assert bench.slots() == [seal, (1, 2), (1, 3), (1, 4)]
+    bench.write(log, "d")
+    bench.checkpoint(log)
+    assert bench.checkpoints() == [(1, 4), (1, 6)]
+    assert bench.slots() == [seal, (1, 3), (1, 4), (1, 5), (1, 6)], "slot 3 has a row in memory only"
+
+
+def test_s3_an_heirs_log_start_is_never_before_its_predecessors(bench: Bench) -> None:
+    """A zombie may still delete what its own last checkpoint allows."""
+    zombie = bench.log()
+    bench.write(zombie, "a", "b", "c")
+    bench.checkpoint(zombie)
+    bench.write(zombie, "d")
+    bench.checkpoint(zombie)
+    heir = bench.log()
+    bench.write(heir, "e")
+    bench.checkpoint(heir, keep=1)
+    assert log_start_of(bench) == (1, 5)
+
+
+def test_s3_a_fenced_writer_deletes_nothing(bench: Bench) -> None:
+    """Its checkpoint is not noted in the log, and stays a file that nobody needs."""
+    old = bench.log()
+    bench.write(old, "a", "b")
+    bench.checkpoint(old)
+    bench.write(old, "c")
+    border = old.border()
+    heir = bench.log()
+    before = bench.slots()
+    with pytest.raises(FencedError):
+        old.checkpoint(border, b"state", None)
+    assert bench.slots() == before
+    bench.write(heir, "d")
+    bench.checkpoint(heir)
+    bench.write(heir, "e")
+    bench.checkpoint(heir)
+    assert [place[0] for place in bench.checkpoints()] == [2, 2], "the heir removes it in time"
+    assert bench.names() == []
+
+
+def test_a_group_that_is_as_long_as_a_seal_is_deleted(bench: Bench) -> None:
+    """Seals are told by their content, not by their size alone."""
+    log = bench.log()
+    record = LogRecord.of(Kind.BATCH, 1, [bytes(96)])
+    body, _ = encode_group(log.store_id, Slot(log._start.epoch, 0), 0, [record])
+    assert len(body) == bench.bucket.list("log/")[0].size_bytes
+    log.append(Kind.BATCH, 1, [bytes(96)])
+    for _ in range(2):
+        bench.checkpoint(log)
+    assert (1, 0) not in bench.slots() and (0, 0) in bench.slots()
+
+
+def test_leftovers_of_earlier_writers_are_deleted(bench: Bench) -> None:
+    """Groups behind a seal, and what a killed writer had no time to delete."""
+    old = bench.log()
+    bench.write(old, "a")
+    slot = Slot(old._start.epoch, 3)
+    body, _ = encode_group(old.store_id, slot, 0, [LogRecord.of(Kind.BATCH, 9, [b"behind"])])
+    bench.bucket.create(slot.key, body)
+    bench.bucket.put(f"{slot.key}x", b"of another program")
+    heir = bench.log()
+    for _ in range(3):
+        bench.checkpoint(heir)
+    assert [place for place in bench.slots() if place[0] < 2] == [(0, 0), (1, 1)]
+    assert f"{slot.key}x" in bench.keys("log/")
+
+
+def crash_at_every_request(bench: Bench, fault: str) -> None:
+    for number in itertools.count(1):
+        case = type(bench)()
+        objects = case.faulty()
+        log = case.log(objects)
+        case.write(log, "a", "b")
+        case.checkpoint(log, b"a b", keep=2)
+        case.write(log, "c")
+        base = len(objects.requests)
+        objects.faults = lambda request, at=base + number: fault if request.number == at else None
+        try:
+            case.checkpoint(log, b"a b c", keep=3)
+        except SimulatedCrash:
+            ended = False
+        else:
+            ended = True
+        taken = case.take_over()
+        body, names = taken.checkpoint.body.to_pybytes(), case.names_of(taken.entries)
+        assert (body, names) in ((b"a b", ["b", "c"]), (b"a b c", ["c"])), number
+        case.write(taken.log, "d")
+        for round_ in range(2):
+            case.checkpoint(taken.log, b"all %d" % round_)
+        assert case.names() == [] and len(case.checkpoints()) == 2
+        if ended:
+            assert number > 5
+            return
+
+
+@pytest.mark.parametrize("fault", ["crash before", "crash after"])
+def test_a_crash_at_any_request_of_a_checkpoint_leaves_a_store(bench: Bench, fault: str) -> None:
+    """The next open finds the old or the new checkpoint with what belongs to it."""
+    crash_at_every_request(bench, fault)
+
+
+@pytest.mark.parametrize("fault", ["503", "drop before", "drop after", "late"])
+def test_every_request_of_a_checkpoint_may_fail_once(bench: Bench, fault: str) -> None:
+    """It is repeated, and the result is the same."""
+    for number in itertools.count(1):
+        case = type(bench)()
+        objects = case.faulty()
+        log = case.log(objects)
+        case.write(log, "a", "b")
+        case.checkpoint(log, b"a b", keep=2)
+        case.write(log, "c")
+        base = len(objects.requests)
+        objects.faults = lambda request, at=base + number: fault if request.number == at else None
+        case.checkpoint(log, b"a b c", keep=3)
+        objects.deliver()
+        assert case.names() == ["c"] and case.slots() == [(0, 0), (1, 1), (1, 2), (1, 3), (1, 4)]
+        if len(objects.requests) < base + number:
+            assert number > 5
+            return
+
+
+def test_a_checkpoint_that_cannot_be_written_changes_nothing(bench: Bench) -> None:
+    """The log goes on, and so does the next checkpoint."""
+    objects = bench.faulty()
+    log = bench.log(objects)
+    bench.write(log, "a")
+    objects.faults = lambda request: "503" if request.verb == "put" else None
+    with pytest.raises(StorageError):
+        bench.checkpoint(log)
+    objects.faults = None
+    bench.write(log, "b")
+    assert bench.names() == ["a", "b"] and log.failure is None
+    bench.checkpoint(log)
+    assert bench.names() == []
+
+
+def test_what_could_not_be_deleted_is_deleted_next_time(bench: Bench) -> None:
+    """The checkpoint counts all the same."""
+    objects = bench.faulty()
+    log = bench.log(objects)
+    bench.write(log, "a", "b")
+    bench.checkpoint(log)
+    objects.faults = lambda request: "503" if request.verb == "delete" else None
+    with pytest.raises(StorageError):
+        bench.checkpoint(log)
+    assert bench.names() == [] and (1, 0) in bench.slots()
+    objects.faults = None
+    bench.checkpoint(log)
+    assert (1, 0) not in bench.slots() and len(bench.checkpoints()) == 2

@@ -1,0 +1,386 @@
+"""Group commit into numbered objects: what is acknowledged when, and what follows a failure."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from nyala.env import Bytes
+from nyala.errors import FencedError, StorageError
+from nyala.testing import FaultyObjects
+from nyala.wal.objects import writer
+from nyala.wal.objects.format import GROUP_MAX_BYTES, Kind, Slot, WriterHint
+from nyala.wal.objects.writer import GROUPS_IN_FLIGHT
+
+Bench = Any  # of conftest.py, which pytest's importlib mode does not let us import
+
+
+def slot_keys(log: Any, *numbers: int) -> list[str]:
+    return [Slot(log._start.epoch, n).key for n in numbers]
+
+
+def test_synced_records_are_found_by_the_next_open(bench: Bench) -> None:
+    """In order, with their kinds and timestamps."""
+    log = bench.log()
+    for name in ("a", "b"):
+        bench.append(log, name)
+    bench.append(log, "c", Kind.CHANGE)
+    log.sync()
+    bench.append(log, "never synced")
+    entries = bench.take_over().entries
+    assert bench.names_of(entries) == ["a", "b", "c"]
+    assert [entry.kind for entry in entries] == [Kind.BATCH, Kind.BATCH, Kind.CHANGE]
+    assert [entry.timestamp for entry in entries] == [1, 2, 3]
+    assert {entry.slot.n for entry in entries} == {0}, "one group"
+
+
+def test_append_makes_no_request(bench: Bench) -> None:
+    """Only `sync` reaches the bucket."""
+    objects = bench.faulty()
+    log = bench.log(objects)
+    before = len(objects.requests)
+    for index in range(100):
+        bench.append(log, str(index))
+    assert len(objects.requests) == before
+    log.sync()
+    assert [request.verb for request in objects.requests[before:]] == ["create"]
+
+
+def test_records_that_wait_are_written_together(bench: Bench) -> None:
+    """While a group is on its way, others gather; each is acknowledged with its group."""
+    objects = bench.held()
+    log = bench.log(objects)
+    objects.holds = True
+    first = bench.thread(lambda: bench.write(log, "first"))
+    objects.wait_for(1)
+    offsets = [bench.append(log, f"r{index}") for index in range(50)]
+    waiters = [bench.thread(lambda offset=offset: log.sync(offset)) for offset in offsets]
+    key = objects.wait_for(2)[1]
+    objects.release(key, *slot_keys(log, 0))
+    assert [waiter.end() for waiter in (first, *waiters)] == [None] * 51
+    assert log.slot_count == 3 and len(bench.names()) == 51, "the seal and two groups"
+
+
+def test_g1_a_later_group_is_acknowledged_only_after_the_earlier_one(bench: Bench) -> None:
+    """Slot 1 exists, but an heir would seal the empty slot 0: nothing of both is acknowledged."""
+    objects = bench.held()
+    log = bench.log(objects)
+    objects.holds = True
+    waiters = []
+    for n in range(2):
+        offset = bench.append(log, f"r{n}")
+        waiters.append(bench.thread(lambda offset=offset: log.sync(offset)))
+        objects.wait_for(n + 1)
+    keys = slot_keys(log, 0, 1)
+    objects.release(keys[1])
+    while bench.bucket.get(keys[1]) is None:
+        pass
+    assert log.synced.offset == 0 and bench.names() == []
+    objects.release(keys[0])
+    assert [waiter.end() for waiter in waiters] == [None, None]
+    assert bench.names() == ["r0", "r1"]
+
+
+def test_g2_at_most_four_groups_are_on_their_way(bench: Bench) -> None:
+    """Also if later ones exist already: so few objects are left behind an heir's seal."""
+    objects = bench.held()
+    log = bench.log(objects)
+    objects.holds = True
+    waiters = []
+    for n in range(GROUPS_IN_FLIGHT + 1):
+        offset = bench.append(log, f"r{n}")
+        waiters.append(bench.thread(lambda offset=offset: log.sync(offset)))
+        held = objects.wait_for(min(n + 1, GROUPS_IN_FLIGHT))
+    objects.release(*held[1:])
+    while bench.bucket.get(held[-1]) is None:
+        pass
+    time.sleep(0.02)  # another request would have come by now
+    assert objects.ever_held == held
+    objects.release(held[0])
+    objects.release(*slot_keys(log, GROUPS_IN_FLIGHT))
+    assert {waiter.end() for waiter in waiters} == {None}
+    assert bench.names() == [f"r{n}" for n in range(GROUPS_IN_FLIGHT + 1)]
+
+
+def test_a_group_has_at_most_8_mb_of_records(bench: Bench) -> None:
+    """And a larger record is a group by itself."""
+    log = bench.log()
+    half = bytes(GROUP_MAX_BYTES // 2 + 1)
+    for index, payload in enumerate((half, half, bytes(GROUP_MAX_BYTES + 1), b"small")):
+        log.append(Kind.BATCH, index + 1, [payload])
+    log.sync()
+    slots = [entry.slot.n for entry in bench.follower().read_new().entries]
+    assert slots == [0, 1, 2, 3]
+    log.append(Kind.BATCH, 5, [b"x"])
+    log.append(Kind.BATCH, 6, [b"y"])
+    log.sync()
+    assert log.slot_count == 6, "small ones are together"
+
+
+def test_the_group_interval_bounds_the_number_of_requests(bench: Bench) -> None:
+    """The first record after a pause does not wait; the next ones do, together."""
+
+    class Clock(type(bench.clock)):  # type: ignore[misc]
+        waits: list[float]
+
+        def wait(self, event: threading.Event, timeout_s: float) -> bool:
+            self.waits.append(timeout_s)
+            self.advance(timeout_s)
+            return event.is_set()
+
+    bench.clock = Clock()
+    bench.clock.waits = []
+    log = bench.log(group_interval_s=0.1)
+    bench.write(log, "a")
+    assert bench.clock.waits == []
+    bench.clock.advance(0.04)
+    bench.write(log, "b")
+    assert bench.clock.waits == [pytest.approx(0.06)]
+    bench.clock.advance(5)
+    bench.write(log, "c")
+    assert len(bench.clock.waits) == 1
+
+
+@pytest.mark.parametrize("fault", ["503", "drop before", "drop after", "late", "409"])
+def test_a_request_without_an_answer_is_repeated(bench: Bench, fault: str) -> None:
+    """The record is written once, whatever became of the first request."""
+    objects = bench.faulty()
+    log = bench.log(objects)
+    creates = iter([fault])
+    objects.faults = lambda request: next(creates, None) if request.verb == "create" else None
+    bench.write(log, "a", "b")
+    objects.deliver()
+    assert bench.names() == ["a", "b"]
+
+
+def test_g3_a_fenced_writer_knows_that_nothing_was_written(bench: Bench) -> None:
+    """The error names the process that took over, and its outcome is known."""
+    old, new = bench.log(), bench.log()
+    offset = bench.append(old, "lost")
+    with pytest.raises(FencedError, match="nothing of this call was written") as caught:
+        old.sync(offset)
+    assert caught.value.outcome is None
+    for part in (f"pid {os.getpid()}", f"host {socket.gethostname()}", "2025-01-01T00:00:00"):
+        assert part in str(caught.value)
+    assert isinstance(old.failure, FencedError)
+    with pytest.raises(FencedError, match="nothing of this call was written"):
+        bench.append(old, "more")
+    with pytest.raises(FencedError):
+        bench.checkpoint(old)
+    bench.write(new, "kept")
+    assert bench.names() == ["kept"]
+    old.close()
+
+
+def test_g3_groups_before_the_seal_are_part_of_the_log(bench: Bench) -> None:
+    """An heir found slot 0, whose reply is still missing, and sealed slot 1: slot 0 is acknowledged."""
+    objects = bench.held()
+    log = bench.log(objects)
+    objects.holds = True
+    first = bench.thread(lambda: bench.write(log, "first"))
+    (key,) = objects.wait_for(1)
+    second = bench.thread(lambda: bench.write(log, "second"))
+    later = objects.wait_for(2)[1]
+    bench.bucket.create(key, log._groups[0].body)  # the request arrived, the reply has not
+    assert bench.names_of(bench.take_over().entries) == ["first"]
+    objects.release(later)
+    assert isinstance(second.end(), FencedError)
+    log.sync(log._failed_offset)
+    objects.release(key)
+    assert first.end() is None
+
+
+def test_g4_without_an_answer_the_outcome_is_unknown_and_the_writer_dead(bench: Bench) -> None:
+    """After a minute. The record may be in the log, as the next open finds out."""
+    objects = bench.faulty()
+    log = bench.log(objects)
+    bench.write(log, "a")
+    objects.faults = lambda request: "late" if request.verb == "create" else None
+    started_s = bench.clock.monotonic_s()
+    with pytest.raises(StorageError, match="known only after the next open") as caught:
+        bench.write(log, "doubtful")
+    assert caught.value.outcome == "unknown" and bench.clock.monotonic_s() - started_s >= 60
+    assert not isinstance(caught.value, FencedError)
+    with pytest.raises(StorageError, match="accepts no more records") as refused:
+        bench.append(log, "b")
+    assert refused.value.outcome is None
+    log.close()
+    objects.deliver()
+    assert bench.names_of(bench.take_over().entries) == ["a", "doubtful"]
+
+
+def test_records_before_the_failed_group_are_still_acknowledged(bench: Bench) -> None:
+    """Group 1 gets no answer; group 0 gets one later."""
+    inner = bench.held()
+    objects = FaultyObjects(inner)
+    log = bench.log(objects, patience_s=0.0)
+    inner.holds = True
+    first = bench.thread(lambda: bench.write(log, "first"))
+    (key,) = inner.wait_for(1)
+    objects.faults = lambda request: "503" if request.verb == "create" else None
+    with pytest.raises(StorageError) as caught:
+        bench.write(log, "second")
+    assert caught.value.outcome == "unknown"
+    inner.release(key)
+    assert first.end() is None
+    assert bench.names() == ["first"]
+
+
+def test_a_refused_request_ends_the_writer_with_a_known_outcome(bench: Bench) -> None:
+    """For example if the credentials were withdrawn: nothing was written."""
+
+    class Forbidden(bench.Wrapper):  # type: ignore[misc,name-defined]
+        forbidden = False
+
+        def create(self, key: str, body: Bytes) -> bool:
+            if self.forbidden:
+                raise StorageError("access denied", path=key)
+            return bool(self.inner.create(key, body))
+
+    objects = Forbidden(bench.bucket)
+    log = bench.log(objects)
+    objects.forbidden = True
+    with pytest.raises(StorageError, match=r"access denied.*nothing of this call was written") as caught:
+        bench.write(log, "a")
+    assert caught.value.outcome is None
+
+
+def test_a_slot_with_something_else_is_an_error(bench: Bench) -> None:
+    """Bytes that are no seal must not be taken for one."""
+    log = bench.log()
+    bench.bucket.put(slot_keys(log, 0)[0], b"not ours")
+    with pytest.raises(StorageError, match="the slot is taken"):
+        bench.write(log, "a")
+
+
+@pytest.mark.parametrize("moment", ["encoding", "creating"])
+def test_g5_an_interrupted_leader_loses_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Ctrl-C ends the wait, but the group is written by the next thread, once."""
+    log = bench.log()
+    name = {"encoding": "encode_group", "creating": "settle"}[moment]
+    plain = getattr(writer, name)
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(writer, name, plain)
+        if moment == "creating":
+            plain(*args, **options)  # the bucket has it, the caller does not know
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bench.write(log, "a")
+    assert log.failure is None
+    bench.write(log, "b")
+    assert bench.names() == ["a", "b"]
+
+
+def test_the_first_waiter_of_a_later_group_takes_over_an_interrupted_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that already waits behind the interrupted group is not left waiting."""
+    objects = bench.held()
+    log = bench.log(objects)
+    objects.holds = True
+    plain = objects.inner.create
+    failures = iter([KeyboardInterrupt])
+
+    def create(key: str, body: bytes) -> bool:
+        error = next(failures, None)
+        if error is not None:
+            raise error
+        return bool(plain(key, body))
+
+    monkeypatch.setattr(objects.inner, "create", create)
+    first = bench.thread(lambda: bench.write(log, "a"))
+    (key,) = objects.wait_for(1)
+    second = bench.thread(lambda: bench.write(log, "b"))
+    later = objects.wait_for(2)[1]
+    objects.release(key)
+    assert isinstance(first.end(), KeyboardInterrupt)
+    objects.release(later)
+    assert second.end() is None
+    assert bench.names() == ["a", "b"]
+
+
+def test_many_threads_write_every_record_once(bench: Bench) -> None:
+    """Each thread's records are in its order."""
+    log = bench.log()
+    lock = threading.Lock()
+
+    def write(thread: int) -> None:
+        for index in range(50):
+            with lock:
+                offset = bench.append(log, f"{thread}.{index}")
+            log.sync(offset)
+
+    threads = [bench.thread(lambda thread=thread: write(thread)) for thread in range(8)]
+    assert {thread.end() for thread in threads} == {None}
+    names = bench.names()
+    for thread in range(8):
+        mine = [name for name in names if name.startswith(f"{thread}.")]
+        assert mine == [f"{thread}.{index}" for index in range(50)]
+    assert len(names) == 400
+
+
+def test_sync_if_due_syncs_records_that_have_waited(bench: Bench) -> None:
+    """For durability "group", whose writers do not wait."""
+    log = bench.log()
+    assert log.sync_if_due(0.05) is None
+    bench.append(log, "a")
+    assert log.sync_if_due(0.05) == pytest.approx(0.05)
+    bench.clock.advance(0.06)
+    assert log.sync_if_due(0.05) is None and bench.names() == ["a"]
+
+
+def test_close_syncs_and_says_that_nobody_writes(bench: Bench) -> None:
+    """A closed log takes no record; closing again does nothing."""
+    log = bench.log()
+    hint = WriterHint.decode(bench.bucket.get("writer"))
+    assert hint is not None and (hint.pid, hint.epoch) == (os.getpid(), log.epoch_name) and not hint.closed
+    bench.append(log, "a")
+    log.close()
+    log.close()
+    hint = WriterHint.decode(bench.bucket.get("writer"))
+    assert hint is not None and hint.closed and bench.names() == ["a"]
+    with pytest.raises(StorageError, match="is closed"):
+        bench.append(log, "b")
+
+
+def test_a_hint_that_cannot_be_written_is_left_out(bench: Bench) -> None:
+    """It is for people and other programs only."""
+    objects = bench.faulty(lambda request: "503" if request.key == "writer" else None)
+    log = bench.log(objects)
+    bench.write(log, "a")
+    log.close()
+    assert bench.bucket.get("writer") is None and bench.names() == ["a"]
+
+
+def test_the_size_is_what_the_next_open_reads(bench: Bench) -> None:
+    """It grows with what is appended, and shrinks with a checkpoint."""
+    log = bench.log()
+    empty = log.size_bytes
+    bench.append(log, "x" * 1000)
+    assert log.size_bytes >= empty + 1000
+    log.sync()
+    objects = bench.bucket.list("log/")
+    assert log.size_bytes == sum(info.size_bytes for info in objects) and log.slot_count == len(objects)
+    bench.checkpoint(log)
+    assert log.size_bytes < 300 and log.slot_count == 1, "only the note of the checkpoint"
+
+
+def test_timestamps_must_not_descend(bench: Bench) -> None:
+    """An heir continues after the log's last timestamp."""
+    log = bench.log()
+    log.append(Kind.BATCH, 100, [b"x"])
+    log.sync()
+    heir = bench.log()
+    assert heir.appended.timestamp == 100
+    with pytest.raises(AssertionError, match="O4"):
+        heir.append(Kind.BATCH, 99, [b"x"])
