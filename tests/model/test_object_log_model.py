@@ -53,6 +53,7 @@ class Process(NamedTuple):
     checkpoints: int = 0
     late: int = 0
     lost: int = 0
+    walls: int = 0
     tries: int = 0
     # what it is about to do
     pending: Content | None = None
@@ -366,7 +367,18 @@ class Protocol:
         if same is not None:
             yield same
         elif process.tries < self.max_tries:
-            yield self._set(state, index, process._replace(at="read", pending=None))
+            moved = process._replace(at="read", pending=None)
+            yield self._set(state, index, moved)
+            if process.walls:
+                yield self._set(state, index, moved._replace(at="wall", walls=process.walls - 1))
+
+    def _wall(self, state: State, index: int, process: Process) -> Iterator[State]:
+        """Create a seal beyond the next slot, if nothing is there; now, or later."""
+        epoch, n = process.slot
+        slot, content = (epoch, n + 2), ("seal", (epoch[0] + 1, f"{process.name}wall"))
+        moved = self._set(state, index, process._replace(at="read"))
+        yield moved._replace(late=state.late | {(slot, content)})
+        yield moved if any(pair[0] == slot for pair in state.slots) else self._with(moved, slot, content)
 
     def _verify(self, state: State, index: int, process: Process) -> Iterator[State]:
         verdict = self._verdict(state, process) if self.s1 else "end"
@@ -420,6 +432,8 @@ SCENARIOS = {
     "writer and reader": (writer(records=1, checkpoints=2, late=1, lost=1), reader()),
     "heir deletes": (writer(records=1, checkpoints=1), heir(records=1, checkpoints=2)),
     "late heir and writer": (writer(records=1, checkpoints=2), heir(late=1)),
+    "heir builds a wall": (writer(records=3, checkpoints=1), heir(records=1, walls=1)),
+    "wall and deletion": (writer(records=2, checkpoints=2), heir(walls=1)),
     "writer deletes much": (writer(records=1, checkpoints=3), heir(checkpoints=1)),
 }
 DAMAGED = {
@@ -435,6 +449,8 @@ DEEP = {
     "two records": (writer(records=2, checkpoints=3), heir(checkpoints=1)),
     "two heirs": (writer(records=1, checkpoints=2), heir("B", records=1), heir("C", records=1)),
     "late heir and reader": (writer(records=1, checkpoints=2), heir(late=1), reader()),
+    "wall and reader": (writer(records=2, checkpoints=2), heir(records=1, walls=1), reader()),
+    "wall and two heirs": (writer(records=3), heir("B", records=1, walls=1), heir("C", walls=1)),
 }
 # Rules left out one at a time, and a scenario that needs each.
 MUTANTS = {

@@ -41,6 +41,7 @@ from nyala.objects.base import Objects
 from nyala.objects.settle import PATIENCE_S, persist
 from nyala.wal.format import WrongStoreError
 from nyala.wal.objects.format import (
+    ANY_GROUP,
     BIRTH_KEY,
     CHECKPOINT,
     CHECKPOINT_PREFIX,
@@ -129,7 +130,7 @@ class LogFollower:
         self._known: CheckpointKey | None = None  # the newest checkpoint listed at the start, or noted later
         self._newest_at_start: CheckpointKey | None = None
         self._damaged: dict[CheckpointKey, CorruptionError] = {}
-        self._ahead: deque[bytes] = deque()
+        self._ahead: deque[bytes | None] = deque()
         self._window = 1
         self._log_timestamp = 0  # of the last record that was read
         self._checkpoint: CheckpointHeader | None = None
@@ -293,28 +294,28 @@ class LogFollower:
     def _next_object(self) -> bytes | None:
         """Return the object in the slot `position`; None if the slot is empty.
 
-        Objects of later slots that are read along are kept up to the first that is absent. That one
-        is read again, by itself, when its turn comes.
+        Later slots are read along. The first that was empty then counts as empty now: a record in it
+        was not acknowledged before. So a follower of a busy writer comes to an end.
         """
         if not self._ahead:
             slot = self.position
             keys = [Slot(slot.epoch, slot.n + index).key for index in range(self._window)]
-            bodies = each(self._env.files, self._get, keys, self._window)
-            for body in bodies:
-                if body is None:
+            for data in each(self._env.files, self._get, keys, self._window):
+                self._ahead.append(data)
+                if data is None:
                     break
-                self._ahead.append(body)
-            size = sum(map(len, self._ahead))
-            if len(self._ahead) < len(keys):
+            size = sum(len(data) for data in self._ahead if data is not None)
+            if self._ahead[-1] is None:
                 self._window = 1
             elif size * 2 > _READ_AHEAD_BYTES:
                 self._window = max(self._window // 2, 1)
             else:
                 self._window = min(self._window * 2, _READ_AHEAD_SLOTS)
-        return self._ahead.popleft() if self._ahead else None
+        return self._ahead.popleft()
 
     def _check_chain(self, group: Group, path: str) -> None:
-        if self._previous_crc is not None and group.previous_crc != self._previous_crc:
+        is_wall = group.seal is not None and group.previous_crc == ANY_GROUP
+        if self._previous_crc is not None and group.previous_crc != self._previous_crc and not is_wall:
             raise CorruptionError(
                 f"the group before this one was another (O3): expected CRC {self._previous_crc:08x}, found "
                 f"{group.previous_crc:08x}",

@@ -19,7 +19,7 @@ Invariants (checked on write and on read)
     O1  Every byte of an object is covered by a CRC, except for a magic, which has one value.
     O2  A group's header has the store, epoch and number of its key. So a copied object is refused.
     O3  A group has the CRC of the group before it, over the border of epochs too. So a sequence of
-        groups that was not written as such is refused.
+        groups that was not written as such is refused. Only a seal may leave it out (`ANY_GROUP`).
     O4  Timestamps never descend. A seal is alone in its group, and its timestamp is 0.
     O5  All seals have the same size, `SEAL_SIZE_BYTES`.
 
@@ -45,6 +45,7 @@ from nyala.objects.handle import WHOLE_MAX_BYTES
 from nyala.wal.format import Layout, check_store_id, crc32c
 
 __all__ = [
+    "ANY_GROUP",
     "BIRTH_KEY",
     "CHECKPOINT",
     "CHECKPOINT_MAGIC",
@@ -92,6 +93,9 @@ GROUP_MAX_BYTES: Final = 8 << 20
 
 # A group with one such record can be read whole.
 PAYLOAD_MAX_BYTES: Final = WHOLE_MAX_BYTES - 1024
+
+ANY_GROUP: Final = 0
+"""`previous_crc32c` of a seal that was created before the slots in front of it (S7)."""
 
 _ALIGNMENT_BYTES: Final = 8
 _HOST_BYTES: Final = 64
@@ -310,12 +314,13 @@ class Group:
     previous_crc: int
     records: tuple[ReadRecord, ...]
     size_bytes: int
+    path: str
 
     @property
     def seal(self) -> Seal | None:
         """The seal, if this group is one."""
         only = self.records[0]
-        return None if only.kind is not Kind.SEAL else Seal.decode(only.payload.to_pybytes(), self.slot.key)
+        return None if only.kind is not Kind.SEAL else Seal.decode(only.payload.to_pybytes(), self.path)
 
 
 def encode_group(
@@ -390,7 +395,7 @@ def decode_group(data: bytes, path: str, store_id: str, slot: Slot) -> Group:
         raise CorruptionError(f"expected {count} records in the group, found {len(records)}", path, 0)
     if len(records) > 1 and any(record.kind is Kind.SEAL for record in records):
         raise CorruptionError("a seal is not alone in its group (O4)", path, 0)
-    return Group(slot, values["crc32c"], values["previous_crc32c"], tuple(records), len(data))
+    return Group(slot, values["crc32c"], values["previous_crc32c"], tuple(records), len(data), path)
 
 
 def _decode_record(data: bytes, buffer: pa.Buffer, offset: int, path: str) -> ReadRecord:

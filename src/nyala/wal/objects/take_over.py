@@ -4,7 +4,7 @@ seals the epoch of the writer before.
     1  read the birth object, or create it by put-if-absent
     2  follow the log to its first empty slot
     3  create a seal there, which names the next epoch with a fresh token
-           the slot has something else by now: go on with 2
+           the slot has something else by now: create a wall (S7), and go on with 2
     4  S1: list the checkpoints. If one lies beyond the slot, it had been deleted: follow anew from 2
     5  the next epoch is this process's
 
@@ -17,6 +17,10 @@ Rules
     S4  A seal is never deleted. So a slot in which a writer was fenced never becomes empty.
     S6  The token of each seal is new, also when a seal is tried again. So a seal in a deleted slot
         leads to an epoch in which nobody writes.
+    S7  If the writer fills the slot before the seal comes, this process also creates a seal some slots
+        further on, a *wall*. The writer cannot pass it. So a writer that is always faster is
+        stopped. A wall ends the epoch only if every slot before it has a group. If the writer stops
+        earlier, this process seals that slot, and the wall is behind the seal.
 
 Source: docs/design/object-storage.md, "The log".
 """
@@ -34,7 +38,7 @@ from nyala.mvcc.timestamp import physical_us
 from nyala.objects.base import Objects
 from nyala.objects.settle import PATIENCE_S, settle
 from nyala.wal.objects.follower import Checkpoint, LogEntry, LogFollower, read_birth
-from nyala.wal.objects.format import BIRTH_KEY, Birth, Epoch, Seal, Slot, encode_seal
+from nyala.wal.objects.format import ANY_GROUP, BIRTH_KEY, Birth, Epoch, Seal, Slot, encode_seal
 from nyala.wal.objects.writer import ObjectLog
 
 __all__ = ["CLOCK_BEHIND_MAX_US", "TakenLog", "check_clock", "create_store", "take_over"]
@@ -42,6 +46,11 @@ __all__ = ["CLOCK_BEHIND_MAX_US", "TakenLog", "check_clock", "create_store", "ta
 # An heir whose clock is further behind than this would write with timestamps far ahead of its own
 # time, and reads at a wall-clock time would miss its writes.
 CLOCK_BEHIND_MAX_US: Final = 600_000_000
+
+
+# A busy writer creates some tens of slots a second, and the wall must be created before it is there.
+# The distance doubles with each wall that came too late.
+_WALL_SLOTS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -97,13 +106,18 @@ def take_over(
     follower = LogFollower(env, objects, birth, patience_s=patience_s)
     checkpoint: Checkpoint | None = None
     entries: list[LogEntry] = []
+    wall_slots = _WALL_SLOTS
     while True:
         news = follower.read_new()
         if news.restarted:
             checkpoint, entries = news.checkpoint, []
         entries += news.entries
-        seal = _seal(env, objects, follower, follower.position, patience_s)
+        slot = follower.position
+        seal = _seal(env, objects, follower.store_id, slot, follower.previous_crc, patience_s)
         if seal is None:
+            wall = Slot(slot.epoch, slot.n + wall_slots)
+            _seal(env, objects, follower.store_id, wall, ANY_GROUP, patience_s)
+            wall_slots *= 2
             continue
         if follower.must_begin_again():  # S1
             follower.restart()
@@ -114,10 +128,12 @@ def take_over(
         return TakenLog(log, checkpoint, entries)
 
 
-def _seal(env: Env, objects: Objects, follower: LogFollower, slot: Slot, patience_s: float) -> bytes | None:
+def _seal(
+    env: Env, objects: Objects, store_id: str, slot: Slot, previous_crc: int, patience_s: float
+) -> bytes | None:
     """Create a seal in `slot`; return it, or None if something else is there."""
     epoch = slot.epoch.next(env.randomness.token_hex(8))  # S6
     seal = Seal(epoch, socket.gethostname(), os.getpid(), env.clock.now_us())
-    body, _ = encode_seal(follower.store_id, slot, follower.previous_crc, seal)
+    body, _ = encode_seal(store_id, slot, previous_crc, seal)
     other = settle(env, objects, slot.key, body, patience_s=patience_s)
     return body if other is None else None

@@ -15,8 +15,9 @@ Invariants
     G1  A record counts as synced when its group and all groups before it exist. So an heir, which
         reads up to the first empty slot, finds every synced record.
     G2  Slot n + GROUPS_IN_FLIGHT is not created before slot n is known to exist.
-    G3  A seal in slot n proves that all slots before n are part of the log, and that no slot from n on
-        ever is: the outcome of every record is known. The writer is *fenced*.
+    G3  A seal in slot n proves that no slot from n on is ever part of the log: their records were
+        certainly not written. The writer is *fenced*. Groups before slot n are still acknowledged
+        when they exist.
     G4  After a group without an answer, the writer is dead. Its outcome, and that of all later
         records, is unknown until the log is opened again.
     G5  An interrupted leader (Ctrl-C) hands its group to another thread, which sends the same bytes
@@ -150,8 +151,8 @@ class ObjectLog:
         self._groups: dict[int, _Group] = {}  # by slot number, not yet synced
         self._appended = self._synced = LogMark(0, follower.timestamp)
         self._oldest_unsynced_s: float | None = None
-        self._failure: StorageError | None = None
-        self._failed_offset = 0  # records up to here are not concerned by the failure
+        # Groups that could not be created: the offset before each, and why.
+        self._failures: list[tuple[int, StorageError]] = []
         self._closed = False
         self._live = follower.live_slots()
         self._live_ends = [0] * len(self._live)  # offset after each live slot, ascending
@@ -178,7 +179,7 @@ class ObjectLog:
     @property
     def failure(self) -> StorageError | None:
         """The error that ended the writer (G3, G4); None while it works."""
-        return self._failure
+        return self._failure_of(self._appended.offset + 1)
 
     @property
     def epoch_name(self) -> str:
@@ -213,13 +214,18 @@ class ObjectLog:
 
     def _append(self, record: Record) -> int:
         end = LogMark(self._appended.offset + record.size_bytes, record.timestamp)
-        if self._oldest_unsynced_s is None:
-            self._oldest_unsynced_s = self._env.clock.monotonic_s()
-        self._pending_bytes += record.size_bytes
-        self._pending.append(_Pending(record, end, self._cut))
-        self._appended, self._cut = end, False
-        if self._pending_bytes >= GROUP_MAX_BYTES:
-            self._full.set()
+        try:
+            if self._oldest_unsynced_s is None:
+                self._oldest_unsynced_s = self._env.clock.monotonic_s()
+            self._pending_bytes += record.size_bytes
+            self._pending.append(_Pending(record, end, self._cut))
+            self._appended, self._cut = end, False
+            if self._pending_bytes >= GROUP_MAX_BYTES:
+                self._full.set()
+        except BaseException as error:  # the change may be half done
+            interrupted = f"{type(error).__name__} interrupted a write"
+            self._failures.append((self._synced.offset, StorageError(interrupted, outcome="unknown")))
+            raise
         return end.offset
 
     def border(self) -> int:
@@ -250,8 +256,9 @@ class ObjectLog:
                     while True:
                         if self._synced.offset >= offset:
                             return
-                        if self._failure is not None and offset > self._failed_offset:
-                            raise self._outcome()
+                        failure = self._failure_of(offset)
+                        if failure is not None:
+                            raise _outcome(failure)
                         group = self._adopt()
                         if group is not None or self._may_take(offset):
                             break
@@ -272,7 +279,7 @@ class ObjectLog:
         Raises: as `sync`.
         """
         oldest_s = self._oldest_unsynced_s
-        if oldest_s is None or self._failure is not None:
+        if oldest_s is None or self._failures:
             return None
         left_s = oldest_s + interval_s - self._env.clock.monotonic_s()
         if left_s > 0:
@@ -284,7 +291,7 @@ class ObjectLog:
         """Whether a thread that waits for `offset` may lead the next group. Requires the lock."""
         return (
             self._taker is None
-            and self._failure is None
+            and not self._failures
             and len(self._groups) < GROUPS_IN_FLIGHT  # G2
             and bool(self._pending)
             and self._pending[0].end.offset <= offset
@@ -293,13 +300,10 @@ class ObjectLog:
     def _adopt(self) -> _Group | None:
         """Return a group whose leader was interrupted (G5), and lead it. Requires the lock."""
         for group in self._groups.values():
-            if group.leader is None and not group.exists and group.start_offset < self._fence():
+            if group.leader is None and not group.exists and self._failure_of(group.end.offset) is None:
                 group.leader = threading.get_ident()
                 return group
         return None
-
-    def _fence(self) -> float:
-        return float("inf") if self._failure is None else self._failed_offset
 
     def _take(self) -> _Group:
         """Gather records, and make the next group of them. Requires `_taker`, but not the lock."""
@@ -338,23 +342,23 @@ class ObjectLog:
         """Create the slot of a group, and acknowledge what is now contiguous."""
         try:
             other = settle(self._env, self._objects, group.slot.key, group.body, patience_s=self._patience_s)
+            failure = None if other is None else self._fenced(group, other)
         except StorageError as error:
-            self._fail(group, error)
-            return
-        if other is not None:
-            self._fail(group, self._fenced(group, other))
-            return
+            failure = error
         with self._guard:
-            group.exists, group.leader = True, None
-            self._acknowledge()
+            if failure is not None:
+                self._failures.append((group.start_offset, failure))
+            else:
+                group.exists, group.leader = True, None
+                self._acknowledge()
             self._condition.notify_all()
 
-    def _acknowledge(self, up_to: int | None = None) -> None:
-        """Count the contiguous groups as synced (G1); those before slot `up_to` in any case (G3)."""
+    def _acknowledge(self) -> None:
+        """Count the contiguous groups that exist as synced (G1)."""
         while self._groups:
             n = min(self._groups)
             group = self._groups[n]
-            if not group.exists and (up_to is None or n >= up_to):
+            if not group.exists:
                 break
             del self._groups[n]
             self._synced = group.end
@@ -364,19 +368,6 @@ class ObjectLog:
             self._replay_bytes += len(group.body)
         is_all = self._synced.offset == self._appended.offset
         self._oldest_unsynced_s = None if is_all else self._taken_s
-
-    def _fail(self, group: _Group, error: StorageError) -> None:
-        """End the writer at this group."""
-        with self._guard:
-            if isinstance(error, FencedError):
-                self._acknowledge(group.slot.n)  # G3
-            if group.slot.n in self._groups and (
-                self._failure is None
-                or isinstance(error, FencedError)
-                or group.start_offset < self._failed_offset
-            ):
-                self._failure, self._failed_offset = error, group.start_offset
-            self._condition.notify_all()
 
     def _resign(self) -> None:
         """Give back what this thread was interrupted at (G5)."""
@@ -404,42 +395,27 @@ class ObjectLog:
             return StorageError(f"{path} is taken by a group that this process did not write", path=path)
         return FencedError(f"another process took over this store: {seal.describe()}", path=path)
 
+    def _failure_of(self, offset: int) -> StorageError | None:
+        """Return why the record that ends at `offset` cannot be acknowledged; None: it still can.
+
+        A fence is preferred: it leaves nothing unknown (G3).
+        """
+        failures = [failure for start_offset, failure in self._failures if start_offset < offset]
+        fences = [failure for failure in failures if isinstance(failure, FencedError)]
+        return next(iter([*fences, *failures]), None)
+
     def _check_alive(self) -> None:
         if self._closed:
             raise StorageError(f"the log of {self._objects.url} is closed", path=self._objects.url)
-        failure = self._failure
-        if failure is None:
-            return
+        failure = self.failure
         if isinstance(failure, FencedError):
-            raise self._outcome()
-        raise StorageError(
-            f"the log accepts no more records, because a write failed ({failure}); nothing of this call was written: "
-            "close the database and open it again",
-            path=failure.path,
-        )
-
-    def _outcome(self) -> StorageError:
-        """Return the error for a record after the failure."""
-        failure = self._failure
-        assert failure is not None
-        if isinstance(failure, FencedError):
-            return FencedError(
-                f"{failure}; nothing of this call was written. Connect again to take the store back; only one process "
-                "should write for long",
+            raise _outcome(failure)
+        if failure is not None:
+            raise StorageError(
+                f"the log accepts no more records, because a write failed ({failure}); nothing of this call was "
+                "written: close the database and open it again",
                 path=failure.path,
             )
-        if failure.outcome == "unknown":
-            return StorageError(
-                f"the log could not be written ({failure}); whether the batch was written is known only after the "
-                "next open: close the database and open it again",
-                path=failure.path,
-                outcome="unknown",
-            )
-        return StorageError(
-            f"the log could not be written ({failure}); nothing of this call was written: close the database and open "
-            "it again",
-            path=failure.path,
-        )
 
     # ── checkpoints
     # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -567,6 +543,28 @@ class ObjectLog:
             if self._closed:
                 return
             self._closed = True
-        if self._failure is None:
+        if not self._failures:
             self.sync()
             self.announce()
+
+
+def _outcome(failure: StorageError) -> StorageError:
+    """Return the error for a call whose record cannot be acknowledged."""
+    if isinstance(failure, FencedError):
+        return FencedError(
+            f"{failure}; nothing of this call was written. Connect again to take the store back; only one process "
+            "should write for long",
+            path=failure.path,
+        )
+    if failure.outcome == "unknown":
+        return StorageError(
+            f"the log could not be written ({failure}); whether the batch was written is known only after the next "
+            "open: close the database and open it again",
+            path=failure.path,
+            outcome="unknown",
+        )
+    return StorageError(
+        f"the log could not be written ({failure}); nothing of this call was written: close the database and open it "
+        "again",
+        path=failure.path,
+    )

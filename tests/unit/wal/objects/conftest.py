@@ -102,8 +102,8 @@ class Bench:
     def faulty(self, faults: Any = None) -> FaultyObjects:
         return FaultyObjects(self.bucket.client(), faults)
 
-    def held(self) -> HeldObjects:
-        return HeldObjects(self.bucket.client())
+    def held(self, inner: Any = None) -> HeldObjects:
+        return HeldObjects(self.bucket.client() if inner is None else inner)
 
     def take_over(self, objects: Any = None, **options: Any) -> TakenLog:
         return take_over(self.env, self.bucket.client() if objects is None else objects, **options)

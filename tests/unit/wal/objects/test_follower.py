@@ -153,6 +153,28 @@ def test_a_gap_before_a_later_group_is_the_end(bench: Bench) -> None:
     assert bench.names_of(follower.read_new().entries) == ["r4", "r5", "r6"]
 
 
+def test_a_reader_of_a_busy_writer_comes_to_an_end(bench: Bench) -> None:
+    """A record that comes while it reads may wait for the next call."""
+    log = bench.log()
+    fill(bench, log, 1, 3)
+
+    class Busy(bench.Wrapper):  # type: ignore[misc,name-defined]
+        count = 3
+
+        def get(self, key: str) -> bytes | None:
+            found = self.inner.get(key)
+            if key.startswith("log/") and self.count < 500:
+                self.count += 1
+                fill(bench, log, self.count, self.count)
+            return found if found is None else bytes(found)
+
+    follower = bench.follower(Busy(bench.bucket.client()))
+    names = bench.names_of(follower.read_new().entries)
+    assert names[:3] == ["r1", "r2", "r3"] and len(names) < 500
+    more = bench.names_of(follower.read_new().entries)
+    assert [*names, *more] == [f"r{number}" for number in range(1, len(names) + len(more) + 1)]
+
+
 def test_f4_a_damaged_checkpoint_is_passed_over(bench: Bench) -> None:
     """The one before it holds everything together with the log, and stays usable."""
     log = bench.log()

@@ -79,6 +79,51 @@ def test_an_heir_takes_in_records_that_come_while_it_seals(bench: Bench) -> None
         bench.write(old, "e")
 
 
+def test_s7_a_writer_that_is_always_faster_meets_a_wall(bench: Bench) -> None:
+    """It fills each slot that the heir wants. After some slots it is fenced, and the heir has all."""
+    old = bench.log()
+    written: list[str] = []
+
+    class Slow(bench.Wrapper):  # type: ignore[misc,name-defined]
+        def create(self, key: str, body: Bytes) -> bool:
+            if key.startswith("log/0000000001-") and old.failure is None:
+                name = f"r{len(written)}"
+                try:
+                    bench.write(old, name)
+                    written.append(name)
+                except FencedError:
+                    pass
+            return bool(self.inner.create(key, body))
+
+    taken = bench.take_over(Slow(bench.bucket.client()))
+    assert isinstance(old.failure, FencedError) and 4 <= len(written) <= 40
+    assert bench.names_of(taken.entries) == written
+    bench.write(taken.log, "mine")
+    assert bench.names() == [*written, "mine"]
+
+
+def test_s7_a_wall_behind_an_empty_slot_ends_nothing(bench: Bench) -> None:
+    """The writer stopped before it reached the wall: the heir seals the slot where it stopped."""
+    old = bench.log()
+    bench.write(old, "a")
+
+    class Slow(bench.Wrapper):  # type: ignore[misc,name-defined]
+        done = False
+
+        def create(self, key: str, body: Bytes) -> bool:
+            if not self.done:
+                self.done = True
+                bench.write(old, "b")
+            return bool(self.inner.create(key, body))
+
+    taken = bench.take_over(Slow(bench.bucket.client()))
+    assert bench.slots() == [(0, 0), (1, 0), (1, 1), (1, 2), (1, 9)], "the last one is the wall"
+    bench.write(taken.log, "c")
+    with pytest.raises(FencedError):
+        bench.write(old, "x")
+    assert bench.names() == ["a", "b", "c"] and bench.names_of(bench.take_over().entries) == ["a", "b", "c"]
+
+
 def test_of_two_heirs_the_later_one_is_the_writer(bench: Bench) -> None:
     """Each follows the seal of the other."""
     bench.write(bench.log(), "a")

@@ -14,7 +14,7 @@ from nyala.env import Bytes
 from nyala.errors import FencedError, StorageError
 from nyala.testing import FaultyObjects
 from nyala.wal.objects import writer
-from nyala.wal.objects.format import GROUP_MAX_BYTES, Kind, Slot, WriterHint
+from nyala.wal.objects.format import ANY_GROUP, GROUP_MAX_BYTES, Kind, Seal, Slot, WriterHint, encode_seal
 from nyala.wal.objects.writer import GROUPS_IN_FLIGHT
 
 Bench = Any  # of conftest.py, which pytest's importlib mode does not let us import
@@ -177,8 +177,8 @@ def test_g3_a_fenced_writer_knows_that_nothing_was_written(bench: Bench) -> None
     old.close()
 
 
-def test_g3_groups_before_the_seal_are_part_of_the_log(bench: Bench) -> None:
-    """An heir found slot 0, whose reply is still missing, and sealed slot 1: slot 0 is acknowledged."""
+def test_g3_a_group_before_the_seal_is_acknowledged_when_its_reply_comes(bench: Bench) -> None:
+    """An heir found slot 0, whose reply is still missing, and sealed slot 1."""
     objects = bench.held()
     log = bench.log(objects)
     objects.holds = True
@@ -190,9 +190,30 @@ def test_g3_groups_before_the_seal_are_part_of_the_log(bench: Bench) -> None:
     assert bench.names_of(bench.take_over().entries) == ["first"]
     objects.release(later)
     assert isinstance(second.end(), FencedError)
-    log.sync(log._failed_offset)
+    assert first.is_alive()
     objects.release(key)
     assert first.end() is None
+
+
+def test_a_fence_leaves_nothing_unknown_after_it(bench: Bench) -> None:
+    """Slot 0 gets no answer: unknown. Slot 1 holds a seal: its record was certainly not written."""
+    inner = bench.faulty()
+    objects = bench.held(inner)
+    log = bench.log(objects, patience_s=0.0)
+    objects.holds = True
+    offsets, waiters = [], []
+    for name in ("doubtful", "refused"):
+        offset = bench.append(log, name)
+        offsets.append(offset)
+        waiters.append(bench.thread(lambda offset=offset: log.sync(offset)))
+        keys = objects.wait_for(len(offsets))
+    seal = Seal(log._start.epoch.next("a" * 16), "h", 1, 1)
+    bench.bucket.create(keys[1], encode_seal(log.store_id, Slot(log._start.epoch, 1), ANY_GROUP, seal)[0])
+    inner.faults = lambda request: "503" if request.key == keys[0] else None
+    objects.release(*keys)
+    errors = [waiter.end() for waiter in waiters]
+    assert isinstance(errors[0], StorageError) and errors[0].outcome == "unknown"
+    assert isinstance(errors[1], FencedError) and errors[1].outcome is None
 
 
 def test_g4_without_an_answer_the_outcome_is_unknown_and_the_writer_dead(bench: Bench) -> None:
