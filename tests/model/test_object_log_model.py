@@ -433,7 +433,6 @@ SCENARIOS = {
     "heir deletes": (writer(records=1, checkpoints=1), heir(records=1, checkpoints=2)),
     "late heir and writer": (writer(records=1, checkpoints=2), heir(late=1)),
     "heir builds a wall": (writer(records=3, checkpoints=1), heir(records=1, walls=1)),
-    "wall and deletion": (writer(records=2, checkpoints=2), heir(walls=1)),
     "writer deletes much": (writer(records=1, checkpoints=3), heir(checkpoints=1)),
 }
 DAMAGED = {
@@ -449,6 +448,7 @@ DEEP = {
     "two records": (writer(records=2, checkpoints=3), heir(checkpoints=1)),
     "two heirs": (writer(records=1, checkpoints=2), heir("B", records=1), heir("C", records=1)),
     "late heir and reader": (writer(records=1, checkpoints=2), heir(late=1), reader()),
+    "wall and deletion": (writer(records=2, checkpoints=2), heir(records=1, walls=1)),
     "wall and reader": (writer(records=2, checkpoints=2), heir(records=1, walls=1), reader()),
     "wall and two heirs": (writer(records=3), heir("B", records=1, walls=1), heir("C", walls=1)),
 }
