@@ -151,6 +151,21 @@ class ColumnReader:
         return extents
 
     @property
+    def file(self) -> CFileReader:
+        """The file that the column is in."""
+        return self._source.file
+
+    def places(self, lower: int, upper: int) -> list[tuple[int, int]]:
+        """Return (offset, length) of what the operations on the ordinals [lower, upper) read."""
+        footer, places = self.footer, []
+        if footer.dictionary_length:
+            places.append((footer.dictionary_offset, footer.dictionary_length))
+        if lower < upper:
+            numbers = self._blocks_of(lower, min(upper, self.row_count))
+            places.append(self._source.place_of(numbers[0], numbers[-1]))
+        return places
+
+    @property
     def has_zones(self) -> bool:
         """Whether the column has a zone map: every column but KEY and BLOOM has one."""
         return self.footer.zone_bytes is not None

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import google_crc32c
 import numpy as np
@@ -48,9 +48,14 @@ from nyala.schema.adapter import are_versions
 
 if TYPE_CHECKING:
     from nyala.cfile.column_reader import ColumnReader
+    from nyala.cfile.footer import ColumnFooter
     from nyala.cfile.index.bloom_filter import PagedBloom
 
 __all__ = ["CFileReader"]
+
+_Decoded = TypeVar("_Decoded")
+# A remote file of at most this size is fetched whole, because that takes hardly longer than a part.
+_WHOLE_BYTES_MAX: Final = 1 << 20
 
 _VALUES: Final = (BASE, DELTA_VALUE)  # roles of columns that hold values of a column of the schema
 
@@ -85,6 +90,8 @@ class CFileReader:
         self._file_id = file_id
         self._size_bytes = size_bytes
         self.path = path
+        self.is_remote: Final = files.is_remote
+        """Whether `ensure` saves time, and so the work of finding the places for it."""
         self._types = types
         self._files = files
         self._cache = cache
@@ -127,18 +134,25 @@ class CFileReader:
         column = self._columns.get(key)
         if column is None:
             from nyala.cfile.column_reader import ColumnReader
-            from nyala.cfile.footer import ColumnFooter
 
             with self._lock:
                 column = self._columns.get(key)
                 place = self._all_places().get(key)
                 if column is None and place is not None:
-                    data = self.read_exactly(place.offset, place.length)
-                    footer = ColumnFooter.decode(data, key, self.path, place.offset, self._file_id)
-                    column = ColumnReader(self, footer, place)
+                    column = ColumnReader(self, self._footer(place), place)
                     self._check_type(column)
                     self._columns[key] = column
         return column
+
+    def _footer(self, place: ColumnPlace) -> ColumnFooter:
+        from nyala.cfile.footer import ColumnFooter
+
+        data = self.read_exactly(place.offset, place.length)
+        return self.checked(
+            data,
+            place.offset,
+            lambda data: ColumnFooter.decode(data, place.key, self.path, place.offset, self._file_id),
+        )
 
     def _check_type(self, column: ColumnReader) -> None:
         key, types = column.key, self._types
@@ -221,20 +235,51 @@ class CFileReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def ensure(self, places: Iterable[tuple[int, int]]) -> None:
+        """Say that these places (offset, length) will be read soon; see `RandomFile.ensure`."""
+        self._opened().ensure(places)
+
+    def ensure_footers(self) -> None:
+        """Begin to fetch the footers of a remote file. Opening does that, once."""
+        if self.is_remote:
+            self._opened()
+
     def read_exactly(self, offset: int, length: int) -> bytes:
         """Return the bytes [offset, offset + length).
 
         Raises CorruptionError if the file ends before.
         """
-        data = self._opened().read(offset, length)
+        try:
+            data = self._opened().read(offset, length)
+        except MissingFileError as error:
+            raise self._missing(error) from error
         self._expect(length, len(data), offset)
         return data
 
     def read_buffer(self, offset: int, length: int) -> pa.Buffer:
         """Read the same bytes into memory of `cfile.memory`, which is reused without page faults."""
         data = allocate(length)
-        self._expect(length, self._opened().read_into(offset, data), offset)
+        try:
+            found = self._opened().read_into(offset, data)
+        except MissingFileError as error:
+            raise self._missing(error) from error
+        self._expect(length, found, offset)
         return data
+
+    def checked(self, data: Any, offset: int, decode: Callable[[Any], _Decoded]) -> _Decoded:
+        """Return `decode(data)` of bytes, or a buffer, that were read at `offset`.
+
+        If they are damaged in a cache of a remote file, they are fetched and decoded once more.
+        Raises: CorruptionError if they are damaged in the file itself.
+        """
+        try:
+            return decode(data)
+        except CorruptionError:
+            length = len(data)
+            if not self._opened().forget(offset, length):
+                raise
+            read = self.read_exactly if isinstance(data, bytes) else self.read_buffer
+            return decode(read(offset, length))
 
     def _opened(self) -> RandomFile:
         file = self._file
@@ -245,14 +290,24 @@ class CFileReader:
 
     def _open(self) -> RandomFile:
         try:
-            return self._files.open(self.path)
+            file = self._files.open(self.path)
         except MissingFileError as error:
-            raise MissingFileError(
-                f"the data file {self.path} is missing, and its rows with it: restore the file or a backup; "
-                "`nyala fs check` lists everything that is damaged",
-                path=self.path,
-                errno=error.errno,
-            ) from error
+            raise self._missing(error) from error
+        if self.is_remote and self._given:
+            # All footers are together at the file's end, and almost every reader needs some.
+            begin = min(place.offset for place in self._given)
+            end = max(place.offset + place.length for place in self._given)
+            whole = self._size_bytes is not None and self._size_bytes <= _WHOLE_BYTES_MAX
+            file.ensure([(0, self._size_bytes or 0) if whole else (begin, end - begin)])
+        return file
+
+    def _missing(self, error: MissingFileError) -> MissingFileError:
+        return MissingFileError(
+            f"the data file {self.path} is missing, and its rows with it: restore the file or a backup; "
+            "`nyala fs check` lists everything that is damaged",
+            path=self.path,
+            errno=error.errno,
+        )
 
     def _expect(self, length: int, found: int, offset: int) -> None:
         if found != length:
@@ -277,7 +332,6 @@ class CFileReader:
             The first other mismatch.
         """
         from nyala.cfile.column_reader import ColumnReader
-        from nyala.cfile.footer import ColumnFooter
 
         self._check_head()
         directory, directory_offset = self._read_directory()
@@ -292,14 +346,7 @@ class CFileReader:
         for place in directory.values():
             extents.append((place.offset, place.length))
             try:
-                footer = ColumnFooter.decode(
-                    self.read_exactly(place.offset, place.length),
-                    place.key,
-                    self.path,
-                    place.offset,
-                    self._file_id,
-                )
-                column = ColumnReader(self, footer, place)
+                column = ColumnReader(self, self._footer(place), place)
                 extents += column.extents()
                 column.check()
             except SummaryError as error:

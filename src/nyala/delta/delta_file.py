@@ -462,6 +462,22 @@ class DeltaFile:
         find = self._records_at if self.value_bytes(column_id) else self._records_of
         return find(column_id, lower, upper)
 
+    def parts_of_rows(
+        self, column_id: int, rows: tuple[int, int] | None
+    ) -> list[tuple[ColumnReader, int, int]]:
+        """Return (column, first record, end) of what reading the column's changes of these rows
+        reads; of all rows without `rows`.
+
+        Reads footers only. The file must have the column.
+        """
+        group = self._group(column_id)
+        keys = [ColumnKey(DELTA_ROWID, group), ColumnKey(DELTA_VALUE, group, column_id)]
+        if self.timestamp_min != self.timestamp_max:  # F4
+            keys.append(ColumnKey(DELTA_TIMESTAMP, group))
+        columns = [self._column(key) for key in keys]
+        begin, end = (0, columns[0].row_count) if rows is None else self._records_of(column_id, *rows)
+        return [(column, begin, end) for column in columns]
+
     def column_zone(self, column_id: int) -> Zone | None:
         """Return the zone of the column's values in this file; None if the file has no such column."""
         if column_id not in self.column_ids:

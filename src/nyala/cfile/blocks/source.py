@@ -82,6 +82,15 @@ class BlockSource:
     def path(self) -> str:
         return self._reader.path
 
+    @property
+    def file(self) -> CFileReader:
+        return self._reader
+
+    def place_of(self, first: int, last: int) -> tuple[int, int]:
+        """Return (offset, length) of the blocks [first, last], which are adjacent in the file."""
+        offset, end = int(self._footer.block_offsets[first]), int(self._footer.block_offsets[last])
+        return offset, end + int(self._footer.block_lengths[last]) - offset
+
     def name(self, block: int) -> tuple[int, tuple[int, int]]:
         """Return a block's (owner, key) in the cache; the column's offset makes it unique."""
         return self._owner, (self._offset, block)
@@ -163,9 +172,12 @@ class BlockSource:
         dictionary = self.dictionary(None) if footer.dictionary_length else None
         first = number << footer.rows_per_block_log2
         count = footer.block_rows(number)
+        form, encoding, path = footer.form, footer.encoding, self._reader.path
         try:
-            block = decode_block(
-                footer.form, footer.encoding, data, first, count, dictionary, self._reader.path, offset
+            block = self._reader.checked(
+                data,
+                offset,
+                lambda data: decode_block(form, encoding, data, first, count, dictionary, path, offset),
             )
         except CorruptionError as error:
             raise error.with_rows(first, first + count) from error.__cause__
@@ -217,5 +229,8 @@ class BlockSource:
         if stats is not None:
             stats.reads += 1
             stats.bytes_read += data.size
-        block = decode_block(form, PLAIN, data, 0, count, None, self._reader.path, offset)
+        path = self._reader.path
+        block = self._reader.checked(
+            data, offset, lambda data: decode_block(form, PLAIN, data, 0, count, None, path, offset)
+        )
         return block.decode(0, count, form.arrow)

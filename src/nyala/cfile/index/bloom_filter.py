@@ -124,6 +124,12 @@ class PagedBloom:
             self._load(blocks // self._page_blocks)
         return _matching(self._words[blocks], keys)
 
+    def missing_pages(self, hashes: npt.NDArray[np.uint64]) -> list[int]:
+        """Return the pages that `may_contain` of these hashes would load, ascending."""
+        pages = np.unique(_split(hashes, len(self._words))[0] // self._page_blocks)
+        missing: list[int] = pages[~self._loaded[pages]].tolist()
+        return missing
+
     def may_contain_one(self, key_hash: int) -> bool:
         """Return `may_contain` of one hash."""
         block = _block_of(key_hash, len(self._words))

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from nyala.cfile import format
 from nyala.cfile.blocks.cache import BlockCache, new_owner
 from nyala.cfile.blocks.read_stats import Access, ReadStats
-from nyala.cfile.column import BASE, KEY, ColumnKey
+from nyala.cfile.column import BASE, BLOOM, KEY, ColumnKey
 from nyala.cfile.errors import KeysError, SummaryError, unreadable_bloom, unreadable_keys
 from nyala.cfile.memory import row_ranges
 from nyala.cfile.reader import CFileReader
@@ -49,6 +49,8 @@ __all__ = ["KeyIndex"]
 # The share of the block cache for the keys of one rowset: the keys of many rowsets must fit beside
 # the blocks.
 _CACHE_SHARE: Final = 1 / 16
+# For more segments, everything between the first and the last one counts as needed.
+_RANGES_MAX: Final = 256
 # Problems that `check` may find, the worst first.
 _PROBLEMS: Final = ("order", "unreadable", "samples", "index", "bloom")
 
@@ -197,6 +199,63 @@ class KeyIndex(LazyValues):
                 return self._stored.find_one(key, canonical, None)
         at = all_keys.lower_bound(canonical)
         return at if at < len(all_keys) and all_keys.at(at) == canonical else NO_ROWID
+
+    # -- reading ahead (`rowset.read_ahead`) ---------------------------------------------------------------
+
+    @property
+    def columns(self) -> Sequence[ColumnReader]:
+        """The columns that are read to find a key in its segment."""
+        return self._stored.columns
+
+    def parts_of_search(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
+        """Return (column, lower, upper) of the ordinals that `find` of these keys reads first.
+
+        These are pages of the bloom filter, and blocks of stored first keys. Reads footers only.
+        """
+        keys = self._inside(keys)
+        if not len(keys) or self._cached_keys() is not None:
+            return []
+        parts = self._stored.parts_before_segments(keys)
+        bloom, column = self._reader.bloom(), self._reader.column(ColumnKey(BLOOM))
+        if bloom is not None and column is not None:
+            step = column.rows_per_block
+            pages = bloom.missing_pages(keys.hash64())
+            parts += [(column, page * step, (page + 1) * step) for page in pages]
+        return parts
+
+    def rows_near(self, keys: EncodedKeys) -> list[tuple[int, int]]:
+        """Return the ranges of rows among which `find` searches these keys, or where they are.
+
+        Reads what `parts_of_search` returns.
+        """
+        keys = self._inside(keys)
+        if not len(keys):
+            return []
+        cached = self._cached_keys()
+        if cached is not None:
+            found, step = cached.find(keys), 1
+        else:
+            bloom = self._reader.bloom()
+            if bloom is not None:
+                keys = keys.take(np.flatnonzero(bloom.may_contain(keys.hash64())))
+            found, step = self._stored.segments(keys), self._stored.segment_rows
+        found = np.unique(found[found >= 0])
+        if len(found) > _RANGES_MAX:
+            return [(int(found[0]) * step, (int(found[-1]) + 1) * step)]
+        return [(segment * step, (segment + 1) * step) for segment in found.tolist()]
+
+    def _inside(self, keys: EncodedKeys) -> EncodedKeys:
+        """The keys that the column bounds do not exclude."""
+        outside = self._bounds.excluded(keys)
+        return keys if outside is None else keys.take(np.flatnonzero(~outside))
+
+    def parts_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
+        """Return what a search for a bound reads first. Reads footers only."""
+        return [] if self._cached_keys() is not None else self._stored.parts_of_bound(bound)
+
+    def parts_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
+        """Return what a search for a bound reads then."""
+        return [] if self._cached_keys() is not None else self._stored.parts_of_segment(bound)
 
     @lazy_value
     def _bounds(self) -> KeyBounds:

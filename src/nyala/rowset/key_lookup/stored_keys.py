@@ -27,7 +27,7 @@ Immutable except for the cache; any thread may use them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -135,6 +135,31 @@ class DenseKeys(LazyValues):
     def read_all(self, stats: ReadStats | None) -> SearchedKeys:
         """Return all keys, without filling the cache."""
         return self._searched(self.column.decode(0, len(self), stats=stats, access=Access.ONCE))
+
+    @property
+    def columns(self) -> Sequence[ColumnReader]:
+        """The columns that are read to search a segment."""
+        return (self.column,)
+
+    @property
+    def segment_rows(self) -> int:
+        return self.column.rows_per_block
+
+    def parts_before_segments(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
+        """Return (column, lower, upper) of the ordinals that `segments` of these keys reads."""
+        return []
+
+    def parts_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
+        """Return the part that `lower_bound` reads, as far as the key index tells."""
+        return self._parts_of_blocks([self.first_keys.lower_bound(bound) - 1])
+
+    def parts_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
+        """Return what `lower_bound` reads after `parts_of_bound`."""
+        return []
+
+    def _parts_of_blocks(self, blocks: Iterable[int]) -> list[tuple[ColumnReader, int, int]]:
+        step = self.column.rows_per_block
+        return [(self.column, block * step, (block + 1) * step) for block in blocks if block >= 0]
 
     def segments(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Segments:
         """Return the block that may contain each key; -1 for keys below all.
@@ -292,6 +317,29 @@ class SparseKeys:
             column.decode(0, self._row_count, stats=stats, access=Access.ONCE) for column in self._columns
         ]
         return _searched(self._codec.encode(arrays))
+
+    @property
+    def columns(self) -> Sequence[ColumnReader]:
+        """See `DenseKeys`."""
+        return self._columns
+
+    @property
+    def segment_rows(self) -> int:
+        return 1 << self._log2
+
+    def parts_before_segments(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
+        """See `DenseKeys`: blocks of samples."""
+        return self._samples._parts_of_blocks(np.unique(self._samples.segments(keys)).tolist())
+
+    def parts_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
+        """See `DenseKeys`: a block of samples."""
+        return self._samples.parts_of_bound(bound)
+
+    def parts_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
+        """See `DenseKeys`: a group of each key column. Reads a block of samples."""
+        group = self._samples.lower_bound(bound, None) - 1
+        lower, upper = group << self._log2, (group + 1) << self._log2
+        return [] if group < 0 else [(column, lower, upper) for column in self._columns]
 
     def segments(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Segments:
         """Return the group that may contain each key; -1 for keys below all.

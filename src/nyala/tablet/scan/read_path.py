@@ -23,6 +23,7 @@ Source: ARCHITECTURE.md, "The life of a scan"; docs/design/rules.md, Z1; Kudu ta
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -35,6 +36,7 @@ from nyala.keys.encoded_keys import EncodedKeys
 from nyala.partition.pruning import prune
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
+from nyala.rowset.read_ahead import expect_bounds, expect_footers, expect_keys, expect_rows
 from nyala.rowset.skipping import candidate_ranges
 from nyala.rowset.stats import RowSetStats
 from nyala.schema.plain_arrays import array_of_numbers
@@ -51,7 +53,7 @@ from nyala.tablet.scan.scan_memory import (
 )
 from nyala.tablet.scan.split import ScanCounters, ScanSpec, ScanUnit, count_split, in_type, read_split
 from nyala.tablet.state.history import check_dropped
-from nyala.tablet.state.locate import equal_ranges
+from nyala.tablet.state.locate import equal_ranges, expect_slices
 from nyala.tablet.state.root import AnyRowSet, TableState
 
 __all__ = ["GAP_ROWS", "SPLIT_ROWS", "ScanCounters", "ScanSpec", "ScanUnit"]
@@ -80,6 +82,10 @@ SPLIT_ROWS: Final = 1 << 18
 # Excluded rows in the middle of a split are skipped only in runs of at least this length: reading
 # fewer rows costs less than reading one more split.
 GAP_ROWS: Final = 1 << 12
+# How many splits and rowsets of remote files are fetched before the one that is read: a request
+# takes as long as decoding some megabytes.
+_SPLITS_AHEAD: Final = 2
+_UNITS_AHEAD: Final = 4
 # A scan of at most this many rows finishes before another thread has started.
 _INLINE_ROWS: Final = GAP_ROWS
 # Keys of a list are looked up only if there are at most LISTED_MAX keys, and the scan would
@@ -104,6 +110,11 @@ def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bo
         check_dropped(table, spec.snapshot, spec.constraints)
     keep = prune(spec.constraints, table.entry.partition_schema, table.partitions, table.schema)
     units: list[ScanUnit] = []
+    if table.is_remote and not guess:
+        kept = (tablet for tablet, is_kept in zip(table.tablets, keep, strict=True) if is_kept)
+        rowsets = [rowset for tablet in kept for rowset in tablet.tree.in_range(spec.key_range)]
+        expect_footers(rowsets[:_UNITS_AHEAD], spec.read_ids(spec.columns), spec.snapshot)
+        expect_bounds(rowsets, spec.key_range)
     for ordinal, tablet in enumerate(table.tablets):
         memories = [memory for memory in (*tablet.frozen, tablet.memory) if memory.row_count]
         counters.rowsets_total += len(tablet.rowsets) + len(memories)
@@ -160,6 +171,8 @@ def unskipped_ranges(unit: ScanUnit, spec: ScanSpec) -> list[tuple[int, int]]:
     if not isinstance(unit.rowset, DiskRowSet) or not spec.constraints:
         return [(unit.lower, unit.upper)]
     constraints = [(spec.schema.by_name(name), constraint) for name, constraint in spec.constraints.items()]
+    if unit.rowset.reader.is_remote:
+        expect_footers((unit.rowset,), [column.id for column, _ in constraints], spec.snapshot)
     return candidate_ranges(unit.rowset, constraints, spec.snapshot, unit.lower, unit.upper)
 
 
@@ -237,6 +250,8 @@ def narrower_types(table: TableState, columns: Sequence[ColumnSchema]) -> dict[s
     read, so text qualifies only if few rows are in memory. Cost: opens footers.
     """
     rowsets = [rowset for tablet in table.tablets for rowset in tablet.rowsets]
+    if table.is_remote:
+        expect_footers(rowsets)
     on_disk = sum(rowset.row_count for rowset in rowsets)
     in_memory = sum(
         memory.row_count for tablet in table.tablets for memory in (*tablet.frozen, tablet.memory)
@@ -387,6 +402,9 @@ def _gather_range(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCount
     found: list[list[pa.Array]] = []
     count = 0
     try:
+        for unit in units if _are_remote(units) else ():
+            if isinstance(unit.rowset, DiskRowSet):
+                expect_rows(unit.rowset, spec.read_ids(spec.columns), spec.snapshot, unit.lower, unit.upper)
         for unit in units:
             rowset, lower, upper = unit.rowset, unit.lower, unit.upper
             assert isinstance(rowset, DiskRowSet)
@@ -451,6 +469,9 @@ def _rows_of_keys(
     found: list[list[pa.Array]] = []
     count = 0
     stats = RowSetStats()
+    if _are_remote(units):
+        disks = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
+        expect_keys([(rowset, keys) for rowset in disks], spec.read_ids(spec.columns), spec.snapshot)
     for unit in units:
         rowset = unit.rowset
         rowids = rowset.find(keys)
@@ -475,8 +496,44 @@ def _all_splits(
     columns: Collection[ColumnSchema],
     limit: int,
 ) -> Iterator[tuple[ScanUnit, int, int]]:
-    each = ((unit, splits(unit, spec, counters, columns, limit)) for unit in units)
-    return ((unit, lower, upper) for unit, found in each for lower, upper in found)
+    remote = _are_remote(units)
+    reached = _expected(units, spec, columns) if remote else units
+    each = ((unit, splits(unit, spec, counters, columns, limit)) for unit in reached)
+    items = ((unit, lower, upper) for unit, found in each for lower, upper in found)
+    return _read_ahead(items, spec, columns) if remote else items
+
+
+def _are_remote(units: Sequence[ScanUnit]) -> bool:
+    return any(isinstance(unit.rowset, DiskRowSet) and unit.rowset.reader.is_remote for unit in units)
+
+
+def _expected(
+    units: Sequence[ScanUnit], spec: ScanSpec, columns: Collection[ColumnSchema]
+) -> Iterator[ScanUnit]:
+    """Yield the units; begin to fetch the footers of the next ones before each."""
+    disks = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
+    ids, reached = spec.read_ids(columns), 0
+    for unit in units:
+        if isinstance(unit.rowset, DiskRowSet):
+            first = 0 if not reached else reached + _UNITS_AHEAD
+            expect_footers(disks[first : reached + _UNITS_AHEAD + 1], ids, spec.snapshot)
+            reached += 1
+        yield unit
+
+
+def _read_ahead(
+    items: Iterator[tuple[ScanUnit, int, int]], spec: ScanSpec, columns: Collection[ColumnSchema]
+) -> Iterator[tuple[ScanUnit, int, int]]:
+    """Yield the splits; begin to fetch each when the second one before it is taken."""
+    ids = spec.read_ids(columns)
+    waiting: deque[tuple[ScanUnit, int, int]] = deque()
+    for unit, lower, upper in items:
+        if isinstance(unit.rowset, DiskRowSet):
+            expect_rows(unit.rowset, ids, spec.snapshot, lower, upper)
+        waiting.append((unit, lower, upper))
+        if len(waiting) > _SPLITS_AHEAD:
+            yield waiting.popleft()
+    yield from waiting
 
 
 def _concat_columns(parts: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
@@ -566,7 +623,11 @@ def _sorted_splits(
         )
         yield keys.take(order), _only_batch(rows)
         return
-    for lower, upper in splits(unit, spec, counters, spec.columns, split_bytes, overlap):
+    ranges = splits(unit, spec, counters, spec.columns, split_bytes, overlap)
+    items: Iterator[tuple[ScanUnit, int, int]] = ((unit, lower, upper) for lower, upper in ranges)
+    if _are_remote((unit,)):
+        items = _read_ahead(items, spec, spec.columns)
+    for _, lower, upper in items:
         selected, arrays = read_split(unit, spec, lower, upper, spec.columns, counters)
         rowids = np.arange(lower, upper) if selected is None else selected + lower
         if len(rowids):
@@ -623,7 +684,10 @@ def get_row(
                 return memory.row(columns, snapshot, rowid)
     if tablet.rowsets:
         canonical = key.at(0)
-        for rowset in tablet.tree.holding(canonical):
+        holding = tablet.tree.holding(canonical)
+        if holding and holding[0].reader.is_remote:
+            expect_keys([(rowset, key) for rowset in holding], [c.id for c in columns], snapshot)
+        for rowset in holding:
             rowid = rowset.keys.find_one(key, canonical)
             if rowid >= 0 and rowset.is_live(snapshot, rowid):
                 return rowset.row(columns, snapshot, rowid)
@@ -637,7 +701,9 @@ def _get_values(
     places: list[np.ndarray] = []
     values: list[list[pa.Array]] = []
     keys.prepare_search()
-    for ordinal, begin, end in equal_ranges(tablets):
+    slices = equal_ranges(tablets)
+    expect_slices(table, keys, slices, [column.id for column in columns], snapshot)
+    for ordinal, begin, end in slices:
         tablet = table.tablets[ordinal]
         part = keys if end - begin == len(keys) else keys.slice(begin, end - begin)
         part.prepare_slices()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -155,6 +155,11 @@ class ScanSpec(LazyValues):
         assert self.listed is not None
         rows = itertools.product(*self.listed)
         return self.codec.from_binary(array_of_bytes([self.codec.encode_row(row) for row in rows]))
+
+    def read_ids(self, columns: Iterable[ColumnSchema]) -> set[int]:
+        """The ids of these columns and of the predicate's."""
+        names = frozenset[str]() if self.predicate is None else self.predicate.columns
+        return {column.id for column in columns} | {self.schema.by_name(name).id for name in names}
 
     @lazy_value
     def arrow_schema(self) -> pa.Schema:

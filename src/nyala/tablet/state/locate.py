@@ -11,16 +11,17 @@ flush".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Final
 
 import numpy as np
 
-from nyala.delta.run import LIVENESS
+from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.mem_rowset import MemRowSet
+from nyala.rowset.read_ahead import expect_keys
 from nyala.tablet.state.root import AnyRowSet, TableState
 
 ABSENT: Final = -1
@@ -45,6 +46,24 @@ def equal_ranges(values: np.ndarray) -> list[tuple[int, int, int]]:
         return [(int(values[0]), 0, count)]
     starts = [0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist()]
     return list(zip(values[starts].tolist(), starts, [*starts[1:], count], strict=True))
+
+
+def expect_slices(
+    table: TableState,
+    keys: EncodedKeys,
+    slices: Sequence[tuple[int, int, int]],
+    column_ids: Collection[int],
+    snapshot: int,
+) -> None:
+    """`expect_keys` of the keys [begin, end) in each tablet, for all tablets together."""
+    if not table.is_remote:
+        return
+    searches = []
+    for ordinal, begin, end in slices:
+        part = keys.slice(begin, end - begin)
+        candidates = table.tablets[ordinal].tree.candidates(part)
+        searches += [(disk, part.slice(lower, upper - lower)) for disk, lower, upper in candidates]
+    expect_keys(searches, column_ids, snapshot)
 
 
 def locate(
@@ -74,6 +93,7 @@ def locate(
     )
     _look_in_tails(found, table, keys, slices)
     keys.prepare_search()
+    expect_slices(table, keys, slices, (), MAX_TIMESTAMP)
     for ordinal, begin, end in slices:
         tablet = table.tablets[ordinal]
         key_runs = tablet.memory.key_runs
@@ -124,7 +144,10 @@ def _locate_one(table: TableState, key: EncodedKeys, ordinal: int) -> Located:
             _look_in(found, memory, key, 0, ordinal, rowids=np.array([rowid]))
     if tablet.rowsets and found.codes[0] == ABSENT:
         canonical = key.at(0)
-        for disk in tablet.tree.holding(canonical):
+        holding = tablet.tree.holding(canonical)
+        if holding and holding[0].reader.is_remote:
+            expect_keys([(disk, key) for disk in holding], (), MAX_TIMESTAMP)
+        for disk in holding:
             rowid = disk.keys.find_one(key, canonical)
             if rowid >= 0:
                 _look_in(found, disk, key, 0, ordinal, rowids=np.array([rowid]))

@@ -1,0 +1,238 @@
+"""Stores whose data files are in a bucket: the same results as in a folder, in few rounds of requests."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.remote import DataInBucket
+from tests.support import open_database, rows
+
+import nyala
+from nyala.env import SYSTEM, Env
+from nyala.errors import CorruptionError, StorageError
+from nyala.objects.chunk_cache import CHUNK_BYTES
+from nyala.tablet.manual_maintenance import compact_deltas
+from nyala.tablet.scan import parallel
+from nyala.tablet.scan.token import read_token
+
+ROWS = 400_000
+COMPOSITE = ["sensor", "time"]
+
+
+def readings(first: int, count: int) -> pa.Table:
+    """Rows whose values do not compress, so that columns and bloom filters have several chunks."""
+    chance = random.Random(first)
+    times = range(first, first + count)
+    return pa.table(
+        {
+            "sensor": pa.array([time % 7 for time in times], pa.int32()),
+            "time": pa.array(times, pa.int64()),
+            "value": pa.array([chance.random() for _ in times]),
+            "other": pa.array([chance.getrandbits(60) for _ in times], pa.int64()),
+            "note": pa.array([f"note {time % 50}" for time in times]),
+        }
+    )
+
+
+TYPES = {"sensor": "int32", "time": "int64", "value": "double", "other": "int64", "note": "string"}
+
+
+class Pair:
+    """The same table in a folder, and with its data in a bucket."""
+
+    def __init__(self, path: Path, key: list[str]) -> None:
+        self.files = DataInBucket(path / "remote", path / "cache")
+        self.local = open_database(path / "local", direct_commit_bytes=1)
+        self.remote = open_database(path / "remote", files=self.files, direct_commit_bytes=1)
+        for db in (self.local, self.remote):
+            db.create_table("t", TYPES, key)
+        self.path, self.key = path, key
+
+    def both(self, work: Callable[[nyala.Database], Any]) -> None:
+        for db in (self.local, self.remote):
+            work(db)
+
+    def reopen(self) -> None:
+        """Close the store in the bucket and open it with an empty cache."""
+        self.remote.close()
+        bucket = self.files.objects._inner
+        self.files.end()
+        self.files = DataInBucket(self.path / "remote", self.path / "cache", bucket)
+        self.remote = open_database(self.path / "remote", files=self.files, direct_commit_bytes=1)
+
+    def cold_rounds(self, work: Callable[[nyala.Database], Any]) -> int:
+        """How many rounds `work` takes with an empty cache; its result is the same as in the folder."""
+        self.reopen()
+        results: list[Any] = [work(self.local)]
+        rounds = self.files.rounds(lambda: results.append(work(self.remote)))
+        assert results[0] == results[1]
+        return rounds
+
+
+@pytest.fixture(scope="module", params=["time", "sensor, time"])
+def large(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """One rowset of 400,000 rows, with two REDO files."""
+    pair = Pair(tmp_path_factory.mktemp("pair"), request.param.split(", "))
+    data = readings(0, ROWS)
+    pair.both(lambda db: db["t"].insert(data))
+    for number in range(2):
+        changes = readings(0, ROWS).slice(number, 300).append_column("z", pa.nulls(300)).drop_columns("z")
+        changes = changes.set_column(2, "value", pa.array([float(number)] * 300))
+        pair.both(lambda db, changes=changes: db["t"].update(changes))  # type: ignore[misc]
+    assert len(pair.remote._writer().state.rowsets) == 1 and len(pair.remote._writer().state.deltas) == 3
+    yield pair
+    pair.local.close()
+    pair.remote.close()
+    pair.files.end()
+
+
+def key_of(pair: Pair, time: int) -> dict[str, int]:
+    return {name: {"sensor": time % 7, "time": time}[name] for name in pair.key}
+
+
+def test_a_cold_look_up_takes_three_rounds(large: Pair) -> None:
+    """Footers; bloom filter and stored first keys; blocks of keys, values and changes, in all files together."""
+    for time in (123_456, 5, ROWS - 1):
+        assert large.cold_rounds(lambda db, time=time: db["t"].get(key_of(large, time))) <= 3
+    assert large.cold_rounds(lambda db: db["t"].get(key_of(large, ROWS + 5))) <= 3
+
+
+def test_a_cold_look_up_of_many_keys_takes_three_rounds(large: Pair) -> None:
+    keys = [key_of(large, time) for time in range(0, ROWS + 1000, 9973)]
+    assert large.cold_rounds(lambda db: db["t"].get_many(keys).to_pylist()) <= 3
+
+
+def test_a_write_finds_its_keys_in_three_rounds(large: Pair) -> None:
+    rows = readings(77_000, 5)
+    large.reopen()
+    assert large.files.rounds(lambda: large.remote["t"].insert(rows, on_conflict="ignore")) <= 3
+
+
+def test_a_cold_key_range_takes_few_rounds(large: Pair) -> None:
+    """Footers, the blocks at both bounds, the blocks of the rows."""
+    where = (
+        f"{large.key[0]} >= 3 and {large.key[0]} < 6" if len(large.key) == 1 else "sensor = 3 and time < 900"
+    )
+    assert large.cold_rounds(lambda db: rows(db["t"], where=where)) <= 4
+
+
+def test_a_cold_scan_takes_two_rounds(large: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One round for the footers of all files, and one for the blocks of the two splits."""
+    monkeypatch.setattr(parallel, "AHEAD_MAX", 1)
+    monkeypatch.setattr("nyala.tablet.scan.read_path.AHEAD_MAX", 1)
+    for where in (None, "value > 0.9", "other < 0 or note = 'note 7'"):
+        assert large.cold_rounds(lambda db, where=where: rows(db["t"], where=where)) <= 2
+    assert large.cold_rounds(lambda db: db["t"].scan(["note"]).to_arrow()["note"].to_pylist()) <= 2
+    assert large.cold_rounds(lambda db: db["t"].count("value < 0.5")) <= 2
+
+
+def test_a_scan_reads_only_the_columns_that_it_needs(large: Pair) -> None:
+    large.reopen()
+    large.remote["t"].scan(["note"]).to_arrow()
+    few = large.files.remote.cache.fetched_bytes
+    large.reopen()
+    large.remote["t"].scan().to_arrow()
+    assert few < large.files.remote.cache.fetched_bytes / 3
+
+
+def test_a_warm_store_makes_no_request(large: Pair) -> None:
+    large.reopen()
+    large.remote["t"].scan().to_arrow()
+    before = len(large.files.requests)
+    large.remote["t"].scan(where="value > 0.5").to_arrow()
+    assert len(large.files.requests) == before
+
+
+def test_tokens_are_read_from_the_bucket(large: Pair) -> None:
+    """As a Spark task reads them, in a process with an empty cache."""
+    for where in (None, "value > 0.9"):
+        scan = large.remote["t"].scan(where=where, order_by_key=True)
+        expected = large.local["t"].scan(where=where, order_by_key=True).to_arrow()
+        large.files.forget()
+        env = Env(large.files, SYSTEM.clock, SYSTEM.randomness)
+        found = [batch for token in scan.tokens() for batch in read_token(token, env)]
+        assert pa.Table.from_batches(found).equals(expected)
+
+
+def test_a_damaged_chunk_of_the_cache_is_fetched_again(large: Pair, tmp_path: Path) -> None:
+    """Blocks, footers and filters: the cache's disk may fail."""
+    large.reopen()
+    expected = rows(large.local["t"])
+    large.remote["t"].scan().to_arrow()
+    cache = large.files.remote.cache
+    held = sum(len(entry.copy.held) for entry in cache._copied.values() if entry.copy is not None)
+    large.remote.close()
+    for path in large.path.joinpath("cache").rglob("*"):
+        if path.is_file() and path.name != "lock":
+            damaged = bytearray(path.read_bytes())
+            for offset in range(100, len(damaged), CHUNK_BYTES):
+                damaged[offset] ^= 0xFF
+            path.write_bytes(damaged)
+    large.remote = open_database(large.path / "remote", files=large.files, direct_commit_bytes=1)
+    before = cache.requests
+    assert rows(large.remote["t"]) == expected
+    assert 0 < cache.requests - before <= held
+
+
+def test_a_damaged_object_is_an_error(large: Pair) -> None:
+    large.reopen()
+    objects = large.files.objects._inner
+    state = large.remote._writer().state
+    key = next(iter(state.rowsets.values())).path
+    good = objects.get(key)
+    try:
+        objects.put(key, good[:1000] + bytes([good[1000] ^ 1]) + good[1001:])
+        with pytest.raises(CorruptionError, match="CRC-32C"):
+            rows(large.remote["t"])
+        objects.delete([key])
+        large.reopen()
+        with pytest.raises(StorageError, match="is missing, and its rows with it"):
+            rows(large.remote["t"])
+    finally:
+        objects.put(key, good)
+
+
+def small_steps(db: nyala.Database) -> None:
+    """Flushes, all kinds of compactions, direct commits."""
+    table, chance = db["t"], random.Random(8)
+    for step in range(12):
+        data = readings(step * 50, 120)
+        table.upsert(data) if step % 3 else table.insert(data, on_conflict="ignore")
+        table.delete([{"sensor": time % 7, "time": time} for time in range(step * 40, step * 40 + 9)])
+        if chance.random() < 0.7:
+            db.flush()
+        if step == 6:
+            compact_deltas(db._writer())
+        if step in (4, 10):
+            table.compact()
+    db._writer().collect_garbage()
+
+
+@pytest.mark.parametrize("direct_commit_bytes", [1, 64 << 20])
+def test_writes_flushes_and_compactions_give_the_same_rows(tmp_path: Path, direct_commit_bytes: int) -> None:
+    found = []
+    for name in ("local", "remote"):
+        files = DataInBucket(tmp_path / name, tmp_path / "cache") if name == "remote" else None
+        db = open_database(tmp_path / name, files=files, direct_commit_bytes=direct_commit_bytes)
+        db.create_table("t", TYPES, COMPOSITE)
+        small_steps(db)
+        found.append(rows(db["t"]))
+        if files is not None:
+            named = {*db._writer().state.files(), *db._writer().state.garbage}
+            assert {info.key for info in files.objects.list("data/")} == named
+            assert not (tmp_path / name / "data").exists() or not list(
+                (tmp_path / name / "data").rglob("*.*")
+            )
+            db.close()
+            files.forget()
+            db = open_database(tmp_path / name, files=files)
+            assert rows(db["t"]) == found[0]
+        db.close()
+        if files is not None:
+            files.end()
+    assert found[0] == found[1] and len(found[0]) > 500
