@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nyala.env import SYSTEM, AppendFile, Env, Files, RandomFile
+from nyala.env import SYSTEM, AppendFile, Files, RandomFile
 from nyala.objects.base import Objects
 from nyala.objects.memory import MemoryObjects
 from nyala.objects.remote_files import RemoteFiles
@@ -17,23 +17,24 @@ from nyala.testing.file_wrapper import FileWrapper
 class DataInBucket(FileWrapper):
     """Paths inside of `<store>/data` lead to the bucket, all others to the disk."""
 
-    def __init__(
-        self, store: Path, cache: Path, bucket: Objects | None = None, cache_bytes: int = 1 << 30
-    ) -> None:
-        """bucket: its URL must be the store's folder. Default: one in memory."""
+    def __init__(self, store: Path, cache: Path, bucket: Objects | None = None) -> None:
+        """bucket: default: one in memory."""
         super().__init__(SYSTEM.files)
-        self._data = f"{store}/data"
-        self.objects = FaultyObjects(MemoryObjects(str(store)) if bucket is None else bucket)
-        env = Env(SYSTEM.files, SYSTEM.clock, SYSTEM.randomness)
-        self.remote = RemoteFiles.over(self.objects, env, str(cache), cache_bytes)
+        self._store = str(store)
+        self.bucket = MemoryObjects() if bucket is None else bucket
+        self.objects = FaultyObjects(self.bucket)
+        self.remote = RemoteFiles.over(self.objects, SYSTEM, str(cache), 1 << 30)
 
     @property
     def is_remote(self) -> bool:
         return True
 
-    def of(self, path: str) -> Files:
-        """The files that have this path."""
-        return self.remote if path.startswith(self._data) else self._inner
+    def of(self, path: str) -> tuple[Files, str]:
+        """The files that have this path, and the path there."""
+        inside = path.removeprefix(self._store)
+        if inside.startswith("/data"):
+            return self.remote, self.objects.url + inside
+        return self._inner, path
 
     @property
     def requests(self) -> list[str]:
@@ -41,17 +42,20 @@ class DataInBucket(FileWrapper):
         return [request.verb for request in self.objects.requests]
 
     def create(self, path: str) -> AppendFile:
-        return self.of(path).create(path)
+        files, there = self.of(path)
+        return files.create(there)
 
     def open(self, path: str) -> RandomFile:
-        return self.of(path).open(path)
+        files, there = self.of(path)
+        return files.open(there)
 
     def read_all(self, path: str) -> bytes:
-        return self.of(path).read_all(path)
+        files, there = self.of(path)
+        return files.read_all(there)
 
     def link(self, old: str, new: str) -> bool:
         """Copies a staged file into the bucket."""
-        if not new.startswith(self._data):
+        if self.of(new)[0] is not self.remote:
             return super().link(old, new)
         file = self.create(new)
         file.append(self._inner.read_all(old))
@@ -60,25 +64,32 @@ class DataInBucket(FileWrapper):
         return True
 
     def unlink(self, path: str, missing_ok: bool = False) -> None:
-        self.of(path).unlink(path, missing_ok)
+        files, there = self.of(path)
+        files.unlink(there, missing_ok)
 
     def make_dirs(self, path: str) -> None:
-        self.of(path).make_dirs(path)
+        files, there = self.of(path)
+        files.make_dirs(there)
 
     def list_dir(self, path: str) -> list[str]:
-        return self.of(path).list_dir(path)
+        files, there = self.of(path)
+        return files.list_dir(there)
 
     def exists(self, path: str) -> bool:
-        return self.of(path).exists(path)
+        files, there = self.of(path)
+        return files.exists(there)
 
     def size(self, path: str) -> int:
-        return self.of(path).size(path)
+        files, there = self.of(path)
+        return files.size(there)
 
     def identity(self, path: str) -> Any:
-        return self.of(path).identity(path)
+        files, there = self.of(path)
+        return files.identity(there)
 
     def sync_dir(self, path: str) -> None:
-        self.of(path).sync_dir(path)
+        files, there = self.of(path)
+        files.sync_dir(there)
 
     def rounds(self, work: Callable[[], Any]) -> int:
         """How many rounds of requests `work` takes; it runs in one thread."""

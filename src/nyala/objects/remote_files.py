@@ -86,8 +86,11 @@ class RemoteFiles:
         return found
 
     def list_dir(self, path: str) -> list[str]:
+        """Return the names in a folder. Cost: lists every object below it, also in its folders."""
         under = self._under(path)
         infos = self._objects.list(under)
+        if not infos and under and self.exists(path):
+            raise StorageError(f"{path} is not a folder", path=path, errno=errno.ENOTDIR)
         return sorted({info.key[len(under) :].split("/", 1)[0] for info in infos})
 
     def exists(self, path: str) -> bool:

@@ -193,7 +193,10 @@ def test_removed_files_are_gone_from_bucket_and_cache(bucket: Bucket) -> None:
     for name in ("2/a.base", "2/b.base", "20/c.base"):
         bucket.memory.put(f"data/{name}", b"x")
     files.remove_tree(f"{URL}/data/2")
-    assert files.list_dir(f"{URL}/data") == ["20"]
+    assert files.list_dir(f"{URL}/data") == ["20"] and files.list_dir(f"{URL}/data/2") == []
+    with pytest.raises(StorageError, match="not a folder") as caught:
+        files.list_dir(f"{URL}/data/20/c.base")
+    assert caught.value.errno == errno.ENOTDIR
 
 
 def test_small_documents_are_written_and_read_whole(bucket: Bucket) -> None:
