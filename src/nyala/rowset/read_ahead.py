@@ -16,15 +16,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from nyala.cfile.column_reader import ColumnReader
-from nyala.cfile.reader import CFileReader
-from nyala.delta.delta_file import DeltaFile
 from nyala.delta.run import LIVENESS
 from nyala.errors import Error
-from nyala.keys.encoded_keys import EncodedKeys
-from nyala.keys.key_range import KeyRange
-from nyala.rowset.disk_rowset import DiskRowSet
+
+if TYPE_CHECKING:
+    from nyala.cfile.column_reader import ColumnReader
+    from nyala.cfile.reader import CFileReader
+    from nyala.delta.delta_file import DeltaFile
+    from nyala.keys.encoded_keys import EncodedKeys
+    from nyala.keys.key_range import KeyRange
+    from nyala.rowset.disk_rowset import DiskRowSet
 
 __all__ = ["expect_bounds", "expect_footers", "expect_keys", "expect_rows"]
 

@@ -1,0 +1,195 @@
+"""How fast data files in a bucket are read: `python -m bench.remote_reads [--delay-ms 20] [--rows 3000000]`.
+
+An S3 server in a process of its own answers each request after a delay. A store's data files are uploaded to it. Then
+the same scans and look-ups run with an empty cache, and are compared with `get_ranges` of the same chunks alone: the
+fastest way to bring these bytes here. The server is Python, so its bandwidth is small; only ratios mean something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import nyala
+from nyala.env import SYSTEM, Env
+from nyala.objects.base import Objects
+from nyala.objects.chunk_cache import CHUNK_BYTES
+from nyala.objects.open import open_objects
+from nyala.objects.remote_files import RemoteFiles
+from nyala.tablet.scan.token import read_token
+
+_SERVER = """
+import json, sys, time
+from nyala.testing import S3Server
+with S3Server() as server:
+    print(json.dumps({"url": server.url, "options": dict(server.options)}), flush=True)
+    for line in sys.stdin:
+        server.delay_s = float(line)
+        print("ok", flush=True)
+"""
+TRIES = 5
+
+
+class Rooted(RemoteFiles):
+    """Files that find the paths of a local store in the bucket, so that its scan tokens can be read."""
+
+    def __init__(self, files: RemoteFiles, root: str, url: str) -> None:
+        super().__init__(files.cache)
+        self._root, self._url = root, url
+
+    def open(self, path: str) -> Any:
+        return super().open(self._url + path.removeprefix(self._root))
+
+
+def make(folder: Path, rows: int) -> None:
+    """A table like lineitem: numbers that compress a little, dates, text of few values."""
+    chance = np.random.default_rng(7)
+    with nyala.connect(folder, maintenance=False) as db:
+        table = db.create_table(
+            "l", {"k": "int64", "price": "double", "tax": "int32", "day": "date", "note": "string"}, "k"
+        )
+        for first in range(0, rows, 1_000_000):
+            count = min(1_000_000, rows - first)
+            table.insert(
+                pa.table(
+                    {
+                        "k": np.arange(first, first + count),
+                        "price": chance.random(count),
+                        "tax": chance.integers(0, 1 << 20, count).astype(np.int32),
+                        "day": pa.array(chance.integers(8000, 12000, count).astype(np.int32)).cast(
+                            pa.date32()
+                        ),
+                        "note": np.array(["none", "return", "collect"])[chance.integers(0, 3, count)],
+                    }
+                )
+            )
+            db.flush()
+
+
+def median_s(work: Callable[[], Any]) -> tuple[float, Any]:
+    """The median of a few runs in seconds, and the last result."""
+    times, result = [], None
+    for _ in range(TRIES):
+        began = time.perf_counter()
+        result = work()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times), result
+
+
+def fetch_alone(objects: Objects, ranges: list[tuple[str, int, int]]) -> int:
+    """Get these ranges (key, lower, upper) by as many requests at a time as the cache makes."""
+    with ThreadPoolExecutor(32) as pool:
+        parts = pool.map(lambda one: objects.get_ranges(one[0], [one[1:]]), ranges)
+        return sum(memoryview(part).nbytes for found in parts for part in found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--delay-ms", type=float, default=20)
+    parser.add_argument("--rows", type=int, default=3_000_000)
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="nyala-bench-"))
+    server = subprocess.Popen(
+        [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdin is not None and server.stdout is not None
+    try:
+        make(folder / "store", arguments.rows)
+        found = json.loads(server.stdout.readline())
+        objects = open_objects(found["url"], found["options"])
+        for path in sorted((folder / "store" / "data").rglob("*.*")):
+            key = str(path.relative_to(folder / "store"))
+            objects.upload(key, [path.read_bytes()])
+        server.stdin.write(f"{arguments.delay_ms / 1000}\n")
+        server.stdin.flush()
+        server.stdout.readline()
+        compare(folder, objects)
+        objects.close()
+    finally:
+        server.kill()
+        server.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def compare(folder: Path, objects: Objects) -> None:
+    scans: dict[str, dict[str, Any]] = {
+        "all columns": {},
+        "two columns, a filter": {"columns": ["price"], "where": "tax < 100000"},
+        "a range of 1,000 keys": {"where": "k >= 1500000 and k < 1501000"},
+        "one key": {"where": "k = 777777"},
+    }
+    with nyala.connect(folder / "store", maintenance=False) as db:
+        tokens = {name: [t for t in db["l"].scan(**scan).tokens()] for name, scan in scans.items()}
+    print(
+        f"{'scan':24} {'rounds':>6} {'requests':>8} {'MB':>6} {'ms':>7} {'alone':>7} {'share':>6} {'warm ms':>8} {'folder':>7}"
+    )
+    for name, parts in tokens.items():
+
+        def run(env: Env, parts: list[bytes] = parts) -> int:
+            return sum(batch.num_rows for token in parts for batch in read_token(token, env))
+
+        local_s, expected = median_s(lambda run=run: run(SYSTEM))  # type: ignore[misc]
+        seen: dict[str, Any] = {}
+
+        def cold(run: Callable[[Env], int] = run, seen: dict[str, Any] = seen) -> int:
+            files = RemoteFiles.over(objects, SYSTEM, str(folder / "cache"), 1 << 30)
+            rooted = Rooted(files, str(folder / "store"), objects.url)
+            env = Env(rooted, SYSTEM.clock, SYSTEM.randomness)
+            rows = run(env)
+            cache = files.cache
+            seen["ranges"] = [
+                (entry.key, lower * CHUNK_BYTES, upper * CHUNK_BYTES)
+                for entry in cache._copied.values()
+                if entry.copy is not None
+                for lower, upper in runs_of(sorted(entry.copy.held))
+            ]
+            seen["figures"] = cache.rounds, cache.requests, cache.fetched_bytes / 1e6
+            began = time.perf_counter()
+            run(env)
+            seen["warm_s"] = time.perf_counter() - began
+            seen["cold_end"] = began
+            files.close()
+            return rows
+
+        times = []
+        for _ in range(TRIES):
+            began = time.perf_counter()
+            assert cold() == expected
+            times.append(seen["cold_end"] - began)
+        alone_s, _ = median_s(lambda seen=seen: fetch_alone(objects, seen["ranges"]))  # type: ignore[misc]
+        rounds, requests, megabytes = seen["figures"]
+        cold_s = statistics.median(times)
+        print(
+            f"{name:24} {rounds:6} {requests:8} {megabytes:6.1f} {cold_s * 1e3:7.0f} {alone_s * 1e3:7.0f} "
+            f"{alone_s / cold_s:6.0%} {seen['warm_s'] * 1e3:8.0f} {local_s * 1e3:7.0f}"
+        )
+
+
+def runs_of(chunks: list[int]) -> list[tuple[int, int]]:
+    """The runs of adjacent chunks, of at most 8 MB."""
+    runs: list[tuple[int, int]] = []
+    for chunk in chunks:
+        if runs and chunk == runs[-1][1] and chunk - runs[-1][0] < 32:
+            runs[-1] = runs[-1][0], chunk + 1
+        else:
+            runs.append((chunk, chunk + 1))
+    return runs
+
+
+if __name__ == "__main__":
+    main()
