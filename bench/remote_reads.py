@@ -134,10 +134,9 @@ def compare(folder: Path, objects: Objects) -> None:
         "one key": {"where": "k = 777777"},
     }
     with nyala.connect(folder / "store", maintenance=False) as db:
-        tokens = {name: [t for t in db["l"].scan(**scan).tokens()] for name, scan in scans.items()}
-    print(
-        f"{'scan':24} {'rounds':>6} {'requests':>8} {'MB':>6} {'ms':>7} {'alone':>7} {'share':>6} {'warm ms':>8} {'folder':>7}"
-    )
+        tokens = {name: db["l"].scan(**scan).tokens() for name, scan in scans.items()}
+    heads = f"{'rounds':>6} {'requests':>8} {'MB':>6} {'ms':>7} {'alone':>7} {'share':>6} {'warm ms':>8} {'folder':>7}"
+    print(f"{'scan':24} {heads}")
     for name, parts in tokens.items():
 
         def run(env: Env, parts: list[bytes] = parts) -> int:

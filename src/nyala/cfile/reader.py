@@ -244,6 +244,11 @@ class CFileReader:
         if self.is_remote:
             self._opened()
 
+    def ensure_all(self) -> None:
+        """Begin to fetch a whole remote file, whose size the caller of the constructor gave."""
+        if self.is_remote and self._size_bytes:
+            self.ensure([(0, self._size_bytes)])
+
     def read_exactly(self, offset: int, length: int) -> bytes:
         """Return the bytes [offset, offset + length).
 
@@ -333,6 +338,7 @@ class CFileReader:
         """
         from nyala.cfile.column_reader import ColumnReader
 
+        self.ensure_all()
         self._check_head()
         directory, directory_offset = self._read_directory()
         if self._given is not None and any(

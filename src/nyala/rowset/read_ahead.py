@@ -51,10 +51,10 @@ class _Wanted:
 
 
 def expect_footers(
-    rowsets: Iterable[DiskRowSet], column_ids: Collection[int] | None = None, snapshot: int = 0
+    rowsets: Iterable[DiskRowSet], column_ids: Collection[int] | None = None, snapshot: int | None = None
 ) -> None:
     """Begin to fetch the footers of the base columns; with `column_ids`, also those of the changes
-    of these columns that `snapshot` applies.
+    of these columns that `snapshot` applies (None: all).
     """
     with contextlib.suppress(Error):
         for rowset in rowsets:
@@ -68,9 +68,11 @@ def expect_footers(
 
 
 def expect_rows(
-    rowset: DiskRowSet, column_ids: Collection[int], snapshot: int, lower: int, upper: int
+    rowset: DiskRowSet, column_ids: Collection[int], snapshot: int | None, lower: int, upper: int
 ) -> None:
-    """Begin to fetch the rows [lower, upper) of these columns, their liveness and changes."""
+    """Begin to fetch the rows [lower, upper) of these columns, their liveness, and the changes that
+    `snapshot` applies; None: all changes, of exactly these rows, for a compaction.
+    """
     if not rowset.reader.is_remote:
         return
     with contextlib.suppress(Error):
@@ -80,9 +82,9 @@ def expect_rows(
         for file in _deltas(rowset, column_ids, snapshot):
             for number in file.column_ids & {*column_ids, LIVENESS}:
                 rows: tuple[int, int] | None = lower, upper
-                if rowset.changes.keeps_runs(file, number, snapshot):
+                if snapshot is not None and rowset.changes.keeps_runs(file, number, snapshot):
                     rows = None
-                elif file.kind == "redo":
+                elif snapshot is not None and file.kind == "redo":
                     rows = rowset.changes.redo_range(number, snapshot, lower, upper, rowset.row_count)
                 wanted.add_all(file.parts_of_rows(number, rows))
         wanted.fetch()
@@ -150,11 +152,11 @@ def _want_base(
                 wanted.add(column, lower, upper)
 
 
-def _deltas(rowset: DiskRowSet, column_ids: Collection[int], snapshot: int) -> list[DeltaFile]:
+def _deltas(rowset: DiskRowSet, column_ids: Collection[int], snapshot: int | None) -> list[DeltaFile]:
     """The files with changes of these columns or of the liveness that `snapshot` may apply."""
     ids = {*column_ids, LIVENESS}
     return [
         file
         for file in (*rowset.undo, *rowset.redo)
-        if file.relevant(snapshot) and not ids.isdisjoint(file.column_ids)
+        if (snapshot is None or file.relevant(snapshot)) and not ids.isdisjoint(file.column_ids)
     ]

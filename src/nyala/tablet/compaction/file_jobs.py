@@ -43,6 +43,7 @@ from nyala.keys.key_range import KeyRange
 from nyala.rowset.compaction.inputs import compacted_column
 from nyala.rowset.compaction.merging import merge_images
 from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.rowset.read_ahead import expect_rows
 from nyala.rowset.writer import WrittenRowSet, column_spec, write_rowset
 from nyala.schema.schema import ColumnSchema, Schema
 from nyala.schema.types import ColumnType
@@ -202,8 +203,10 @@ def _merge(env: Env, job: MergeJob, written: list[str], progress: Progress) -> O
         ):
             images = []
             try:
-                for rowset in rowsets:
-                    lower, upper = rowset.rowid_range(key_range)
+                parts = [(rowset, *rowset.rowid_range(key_range)) for rowset in rowsets]
+                for rowset, lower, upper in parts:
+                    expect_rows(rowset, [column.id for column in job.schema.columns], None, lower, upper)
+                for rowset, lower, upper in parts:
                     if lower < upper:
                         images.append(rowset.image(job.schema, lower, upper, job.cut))
                         done += upper - lower
@@ -280,6 +283,7 @@ def _major(env: Env, job: MajorJob, written: list[str]) -> Output:
     past: dict[int, DeltaRun] = {}
     rest: dict[int, DeltaRun] = {}
     try:
+        expect_rows(rowset, chosen, None, 0, rowset.row_count)
         changed = {number for file in rowset.redo for number in file.column_ids}
         known: dict[int, ColumnSchema] = {column.id: column for column in job.schema.columns}
         for number in sorted(changed & {*known, LIVENESS}):
@@ -344,6 +348,9 @@ def _redo_or_undo(env: Env, job: MinorJob | UndoJob, written: list[str]) -> Outp
     rowset = job.input.open(env, job.root_path, None, job.schema)
     types = _types(job.schema)
     try:
+        for file in (*rowset.redo, *rowset.undo):
+            if file.id in job.file_ids:
+                file.reader.ensure_all()
         if isinstance(job, MinorJob):
             inputs = [file for file in rowset.redo if file.id in job.file_ids]
             if not any(file.column_ids & {*types, LIVENESS} for file in inputs):
