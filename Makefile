@@ -14,6 +14,7 @@ BENCH_BIN := $(BENCH_VENV)/bin
 BENCH_SPARK_VENV := .venv-bench-spark
 BENCH_SPARK_BIN := $(BENCH_SPARK_VENV)/bin
 DOCS_VENV := .venv-docs
+S3_VENV := .venv-s3
 PYTHONS := 3.12 3.13 3.14
 DEMO_STORE ?= demo-store
 # What installing the project depends on besides the lock.
@@ -29,23 +30,25 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernels demo test test-fast test-pythons test-lowest test-long bench bench-spark docs lint fmt lock clean java
+.PHONY: help setup kernels demo test test-fast test-pythons test-lowest test-s3 test-long bench bench-spark docs lint fmt lock clean java
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed  ## make .venv and install everything from the lock (demo and test do it by themselves)
 
 # An environment for each lock: what that names, and then the project itself, editable.
-ENVIRONMENTS := $(VENV) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(DOCS_VENV)
+ENVIRONMENTS := $(VENV) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(DOCS_VENV) $(S3_VENV)
 $(VENV)/.locked: requirements/dev.lock
 $(LOWEST_VENV)/.locked: requirements/lowest.lock
 $(BENCH_VENV)/.locked: requirements/bench.lock
 $(BENCH_SPARK_VENV)/.locked: requirements/bench-spark.lock
 $(DOCS_VENV)/.locked: requirements/docs.lock
+$(S3_VENV)/.locked: requirements/s3-server.lock
 FETCHED := the first time this fetches Spark, some 450 MB
 # The peers weigh more than all else but Spark, and no test needs them: an environment of their own.
 $(BENCH_VENV)/.locked: FETCHED := DuckDB, polars, Delta Lake: some 200 MB to fetch
+$(S3_VENV)/.locked: FETCHED := PyArrow and SeaweedFS: some 150 MB to fetch
 $(DOCS_VENV)/.locked: FETCHED := MkDocs: some 15 MB to fetch
 
 $(ENVIRONMENTS:=/.locked): %/.locked: requirements/build.lock
@@ -99,6 +102,9 @@ test-pythons:  ## the fast tests on each of Python 3.12 to 3.14 that this machin
 test-lowest: java $(LOWEST_VENV)/.installed  ## the tests, with the lowest versions of all that Nyala depends on
 	$(LOWEST_BIN)/python -m pytest -n 2 --dist loadgroup -m "not long" $(ARGS)
 
+test-s3: $(S3_VENV)/.installed  ## the tests marked `s3`, with SeaweedFS as a real S3 server that checks signatures
+	$(S3_VENV)/bin/python -m pytest -m s3 tests/unit/objects $(ARGS)
+
 test-long: java setup  ## what takes more than an hour: many more random cases, the tests marked `long`; figures into docs/reliability.md
 	@rm -rf .figures
 	NYALA_FIGURES=$(CURDIR)/.figures $(BIN)/python -m pytest -n 2 --dist loadgroup --hypothesis-profile nightly --timeout 3600 -o faulthandler_timeout=3590 $(ARGS)
@@ -118,4 +124,4 @@ lock: setup  ## resolve the dependencies anew and write requirements/*.lock (nee
 	tools/lock
 
 clean:  ## remove .venv, caches and the demo's store
-	rm -rf $(VENV) $(PYTHONS:%=.venv-%) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(DOCS_VENV) build $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .figures .import_linter_cache spark-warehouse
+	rm -rf $(VENV) $(PYTHONS:%=.venv-%) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(DOCS_VENV) $(S3_VENV) build $(DEMO_STORE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .figures .import_linter_cache spark-warehouse

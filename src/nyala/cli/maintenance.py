@@ -286,7 +286,13 @@ def _storage_options(
     callback=_storage_options,
     help="A storage option, such as region=eu-central-1. May be repeated.",
 )
-def probe(url: str, storage_options: dict[str, Any]) -> None:
+@click.option(
+    "--races",
+    type=click.IntRange(1, 10_000),
+    default=300,
+    help="The number of races for a key. Default: 300.",
+)
+def probe(url: str, storage_options: dict[str, Any], races: int) -> None:
     """Test whether a bucket keeps the promises that a store in it needs.
 
     URL is s3://BUCKET/PREFIX, gs://, az:// or file:///FOLDER.
@@ -303,7 +309,7 @@ def probe(url: str, storage_options: dict[str, Any]) -> None:
         closing(open_objects(url, storage_options)) as first,
         closing(open_objects(url, storage_options)) as second,
     ):
-        for finding in probe_bucket(SYSTEM, [first, second]):
+        for finding in probe_bucket(SYSTEM, [first, second], races=races):
             findings.append(finding)
             if not settings().json:
                 state = "kept  " if finding.kept else "BROKEN"

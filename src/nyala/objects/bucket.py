@@ -70,7 +70,8 @@ class BucketObjects(Handle):
         """connect: is called twice, for requests that are sent once and for those that are repeated."""
         super().__init__(url)
         self._obstore = need("obstore", "s3")
-        _opener.append(os.getpid())
+        if not _opener:
+            _opener.append(os.getpid())
         if _opener[0] != os.getpid():
             raise StorageError(
                 f"cannot open {self.url}: this process was forked from one that had opened a bucket, and would wait "

@@ -22,7 +22,6 @@ from nyala.objects.settle import settle
 
 __all__ = ["PROMISES", "Finding", "probe"]
 
-RACES: Final = 300
 _CREATORS: Final = 8
 _ROUNDS: Final = 20
 _UPLOAD_PARTS: Final = 20
@@ -221,7 +220,7 @@ PROMISES: Final = tuple(promise for promise, _, _ in _CHECKS)
 """Every promise, in the order in which `probe` tests them."""
 
 
-def probe(env: Env, clients: Sequence[Objects], *, races: int = RACES) -> Iterator[Finding]:
+def probe(env: Env, clients: Sequence[Objects], *, races: int = 300) -> Iterator[Finding]:
     """Test every promise of a bucket, and yield each finding as soon as it is there.
 
     clients: two clients of the same bucket. The objects of the probe have keys that begin with

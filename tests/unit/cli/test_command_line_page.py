@@ -115,7 +115,7 @@ def keys_of(document: Any) -> set[str]:
         "table vacuum {store}",
         "tablet list {store}",
         "fs check {orphaned}",
-        "fs probe file://{tmp}/bucket",
+        "fs probe file://{tmp}/bucket --races 5",
         "table drop {store} metrics --yes",
         "cfile dump {cfile}",
         "wal dump {store}",

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+import pytest
+from tests.unit.objects.seaweedfs import find_weed
+
 from nyala.env import SYSTEM, Env
 from nyala.objects.base import Objects
 from nyala.testing import ManualClock, SeededRandomness
@@ -20,10 +23,16 @@ class Bucket:
     advance: Callable[[float], None]
     """Moves the bucket's clock forward."""
 
+    def keys_to_race(self, count: int) -> int:
+        """How many keys creators race for: SeaweedFS takes seconds for each."""
+        return max(count // 30, 3) if self.kind == "seaweedfs" else count
+
 
 def quick_env() -> Env:
     """An environment in which waiting takes no time."""
     return replace(SYSTEM, clock=ManualClock(), randomness=SeededRandomness())
 
 
-KINDS: Final = ("memory", "folder", "s3")
+KINDS: Final = ("memory", "folder", "s3") + (
+    () if find_weed() is None else (pytest.param("seaweedfs", marks=pytest.mark.s3),)
+)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.support import folder_in_memory
 from tests.unit.objects.buckets import KINDS, Bucket
+from tests.unit.objects.seaweedfs import BUCKET, find_weed, seaweedfs
 
+from nyala.env import SYSTEM
 from nyala.objects.base import Objects
 from nyala.objects.folder import FolderObjects
 from nyala.objects.memory import MemoryObjects
@@ -32,9 +36,30 @@ def bucket(request: pytest.FixtureRequest) -> Iterator[Bucket]:
                     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns - round(seconds * 1e9)))
 
             yield Bucket("folder", lambda: FolderObjects(str(path / "bucket")), advance)
-    else:
+    elif request.param == "s3":
         with S3Server() as server:
             yield Bucket("s3", lambda: open_objects(server.url, server.options), server.advance)
+    else:
+        options = request.getfixturevalue("real_server")
+        # A prefix for each test is a bucket of its own.
+        url = f"s3://{BUCKET}/{SYSTEM.randomness.token_hex(8)}"
+        yield Bucket("seaweedfs", lambda: open_objects(url, options), wait_a_moment)
+
+
+def wait_a_moment(seconds: float) -> None:
+    if seconds > 5:
+        pytest.skip("the clock of a real server cannot be moved")
+    time.sleep(seconds)
+
+
+@pytest.fixture(scope="session")
+def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """The `storage_options` of a real S3 server that checks signatures."""
+    program = find_weed()
+    if program is None:
+        pytest.skip("needs a real S3 server: make test-s3 installs SeaweedFS and runs these tests")
+    with seaweedfs(program, tmp_path_factory.mktemp("seaweedfs")) as options:
+        yield options
 
 
 @pytest.fixture

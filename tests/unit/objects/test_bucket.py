@@ -9,6 +9,7 @@ import select
 import signal
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,7 +162,7 @@ def test_an_upload_that_the_bucket_fails(
     def faults(request: Request) -> WireFault | None:
         if request.verb != verb or server.requests["PUT"] < 3:
             return None
-        return "403" if verb == "PUT" else "drop after"
+        return "503" if verb == "PUT" else "drop after"
 
     server.faults = faults
     with pytest.raises(StorageError) as raised:
@@ -193,6 +194,18 @@ def test_objects_of_other_programs_are_not_listed(server: S3Server, objects: Obj
     with pytest.raises(StorageError, match="whose name has empty parts, '.' or '..'; remove it") as raised:
         objects.list("")
     assert raised.value.outcome is None
+
+
+def test_a_missing_object_is_no_error_of_a_delete_that_names_each(tmp_path: Path) -> None:
+    """Google Cloud Storage and Azure answer 404, and the other objects must still be deleted."""
+    from obstore.store import LocalStore  # answers the same
+
+    objects = BucketObjects("file:///here", lambda client_options, retry_config: LocalStore(str(tmp_path)))
+    for key in ("a", "b", "c"):
+        objects.put(key, b"")
+    objects.delete(["missing", "a", "gone", "b"])
+    assert [info.key for info in objects.list("")] == ["c"]
+    objects.delete(["missing"])
 
 
 # ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────────

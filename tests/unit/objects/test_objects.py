@@ -67,18 +67,28 @@ def test_every_client_sees_what_was_written(bucket: Bucket) -> None:
     assert reader.head("log/3") is None
 
 
-def test_list_is_sorted_and_begins_after_a_key(objects: Objects) -> None:
-    """As a bucket sorts: by the characters of the whole key, so "a-b" stands before "a/b"."""
-    names = ["a/b", "a-b", "a/b-", "a/b/0.x", "a/c", "a0", "B", "b/x/y/z", "b/x/y0", "_", "=", "a/10", "a/9"]
-    names.remove("a/b")  # no key is a folder of another, see `base`
+NAMES = ["a-b", "a/b-", "a/b/0.x", "a/c", "a0", "B", "b/x/y/z", "b/x/y0", "_", "=", "a/10", "a/9"]
+BEGINNINGS = ["", "a", "a/", "a/b", "a/b-", "b/x", "b/x/y/", "nothing", "nothing/at/all"]
+
+
+def test_list_is_sorted_by_the_characters_of_the_whole_key(objects: Objects) -> None:
+    """So "a-b" stands before "a/b", and "a/10" before "a/9"."""
+    for name in NAMES:
+        objects.put(name, b"")
+    for under in BEGINNINGS:
+        expected = [name for name in sorted(NAMES) if name.startswith(under)]
+        assert keys(objects.list(under)) == expected, under
+
+
+def test_list_begins_after_a_key(bucket: Bucket) -> None:
+    objects = bucket.client()
+    # SeaweedFS leaves out the folder "a/" in a list after "a-b" (4.48).
+    names = NAMES if bucket.kind != "seaweedfs" else [f"log/{n // 5:04}-x/{n % 5:04}" for n in range(12)]
     for name in names:
         objects.put(name, b"")
-    every = sorted(names)
-    assert keys(objects.list("")) == every
-    for under in ["", "a", "a/", "a/b", "a/b-", "b/x", "b/x/y/", "nothing", "nothing/at/all"]:
-        expected = [name for name in every if name.startswith(under)]
-        assert keys(objects.list(under)) == expected, under
-        for after in [*every, "0", "a/b/", "a/zz", "zz"]:
+    for under in BEGINNINGS if names is NAMES else ["", "log/", "log/0001-x/"]:
+        expected = [name for name in sorted(names) if name.startswith(under)]
+        for after in [*sorted(names), "0", "a/b/", "a/zz", "zz", "log/0001"]:
             assert keys(objects.list(under, after)) == [name for name in expected if name > after]
 
 
@@ -113,6 +123,9 @@ def test_ranges_come_in_their_order_and_are_cut_off_at_the_end(objects: Objects)
         body[lower:upper] for lower, upper in ranges
     ]
     assert objects.get_ranges("data", []) == []
+    # Near each other, and the second one is behind the end: a library for S3 may panic.
+    near = objects.get_ranges("data", [(size - 3_000, size - 2_990), (size + 500, size + 600)])
+    assert [bytes(memoryview(part)) for part in near] == [body[-3_000:-2_990], b""]
 
 
 def test_ranges_of_a_missing_object_raise(objects: Objects) -> None:

@@ -38,7 +38,7 @@ def env_of(bucket: Bucket) -> Env:
 
 def test_every_kind_of_bucket_keeps_all_promises(bucket: Bucket) -> None:
     bucket.client().put("of-the-store", b"")
-    findings = list(probe(env_of(bucket), [bucket.client(), bucket.client()], races=20))
+    findings = list(probe(env_of(bucket), [bucket.client(), bucket.client()], races=bucket.keys_to_race(20)))
     assert [finding.promise for finding in findings if finding.kept] == list(PROMISES), findings
     assert [info.key for info in bucket.client().list("")] == ["of-the-store"]
 
@@ -140,8 +140,7 @@ def test_the_command_prints_a_line_for_each_promise(monkeypatch: pytest.MonkeyPa
     with S3Server() as server:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test-key")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
-        monkeypatch.setattr("nyala.objects.probe.probe.__kwdefaults__", {"races": 5})
-        where = ["--option", f"endpoint={server.endpoint}", "--option", "allow_http=true"]
+        where = ["--races", "5", "--option", f"endpoint={server.endpoint}", "--option", "allow_http=true"]
         done = cli_runner().invoke(app, ["fs", "probe", server.url, *where])
         assert done.exit_code == 0, done.output
         lines = done.stdout.splitlines()
@@ -155,8 +154,7 @@ def test_the_command_fails_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> N
     objects = Ignores("s3://bucket/store")
     monkeypatch.setattr("nyala.objects.open.open_objects", lambda url, options: objects.client())
     monkeypatch.setattr("nyala.objects.memory.MemoryObjects.create", Ignores.create)
-    monkeypatch.setattr("nyala.objects.probe.probe.__kwdefaults__", {"races": 5})
-    done = cli_runner().invoke(app, ["fs", "probe", "s3://bucket/store"])
+    done = cli_runner().invoke(app, ["fs", "probe", "s3://bucket/store", "--races", "5"])
     assert done.exit_code == 1
     assert "do not put a store into s3://bucket/store" in done.stderr
     assert "the bucket ignores If-None-Match" in done.stderr

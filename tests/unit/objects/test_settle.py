@@ -189,7 +189,7 @@ def faulty_race(create: Creator, bucket: Bucket, seed: int) -> list[str]:
 
 
 def test_a_race_has_exactly_one_winner_for_each_key(bucket: Bucket) -> None:
-    assert plain_race(settle, bucket, creators=16, count=300) == []
+    assert plain_race(settle, bucket, creators=16, count=bucket.keys_to_race(300)) == []
 
 
 @pytest.mark.parametrize("seed", range(3))
