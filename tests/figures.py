@@ -10,7 +10,6 @@ import datetime as dt
 import json
 import os
 import platform
-import sqlite3
 import sys
 import time
 from collections.abc import Iterator
@@ -48,7 +47,7 @@ def table(folder: Path) -> str:
             count, seconds = totals.get(key, (0, 0.0))
             totals[key] = count + line["count"], seconds + line["seconds"]
     versions = (
-        f"Python {platform.python_version()}, pyarrow {pa.__version__}, SQLite {sqlite3.sqlite_version}, "
+        f"Python {platform.python_version()}, pyarrow {pa.__version__}, "
         f"{os.cpu_count()} cores, {platform.system()} {platform.release().split('-')[0]}"
     )
     lines = [

@@ -22,7 +22,9 @@ from nyala.env import Env, Files, SystemClock, SystemRandomness, system_files
 from nyala.env.clock import Clock
 from nyala.tablet.recovery.bootstrap import Replayer
 from nyala.tablet.scan import read_path
+from nyala.tablet.state.store_folder import wal_path
 from nyala.tablet.store import Store, StoreOptions
+from nyala.wal.reader import LogReader, batches
 
 
 @contextlib.contextmanager
@@ -119,3 +121,11 @@ def calls_of(action: Callable[[], object], rounds: int = 1) -> Counter[str]:
             gc.enable()
         seen.append(calls)
     return min(seen, key=Counter.total)
+
+
+def logged_rows(db: Database) -> int:
+    """The rows of batches in the log that are still needed."""
+    store = db._writer()
+    state, end = store.state, store.log.synced.position
+    reader = LogReader(store.env, wal_path(store.root_path), state.wal_start, state.store_id)
+    return sum(record.row_count for record in batches(reader.read_to(end.segment, end.offset)))

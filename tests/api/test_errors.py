@@ -5,10 +5,10 @@ nothing."""
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import pickle
 import re
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +22,7 @@ import pytest
 
 import nyala
 from nyala.api.database import Database
+from nyala.catalog.checkpoint import _crc
 from nyala.catalog.format import FORMAT_VERSION
 from nyala.env import system_files
 from nyala.testing.faulty_files import FaultyFiles
@@ -152,7 +153,7 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """A folder named `~` appears."""
     monkeypatch.setenv("HOME", str(tmp_path))
     nyala.connect("~/s").close()
-    assert (tmp_path / "s" / "catalog.sqlite").exists()
+    assert (tmp_path / "s" / "nyala.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -318,13 +319,16 @@ def test_a_folder_that_is_no_store(tmp_path: Path) -> None:
     assert not (tmp_path / "nothing").exists()
 
 
+def write_birth_of_version(path: Path, version: int) -> None:
+    fields = {**json.loads(path.read_bytes()), "format_version": version}
+    del fields["crc32c"]
+    path.write_text(json.dumps({**fields, "crc32c": _crc(fields)}))
+
+
 def test_a_store_of_a_future_version(tmp_path: Path) -> None:
     """It is refused with its version, and left as it is."""
     nyala.connect(tmp_path / "s").close()
-    with sqlite3.connect(tmp_path / "s" / "catalog.sqlite") as connection:
-        connection.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
-        connection.execute("UPDATE store SET format_version = ?", (FORMAT_VERSION + 1,))
-    connection.close()
+    write_birth_of_version(tmp_path / "s" / "nyala.json", FORMAT_VERSION + 1)
     for read_only in (False, True):
         with pytest.raises(nyala.StorageError, match=str(FORMAT_VERSION + 1)):
             nyala.connect(tmp_path / "s", read_only=read_only)

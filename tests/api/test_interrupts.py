@@ -19,8 +19,8 @@ import pytest
 
 import nyala
 from nyala.catalog.model import CatalogChange, CatalogState
-from nyala.catalog.store import Catalog
 from nyala.env.interrupts import Interruptible, Uninterrupted
+from nyala.tablet.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -198,17 +198,17 @@ def test_files_of_a_transaction_that_was_made_stay(
             t.insert([{"k": k}])
             if work != "flush":
                 db.flush()
-        real = Catalog.commit
+        real = Store._commit
 
-        def commit(self: Catalog, change: CatalogChange) -> CatalogState:
+        def commit(self: Store, change: CatalogChange) -> CatalogState:
             made = real(self, change)
-            monkeypatch.setattr(Catalog, "commit", real)
+            monkeypatch.setattr(Store, "_commit", real)
             if kind == "exception":
                 raise Stop
             os.kill(os.getpid(), getattr(signal, kind))
             return made
 
-        monkeypatch.setattr(Catalog, "commit", commit)
+        monkeypatch.setattr(Store, "_commit", commit)
         if work == "insert":
             db._writer().direct_commit_bytes = 1
         with contextlib.ExitStack() as stack:

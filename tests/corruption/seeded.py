@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,16 @@ from tests.support import open_database
 
 import nyala
 from nyala.api.database import Database
+from nyala.catalog.checkpoint import newest_checkpoint, read_birth
+from nyala.catalog.codec import encode_change
+from nyala.catalog.loading import apply_changes
 from nyala.catalog.model import CatalogChange, CatalogState
-from nyala.catalog.store import Catalog
 from nyala.env import SYSTEM
 from nyala.tablet.compaction.lifecycle import compact, run_here
 from nyala.tablet.compaction.plans import MajorPlan
-from nyala.tablet.state.store_folder import catalog_path
+from nyala.wal.reader import recover
+from nyala.wal.record import ChangeRecord
+from nyala.wal.writer import LogWriter
 
 TABLES = ("t", "u")
 Contents = dict[str, dict[int, pa.Table]]
@@ -83,10 +88,15 @@ def same(left: Contents, right: Contents) -> bool:
 
 
 def tamper(path: Path | str, change: Callable[[CatalogState], CatalogChange | dict[str, Any]]) -> None:
-    """A transaction of the catalogue that no correct program would make; its checksums are right."""
-    with Catalog.open(SYSTEM, catalog_path(str(path))) as catalog:
-        made = change(catalog.load())
-        catalog.commit(made if isinstance(made, CatalogChange) else CatalogChange(**made))
+    """A change of the catalogue that no correct program would make; its checksums are right."""
+    wal = os.path.join(path, "wal")
+    checkpoint = newest_checkpoint(SYSTEM.files, str(path), read_birth(SYSTEM.files, str(path)))
+    recovered = recover(SYSTEM, wal, checkpoint.wal_start, checkpoint.store_id)
+    state = apply_changes(checkpoint, recovered.changes)
+    made = change(state)
+    made = made if isinstance(made, CatalogChange) else CatalogChange(**made)
+    with closing(LogWriter(SYSTEM, wal, recovered.since(state.wal_start))) as log:
+        log.append_change(ChangeRecord(encode_change(made, state.version + 1)))
 
 
 def copy_store(source: Path | str, target: Path | str) -> Path:
@@ -102,7 +112,9 @@ def files_of(path: Path | str) -> list[str]:
         for folder, _, names in os.walk(path)
         for name in names
     ]
-    return sorted(name for name in found if not name.endswith((".sock", "lock")))
+    return sorted(
+        name for name in found if not name.endswith((".sock", "lock")) and not name.startswith("reserve/")
+    )
 
 
 @dataclass

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -77,7 +76,7 @@ def test_a_whole_store_has_no_problems(store: Path, origin: tuple[Path, list[int
         ".part",
     }
     assert report.bytes == sum((store / name).stat().st_size for name in data)
-    assert (report.tables, report.tablets, report.log_records) == (2, 3, 3)
+    assert (report.tables, report.tablets, report.log_records) == (2, 3, 5)
     after = {name: (store / name).read_bytes() for name in files_of(store) if "catalog" not in name}
     assert after == before, "a check changes nothing"
 
@@ -87,7 +86,7 @@ def test_an_open_store_is_checked_with_what_it_has_in_memory(tmp_path: Path) -> 
     with db:
         for report in (db.check(), nyala.check(tmp_path / "s")):
             assert report.ok and not report.alone and "were not checked" in report.notes[0]
-            assert report.rowsets > 3 and report.log_records == 3
+            assert report.rowsets > 3 and report.log_records == 5
         with nyala.connect(tmp_path / "s", read_only=True) as reader:
             assert reader.check().ok
         db["t"].flush()
@@ -278,14 +277,11 @@ def _takes_path(seed: Any) -> bool:
 
 
 def test_a_key_that_lives_in_memory_and_on_disk_is_found(tmp_path: Path) -> None:
-    """Two stores' logs and files mixed up: the log inserts what is on disk already."""
+    """The marks are lost: the log inserts what is on disk already."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64"}, "k")
         table.insert({"k": [1, 2]})
-        log = {file.name: file.read_bytes() for file in (tmp_path / "s" / "wal").glob("wal-*")}
         db.flush()
-    for name, content in log.items():
-        (tmp_path / "s" / "wal" / name).write_bytes(content)
 
     def forget(state: CatalogState) -> CatalogChange:
         return CatalogChange(
@@ -293,9 +289,6 @@ def test_a_key_that_lives_in_memory_and_on_disk_is_found(tmp_path: Path) -> None
         )
 
     tamper(tmp_path / "s", forget)
-    for file in (tmp_path / "s" / "wal").glob("wal-*"):
-        if file.name not in log:
-            file.unlink()
     assert "key-twice" in kinds(tmp_path / "s")
 
 
@@ -541,101 +534,6 @@ def test_bytes_behind_the_end_of_a_file_are_cut_off(
     assert file.read_bytes() == whole
 
 
-def checksum_of_a_row(raw: sqlite3.Connection) -> None:
-    raw.execute("UPDATE rowsets SET crc = crc + 1 WHERE id = (SELECT max(id) FROM rowsets)")
-
-
-def checksums_of_every_table(raw: sqlite3.Connection) -> None:
-    raw.execute("UPDATE sums SET crc = 0")
-    raw.execute("UPDATE store SET crc = 0")
-
-
-def a_value(raw: sqlite3.Connection) -> None:
-    raw.execute("UPDATE rowsets SET row_count = row_count + 1 WHERE id = (SELECT max(id) FROM rowsets)")
-
-
-def a_row_gone(raw: sqlite3.Connection) -> None:
-    raw.execute("DELETE FROM garbage WHERE path = (SELECT max(path) FROM garbage)")
-    raw.execute("DELETE FROM deltas WHERE id = (SELECT max(id) FROM deltas)")
-
-
-def a_sum(raw: sqlite3.Connection) -> None:
-    raw.execute("UPDATE sums SET crc_sum = crc_sum + 1, crc = 0 WHERE name = 'deltas'")
-
-
-def a_version(raw: sqlite3.Connection) -> None:
-    raw.execute("UPDATE sums SET version = version - 1, crc = 0 WHERE name = 'deltas'")
-
-
-def a_sum_of_no_table(raw: sqlite3.Connection) -> None:
-    raw.execute(
-        "INSERT INTO sums SELECT 'views', version, row_count, crc_sum, 0 FROM sums WHERE name = 'deltas'"
-    )
-
-
-@pytest.mark.parametrize(
-    ("spoil", "vouched"),
-    [
-        (checksum_of_a_row, True), (checksums_of_every_table, True), (a_value, False), (a_row_gone, False),
-        (a_sum, False), (a_version, False), (a_sum_of_no_table, False),
-    ],
-)  # fmt: skip
-def test_a_catalogue_is_written_anew_when_all_its_values_are_vouched_for(
-    store: Path, origin: tuple[Path, list[int]], spoil: Callable[[sqlite3.Connection], None], vouched: bool
-) -> None:
-    """A row's own checksum, or the sum over its table: one of the two says that the values are what was written. What
-    neither knows is not guessed."""
-    with open_database(copy_store(origin[0], store.with_name("copy"))) as db:
-        expected = contents(db, origin[1])
-    with contextlib.closing(sqlite3.connect(store / "catalog.sqlite", isolation_level=None)) as raw:
-        spoil(raw)
-    with pytest.raises(nyala.CorruptionError):
-        open_database(store)
-    content = (store / "catalog.sqlite").read_bytes()
-    assert [(p.kind, p.repairable) for p in nyala.check(store).problems] == [
-        ("checksum", True) if vouched else ("catalogue", False)
-    ]
-    mended = nyala.check(store, repair=True)
-    assert mended.ok is vouched and len(mended.repairs) == vouched
-    if vouched:
-        with open_database(store) as db:
-            assert same(contents(db, origin[1]), expected)
-            db["t"].upsert({"k": [1], "v": [1]})
-    else:
-        assert (store / "catalog.sqlite").read_bytes() == content, "left as it is"
-
-
-def test_a_catalogue_is_written_anew_with_what_its_log_has(tmp_path: Path) -> None:
-    """A writer was killed: the last transactions lie in SQLite's own log, and would be taken for the new file's."""
-    db, moments = make_store(tmp_path / "s", close=False)
-    expected = contents(db, moments)
-    copied = copy_store(tmp_path / "s", tmp_path / "copy")
-    db.close()
-    with contextlib.closing(sqlite3.connect(copied / "catalog.sqlite", isolation_level=None)) as raw:
-        checksum_of_a_row(raw)
-        killed = copy_store(copied, tmp_path / "killed")  # the last one who closes would bring it in
-    assert (killed / "catalog.sqlite-wal").stat().st_size > 0
-    assert kinds(killed) == {"checksum"}
-    mended = nyala.check(killed, repair=True)
-    assert mended.ok and "rewrote" in mended.repairs[0], mended
-    with open_database(killed) as db:
-        assert same(contents(db, moments), expected)
-
-
-def test_a_list_of_free_pages_that_is_damaged_is_made_anew(
-    store: Path, origin: tuple[Path, list[int]]
-) -> None:
-    """Readers lose nothing by it, a writer would spoil what it writes next; no row is in it."""
-    with open_database(copy_store(origin[0], store.with_name("copy"))) as db:
-        expected = contents(db, origin[1])
-    file = store / "catalog.sqlite"
-    file.write_bytes(flipped(file.read_bytes(), 39))  # the number of free pages
-    assert kinds(store) == {"checksum"}
-    assert nyala.check(store, repair=True).ok
-    with open_database(store) as db:
-        assert same(contents(db, origin[1]), expected)
-
-
 def test_a_log_that_leads_to_more_than_memory_may_hold_is_checked_without_it(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -643,7 +541,7 @@ def test_a_log_that_leads_to_more_than_memory_may_hold_is_checked_without_it(
     monkeypatch.setattr(check, "REPLAY_LIMIT_BYTES", 1000)
     monkeypatch.setattr(bootstrap, "GATHER_ROWS", 1)
     report = nyala.check(store)
-    assert report.ok and report.log_records == 3 and "were not checked" in report.notes[0]
+    assert report.ok and report.log_records == 5 and "were not checked" in report.notes[0]
     with open_database(store) as db:
         db.flush()
     assert "were not checked" not in str(nyala.check(store).notes)
@@ -690,7 +588,7 @@ def test_wrong_bounds_are_mended(store: Path, origin: tuple[Path, list[int]]) ->
 # ── files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("suffix", [".base", ".undo", ".redo", ".part", "catalog.sqlite"])
+@pytest.mark.parametrize("suffix", [".base", ".undo", ".redo", ".part", "nyala.json"])
 def test_a_missing_file_is_found(store: Path, suffix: str) -> None:
     gone = some(store, suffix)
     gone.unlink()
@@ -861,10 +759,10 @@ def test_a_damaged_catalogue_is_found_and_nothing_is_removed(store: Path) -> Non
     """What it names is not known then, so nothing is known to be unneeded."""
     orphan = orphan_in_data(store)
     orphan.write_bytes(b"")
-    content = bytearray((store / "catalog.sqlite").read_bytes())
-    at = content.rindex(b".base")
-    content[at] ^= 1
-    (store / "catalog.sqlite").write_bytes(bytes(content))
+    file = max((store / "checkpoints").iterdir())
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(bytes(content))
     assert kinds(store) == {"catalogue"}
     assert kinds(store) == {"catalogue"} and nyala.check(store, repair=True).repairs == ()
     assert orphan.exists()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,9 +19,6 @@ from tests.figures import counted
 from tests.support import folder_in_memory, open_database
 
 import nyala
-from nyala.catalog.model import CatalogState
-from nyala.catalog.store import Catalog
-from nyala.env import SYSTEM
 from nyala.errors import CorruptionError, StorageError
 from nyala.rowset.checking import Finding
 from nyala.rowset.disk_rowset import DiskRowSet
@@ -44,7 +41,7 @@ def small() -> Iterator[Origin]:
 
 @pytest.fixture(scope="module")
 def killed() -> Iterator[Origin]:
-    """A store as it is while its writer works, and when that is killed: SQLite's log, an open segment, no footer."""
+    """A store as it is while its writer works, and when that is killed: an open segment, no footer."""
     with folder_in_memory() as folder:
         db, moments = make_store(folder / "s", close=False, tablets=1)
         path = copy_store(folder / "s", folder / "killed")
@@ -105,8 +102,8 @@ def damage_is_told(origin: Origin, copy: Copy, name: str, damaged: bytes) -> str
             read = contents(db, origin.moments)
     except CorruptionError as error:
         assert error.path is not None and error.path.startswith(str(path)), f"no file is named: {error}"
+        assert error.path == str(path / name), f"{name} is damaged, and another file is named: {error}"
         if name.startswith(("data/", "wal/")):
-            assert error.path == str(path / name), f"{name} is damaged, and another file is named: {error}"
             assert error.offset is not None, f"{name}: no offset: {error}"
         assert not found.ok, f"{name}: a user meets {error}, and the check does not"
         return "error"
@@ -114,32 +111,11 @@ def damage_is_told(origin: Origin, copy: Copy, name: str, damaged: bytes) -> str
         assert "version" in str(error), error
         return "error"
     assert same(read, origin.contents), f"{name}: wrong rows"
-    if name.startswith(("data/", "wal/wal-")):
+    if name != "wal/position":
         # Bytes that these reads did not need (the ends of a file, an index): the check looks at every one.
         assert not found.ok, f"{name}: no read and no check has found it"
         assert any(problem.path == str(path / name) for problem in found.problems), found.problems
     return "rows"
-
-
-def damage_to_the_catalogue_is_told(origin: Origin, copy: Copy, state: CatalogState, damaged: bytes) -> str:
-    """The same of `catalog.sqlite`, of which nothing but its state is read: with the same state come the same rows."""
-    copy.damage("catalog.sqlite", damaged)
-    path = copy.path / "catalog.sqlite"
-    told = []
-    for read_only in (True, False):  # as a check and a reader process see it, and as a writer does
-        try:
-            with closing(Catalog.open(SYSTEM, str(path), read_only=read_only)) as catalog:
-                found = catalog.load(thorough=read_only)
-            assert found == state, "another state, and nobody has noticed"
-        except CorruptionError as error:
-            assert str(path) in str(error)
-            told.append(read_only)
-        except StorageError as error:  # "of a later version": a number that no release has
-            assert "version" in str(error), error
-            told.append(read_only)
-    if told == [False]:
-        assert not nyala.check(copy.path).ok, "a writer meets damage that the check does not"
-    return "error" if told else "rows"
 
 
 def flipped(content: bytes, offset: int, chance: random.Random) -> bytes:
@@ -150,7 +126,8 @@ def flipped(content: bytes, offset: int, chance: random.Random) -> bytes:
 
 def test_a_whole_copy_is_read_right(origin: Origin, tmp_path: Path) -> None:
     """The tests below would test nothing: the copy is readable, and holds every kind of file."""
-    assert {Path(name).suffix for name in origin.files} >= {".base", ".undo", ".redo", ".part", ".sqlite"}
+    assert {Path(name).suffix for name in origin.files} >= {".base", ".undo", ".redo", ".part", ".json"}
+    assert any(name.startswith("checkpoints/") for name in origin.files)
     assert sum(map(len, origin.contents["t"].values())) > 100
     with pytest.raises(AssertionError, match="no read and no check"):
         name = next(name for name in origin.files if name.endswith(".base"))
@@ -160,7 +137,7 @@ def test_a_whole_copy_is_read_right(origin: Origin, tmp_path: Path) -> None:
 def test_bytes_anywhere_changed_and_files_cut_anywhere(
     origin: Origin, request: pytest.FixtureRequest
 ) -> None:
-    """A sample; `make test-long` takes every byte (of the catalogue every fourth) and lengths all over the files."""
+    """A sample; `make test-long` takes every byte, and lengths all over the files."""
     chance = random.Random(str(request.config.getoption("hypothesis_seed")))
     told = {"error": 0, "rows": 0}
     with folder_in_memory() as folder:
@@ -190,8 +167,8 @@ def test_a_damaged_footer_of_the_last_segment_is_told(origin: Origin, tmp_path: 
 
 
 def test_damage_in_a_store_that_was_not_closed(killed: Origin, request: pytest.FixtureRequest) -> None:
-    """Most of all in what its writer had not closed: the log's last segment, and SQLite's log."""
-    assert {"catalog.sqlite-wal", "wal/position"} < set(killed.files)
+    """Most of all in what its writer had not closed: the log's last segment."""
+    assert "wal/position" in killed.files
     chance = random.Random(str(request.config.getoption("hypothesis_seed")))
     segment = max(name for name in killed.files if name.startswith("wal/wal-"))
     told = {"error": 0, "rows": 0}
@@ -200,7 +177,6 @@ def test_damage_in_a_store_that_was_not_closed(killed: Origin, request: pytest.F
         for name in (
             segment,
             segment,
-            "catalog.sqlite-wal",
             "wal/position",
             *chance.sample(sorted(killed.files), 4),
         ):
@@ -219,13 +195,13 @@ def test_damage_in_a_store_that_was_not_closed(killed: Origin, request: pytest.F
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("how", ["flipped", "cut"])
 def test_every_byte_of_a_store_that_was_not_closed(killed: Origin, how: str) -> None:
-    """Of its log and `wal/position`; of its data, of which the test below has every byte, and of the catalogue some."""
+    """Of its log and `wal/position`; of its data, of which the test below has every byte."""
     chance = random.Random(how)
     what = "bytes of a store that was not closed changed" if how == "flipped" else "files of such a store cut"
     with turns(what, how) as tried, folder_in_memory() as folder:
         copy = Copy(killed, folder / "copy")
         for name, content in killed.files.items():
-            step = 1 if name.startswith("wal/") else 13 if name.startswith("data/") else 211
+            step = 1 if name.startswith("wal/") else 13 if name.startswith("data/") else 3
             for place in range(chance.randrange(step), len(content), step):
                 with one_turn(tried, f"{name}, {how} at {place}"):
                     damage_is_told(killed, copy, name, damaged(how, content, place, chance))
@@ -282,8 +258,6 @@ def test_every_byte_and_every_length(
     with turns(what, how) as tried, folder_in_memory() as folder:
         copy = Copy(small, folder / "copy")
         assert nyala.check(copy.path).ok
-        with closing(Catalog.open(SYSTEM, str(copy.path / "catalog.sqlite"), read_only=True)) as catalog:
-            state = catalog.load()
         for name, content in small.files.items():
             with monkeypatch.context() as patch:
                 if name.startswith("data/"):
@@ -291,8 +265,4 @@ def test_every_byte_and_every_length(
                 for place in range(part, len(content), PARTS):
                     with one_turn(tried, f"{name}, {how} at {place}, part {part}"):
                         content_now = damaged(how, content, place, chance)
-                        # Of every 61st all that can be read is read.
-                        if name == "catalog.sqlite" and place % 61:
-                            damage_to_the_catalogue_is_told(small, copy, state, content_now)
-                        else:
-                            damage_is_told(small, copy, name, content_now)
+                        damage_is_told(small, copy, name, content_now)

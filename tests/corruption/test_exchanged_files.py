@@ -173,10 +173,7 @@ def test_the_catalogue_of_another_store_deletes_nothing(stores: Any, tmp_path: P
     one, two, _ = stores
     for lost in ("", "wal/position"):
         path = copy_store(one, tmp_path / f"s{len(lost)}")
-        for suffix in ("", "-wal", "-shm"):
-            (path / f"catalog.sqlite{suffix}").unlink(missing_ok=True)
-            if (two / f"catalog.sqlite{suffix}").exists():
-                shutil.copy(two / f"catalog.sqlite{suffix}", path)
+        shutil.copy(two / "nyala.json", path)
         if lost:
             (path / lost).unlink()
         extra = path / "data" / "1" / "99.base"

@@ -63,7 +63,7 @@ def killed_before(forks: Forks, folder: Path, kind: str, number: int, expected: 
 
 @pytest.mark.parametrize(
     ("kind", "number"),
-    [("fdatasync", 30), ("fsync", 5), ("write", 300), ("unlink", 12), ("rename", 1), ("truncate", 2)],
+    [("fdatasync", 30), ("fsync", 5), ("write", 150), ("unlink", 12), ("rename", 1), ("truncate", 2)],
 )
 def test_killed_before_a_system_call(kind: str, number: int, forks: Forks, expected: list[State]) -> None:
     """Some of the run's; `make test-long` takes them all."""

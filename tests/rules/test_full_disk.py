@@ -273,6 +273,12 @@ for free in (
     fill()
     free()
 u.vacuum()
+# Free space goes to the reserve first, and writes are accepted again when it is whole.
+for name in os.listdir(mount):
+    if name == "other":
+        os.truncate(f"{mount}/other", os.path.getsize(f"{mount}/other") - 10_000_000)
+    elif name.startswith("other-") and name < "other-8":
+        os.unlink(f"{mount}/{name}")
 u.insert({"k": [2], "v": [2]})
 fill()
 db.close()

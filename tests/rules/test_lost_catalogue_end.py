@@ -1,5 +1,5 @@
-"""After a power cut the end of SQLite's log is damaged. SQLite silently drops the transaction, and with it
-a batch that was committed as files, or a new column; the position record, which each transaction leaves durable, tells.
+"""After a power cut the end of the log is damaged, and with it a change of the catalogue: a batch that was committed
+as files, or a new column. The position record, which each change leaves durable, proves that it was there (R6).
 """
 
 from __future__ import annotations
@@ -46,30 +46,32 @@ STEPS: dict[str, Callable[[nyala.Database], object]] = {
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_r6_what_sqlite_drops_is_told(tmp_path: Path, step: str, request: pytest.FixtureRequest) -> None:
-    """A dropped transaction is reported, and its rows and files are not removed as orphans."""
+def test_r6_a_lost_change_of_the_catalogue_is_damage(
+    tmp_path: Path, step: str, request: pytest.FixtureRequest
+) -> None:
+    """The change is not taken for a torn tail, and its files are not removed as orphans."""
     files = Durable(system_files())
     db = open_database(tmp_path / "s", files=files, direct_commit_bytes=400)
     table = key_value_table(db)
     key_value_table(db, "other")
     table.insert({"k": [1], "v": [1]})
     STEPS[step](db)
-    table.insert({"k": [2], "v": [2]})  # its own record is written and never synced
     expected, names = rows(table), db.list_tables()
     killed = copy_store(tmp_path / "s", tmp_path / "killed")
     db.close()
     (killed / "wal" / "position").write_bytes(files.position)
     chance = random.Random(int(request.config.getoption("hypothesis_seed")))
-    log = (killed / "catalog.sqlite-wal").read_bytes()
+    segment = max((killed / "wal").glob("wal-*"))
+    log = segment.read_bytes()
     for number in range(6):
         damaged = bytearray(log)
-        damaged[-1 - chance.randrange(4096)] ^= 1 << chance.randrange(8)
+        damaged[-1 - chance.randrange(200)] ^= 1 << chance.randrange(8)
         one = copy_store(killed, tmp_path / f"damaged{number}")
-        (one / "catalog.sqlite-wal").write_bytes(damaged)
-        before = [name for name in files_of(one) if name.startswith(("data", "wal"))]
+        (one / "wal" / segment.name).write_bytes(damaged)
+        before = {name: (one / name).read_bytes() for name in files_of(one)}
         for read_only in (False, True):
-            with pytest.raises(CorruptionError, match="was committed"):
+            with pytest.raises(CorruptionError):
                 nyala.connect(one, read_only=read_only)
-        assert [name for name in files_of(one) if name.startswith(("data", "wal"))] == before
+        assert {name: (one / name).read_bytes() for name in files_of(one)} == before
     with open_database(killed) as db:
         assert (rows(db["t"]), db.list_tables()) == (expected, names)

@@ -52,7 +52,7 @@ def test_names_of_tables_and_columns_cannot_escape_the_folder() -> None:
         made = {path.name for path in (folder / "s").rglob("*")}
         assert all(set(name) <= set("0123456789abcdefghijklmnopqrstuvwxyz.-") for name in made), made
         assert {path.name for path in (folder / "s").iterdir()} <= {
-            "catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm", "data", "wal", "staging", "leases", "lock",
+            "nyala.json", "checkpoints", "data", "wal", "staging", "leases", "lock",
             "reserve",
         }  # fmt: skip
         with nyala.connect(folder / "s") as db:

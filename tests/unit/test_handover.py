@@ -315,7 +315,7 @@ def test_what_the_writer_does_not_understand_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgumentError, match="not the key of a staged job"):
             commit_staged(str(tmp_path / "s"), {**job, "key": "../data"})
         with pytest.raises(InvalidArgumentError, match="must not contain folders"):
-            commit_staged(str(tmp_path / "s"), {**job, "files": ["../../catalog.sqlite"]})
+            commit_staged(str(tmp_path / "s"), {**job, "files": ["../../nyala.json"]})
         with pytest.raises(TableNotFoundError):
             commit_staged(str(tmp_path / "s"), {**job, "table": "u"})
         assert rows(table) == []

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import pyarrow as pa
 
 from nyala.api.open_store import Handle, OpenStore, open_for_writing
+from nyala.catalog.checkpoint import birth_path
 from nyala.env import SYSTEM
 from nyala.env.paths import utf8_path
 from nyala.errors import (
@@ -47,7 +48,7 @@ from nyala.schema.schema import build_schema, check_comment, check_table_name
 from nyala.schema.sizes import SIZE_MAX_BYTES, size_in_bytes, whole_number
 from nyala.tablet.state.history import check_created, check_readable, parse_history
 from nyala.tablet.state.root import Root, TableState
-from nyala.tablet.state.store_folder import catalog_path, check_folder_path
+from nyala.tablet.state.store_folder import check_folder_path
 from nyala.tablet.store import DURABILITIES, Store, StoreOptions
 from nyala.wal.writer import Durability
 
@@ -829,12 +830,12 @@ class Snapshot:
 
 def _refuse_inside_a_store(folder: str) -> None:
     """Check that the folder is not inside another store, which removes unknown files (P3). Raises: StorageError."""
-    if SYSTEM.files.exists(catalog_path(folder)):
+    if SYSTEM.files.exists(birth_path(folder)):
         return
     parent = os.path.realpath(folder)
     while (above := os.path.dirname(parent)) != parent:
         parent = above
-        if SYSTEM.files.exists(catalog_path(parent)):
+        if SYSTEM.files.exists(birth_path(parent)):
             raise StorageError(
                 f"{folder!r} is inside the folder of another store, {parent!r}: connect to that store, or choose a "
                 "folder outside of it",

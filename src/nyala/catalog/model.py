@@ -22,7 +22,7 @@ Invariants
     M6  A table's tablets are partitions of it: T1, T2 and T4 of `partition.model` hold.
     M7  A delta file is UNDO or REDO, and names its columns by id.
     M8  No rowset's key_min is greater than its key_max.
-    M9  Version, ids and timestamps are far enough below 2^63, the limit of SQLite's integers.
+    M9  Version, ids and timestamps are far enough below 2^63, the limit of 64 bits.
     M10 A rowset has at most 2^20 rows per byte of its file: a block has at most 2^20 rows and at
         least one byte.
     M11 Every file has an id of 32 hexadecimal digits, the same as in its head and footers.
@@ -30,7 +30,7 @@ Invariants
 
 Left out: when files are written and when data may be dropped (`nyala.tablet`); staged files of
 running jobs.
-Source: docs/design/log-and-recovery.md, "The catalogue is a SQLite database"; docs/design/rules.md,
+Source: docs/design/log-and-recovery.md, "The catalogue"; docs/design/rules.md,
 R2, P2 and T1.
 """
 
@@ -67,7 +67,7 @@ __all__ = [
 ]
 
 
-# Far more numbers than a store can ever use remain below SQLite's limit.
+# Far more numbers than a store can ever use remain below that limit.
 _NUMBER_MAX: Final = (1 << 63) - (1 << 40)
 _FILE_ID: Final = re.compile("[0-9a-f]{32}")
 

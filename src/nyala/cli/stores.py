@@ -127,18 +127,19 @@ def no_file(context: click.Context, parameter: click.Parameter, folder: str) -> 
 
 
 def _require_store(folder: str) -> None:
-    from nyala.catalog.store import find_store
+    from nyala.catalog.checkpoint import birth_path
+    from nyala.catalog.loading import find_store
     from nyala.env import SYSTEM
     from nyala.errors import StorageError
-    from nyala.tablet.state.store_folder import DATA_NAME, WAL_NAME, catalog_path
+    from nyala.tablet.state.store_folder import DATA_NAME, WAL_NAME
 
-    if not SYSTEM.files.exists(catalog_path(folder)):
+    if not SYSTEM.files.exists(birth_path(folder)):
         there = "" if os.path.isdir(folder) else " (there is no such folder)"
         if there and os.sep not in folder:
             there = " (there is no such folder; FOLDER comes first, then TABLE)"
         others = [] if there else sorted(os.listdir(folder))
         if {WAL_NAME, DATA_NAME} & set(others):
-            find_store(SYSTEM, folder)  # raises: a store that has lost its catalogue
+            find_store(SYSTEM, folder)  # raises: a store that has lost `nyala.json`
         if others:
             how = f"it has other files ({', '.join(others[:3])}); give the folder that connect() was given"
         else:

@@ -1,8 +1,8 @@
 """The environment as one value that is passed down: files, clock, randomness.
 
-Only this package opens, syncs and renames files, sleeps, reads a clock or draws randomness (SQLite
-opens its own files). All other code receives an `Env`. Production passes `SYSTEM`; tests pass one
-that loses power or moves the clock.
+Only this package opens, syncs and renames files, sleeps, reads a clock or draws randomness. All
+other code receives an `Env`. Production passes `SYSTEM`; tests pass one that loses power or moves
+the clock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nyala.env.files import (
 from nyala.env.owner import is_gone, mark_of_ancestor, process_mark
 from nyala.env.posix_files import PosixFiles, system_files
 from nyala.env.randomness import Randomness, SystemRandomness
-from nyala.env.reserve import Reserve, is_full, why_full
+from nyala.env.reserve import Reserve, is_full
 
 __all__ = [
     "MAY_NOT_WRITE",
@@ -50,7 +50,6 @@ __all__ = [
     "process_mark",
     "storage_error",
     "system_files",
-    "why_full",
 ]
 
 

@@ -2,8 +2,7 @@
 
 Everything that Nyala stores passes through a `Files`. Production has `PosixFiles`
 (`posix_files.py`). Tests replace it by a recording or failing version (`nyala.testing`), to
-simulate power cuts, full disks and failing syncs. SQLite opens its own files and reports each
-commit through `Files.external_commit`.
+simulate power cuts, full disks and failing syncs.
 
 Guarantees after a power cut:
 
@@ -301,10 +300,6 @@ class Files(Protocol):
 
         If `open`, or a later read of an opened file, does not find it, `vanished(path)` is raised.
         """
-        ...
-
-    def external_commit(self, path: str) -> None:
-        """SQLite has durably committed the database at `path`. Only tests do something here."""
         ...
 
 

@@ -776,9 +776,6 @@ class PosixFiles:
     def read_lock_content(self, path: str) -> bytes:
         return self.read_all(path)
 
-    def external_commit(self, path: str) -> None:
-        pass
-
 
 def _call(verb: str, path: str, action: Callable[[], _T]) -> _T:
     try:

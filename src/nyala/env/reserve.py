@@ -32,7 +32,7 @@ from typing import Final, TypeVar
 from nyala.env.files import Files
 from nyala.errors import StorageError
 
-__all__ = ["PIECES_MAX", "PIECES_MIN", "PIECE_BYTES", "RESERVE_NAME", "Reserve", "is_full", "why_full"]
+__all__ = ["PIECES_MAX", "PIECES_MIN", "PIECE_BYTES", "RESERVE_NAME", "Reserve", "is_full"]
 
 logger = logging.getLogger("nyala.store")
 
@@ -46,27 +46,11 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 PIECES_MIN: Final = 16
 PIECES_MAX: Final = 128
 _SHARE: Final = 16
-_PROBE_BYTES: Final = 64 << 10
 
 
 def is_full(error: BaseException) -> bool:
     """Whether an error means that the disk, the user's quota or the inodes are used up."""
     return isinstance(error, StorageError) and error.errno in _FULL
-
-
-def why_full(files: Files, folder: str) -> int | None:
-    """Return the error number with which this folder's disk rejects a small file; None if it
-    accepts one.
-
-    For errors of SQLite, which do not contain the number.
-    """
-    probe = os.path.join(folder, f".probe-{os.getpid()}-{threading.get_ident():x}")
-    try:
-        files.preallocate(probe, _PROBE_BYTES)
-        files.unlink(probe, missing_ok=True)
-    except StorageError as error:
-        return error.errno if is_full(error) else None
-    return None
 
 
 class Reserve:

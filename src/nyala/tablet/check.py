@@ -1,6 +1,6 @@
 """Checks a store: reads every byte and compares it with all rules that can be verified.
 
-    catalogue   SQLite's own check, CRCs of rows and tables, the rules of the model (M1 to M4, T1)
+    catalogue   the checkpoint and the log's changes, the rules of the model (M1 to M11, T1)
     log         every record and CRC, their order, a torn end or damage (R6); the position record
     memory      the result of a replay, without changing the log
     files       existence, named size, each block and CRC (`rowset.checking.findings`)
@@ -26,9 +26,9 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from nyala.catalog.checkpoint import birth_path, newest_checkpoint, read_birth
+from nyala.catalog.loading import apply_changes, without_collector
 from nyala.catalog.model import CatalogState
-from nyala.catalog.rebuild import vouched_state
-from nyala.catalog.store import Catalog
 from nyala.catalog.store_lock import StoreLock
 from nyala.cfile.blocks.cache import BlockCache
 from nyala.cfile.blocks.read_stats import Access
@@ -52,13 +52,12 @@ from nyala.tablet.state.root import AnyRowSet, Root, TableState, TabletState
 from nyala.tablet.store import Store
 from nyala.wal.format import check_store_id, segment_number
 from nyala.wal.position import PositionRecord
-from nyala.wal.reader import LogReader, recover
+from nyala.wal.reader import LogReader, Recovery, recover
 
 __all__ = ["CheckReport", "Problem", "ProblemKind", "check_alone", "check_folder", "check_open"]
 
 ProblemKind: TypeAlias = Literal[
     "catalogue",
-    "checksum",
     "missing-file",
     "damage",
     "index",
@@ -71,7 +70,7 @@ ProblemKind: TypeAlias = Literal[
     "memory",
 ]
 
-REPAIRABLE: Final = frozenset({"checksum", "index", "surplus", "position", "orphan-file"})
+REPAIRABLE: Final = frozenset({"index", "surplus", "position", "orphan-file"})
 """Kinds that `repair` repairs without loss: it rewrites derived data and removes unneeded data."""
 
 REPLAY_LIMIT_BYTES: Final = 1 << 30
@@ -83,6 +82,7 @@ _CACHE_BYTES: Final = 64 << 20
 _UNBOUNDED: Final = 1 << 62
 _ONLY_HISTORY: Final = "; current rows are read without this file, only earlier snapshots need it"
 _STRAYS_SHOWN: Final = 5
+_UNKNOWN: Final = "the data files were not checked: which of them belong to the store is not known"
 Progress: TypeAlias = "Callable[[int, int], None]"
 
 
@@ -95,8 +95,6 @@ class Problem:
     """One problem of a store.
 
     kind:  "catalogue"    the catalogue is damaged, or its entries contradict each other
-           "checksum"     checksums confirm every value in the catalogue, but data around them is
-                          damaged
            "missing-file" a file that the catalogue names does not exist
            "damage"       bytes differ from those written, or files contradict each other
            "index"        rows are intact, but a bloom filter, zone map, index, bound or encoded key
@@ -156,6 +154,11 @@ class CheckReport:
         """Whether there are no problems."""
         return not self.problems
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether the catalogue could not be read, so that no file is known to belong to the store."""
+        return _UNKNOWN in self.notes or any(problem.kind == "catalogue" for problem in self.problems)
+
     def to_dict(self) -> dict[str, Any]:
         """The fields of `--json`."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "problems"}
@@ -205,10 +208,11 @@ def _check_bound_folder(env: Env, path: str, progress: Progress) -> CheckReport:
 def check_alone(env: Env, path: str, progress: Progress = no_progress) -> CheckReport:
     """Check the whole store; the caller has the writer's lock."""
     check = _Check(env, path, progress)
-    state = check.catalogue()
-    if state is not None:
+    found = check.catalogue()
+    if found is not None:
+        state, recovered = found
         root = open_root(env, path, state, BlockCache(_CACHE_BYTES))
-        replayed = check.log(root, state)
+        replayed = check.log(root, state, recovered)
         if not check.replayed:
             root = open_root(env, path, state, BlockCache(_CACHE_BYTES))  # with nothing in memory
         check.root(root, state)
@@ -303,9 +307,9 @@ class _Check:
 
     # ── catalogue and log ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def catalogue(self) -> CatalogState | None:
-        """Load the catalogue; None if it cannot be trusted: then nothing else can be checked."""
-        path = layout.catalog_path(self.path)
+    def catalogue(self) -> tuple[CatalogState, Recovery] | None:
+        """Read the catalogue and the log; None if one is damaged: then nothing else can be checked."""
+        path = birth_path(self.path)
         if not self.env.files.exists(path):
             left = [
                 n for n in (layout.WAL_NAME, layout.DATA_NAME) if self.env.files.exists(f"{self.path}/{n}")
@@ -314,23 +318,30 @@ class _Check:
                 raise StorageError(
                     f"there is no Nyala store at {self.path!r}: give the folder of a store", path=self.path
                 )
-            self.add("missing-file", "the catalogue does not exist: restore it from a backup", path=path)
+            self.add("missing-file", f"{path} does not exist: restore it from a backup", path=path)
             return None
-        position = self._position()
-        try:
-            with contextlib.closing(Catalog.open(self.env, path, read_only=True)) as catalog:
-                at_least = 0 if position is None else position.catalogue_version
-                state = catalog.load(at_least=at_least, thorough=True)
-        except CorruptionError as error:
-            vouched = vouched_state(self.env, path)
-            if vouched is None or vouched.version < (0 if position is None else position.catalogue_version):
-                self.add("catalogue", error)
-            else:
-                self.add("checksum", error)
-            return None
+        kind: ProblemKind = "catalogue"
+        with without_collector():
+            try:
+                checkpoint = newest_checkpoint(
+                    self.env.files, self.path, read_birth(self.env.files, self.path)
+                )
+                kind = "log"
+                recovered = recover(
+                    self.env,
+                    layout.wal_path(self.path),
+                    checkpoint.wal_start,
+                    checkpoint.store_id,
+                    cut=False,
+                )
+                state = apply_changes(checkpoint, recovered.changes)
+            except (CorruptionError, StorageError) as error:
+                self.add(kind, error)
+                self.notes.append(_UNKNOWN)
+                return None
         for sentence in state.problems():
-            self.add("catalogue", sentence, path=path)
-        return state
+            self.add("catalogue", sentence)
+        return state, recovered.since(state.wal_start)
 
     def _position(self) -> PositionRecord | None:
         path = layout.position_path(self.path)
@@ -343,14 +354,10 @@ class _Check:
                 self.add("position", error)
             return None
 
-    def log(self, root: Root, state: CatalogState) -> CorruptionError | StorageError | None:
-        """Check the log and replay it onto the root; returns the error of a failed replay."""
-        directory = layout.wal_path(self.path)
-        try:
-            recovered = recover(self.env, directory, state.wal_start, state.store_id, cut=False)
-        except (CorruptionError, StorageError) as error:
-            self.add("log", error)
-            return None
+    def log(
+        self, root: Root, state: CatalogState, recovered: Recovery
+    ) -> CorruptionError | StorageError | None:
+        """Check the end of the log and replay it onto the root; returns the error of a failed replay."""
         self.log_records = recovered.record_count
         if recovered.torn is not None:
             self.notes.append(

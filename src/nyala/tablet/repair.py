@@ -1,10 +1,8 @@
 """Repairs what can be repaired without loss, and reports it.
 
-    checksum      rewrites the catalogue if every value in it is confirmed (`catalog.rebuild`);
-                  comes first
     surplus       cuts off bytes after an intact file, which nobody reads
     index         rewrites the rowset from its own rows, with all columns that snapshots still need.
-                  One catalogue transaction replaces the old rowset, whose files become garbage.
+                  One change of the catalogue replaces the old rowset, whose files become garbage.
                   Encoded keys are computed from the key columns, and trusted if they ascend within
                   the catalogue's bounds
     orphan-file   removes the file: no transaction names it, so nobody can read it (P3). Kept if
@@ -34,10 +32,11 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
+from nyala.catalog.checkpoint import newest_checkpoint, read_birth
+from nyala.catalog.codec import encode_change
 from nyala.catalog.leases import living_leases
-from nyala.catalog.model import CatalogChange, RowSetEntry
-from nyala.catalog.rebuild import rebuild, vouched_state
-from nyala.catalog.store import Catalog
+from nyala.catalog.loading import apply_changes
+from nyala.catalog.model import CatalogChange, CatalogState, RowSetEntry, apply
 from nyala.catalog.store_lock import StoreLock
 from nyala.cfile.blocks.cache import BlockCache
 from nyala.cfile.errors import KeysError, SummaryError
@@ -54,6 +53,9 @@ from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.opening import delta_entry, open_root
 from nyala.tablet.state.root import TableState
 from nyala.tablet.store import Store, StoreOptions
+from nyala.wal.reader import recover
+from nyala.wal.record import ChangeRecord
+from nyala.wal.writer import LogWriter
 
 logger = logging.getLogger("nyala.repair")
 
@@ -65,7 +67,6 @@ _WHY: Final[Mapping[ProblemKind, str]] = {
     "catalogue": "without it nothing is known to be intact or unneeded: restore the store from a backup",
     "missing-file": _LOSES,
     "damage": _LOSES,
-    "checksum": "the repair ended early",
     "surplus": "the repair ended early",
     "index": "the same rowset has other damage, or the repair ended early",
     "key-twice": "a program cannot decide which of the two rows is right",
@@ -95,14 +96,8 @@ def _repair(env: Env, path: str, progress: Progress) -> CheckReport:
     repairs: list[str] = []
     with StoreLock(env, path) as _:
         before = check_alone(env, path, progress)
-        if any(problem.kind == "checksum" for problem in before.problems):
-            try:
-                repairs += _rebuild_catalogue(env, path)
-            except Error as error:
-                return _with(before, repairs, f"the repair ended early: {error}")
-            before = check_alone(env, path, progress)
         kinds = {problem.kind for problem in before.problems}
-        if "catalogue" in kinds or any(p.path == layout.catalog_path(path) for p in before.problems):
+        if before.is_blind:
             return _with(before, repairs)  # without the catalogue no file is known to be unneeded
         try:
             repairs += _cut_surplus(env, path, before.problems)
@@ -147,18 +142,6 @@ def _place(path: str, problem: Problem) -> str:
     )
 
 
-def _rebuild_catalogue(env: Env, path: str) -> list[str]:
-    file = layout.catalog_path(path)
-    state = vouched_state(env, file)
-    if state is None:
-        return []
-    rebuild(env, file, state)
-    return [
-        f"rewrote {os.path.basename(file)}, version {state.version}: the checksums of its rows or tables confirm all "
-        "of its values"
-    ]
-
-
 def _cut_surplus(env: Env, path: str, problems: tuple[Problem, ...]) -> list[str]:
     done = []
     for problem in problems:
@@ -196,18 +179,34 @@ def _rewrite_rowsets(env: Env, path: str, problems: tuple[Problem, ...]) -> list
     if not chosen:
         return []
     done = []
-    with contextlib.closing(Catalog.open(env, layout.catalog_path(path))) as catalog:
-        root = open_root(env, path, catalog.load(), BlockCache(0))
+    state, log = _open_log(env, path)
+    with contextlib.closing(log):
+        root = open_root(env, path, state, BlockCache(0))
         for table, tablet in root.tablets():
             for rowset in tablet.rowsets:
                 if rowset.id in chosen:
-                    done.append(_rewrite(env, path, catalog, table, rowset))
+                    change, done_so = _rewrite(env, path, state, table, rowset)
+                    state = apply(state, change)
+                    log.sync(log.append_change(ChangeRecord(encode_change(change, state.version))))
+                    done.append(done_so)
     return done
 
 
-def _rewrite(env: Env, path: str, catalog: Catalog, table: TableState, rowset: DiskRowSet) -> str:
-    """Rewrite the rowset from its files under a new id with the same marks; REDO becomes UNDO."""
-    state = catalog.state
+def _open_log(env: Env, path: str) -> tuple[CatalogState, LogWriter]:
+    """The catalogue, and a writer of its log, whose batches are not replayed."""
+    checkpoint = newest_checkpoint(env.files, path, read_birth(env.files, path))
+    recovered = recover(env, layout.wal_path(path), checkpoint.wal_start, checkpoint.store_id)
+    state = apply_changes(checkpoint, recovered.changes)
+    return state, LogWriter(env, layout.wal_path(path), recovered.since(state.wal_start))
+
+
+def _rewrite(
+    env: Env, path: str, state: CatalogState, table: TableState, rowset: DiskRowSet
+) -> tuple[CatalogChange, str]:
+    """Rewrite the rowset from its files under a new id with the same marks; REDO becomes UNDO.
+
+    Returns: the change that replaces it, and a sentence.
+    """
     number = state.next_rowset_id
     schema = table.stored_schema()  # includes dropped columns while the history needs them
     tablet_id = rowset.meta.tablet_id
@@ -219,17 +218,15 @@ def _rewrite(env: Env, path: str, catalog: Catalog, table: TableState, rowset: D
     undo = []
     if written.undo is not None and written.undo_path is not None:
         undo = [delta_entry(state.next_delta_id, number, written.undo_path, written.undo)]
-    catalog.commit(
-        CatalogChange(
-            put_rowsets=[RowSetEntry.from_meta(written.meta)],
-            put_deltas=undo,
-            drop_rowsets=[rowset.id],
-            drop_parts=[part.id for part in rowset.parts],
-            drop_deltas=[file.id for file in (*rowset.undo, *rowset.redo)],
-            garbage=rowset.paths,
-        )
+    change = CatalogChange(
+        put_rowsets=[RowSetEntry.from_meta(written.meta)],
+        put_deltas=undo,
+        drop_rowsets=[rowset.id],
+        drop_parts=[part.id for part in rowset.parts],
+        drop_deltas=[file.id for file in (*rowset.undo, *rowset.redo)],
+        garbage=rowset.paths,
     )
-    return (
+    return change, (
         f"rewrote rowset {rowset.id} of table {table.name!r} as {number} from its own {rowset.row_count:,} rows, with "
         "new zone maps, bloom filter, indexes and bounds"
     )

@@ -4,7 +4,7 @@
     background ─► maintenance ─► flush, compaction      ├ root       current state (R7)
     scans ──► read_path ◄── view(): (root, published)   ├ marks      applied and published (W1)
     other processes ◄── publish()                       ├ publisher  their position record
-                                                        ├ state      the committed catalogue
+                                                        ├ state      the catalogue, as logged
                                                         └ log, clock, cache, locks
 
 Invariants
@@ -31,7 +31,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from nyala.catalog.checkpoint import (
+    checkpoint_path,
+    checkpoint_versions,
+    newest_checkpoint,
+    read_birth,
+    write_checkpoint,
+)
+from nyala.catalog.codec import encode_change
 from nyala.catalog.leases import collectable, oldest_needed
+from nyala.catalog.loading import apply_changes, without_collector
 from nyala.catalog.model import (
     CatalogChange,
     CatalogState,
@@ -41,9 +50,9 @@ from nyala.catalog.model import (
     RowSetEntry,
     TableEntry,
     TabletEntry,
+    apply,
     dropping_tables,
 )
-from nyala.catalog.store import Catalog
 from nyala.catalog.store_lock import Purpose, StoreLock
 from nyala.cfile.blocks.cache import BlockCache
 from nyala.delta.delta_file import DeltaFile
@@ -77,6 +86,7 @@ from nyala.tablet.state.unfinished import abandoned
 from nyala.wal.format import check_store_id
 from nyala.wal.position import PositionRecord, read_position
 from nyala.wal.reader import Recovery, recover
+from nyala.wal.record import ChangeRecord
 from nyala.wal.writer import Durability, LogWriter
 
 if TYPE_CHECKING:
@@ -127,7 +137,6 @@ class Store:
         root_path: str,
         options: StoreOptions,
         lock: StoreLock,
-        catalog: Catalog,
         state: CatalogState,
         root: Root,
         log: LogWriter,
@@ -157,7 +166,6 @@ class Store:
         self._relief = threading.Condition(self._relief_lock)
         self._paused = False
         self._lock = lock
-        self._catalog = catalog
         self._root = root
         self._roots: weakref.WeakSet[Root] = weakref.WeakSet([root])
         self._keys: dict[str, CommittedKey] = {}  # keys in the log that the catalogue does not have yet
@@ -165,6 +173,9 @@ class Store:
         self._failure: BaseException | None = None
         self._closed = False
         self._pid = os.getpid()
+        # Log segments from this one on may have changes that no durable checkpoint has (K3).
+        self._checkpointed = 1
+        self._trimmed = 0  # the timestamp of the last batch when the log was last dropped whole
         self._collect_lock = threading.Lock()
         self._publisher = Publisher(env.files, layout.position_path(root_path))
         self._measure_memory(root)
@@ -203,11 +214,9 @@ class Store:
             lock.acquire(options.lock_timeout_s, options.lock_purpose)
             undo.callback(lock.release)
             env.files.watch(lock.path)
-            catalog = layout.open_or_create_catalog(env, path)
-            undo.callback(catalog.close)
-            env.files.check_bound()  # SQLite has opened the catalogue by its path
+            layout.create_store(env, path)
             with Interruptible():
-                store = Store._recovered(env, path, options, lock, catalog, reserve, undo)
+                store = Store._recovered(env, path, options, lock, reserve, undo)
             undo.pop_all()
         reserve.bind(env.files)
         return store
@@ -218,19 +227,22 @@ class Store:
         path: str,
         options: StoreOptions,
         lock: StoreLock,
-        catalog: Catalog,
         reserve: Reserve,
         undo: contextlib.ExitStack,
     ) -> Store:
         """Read catalogue and log into a store; `undo` gets what must be closed on failure."""
-        # If the catalogue is older than the published version, its last transactions are damaged.
         position = read_position(env.files, layout.position_path(path))
-        state = catalog.load(at_least=0 if position is None else position.catalogue_version)
-        if position is not None:
-            check_store_id(state.store_id, position.store_id, layout.position_path(path))
+        with without_collector():
+            checkpoint = newest_checkpoint(env.files, path, read_birth(env.files, path))
+            if position is not None:
+                check_store_id(checkpoint.store_id, position.store_id, layout.position_path(path))
+            recovered = recover(
+                env, layout.wal_path(path), checkpoint.wal_start, checkpoint.store_id, cut=False
+            )
+            state = apply_changes(checkpoint, recovered.changes)
+        recovered = recovered.since(state.wal_start)
         cache = BlockCache(options.memory_limit_bytes // 4)
         root = open_root(env, path, state, cache, options.limits)
-        recovered = recover(env, layout.wal_path(path), state.wal_start, state.store_id, cut=False)
         latest = max(state.timestamp_max, recovered.timestamp_max)
         if position is not None:
             position.check_reached(latest, recovered.reached, layout.position_path(path))
@@ -246,7 +258,8 @@ class Store:
             )
         log = LogWriter(env, layout.wal_path(path), recovered, durability=options.durability, reserve=reserve)
         undo.callback(log.close)
-        store = Store(env, path, options, lock, catalog, state, root, log, clock, cache, reserve)
+        store = Store(env, path, options, lock, state, root, log, clock, cache, reserve)
+        store._checkpointed = checkpoint.wal_start
         store._replay(recovered)
         return store
 
@@ -328,7 +341,6 @@ class Store:
             with contextlib.ExitStack() as parts:
                 parts.callback(self.env.files.close)
                 parts.callback(self._lock.release)
-                parts.callback(self._catalog.close)
                 parts.callback(self._publisher.stop)
 
     @property
@@ -400,17 +412,19 @@ class Store:
     def transact(
         self, change: CatalogChange, root_at: Callable[[int], Root], *, forget_log: bool = False
     ) -> None:
-        """Commit `change` to the catalogue and install the root it makes. Under the commit lock.
+        """Log `change` of the catalogue, and install the root it makes. Under the commit lock.
+
+        The change is one record of the log, after all batches that it depends on (W2), and it is
+        durable when it is synced.
 
         `root_at` returns the new root for the new version. With `forget_log`, segments of the log
         that the new root no longer needs become garbage in the same transaction (R3).
 
-        Raises: StorageError if the catalogue cannot be written. Nothing is changed then, unless its
+        Raises: StorageError if the log cannot be written. Nothing is changed then, unless its
             outcome is "unknown". Any other exception during the commit breaks the store too (W3):
             the commit may be durable, and the files that it names must not be removed.
         """
         assert self.commit_lock.held(), "R7: roots are swapped under the commit lock"
-        self.log_sync_all()  # W2: the log is synced through everything that the transaction names
         after = root_at(self.state.version + 1)
         dropped = self._forget_log(change, after) if forget_log else []
         change.timestamp = max(change.timestamp, self.clock.latest)
@@ -424,7 +438,7 @@ class Store:
         ]
         before = self.state
         try:
-            self.state = self._catalog.commit(change)
+            self.state = self._commit(change)
             self._keys.clear()
             self.install(after)
             self.log.drop(dropped)
@@ -445,6 +459,12 @@ class Store:
             raise
         self.publish(durably=True)
 
+    def _commit(self, change: CatalogChange) -> CatalogState:
+        """Make `change` durable in the log; returns the state that it makes."""
+        state = apply(self.state, change)
+        self.log.sync(self.log.append_change(ChangeRecord(encode_change(change, state.version))))
+        return state
+
     def trim_log(self) -> None:
         """Drop the log if all of its rows are in files: their memory may have gone without a flush.
 
@@ -452,7 +472,10 @@ class Store:
         """
         with Uninterrupted(), self.commit_lock:
             root = self._root
-            if self.log.size_bytes and root.memory_timestamp_min() is None and self._replayed_to is None:
+            due = self.log.appended.timestamp > self._trimmed or (
+                self.log.size_bytes > self.options.log_limit_bytes
+            )
+            if due and root.memory_timestamp_min() is None and self._replayed_to is None:
                 self.transact(CatalogChange(), lambda version: Root(version, root.tables), forget_log=True)
 
     def _forget_log(self, change: CatalogChange, after: Root) -> list[int]:
@@ -462,6 +485,7 @@ class Store:
             anchor = self._replayed_to + 1 if anchor is None else min(anchor, self._replayed_to + 1)
         if anchor is None:
             self.log.roll()
+            self._trimmed = self.log.appended.timestamp
         gone = []
         for segment in self.log.segments():
             if not segment.closed or (anchor is not None and segment.timestamp_max >= anchor):
@@ -711,7 +735,9 @@ class Store:
         # Log segments: rows that a root of this process needs are in its memory, so only leases
         # count.
         of_log = {path: version for path, version in garbage.items() if layout.is_log(path)}
-        paths = list({*collectable(garbage, oldest), *collectable(of_log, leased)})
+        of_data = {path: version for path, version in garbage.items() if path not in of_log}
+        self._checkpoint(of_log)
+        paths = [*collectable(of_data, oldest), *collectable(of_log, leased)]
         for path in paths:
             self.env.files.unlink(self.path(path), missing_ok=True)
         if paths:
@@ -723,6 +749,18 @@ class Store:
                     )
                 )
         return len(paths)
+
+    def _checkpoint(self, segments: Iterable[str]) -> None:
+        """Write a checkpoint if the changes in these unneeded segments are in none yet (K3)."""
+        if all(layout.segment_of(path) < self._checkpointed for path in segments):
+            return
+        state = self.state  # immutable, and durable in the log
+        files, folder = self.env.files, self.root_path
+        written = self.reserve.use(lambda: write_checkpoint(files, folder, state))
+        self._checkpointed = state.wal_start
+        for version in checkpoint_versions(files, folder):
+            if (path := checkpoint_path(folder, version)) != written:
+                files.unlink(path, missing_ok=True)
 
     # ---------------------------------------------------------------------------------------- tables
 

@@ -170,20 +170,13 @@ class _Watcher(FileWrapper):
         self._inner.sync_dir(path)
         self.after(Operation("sync_dir", path))
 
-    def external_commit(self, path: str) -> None:
-        self.before(Operation("external_commit", path))
-        self._inner.external_commit(path)
-        self.after(Operation("external_commit", path))
-
 
 # ── failing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 FaultKind: TypeAlias = Literal["eio", "enospc", "short", "crash"]
 
 # These need no space: a full disk does not keep them from working.
-_WITHOUT_SPACE: Final = frozenset(
-    {"sync", "sync_dir", "unlink", "remove_tree", "truncate", "external_commit"}
-)
+_WITHOUT_SPACE: Final = frozenset({"sync", "sync_dir", "unlink", "remove_tree", "truncate"})
 
 
 class _ShortWrite(Exception):
@@ -252,8 +245,6 @@ class FaultyFiles(_Watcher):
             if self._full and operation.kind not in _WITHOUT_SPACE:
                 self.failed.append(operation)
                 raise _fault(operation, errno.ENOSPC)
-            if operation.kind == "external_commit" and self.kind != "crash":
-                return  # SQLite has committed: that cannot fail any more
             if self._only is not None and not self._only(operation):
                 return
             self.operations.append(operation)
@@ -343,7 +334,7 @@ def _fault(operation: Operation, number: int) -> StorageError:
     )
 
 
-SYNCS: Final = frozenset({"sync", "sync_dir", "truncate", "external_commit"})
+SYNCS: Final = frozenset({"sync", "sync_dir", "truncate"})
 """Kinds of operations that make something durable."""
 WRITES: Final = frozenset({"create", "append", "write_at"})
 """Kinds that put bytes or a new file there."""
@@ -352,10 +343,10 @@ NAMES: Final = frozenset({"rename", "link", "unlink", "remove_tree", "make_dirs"
 
 
 class KillingFiles(_Watcher):
-    """SIGKILLs its own process at the `kill_at`-th operation of `kinds` (from 1), "before" or "after" it is made.
+    """SIGKILLs its own process at the `kill_at`-th operation of `kinds`, before or after it is made.
 
-    By itself these are the syncs: those of files and folders, `truncate` (which syncs), and SQLite's commits, which can
-    only be killed after. For a child process: nothing can be caught, no file is closed, no footer written.
+    By default these are the syncs: those of files and folders, and `truncate` (which syncs). For a
+    child process: nothing can be caught, no file is closed, no footer written.
     """
 
     def __init__(

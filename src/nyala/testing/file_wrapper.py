@@ -104,6 +104,3 @@ class FileWrapper:
 
     def without_lease(self, vanished: Callable[[str], Error]) -> Files:
         return self
-
-    def external_commit(self, path: str) -> None:
-        self._inner.external_commit(path)

@@ -9,7 +9,6 @@
         name never came through is gone, synced or not. A rename within one folder is there or is not; between two
         folders, each folder has its own half once one of them was synced.
     C3  `write_atomic`, `make_dirs` and `truncate` are made of the same steps and may be cut between them.
-    C4  SQLite's database is as it was at its last commit (`external_commit`): its own care is not tested here.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Event:
     unlink       path
     mkdir, rmdir path
     sync_dir     path
-    external     path, data                 a file of SQLite's, durable as a whole; data None: not there
+    given        path, data                 a file that existed before the recording, durable
     """
 
     kind: str
@@ -174,10 +173,10 @@ class Disk:
                 self._change((event.path, _Folder()))
             case "sync_dir":
                 self._sync_dir(self._node(event.path))
-            case "external":
+            case "given":
+                assert event.data is not None
                 folder, name = self._slot(event.path)
-                file = None if event.data is None else _Inode(event.data)
-                _put(folder.names, name, file)
+                _put(folder.names, name, file := _Inode(event.data))
                 _put(folder.durable, name, file)
             case _:
                 raise AssertionError(f"unknown event {event}")

@@ -10,7 +10,6 @@ import errno
 import os
 import random
 import threading
-from typing import Final
 
 from nyala.env import AppendFile, Bytes, FileLock, Files
 from nyala.env.reserve import RESERVE_NAME
@@ -19,9 +18,6 @@ from nyala.testing.file_wrapper import FileWrapper
 from nyala.testing.power_cut import Choices, Disk, Event, EverythingCameThrough
 
 __all__ = ["RecordingFiles"]
-
-# What SQLite keeps of a database: the file and its journal. The shared memory (-shm) is rebuilt at open.
-_SQLITE_SUFFIXES: Final = ("", "-wal", "-journal")
 
 
 class _RecordedFile:
@@ -89,7 +85,6 @@ class RecordingFiles(FileWrapper):
         self.root = os.path.abspath(root)
         self.events: list[Event] = []
         self._lock = threading.Lock()
-        self._external: dict[str, bytes | None] = {}
         self._before: list[Event] = []
         if os.path.isdir(self.root):
             for folder, folders, files in os.walk(self.root):
@@ -100,7 +95,7 @@ class RecordingFiles(FileWrapper):
                 for name in sorted(files):
                     path = os.path.join(folder, name)
                     with open(path, "rb") as file:
-                        self._before.append(Event("external", self._relative(path), data=file.read()))
+                        self._before.append(Event("given", self._relative(path), data=file.read()))
 
     def _relative(self, path: str) -> str:
         relative = os.path.relpath(os.path.abspath(path), self.root)
@@ -188,17 +183,6 @@ class RecordingFiles(FileWrapper):
         if new and self._inner.exists(path):
             self.record("create", path)
         return None if lock is None else _RecordedLock(lock, self)
-
-    def external_commit(self, path: str) -> None:
-        self._inner.external_commit(path)
-        for suffix in _SQLITE_SUFFIXES:
-            data: bytes | None = None
-            if self._inner.exists(path + suffix):
-                with open(path + suffix, "rb") as file:
-                    data = file.read()
-            if self._external.get(path + suffix, b"?") != data:
-                self._external[path + suffix] = data
-                self.record("external", path + suffix, data=data)
 
     def crash_image(self, upto_event: int, choices: Choices | random.Random, target_dir: str) -> None:
         """Write into the new folder `target_dir` what a power cut after `events[:upto_event]` may have left.

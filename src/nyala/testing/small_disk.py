@@ -1,7 +1,6 @@
 """Files on a disk of a few megabytes that another program shares, and may fill at any moment.
 
-The budget is for everything in one folder, SQLite's files too; but SQLite itself is not stopped by it (a mounted file
-system of a fixed size is needed for that). What is full is bytes, a user's quota or inodes, as `why` says.
+The budget is for everything in one folder. What is full is bytes, a user's quota or inodes, as `why` says.
 """
 
 from __future__ import annotations

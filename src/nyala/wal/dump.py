@@ -32,6 +32,8 @@ __all__ = ["dump"]
 
 # The number of bytes of an Arrow message to print; Arrow documents their meaning.
 _ARROW_BYTES_SHOWN = 8
+# Characters of a change's JSON text to print.
+_TEXT_SHOWN = 2000
 
 
 def dump(files: Files, directory: str, show_bytes: bool = False) -> Iterator[str]:
@@ -81,6 +83,10 @@ def _dump_frame(frame: Frame, data: bytes, path: str, show_bytes: bool) -> Itera
     ) + f", timestamp {header.timestamp}, synced_through {header.synced_through}"
     if header.is_footer:
         yield f"  {frame.offset:>8}  {title}"
+    elif header.kind == "change":
+        yield f"  {frame.offset:>8}  {title}, {header.payload_length} bytes, a change of the catalogue"
+        text = frame.payload.to_pybytes().decode("utf-8", "replace").rstrip()
+        yield f"  {'':>8}    {text if len(text) <= _TEXT_SHOWN else text[:_TEXT_SHOWN] + '…'}"
     else:
         record = decode_record(frame.payload, header.timestamp, path, frame.offset)
         key = "" if record.idempotency_key is None else f", key {json.dumps(record.idempotency_key)}"
@@ -95,7 +101,7 @@ def _dump_frame(frame: Frame, data: bytes, path: str, show_bytes: bool) -> Itera
             )
     if show_bytes:
         yield from _bytes_of(FRAME, data, frame.offset)
-        if not header.is_footer:
+        if header.kind == "batch":
             yield from _payload_bytes(frame.payload, frame.offset + FRAME_SIZE_BYTES)
 
 

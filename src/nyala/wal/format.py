@@ -14,8 +14,8 @@ counts from the segment's first byte; log offset = start_offset + file offset.
 Invariants (checked on write and on read)
     L1  Record headers, payloads and the footer start at multiples of 8 bytes, with no bytes between
         them.
-    L2  Timestamps ascend strictly over the whole log; `ordinal` counts the records of a segment
-        from 0.
+    L2  Timestamps of batches ascend strictly over the whole log. A change record repeats the
+        timestamp of the record before it. `ordinal` counts the records of a segment from 0.
     L3  `synced_through` was synced when the header was written, so it is at most the header's own
         log offset. In a footer it is equal to it: a footer is written only after everything before
         it was synced.
@@ -32,7 +32,8 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NewType
+from types import MappingProxyType
+from typing import Any, Final, Literal, NewType, TypeAlias
 
 import google_crc32c
 
@@ -40,6 +41,7 @@ from nyala.errors import CorruptionError, StorageError
 
 __all__ = [
     "ALIGNMENT_BYTES",
+    "CHANGE_MAGIC",
     "FOOTER_MAGIC",
     "FORMAT_VERSION",
     "FRAME",
@@ -57,6 +59,7 @@ __all__ = [
     "SEGMENT_MAGIC",
     "SEGMENT_SIZE_BYTES",
     "FrameHeader",
+    "FrameKind",
     "Layout",
     "LogOffset",
     "SegmentHeader",
@@ -70,11 +73,20 @@ __all__ = [
 LogOffset = NewType("LogOffset", int)
 """A byte position in the whole log; see the picture above."""
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 SEGMENT_MAGIC: Final = b"NYALAWAL"
 POSITION_MAGIC: Final = b"NYALAPOS"
 RECORD_MAGIC: Final = b"NyRc"
+CHANGE_MAGIC: Final = b"NyCh"
 FOOTER_MAGIC: Final = b"NyFt"
+
+FrameKind: TypeAlias = Literal["batch", "change", "footer"]
+"""What a frame holds: a batch of rows, a change of the catalogue, or the end of its segment."""
+
+_MAGIC_OF: Final[Mapping[FrameKind, bytes]] = MappingProxyType(
+    {"batch": RECORD_MAGIC, "change": CHANGE_MAGIC, "footer": FOOTER_MAGIC}
+)
+_KIND_OF: Final = MappingProxyType({magic: kind for kind, magic in _MAGIC_OF.items()})
 FRAME_MAGIC_SIZE_BYTES: Final = 4
 
 ALIGNMENT_BYTES: Final = 8
@@ -317,14 +329,13 @@ class SegmentHeader:
 
 @dataclass(frozen=True)
 class FrameHeader:
-    """The 64 bytes before a record's payload; or, with `is_footer`, the last 64 bytes of a closed
-    segment.
+    """The 64 bytes before a record's payload; or, of kind "footer", the last of a closed segment.
 
     A footer's `timestamp` is the greatest one of its segment (0 without records); its `ordinal` is
     the record count.
     """
 
-    is_footer: bool
+    kind: FrameKind
     salt: int
     log_offset: LogOffset
     synced_through: LogOffset
@@ -333,13 +344,17 @@ class FrameHeader:
     payload_crc32c: int
     ordinal: int
 
+    @property
+    def is_footer(self) -> bool:
+        return self.kind == "footer"
+
     def encode(self) -> bytes:
         assert self.synced_through <= self.log_offset, "L3"
         assert not self.is_footer or self.synced_through == self.log_offset, "L3"
         assert self.payload_length % ALIGNMENT_BYTES == 0, "L1"
         return FRAME.encode(
             {
-                "magic": FOOTER_MAGIC if self.is_footer else RECORD_MAGIC,
+                "magic": _MAGIC_OF[self.kind],
                 "salt": self.salt,
                 "log_offset": self.log_offset,
                 "synced_through": self.synced_through,
@@ -358,9 +373,11 @@ class FrameHeader:
         The reader checks whether it belongs there.
         """
         magic = data[index : index + FRAME_MAGIC_SIZE_BYTES]
-        if magic not in (RECORD_MAGIC, FOOTER_MAGIC):
+        kind = _KIND_OF.get(magic)
+        if kind is None:
             raise CorruptionError(
-                f"expected a record ({RECORD_MAGIC!r}) or a footer ({FOOTER_MAGIC!r}), found {magic!r}",
+                f"expected a record ({RECORD_MAGIC!r}, {CHANGE_MAGIC!r}) or a footer ({FOOTER_MAGIC!r}), found "
+                f"{magic!r}",
                 path,
                 offset,
             )
@@ -371,7 +388,7 @@ class FrameHeader:
                 "does not know: use a newer one",
                 path=path,
             )
-        is_footer = magic == FOOTER_MAGIC
+        is_footer = kind == "footer"
         log_offset, synced_through = values["log_offset"], values["synced_through"]
         length = values["payload_length"]
         if synced_through > log_offset or (is_footer and synced_through != log_offset):
@@ -383,7 +400,7 @@ class FrameHeader:
         if length > PAYLOAD_MAX_BYTES or length % ALIGNMENT_BYTES or (is_footer and length):
             raise CorruptionError(f"a record says that its payload has {length} bytes", path, offset)
         return cls(
-            is_footer,
+            kind,
             values["salt"],
             LogOffset(log_offset),
             LogOffset(synced_through),

@@ -32,8 +32,9 @@ Source: rules R6, P1, W1.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -41,6 +42,7 @@ from nyala.env import Env, Files, MissingFileError
 from nyala.errors import CorruptionError
 from nyala.wal.format import (
     ALIGNMENT_BYTES,
+    CHANGE_MAGIC,
     FOOTER_MAGIC,
     FRAME_SIZE_BYTES,
     NO_STORE,
@@ -56,14 +58,16 @@ from nyala.wal.format import (
     segment_number,
 )
 from nyala.wal.position import LogPosition
-from nyala.wal.record import LogRecord, decode_record
+from nyala.wal.record import ChangeRecord, LogRecord, decode_record
 
 __all__ = [
     "Frame",
     "LogReader",
+    "Record",
     "Recovery",
     "SegmentInfo",
     "TornTail",
+    "batches",
     "find_witness",
     "read_frames",
     "read_segment_header",
@@ -116,6 +120,7 @@ class Recovery:
 
     reached:  everything before this border is intact; after a footer, it is the beginning of the next segment.
     torn:     the torn tail that was cut or must be cut.
+    changes:  the change records of the log, oldest first.
     unclosed: the last segment, until `cut` has closed it.
     """
 
@@ -132,6 +137,7 @@ class Recovery:
     reached: LogPosition
     unclosed: _Examined | None = None
     store_id: str = NO_STORE
+    changes: tuple[ChangeRecord, ...] = ()
 
     def cut(self) -> Recovery:
         """Cut the torn tail, sync the rest, and close the last segment (V1, V2).
@@ -161,10 +167,34 @@ class Recovery:
         return 0 if self.torn is None else self.torn.length
 
     def records(self) -> Iterator[LogRecord]:
-        """Yield all records, oldest first; a segment is read when its first record is needed."""
-        return LogReader(self.env, self.directory, self.from_segment, self.store_id).read_to(
-            self.end.segment, self.end.offset
+        """Yield all batches, oldest first; a segment is read when its first record is needed."""
+        reader = LogReader(self.env, self.directory, self.from_segment, self.store_id)
+        return batches(reader.read_to(self.end.segment, self.end.offset))
+
+    def since(self, segment: int) -> Recovery:
+        """The same log without its segments before `segment`, which nothing needs any more."""
+        left = tuple(info for info in self.segments if info.number >= segment)
+        return replace(
+            self, from_segment=segment, segments=left, next_segment=max(segment, self.next_segment)
         )
+
+
+Record: TypeAlias = LogRecord | ChangeRecord
+
+
+def _change_of(frame: Frame, path: str) -> ChangeRecord:
+    return ChangeRecord(frame.payload.to_pybytes(), frame.header.timestamp, (path, frame.offset))
+
+
+def _decoded(frame: Frame, path: str) -> Record:
+    if frame.header.kind == "change":
+        return _change_of(frame, path)
+    return decode_record(frame.payload, frame.header.timestamp, path, frame.offset)
+
+
+def batches(records: Iterable[Record]) -> Iterator[LogRecord]:
+    """Yield the batches among these records."""
+    return (record for record in records if isinstance(record, LogRecord))
 
 
 def segment_numbers(files: Files, directory: str, from_segment: int = 0) -> list[int]:
@@ -242,7 +272,7 @@ def read_frames(
                     path,
                     offset,
                 )
-        elif header.timestamp <= timestamp:
+        elif header.timestamp < timestamp + (header.kind == "batch"):
             raise CorruptionError(
                 f"timestamps must ascend (L2): found {header.timestamp} after {timestamp}", path, offset
             )
@@ -271,6 +301,7 @@ class _Examined:
     closed: bool
     bad: CorruptionError | None
     witness: tuple[int, int] | None
+    changes: list[ChangeRecord]
 
     @property
     def end_offset(self) -> LogOffset:
@@ -295,13 +326,34 @@ class LogReader:
         """The end of the last record that was returned; the next `read_to` continues here."""
         self._timestamp = 0
 
-    def read_to(self, segment: int, offset: int) -> Iterator[LogRecord]:
+    def read_to(self, segment: int, offset: int) -> Iterator[Record]:
         """Yield the records from `position` to the published (segment, offset), all of which must
         be intact (V3).
 
         Cost: one segment in memory at a time, and as long as a record of it is held.
         """
-        upto = LogPosition(segment, offset)
+        return (_decoded(frame, path) for path, frame in self._frames_to(LogPosition(segment, offset)))
+
+    def read_to_end(self) -> Iterator[Record]:
+        """Yield the records from `position` to the last intact one, by R6.
+
+        For a log without a running writer.
+        """
+        return (_decoded(frame, path) for path, frame in self._frames_to(None))
+
+    def changes(self, upto: LogPosition | None) -> Iterator[ChangeRecord]:
+        """Yield only the change records up to `upto` (None: by R6), without decoding batches."""
+        for path, frame in self._frames_to(upto):
+            if frame.header.kind == "change":
+                yield _change_of(frame, path)
+
+    def _frames_to(self, upto: LogPosition | None) -> Iterator[tuple[str, Frame]]:
+        if upto is None:
+            numbers = segment_numbers(self._files, self._directory, self.position.segment)
+            if numbers:
+                yield from self._read(numbers[-1], None, torn_allowed=True)
+            return
+        segment, offset = upto.segment, upto.offset
         if upto <= self.position or (
             segment == self.position.segment and offset <= SEGMENT_HEADER_SIZE_BYTES
         ):
@@ -311,16 +363,7 @@ class LogReader:
             segment if offset else segment - 1, offset if offset else None, torn_allowed=False
         )
 
-    def read_to_end(self) -> Iterator[LogRecord]:
-        """Yield the records from `position` to the last intact one, by R6.
-
-        For a log without a running writer.
-        """
-        numbers = segment_numbers(self._files, self._directory, self.position.segment)
-        if numbers:
-            yield from self._read(numbers[-1], None, torn_allowed=True)
-
-    def _read(self, last: int, last_limit: int | None, *, torn_allowed: bool) -> Iterator[LogRecord]:
+    def _read(self, last: int, last_limit: int | None, *, torn_allowed: bool) -> Iterator[tuple[str, Frame]]:
         expected: LogOffset | None = None
         first, first_offset = self.position.segment, self.position.offset
         for number in range(first, last + 1):
@@ -343,10 +386,9 @@ class LogReader:
                     closed = frame.header.is_footer
                     if closed:
                         continue
-                    record = decode_record(frame.payload, frame.header.timestamp, path, frame.offset)
                     self.position = LogPosition(number, reached)
-                    self._timestamp = record.timestamp
-                    yield record
+                    self._timestamp = frame.header.timestamp
+                    yield path, frame
             except CorruptionError as error:
                 if isinstance(error, WrongStoreError) or not (torn_allowed and is_last):
                     raise
@@ -393,6 +435,7 @@ def recover(
     record_count = 0
     torn: TornTail | None = None
     unclosed: _Examined | None = None
+    changes: list[ChangeRecord] = []
     end = reached = LogPosition(from_segment, 0)
     for number in range(from_segment, numbers[-1] + 1 if numbers else from_segment):
         is_last = number == numbers[-1]
@@ -422,6 +465,7 @@ def recover(
         infos.append(SegmentInfo(number, part.path, part.timestamp_max, part.good_upper, part.closed))
         timestamp = max(timestamp, part.timestamp_max)
         record_count += part.record_count
+        changes += part.changes
     recovery = Recovery(
         env,
         directory,
@@ -436,6 +480,7 @@ def recover(
         reached,
         unclosed,
         store_id,
+        tuple(changes),
     )
     return recovery.cut() if cut else recovery
 
@@ -469,6 +514,7 @@ def _examine(files: Files, path: str, number: int, timestamp: int, store_id: str
     closed = False
     bad: CorruptionError | None = None
     witness: tuple[int, int] | None = None
+    changes: list[ChangeRecord] = []
     try:
         header = SegmentHeader.decode(data[:SEGMENT_HEADER_SIZE_BYTES], path, number)
         check_store_id(store_id, header.store_id, path)
@@ -479,19 +525,21 @@ def _examine(files: Files, path: str, number: int, timestamp: int, store_id: str
             if not closed:
                 count += 1
                 timestamp_max = frame.header.timestamp
+            if frame.header.kind == "change":
+                changes.append(_change_of(frame, path))
     except WrongStoreError:
         raise
     except CorruptionError as error:
         bad = error
         witness = find_witness(data, error.offset or 0, header, path)
-    return _Examined(path, len(data), header, upper, count, timestamp_max, closed, bad, witness)
+    return _Examined(path, len(data), header, upper, count, timestamp_max, closed, bad, witness, changes)
 
 
 def _close(files: Files, directory: str, last: _Examined) -> None:
     """Cut the torn bytes, make the rest durable, and write the missing footer (V2)."""
     assert last.header is not None
     footer = FrameHeader(
-        is_footer=True,
+        kind="footer",
         salt=last.header.salt,
         log_offset=last.end_offset,
         synced_through=last.end_offset,
@@ -515,7 +563,7 @@ def find_witness(
     there is none. If the segment's own header is bad, the start of the segment follows from the
     header's log offset.
     """
-    for magic, lower in ((FOOTER_MAGIC, 0), (RECORD_MAGIC, bad_offset)):
+    for magic, lower in ((FOOTER_MAGIC, 0), (RECORD_MAGIC, bad_offset), (CHANGE_MAGIC, bad_offset)):
         offset = data.find(magic, lower)
         while offset >= 0:
             if offset % ALIGNMENT_BYTES == 0:

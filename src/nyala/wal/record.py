@@ -1,4 +1,7 @@
-"""Encodes one batch for the log: the rows as they were resolved, not as the user sent them (W5).
+"""Encodes records for the log: batches of resolved rows (W5), and changes of the catalogue.
+
+A change record has the change as JSON text, padded with blanks (`catalog.codec` reads it). A batch
+record has the rows as they were resolved, not as the user sent them:
 
     payload = meta_length (4 bytes) | meta (JSON, UTF-8) | zeros to a multiple of 8 |
               schema message | batch message   of the first group | … of the second group | …
@@ -37,6 +40,7 @@ from nyala.wal.format import ALIGNMENT_BYTES
 
 __all__ = [
     "ROW_KINDS",
+    "ChangeRecord",
     "LogRecord",
     "RecordLocation",
     "SettledGroup",
@@ -89,6 +93,24 @@ class LogRecord:
     @property
     def row_count(self) -> int:
         return sum(group.batch.num_rows for group in self.groups)
+
+
+@dataclass(frozen=True)
+class ChangeRecord:
+    """One change of the catalogue, as `catalog.codec.encode_change` encoded it.
+
+    timestamp: that of the record before it (L2), which the writer knows.
+    """
+
+    data: bytes
+    timestamp: int = 0
+    location: RecordLocation = field(default=(None, None), compare=False)
+    """Where it was read."""
+
+
+def encode_change_record(record: ChangeRecord) -> list[Any]:
+    """Return the payload as buffers to be written one after another."""
+    return [record.data + b" " * (-len(record.data) % ALIGNMENT_BYTES)]
 
 
 def _problem(group: SettledGroup) -> str | None:

@@ -47,6 +47,7 @@ from nyala.wal.format import (
     SEGMENT_HEADER_SIZE_BYTES,
     SEGMENT_SIZE_BYTES,
     FrameHeader,
+    FrameKind,
     LogOffset,
     SegmentHeader,
     crc32c,
@@ -54,7 +55,7 @@ from nyala.wal.format import (
 )
 from nyala.wal.position import LogPosition
 from nyala.wal.reader import Recovery, SegmentInfo
-from nyala.wal.record import LogRecord, encode_record
+from nyala.wal.record import ChangeRecord, LogRecord, encode_change_record, encode_record
 
 __all__ = ["GROUP_SYNC_INTERVAL_S", "Durability", "LogMark", "LogWriter"]
 
@@ -103,6 +104,7 @@ class _Entry:
     """
 
     segment: _Segment
+    kind: FrameKind
     end: LogMark
     ordinal: int
     payload: list[Any]
@@ -111,7 +113,7 @@ class _Entry:
 
     def header(self, salt: int, synced_through: LogOffset) -> bytes:
         return FrameHeader(
-            is_footer=False,
+            kind=self.kind,
             salt=salt,
             log_offset=LogOffset(self.end.offset - self.payload_length - FRAME_SIZE_BYTES),
             synced_through=synced_through,
@@ -234,13 +236,23 @@ class LogWriter:
     # ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, record: LogRecord) -> LogOffset:
-        """Add a record in memory, and return the log offset of its end, for `sync`.
+        """Add a batch in memory, and return the log offset of its end, for `sync`.
 
         The record's arrays are copied. Timestamps must ascend (L2).
         Raises: StorageError if the writer is dead, the disk is full or the folder was moved; then
         nothing changed.
         """
-        payload = encode_record(record)
+        assert record.timestamp > self._appended.timestamp, "L2"
+        return self._append("batch", record.timestamp, encode_record(record))
+
+    def append_change(self, record: ChangeRecord) -> LogOffset:
+        """Add a change of the catalogue in memory, with the timestamp of the last record.
+
+        Returns and raises as `append`.
+        """
+        return self._append("change", self._appended.timestamp, encode_change_record(record))
+
+    def _append(self, kind: FrameKind, timestamp: int, payload: list[Any]) -> LogOffset:
         length = 0
         crc = 0
         for part in payload:
@@ -250,8 +262,7 @@ class LogWriter:
         self._env.files.check_bound()
         with self._guard:
             self._check_alive()
-            assert record.timestamp > self._appended.timestamp, "L2"
-            self._check_space(length)
+            self._check_space(length, kind)
             if not self._pending and self._segment.size_bytes >= self._segment_size_bytes:
                 self._begin_segment()  # a border between groups; the leader closes the old one (G3)
             try:
@@ -260,10 +271,10 @@ class LogWriter:
                     segment.end_offset = LogOffset(segment.start_offset + SEGMENT_HEADER_SIZE_BYTES)
                 segment.end_offset = LogOffset(segment.end_offset + FRAME_SIZE_BYTES + length)
                 self._appended = LogMark(
-                    segment.end_offset, LogPosition(segment.number, segment.size_bytes), record.timestamp
+                    segment.end_offset, LogPosition(segment.number, segment.size_bytes), timestamp
                 )
                 self._pending.append(
-                    _Entry(segment, self._appended, segment.record_count, payload, length, crc)
+                    _Entry(segment, kind, self._appended, segment.record_count, payload, length, crc)
                 )
                 self._pending_bytes += FRAME_SIZE_BYTES + length
                 segment.record_count += 1
@@ -396,10 +407,12 @@ class LogWriter:
                 outcome="unknown",
             )
 
-    def _check_space(self, payload_length: int) -> None:
+    def _check_space(self, payload_length: int, kind: FrameKind) -> None:
         needed = _FREE_SPACE_MIN_BYTES + self._pending_bytes + payload_length
         new_file = self._segment.file is None or self._segment.size_bytes >= self._segment_size_bytes
-        may_write = self._reserve.is_open_to_writes(new_file)  # the reserve is refilled first
+        # Batches leave the reserve alone, which is refilled first. A change may use it: dropping and
+        # compacting free space.
+        may_write = kind == "change" or self._reserve.is_open_to_writes(new_file)
         free = self._env.files.free_bytes(self._directory)
         if free < needed or not may_write:
             raise StorageError(
@@ -533,7 +546,7 @@ class LogWriter:
         log_offset = self._written.offset
         assert log_offset == segment.end_offset, "every record of the segment must be written"
         footer = FrameHeader(
-            is_footer=True,
+            kind="footer",
             salt=segment.salt,
             log_offset=log_offset,
             synced_through=log_offset,

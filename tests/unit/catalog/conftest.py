@@ -1,10 +1,8 @@
-"""Catalogues to test with: a folder, a writer's catalogue in it, and entries of every kind."""
+"""Entries of the catalogue of every kind, and a clock that a test moves."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import MappingProxyType
 
 import pytest
@@ -19,7 +17,6 @@ from nyala.catalog.model import (
     TableEntry,
     TabletEntry,
 )
-from nyala.catalog.store import Catalog
 from nyala.cfile.column import ColumnKey, ColumnPlace
 from nyala.env import SYSTEM, Env
 from nyala.partition.model import HashLevel, Partition, PartitionSchema
@@ -53,18 +50,6 @@ def clock() -> SteppedClock:
 @pytest.fixture
 def env(clock: SteppedClock) -> Env:
     return Env(SYSTEM.files, clock, SYSTEM.randomness)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "catalog.sqlite")
-
-
-@pytest.fixture
-def catalog(env: Env, path: str) -> Iterator[Catalog]:
-    made = Catalog.create(env, path)
-    yield made
-    made.close()
 
 
 def places(count: int) -> tuple[ColumnPlace, ...]:
@@ -141,9 +126,3 @@ def full_change() -> CatalogChange:
         wal_start=2,
         committed_keys=[CommittedKey("spark-job-7", 55, '{"inserted":3}')],
     )
-
-
-@pytest.fixture
-def reopened(env: Env, path: str) -> Callable[[], object]:
-    """The state that a reader of the catalogue loads from the disk now."""
-    return lambda: Catalog.open(env, path, read_only=True).load()

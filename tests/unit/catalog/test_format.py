@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from pathlib import Path
 
-import google_crc32c
-import hypothesis.strategies as st
-import pytest
-from hypothesis import given
-
-from nyala.catalog import format, leases
-from nyala.catalog.format import SHAPES, TableShape, serialise
+from nyala.catalog import checkpoint, codec, format, leases
 from nyala.handover import channel as handover_channel
 
 DOCS = Path(__file__).parents[3] / "docs" / "format"
@@ -34,27 +29,37 @@ def hex_of(page: str, first: str, last: str) -> list[bytes]:
     return found
 
 
-def test_the_page_lists_every_table_and_column_in_order() -> None:
+def test_the_page_lists_every_entry_and_field_in_order() -> None:
     """Other tools may rely on the page."""
     sections = re.split(r"^### `(\w+)`$", CATALOG_PAGE.split("## Worked example")[0], flags=re.MULTILINE)[1:]
     page = {
-        name: re.findall(r"^\| `(\w+)` \| ([A-Z ]+) \|", text, flags=re.MULTILINE)
+        name: re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, flags=re.MULTILINE)
         for name, text in zip(sections[::2], sections[1::2], strict=True)
     }
-    assert list(page) == [shape.name for shape in SHAPES]
-    assert page == {shape.name: list(shape.columns) for shape in SHAPES}
-    for shape, text in zip(SHAPES, sections[1::2], strict=True):
-        keys = re.search(r"Key: (.*)\.$", text, flags=re.MULTILINE)
-        assert keys is not None
-        assert tuple(re.findall(r"`(\w+)`", keys[1])) == shape.column_names[: shape.key_count]
+    assert page == {
+        shape.name: [(name, kind.name) for name, kind, _ in shape.fields] for shape in codec.SHAPES
+    }
+
+
+def test_the_page_has_the_checkpoints_header() -> None:
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| `(\w+)` \|", CATALOG_PAGE, flags=re.MULTILINE)
+    assert [(name, int(at), int(size)) for at, size, name in rows] == checkpoint.CHECKPOINT.offsets()
+    assert f"`{checkpoint.MAGIC.decode()}`" in CATALOG_PAGE
+    assert f"| `format_version` | {format.FORMAT_VERSION} |" in CATALOG_PAGE
+
+
+def test_the_worked_example_of_a_change() -> None:
+    (text,) = re.findall(r"^```json\n(.*?)```$", CATALOG_PAGE, flags=re.MULTILINE | re.DOTALL)
+    version, change = codec.decode_change(text.encode())
+    assert (version, [rowset.id for rowset in change.put_rowsets], change.garbage) == (
+        9,
+        [8],
+        ["data/2/4-a1.base"],
+    )
+    assert json.loads(codec.encode_change(change, version)) == json.loads(text)
 
 
 def test_the_pages_numbers_are_the_codes() -> None:
-    assert f"{format.APPLICATION_ID} ({format.APPLICATION_ID:#x}, " in CATALOG_PAGE
-    assert f"| `PRAGMA user_version` | {format.FORMAT_VERSION} |" in CATALOG_PAGE
-    for name, value in (("NULL", 0), ("INTEGER", 1), ("TEXT", 2), ("BLOB", 3)):
-        assert f"| {name} | {value} |" in CATALOG_PAGE
-        assert getattr(format, f"_{name}") == value
     for number in (
         handover_channel.JSON_MAX_BYTES, handover_channel.ATTACHMENT_COUNT_MAX, handover_channel.REQUEST_MAX_BYTES,
         handover_channel.REQUESTS_MAX_BYTES, handover_channel.JSON_VALUES_MAX,
@@ -74,16 +79,6 @@ def test_the_pages_numbers_are_the_codes() -> None:
     assert handover_channel.MAGIC == b"NYH1"
 
 
-def test_the_worked_example_of_a_row() -> None:
-    """A checksum can be computed by hand from the page."""
-    row = (2, 1, "[1,0]", None, b"\x80\x00", 0, 0)
-    listing = hex_of(CATALOG_PAGE, "7 letters of name", "  created = 0")
-    assert b"".join(listing) == serialise(format.TABLETS, row)
-    (crc,) = format.TABLETS.crcs([row])
-    assert f"{crc} ({crc:#x})" in CATALOG_PAGE
-    assert google_crc32c.value(b"".join(listing)) == crc
-
-
 def test_the_worked_example_of_a_frame() -> None:
     left, right = socket.socketpair()
     with left, right:
@@ -96,31 +91,3 @@ def test_the_examples_of_leases() -> None:
     plain, remote = (leases._decode(line.encode() + b"\n") for line in lines)
     assert plain == leases._Content(17, 4242, "alpha", None)
     assert remote == leases._Content(17, 4242, "alpha", 1_700_000_000_000_000)
-
-
-values = st.none() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=4) | st.binary(max_size=4)
-rows = st.lists(values, min_size=3, max_size=3).map(tuple)
-ANY = TableShape("any", (("a", "TEXT"), ("b", "TEXT"), ("c", "TEXT")))
-OTHER = TableShape("anyx", (("a", "TEXT"), ("b", "TEXT"), ("c", "TEXT")))
-
-
-@given(st.tuples(st.sampled_from([ANY, OTHER]), rows), st.tuples(st.sampled_from([ANY, OTHER]), rows))
-def test_C1_different_rows_have_different_bytes(
-    left: tuple[TableShape, format.Row], right: tuple[TableShape, format.Row]
-) -> None:
-    """No two rows, of one table or of two, can be taken for each other by having the same bytes summed."""
-    same = (left[0].name, left[1]) == (right[0].name, right[1])
-    assert (serialise(*left) == serialise(*right)) == same
-
-
-@given(st.lists(st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * 8), max_size=5))
-def test_C1_the_quick_way_of_places_is_the_plain_one(many: list[format.Row]) -> None:
-    """The table with most rows is summed by other code: it must not be another sum."""
-    assert format.PLACES.crcs(many) == [google_crc32c.value(serialise(format.PLACES, row)) for row in many]
-
-
-@pytest.mark.parametrize("bad", [1.5, "7", None, b"x", 2**63])
-def test_C1_what_cannot_be_summed_is_a_type_error(bad: object) -> None:
-    row = (0, 1, 2, 3, 4, 5, 6, bad)
-    with pytest.raises(TypeError):
-        format.PLACES.crcs([row])  # type: ignore[list-item]

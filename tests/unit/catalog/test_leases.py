@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nyala.catalog.format import CATALOG_NAME
+from nyala.catalog.format import BIRTH_NAME
 from nyala.catalog.leases import (
     EVERYTHING,
     Lease,
@@ -188,7 +188,7 @@ def test_what_a_lease_keeps_goes_with_it(env: Env, clock: SteppedClock, tmp_path
 
 def test_L1_an_expired_lease_is_not_revived(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
     """A reader that renews too late must load again, even if the writer has not checked yet."""
-    (tmp_path / CATALOG_NAME).touch()
+    (tmp_path / BIRTH_NAME).touch()
     lease = remote(env, tmp_path, 60)
     clock.sleep_s(60)
     for call in (

@@ -210,7 +210,7 @@ def test_a_file_in_the_place_of_the_folder(run: Run, tmp_path: Path, line: str) 
 
 def test_a_store_that_lost_its_catalogue(run: Run, example: Example, tmp_path: Path) -> None:
     """ "There is no store, but other files" sends somebody elsewhere who has lost one file, and has a backup."""
-    (example.path / "catalog.sqlite").unlink()
+    (example.path / "nyala.json").unlink()
     with pytest.raises(nyala.StorageError, match="restore it from a backup") as error:
         nyala.connect(example.path)
     for line in (["list"], ["compact"], ["load", "t", __file__, "--format", "csv"]):

@@ -458,15 +458,15 @@ def test_an_alteration_that_cannot_be_committed_changes_nothing(path: Path) -> N
     db = prepared(path)
     seen = everything(db)
     store = db._writer()
-    commit = store._catalog.commit
+    commit = store._commit
 
     def refuse(change: Any) -> Any:
         raise nyala.StorageError("no room")
 
-    store._catalog.commit = refuse  # type: ignore[method-assign]
+    store._commit = refuse  # type: ignore[method-assign]
     with pytest.raises(nyala.StorageError, match="no room"):
         alter(store, 1, ALL_STEPS)
-    store._catalog.commit = commit  # type: ignore[method-assign]
+    store._commit = commit  # type: ignore[method-assign]
     assert everything(db) == seen
     db["t"].insert({"k": [3], "v": [5], "gone": ["e"]})
     db["t"].delete({"k": [3]})

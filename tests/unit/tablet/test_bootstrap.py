@@ -136,12 +136,12 @@ def perform(world: World, table: Any, steps: Any) -> list[int]:
             table.flush()
             continue
         if step == ("failed flush",):
-            catalog: Any = world.db._writer()._catalog
-            catalog.commit = _full
+            store: Any = world.db._writer()
+            store._commit = _full
             with pytest.raises(nyala.StorageError):
                 table.insert({"k": [100 + number], "a": [0]})
                 table.flush()
-            del catalog.commit
+            del store._commit
             continue
         if step == ("batch",):
             with world.db.batch() as batch:

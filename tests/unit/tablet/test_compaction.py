@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import folder_in_memory, open_database, rows
+from tests.support import folder_in_memory, logged_rows, open_database, rows
 
 import nyala
 from nyala.api.database import Database
@@ -320,7 +320,7 @@ def test_r3_a_flush_leaves_the_memory_of_a_running_merges_inputs_alone(
         assert [rowset.deltas.record_count for rowset in old] == [1, 1]
         assert not any(rowset.frozen for rowset in old)
         assert len(rowsets(db)) == 3, "the MemRowSet is no input and is flushed"
-        assert db._writer().log.segments(), "R3: in memory only, so the log has it"
+        assert logged_rows(db), "R3: in memory only, so the log has it"
         images.append(killed(db, folder))
 
     assert merge(db, phase=at(phase, flushed))
@@ -329,7 +329,7 @@ def test_r3_a_flush_leaves_the_memory_of_a_running_merges_inputs_alone(
     assert new.deltas.record_count == 2 and len(rowsets(db)) == 2
     images.append(killed(db, folder))
     db.flush()
-    assert not rowsets(db)[-1].deltas.record_count and db._writer().log.segments() == []
+    assert not rowsets(db)[-1].deltas.record_count and logged_rows(db) == 0
     recorded.check()
     for image in images:
         with open_database(image) as again:
@@ -812,7 +812,7 @@ def test_c4_a_catalogue_that_cannot_be_written_leaves_everything_as_it_was(
         raise StorageError("the catalogue cannot be written: made so by the test")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._catalog, "commit", refused)
+        patch.setattr(store, "_commit", refused)
         with pytest.raises(StorageError, match="made so"):
             FAILING[work](db)
     assert data_files(db.path) == before

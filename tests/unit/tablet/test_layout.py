@@ -20,7 +20,7 @@ def test_a_store_is_laid_out_as_documented(tmp_path: Path) -> None:
     table.insert({"k": [1], "v": [1]})
     root = str(tmp_path / "s")
     tablet = db._writer().root.table("t").tablets[0].id
-    assert os.path.isfile(layout.catalog_path(root)) and layout.catalog_path(root).endswith("/catalog.sqlite")
+    assert os.path.isfile(os.path.join(root, "nyala.json"))
     assert os.path.isfile(layout.position_path(root)) and layout.position_path(root).endswith("/wal/position")
     assert os.path.isfile(os.path.join(layout.wal_path(root), "wal-000000001"))
     db.flush()
@@ -59,23 +59,23 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     layout.prepare_folder(SYSTEM, str(tmp_path / "new" / "deep"))  # empty: it may become one
 
 
-def test_only_a_catalogue_makes_a_store(tmp_path: Path) -> None:
-    """A folder is a store if it has a catalogue."""
+def test_only_its_birth_makes_a_folder_a_store(tmp_path: Path) -> None:
+    """A folder is a store if it has `nyala.json`."""
     with pytest.raises(StorageError, match="no Nyala store at") as error:
         layout.require_store(SYSTEM, str(tmp_path))
     assert error.value.path == str(tmp_path)
-    layout.open_or_create_catalog(SYSTEM, str(tmp_path)).close()
+    layout.create_store(SYSTEM, str(tmp_path))
+    born = (tmp_path / "nyala.json").read_bytes()
     layout.require_store(SYSTEM, str(tmp_path))
-    assert {"data", "staging", "wal"} <= set(os.listdir(tmp_path))
-    state = layout.open_or_create_catalog(SYSTEM, str(tmp_path))
-    assert state.load().version == 1
-    state.close()
+    assert {"checkpoints", "data", "staging", "wal"} <= set(os.listdir(tmp_path))
+    layout.create_store(SYSTEM, str(tmp_path))
+    assert (tmp_path / "nyala.json").read_bytes() == born
 
 
-def test_missing_folders_beside_the_catalogue_are_created(tmp_path: Path) -> None:
+def test_missing_folders_are_created(tmp_path: Path) -> None:
     """A copy that left out empty folders is still the store."""
     open_database(tmp_path / "s").close()
-    for name in ("staging", "data"):
+    for name in ("staging", "data", "checkpoints"):
         (tmp_path / "s" / name).rmdir()
     db = open_database(tmp_path / "s")
     key_value_table(db).insert({"k": [1], "v": [1]})

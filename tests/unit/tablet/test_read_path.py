@@ -122,11 +122,11 @@ def build(db: Database) -> World:
     table.flush()
     change(15)
     insert([key for key in KEYS if key not in now][:10])  # some of them lie dead on disk
-    catalog: Any = db._writer()._catalog
-    catalog.commit = full
+    store: Any = db._writer()
+    store._commit = full
     with pytest.raises(nyala.StorageError):
         table.flush()
-    del catalog.commit
+    del store._commit
     delete(12)
     insert([key for key in order[90:130] if key not in now])
     change(20)

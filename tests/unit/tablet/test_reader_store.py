@@ -19,9 +19,9 @@ from tests.support import key_value_table, open_database, rows
 
 import nyala
 from nyala.api.database import Database
-from nyala.catalog.store import Catalog
 from nyala.env import SYSTEM, Env, SystemRandomness, system_files
 from nyala.errors import HistoryExpiredError, ReadOnlyError, StorageError
+from nyala.tablet.recovery import reader_store
 from nyala.tablet.recovery.reader_store import ReaderStore
 from nyala.testing.clock import ManualClock
 from nyala.wal.reader import LogReader
@@ -126,18 +126,18 @@ def test_p5_it_never_goes_back_while_the_writer_commits(
     with reader_of(db) as reader:
         seen = reader.now()
         store = store_of(reader)
-        load = Catalog.load
+        load = reader_store.read_catalogue
         numbers = itertools.count()
 
-        def overtaken(self: Catalog, **options: Any) -> Any:
-            state = load(self, **options)
+        def overtaken(*arguments: Any) -> Any:
+            state = load(*arguments)
             number = next(numbers)
             db.create_table(f"x{number}", {"k": "int8"}, "k")  # the writer goes on while we load
             table.update({"k": [1], "v": [number]})
             return state
 
         db.create_table("y", {"k": "int8"}, "k")
-        monkeypatch.setattr(Catalog, "load", overtaken)
+        monkeypatch.setattr(reader_store, "read_catalogue", overtaken)
         for _ in range(3):
             scan = reader["t"].scan()
             assert scan.timestamp >= seen
@@ -250,10 +250,10 @@ def test_a_reload_that_fails_gives_its_lease_back_and_is_tried_again(
         assert rows(reader["t"]) == [(1, 1)]
         db.flush()
 
-        def away(self: Catalog, **_: Any) -> Any:
+        def away(*_: Any) -> Any:
             raise StorageError("the file system is away")
 
-        monkeypatch.setattr(Catalog, "load", away)
+        monkeypatch.setattr(reader_store, "read_catalogue", away)
         for _ in range(3):
             with pytest.raises(StorageError, match="is away"):
                 reader.now()
@@ -292,8 +292,8 @@ def test_a_reload_whose_log_cannot_be_read_is_done_again(
 def test_an_open_that_fails_leaves_no_lease(tmp_path: Path, db: Database) -> None:
     """The same for the first load."""
     shutil.copytree(db.path, tmp_path / "copy", ignore=shutil.ignore_patterns("*.sock"))
-    catalogue = tmp_path / "copy" / "catalog.sqlite"
-    catalogue.write_bytes(b"x" * len(catalogue.read_bytes()))
+    birth = tmp_path / "copy" / "nyala.json"
+    birth.write_bytes(b"x" * len(birth.read_bytes()))
     with pytest.raises(nyala.CorruptionError):
         nyala.connect(tmp_path / "copy", read_only=True)
     assert not list((tmp_path / "copy" / "leases").iterdir())

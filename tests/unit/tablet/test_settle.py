@@ -105,12 +105,12 @@ def build(db: Database, key_names: tuple[str, ...], keys: dict[str, Key], homele
     insert(*(phase for phase in PHASES if "frozen" in phase))
     delete("dead in the frozen memory", "dead in the frozen memory, back in memory")
     delete("dead on disk, back in memory", "dead on disk, back, dead in memory")
-    catalog = db._writer()._catalog
-    commit = catalog.commit
-    catalog.commit = _full  # type: ignore[method-assign]
+    store = db._writer()
+    commit = store._commit
+    store._commit = _full  # type: ignore[method-assign]
     with contextlib.suppress(StorageError):
         table.flush()
-    catalog.commit = commit  # type: ignore[method-assign]
+    store._commit = commit  # type: ignore[method-assign]
     delete("dead in the frozen memory since it was frozen", "dead on disk")
     insert("dead on disk, back in memory", "dead on disk, back, dead in memory")
     insert("dead in the frozen memory, back in memory")

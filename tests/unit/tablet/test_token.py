@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,15 +64,15 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
         table.flush()
         table.update([{"s": "zz", "n": n, "a": n} for n in range(3, 9)])
         upsert(10, 12, "x")
-        catalog: Any = db._writer()._catalog
+        store: Any = db._writer()
 
         def full(change: object) -> None:
             raise nyala.StorageError("the disk is full")
 
-        catalog.commit = full
+        store._commit = full
         with pytest.raises(nyala.StorageError):
             table.flush()
-        del catalog.commit
+        del store._commit
         MOMENTS.append(table.delete([{"s": "", "n": n} for n in (1, 10)]).timestamp)
         table.update([{"s": "zz", "n": n, "a": -n, "t": None} for n in (3, 11)])
         upsert(12, 13, "young")
@@ -288,7 +289,8 @@ def test_a_token_needs_neither_catalogue_nor_log(tmp_path: Path) -> None:
     table.insert({"k": [3], "v": [3]})
     (token,) = table.scan(order_by_key=True).tokens()
     db.close()
-    (tmp_path / "s" / "catalog.sqlite").unlink()
+    (tmp_path / "s" / "nyala.json").unlink()
+    shutil.rmtree(tmp_path / "s" / "checkpoints")
     for segment in (tmp_path / "s" / "wal").iterdir():
         segment.unlink()
     found = pa.Table.from_batches(list(read_token(token)))

@@ -7,7 +7,6 @@ import errno
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -255,30 +254,6 @@ def test_c3_write_atomic_may_be_cut_between_its_steps(disk: Disk) -> None:
     assert disk.after() == {"f": b"new"}
 
 
-def test_c4_sqlite_is_as_of_its_last_commit(disk: Disk) -> None:
-    """The catalogue would lose a transaction that was committed, or show one that was not."""
-    path = disk.path("catalog.sqlite")
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("CREATE TABLE t (x)")
-    disk.files.external_commit(path)
-    connection.execute("INSERT INTO t VALUES (1)")
-    disk.files.external_commit(path)
-    committed = len(disk.files.events)
-    connection.execute("INSERT INTO t VALUES (2)")
-    for upto, expected in ((0, None), (committed, [(1,)])):
-        target = str(disk.images / str(upto))
-        disk.files.crash_image(upto, Script(), target)
-        copy = os.path.join(target, "catalog.sqlite")
-        if expected is None:
-            assert not os.path.exists(copy)
-            continue
-        other = sqlite3.connect(copy)
-        assert other.execute("SELECT x FROM t").fetchall() == expected
-        other.close()
-    connection.close()
-
-
 STEPS: Sequence[Callable[[Disk], object]] = (
     lambda disk: disk.files.write_atomic(disk.path("a"), b"x" * 700),
     lambda disk: disk.files.write_at(disk.path("b"), 3, b"y" * 600),
@@ -372,7 +347,6 @@ def test_after_a_crash_nothing_reaches_the_disk(tmp_path: Path) -> None:
         file.sync,
         lambda: files.unlink(file.path),
         lambda: files.create(str(tmp_path / "g")),
-        lambda: files.external_commit(str(tmp_path / "c")),
     ):
         with pytest.raises(SimulatedCrash):
             action()

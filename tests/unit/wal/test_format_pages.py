@@ -59,7 +59,8 @@ def test_the_table_of_the_position_page_is_the_layout_on_disk() -> None:
     "words",
     [
         f"`{format.SEGMENT_MAGIC.decode()}`",
-        f"`{format.RECORD_MAGIC.decode()}`; of the footer `{format.FOOTER_MAGIC.decode()}`",
+        f"`{format.RECORD_MAGIC.decode()}`; of a change `{format.CHANGE_MAGIC.decode()}`; of the footer "
+        f"`{format.FOOTER_MAGIC.decode()}`",
         f"multiples of {format.ALIGNMENT_BYTES} bytes",
         f"a multiple of {format.ALIGNMENT_BYTES}, at most {format.PAYLOAD_MAX_BYTES}.",
         f"about {format.SEGMENT_SIZE_BYTES >> 20} MiB ({format.SEGMENT_SIZE_BYTES} bytes)",
@@ -75,11 +76,12 @@ def test_the_constants_of_the_log_page_are_those_of_the_code(words: str) -> None
 def test_layouts_never_change() -> None:
     """These numbers are on disk, so they never change."""
     assert (format.FORMAT_VERSION, format.SEGMENT_MAGIC, format.POSITION_MAGIC) == (
-        2,
+        3,
         b"NYALAWAL",
         b"NYALAPOS",
     )
-    assert (format.RECORD_MAGIC, format.FOOTER_MAGIC, format.ALIGNMENT_BYTES) == (b"NyRc", b"NyFt", 8)
+    assert (format.RECORD_MAGIC, format.CHANGE_MAGIC, format.FOOTER_MAGIC) == (b"NyRc", b"NyCh", b"NyFt")
+    assert format.ALIGNMENT_BYTES == 8
     assert (format.SEGMENT_HEADER.struct.format, format.FRAME.struct.format) == (
         "<8sIHHIIQQQ16s",
         "<4sIQQQqIIIIQ",

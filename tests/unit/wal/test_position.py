@@ -50,7 +50,7 @@ def test_a_record_of_a_later_version_is_refused(tmp_path: Path) -> None:
     record = format.POSITION.encode(
         {
             "magic": format.POSITION_MAGIC,
-            "format_version": 3,
+            "format_version": format.FORMAT_VERSION + 1,
             "compatible_flags": 0,
             "segment": 1,
             "offset": 2,

@@ -17,6 +17,7 @@ from nyala.env import MissingFileError, PosixFiles
 from nyala.errors import CorruptionError, StorageError
 from nyala.testing import RecordingFiles, SeededRandomness
 from nyala.wal.format import (
+    FORMAT_VERSION,
     FRAME_SIZE_BYTES,
     SEGMENT_HEADER,
     SEGMENT_HEADER_SIZE_BYTES,
@@ -261,7 +262,7 @@ def test_l4_a_header_with_another_salt_does_not_count(bench: Bench) -> None:
 
     at = write(b"?" * FRAME_SIZE_BYTES).index(b"?" * FRAME_SIZE_BYTES)
     assert at % 8 == 0
-    forged = FrameHeader(True, 12345, LogOffset(at), LogOffset(at), 1, 0, 0, 1).encode()
+    forged = FrameHeader("footer", 12345, LogOffset(at), LogOffset(at), 1, 0, 0, 1).encode()
     data = write(forged)
     assert data[at : at + FRAME_SIZE_BYTES] == forged
     bench.store(data[:-1])
@@ -349,7 +350,7 @@ def test_a_segment_of_a_later_version_is_refused_and_kept(bench: Bench) -> None:
     os.makedirs(bench.directory)
     values: dict[str, Any] = {
         "magic": SEGMENT_MAGIC,
-        "format_version": 3,
+        "format_version": FORMAT_VERSION + 1,
         "compatible_flags": 0,
         "incompatible_flags": 0,
         "segment": 1,
@@ -358,13 +359,13 @@ def test_a_segment_of_a_later_version_is_refused_and_kept(bench: Bench) -> None:
         "store_id": bytes(16),
     }
     bench.store(SEGMENT_HEADER.encode(values))
-    with pytest.raises(StorageError, match="version 3"):
+    with pytest.raises(StorageError, match=f"version {FORMAT_VERSION + 1}"):
         bench.recover()
-    bench.store(SEGMENT_HEADER.encode(values | {"format_version": 2, "incompatible_flags": 4}))
+    bench.store(SEGMENT_HEADER.encode(values | {"format_version": FORMAT_VERSION, "incompatible_flags": 4}))
     with pytest.raises(StorageError, match="flags 0x4"):
         bench.recover()
     assert len(bench.load()) == 64
-    bench.store(SEGMENT_HEADER.encode(values | {"format_version": 2, "compatible_flags": 4}))
+    bench.store(SEGMENT_HEADER.encode(values | {"format_version": FORMAT_VERSION, "compatible_flags": 4}))
     assert bench.recover(cut=False).record_count == 0
 
 

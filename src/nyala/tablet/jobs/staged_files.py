@@ -23,7 +23,6 @@ Source: docs/format/staging.md; docs/design/spark.md, "What Spark offers a Pytho
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from nyala import compute as pc
-from nyala.catalog.store import Catalog
+from nyala.catalog.loading import read_catalogue
 from nyala.env import Env, MissingFileError
 from nyala.errors import CorruptionError, InvalidArgumentError, TableNotFoundError
 from nyala.tablet.jobs.load_job import LoadPlan, TabletFiles
@@ -67,14 +66,14 @@ _NO_TABLET: Final = -1
 def routing_plan(env: Env, path: str, name: str) -> LoadPlan:
     """A table's schema and tablets from the catalogue, without files, for a task that routes rows.
 
-    Cost: reads the catalogue, not the log. Raises: StorageError without a store;
+    Cost: reads the catalogue, and the log's bytes. Raises: StorageError without a store;
     TableNotFoundError.
     """
     path = os.path.abspath(path)
     layout.require_store(env, path)
-    with contextlib.closing(Catalog.open(env, layout.catalog_path(path), read_only=True)) as catalog:
-        position = read_position(env.files, layout.position_path(path))
-        state = catalog.load(at_least=0 if position is None else position.catalogue_version)
+    position = read_position(env.files, layout.position_path(path))
+    upto = None if position is None else position.position
+    state, _ = read_catalogue(env, path, layout.wal_path(path), upto)
     entry = next((table for table in state.tables.values() if table.name == name), None)
     if entry is None:
         raise TableNotFoundError(no_such_table(name, {table.name: table for table in state.tables.values()}))

@@ -41,8 +41,8 @@ class Publisher:
         The batch is durable already, so a failed write is no failure of the batch: readers see it
         with the next record.
 
-        durably: sync the record; used after a catalogue transaction. Damage of SQLite's log makes
-            its last transactions vanish silently. The record lets the next open detect that.
+        durably: sync the record; used after a change of the catalogue. Damage at the end of the log
+            would look like a torn tail. The record lets the next open detect that.
         """
         with self._lock:
             if self._stopped:

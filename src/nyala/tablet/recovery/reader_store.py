@@ -2,19 +2,20 @@
 
     open or reload                                       refresh, at each new view
       1. create a lease on "everything" (P8)               read the position record
-      2. read the catalogue in one short transaction       same catalogue version: read the log on
+      2. read the catalogue: checkpoint and changes        same catalogue version: read the log on
       3. announce that version in the lease                newer version: reload with a new lease
       4. read the log from that version's start to
          the position that the writer published
 
-A reader never cuts the log's tail, holds no lock that a writer waits for, and keeps no SQLite
-transaction open. It replays the log into memory stores of its own.
+A reader never cuts the log's tail, and holds no lock that a writer waits for. It replays the log
+into memory stores of its own.
 
 Invariants
     P1  Loading follows the order above. The log is read only up to the published position, or to
         its last good record if there is no writer.
-    P3  If a position record names a newer catalogue than the loaded one, the catalogue is reloaded
-        first: a batch may be in new files (W6), and later log records may depend on it.
+    P3  If a position record names a newer catalogue than the loaded one, or the log has a newer
+        change, the catalogue is reloaded first: a batch may be in new files (W6), and later log
+        records may depend on it.
     P4  The lease of an earlier version is kept until this process drops its last root of that
         version, or the store is closed.
     P5  The published timestamp never goes back, even if the writer commits to the catalogue during
@@ -41,13 +42,14 @@ import os
 import socket
 import threading
 import weakref
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 from nyala.catalog.format import LOCK_NAME
 from nyala.catalog.leases import Lease, reader_lease
+from nyala.catalog.loading import read_catalogue, version_of
 from nyala.catalog.model import CatalogState
-from nyala.catalog.store import Catalog
 from nyala.catalog.store_lock import StoreLock
 from nyala.cfile.blocks.cache import BlockCache
 from nyala.env import Env
@@ -58,7 +60,8 @@ from nyala.tablet.state.opening import open_root
 from nyala.tablet.state.root import Root
 from nyala.wal.format import check_store_id
 from nyala.wal.position import LogPosition, PositionRecord, read_position
-from nyala.wal.reader import LogReader
+from nyala.wal.reader import LogReader, Record
+from nyala.wal.record import LogRecord
 
 logger = logging.getLogger("nyala.reader")
 
@@ -138,14 +141,13 @@ class ReaderStore:
         return position is not None and position.catalogue_version > self._version
 
     def _load_under(self, lease: Lease | None) -> None:
-        with contextlib.closing(
-            Catalog.open(self.env, layout.catalog_path(self.root_path), read_only=True)
-        ) as catalog:
-            position = self._position()
-            state = catalog.load(at_least=0 if position is None else position.catalogue_version)
-        self.env.files.check_bound()  # SQLite has opened the catalogue by its path
+        position = self._position()
+        upto = None if position is None or not self._has_writer() else position.position
+        state, reached = read_catalogue(self.env, self.root_path, layout.wal_path(self.root_path), upto)
         if position is not None:
             check_store_id(state.store_id, position.store_id, layout.position_path(self.root_path))
+            if position.catalogue_version > state.version:
+                position.check_reached(position.timestamp, reached, layout.position_path(self.root_path))
         if lease is not None:
             lease.announce(state.version)
         self._lease = lease
@@ -156,6 +158,7 @@ class ReaderStore:
         self._root = root
         self._replayer = Replayer(root, self._relieved)
         self._overfull = False
+        self._outdated = False
         self._log = LogReader(env, layout.wal_path(self.root_path), state.wal_start, state.store_id)
         self._published = 0
         self._floor = state.timestamp_max
@@ -198,7 +201,9 @@ class ReaderStore:
         self._check_memory()
         upto = None if position is None or not self._has_writer() else position.position
         log = self._log
-        self._replayer.feed(log.read_to_end() if upto is None else log.read_to(upto.segment, upto.offset))
+        self._replayer.feed(
+            self._batches(log.read_to_end() if upto is None else log.read_to(upto.segment, upto.offset))
+        )
         self._replayer.drain()
         if upto is None:
             self._published = max(self._published, self._replayer.report.timestamp_max, self._floor)
@@ -208,6 +213,15 @@ class ReaderStore:
                 position.check_reached(self._published, reached, layout.position_path(self.root_path))
         elif position is not None:
             self._published = max(self._published, position.timestamp)
+
+    def _batches(self, records: Iterable[Record]) -> Iterator[LogRecord]:
+        """Yield the batches up to a change of the catalogue that is not loaded yet (P3)."""
+        for record in records:
+            if isinstance(record, LogRecord):
+                yield record
+            elif version_of(record) > self._version:
+                self._outdated = True
+                return
 
     def _has_writer(self) -> bool:
         """Whether the lock file names a living writer. Trying the lock could block a writer."""
@@ -227,7 +241,12 @@ class ReaderStore:
             self.env.files.check_bound()
             position = self._position()
             # `_loaded` is false after a load that failed halfway and left a root without a lease.
-            if self._is_behind(position) or not self._loaded or not self._followed(position):
+            if (
+                self._is_behind(position)
+                or self._outdated
+                or not self._loaded
+                or not self._followed(position)
+            ):
                 self._load()
             return self._root, self._published
 

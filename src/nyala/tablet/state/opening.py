@@ -13,8 +13,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from nyala.catalog.loading import without_collector
 from nyala.catalog.model import CatalogState, DeltaEntry, PartEntry, RowSetEntry
-from nyala.catalog.store import without_collector
 from nyala.cfile.blocks.cache import BlockCache
 from nyala.delta.delta_file import DeltaFile, WrittenDelta
 from nyala.delta.mem_store import DeltaMemStore

@@ -1,7 +1,8 @@
 """The layout of a store's folder. Paths in the catalogue are relative to that folder, with "/".
 
-catalog.sqlite            metadata, the commit point
-wal/wal-000000001 …       the log's segments
+nyala.json                the store's id and format
+checkpoints/<version>     the whole catalogue at one version
+wal/wal-000000001 …       the log's segments: batches, and changes of the catalogue
 wal/position              how far reader processes may read
 data/<tablet id>/         rowset and delta files, under names that are never used twice
 staging/<job>/            uncommitted files of running jobs
@@ -16,10 +17,12 @@ import os
 import re
 from typing import Final
 
-from nyala.catalog.format import CATALOG_NAME
-from nyala.catalog.store import Catalog, find_store
+from nyala.catalog.checkpoint import birth_path, write_birth
+from nyala.catalog.format import CHECKPOINTS_NAME
+from nyala.catalog.loading import find_store
 from nyala.env import Env
 from nyala.errors import InvalidArgumentError, StorageError
+from nyala.wal.format import segment_number
 
 WAL_NAME: Final = "wal"
 DATA_NAME: Final = "data"
@@ -53,10 +56,6 @@ def check_folder_path(text: str) -> None:
                 "copy there, copy the output of nyala.spark.backup"
             )
         )
-
-
-def catalog_path(path: str) -> str:
-    return os.path.join(path, CATALOG_NAME)
 
 
 def wal_path(path: str) -> str:
@@ -93,6 +92,13 @@ def is_log(relative: str) -> bool:
     return relative.startswith(f"{WAL_NAME}/")
 
 
+def segment_of(relative: str) -> int:
+    """The number of a segment of the log, from its path relative to the store's folder."""
+    number = segment_number(os.path.basename(relative))
+    assert number is not None, relative
+    return number
+
+
 def relative(path: str, inside: str) -> str:
     return os.path.relpath(inside, path).replace(os.sep, "/")
 
@@ -105,17 +111,16 @@ def prepare_folder(env: Env, path: str) -> None:
 
 def require_store(env: Env, path: str) -> None:
     """Raises: StorageError if there is no store at `path`."""
-    if not env.files.exists(catalog_path(path)):
+    if not env.files.exists(birth_path(path)):
         raise StorageError(
             f"there is no Nyala store at {path!r}: give a store's folder, or connect without read_only to create one",
             path=path,
         )
 
 
-def open_or_create_catalog(env: Env, path: str) -> Catalog:
-    """Open or create the catalogue and the folders beside it. Call under the writer's lock."""
-    file = catalog_path(path)
-    catalog = Catalog.open(env, file) if env.files.exists(file) else Catalog.create(env, file)
-    for name in (WAL_NAME, DATA_NAME, STAGING_NAME):
+def create_store(env: Env, path: str) -> None:
+    """Make the folder a store with its folders, if it is none. Call under the writer's lock."""
+    if not env.files.exists(birth_path(path)):
+        write_birth(env, path)
+    for name in (WAL_NAME, DATA_NAME, STAGING_NAME, CHECKPOINTS_NAME):
         env.files.make_dirs(os.path.join(path, name))
-    return catalog

@@ -1,0 +1,227 @@
+"""The two kinds of file that hold the catalogue beside the log.
+
+    nyala.json             the birth of the store: its id, format and time; written once
+    checkpoints/<version>  the whole catalogue at one version; newer changes are in the log
+
+A store is a folder with `nyala.json`. The catalogue is the newest checkpoint plus the change
+records of the log with higher versions (`loading.py`). A store without a checkpoint begins with the
+empty catalogue.
+
+Invariants
+    K1  `nyala.json` never changes. Every other file of the store repeats its store id.
+    K2  A checkpoint is written under a temporary name, synced and renamed, so it is whole or absent.
+    K3  The log keeps all change records with versions above the newest checkpoint's. So log
+        segments are removed only if that checkpoint does not need them.
+
+Source: docs/format/catalog.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from nyala.catalog.codec import decode_state, encode_state
+from nyala.catalog.format import BIRTH_NAME, CHECKPOINTS_NAME, FORMAT_VERSION
+from nyala.catalog.model import CatalogState
+from nyala.env import Env, Files, MissingFileError
+from nyala.errors import CorruptionError, StorageError
+from nyala.wal.format import Layout, check_store_id, crc32c
+
+__all__ = [
+    "CHECKPOINT",
+    "Birth",
+    "checkpoint_path",
+    "checkpoint_versions",
+    "newest_checkpoint",
+    "read_birth",
+    "read_checkpoint",
+    "write_birth",
+    "write_checkpoint",
+]
+
+MAGIC: Final = b"NYALACKP"
+CHECKPOINT: Final = Layout(
+    "checkpoint header",
+    (
+        ("magic", "8s"),
+        ("crc32c", "I"),
+        ("format_version", "H"),
+        ("reserved", "H"),
+        ("store_id", "16s"),
+        ("version", "Q"),
+        ("length", "Q"),
+        ("stored_length", "Q"),
+        ("stored_crc32c", "I"),
+        ("reserved_2", "I"),
+    ),
+)
+LENGTH_MAX: Final = 1 << 30
+_CODEC: Final = "zstd"
+_NAME: Final = re.compile(r"\d{12,}")
+_BIRTH_BYTES_MAX: Final = 4096
+_STORE_ID: Final = re.compile("[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Birth:
+    """What `nyala.json` says: the store's id, and when it was created (wall time)."""
+
+    store_id: str
+    created_us: int
+
+    def encode(self) -> bytes:
+        fields = {"format_version": FORMAT_VERSION, "store_id": self.store_id, "created_us": self.created_us}
+        return json.dumps({**fields, "crc32c": _crc(fields)}, indent=1).encode() + b"\n"
+
+    @staticmethod
+    def decode(data: bytes, path: str) -> Birth:
+        """Raises: CorruptionError; StorageError for another format version."""
+        try:
+            fields = json.loads(data)
+            found = fields.pop("crc32c")
+            version, store_id, created_us = fields["format_version"], fields["store_id"], fields["created_us"]
+            expected = _crc(fields)
+            if found != expected:
+                raise ValueError(f"its checksum is {expected}, but it says {found!r:.40}")
+            if type(version) is not int or type(created_us) is not int or not _STORE_ID.fullmatch(store_id):
+                raise ValueError("a field has an invalid value")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise CorruptionError(
+                f"this file names the store, and it is damaged ({error!s:.200}): restore it from a backup",
+                path,
+            ) from error
+        if version != FORMAT_VERSION:
+            raise StorageError(
+                f"the store {os.path.dirname(path)} has format version {version}, and this version of Nyala reads "
+                f"version {FORMAT_VERSION}: "
+                + (
+                    "update Nyala (pip install --upgrade nyala)"
+                    if version > FORMAT_VERSION
+                    else "export its tables with the version that wrote them, and load them into a new store"
+                ),
+                path=path,
+            )
+        if data != Birth(store_id, created_us).encode():
+            raise CorruptionError("this file is not exactly what was written: restore it from a backup", path)
+        return Birth(store_id, created_us)
+
+    def catalogue(self) -> CatalogState:
+        """The first version of the store's catalogue."""
+        return CatalogState.empty(self.store_id, self.created_us)
+
+
+def _crc(fields: dict[str, Any]) -> str:
+    return f"{crc32c(json.dumps(fields, sort_keys=True).encode()):08x}"
+
+
+def birth_path(directory: str) -> str:
+    return os.path.join(directory, BIRTH_NAME)
+
+
+def write_birth(env: Env, directory: str) -> Birth:
+    """Make the folder a store. Raises: StorageError, also if it is one already."""
+    path = birth_path(directory)
+    if env.files.exists(path):
+        raise StorageError(f"cannot create {path}: the folder is a store already: open it", path=path)
+    birth = Birth(env.randomness.token_hex(16), env.clock.now_us())
+    env.files.write_atomic(path, birth.encode())
+    return birth
+
+
+def read_birth(files: Files, directory: str) -> Birth:
+    """Raises: MissingFileError, CorruptionError, StorageError for another format version."""
+    path = birth_path(directory)
+    if files.size(path) > _BIRTH_BYTES_MAX:
+        raise CorruptionError("this file names the store, and it is too long: restore it from a backup", path)
+    return Birth.decode(files.read_all(path), path)
+
+
+def checkpoint_path(directory: str, version: int) -> str:
+    return os.path.join(directory, CHECKPOINTS_NAME, f"{version:012d}")
+
+
+def checkpoint_versions(files: Files, directory: str) -> list[int]:
+    """The versions of the checkpoints in a store's folder, oldest first."""
+    names = files.list_dir(os.path.join(directory, CHECKPOINTS_NAME))
+    return sorted(int(name) for name in names if _NAME.fullmatch(name))
+
+
+def write_checkpoint(files: Files, directory: str, state: CatalogState) -> str:
+    """Write the state durably as a checkpoint (K2); returns its path. Raises: StorageError."""
+    plain = encode_state(state)
+    stored = pa.compress(plain, codec=_CODEC, asbytes=True)
+    header = CHECKPOINT.encode(
+        {
+            "magic": MAGIC,
+            "format_version": FORMAT_VERSION,
+            "store_id": bytes.fromhex(state.store_id),
+            "version": state.version,
+            "length": len(plain),
+            "stored_length": len(stored),
+            "stored_crc32c": crc32c(stored),
+        }
+    )
+    path = checkpoint_path(directory, state.version)
+    files.write_atomic(path, header + stored)
+    return path
+
+
+def read_checkpoint(files: Files, path: str, store_id: str) -> CatalogState:
+    """Raises: MissingFileError, CorruptionError, StorageError for a future format version."""
+    data = files.read_all(path)
+    size = CHECKPOINT.size_bytes
+    if data[: len(MAGIC)] != MAGIC:
+        raise CorruptionError(f"expected a checkpoint, which starts with {MAGIC!r}", path, 0)
+    header = CHECKPOINT.decode(data, 0, path, 0)
+    if header["format_version"] != FORMAT_VERSION:
+        raise StorageError(
+            f"{path} has format version {header['format_version']}, and this version of Nyala reads version "
+            f"{FORMAT_VERSION}: update Nyala (pip install --upgrade nyala)",
+            path=path,
+        )
+    check_store_id(store_id, header["store_id"].hex(), path)
+    stored = data[size:]
+    if len(stored) != header["stored_length"] or header["length"] > LENGTH_MAX:
+        raise CorruptionError(
+            f"the checkpoint has {len(stored)} bytes after its header, expected {header['stored_length']}",
+            path,
+            size,
+        )
+    found = crc32c(stored)
+    if found != header["stored_crc32c"]:
+        raise CorruptionError(
+            f"the checkpoint fails its checksum: expected {header['stored_crc32c']:08x}, found {found:08x}",
+            path,
+            size,
+        )
+    try:
+        state = decode_state(pa.decompress(stored, header["length"], codec=_CODEC, asbytes=True))
+    except (ValueError, OSError) as error:
+        raise CorruptionError(str(error), path) from error
+    if state.version != header["version"] or state.store_id != store_id:
+        raise CorruptionError("the checkpoint's content contradicts its header", path)
+    return state
+
+
+def newest_checkpoint(files: Files, directory: str, birth: Birth) -> CatalogState:
+    """The state of the newest checkpoint; without one, the empty catalogue.
+
+    Raises: as `read_checkpoint`.
+    """
+    while True:
+        versions = checkpoint_versions(files, directory)
+        if not versions:
+            return birth.catalogue()
+        path = checkpoint_path(directory, versions[-1])
+        try:
+            return read_checkpoint(files, path, birth.store_id)
+        except MissingFileError:
+            # The writer has just replaced it, or the name exists without a file.
+            if checkpoint_versions(files, directory) == versions:
+                raise

@@ -1,0 +1,149 @@
+"""Loads the catalogue: the newest checkpoint, and the changes that the log has after it.
+
+    checkpoint, version 40  +  change 40 (skipped), 41, 42  ──►  version 42
+
+The writer at open and its readers use `apply_changes`; whoever only needs the catalogue, such as a
+task of a Spark job, uses `read_catalogue`.
+
+Source: docs/format/catalog.md; docs/design/log-and-recovery.md, "The catalogue".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from nyala.catalog.checkpoint import checkpoint_versions, newest_checkpoint, read_birth
+from nyala.catalog.codec import decode_change
+from nyala.catalog.format import BIRTH_NAME, CHECKPOINTS_NAME, LEASES_NAME, LOCK_NAME, SOCKET_NAME
+from nyala.catalog.model import CatalogState, apply
+from nyala.env import Env, MissingFileError
+from nyala.errors import CorruptionError, Error, StorageError
+from nyala.wal.position import LogPosition
+from nyala.wal.reader import LogReader
+from nyala.wal.record import ChangeRecord
+
+__all__ = ["apply_changes", "find_store", "read_catalogue", "version_of", "without_collector"]
+
+# Files that an interrupted creation may have left in a folder that is not yet a store.
+_FORERUNNERS: Final = frozenset({LOCK_NAME, LEASES_NAME, SOCKET_NAME, ".DS_Store"})
+_LOADS_MAX: Final = 20
+_INVALID: Final = "a change of the catalogue is invalid: "
+
+
+def find_store(env: Env, directory: str) -> bool:
+    """Whether this folder has a store; False: it has none, and one may be created.
+
+    Raises: StorageError if the folder has other files, or is not a folder.
+    """
+    if env.files.exists(os.path.join(directory, BIRTH_NAME)):
+        return True
+    if not env.files.exists(directory):
+        return False
+    foreign = [
+        name
+        for name in env.files.list_dir(directory)
+        if name not in _FORERUNNERS and not name.startswith(BIRTH_NAME + ".")
+    ]
+    if not foreign:
+        return False
+    if "catalog.sqlite" in foreign:
+        raise StorageError(
+            f"the store {directory} has a format that was never released: export its tables with the version of Nyala "
+            "that wrote them, and load them into a new store",
+            path=directory,
+        )
+    if {"wal", "data", CHECKPOINTS_NAME} & set(foreign):
+        raise StorageError(
+            f"{directory} looks like a store, but {BIRTH_NAME} is missing, and without it nothing can be read: "
+            "restore it from a backup",
+            path=directory,
+        )
+    named = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
+    raise StorageError(
+        f"{directory} is not a Nyala store: it has no {BIRTH_NAME}, but other files ({named}). Give the store's "
+        "own folder, or an empty or new one to create a store",
+        path=directory,
+    )
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """Pause Python's garbage collector while hundreds of thousands of entries are created.
+
+    None of them is garbage, and the collector's repeated passes would take as long as creating
+    them.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def apply_changes(state: CatalogState, changes: Iterable[ChangeRecord]) -> CatalogState:
+    """The state after these changes, in the log's order; those that it already has are skipped.
+
+    Raises: CorruptionError for a change that is invalid, or that does not follow the one before.
+    """
+    last: ChangeRecord | None = None
+    for record in changes:
+        try:
+            version, change = decode_change(record.data)
+            if version <= state.version:
+                continue
+            if version != state.version + 1:
+                raise ValueError(f"change {version} follows version {state.version}: changes are missing")
+            state = apply(state, change)
+        except (ValueError, AssertionError, Error) as error:
+            raise CorruptionError(_INVALID + f"{error!s:.500}", *record.location) from error
+        last = record
+    problem = None if last is None else next(state.problems(), None)
+    if last is not None and problem is not None:
+        raise CorruptionError(_INVALID + problem, *last.location)
+    return state
+
+
+def version_of(record: ChangeRecord) -> int:
+    """The version of the catalogue that a change makes. Raises: CorruptionError."""
+    try:
+        return decode_change(record.data)[0]
+    except ValueError as error:
+        raise CorruptionError(_INVALID + f"{error!s:.500}", *record.location) from error
+
+
+@without_collector()
+def read_catalogue(
+    env: Env, directory: str, wal: str, upto: LogPosition | None
+) -> tuple[CatalogState, LogPosition]:
+    """The catalogue as of a position of the log, and how far the log was read.
+
+    directory: the store's folder. wal: the folder of its log. upto: None: the last intact record
+    (R6); then the caller compares with the position record.
+    Raises: CorruptionError; StorageError, also without a store.
+    Cost:   the checkpoint (10,000 rowsets of 20 columns: 0.8 s), and one pass over the log's bytes.
+    """
+    birth = read_birth(env.files, directory)
+    for _ in range(_LOADS_MAX):
+        before = checkpoint_versions(env.files, directory)
+        failure: Error | None = None
+        state = newest_checkpoint(env.files, directory, birth)
+        reader = LogReader(env, wal, state.wal_start, state.store_id)
+        try:
+            state = apply_changes(state, reader.changes(upto))
+        except (MissingFileError, CorruptionError) as error:
+            failure = error
+        if checkpoint_versions(env.files, directory) == before:
+            if failure is not None:
+                raise failure
+            return state, reader.position
+        # A writer has written a checkpoint, and may have removed segments before it.
+    raise StorageError(
+        f"the writer of {directory!r} writes checkpoints faster than this process can read them: try again",
+        path=directory,
+    )
