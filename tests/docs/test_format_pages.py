@@ -118,11 +118,16 @@ def test_every_file_of_a_store_is_on_the_page(tmp_path: Path) -> None:
 def test_the_pages_names_are_those_of_the_code() -> None:
     """The file names on the page are those of the code."""
     stated = stated_paths()
-    for name in (catalog_format.CATALOG_NAME, catalog_format.LOCK_NAME, catalog_format.SOCKET_NAME):
+    for name in (catalog_format.BIRTH_NAME, catalog_format.LOCK_NAME, catalog_format.SOCKET_NAME):
         assert name in stated
     assert any(pattern_of(path).fullmatch(f"{layout.WAL_NAME}/{segment_name(7)}") for path in stated)
     assert f"{layout.WAL_NAME}/{POSITION_FILE}" in stated and layout.POSITION_NAME == POSITION_FILE
-    for name in (layout.DATA_NAME, layout.STAGING_NAME, catalog_format.LEASES_NAME):
+    for name in (
+        layout.DATA_NAME,
+        layout.STAGING_NAME,
+        catalog_format.LEASES_NAME,
+        catalog_format.CHECKPOINTS_NAME,
+    ):
         assert any(path.startswith(f"{name}/") for path in stated)
 
 

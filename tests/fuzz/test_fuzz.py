@@ -4,7 +4,7 @@ SQL statements, predicates and expressions from a grammar, with some of their ch
 log records, scan tokens, change tokens and hand-over frames with bytes changed, under checksums made right again, as
 somebody would who wants to do harm. (What has the right form and says
 what is not so: `test_forged`. Blocks of files: `tests/corruption/test_cfile_damage.py`; rows of the catalogue:
-`tests/corruption/test_catalog_damage.py`.) A failure prints the case; `--hypothesis-seed=N` runs it again.
+`tests/unit/catalog/test_loading.py`.) A failure prints the case; `--hypothesis-seed=N` runs it again.
 """
 
 from __future__ import annotations

@@ -58,9 +58,7 @@ def opened(path: str, files: FaultyFiles) -> Iterator[Database]:
 def test_a_fault_at_any_operation_loses_nothing(
     origin: str, step: Step, kinds: tuple[FaultKind, ...], request: pytest.FixtureRequest
 ) -> None:
-    """What SQLite writes is not among the operations: `test_faulty_catalogue.py` has that. Of `create`, `drop` and
-    `alter` only what readers are told is left here, and that does not make them fail. Of the steps with many
-    operations the gate tries one in six."""
+    """Of the steps with many operations the gate tries one in six."""
     outcomes, operations = outcomes_of(origin, step), operations_of(origin, step)
     places = range(1, operations + 1)
     failed = 0
@@ -69,7 +67,7 @@ def test_a_fault_at_any_operation_loses_nothing(
         assert reached
         failed += told
     assert not one_fault(origin, step, outcomes, kinds[0], operations + 1)[0], "it has more of them"
-    assert (failed > 0) == (step not in (create, drop, alter)), "no fault made the step fail"
+    assert failed > 0, "no fault made the step fail"
 
 
 @pytest.mark.long

@@ -76,6 +76,10 @@ class Reserve:
     def _pieces(self) -> list[str]:
         return [os.path.join(self._folder, name) for name in self._files.list_dir(self._folder)]
 
+    def has_pieces(self) -> bool:
+        """Whether anything is left of the reserve."""
+        return bool(self._pieces())
+
     def grow(self, data_bytes: int) -> None:
         """Adjust the reserve to the size of the store's data (V2). Never raises StorageError."""
         with self._lock:

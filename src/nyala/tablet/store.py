@@ -103,6 +103,8 @@ LOG_LIMIT_BYTES: Final = 32 << 20
 LOG_FULL_SHARE: Final = 2
 LOG_FULL_SHARE_MERGING: Final = 3
 WAIT_FOR_ROOM_S: Final = 30.0
+# A log of nothing but changes of the catalogue is dropped, behind a checkpoint, when it is this long.
+CHANGES_MAX_BYTES: Final = 1 << 20
 # A write's memory is estimated, and merging later saves much of it. So memory is measured again
 # each time the estimate has grown by this part of the limit.
 MEASURE_SHARE: Final = 64
@@ -473,7 +475,7 @@ class Store:
         with Uninterrupted(), self.commit_lock:
             root = self._root
             due = self.log.appended.timestamp > self._trimmed or (
-                self.log.size_bytes > self.options.log_limit_bytes
+                self.log.size_bytes > max(self.options.log_limit_bytes, CHANGES_MAX_BYTES)
             )
             if due and root.memory_timestamp_min() is None and self._replayed_to is None:
                 self.transact(CatalogChange(), lambda version: Root(version, root.tables), forget_log=True)
@@ -617,7 +619,9 @@ class Store:
     def log_is_full(self) -> bool:
         """Whether writes must wait until a flush shortens the log; never during a pause."""
         share = LOG_FULL_SHARE_MERGING if self.reservations.hold_deltas() else LOG_FULL_SHARE
-        return self.log.size_bytes >= share * self.options.log_limit_bytes and not self._paused
+        if self.log.size_bytes < share * self.options.log_limit_bytes or self._paused:
+            return False
+        return self._root.memory_timestamp_min() is not None  # otherwise a flush frees nothing
 
     def pause(self, paused: bool) -> None:
         """Note whether the background is paused: writes then do not wait for a shorter log."""

@@ -408,10 +408,13 @@ class LogWriter:
             )
 
     def _check_space(self, payload_length: int, kind: FrameKind) -> None:
-        needed = _FREE_SPACE_MIN_BYTES + self._pending_bytes + payload_length
+        if kind == "change" and self._reserve.has_pieces():
+            return  # dropping and compacting free space; the write takes from the reserve what it needs
+        needed = self._pending_bytes + payload_length
+        if kind == "batch":
+            needed += _FREE_SPACE_MIN_BYTES
         new_file = self._segment.file is None or self._segment.size_bytes >= self._segment_size_bytes
-        # Batches leave the reserve alone, which is refilled first. A change may use it: dropping and
-        # compacting free space.
+        # The reserve is refilled first.
         may_write = kind == "change" or self._reserve.is_open_to_writes(new_file)
         free = self._env.files.free_bytes(self._directory)
         if free < needed or not may_write:

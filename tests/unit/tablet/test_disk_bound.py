@@ -110,7 +110,7 @@ def test_vacuum_gives_back_the_log_too(folder: Path) -> None:
         assert bytes_on_disk(db) == before > 4 * BATCH_BYTES
         table.vacuum()
         assert bytes_on_disk(db) < ROWS * 24 * 1.2
-        assert db._writer().log.size_bytes == 0
+        assert db._writer().log.size_bytes < 10_000, "only changes of the catalogue"
 
 
 def test_redo_keeps_only_versions_within_the_history(folder: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_snapshot_keeps_its_files_and_not_the_log(folder: Path) -> None:
                 table.upsert(overwritten(number))
                 db.flush()
                 db._writer().collect_garbage()
-            assert not list(Path(db.path, "wal").glob("wal-*"))
+            assert sum(path.stat().st_size for path in Path(db.path, "wal").glob("wal-*")) < 10_000
             assert past["t"].scan(order_by_key=True).to_arrow().columns == overwritten(0).columns
 
 

@@ -94,7 +94,7 @@ def test_a_long_flush_does_not_hold_syncs_up(tmp_path: Path) -> None:
     """Batches written during a flush of gigabytes are synced within 100 milliseconds too."""
     clock, files = ManualClock(), _SlowFlush()
     with open_database(tmp_path / "s", clock=clock, files=files, durability="group", maintenance=True,
-                       log_limit_bytes=400) as db:  # fmt: skip
+                       log_limit_bytes=1200) as db:  # fmt: skip
         table = key_value_table(db)
         table.insert({"k": [1], "v": [1]})
         assert files.writing.wait(20)

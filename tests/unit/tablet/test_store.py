@@ -665,7 +665,7 @@ def test_stats_tell_what_there_is(tmp_path: Path) -> None:
         assert full.memory_bytes > 16_000 and full.log_bytes > 16_000 and full.timestamp == db.now()
         db.flush()
         flushed = db.stats()
-        assert flushed.memory_bytes < 1000 and flushed.log_bytes == 0 and flushed.garbage_files == 1
+        assert flushed.memory_bytes < 1000 and flushed.log_bytes < 2000 and flushed.garbage_files == 1
         table.count(where="v > 3")
         table.count(where="v > 3")
         assert db.stats().cache_misses > 0 and db.stats().cache_hits > 0 and db.stats().cache_bytes > 0
