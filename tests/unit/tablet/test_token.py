@@ -279,6 +279,21 @@ def test_files_of_changes_that_are_gone_are_history(tmp_path: Path) -> None:
             list(read_change_token(token))
 
 
+def test_a_narrower_read_of_a_token_with_a_wider_key_column(tmp_path: Path) -> None:
+    """The rows in memory have the key column in the wider type, and are put into order by it."""
+    with open_database(tmp_path / "s") as db:
+        table = db.create_table("t", {"a": "string", "b": "int16"}, ["a", "b"])
+        table.insert([("x", 2)])
+        db.flush()
+        table.insert([("x", 1), ("y", 1)])
+        wider = pa.schema({"a": pa.string(), "b": pa.int64()})
+        (token,) = table.scan(columns=wider, order_by_key=True).tokens()
+        found = pa.Table.from_batches(list(read_token(token, columns=["a"])))
+        assert found.to_pydict() == {"a": ["x", "x", "y"]}
+        found = pa.Table.from_batches(list(read_token(token)))
+        assert found.schema == wider and found["b"].to_pylist() == [1, 2, 1]
+
+
 def test_a_token_needs_neither_catalogue_nor_log(tmp_path: Path) -> None:
     """Executors read only the files, whatever the writer does to the rest."""
     db = open_database(tmp_path / "s")

@@ -267,7 +267,12 @@ def _plan(
         with pa.ipc.open_stream(bodies[meta["types"]]) as reader:
             given = reader.schema
         shown = tuple(dataclasses.replace(c, nullable=given.field(c.name).nullable) for c in shown)
-        types = {c.name: type for c in shown if (type := given.field(c.name).type) != c.type.arrow}
+        # Also of columns that are not projected: rows in memory are sorted by the key, which they have.
+        types = {
+            name: type
+            for name in meta["columns"]
+            if (type := given.field(name).type) != schema.by_name(name).type.arrow
+        }
         wrong = [name for name, type in types.items() if not _is_readable_as(type, schema.by_name(name).type)]
         if wrong:
             raise ValueError(f"column {wrong[0]!r} cannot be read as {types[wrong[0]]}")
