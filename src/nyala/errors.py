@@ -15,7 +15,7 @@
     ├── LockedError                          wait, or end the other writer
     ├── HistoryExpiredError                  read at a later moment, or load again
     ├── ReadOnlyError                        open the store for writing
-    └── StorageError (OSError)               the file system reported an error; the message says what to do
+    └── StorageError (OSError)               the file system or bucket failed; the message says what to do
         └── FencedError                      another process is the writer now: open the store again
 
 Every message says what happened, where, and what to do. Source: docs/how-to/errors.md.
@@ -255,10 +255,10 @@ class ReadOnlyError(Error):
 
 
 class StorageError(Error, OSError):
-    """The file system reported an error, or the folder has no store that this version can read.
+    """The file system or bucket reported an error, or there is no store that this version can read.
 
-    `outcome` is "unknown" after a failed sync: only the next open shows whether the batch is
-    durable. Otherwise it is None, and nothing was changed.
+    `outcome` is "unknown" after a failed sync, and if a bucket did not answer: only the next open
+    shows whether the batch is durable. Otherwise it is None, and nothing was changed.
     """
 
     def __init__(
