@@ -43,7 +43,7 @@ _OPTIONS: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
         "profile": str,
         **_COMMON,
     },
-    "gs": {"service_account_path": str, **_COMMON},
+    "gs": {"service_account_path": str, "allow_http": bool, **_COMMON},
     "az": {
         "account_name": str,
         "account_key": str,
@@ -71,7 +71,7 @@ def open_objects(url: str, storage_options: StorageOptions | None = None, env: E
         `abfss://container@account.dfs.core.windows.net/prefix` or `file:///folder`.
     storage_options
         For S3: `region`, `endpoint`, `allow_http`, `access_key_id`, `secret_access_key`,
-        `session_token`, `profile`. For Google: `service_account_path`. For Azure: `account_name`,
+        `session_token`, `profile`. For Google: `service_account_path`, `allow_http`. For Azure: `account_name`,
         `account_key`, `sas_token`, `endpoint`, `allow_http`. For all of them: `timeout_s` (by
         default 20 seconds) and `credential_provider`, a function as obstore defines it. A function
         alone is the `credential_provider`.

@@ -89,7 +89,11 @@ def test_a_function_alone_provides_the_credentials(made: list[tuple[str, dict[st
     [
         ("s3://b", {"regoin": "x"}, "unknown storage option 'regoin': did you mean 'region'?"),
         ("s3://b", {"aws_access_key_id": "x"}, "did you mean 'access_key_id'?"),
-        ("gs://b", {"zzz": "x"}, "expected one of service_account_path, credential_provider, timeout_s"),
+        (
+            "gs://b",
+            {"zzz": "x"},
+            "expected one of service_account_path, allow_http, credential_provider, timeout_s",
+        ),
         ("file:///b", {"region": "x"}, "unknown storage option 'region': expected one of none"),
         ("s3://b", {"region": 5}, "'region' cannot be of type int"),
         ("s3://b", {"allow_http": "yes"}, "'allow_http' cannot be of type str"),
