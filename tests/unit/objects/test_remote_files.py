@@ -390,3 +390,31 @@ def test_ctrl_c_ends_the_wait_and_the_next_read_is_right(bucket: Bucket) -> None
         file.read(0, 4)
     go_on.set()
     assert file.read(0, 4) == CONTENT[:4]
+
+
+def test_closing_ends_the_wait_of_a_reader(bucket: Bucket) -> None:
+    """Also if its request would never be answered."""
+    files, entered, go_on = bucket.files(), threading.Event(), threading.Event()
+    real = bucket.objects.get_ranges
+
+    def held(key: str, ranges: Any) -> Any:
+        entered.set()
+        go_on.wait(30)
+        return real(key, ranges)
+
+    bucket.objects.get_ranges = held  # type: ignore[method-assign]
+    raised: list[Error] = []
+
+    def read() -> None:
+        try:
+            files.open(A).read(0, 4)
+        except StorageError as error:
+            raised.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert entered.wait(30)
+    files.close()
+    reader.join(30)
+    go_on.set()
+    assert "closed" in str(raised[0])

@@ -86,9 +86,11 @@ def large(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
     pair = Pair(tmp_path_factory.mktemp("pair"), request.param.split(", "))
     data = readings(0, ROWS)
     pair.both(lambda db: db["t"].insert(data))
-    for number in range(2):
-        changes = readings(0, 300).set_column(2, "value", pa.array([float(number)] * 300))
+    for count in (200_000, 300):  # a file above 1 MB is not fetched whole
+        changes = readings(1, ROWS).slice(0, count).set_column(1, "time", pa.array(range(count)))
+        changes = changes.set_column(0, "sensor", pa.array([time % 7 for time in range(count)], pa.int32()))
         pair.both(lambda db, changes=changes: db["t"].update(changes))  # type: ignore[misc]
+    assert max(delta.size_bytes for delta in pair.remote._writer().state.deltas.values()) > 1 << 20
     assert len(pair.remote._writer().state.rowsets) == 1 and len(pair.remote._writer().state.deltas) == 3
     yield pair
     pair.local.close()
@@ -132,7 +134,9 @@ def test_a_cold_scan_takes_two_rounds(large: Pair, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("nyala.tablet.scan.read_path.AHEAD_MAX", 1)
     for where in (None, "value > 0.9", "other < 0 or note = 'note 7'"):
         assert large.cold_rounds(lambda db, where=where: rows(db["t"], where=where)) <= 2
-    assert large.cold_rounds(lambda db: db["t"].scan(["note"]).to_arrow()["note"].to_pylist()) <= 2
+    for where in (None, "value > 0.9"):
+        scan = {"columns": ["note", "value", "other"], "where": where}
+        assert large.cold_rounds(lambda db, scan=scan: db["t"].scan(**scan).to_arrow().to_pydict()) <= 2
     assert large.cold_rounds(lambda db: db["t"].count("value < 0.5")) <= 2
 
 

@@ -84,7 +84,7 @@ SPLIT_ROWS: Final = 1 << 18
 GAP_ROWS: Final = 1 << 12
 # How many splits and rowsets of remote files are fetched before the one that is read: a request
 # takes as long as decoding some megabytes.
-_SPLITS_AHEAD: Final = 2
+_SPLITS_AHEAD: Final = 4
 _UNITS_AHEAD: Final = 4
 # A scan of at most this many rows finishes before another thread has started.
 _INLINE_ROWS: Final = GAP_ROWS
@@ -524,7 +524,7 @@ def _expected(
 def _read_ahead(
     items: Iterator[tuple[ScanUnit, int, int]], spec: ScanSpec, columns: Collection[ColumnSchema]
 ) -> Iterator[tuple[ScanUnit, int, int]]:
-    """Yield the splits; begin to fetch each when the second one before it is taken."""
+    """Yield the splits; begin to fetch each when the fourth one before it is taken."""
     ids = spec.read_ids(columns)
     waiting: deque[tuple[ScanUnit, int, int]] = deque()
     for unit, lower, upper in items:
