@@ -266,13 +266,14 @@ class Protocol:
         if before is not None:
             floor = place_of(before.log_start)
             gone = tuple(sorted(slot for slot, _ in state.slots if place_of(slot) < floor))
-            gone += tuple(found for found in sorted(state.checkpoints) if key_of(found) < key_of(before))
+            others = (key for found in state.checkpoints if (key := key_of(found)) != key_of(before))
+            gone += tuple(sorted(key for key in others if key < key_of(made)))
         return process._replace(noted=made, gone=gone)
 
     def _delete(self, state: State, index: int, process: Process) -> State:
         first, left = process.gone[0], process._replace(gone=process.gone[1:])
-        if isinstance(first, Checkpoint):
-            kept = frozenset(found for found in state.checkpoints if key_of(found) != key_of(first))
+        if isinstance(first[1], str):  # the key of a checkpoint
+            kept = frozenset(found for found in state.checkpoints if key_of(found) != first)
             return self._set(state, index, left)._replace(checkpoints=kept)
         slots = frozenset(
             (slot, content)

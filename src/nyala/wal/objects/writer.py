@@ -30,7 +30,7 @@ Checkpoints, and deleting what they replace
         earlier log start than the noted ones.
     S4  A seal is never deleted.
     S5  Deletion lags by one checkpoint: after checkpoint k, slots before the log start of checkpoint
-        k - 1 are deleted, and checkpoints before k - 1. So checkpoint k - 1 can replace a damaged k.
+        k - 1 are deleted, and all checkpoints but k and k - 1. So k - 1 can replace a damaged k.
 
 Source: docs/design/object-storage.md, "The log".
 """
@@ -311,27 +311,24 @@ class ObjectLog:
         if left_s > 0:
             self._env.clock.wait(self._full, left_s)
         with self._guard:
-            size = 0
-            for pending in self._pending:
-                if self._taken and (
-                    pending.begins_group or size + pending.record.size_bytes > GROUP_MAX_BYTES
-                ):
+            count, size = 1, self._pending[0].record.size_bytes
+            for pending in self._pending[1:]:
+                if pending.begins_group or size + pending.record.size_bytes > GROUP_MAX_BYTES:
                     break
-                size += pending.record.size_bytes
-                self._taken.append(pending)
-            del self._pending[: len(self._taken)]
+                count, size = count + 1, size + pending.record.size_bytes
+            # One statement, so that an interruption comes before or after it (G5).
+            self._taken, self._pending = self._pending[:count], self._pending[count:]
             self._taken_s = self._env.clock.monotonic_s()
-            slot, previous_crc = self._next_slot, self._previous_crc
+            slot, taken = self._next_slot, self._taken
         body, crc = encode_group(
-            self.store_id, slot, previous_crc, [pending.record for pending in self._taken]
+            self.store_id, slot, self._previous_crc, [pending.record for pending in taken]
         )
+        start_offset = taken[0].end.offset - taken[0].record.size_bytes
+        group = _Group(slot, body, crc, start_offset, taken[-1].end, threading.get_ident())
+        next_slot = slot.next()
         with self._guard:
-            first, last = self._taken[0], self._taken[-1]
-            start_offset = first.end.offset - first.record.size_bytes
-            group = _Group(slot, body, crc, start_offset, last.end, threading.get_ident())
-            self._groups[slot.n] = group
-            self._taken, self._taker = [], None
-            self._previous_crc, self._next_slot = crc, slot.next()
+            self._groups[slot.n], self._taken, self._taker = group, [], None
+            self._next_slot, self._previous_crc = next_slot, crc
             self._pending_bytes -= size
             if self._pending_bytes < GROUP_MAX_BYTES:
                 self._full.clear()
@@ -458,7 +455,7 @@ class ObjectLog:
             self._replay_slots = len(replay)
             self._replay_bytes = sum(live.size_bytes for live in replay)
         if before is not None:
-            self._sweep(before)
+            self._sweep(before, header)
 
     def _log_start(self, position: Slot, memory_timestamp_min: int | None) -> Slot:
         """Return the first slot that an open must read, not before that of the last checkpoint (S3)."""
@@ -476,14 +473,17 @@ class ObjectLog:
             return self._start, last.crc, self._start_timestamp
         return last.slot.next(), last.crc, last.timestamp_max
 
-    def _sweep(self, before: CheckpointHeader) -> None:
-        """Delete what is not needed since there is a checkpoint after `before` (S4, S5)."""
+    def _sweep(self, before: CheckpointHeader, newest: CheckpointHeader) -> None:
+        """Delete what is not needed since `newest` was written after `before` (S4, S5).
+
+        Other checkpoints before the newest are of fenced writers, or of requests without an answer.
+        """
         floor = before.log_start
         slots = self._persist(lambda: self._objects.list(LOG_PREFIX, self._swept))
         old = [info for info in slots if info.key < floor.key]
         gone = [info.key for info in old if not self._is_seal(info)]
         listed = list_checkpoints(self._env, self._objects, self._patience_s)
-        gone += [key.key for key in listed if key < before.key]
+        gone += [key.key for key in listed if key < newest.key and key != before.key]
         if gone:
             self._persist(lambda: self._objects.delete(gone))
         if old:

@@ -24,6 +24,10 @@ def test_the_state_is_that_of_the_border(bench: Bench) -> None:
     log.checkpoint(border, b"before", None)
     news = bench.follower().read_new()
     assert news.checkpoint.body.to_pybytes() == b"before" and bench.names_of(news.entries) == ["after"]
+    for name in ("x", "y", "z"):
+        bench.append(log, name)
+    log.sync()
+    assert len({entry.slot for entry in bench.follower().read_new().entries}) == 2, "x, y, z are together"
 
 
 def test_a_checkpoint_directly_after_the_open(bench: Bench) -> None:
@@ -97,6 +101,28 @@ def test_s3_an_heirs_log_start_is_never_before_its_predecessors(bench: Bench) ->
     bench.write(heir, "e")
     bench.checkpoint(heir, keep=1)
     assert log_start_of(bench) == (1, 5)
+
+
+def test_s3_an_heir_heeds_a_checkpoint_that_it_only_read_of(bench: Bench) -> None:
+    """The former writer wrote it after the heir began, and may still delete what it allows."""
+    zombie = bench.log()
+    bench.write(zombie, "a")
+    bench.checkpoint(zombie, keep=1)
+
+    class Slow(bench.Wrapper):  # type: ignore[misc,name-defined]
+        done = False
+
+        def create(self, key: str, body: bytes) -> bool:
+            if not self.done:
+                self.done = True
+                bench.write(zombie, "b")
+                bench.checkpoint(zombie)
+            return bool(self.inner.create(key, body))
+
+    taken = bench.take_over(Slow(bench.bucket.client()))
+    assert bench.names_of(taken.entries) == ["a", "b"]
+    bench.checkpoint(taken.log, keep=1)
+    assert log_start_of(bench) == (1, 3)
 
 
 def test_s3_a_fenced_writer_deletes_nothing(bench: Bench) -> None:

@@ -262,6 +262,22 @@ def test_f2_a_checkpoint_of_another_history_is_damage(bench: Bench) -> None:
         bench.follower().read_new()
 
 
+def test_f2_a_seal_that_leads_past_the_checkpoint_is_damage(bench: Bench) -> None:
+    """The checkpoint is of one history, the seal of another."""
+    old = bench.log()
+    fill(bench, old, 1, 2)
+    heir = bench.log()
+    bench.checkpoint(heir, keep=1)
+    slot = Slot(old._start.epoch, 2)
+    follower = bench.follower()
+    follower.read_new()
+    previous_crc = follower.live_slots()[1].crc
+    seal = Seal(slot.epoch.next("a" * 16), "host", 1, 1)
+    bench.bucket.put(slot.key, encode_seal(heir.store_id, slot, previous_crc, seal)[0])
+    with pytest.raises(CorruptionError, match="although a checkpoint follows it"):
+        bench.follower().read_new()
+
+
 def test_damage_in_a_group_names_the_object(bench: Bench) -> None:
     """The path is the object's URL."""
     log = bench.log()

@@ -152,6 +152,14 @@ def test_contents_that_no_writer_makes_are_damage_under_a_right_checksum(
         read(bad)
 
 
+def test_padding_that_is_not_zero_is_damage_under_a_right_checksum() -> None:
+    """No byte of an object may be anything."""
+    data = group_of(b"x")
+    body = data[GROUP.size_bytes : -1] + b"\1"
+    with pytest.raises(CorruptionError, match="padding"):
+        read(changed(data[: GROUP.size_bytes] + body, GROUP, 0, body_crc32c=crc32c(body)))
+
+
 def test_a_wrong_record_count_or_an_empty_group_is_damage() -> None:
     """The header's count is compared."""
     data = group_of(b"x")

@@ -96,10 +96,12 @@ def test_g2_at_most_four_groups_are_on_their_way(bench: Bench) -> None:
         offset = bench.append(log, f"r{n}")
         waiters.append(bench.thread(lambda offset=offset: log.sync(offset)))
         held = objects.wait_for(min(n + 1, GROUPS_IN_FLIGHT))
+    time.sleep(0.02)  # the fifth request would have come by now
+    assert objects.ever_held == held and len(held) == GROUPS_IN_FLIGHT
     objects.release(*held[1:])
     while bench.bucket.get(held[-1]) is None:
         pass
-    time.sleep(0.02)  # another request would have come by now
+    time.sleep(0.02)
     assert objects.ever_held == held
     objects.release(held[0])
     objects.release(*slot_keys(log, GROUPS_IN_FLIGHT))
@@ -328,6 +330,19 @@ def test_the_first_waiter_of_a_later_group_takes_over_an_interrupted_one(
     objects.release(later)
     assert second.end() is None
     assert bench.names() == ["a", "b"]
+
+
+def test_an_interrupted_append_ends_the_writer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not known whether the record would be written, so nothing is written any more."""
+    log = bench.log()
+    bench.write(log, "a")
+    monkeypatch.setattr(bench.clock, "monotonic_s", lambda: (_ for _ in ()).throw(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        bench.append(log, "b")
+    monkeypatch.undo()
+    with pytest.raises(StorageError, match="KeyboardInterrupt"):
+        bench.append(log, "c")
+    assert log.failure is not None and bench.names() == ["a"]
 
 
 def test_many_threads_write_every_record_once(bench: Bench) -> None:
