@@ -21,7 +21,8 @@ Invariants (checked on write and on read)
     O3  A group has the CRC of the group before it, over the border of epochs too. So a sequence of
         groups that was not written as such is refused. Only a seal may leave it out (`ANY_GROUP`).
     O4  Timestamps never descend. A seal is alone in its group, and its timestamp is 0.
-    O5  All seals have the same size, `SEAL_SIZE_BYTES`.
+    O5  The size of a seal is no multiple of 8, and that of every other group is: a seal's payload is
+        not padded. So a list of the bucket shows which objects are seals.
 
 Page: docs/format/object-log.md (a test compares its tables with the layouts here).
 """
@@ -76,6 +77,7 @@ __all__ = [
     "decode_group",
     "encode_group",
     "encode_seal",
+    "is_seal_size",
 ]
 
 FORMAT_VERSION: Final = 1
@@ -98,7 +100,7 @@ ANY_GROUP: Final = 0
 """`previous_crc32c` of a seal that was created before the slots in front of it (S7)."""
 
 _ALIGNMENT_BYTES: Final = 8
-_HOST_BYTES: Final = 64
+_HOST_BYTES: Final = 61  # so that a seal's size is odd (O5)
 _EPOCH_NUMBER_MAX: Final = 10**10 - 1
 _N_MAX: Final = 10**12 - 1
 _JSON_MAX_BYTES: Final = 4096
@@ -177,10 +179,16 @@ CHECKPOINT: Final = Layout(
 
 assert GROUP.size_bytes == 80
 assert RECORD.size_bytes == 24
-assert SEAL.size_bytes == 96
+assert SEAL.size_bytes == 93
 assert CHECKPOINT.size_bytes == 112
 
 SEAL_SIZE_BYTES: Final = GROUP.size_bytes + RECORD.size_bytes + SEAL.size_bytes
+assert SEAL_SIZE_BYTES % _ALIGNMENT_BYTES, "O5"
+
+
+def is_seal_size(size_bytes: int) -> bool:
+    """Whether an object of the log with this size is a seal (O5)."""
+    return size_bytes % _ALIGNMENT_BYTES != 0
 
 
 class Kind(enum.IntEnum):
@@ -292,7 +300,11 @@ class Record:
 
     @property
     def size_bytes(self) -> int:
-        return RECORD.size_bytes + self.length + -self.length % _ALIGNMENT_BYTES
+        return RECORD.size_bytes + self.length + self.padding_bytes
+
+    @property
+    def padding_bytes(self) -> int:
+        return 0 if self.kind is Kind.SEAL else -self.length % _ALIGNMENT_BYTES
 
 
 @dataclass(frozen=True)
@@ -344,7 +356,7 @@ def encode_group(
             )
         )
         parts += record.payload
-        parts.append(bytes(-record.length % _ALIGNMENT_BYTES))
+        parts.append(bytes(record.padding_bytes))
     body = b"".join(parts)
     header = GROUP.encode(
         {
@@ -403,7 +415,7 @@ def _decode_record(data: bytes, buffer: pa.Buffer, offset: int, path: str) -> Re
     length = values["payload_length"]
     lower = offset + RECORD.size_bytes
     upper = lower + length
-    padded = upper + -upper % _ALIGNMENT_BYTES
+    padded = upper if values["kind"] == Kind.SEAL else upper + -upper % _ALIGNMENT_BYTES
     if length > PAYLOAD_MAX_BYTES or padded > len(data):
         raise CorruptionError(
             f"a record says that its payload has {length} bytes, but {len(data) - lower} are left",

@@ -48,14 +48,13 @@ from typing import Final, TypeVar
 
 from nyala.env import Bytes, Env
 from nyala.errors import CorruptionError, FencedError, StorageError
-from nyala.objects.base import ObjectInfo, Objects
+from nyala.objects.base import Objects
 from nyala.objects.settle import PATIENCE_S, persist, settle
 from nyala.wal.format import crc32c
 from nyala.wal.objects.follower import LiveSlot, LogFollower, list_checkpoints
 from nyala.wal.objects.format import (
     GROUP_MAX_BYTES,
     LOG_PREFIX,
-    SEAL_SIZE_BYTES,
     WRITER_KEY,
     CheckpointHeader,
     Kind,
@@ -64,6 +63,7 @@ from nyala.wal.objects.format import (
     WriterHint,
     decode_group,
     encode_group,
+    is_seal_size,
 )
 
 __all__ = ["GROUPS_IN_FLIGHT", "LogMark", "ObjectLog"]
@@ -481,7 +481,7 @@ class ObjectLog:
         floor = before.log_start
         slots = self._persist(lambda: self._objects.list(LOG_PREFIX, self._swept))
         old = [info for info in slots if info.key < floor.key]
-        gone = [info.key for info in old if not self._is_seal(info)]
+        gone = [info.key for info in old if Slot.parse(info.key) and not is_seal_size(info.size_bytes)]
         listed = list_checkpoints(self._env, self._objects, self._patience_s)
         gone += [key.key for key in listed if key < newest.key and key != before.key]
         if gone:
@@ -491,22 +491,6 @@ class ObjectLog:
         with self._guard:
             count = sum(live.slot.place < floor.place for live in self._live)
             del self._live[:count], self._live_ends[:count]
-
-    def _is_seal(self, info: ObjectInfo) -> bool:
-        """Whether an object of the log is a seal, or could be one that cannot be read."""
-        slot = Slot.parse(info.key)
-        if slot is None:
-            return True
-        if info.size_bytes != SEAL_SIZE_BYTES:  # O5
-            return False
-        data = self._persist(lambda: self._objects.get(info.key))
-        if data is None:
-            return False
-        try:
-            path = f"{self._objects.url}/{info.key}"
-            return decode_group(data, path, self.store_id, slot).seal is not None
-        except CorruptionError:
-            return True
 
     def _persist(self, request: Callable[[], _Result]) -> _Result:
         return persist(self._env, request, patience_s=self._patience_s)

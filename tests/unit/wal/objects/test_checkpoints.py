@@ -145,18 +145,6 @@ def test_s3_a_fenced_writer_deletes_nothing(bench: Bench) -> None:
     assert bench.names() == []
 
 
-def test_a_group_that_is_as_long_as_a_seal_is_deleted(bench: Bench) -> None:
-    """Seals are told by their content, not by their size alone."""
-    log = bench.log()
-    record = LogRecord.of(Kind.BATCH, 1, [bytes(96)])
-    body, _ = encode_group(log.store_id, Slot(log._start.epoch, 0), 0, [record])
-    assert len(body) == bench.bucket.list("log/")[0].size_bytes
-    log.append(Kind.BATCH, 1, [bytes(96)])
-    for _ in range(2):
-        bench.checkpoint(log)
-    assert (1, 0) not in bench.slots() and (0, 0) in bench.slots()
-
-
 def test_leftovers_of_earlier_writers_are_deleted(bench: Bench) -> None:
     """Groups behind a seal, and what a killed writer had no time to delete."""
     old = bench.log()

@@ -27,6 +27,7 @@ from nyala.wal.objects.format import (
     decode_group,
     encode_group,
     encode_seal,
+    is_seal_size,
 )
 
 STORE = "0123456789abcdef" * 2
@@ -68,6 +69,7 @@ def test_a_group_is_read_as_it_was_written(records: list[tuple[Kind, bytes]]) ->
     assert (group.crc, group.previous_crc, group.size_bytes) == (crc, 99, len(data))
     assert read(data) == [(kind, 5 + index, payload) for index, (kind, payload) in enumerate(records)]
     assert len(data) == GROUP.size_bytes + sum(record.size_bytes for record in written)
+    assert not is_seal_size(len(data)), "O5"
 
 
 def test_payloads_are_aligned_and_not_copied() -> None:
@@ -173,18 +175,18 @@ def test_a_wrong_record_count_or_an_empty_group_is_damage() -> None:
 def test_a_seal_is_alone_in_its_group() -> None:
     """Records after a seal would be lost."""
     seal = Seal(EPOCH.next("b" * 16), "h", 1, 1)
-    records = [Record.of(Kind.SEAL, 1, [seal.encode()]), Record.of(Kind.BATCH, 1, [b"x"])]
+    records = [Record.of(Kind.BATCH, 1, [b"x"]), Record.of(Kind.SEAL, 1, [seal.encode()])]
     with pytest.raises(CorruptionError, match="not alone"):
         read(encode_group(STORE, SLOT, 0, records)[0])
 
 
 @pytest.mark.parametrize("host", ["db-1", "x" * 300, "", "münchen"])
 def test_a_seal_names_the_next_epoch_and_its_process(host: str) -> None:
-    """Every seal has the same size, however long the host's name is (O5)."""
+    """Every seal has the same size, which no other group has, however long the host's name is (O5)."""
     seal = Seal(EPOCH.next("c" * 16), host, 4711, 1_764_000_000_000_000)
     data, crc = encode_seal(STORE, SLOT, 5, seal)
     group = decode_group(data, "p", STORE, SLOT)
-    assert len(data) == SEAL_SIZE_BYTES and group.crc == crc
+    assert len(data) == SEAL_SIZE_BYTES and is_seal_size(len(data)) and group.crc == crc
     assert group.seal is not None and group.seal.next_epoch == seal.next_epoch
     assert group.seal.describe().startswith("pid 4711 on host ") and "2025-11-24" in group.seal.describe()
 
