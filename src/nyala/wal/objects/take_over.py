@@ -38,7 +38,16 @@ from nyala.mvcc.timestamp import physical_us
 from nyala.objects.base import Objects
 from nyala.objects.settle import PATIENCE_S, settle
 from nyala.wal.objects.follower import Checkpoint, LogEntry, LogFollower, read_birth
-from nyala.wal.objects.format import ANY_GROUP, BIRTH_KEY, Birth, Epoch, Seal, Slot, encode_seal
+from nyala.wal.objects.format import (
+    ANY_GROUP,
+    BIRTH_KEY,
+    Birth,
+    Epoch,
+    Seal,
+    Slot,
+    encode_seal,
+    is_seal_size,
+)
 from nyala.wal.objects.writer import ObjectLog
 
 __all__ = ["CLOCK_BEHIND_MAX_US", "TakenLog", "check_clock", "create_store", "take_over"]
@@ -113,11 +122,12 @@ def take_over(
             checkpoint, entries = news.checkpoint, []
         entries += news.entries
         slot = follower.position
-        seal = _seal(env, objects, follower.store_id, slot, follower.previous_crc, patience_s)
-        if seal is None:
-            wall = Slot(slot.epoch, slot.n + wall_slots)
-            _seal(env, objects, follower.store_id, wall, ANY_GROUP, patience_s)
-            wall_slots *= 2
+        seal, other = _seal(env, objects, follower.store_id, slot, follower.previous_crc, patience_s)
+        if other is not None:
+            if not is_seal_size(len(other)):
+                wall = Slot(slot.epoch, slot.n + wall_slots)
+                _seal(env, objects, follower.store_id, wall, ANY_GROUP, patience_s)
+                wall_slots *= 2
             continue
         if follower.must_begin_again():  # S1
             follower.restart()
@@ -130,10 +140,9 @@ def take_over(
 
 def _seal(
     env: Env, objects: Objects, store_id: str, slot: Slot, previous_crc: int, patience_s: float
-) -> bytes | None:
-    """Create a seal in `slot`; return it, or None if something else is there."""
+) -> tuple[bytes, bytes | None]:
+    """Create a seal in `slot`; return it, and what is there instead if the slot is taken."""
     epoch = slot.epoch.next(env.randomness.token_hex(8))  # S6
     seal = Seal(epoch, socket.gethostname(), os.getpid(), env.clock.now_us())
     body, _ = encode_seal(store_id, slot, previous_crc, seal)
-    other = settle(env, objects, slot.key, body, patience_s=patience_s)
-    return body if other is None else None
+    return body, settle(env, objects, slot.key, body, patience_s=patience_s)
