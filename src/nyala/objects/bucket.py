@@ -95,13 +95,19 @@ class BucketObjects(Handle):
         super().close()
         self._once = self._store = None
 
+    def _client(self, client: Any) -> Any:
+        """Return `client`; raise StorageError if another thread has just closed these objects."""
+        if client is None:
+            self.check()
+        return client
+
     # ── changing
     # ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def create(self, key: str, body: Bytes) -> bool:
         self.check_key(key)
         try:
-            self._obstore.put(self._once, key, _plain(body), mode="create", use_multipart=False)
+            self._obstore.put(self._client(self._once), key, _plain(body), mode="create", use_multipart=False)
         except self._exists:  # also a 409
             return False
         except self._errors as error:
@@ -111,7 +117,7 @@ class BucketObjects(Handle):
     def put(self, key: str, body: Bytes) -> None:
         self.check_key(key)
         try:
-            self._obstore.put(self._store, key, _plain(body), use_multipart=False)
+            self._obstore.put(self._client(self._store), key, _plain(body), use_multipart=False)
         except self._errors as error:
             raise bucket_error(error, "write", self.at(key)) from None
 
@@ -127,7 +133,7 @@ class BucketObjects(Handle):
         try:
             # An error in `chunks` aborts the multipart upload too.
             self._obstore.put(
-                self._store,
+                self._client(self._store),
                 key,
                 source.waiting_and(chunks),
                 use_multipart=True,
@@ -150,7 +156,7 @@ class BucketObjects(Handle):
         if not keys:
             return
         try:
-            self._obstore.delete(self._store, list(keys))
+            self._obstore.delete(self._client(self._store), list(keys))
         except FileNotFoundError:  # Google Cloud Storage and Azure report a missing object
             for key in keys:
                 self._delete_one(key)
@@ -159,7 +165,7 @@ class BucketObjects(Handle):
 
     def _delete_one(self, key: str) -> None:
         try:
-            self._obstore.delete(self._store, key)
+            self._obstore.delete(self._client(self._store), key)
         except FileNotFoundError as error:
             if names_bucket(error):
                 raise bucket_error(error, "delete", self.at(key)) from None
@@ -172,7 +178,7 @@ class BucketObjects(Handle):
     def get(self, key: str) -> bytes | None:
         self.check_key(key)
         try:
-            found = self._obstore.get(self._store, key)
+            found = self._obstore.get(self._client(self._store), key)
             self.check_whole(key, found.meta["size"])
             return bytes(found.bytes())
         except self._errors as error:
@@ -181,15 +187,13 @@ class BucketObjects(Handle):
 
     def _raise_unless_missing(self, error: Exception, verb: str, key: str) -> None:
         """Return if the error says that the object does not exist, but its bucket does."""
-        if isinstance(error, StorageError):
-            raise error
         if not isinstance(error, FileNotFoundError) or names_bucket(error):
             raise bucket_error(error, verb, self.at(key)) from None
 
     def head(self, key: str) -> ObjectInfo | None:
         self.check_key(key)
         try:
-            found = self._obstore.head(self._store, key)
+            found = self._obstore.head(self._client(self._store), key)
         except self._errors as error:
             self._raise_unless_missing(error, "look at", key)
             return None
@@ -223,7 +227,8 @@ class BucketObjects(Handle):
             return []
         starts, ends = [lower for lower, _ in runs], [upper for _, upper in runs]
         return [
-            memoryview(part) for part in self._obstore.get_ranges(self._store, key, starts=starts, ends=ends)
+            memoryview(part)
+            for part in self._obstore.get_ranges(self._client(self._store), key, starts=starts, ends=ends)
         ]
 
     def _no_object(self, key: str) -> MissingFileError:
@@ -237,7 +242,7 @@ class BucketObjects(Handle):
             found = [
                 _info(meta["path"], meta)
                 for chunk in self._obstore.list(
-                    self._store, folder or None, offset=after or None, chunk_size=_LIST_CHUNK
+                    self._client(self._store), folder or None, offset=after or None, chunk_size=_LIST_CHUNK
                 )
                 for meta in chunk
                 if meta["path"].startswith(under) and is_key(meta["path"])

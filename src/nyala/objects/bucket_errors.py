@@ -64,7 +64,12 @@ def names_bucket(error: BaseException) -> bool:
 
 
 def bucket_error(error: BaseException, verb: str, url: str) -> StorageError:
-    """Return the StorageError for an error of obstore from trying to `verb` the object at `url`."""
+    """Return the StorageError for an error of obstore from trying to `verb` the object at `url`.
+
+    A StorageError is one already, and is returned as it is.
+    """
+    if isinstance(error, StorageError):
+        return error
     reason, certain = _reason(error)
     return StorageError(f"cannot {verb} {url}: {reason}", path=url, outcome=None if certain else "unknown")
 

@@ -369,3 +369,19 @@ def test_without_obstore_the_message_has_the_command(monkeypatch: pytest.MonkeyP
 def test_closed_objects_let_go_of_their_clients(objects: Objects) -> None:
     objects.close()
     assert isinstance(objects, BucketObjects) and objects._store is None and objects._once is None
+
+
+def test_a_call_that_another_thread_closes_says_so(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the check of a call and its request."""
+    check = BucketObjects.check
+
+    def close_after(objects: BucketObjects) -> None:
+        check(objects)
+        objects.close()
+
+    for number in range(len(every_call(open_objects(server.url, server.options)))):
+        objects = open_objects(server.url, server.options)
+        with monkeypatch.context() as patch:
+            patch.setattr(BucketObjects, "check", close_after)
+            with pytest.raises(StorageError, match="is closed: connect"):
+                every_call(objects)[number]()
