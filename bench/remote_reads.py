@@ -180,10 +180,10 @@ def compare(folder: Path, objects: Objects) -> None:
 
 
 def runs_of(chunks: list[int]) -> list[tuple[int, int]]:
-    """The runs of adjacent chunks, of at most 8 MB."""
+    """The runs of adjacent chunks, of at most 4 MB."""
     runs: list[tuple[int, int]] = []
     for chunk in chunks:
-        if runs and chunk == runs[-1][1] and chunk - runs[-1][0] < 32:
+        if runs and chunk == runs[-1][1] and chunk - runs[-1][0] < 16:
             runs[-1] = runs[-1][0], chunk + 1
         else:
             runs.append((chunk, chunk + 1))

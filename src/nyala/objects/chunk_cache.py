@@ -49,12 +49,12 @@ CHUNK_BYTES: Final = 256 << 10
 # Chunks between two missing ones are fetched too if they are at most this many: the bytes of 1 MB
 # arrive in less time than the answer to one more request.
 _GAP_CHUNKS: Final = 4
-# One request, or several near ones, of at most this many chunks (8 MB); larger reads become several
+# One request, or several near ones, of at most this many chunks (4 MB); larger reads become several
 # that run at the same time, because one connection has only a part of the bandwidth.
-_FETCH_CHUNKS: Final = 32
+_FETCH_CHUNKS: Final = 16
 # Requests that readers wait for, and requests ahead of them, which must not delay the former.
 _NEEDED_THREADS: Final = 32
-_AHEAD_THREADS: Final = 16
+_AHEAD_THREADS: Final = 32
 # How often a read begins again because its chunks were dropped, before it does without the cache.
 _TRIES: Final = 3
 _LOOK_S: Final = 1.0

@@ -45,9 +45,11 @@ class _Wanted:
         for column, lower, upper in parts:
             self.add(column, lower, upper)
 
-    def fetch(self) -> None:
+    def fetch(self) -> int:
+        """Begin to fetch the places; return their bytes."""
         for file, places in self._places.items():
             file.ensure(places)
+        return sum(length for places in self._places.values() for _, length in places)
 
 
 def expect_footers(
@@ -69,12 +71,14 @@ def expect_footers(
 
 def expect_rows(
     rowset: DiskRowSet, column_ids: Collection[int], snapshot: int | None, lower: int, upper: int
-) -> None:
+) -> int:
     """Begin to fetch the rows [lower, upper) of these columns, their liveness, and the changes that
     `snapshot` applies; None: all changes, of exactly these rows, for a compaction.
+
+    Returns: the bytes of all this on disk; 0 for local files.
     """
     if not rowset.reader.is_remote:
-        return
+        return 0
     with contextlib.suppress(Error):
         expect_footers((rowset,), column_ids, snapshot)
         wanted = _Wanted()
@@ -87,7 +91,8 @@ def expect_rows(
                 elif snapshot is not None and file.kind == "redo":
                     rows = rowset.changes.redo_range(number, snapshot, lower, upper, rowset.row_count)
                 wanted.add_all(file.parts_of_rows(number, rows))
-        wanted.fetch()
+        return wanted.fetch()
+    return 0
 
 
 def expect_keys(

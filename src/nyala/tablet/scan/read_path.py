@@ -82,10 +82,11 @@ SPLIT_ROWS: Final = 1 << 18
 # Excluded rows in the middle of a split are skipped only in runs of at least this length: reading
 # fewer rows costs less than reading one more split.
 GAP_ROWS: Final = 1 << 12
-# How many splits and rowsets of remote files are fetched before the one that is read: a request
-# takes as long as decoding some megabytes.
-_SPLITS_AHEAD: Final = 4
-_UNITS_AHEAD: Final = 4
+# What is fetched of remote files before it is read. A request takes up to 100 ms, in which a fast
+# network delivers this many bytes. Footers must be there before the splits of a rowset are known.
+_AHEAD_BYTES: Final = 64 << 20
+_SPLITS_AHEAD_MIN: Final = 2
+_UNITS_AHEAD: Final = 16
 # A scan of at most this many rows finishes before another thread has started.
 _INLINE_ROWS: Final = GAP_ROWS
 # Keys of a list are looked up only if there are at most LISTED_MAX keys, and the scan would
@@ -380,6 +381,7 @@ def _map_splits(
 
     Several threads read as many splits ahead as fit the share of memory.
     """
+    _expect_units(units, spec, columns)
     if _are_few(units) or _is_small(spec):
         return map(work, _all_splits(units, spec, counters, columns, share_bytes(units)))
     # With a limit, the first split may have enough rows.
@@ -507,33 +509,42 @@ def _are_remote(units: Sequence[ScanUnit]) -> bool:
     return any(isinstance(unit.rowset, DiskRowSet) and unit.rowset.reader.is_remote for unit in units)
 
 
+def _expect_units(units: Sequence[ScanUnit], spec: ScanSpec, columns: Collection[ColumnSchema]) -> None:
+    """Begin to fetch the footers of the first of these units."""
+    if _are_remote(units):
+        disks = [unit.rowset for unit in units[:_UNITS_AHEAD] if isinstance(unit.rowset, DiskRowSet)]
+        expect_footers(disks, spec.read_ids(columns), spec.snapshot)
+
+
 def _expected(
     units: Sequence[ScanUnit], spec: ScanSpec, columns: Collection[ColumnSchema]
 ) -> Iterator[ScanUnit]:
-    """Yield the units; begin to fetch the footers of the next ones before each."""
-    disks = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
-    ids, reached = spec.read_ids(columns), 0
-    for unit in units:
-        if isinstance(unit.rowset, DiskRowSet):
-            first = 0 if not reached else reached + _UNITS_AHEAD
-            expect_footers(disks[first : reached + _UNITS_AHEAD + 1], ids, spec.snapshot)
-            reached += 1
+    """Yield the units; begin to fetch the footers of a later one before each."""
+    for reached, unit in enumerate(units):
+        later = reached + _UNITS_AHEAD
+        _expect_units(units[later : later + 1], spec, columns)
         yield unit
 
 
 def _read_ahead(
     items: Iterator[tuple[ScanUnit, int, int]], spec: ScanSpec, columns: Collection[ColumnSchema]
 ) -> Iterator[tuple[ScanUnit, int, int]]:
-    """Yield the splits; begin to fetch each when the fourth one before it is taken."""
+    """Yield the splits; begin to fetch those behind each before it is taken."""
     ids = spec.read_ids(columns)
-    waiting: deque[tuple[ScanUnit, int, int]] = deque()
-    for unit, lower, upper in items:
+    waiting: deque[tuple[tuple[ScanUnit, int, int], int]] = deque()
+    ahead_bytes = 0
+    for item in items:
+        unit, lower, upper = item
+        size = 0
         if isinstance(unit.rowset, DiskRowSet):
-            expect_rows(unit.rowset, ids, spec.snapshot, lower, upper)
-        waiting.append((unit, lower, upper))
-        if len(waiting) > _SPLITS_AHEAD:
-            yield waiting.popleft()
-    yield from waiting
+            size = expect_rows(unit.rowset, ids, spec.snapshot, lower, upper)
+        waiting.append((item, size))
+        ahead_bytes += size
+        while len(waiting) > _SPLITS_AHEAD_MIN and ahead_bytes > _AHEAD_BYTES:
+            first, size = waiting.popleft()
+            ahead_bytes -= size
+            yield first
+    yield from (item for item, _ in waiting)
 
 
 def _concat_columns(parts: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
@@ -584,6 +595,7 @@ def _ordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) 
 
     Cost: each row is sorted once within its split.
     """
+    _expect_units(units, spec, spec.columns)
     overlap = overlap_depth(units)
     split_bytes = share_bytes(units) // overlap
     begin = partial(_sorted_splits, spec=spec, counters=counters, split_bytes=split_bytes, overlap=overlap)
