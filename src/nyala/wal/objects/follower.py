@@ -11,7 +11,7 @@ An empty slot is either the end of the log, or a writer deleted it because a che
 In a deleted slot a late request of a former heir may even create a seal. Its epoch has no slot 0,
 because nobody writes there. Rule S2 tells the cases apart:
 
-    S2  At an empty slot, list the checkpoints. If one lies beyond this slot, the slot was deleted:
+    S2  At an empty slot, list the checkpoints. If one is beyond this slot, the slot was deleted:
         begin again from it. In slot 0 of an epoch, begin again if there is any checkpoint that this
         follower does not know: the seal before may be one in a deleted slot.
 
@@ -34,7 +34,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from nyala.env import Env, MissingFileError
+from nyala.env import SYSTEM, Env, MissingFileError
 from nyala.env.overlapped import each
 from nyala.errors import CorruptionError
 from nyala.objects.base import Objects
@@ -300,7 +300,8 @@ class LogFollower:
         if not self._ahead:
             slot = self.position
             keys = [Slot(slot.epoch, slot.n + index).key for index in range(self._window)]
-            for data in each(self._env.files, self._get, keys, self._window):
+            # Requests to a bucket overlap, whatever the files of `env` are.
+            for data in each(SYSTEM.files, self._get, keys, self._window):
                 self._ahead.append(data)
                 if data is None:
                     break

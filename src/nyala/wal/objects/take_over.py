@@ -5,7 +5,7 @@ seals the epoch of the writer before.
     2  follow the log to its first empty slot
     3  create a seal there, which names the next epoch with a fresh token
            the slot has something else by now: create a wall (S7), and go on with 2
-    4  S1: list the checkpoints. If one lies beyond the slot, it had been deleted: follow anew from 2
+    4  S1: list the checkpoints. If one is beyond the slot, it had been deleted: follow anew from 2
     5  the next epoch is this process's
 
 The former writer need not agree, nor live. Its next group meets the seal, and it raises
@@ -13,7 +13,7 @@ The former writer need not agree, nor live. Its next group meets the seal, and i
 
 Rules
     S1  A seal counts only if its slot had not been deleted (see `LogFollower.must_begin_again`).
-        Otherwise it stands below the log's start, where it ends no epoch.
+        Otherwise it is below the log's start, where it ends no epoch.
     S4  A seal is never deleted. So a slot in which a writer was fenced never becomes empty.
     S6  The token of each seal is new, also when a seal is tried again. So a seal in a deleted slot
         leads to an epoch in which nobody writes.

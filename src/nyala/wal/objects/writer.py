@@ -382,7 +382,7 @@ class ObjectLog:
     # ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _fenced(self, group: _Group, other: bytes) -> StorageError:
-        """Return the error for a slot in which something else stands."""
+        """Return the error for a slot that has another object."""
         path = f"{self._objects.url}/{group.slot.key}"
         try:
             seal = decode_group(other, path, self.store_id, group.slot).seal
