@@ -257,8 +257,9 @@ def test_a_bucket_that_does_not_exist_is_an_error_and_no_missing_object(server: 
 
 
 @pytest.mark.parametrize("fault", ["503", "drop before"])
-def test_a_bucket_that_fails_leaves_an_unknown_outcome(server: S3Server, fault: WireFault) -> None:
-    objects = impatient(server)
+def test_a_bucket_that_fails_leaves_an_unknown_outcome(
+    server: S3Server, objects: Objects, fault: WireFault
+) -> None:
     server.faults = lambda _: fault
     message, outcome = message_of(lambda: objects.create("a", b""))
     assert outcome == "unknown"
