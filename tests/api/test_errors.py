@@ -130,12 +130,9 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
         (None, "folder"),
         (5, "folder"),
         ("", "folder"),
-        ("s3://bucket/x", "is a URL"),
         ("s3a:/bucket/x", "is a URL"),
-        ("abfss://c@account.dfs.core.windows.net/x", "is a URL"),
         ("dbfs:/x", "is a URL"),
         ("C:\\stores\\x", "is a Windows path"),
-        ("file:///tmp/y", "write '/tmp/y'"),
     ],
 )
 def test_a_path_that_is_none(

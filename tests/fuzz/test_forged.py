@@ -296,7 +296,7 @@ def test_any_log_record_under_a_right_checksum(origin: Origin, seed: int) -> Non
         for _ in range(2):
             store.log.append(strange_record(db, store.clock.next(), chance))
         store.log.close()
-        store._lock.release()
+        store._medium.lock.release()
         store._closed = True
         use(origin, path)
 

@@ -48,7 +48,7 @@ from nyala.schema.schema import build_schema, check_comment, check_table_name
 from nyala.schema.sizes import SIZE_MAX_BYTES, size_in_bytes, whole_number
 from nyala.tablet.state.history import check_created, check_readable, parse_history
 from nyala.tablet.state.root import Root, TableState
-from nyala.tablet.state.store_folder import check_folder_path
+from nyala.tablet.state.store_folder import check_folder_path, is_bucket_url
 from nyala.tablet.store import DURABILITIES, Store, StoreOptions
 from nyala.wal.writer import Durability
 
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from nyala.api.results import FlushResult, StoreStats
     from nyala.api.scan import Scan
     from nyala.api.table import Table
+    from nyala.objects.open import StorageOptions
     from nyala.partition.levels import HashSpec, RangeSpec
     from nyala.sql.connection import Connection
     from nyala.sql.result import Result
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from nyala.tablet.check import CheckReport
     from nyala.tablet.compaction.lifecycle import Runner
     from nyala.tablet.maintenance import Maintenance
+    from nyala.tablet.media.bucket_reader import BucketReader
     from nyala.tablet.recovery.reader_store import ReaderStore
     from nyala.tablet.scan.split import ScanSpec
 
@@ -86,8 +88,14 @@ def connect(
     lock_timeout: float = 0,
     not_before: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
+    storage_options: StorageOptions | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int | str | None = None,
+    group_interval: float = 0.1,
+    refresh: float = 0,
+    take_over: bool = False,
 ) -> Database:
-    """Open the store in a folder.
+    """Open the store in a folder, or in a bucket.
 
     A process has a store open once: a second call with the same settings returns a `Database` that
     shares it, and the store is closed with the last of them.
@@ -95,7 +103,9 @@ def connect(
     Parameters
     ----------
     path
-        The store's folder. A writer creates it if it is missing.
+        The store's folder, or a URL: `s3://bucket/prefix`, `gs://…`, `az://…`. A writer creates the
+        store if it is missing. `file:///folder` opens a folder by the protocol of buckets, which also
+        works on NFS.
     read_only
         Read only, beside a writer of another process. Default: this process becomes the one writer.
     durability
@@ -116,6 +126,21 @@ def connect(
     limits
         `nyala.Limits(max_columns=…)`: other limits than Kudu's, for tables made and rows written from
         now on.
+    storage_options
+        In a bucket: a dict such as `{"region": "eu-central-1"}`, or a function that returns
+        credentials. Default: the environment, the provider's files, or the machine's role.
+    cache_dir, cache_bytes
+        In a bucket: a local folder for copies of what is read, and how much it may hold. Default:
+        `~/.cache/nyala`, and a tenth of the free space, at most 20 GB.
+    group_interval
+        In a bucket, for a writer: the least time between two objects of the log in seconds. Writes that
+        come in between are committed together.
+    refresh
+        In a bucket, with `read_only=True`: how old a read may be, in seconds. 0: each read asks the
+        bucket for news.
+    take_over
+        In a bucket: become the writer although another process writes. That process gets
+        `FencedError` at its next write.
 
     Returns
     -------
@@ -127,7 +152,7 @@ def connect(
     LockedError
         Another process is the store's writer.
     StorageError
-        The folder is not a store, or cannot be read or written.
+        The bucket does not answer; the folder is not a store, or cannot be read or written.
     CorruptionError
         The store's files are damaged.
     InvalidArgumentError
@@ -141,8 +166,9 @@ def connect(
     """
     if durability not in DURABILITIES:
         raise InvalidArgumentError(f"durability takes one of {', '.join(DURABILITIES)}, not {durability!r}")
-    folder = _folder(path)
-    for name, flag in (("read_only", read_only), ("maintenance", maintenance)):
+    in_bucket = is_bucket_url(path)
+    folder = str(path) if in_bucket else _folder(path)
+    for name, flag in (("read_only", read_only), ("maintenance", maintenance), ("take_over", take_over)):
         if not isinstance(flag, bool):
             raise InvalidArgumentError(f"{name} takes True or False, not {flag!r}")
     if not isinstance(limits, Limits):
@@ -151,7 +177,35 @@ def connect(
     limit = parse_size("memory_limit", memory_limit, _MEMORY_MIN_BYTES)
     target = parse_size("rowset_size", rowset_size, _ROWSET_MIN_BYTES)
     awaited = None if not_before is None else parse_at(not_before, name="not_before")
-    if read_only:
+    if in_bucket:
+        from nyala.api import open_bucket
+
+        kept = None if cache_dir is None else _folder(cache_dir)
+        size = None if cache_bytes is None else parse_size("cache_bytes", cache_bytes, 0)
+        if read_only:
+            refresh_s = _seconds("refresh", refresh)
+            handle = open_bucket.open_bucket_for_reading(
+                folder, limit, storage_options, kept, size, refresh_s
+            )
+        else:
+            handle = open_bucket.open_bucket_for_writing(
+                folder,
+                StoreOptions(
+                    durability=durability,
+                    memory_limit_bytes=limit,
+                    maintenance=maintenance,
+                    rowset_target_bytes=target,
+                    limits=limits,
+                ),
+                storage_options, kept, size, _seconds("group_interval", group_interval), take_over,
+            )  # fmt: skip
+        database = Database(handle)
+    elif storage_options is not None or cache_dir is not None or cache_bytes is not None or take_over:
+        raise InvalidArgumentError(
+            "storage_options, cache_dir, cache_bytes and take_over are for a store in a bucket: pass its URL, such as "
+            f"'s3://bucket/prefix', not {folder!r}"
+        )
+    elif read_only:
         from nyala.tablet.recovery.reader_store import ReaderStore
 
         database = Database(ReaderStore.open(SYSTEM, folder, limit))
@@ -213,7 +267,12 @@ def _key_names(primary_key: Any) -> list[str]:
     return list(primary_key)
 
 
-def check(path: str | bytes | os.PathLike[str], *, repair: bool = False) -> CheckReport:
+def check(
+    path: str | bytes | os.PathLike[str],
+    *,
+    repair: bool = False,
+    storage_options: StorageOptions | None = None,
+) -> CheckReport:
     """Read every byte of the store in a folder and check every rule of the format.
 
     Problems are returned, not raised, so a store that cannot be opened can be checked. Beside a writer,
@@ -222,11 +281,13 @@ def check(path: str | bytes | os.PathLike[str], *, repair: bool = False) -> Chec
     Parameters
     ----------
     path
-        The store's folder.
+        The store's folder, or the URL of a store in a bucket.
     repair
         Also repair what can be repaired without losing data: remove files that nothing refers to, rewrite
         bloom filters, zone maps, indexes and bounds from intact rows, cut off the log's torn end. The
-        report's `repairs` says what was done.
+        report's `repairs` says what was done. Only for a folder.
+    storage_options
+        As in `connect`.
 
     Returns
     -------
@@ -243,6 +304,13 @@ def check(path: str | bytes | os.PathLike[str], *, repair: bool = False) -> Chec
     from nyala.tablet.check import check_folder
     from nyala.tablet.repair import repair_folder
 
+    if is_bucket_url(path):
+        if repair:
+            raise InvalidArgumentError(
+                "repair=True needs a store in a folder: a damaged object of a bucket can only be restored from a backup"
+            )
+        with connect(path, read_only=True, storage_options=storage_options) as database:
+            return database.check()
     folder = _folder(path)
     return repair_folder(SYSTEM, folder) if repair else check_folder(SYSTEM, folder)
 
@@ -261,7 +329,7 @@ class Database:
     True
     """
 
-    def __init__(self, store: Store | ReaderStore | Handle) -> None:
+    def __init__(self, store: Store | ReaderStore | BucketReader | Handle) -> None:
         if isinstance(store, str | os.PathLike):
             raise InvalidArgumentError(
                 f"a store is opened by nyala.connect({os.fspath(store)!r}), not by Database"
@@ -639,7 +707,7 @@ class Database:
 
     # ---------------------------------------------------------------------------------------- inside
 
-    def _opened(self) -> Store | ReaderStore:
+    def _opened(self) -> Store | ReaderStore | BucketReader:
         """The store. Raises: StorageError when this Database is closed."""
         self._handle.check_open()
         return self._store

@@ -26,6 +26,7 @@ import os
 import threading
 import warnings
 import weakref
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final
 
 from nyala.catalog.store_lock import StoreLock
@@ -41,6 +42,7 @@ from nyala.tablet.store import Store, StoreOptions
 if TYPE_CHECKING:
     from nyala.api.pinned_rows import PinnedRows
     from nyala.sql.connection import Connection
+    from nyala.tablet.media.bucket_reader import BucketReader
     from nyala.tablet.recovery.reader_store import ReaderStore
 
 __all__ = ["Handle", "OpenScans", "OpenStore", "open_for_writing"]
@@ -58,7 +60,7 @@ class OpenScans:
     Those that nobody reads for 15 minutes give back their files.
     """
 
-    def __init__(self, store: Store | ReaderStore) -> None:
+    def __init__(self, store: Store | ReaderStore | BucketReader) -> None:
         self._clock = store.env.clock
         self._scans: weakref.WeakSet[PinnedRows] = weakref.WeakSet()
         self._lock = threading.Lock()  # a set cannot be iterated while another thread adds to it
@@ -157,7 +159,7 @@ class Handles:
 class OpenStore:
     """A store and its background threads, which start with this object and end with `close()`."""
 
-    def __init__(self, store: Store | ReaderStore, place: _Place | None = None) -> None:
+    def __init__(self, store: Store | ReaderStore | BucketReader, place: _Place | None = None) -> None:
         """place: where later calls of `connect` find the store; None: they do not."""
         self.store = store
         self.place = place or _Place()
@@ -176,6 +178,8 @@ class OpenStore:
             self.maintenance = Maintenance(store, self.handles.expire_scans)
             if store.options.maintenance:
                 self.maintenance.start()
+            if not store.env.is_local:
+                return
             server = HandoverServer(store)
             try:
                 server.start()
@@ -241,8 +245,9 @@ class _Place:
         self.opened: OpenStore | None = None
 
 
-# By inode: no other folder gets the inode while the store is open. Entries stay; they are small.
-_places: Final[dict[tuple[int, int], _Place]] = {}
+# By inode: no other folder gets the inode while the store is open. By URL for a store in a bucket.
+# Entries stay; they are small.
+_places: Final[dict[Hashable, _Place]] = {}
 
 
 def _forget_in_child() -> None:
@@ -260,7 +265,17 @@ def open_for_writing(env: Env, folder: str, options: StoreOptions) -> Handle:
     Raises: as `Store.open`; InvalidArgumentError if it is open with other options.
     """
     layout.prepare_folder(env, folder)
-    place = _places.setdefault(env.files.inode(folder), _Place())
+    return share_or_open(env.files.inode(folder), folder, options, lambda: _open_alone(env, folder, options))
+
+
+def share_or_open(
+    key: Hashable, folder: str, options: StoreOptions, opened_anew: Callable[[], Store]
+) -> Handle:
+    """Return a handle of the store at the place `key`, which `opened_anew` opens if nobody has.
+
+    folder: the store's path or URL, for messages.
+    """
+    place = _places.setdefault(key, _Place())
     with Uninterrupted(), place.lock:
         opened = place.opened
         if opened is not None and not opened.store.closed:
@@ -279,7 +294,7 @@ def open_for_writing(env: Env, folder: str, options: StoreOptions) -> Handle:
                 )
             else:
                 return opened.handle()
-        opened = place.opened = OpenStore(_open_alone(env, folder, options), place)
+        opened = place.opened = OpenStore(opened_anew(), place)
         return opened.handle()
 
 
@@ -301,7 +316,7 @@ def _open_alone(env: Env, folder: str, options: StoreOptions) -> Store:
         env.clock.sleep_s(0.05)
 
 
-def _takes_writes(store: Store | ReaderStore) -> bool:
+def _takes_writes(store: Store | ReaderStore | BucketReader) -> bool:
     try:
         store.check_writable()
     except Error:
@@ -319,7 +334,7 @@ _SETTINGS: Final = {
 """Arguments of `connect`, and the options that they become."""
 
 
-def _difference(store: Store | ReaderStore, options: StoreOptions) -> str | None:
+def _difference(store: Store | ReaderStore | BucketReader, options: StoreOptions) -> str | None:
     """Return the first setting of an open store that differs from `options`, as part of a sentence."""
     assert isinstance(store, Store)
     for argument, name in _SETTINGS.items():

@@ -38,6 +38,8 @@ __all__ = [
     "Birth",
     "checkpoint_path",
     "checkpoint_versions",
+    "decode_checkpoint",
+    "encode_checkpoint",
     "newest_checkpoint",
     "read_birth",
     "read_checkpoint",
@@ -154,6 +156,13 @@ def checkpoint_versions(files: Files, directory: str) -> list[int]:
 
 def write_checkpoint(files: Files, directory: str, state: CatalogState) -> str:
     """Write the state durably as a checkpoint (K2); returns its path. Raises: StorageError."""
+    path = checkpoint_path(directory, state.version)
+    files.write_atomic(path, encode_checkpoint(state))
+    return path
+
+
+def encode_checkpoint(state: CatalogState) -> bytes:
+    """The bytes of a checkpoint. Cost: as `encode_state`."""
     plain = encode_state(state)
     stored = pa.compress(plain, codec=_CODEC, asbytes=True)
     header = CHECKPOINT.encode(
@@ -167,14 +176,16 @@ def write_checkpoint(files: Files, directory: str, state: CatalogState) -> str:
             "stored_crc32c": crc32c(stored),
         }
     )
-    path = checkpoint_path(directory, state.version)
-    files.write_atomic(path, header + stored)
-    return path
+    return bytes(header + stored)
 
 
 def read_checkpoint(files: Files, path: str, store_id: str) -> CatalogState:
     """Raises: MissingFileError, CorruptionError, StorageError for a future format version."""
-    data = files.read_all(path)
+    return decode_checkpoint(files.read_all(path), path, store_id)
+
+
+def decode_checkpoint(data: bytes, path: str, store_id: str) -> CatalogState:
+    """The state in these bytes, which were read at `path`. Raises: as `read_checkpoint`."""
     size = CHECKPOINT.size_bytes
     if data[: len(MAGIC)] != MAGIC:
         raise CorruptionError(f"expected a checkpoint, which starts with {MAGIC!r}", path, 0)

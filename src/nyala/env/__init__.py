@@ -69,6 +69,11 @@ class Env:
         """
         return isinstance(self.files, PosixFiles) and self.clock is SYSTEM.clock
 
+    @property
+    def is_local(self) -> bool:
+        """Whether paths lead to files of this machine, and not to objects of a bucket."""
+        return not getattr(self.files, "is_remote", False)
+
     def bound(self, folder: str) -> Env:
         """Return an environment for one store only (see `Files.bind`).
 

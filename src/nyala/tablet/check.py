@@ -44,6 +44,8 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.arrow_values import python_at
 from nyala.tablet.jobs import staging
+from nyala.tablet.media.bucket import count_records
+from nyala.tablet.media.bucket_reader import BucketReader
 from nyala.tablet.recovery.bootstrap import Replayer, ReplayReport
 from nyala.tablet.recovery.reader_store import ReaderStore
 from nyala.tablet.state import store_folder as layout
@@ -51,7 +53,7 @@ from nyala.tablet.state.opening import open_root, unreferenced_files
 from nyala.tablet.state.root import AnyRowSet, Root, TableState, TabletState
 from nyala.tablet.store import Store
 from nyala.wal.format import check_store_id, segment_number
-from nyala.wal.position import PositionRecord
+from nyala.wal.position import LogPosition, PositionRecord
 from nyala.wal.reader import LogReader, Recovery, recover
 
 __all__ = ["CheckReport", "Problem", "ProblemKind", "check_alone", "check_folder", "check_open"]
@@ -222,18 +224,24 @@ def check_alone(env: Env, path: str, progress: Progress = no_progress) -> CheckR
     return check.report(alone=True)
 
 
-def check_open(store: Store | ReaderStore, progress: Progress = no_progress) -> CheckReport:
+def check_open(store: Store | ReaderStore | BucketReader, progress: Progress = no_progress) -> CheckReport:
     """Check the current state of an open store, including its memory."""
     check = _Check(store.env, store.root_path, progress)
     if isinstance(store, Store):
         with Uninterrupted(), store.commit_lock:
             store.check_open()
             root, state, upto = store.root, store.state, store.log.synced.position
+    elif isinstance(store, BucketReader):
+        root, state, upto = *store.look(), LogPosition(0, 0)
     else:
         root, state, upto = store.look()
     try:
-        reader = LogReader(store.env, layout.wal_path(store.root_path), state.wal_start, state.store_id)
-        check.log_records = sum(1 for _ in reader.read_to(upto.segment, upto.offset))
+        objects = None if isinstance(store, ReaderStore) else store.objects
+        if objects is None:
+            reader = LogReader(store.env, layout.wal_path(store.root_path), state.wal_start, state.store_id)
+            check.log_records = sum(1 for _ in reader.read_to(upto.segment, upto.offset))
+        else:
+            check.log_records = count_records(store.env, objects)
     except (CorruptionError, StorageError) as error:
         check.add("log", error)
     check.root(root, state)

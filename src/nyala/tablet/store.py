@@ -31,15 +31,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from nyala.catalog.checkpoint import (
-    checkpoint_path,
-    checkpoint_versions,
-    newest_checkpoint,
-    read_birth,
-    write_checkpoint,
-)
+from nyala.catalog.checkpoint import newest_checkpoint, read_birth
 from nyala.catalog.codec import encode_change
-from nyala.catalog.leases import collectable, oldest_needed
+from nyala.catalog.leases import collectable
 from nyala.catalog.loading import apply_changes, without_collector
 from nyala.catalog.model import (
     CatalogChange,
@@ -59,10 +53,11 @@ from nyala.delta.delta_file import DeltaFile
 from nyala.env import Env, Reserve
 from nyala.env.interrupts import Interruptible, Uninterrupted
 from nyala.env.overlapped import each
-from nyala.errors import Error, StorageError, TableExistsError
+from nyala.errors import Error, FencedError, StorageError, TableExistsError
 from nyala.mvcc.hybrid_clock import HybridClock
 from nyala.mvcc.timestamp import physical_us
 from nyala.mvcc.watermarks import Watermarks
+from nyala.objects.base import Objects
 from nyala.partition.model import Partition, PartitionSchema
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
@@ -72,6 +67,9 @@ from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import Schema
 from nyala.tablet.jobs.held_rowsets import JobReservations
 from nyala.tablet.jobs.staging import remove_expired_staging
+from nyala.tablet.media.base import Medium
+from nyala.tablet.media.bucket import open_bucket
+from nyala.tablet.media.folder import FolderCheckpoints, FolderLeases
 from nyala.tablet.recovery.bootstrap import Replayer, ReplayReport
 from nyala.tablet.recovery.publisher import Publisher
 from nyala.tablet.state import store_folder as layout
@@ -85,8 +83,8 @@ from nyala.tablet.state.root import Root, TableState, TabletState
 from nyala.tablet.state.unfinished import abandoned
 from nyala.wal.format import check_store_id
 from nyala.wal.position import PositionRecord, read_position
-from nyala.wal.reader import Recovery, recover
-from nyala.wal.record import ChangeRecord
+from nyala.wal.reader import recover
+from nyala.wal.record import ChangeRecord, LogRecord
 from nyala.wal.writer import Durability, LogWriter
 
 if TYPE_CHECKING:
@@ -138,20 +136,19 @@ class Store:
         env: Env,
         root_path: str,
         options: StoreOptions,
-        lock: StoreLock,
+        medium: Medium,
         state: CatalogState,
         root: Root,
-        log: LogWriter,
         clock: HybridClock,
         cache: BlockCache,
-        reserve: Reserve,
     ) -> None:
         self.env = env
-        self.reserve = reserve
+        self.reserve = medium.reserve
+        self.objects: Final = medium.objects
         self.root_path = root_path
         self.options = options
         self.state = state
-        self.log = log
+        self.log = medium.log
         self.clock = clock
         self.cache = cache
         self.marks = Watermarks()
@@ -167,7 +164,7 @@ class Store:
         self._relief_lock = threading.RLock()
         self._relief = threading.Condition(self._relief_lock)
         self._paused = False
-        self._lock = lock
+        self._medium = medium
         self._root = root
         self._roots: weakref.WeakSet[Root] = weakref.WeakSet([root])
         self._keys: dict[str, CommittedKey] = {}  # keys in the log that the catalogue does not have yet
@@ -175,11 +172,9 @@ class Store:
         self._failure: BaseException | None = None
         self._closed = False
         self._pid = os.getpid()
-        # Log segments from this one on may have changes that no durable checkpoint has (K3).
-        self._checkpointed = 1
         self._trimmed = 0  # the timestamp of the last batch when the log was last dropped whole
         self._collect_lock = threading.Lock()
-        self._publisher = Publisher(env.files, layout.position_path(root_path))
+        self._publisher = medium.publisher
         self._measure_memory(root)
         self._ids: dict[str, Iterator[int]] = {
             "tablet": itertools.count(state.next_tablet_id),
@@ -260,9 +255,40 @@ class Store:
             )
         log = LogWriter(env, layout.wal_path(path), recovered, durability=options.durability, reserve=reserve)
         undo.callback(log.close)
-        store = Store(env, path, options, lock, state, root, log, clock, cache, reserve)
-        store._checkpointed = checkpoint.wal_start
-        store._replay(recovered)
+        medium = Medium(
+            lock,
+            log,
+            Publisher(env.files, layout.position_path(path)),
+            reserve,
+            FolderCheckpoints(env, path, reserve, checkpoint.wal_start),
+            FolderLeases(env, path),
+        )
+        store = Store(env, path, options, medium, state, root, clock, cache)
+        store._replay(recovered.records())
+        return store
+
+    @staticmethod
+    def open_in_bucket(env: Env, objects: Objects, options: StoreOptions, group_interval_s: float) -> Store:
+        """Become the writer of the store under the prefix of `objects`, and recover it.
+
+        The store is created if there is none. The former writer is fenced.
+
+        env: with the files of the bucket. objects: closed with the store, or if this call fails.
+        Raises: StorageError, CorruptionError.
+        """
+        with Uninterrupted(), contextlib.ExitStack() as undo:
+            undo.callback(objects.close)
+            undo.callback(env.files.close)
+            with Interruptible():
+                medium, state, records = open_bucket(env, objects, group_interval_s)
+                undo.callback(medium.lock.release)
+                cache = BlockCache(options.memory_limit_bytes // 4)
+                root = open_root(env, objects.url, state, cache, options.limits)
+                clock = HybridClock(env.clock, max(state.timestamp_max, medium.log.appended.timestamp))
+                store = Store(env, objects.url, options, medium, state, root, clock, cache)
+                store._replay(records)
+            undo.pop_all()
+        store._drop_abandoned()
         return store
 
     def grow_reserve(self) -> None:
@@ -279,7 +305,7 @@ class Store:
             else:
                 logger.info("dropped the table %r, which a killed job had left unfinished", name)
 
-    def _replay(self, recovered: Recovery) -> None:
+    def _replay(self, records: Iterable[LogRecord]) -> None:
         """Replay the log into memory, in parts if it is long, then publish it to readers.
 
         A flush in between is like any other, at the moment up to which the log is replayed: a crash
@@ -287,7 +313,7 @@ class Store:
         segment that is not replayed is dropped.
         """
         replayer = Replayer(self._root, self._relieved)
-        replayer.feed(recovered.records())
+        replayer.feed(records)
         replayer.drain()
         self._note_keys(replayer.report)
         self._replayed_to = None
@@ -341,8 +367,9 @@ class Store:
         finally:
             # Every part is closed, even if closing another one raises.
             with contextlib.ExitStack() as parts:
+                parts.callback(self._medium.close)
                 parts.callback(self.env.files.close)
-                parts.callback(self._lock.release)
+                parts.callback(self._medium.lock.release)
                 parts.callback(self._publisher.stop)
 
     @property
@@ -399,6 +426,12 @@ class Store:
         it, because later roots keep the data of earlier ones.
         """
         self.check_open()
+        if isinstance(self._failure, FencedError):
+            raise FencedError(
+                f"this process no longer has the store {self.root_path!r} and cannot see its changes "
+                f"({self._failure}): close it and connect() again",
+                path=self.root_path,
+            )
         published = self.marks.published
         root = self._root
         # After a root is installed and before it is published, its own moment is durable already
@@ -441,6 +474,7 @@ class Store:
         before = self.state
         try:
             self.state = self._commit(change)
+            self._medium.leases.note_version(self.state.version)
             self._keys.clear()
             self.install(after)
             self.log.drop(dropped)
@@ -727,12 +761,11 @@ class Store:
         with Uninterrupted(), self.commit_lock:
             self.check_writable()
             garbage = dict(self.state.garbage)
+        self._checkpoint([path for path in garbage if layout.is_log(path)])
+        # Leases are listed after the changes that made the garbage, as P2 demands.
+        leased = self._medium.leases.oldest_needed()
         if not garbage:
-            # This also removes expired leases, and files that lived as long as these.
-            oldest_needed(self.env, self.root_path, self.env.clock.now_us())
             return 0
-        # Leases are listed after the transactions that made the garbage, as P2 demands.
-        leased = oldest_needed(self.env, self.root_path, self.env.clock.now_us())
         with Uninterrupted(), self.commit_lock:  # no root may be installed during the iteration
             mine = min((root.version for root in self._roots), default=self.state.version)
         oldest = mine if leased is None else min(mine, leased)
@@ -740,7 +773,6 @@ class Store:
         # count.
         of_log = {path: version for path, version in garbage.items() if layout.is_log(path)}
         of_data = {path: version for path, version in garbage.items() if path not in of_log}
-        self._checkpoint(of_log)
         paths = [*collectable(of_data, oldest), *collectable(of_log, leased)]
         for path in paths:
             self.env.files.unlink(self.path(path), missing_ok=True)
@@ -754,17 +786,15 @@ class Store:
                 )
         return len(paths)
 
-    def _checkpoint(self, segments: Iterable[str]) -> None:
-        """Write a checkpoint if the changes in these unneeded segments are in none yet (K3)."""
-        if all(layout.segment_of(path) < self._checkpointed for path in segments):
+    def _checkpoint(self, unneeded: Collection[str]) -> None:
+        """Write a checkpoint if it is due. `unneeded`: segments of the log."""
+        checkpoints = self._medium.checkpoints
+        if not checkpoints.is_due(unneeded):
             return
-        state = self.state  # immutable, and durable in the log
-        files, folder = self.env.files, self.root_path
-        written = self.reserve.use(lambda: write_checkpoint(files, folder, state))
-        self._checkpointed = state.wal_start
-        for version in checkpoint_versions(files, folder):
-            if (path := checkpoint_path(folder, version)) != written:
-                files.unlink(path, missing_ok=True)
+        with Uninterrupted(), self.commit_lock:
+            state, border = self.state, checkpoints.border()
+            oldest = self._root.memory_timestamp_min()
+        checkpoints.write(state, border, oldest)
 
     # ---------------------------------------------------------------------------------------- tables
 

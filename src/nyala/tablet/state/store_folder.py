@@ -31,7 +31,13 @@ POSITION_NAME: Final = "position"
 
 
 _DRIVE: Final = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+_BUCKET_URL: Final = re.compile(r"(s3|s3a|gs|gcs|az|abfs|abfss|file)://", re.IGNORECASE)
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):/")
+
+
+def is_bucket_url(path: object) -> bool:
+    """Whether the path is a URL of a store in a bucket; file:// counts, by the protocol of objects."""
+    return isinstance(path, str) and _BUCKET_URL.match(path) is not None
 
 
 def check_folder_path(text: str) -> None:

@@ -1,0 +1,97 @@
+"""Opens stores in a bucket for `nyala.connect`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Final
+
+from nyala.api.open_store import Handle, OpenStore, share_or_open
+from nyala.env import SYSTEM, Env
+from nyala.env.interrupts import Uninterrupted
+from nyala.errors import LockedError
+from nyala.objects.base import Objects
+from nyala.objects.open import StorageOptions, open_objects
+from nyala.objects.remote_files import RemoteFiles
+from nyala.tablet.media.bucket import living_writer
+from nyala.tablet.media.bucket_reader import BucketReader
+from nyala.tablet.store import Store, StoreOptions
+
+__all__ = ["open_bucket_for_reading", "open_bucket_for_writing"]
+
+_CACHE_BYTES_MAX: Final = 20 << 30
+_CACHE_SHARE: Final = 10  # of the free space of its disk
+# A larger batch is written as files: objects of the log are read whole at each open.
+_DIRECT_COMMIT_BYTES: Final = 8 << 20
+
+
+def open_bucket_for_writing(
+    url: str,
+    options: StoreOptions,
+    storage_options: StorageOptions | None,
+    cache_dir: str | None,
+    cache_bytes: int | None,
+    group_interval_s: float,
+    take_over: bool,
+) -> Handle:
+    """Return a handle of the store, which is opened unless this process has it open.
+
+    Raises: LockedError if another process seems to write, unless `take_over`; as
+        `Store.open_in_bucket`; InvalidArgumentError if it is open with other options.
+    """
+    options = replace(options, direct_commit_bytes=min(options.direct_commit_bytes, _DIRECT_COMMIT_BYTES))
+
+    def opened() -> Store:
+        env, objects = _reached(url, storage_options, cache_dir, cache_bytes)
+        if not take_over:
+            try:
+                _refuse_beside_writer(env, objects)
+            except BaseException:
+                env.files.close()
+                objects.close()
+                raise
+        return Store.open_in_bucket(env, objects, options, group_interval_s)
+
+    return share_or_open(url.rstrip("/"), url, options, opened)
+
+
+def open_bucket_for_reading(
+    url: str,
+    memory_limit_bytes: int,
+    storage_options: StorageOptions | None,
+    cache_dir: str | None,
+    cache_bytes: int | None,
+    refresh_s: float,
+) -> Handle:
+    """Return a handle of a reader. Raises: as `BucketReader.open`."""
+    env, objects = _reached(url, storage_options, cache_dir, cache_bytes)
+    return OpenStore(BucketReader.open(env, objects, memory_limit_bytes, refresh_s)).handle()
+
+
+def _reached(
+    url: str, storage_options: StorageOptions | None, cache_dir: str | None, cache_bytes: int | None
+) -> tuple[Env, Objects]:
+    """The objects of a URL, and an environment whose files are theirs."""
+    with Uninterrupted():
+        objects = open_objects(url, storage_options)
+        try:
+            folder = cache_dir or os.path.join(
+                os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "nyala"
+            )
+            SYSTEM.files.make_dirs(folder)
+            if cache_bytes is None:
+                cache_bytes = min(_CACHE_BYTES_MAX, SYSTEM.files.free_bytes(folder) // _CACHE_SHARE)
+            files = RemoteFiles.over(objects, SYSTEM, folder, cache_bytes)
+        except BaseException:
+            objects.close()
+            raise
+        return replace(SYSTEM, files=files), objects
+
+
+def _refuse_beside_writer(env: Env, objects: Objects) -> None:
+    hint = living_writer(objects)
+    if hint is not None:
+        raise LockedError(
+            f"process {hint.pid} on host {hint.host} writes to the store {objects.url!r}: close it there, open it here "
+            "with read_only=True, or pass take_over=True; then that process can no longer write"
+        )

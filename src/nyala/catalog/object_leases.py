@@ -1,0 +1,169 @@
+"""Leases in a bucket: they tell the writer which old files somebody may still read.
+
+    reader                                      writer
+    1. put leases/<token> "everything"          change 18 is logged; file f is garbage since 18
+    2. follow the log to version 17             oldest_needed(): 0 until here, then 17: f stays
+    3. put leases/<token> 17
+    4. put it again every quarter of its time   …
+    5. delete it                                oldest_needed(): no lease; f goes after the grace
+
+A lease ends when it was not renewed for its time to live. Its age is the difference of two times of
+the bucket's clock: of the lease, and of an object that the writer has just put. So the clocks of the
+machines need not agree; they only must run at about the same rate.
+
+Invariants
+    P1, P2  as for leases in a folder (`catalog.leases`).
+    G1  A file stays for `GRACE_S` after it became garbage, whoever reads. So a read shorter than that
+        needs no lease.
+    G2  No name is used twice. So a reader whose lease ended meets missing files, which is an error,
+        and never files of others.
+
+Source: docs/design/object-storage.md, "Leases and garbage".
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+from collections import deque
+from typing import Any, Final
+
+from nyala.catalog.leases import EVERYTHING
+from nyala.env import Env
+from nyala.errors import StorageError
+from nyala.objects.base import Objects
+
+__all__ = ["GRACE_S", "LEASES_PREFIX", "TTL_S", "ObjectLease", "ObjectLeases"]
+
+logger = logging.getLogger("nyala.store")
+
+LEASES_PREFIX: Final = "leases/"
+CLOCK_KEY: Final = "clock"
+GRACE_S: Final = 600.0
+TTL_S: Final = 300.0
+# A listing is used again for this time; what it misses is protected by the grace.
+_LISTED_S: Final = 10.0
+_LEASE_BYTES_MAX: Final = 4096
+
+
+def bucket_time_us(objects: Objects) -> int:
+    """The present time of the bucket's clock. Cost: two requests."""
+    objects.put(CLOCK_KEY, b"")
+    info = objects.head(CLOCK_KEY)
+    if info is None:
+        raise StorageError(f"{objects.url}/{CLOCK_KEY} vanished: does a rule of the bucket delete objects?")
+    return info.modified_us
+
+
+class ObjectLease:
+    """The lease of one reader, renewed by a thread until `release`. Threads: any."""
+
+    def __init__(self, env: Env, objects: Objects, ttl_s: float = TTL_S) -> None:
+        """Put a lease on everything. Raises: StorageError."""
+        self._env = env
+        self._objects = objects
+        self._ttl_s = ttl_s
+        self._key = f"{LEASES_PREFIX}{env.randomness.token_hex(8)}"
+        self._version = EVERYTHING
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._put()
+        self._thread = threading.Thread(target=self._renew, name="nyala-lease", daemon=True)
+        self._thread.start()
+
+    def announce(self, version: int) -> None:
+        """Set the oldest version that this reader needs. Raises: StorageError."""
+        with self._lock:
+            self._version = version
+        self._put()
+
+    def _put(self) -> None:
+        with self._lock:
+            fields = {
+                "version": self._version,
+                "ttl_s": self._ttl_s,
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+            }
+            self._objects.put(self._key, json.dumps(fields).encode())
+
+    def _renew(self) -> None:
+        while not self._env.clock.wait(self._stop, self._ttl_s / 4):
+            try:
+                self._put()
+            except StorageError as error:  # the next renewal may be in time
+                logger.warning("the lease of a reader could not be renewed: %s", error)
+
+    def release(self) -> None:
+        """End the lease. May be called twice. A lease that cannot be deleted ends by itself."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        self._thread.join(self._ttl_s)
+        try:
+            self._objects.delete([self._key])
+        except StorageError as error:
+            logger.info("a lease ends by its time: %s", error)
+
+
+class ObjectLeases:
+    """The writer's view of all leases. One thread at a time."""
+
+    def __init__(self, env: Env, objects: Objects, version: int) -> None:
+        """version: the catalogue's present one."""
+        self._env = env
+        self._objects = objects
+        # Versions that are within their grace, with the time when they were logged.
+        self._young: deque[tuple[int, float]] = deque([(version, env.clock.monotonic_s())])
+        self._old = EVERYTHING
+        self._listed: tuple[float, int | None] | None = None
+
+    def note_version(self, version: int) -> None:
+        """Note that this version of the catalogue was logged now."""
+        self._young.append((version, self._env.clock.monotonic_s()))
+
+    def oldest_needed(self) -> int | None:
+        """The smallest version that a reader may need (P2), or that is within its grace (G1)."""
+        now_s = self._env.clock.monotonic_s()
+        while self._young and self._young[0][1] <= now_s - GRACE_S:
+            self._old = self._young.popleft()[0]
+        if self._old == EVERYTHING:
+            return EVERYTHING
+        if self._listed is None or self._listed[0] <= now_s - _LISTED_S:
+            self._listed = now_s, self._oldest_leased()
+        leased = self._listed[1]
+        return self._old if leased is None else min(leased, self._old)
+
+    def _oldest_leased(self) -> int | None:
+        infos = self._objects.list(LEASES_PREFIX)
+        if not infos:
+            return None
+        now_us = bucket_time_us(self._objects)
+        oldest: int | None = None
+        for info in infos:
+            found = _decode(self._objects.get(info.key) if info.size_bytes <= _LEASE_BYTES_MAX else b"")
+            if found is None:
+                continue  # released meanwhile
+            version, ttl_s = found
+            if now_us - info.modified_us > ttl_s * 1e6:
+                self._objects.delete([info.key])
+            else:
+                oldest = version if oldest is None else min(oldest, version)
+        return oldest
+
+
+def _decode(data: bytes | None) -> tuple[int, float] | None:
+    """(version, ttl_s) of a lease. What cannot be read keeps everything for the usual time."""
+    if data is None:
+        return None
+    try:
+        fields: Any = json.loads(data)
+        version, ttl_s = fields["version"], fields["ttl_s"]
+        if type(version) is int and isinstance(ttl_s, int | float) and 0 < ttl_s < 1e9:
+            return version, float(ttl_s)
+    except (ValueError, TypeError, LookupError):
+        pass
+    return EVERYTHING, TTL_S

@@ -1,0 +1,268 @@
+"""A store in a bucket: one log of objects, with batches and changes; checkpoints as objects.
+
+    open      take over: seal the former writer's epoch       (wal.objects.take_over)
+    commit    a group of records is one object                (wal.objects.writer)
+    publish   nothing: what exists is durable, and readers follow the log
+    lock      none: a writer that lost the store is fenced at its next write
+
+The hint `writer` says who writes. It is refreshed every few seconds and decides nothing: it keeps a
+second `connect` from taking a living writer's store by accident (`living_writer`).
+
+Source: docs/design/object-storage.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final, TypeVar
+
+from nyala.catalog.checkpoint import decode_checkpoint, encode_checkpoint
+from nyala.catalog.loading import apply_changes, without_collector
+from nyala.catalog.model import CatalogState
+from nyala.catalog.object_leases import ObjectLeases, bucket_time_us
+from nyala.env import Env
+from nyala.errors import CorruptionError, StorageError
+from nyala.objects.base import Objects
+from nyala.tablet.media.base import Medium
+from nyala.wal.format import LogOffset
+from nyala.wal.objects.follower import Checkpoint, LogEntry, LogFollower, read_birth
+from nyala.wal.objects.format import BIRTH_KEY, WRITER_KEY, Kind, WriterHint
+from nyala.wal.objects.take_over import check_clock, take_over
+from nyala.wal.objects.writer import LogMark as ObjectMark
+from nyala.wal.objects.writer import ObjectLog
+from nyala.wal.position import LogPosition, PositionRecord
+from nyala.wal.reader import SegmentInfo
+from nyala.wal.record import ChangeRecord, LogRecord, decode_record, encode_change_record, encode_record
+from nyala.wal.writer import GROUP_SYNC_INTERVAL_S, LogMark
+
+__all__ = ["count_records", "living_writer", "open_bucket"]
+
+logger = logging.getLogger("nyala.store")
+
+_T = TypeVar("_T")
+
+HEARTBEAT_S: Final = 5.0
+SILENT_MAX_US: Final = 15_000_000
+"""A writer whose hint is older, by the bucket's clock, counts as dead."""
+
+# A checkpoint is due when an open would read so many more objects, or bytes, than after the last.
+_SLOTS_MAX: Final = 256
+_BYTES_MAX: Final = 8 << 20
+# An open reads each object with a request of its own, so many small objects count as a long log:
+# 2,048 of them ask for a flush as 32 MB do.
+_SLOT_BYTES: Final = 16 << 10
+
+
+def open_bucket(
+    env: Env, objects: Objects, group_interval_s: float
+) -> tuple[Medium, CatalogState, Iterator[LogRecord]]:
+    """Become the writer; returns the medium, the catalogue, and the batches to replay.
+
+    Raises: StorageError, CorruptionError. Then this process is not the writer.
+    """
+    taken = take_over(env, objects, group_interval_s=group_interval_s)
+    check_clock(env.clock.now_us(), taken.log.appended.timestamp)
+    with without_collector():
+        state = apply_changes(
+            base_state(objects, taken.checkpoint, taken.log.store_id), changes(taken.entries)
+        )
+    log = BucketLog(taken.log)
+    medium = Medium(
+        BucketLock(env, taken.log),
+        log,
+        BucketPublisher(),
+        NoReserve(),
+        BucketCheckpoints(taken.log, log),
+        ObjectLeases(env, objects, state.version),
+        objects,
+        objects.close,
+    )
+    return medium, state, batches(taken.entries)
+
+
+def base_state(objects: Objects, checkpoint: Checkpoint | None, store_id: str) -> CatalogState:
+    """The catalogue of the log's newest checkpoint; None: that of a new store."""
+    if checkpoint is None:
+        return CatalogState.empty(store_id, 0)
+    path = f"{objects.url}/{checkpoint.header.key.key}"
+    return decode_checkpoint(checkpoint.body.to_pybytes(), path, store_id)
+
+
+def changes(entries: Sequence[LogEntry]) -> Iterator[ChangeRecord]:
+    """The changes of the catalogue among these entries."""
+    for entry in entries:
+        if entry.kind == Kind.CHANGE:
+            yield ChangeRecord(entry.payload.to_pybytes(), entry.timestamp, (entry.path, entry.offset))
+
+
+def batches(entries: Sequence[LogEntry]) -> Iterator[LogRecord]:
+    """The batches among these entries."""
+    for entry in entries:
+        if entry.kind == Kind.BATCH:
+            yield decode_record(entry.payload, entry.timestamp, entry.path, entry.offset)
+
+
+def living_writer(objects: Objects) -> WriterHint | None:
+    """The writer whose hint is fresh by the bucket's clock; None: no writer seems to live."""
+    data = objects.get(WRITER_KEY)
+    hint = None if data is None else WriterHint.decode(data)
+    if hint is None or hint.closed:
+        return None
+    now_us, written = bucket_time_us(objects), objects.head(WRITER_KEY)
+    if written is None or now_us - written.modified_us > SILENT_MAX_US:
+        return None
+    return hint
+
+
+def count_records(env: Env, objects: Objects) -> int:
+    """Read the whole log and compare all checksums; returns the number of its records.
+
+    Raises: CorruptionError, StorageError.
+    """
+    birth = read_birth(env, objects)
+    if birth is None:
+        raise CorruptionError(
+            "the object that names the store is missing: restore it", f"{objects.url}/{BIRTH_KEY}"
+        )
+    return len(LogFollower(env, objects, birth).read_new().entries)
+
+
+class BucketLog:
+    """The log of objects, as a store uses it. Threads: as `ObjectLog`."""
+
+    def __init__(self, log: ObjectLog) -> None:
+        self._log = log
+
+    @property
+    def appended(self) -> LogMark:
+        return _mark(self._log.appended)
+
+    @property
+    def written(self) -> LogMark:
+        return self.synced
+
+    @property
+    def synced(self) -> LogMark:
+        return _mark(self._log.synced)
+
+    @property
+    def synced_timestamp(self) -> int:
+        return self._log.synced.timestamp
+
+    @property
+    def end_offset(self) -> LogOffset:
+        return LogOffset(self._log.appended.offset)
+
+    @property
+    def failure(self) -> StorageError | None:
+        return self._log.failure
+
+    @property
+    def size_bytes(self) -> int:
+        return max(self._log.size_bytes, self._log.slot_count * _SLOT_BYTES)
+
+    def append(self, record: LogRecord) -> LogOffset:
+        return LogOffset(self._log.append(Kind.BATCH, record.timestamp, encode_record(record)))
+
+    def append_change(self, record: ChangeRecord) -> LogOffset:
+        timestamp = self._log.appended.timestamp
+        return LogOffset(self._log.append(Kind.CHANGE, timestamp, encode_change_record(record)))
+
+    def sync(self, offset: int | None = None) -> None:
+        self._log.sync(offset)
+
+    def write_pending(self) -> None:
+        """Do nothing: a bucket has no state between "in memory" and "durable"."""
+
+    def sync_if_due(self) -> float | None:
+        return self._log.sync_if_due(GROUP_SYNC_INTERVAL_S)
+
+    def segments(self) -> list[SegmentInfo]:
+        """Return none: checkpoints delete the log's objects."""
+        return []
+
+    def roll(self) -> None:
+        """Do nothing: every group is an object of its own."""
+
+    def drop(self, numbers: Sequence[int]) -> list[str]:
+        assert not numbers, "a log of objects has no segments"
+        return []
+
+    def close(self) -> None:
+        self._log.close()
+
+
+def _mark(mark: ObjectMark) -> LogMark:
+    return LogMark(LogOffset(mark.offset), LogPosition(0, 0), mark.timestamp)
+
+
+class BucketLock:
+    """Refreshes the hint that this process writes, in a thread, until `release`."""
+
+    def __init__(self, env: Env, log: ObjectLog) -> None:
+        self._env = env
+        self._log = log
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="nyala-heartbeat", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._env.clock.wait(self._stop, HEARTBEAT_S) and self._log.failure is None:
+            self._log.announce()
+
+    def release(self) -> None:
+        """May be called twice."""
+        self._stop.set()
+        with contextlib.suppress(RuntimeError):  # in a forked child, whose thread does not exist
+            self._thread.join(HEARTBEAT_S)
+
+
+class BucketPublisher:
+    """Remembers what was published; readers follow the log by themselves."""
+
+    def __init__(self) -> None:
+        self.shown = 0
+
+    def publish(self, record: Callable[[], PositionRecord], *, durably: bool = False) -> None:
+        self.shown = max(self.shown, record().timestamp)
+
+    def stop(self) -> None:
+        pass
+
+
+class NoReserve:
+    """A bucket is never full."""
+
+    def use(self, action: Callable[[], _T]) -> _T:
+        return action()
+
+    def grow(self, data_bytes: int) -> None:
+        pass
+
+    def fill(self) -> bool:
+        return True
+
+
+class BucketCheckpoints:
+    """Checkpoints in the log of objects. One thread at a time."""
+
+    def __init__(self, log: ObjectLog, view: BucketLog) -> None:
+        self._log = log
+        self._view = view
+        self._slots = self._bytes = 0  # what an open had to read after the last checkpoint
+
+    def is_due(self, unneeded: Collection[str]) -> bool:
+        if self._log.failure is not None:
+            return False
+        slots, size = self._log.slot_count, self._log.size_bytes
+        return slots - self._slots >= _SLOTS_MAX or size - self._bytes >= _BYTES_MAX
+
+    def border(self) -> int:
+        return self._log.border()
+
+    def write(self, state: CatalogState, border: int, memory_timestamp_min: int | None) -> None:
+        self._log.checkpoint(border, encode_checkpoint(state), memory_timestamp_min)
+        self._slots, self._bytes = self._log.slot_count, self._log.size_bytes

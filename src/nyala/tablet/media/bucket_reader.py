@@ -1,0 +1,213 @@
+"""A store in a bucket as seen by a process that only reads it.
+
+    open       put a lease, follow the log from the newest checkpoint, replay its batches
+    view       follow the log on: batches are replayed, a change makes a new root
+
+What exists in the log is durable, so a reader needs no other sign from the writer, and none has to
+live.
+
+Invariants
+    P4  The lease names the oldest version of which this process has a root.
+    P7  Above `memory_limit` of unflushed rows a view raises until the writer has flushed.
+    G2  Of `catalog.object_leases`: after a stall that was longer than the lease, files may be
+        missing. That raises HistoryExpiredError, and rows are never wrong.
+
+Threads: any. Source: docs/design/object-storage.md, "Readers".
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, NoReturn
+
+from nyala.catalog.loading import apply_changes, without_collector
+from nyala.catalog.model import CatalogState
+from nyala.catalog.object_leases import ObjectLease
+from nyala.cfile.blocks.cache import BlockCache
+from nyala.env import Env
+from nyala.env.interrupts import Uninterrupted
+from nyala.errors import HistoryExpiredError, ReadOnlyError, StorageError
+from nyala.objects.base import Objects
+from nyala.tablet.media.bucket import base_state, batches, changes
+from nyala.tablet.recovery.bootstrap import Replayer
+from nyala.tablet.state.opening import open_root
+from nyala.tablet.state.root import Root
+from nyala.wal.objects.follower import LogEntry, LogFollower, News, read_birth
+
+__all__ = ["BucketReader"]
+
+
+class BucketReader:
+    """A read-only view that follows the log. Create it with `open`, end it with `close`."""
+
+    read_only: Final = True
+
+    def __init__(
+        self, env: Env, objects: Objects, memory_limit_bytes: int, refresh_s: float, follower: LogFollower
+    ) -> None:
+        self.env = replace(env, files=env.files.without_lease(_vanished))
+        self.root_path = objects.url
+        self.memory_limit_bytes = memory_limit_bytes
+        self.cache = BlockCache(memory_limit_bytes // 4)
+        self.objects: Final = objects
+        self._refresh_s = refresh_s
+        self._follower = follower
+        self._lock = threading.RLock()
+        self._closed = False
+        self._pid = os.getpid()
+        self._entries: list[LogEntry] = []  # batches of which some row may be in no file
+        self._roots: weakref.WeakSet[Root] = weakref.WeakSet()
+        self._leased = 0
+        self._published = 0
+        self._read_s = env.clock.monotonic_s()
+        self._lease = ObjectLease(env, objects)
+        try:
+            self._take(follower.read_new())
+        except BaseException:
+            self._lease.release()
+            raise
+
+    @staticmethod
+    def open(env: Env, objects: Objects, memory_limit_bytes: int, refresh_s: float) -> BucketReader:
+        """Open the store under the prefix of `objects` for reading.
+
+        refresh_s: a view may be so old; 0: each view asks the bucket.
+        objects: closed with the reader, or if this call fails.
+        Raises: StorageError if there is no store; CorruptionError.
+        """
+        try:
+            birth = read_birth(env, objects)
+            if birth is None:
+                raise StorageError(
+                    f"there is no Nyala store at {objects.url!r}: give a store's URL, or connect without read_only "
+                    "to create one",
+                    path=objects.url,
+                )
+            return BucketReader(env, objects, memory_limit_bytes, refresh_s, LogFollower(env, objects, birth))
+        except BaseException:
+            env.files.close()
+            objects.close()
+            raise
+
+    def _take(self, news: News) -> None:
+        """Bring the news into the root: batches by replay, changes by a new root."""
+        if news.restarted:
+            self._state = base_state(self.objects, news.checkpoint, self._follower.store_id)
+            self._entries = []
+        new_changes = list(changes(news.entries))
+        self._entries += news.entries
+        if not new_changes and not news.restarted:
+            self._replay(news.entries)
+            return
+        with without_collector():
+            self._state = apply_changes(self._state, new_changes)
+        self._root = open_root(self.env, self.root_path, self._state, self.cache)
+        self._roots.add(self._root)
+        self._replayer = Replayer(self._root)
+        self._replay(self._entries)
+        oldest = self._root.memory_timestamp_min()
+        self._entries = [entry for entry in self._entries if oldest is not None and entry.timestamp >= oldest]
+
+    def _replay(self, entries: Sequence[LogEntry]) -> None:
+        self._replayer.feed(batches(entries))
+        self._replayer.drain()
+        self._published = max(
+            self._published, self._replayer.report.timestamp_max, self._state.timestamp_max, self._root.floor
+        )
+        if self._root.memory_bytes() > self.memory_limit_bytes:
+            raise StorageError(
+                f"the log of {self.root_path!r} has more unflushed rows than this reader's memory_limit of "
+                f"{self.memory_limit_bytes / 1e6:.0f} MB can hold: call flush() in the writer, or open the reader with "
+                "a larger memory_limit",
+                path=self.root_path,
+            )
+
+    def view(self) -> tuple[Root, int]:
+        """Catch up with the log; returns the newest root and published timestamp."""
+        self.check_open()
+        with self._lock:
+            self.check_open()
+            now_s = self.env.clock.monotonic_s()
+            if now_s - self._read_s >= self._refresh_s:
+                self._take(self._follower.read_new())
+                self._read_s = now_s
+                self._announce()
+            return self._root, self._published
+
+    def _announce(self) -> None:
+        """P4. A lease on more than needed is safe, so it is written only when it changes much."""
+        oldest = min((root.version for root in self._roots), default=self._state.version)
+        if oldest > self._leased:
+            self._lease.announce(oldest)
+            self._leased = oldest
+
+    def look(self) -> tuple[Root, CatalogState]:
+        """Catch up; returns the root and its catalogue."""
+        root, _ = self.view()
+        return root, self._state
+
+    @property
+    def root(self) -> Root:
+        return self.view()[0]
+
+    @property
+    def version(self) -> int:
+        """The loaded catalogue version."""
+        return self._state.version
+
+    def check_open(self) -> None:
+        """Raises: StorageError if the store is closed or this is a forked child."""
+        if self._closed:
+            raise StorageError(f"the store {self.root_path!r} is closed: connect() again")
+        if os.getpid() != self._pid:
+            raise StorageError(
+                f"the store {self.root_path!r} was opened by process {self._pid} and this is its forked child: "
+                "connect() in the child"
+            )
+
+    def check_writable(self) -> NoReturn:
+        raise ReadOnlyError(
+            f"the store {self.root_path!r} was opened with read_only=True: connect() without it to write"
+        )
+
+    def is_kept(self) -> bool:
+        """Whether the store is open."""
+        return not self._closed
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """End the lease. May be called twice."""
+        if os.getpid() != self._pid:
+            self._closed = True
+            return
+        with Uninterrupted(), self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._lease.release()
+        self.env.files.close()
+        self.objects.close()
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of this reader."""
+        return {
+            "version": self._state.version,
+            "memory_bytes": self._root.memory_bytes(),
+            "cache_bytes": self.cache.size_bytes,
+            "cache_hits": self.cache.hits,
+            "cache_misses": self.cache.misses,
+        }
+
+
+def _vanished(path: str) -> HistoryExpiredError:
+    return HistoryExpiredError(
+        f"{path} no longer exists: this process stood still for longer than its lease, and the writer has removed old "
+        "files since. Read again"
+    )

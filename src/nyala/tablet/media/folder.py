@@ -1,0 +1,56 @@
+"""A store in a folder of this machine: segments, a position record, checkpoint files, lease files.
+
+Invariant K3: a segment is unlinked only after a durable checkpoint has the changes in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from nyala.catalog.checkpoint import checkpoint_path, checkpoint_versions, write_checkpoint
+from nyala.catalog.leases import oldest_needed
+from nyala.catalog.model import CatalogState
+from nyala.env import Env, Reserve
+from nyala.tablet.state import store_folder as layout
+
+__all__ = ["FolderCheckpoints", "FolderLeases"]
+
+
+class FolderCheckpoints:
+    """Checkpoint files. One thread at a time."""
+
+    def __init__(self, env: Env, folder: str, reserve: Reserve, wal_start: int) -> None:
+        """wal_start: that of the newest checkpoint."""
+        self._files = env.files
+        self._folder = folder
+        self._reserve = reserve
+        # Segments from this one on may have changes that no durable checkpoint has.
+        self._wal_start = wal_start
+
+    def is_due(self, unneeded: Collection[str]) -> bool:
+        return any(layout.segment_of(path) >= self._wal_start for path in unneeded)
+
+    def border(self) -> int:
+        return 0
+
+    def write(self, state: CatalogState, border: int, memory_timestamp_min: int | None) -> None:
+        written = self._reserve.use(lambda: write_checkpoint(self._files, self._folder, state))
+        self._wal_start = state.wal_start
+        for version in checkpoint_versions(self._files, self._folder):
+            if (path := checkpoint_path(self._folder, version)) != written:
+                self._files.unlink(path, missing_ok=True)
+
+
+class FolderLeases:
+    """The lease files of reader processes and jobs."""
+
+    def __init__(self, env: Env, folder: str) -> None:
+        self._env = env
+        self._folder = folder
+
+    def note_version(self, version: int) -> None:
+        pass
+
+    def oldest_needed(self) -> int | None:
+        """As the protocol. Also removes leases that have ended, and files that lived as long."""
+        return oldest_needed(self._env, self._folder, self._env.clock.now_us())

@@ -1,0 +1,194 @@
+"""A store in a bucket, through the public interface: the same calls as with a folder, and who may write."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nyala
+from nyala.testing.s3_server import S3Server
+
+URL = "s3://bucket/store"
+
+
+@pytest.fixture
+def server() -> Iterator[S3Server]:
+    with S3Server() as server:
+        yield server
+
+
+def connect(server: S3Server, folder: Path, **options: Any) -> nyala.Database:
+    kept = {"storage_options": server.options, "cache_dir": folder / "cache"}
+    if not options.get("read_only"):
+        kept["group_interval"] = 0
+    return nyala.connect(URL, **{**kept, **options})
+
+
+def filled(db: nyala.Database) -> nyala.Table:
+    """Rows in base data, in REDO and UNDO files, and in the log."""
+    table = db.create_table("t", {"k": "int64", "v": "string"}, "k", nyala.hash_partition("k", buckets=2))
+    table.insert({"k": range(100), "v": ["old"] * 100})
+    db.flush()
+    table.update({"k": [1, 2], "v": ["new", "new"]})
+    table.delete({"k": [3]})
+    db.flush()
+    table.insert({"k": [200], "v": ["in the log"]})
+    return table
+
+
+def test_everything_is_found_again_by_the_next_connect(server: S3Server, tmp_path: Path) -> None:
+    with connect(server, tmp_path) as db:
+        table = filled(db)
+        moment = db.now()
+        with table.alter() as change:
+            change.add_column("n", "int64", default=7)
+        table.compact()
+        table.upsert({"k": range(300, 900), "v": ["x" * 20_000] * 600})  # as files, not in the log
+        expected = table.scan(order_by_key=True).to_arrow()
+        past = table.scan(at=moment, order_by_key=True).to_arrow()
+        changes = table.changes(since=moment).to_arrow().num_rows
+    with connect(server, tmp_path) as db:
+        table = db["t"]
+        assert table.scan(order_by_key=True).to_arrow() == expected
+        assert table.scan(at=moment, order_by_key=True).to_arrow() == past
+        assert table.changes(since=moment).to_arrow().num_rows == changes == 600
+        assert table[1] == {"k": 1, "v": "new", "n": 7} and table.get(3) is None
+        assert db.sql("SELECT count(*), max(n) FROM t").fetchall() == [(700, 7)]
+        assert db.check().ok
+    assert nyala.check(URL, storage_options=server.options).ok
+
+
+def test_a_long_log_of_small_writes_is_cut_by_checkpoints(server: S3Server, tmp_path: Path) -> None:
+    """An open reads an object for each commit since the last checkpoint."""
+    with connect(server, tmp_path) as db:
+        table = db.create_table("t", {"k": "int64"}, "k")
+        for k in range(300):
+            table.upsert([(k,)])
+        db.flush()
+        table.vacuum()
+        table.upsert([(300,)])
+    before = server.requests["GET"]
+    with connect(server, tmp_path) as db:
+        assert db["t"].count() == 301
+        assert server.requests["GET"] - before < 60
+
+
+def test_readers_follow_the_writer_and_keep_what_they_began(server: S3Server, tmp_path: Path) -> None:
+    with connect(server, tmp_path) as db, connect(server, tmp_path, read_only=True) as reader:
+        table = filled(db)
+        assert reader["t"].count() == 100 and reader["t"][1]["v"] == "new"
+        begun = reader["t"].scan()
+        table.delete(where="k < 50")
+        table.compact()
+        table.insert([(201, "after the change")])
+        assert reader["t"].count() == table.count() == 52
+        assert begun.count() == 100
+        assert reader["t"].get(201) == {"k": 201, "v": "after the change"}
+        with pytest.raises(nyala.ReadOnlyError, match="read_only=True"):
+            reader["t"].delete([201])
+    with connect(server, tmp_path, read_only=True) as reader:  # without a writer
+        assert reader["t"].count() == 52
+
+
+def test_a_reader_may_see_an_older_moment_and_asks_less(server: S3Server, tmp_path: Path) -> None:
+    with connect(server, tmp_path) as db, connect(server, tmp_path, read_only=True, refresh=3600) as reader:
+        db.create_table("t", {"k": "int64"}, "k")
+        assert reader.list_tables() == []
+        requests = sum(server.requests.values())
+        assert reader.list_tables() == [] and sum(server.requests.values()) == requests
+
+
+OTHER = """
+import sys, nyala
+url, folder, take_over, options = sys.argv[1:3] + [sys.argv[3] == "take over", eval(sys.argv[4])]
+try:
+    with nyala.connect(url, storage_options=options, cache_dir=folder, take_over=take_over) as db:
+        db["t"].insert([(999, "by the other")])
+        print(db["t"].count())
+except nyala.Error as error:
+    print(type(error).__name__, error)
+"""
+
+
+def other_process(server: S3Server, folder: Path, how: str) -> str:
+    command = [sys.executable, "-c", OTHER, URL, str(folder / "other"), how, repr(server.options)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_living_writer_is_not_fenced_by_accident(server: S3Server, tmp_path: Path) -> None:
+    with connect(server, tmp_path) as db:
+        table = filled(db)
+        told = other_process(server, tmp_path, "beside")
+        assert told.startswith("LockedError") and "take_over=True" in told and "on host" in told
+        table.insert([(5000, "still the writer")])
+    assert other_process(server, tmp_path, "beside") == "102\n", "after close() anybody may write"
+
+
+def test_a_writer_that_lost_the_store_writes_and_reads_nothing_more(server: S3Server, tmp_path: Path) -> None:
+    """Its rows after the take-over are certainly not written, and it would read an old state for ever."""
+    db = connect(server, tmp_path)
+    table = filled(db)
+    scan = table.scan()
+    assert other_process(server, tmp_path, "take over") == "101\n"
+    with pytest.raises(nyala.FencedError, match=r"pid \d+ on host .*nothing of this call was written"):
+        table.insert([(7777, "lost")])
+    for call in (table.count, lambda: db.create_table("u", {"k": "int64"}, "k"), db.flush):
+        with pytest.raises(nyala.StorageError, match="connect"):
+            call()
+    assert scan.count() == 100, "a scan that began before has all of its rows"
+    with connect(server, tmp_path) as again:  # the lost one is closed
+        assert again["t"].count() == 101 and again["t"].get(7777) is None
+        again["t"].insert([(7777, "written")])
+    db.close()
+
+
+def test_one_process_shares_the_store(server: S3Server, tmp_path: Path) -> None:
+    with connect(server, tmp_path) as db, connect(server, tmp_path) as again:
+        db.create_table("t", {"k": "int64"}, "k")
+        again["t"].insert([(1,)])
+        assert db["t"].count() == 1
+        with pytest.raises(nyala.InvalidArgumentError, match="is open in this process with durability"):
+            connect(server, tmp_path, durability="group")
+
+
+def test_a_folder_by_the_protocol_of_objects(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/store"
+    with nyala.connect(url, cache_dir=tmp_path / "cache", group_interval=0) as db:
+        filled(db)
+    with nyala.connect(url, cache_dir=tmp_path / "cache") as db:
+        assert db["t"].count() == 100 and db.check().ok
+
+
+def test_files_that_nobody_needs_are_deleted_after_the_grace(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nyala.catalog import object_leases
+
+    monkeypatch.setattr(object_leases, "GRACE_S", 0.0)
+    monkeypatch.setattr(object_leases, "_LISTED_S", 0.0)
+    with connect(server, tmp_path, maintenance=False) as db:
+        table = filled(db)
+        with connect(server, tmp_path, read_only=True) as reader:
+            begun = reader["t"].scan()
+            table.compact()
+            db._writer().collect_garbage()
+            assert db.stats().garbage_files > 0, "a reader has a lease on them"
+            assert begun.count() == 100
+        db._writer().collect_garbage()
+        assert db.stats().garbage_files == 0
+        assert table.count() == 100 and db.check().ok
+
+
+def test_arguments_for_a_bucket_need_a_url(tmp_path: Path) -> None:
+    for options in ({"storage_options": {}}, {"cache_bytes": "1GB"}, {"take_over": True}):
+        with pytest.raises(nyala.InvalidArgumentError, match="pass its URL"):
+            nyala.connect(tmp_path / "s", **options)  # type: ignore[arg-type]
+    with pytest.raises(nyala.StorageError, match="no Nyala store"):
+        nyala.connect(f"file://{tmp_path}/nothing", read_only=True, cache_dir=tmp_path / "cache")
+    with pytest.raises(nyala.InvalidArgumentError, match="restored from a backup"):
+        nyala.check(URL, repair=True)
