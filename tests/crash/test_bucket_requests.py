@@ -1,0 +1,184 @@
+"""The process ends at each request to the bucket, before it took effect or after, in every kind of work.
+
+What was acknowledged is there at the next open, and the work that was cut off happened as a whole or
+not at all. The next open finds no damage, and goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import nyala
+from nyala.api.database import Database
+from nyala.catalog import object_leases
+from nyala.env import SYSTEM, Env
+from nyala.errors import StorageError
+from nyala.objects.base import Objects
+from nyala.objects.memory import MemoryObjects
+from nyala.objects.remote_files import RemoteFiles
+from nyala.tablet.media import bucket as medium
+from nyala.tablet.store import Store, StoreOptions
+from nyala.testing import FaultyObjects, SimulatedCrash
+from nyala.testing.faulty_objects import at
+from tests.figures import counted
+from tests.sampled import one_of
+
+Contents = dict[str, list[tuple[object, ...]]]
+
+
+def open_bucket(objects: Objects, cache: Path) -> Database:
+    env = Env(RemoteFiles.over(objects, SYSTEM, str(cache), 1 << 26), SYSTEM.clock, SYSTEM.randomness)
+    options = StoreOptions(maintenance=False, direct_commit_bytes=20_000)
+    return Database(Store.open_in_bucket(env, objects, options, 0.0))
+
+
+def rows(table: nyala.Table, at: int | None = None) -> list[tuple[object, ...]]:
+    columns = table.scan(at=at, order_by_key=True).to_arrow().columns
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def contents(db: Database) -> Contents:
+    return {name: rows(db[name]) for name in db.list_tables()}
+
+
+def prepare(db: Database) -> None:
+    t = db.create_table("t", {"k": "int64", "v": "string"}, "k", nyala.hash_partition("k", buckets=2))
+    db.create_table("u", {"k": "int64"}, "k")
+    for value in ("first", "second"):
+        t.upsert({"k": range(40), "v": [value] * 40})
+        db.flush()
+        t.delete({"k": [1 if value == "first" else 2]})
+    db["u"].insert([(1,)])
+
+
+def write(db: Database) -> None:
+    with db.batch() as batch:
+        batch.upsert("t", {"k": [3, 100], "v": ["new", "new"]})
+        batch.insert("u", [(2,)])
+
+
+def alter(db: Database) -> None:
+    with db["t"].alter() as change:
+        change.add_column("n", "int64", default=5)
+
+
+def checkpoint(db: Database) -> None:
+    db.flush()
+    db._writer().collect_garbage()
+
+
+WORK: dict[str, Callable[[Database], object]] = {
+    "a batch over two tables": write,
+    "a flush": lambda db: db.flush(),
+    "a compaction": lambda db: db["t"].compact(),
+    "a batch committed as files": lambda db: db["t"].upsert({"k": range(30, 90), "v": ["x" * 900] * 60}),
+    "an alteration": alter,
+    "a new table": lambda db: db.create_table("w", {"k": "int64"}, "k"),
+    "a dropped table": lambda db: db.drop_table("u"),
+    "a checkpoint, and garbage": checkpoint,
+}
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints at once, and garbage without a grace."""
+    monkeypatch.setattr(medium, "_SLOTS_MAX", 1)
+    monkeypatch.setattr(object_leases, "GRACE_S", 0.0)
+    monkeypatch.setattr(object_leases, "_LISTED_S", 0.0)
+
+
+def before_and_after(work: Callable[[Database], object], folder: Path) -> tuple[Contents, Contents, int]:
+    """What the tables hold before and after the work, and its number of requests."""
+    objects = FaultyObjects(MemoryObjects())
+    db = open_bucket(objects, folder / "cache")
+    prepare(db)
+    before, begun = contents(db), len(objects.requests)
+    work(db)
+    requests = len(objects.requests) - begun
+    after = contents(db)
+    db.close()
+    return before, after, requests
+
+
+def end_at(
+    work: Callable[[Database], object],
+    number: int,
+    when: str,
+    folder: Path,
+    before: Contents,
+    after: Contents,
+) -> None:
+    bucket = MemoryObjects()
+    objects = FaultyObjects(bucket)
+    db = open_bucket(objects, folder / "cache")
+    prepare(db)
+    moment = db.now()
+    objects.faults = at(len(objects.requests) + number, when)  # type: ignore[assignment]
+    acknowledged = False
+    with contextlib.suppress(SimulatedCrash, StorageError):
+        work(db)
+        acknowledged = True
+    with contextlib.suppress(SimulatedCrash, StorageError):
+        db.close()
+    with contextlib.closing(open_bucket(bucket.client(), folder / "again")) as again:
+        found = contents(again)
+        expected = [after] if acknowledged else [before, after]
+        assert found in expected, f"request {number}, {when}"
+        for name in before.keys() & found.keys():
+            assert rows(again[name], moment) == before[name]
+        assert again.check().ok
+        if not acknowledged and found == before:
+            work(again)
+            assert contents(again) == after
+        again["t"].upsert({"k": [777], "v": ["later"]})
+        assert again["t"].get(777) is not None
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_the_process_ends_at_a_request(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """A sample of the requests; `make test-long` takes them all."""
+    before, after, requests = before_and_after(WORK[name], tmp_path)
+    assert requests > 0
+    places = list(itertools.product(range(1, requests + 1), ("crash before", "crash after")))
+    for number, when in one_of(12, places, request) if len(places) > 12 else places:
+        end_at(WORK[name], number, when, tmp_path, before, after)
+
+
+def test_the_process_ends_at_a_request_of_an_open(tmp_path: Path) -> None:
+    """The store is created, or taken over from a writer that was killed; each open may end too."""
+    for created in (False, True):
+        for number in itertools.count(1, 3):
+            bucket = MemoryObjects()
+            expected: Contents = {}
+            if not created:
+                db = open_bucket(bucket.client(), tmp_path / "cache")
+                prepare(db)
+                expected = contents(db)
+                db._writer()._medium.lock.release()  # type: ignore[attr-defined]  # its thread ends
+            ended = False
+            for when in ("crash before", "crash after"):
+                objects = FaultyObjects(bucket.client(), at(number, when))  # type: ignore[arg-type]
+                with contextlib.suppress(SimulatedCrash):
+                    open_bucket(objects, tmp_path / "cache").close()
+                ended = ended or (len(objects.requests) >= number and objects._crashed)
+            with contextlib.closing(open_bucket(bucket.client(), tmp_path / "again")) as again:
+                assert contents(again) == expected
+                assert again.check().ok
+            if not ended:
+                break
+        assert number > 5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", WORK)
+def test_the_process_ends_at_every_request(name: str, tmp_path: Path) -> None:
+    before, after, requests = before_and_after(WORK[name], tmp_path)
+    with counted("ended at a request to the bucket", "processes") as tried:
+        for number, when in itertools.product(range(1, requests + 1), ("crash before", "crash after")):
+            end_at(WORK[name], number, when, tmp_path, before, after)
+            tried.append(1)
