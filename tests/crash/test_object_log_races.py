@@ -193,7 +193,6 @@ def test_no_acknowledged_record_is_lost_in_a_race(nursery: Nursery, tmp_path: Pa
     """Killed, stopped, or overtaken by one or two heirs, over a network that loses requests."""
     trial = race(nursery, tmp_path, seed)
     assert trial.problems == [], (trial.kind, trial.counts)
-    assert trial.counts["took over"] >= 1, trial.counts
 
 
 @pytest.mark.long
@@ -208,6 +207,7 @@ def test_no_acknowledged_record_is_lost_in_300_races(nursery: Nursery, tmp_path:
         problems += [(seed, trial.kind, problem) for problem in trial.problems]
     print(dict(counts))
     assert problems == [], counts
+    assert counts["took over"] > 300 and counts["acknowledged"] > 3000, counts
 
 
 @pytest.mark.long
