@@ -140,6 +140,19 @@ def test_a_cold_scan_takes_two_rounds(large: Pair, monkeypatch: pytest.MonkeyPat
     assert large.cold_rounds(lambda db: db["t"].count("value < 0.5")) <= 2
 
 
+def test_a_cold_query_of_net_changes_takes_two_rounds(large: Pair) -> None:
+    """Footers and delta files; then the values of the changed rows."""
+
+    def changes(db: nyala.Database) -> list[str]:
+        oldest = min(
+            delta.timestamp_max for delta in db._writer().state.deltas.values() if delta.kind == "undo"
+        )
+        found = db["t"].changes(since=oldest).to_arrow().drop_columns("_commit_timestamp")
+        return sorted(map(str, found.to_pylist()))
+
+    assert large.cold_rounds(changes) <= 2
+
+
 def test_a_scan_reads_only_the_columns_that_it_needs(large: Pair) -> None:
     large.reopen()
     large.remote["t"].scan(["note"]).to_arrow()

@@ -23,6 +23,7 @@ from nyala.delta.delta_file import LITTLE_TEXT_BYTES, DeltaFile
 from nyala.delta.run import LIVENESS, DeltaRun, Rowids, Timestamps
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
+from nyala.rowset.read_ahead import expect_rows
 from nyala.schema.limits import LARGEST
 from nyala.tablet.changes.batches import distinct, first_of_each
 from nyala.tablet.changes.spec import Bools, ChangeSpec
@@ -107,7 +108,18 @@ class Touched:
             rows //= 2
         numbers = distinct(np.sort(np.concatenate([distinct(part.rowids // rows) for part in self.records])))
         for number in numbers.tolist():
-            yield number * rows, min((number + 1) * rows, self.rowset.row_count)
+            lower, upper = number * rows, min((number + 1) * rows, self.rowset.row_count)
+            self._expect(lower, upper)
+            yield lower, upper
+
+    def _expect(self, lower: int, upper: int) -> None:
+        """Begin to fetch the touched rows of [lower, upper), and those between them."""
+        if isinstance(self.rowset, DiskRowSet) and self.rowset.reader.is_remote:
+            touched = np.concatenate([records.between(lower, upper)[0] for records in self.records])
+            first, last = lower + int(touched.min()), lower + int(touched.max())
+            ids = [column.id for column in self.spec.columns]
+            # Changes in the interval are in files that were read for the records.
+            expect_rows(self.rowset, ids, self.spec.since, first, last + 1)
 
     def rows(self, lower: int, upper: int) -> tuple[Rowids, Timestamps, Bools]:
         """For [lower, upper): touched rowids, the newest record of each, was it born or dead."""
@@ -167,12 +179,15 @@ def _vectors(
     """(is it LIVENESS, ascending rowids, timestamps ascending per row), for all stores."""
     known = {LIVENESS, *(column.id for column in table.schema.value_columns)}
     if isinstance(rowset, DiskRowSet):
-        for file in (*rowset.undo, *rowset.redo):
-            if spec.meets(file.timestamp_min, file.timestamp_max):
-                for column_id, liveness in _one_of_each_group(file, known):
-                    run = file.run(column_id)
-                    if run is not None:
-                        yield liveness, *_newest_last(run)
+        files = [f for f in (*rowset.undo, *rowset.redo) if spec.meets(f.timestamp_min, f.timestamp_max)]
+        rowset.reader.ensure_footers()
+        for file in files:
+            file.reader.ensure_all()
+        for file in files:
+            for column_id, liveness in _one_of_each_group(file, known):
+                run = file.run(column_id)
+                if run is not None:
+                    yield liveness, *_newest_last(run)
     else:
         times = rowset.insertion_times(0, rowset.row_count)
         yield True, np.arange(len(times)), times
