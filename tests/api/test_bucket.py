@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import nyala
+from nyala.catalog import object_leases
+from nyala.tablet.media import bucket
 from nyala.testing.s3_server import S3Server
 
 URL = "s3://bucket/store"
@@ -167,8 +169,6 @@ def test_a_folder_by_the_protocol_of_objects(tmp_path: Path) -> None:
 def test_files_that_nobody_needs_are_deleted_after_the_grace(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nyala.catalog import object_leases
-
     monkeypatch.setattr(object_leases, "GRACE_S", 0.0)
     monkeypatch.setattr(object_leases, "_LISTED_S", 0.0)
     with connect(server, tmp_path, maintenance=False) as db:
@@ -181,6 +181,25 @@ def test_files_that_nobody_needs_are_deleted_after_the_grace(
             assert begun.count() == 100
         db._writer().collect_garbage()
         assert db.stats().garbage_files == 0
+        assert table.count() == 100 and db.check().ok
+
+
+def test_files_that_nothing_names_are_deleted_when_they_are_a_day_old(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed writer leaves them; a younger one may be about to be named."""
+    monkeypatch.setattr(bucket, "ORPHANS_FIRST_S", 0.0)
+    monkeypatch.setattr(bucket, "ORPHANS_EVERY_S", 0.0)
+    with connect(server, tmp_path, maintenance=False) as db:
+        table = filled(db)
+        store = db._writer()
+        assert store.objects is not None
+        store.objects.put("data/1/99-0123456789abcdef.base", b"nobody names this")
+        store.collect_garbage()
+        assert store.objects.head("data/1/99-0123456789abcdef.base") is not None
+        server.advance(25 * 3600)
+        store.collect_garbage()
+        assert store.objects.head("data/1/99-0123456789abcdef.base") is None
         assert table.count() == 100 and db.check().ok
 
 

@@ -764,6 +764,7 @@ class Store:
         self._checkpoint([path for path in garbage if layout.is_log(path)])
         # Leases are listed after the changes that made the garbage, as P2 demands.
         leased = self._medium.leases.oldest_needed()
+        self._medium.remove_orphans(lambda: self.state)
         if not garbage:
             return 0
         with Uninterrupted(), self.commit_lock:  # no root may be installed during the iteration

@@ -124,6 +124,10 @@ class Medium:
     reserve: SpaceReserve
     checkpoints: Checkpoints
     leases: Leases
+    remove_orphans: Callable[[Callable[[], CatalogState]], int] = lambda state: 0
+    """Removes files that nothing names, if that is due; returns their number. `state` returns the
+    present catalogue. A folder does this when it is opened.
+    """
     objects: Objects | None = None
     """The bucket; None for a folder."""
     close: Callable[[], None] = lambda: None

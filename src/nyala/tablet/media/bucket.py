@@ -27,6 +27,7 @@ from nyala.env import Env
 from nyala.errors import CorruptionError, StorageError
 from nyala.objects.base import Objects
 from nyala.tablet.media.base import Medium
+from nyala.tablet.state.store_folder import DATA_NAME
 from nyala.wal.format import LogOffset
 from nyala.wal.objects.follower import Checkpoint, LogEntry, LogFollower, read_birth
 from nyala.wal.objects.format import BIRTH_KEY, WRITER_KEY, Kind, WriterHint
@@ -48,6 +49,9 @@ HEARTBEAT_S: Final = 5.0
 SILENT_MAX_US: Final = 15_000_000
 """A writer whose hint is older, by the bucket's clock, counts as dead."""
 
+ORPHAN_AGE_US: Final = 24 * 3600 * 1_000_000
+ORPHANS_FIRST_S: Final = 3600.0
+ORPHANS_EVERY_S: Final = 24 * 3600.0
 # A checkpoint is due when an open would read so many more objects, or bytes, than after the last.
 _SLOTS_MAX: Final = 256
 _BYTES_MAX: Final = 8 << 20
@@ -77,6 +81,7 @@ def open_bucket(
         NoReserve(),
         BucketCheckpoints(taken.log, log),
         ObjectLeases(env, objects, state.version),
+        Orphans(env, objects).remove_if_due,
         objects,
         objects.close,
     )
@@ -128,6 +133,36 @@ def count_records(env: Env, objects: Objects) -> int:
             "the object that names the store is missing: restore it", f"{objects.url}/{BIRTH_KEY}"
         )
     return len(LogFollower(env, objects, birth).read_new().entries)
+
+
+class Orphans:
+    """Removes data that no change ever named: what a killed or fenced writer had uploaded.
+
+    O1  Only objects are removed that are older than `ORPHAN_AGE_US` by the bucket's clock: a younger
+        one may be about to be named.
+    O2  The names are read after the listing, so an object that was named meanwhile is kept.
+    """
+
+    def __init__(self, env: Env, objects: Objects) -> None:
+        self._env = env
+        self._objects = objects
+        self._due_s = env.clock.monotonic_s() + ORPHANS_FIRST_S
+
+    def remove_if_due(self, state: Callable[[], CatalogState]) -> int:
+        """Once a day. Cost: one LIST for each 1,000 objects. Raises: StorageError."""
+        now_s = self._env.clock.monotonic_s()
+        if now_s < self._due_s:
+            return 0
+        self._due_s = now_s + ORPHANS_EVERY_S
+        infos = self._objects.list(f"{DATA_NAME}/")
+        before_us = bucket_time_us(self._objects) - ORPHAN_AGE_US
+        present = state()
+        named = {*present.files(), *present.garbage}
+        gone = [info.key for info in infos if info.modified_us < before_us and info.key not in named]
+        if gone:
+            self._objects.delete(gone)
+            logger.info("removed %d files that no change names", len(gone))
+        return len(gone)
 
 
 class BucketLog:
