@@ -145,6 +145,7 @@ class ChunkCache:
     # ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def entry(self, key: str) -> CachedObject:
+        self.check()  # before the lock, which another thread may have held at a fork
         with self._lock:
             found = self._entries.get(key)
             if found is None:

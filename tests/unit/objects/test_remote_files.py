@@ -359,12 +359,17 @@ def test_a_closed_or_forked_store_says_so(bucket: Bucket) -> None:
     file.read(0, 4)
     child = os.fork()
     if not child:  # pragma: no cover
-        said = False
-        try:
-            file.read(9 * CHUNK_BYTES, 4)
-        except StorageError as error:
-            said = "forked" in str(error)
-        os._exit(0 if said else 1)
+        said = 0
+        for call in (
+            lambda: file.read(9 * CHUNK_BYTES, 4),
+            lambda: files.open(A),
+            lambda: files.list_dir(URL),
+        ):
+            try:
+                call()
+            except StorageError as error:
+                said += "forked" in str(error)
+        os._exit(0 if said == 3 else 1)
     assert os.waitpid(child, 0)[1] == 0
     files.close()
     files.close()
