@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nyala.api.scan import read_token
 from nyala.errors import HistoryExpiredError, TableNotFoundError
 from nyala.mvcc.timestamp import from_physical
+from nyala.tablet.scan.token import read_token
 from tests.model.values import Predicate, columns_of, holds, literals, nameable, plain, same, text
 from tests.model.versions import NOW, Key, Row, Table
 
@@ -257,7 +257,12 @@ class Looks:
         if not self._sees(name, where):
             return
         scan = self._table(name).scan(where=None if where is None else text(where))
-        found = [row for token in scan.tokens() for batch in read_token(token) for row in batch.to_pylist()]
+        found = [
+            row
+            for token in scan.tokens()
+            for batch in read_token(token, self.env)
+            for row in batch.to_pylist()
+        ]
         found.sort(key=self.models[name].key_of)
         assert_same(found, self.models[name].rows(where=where), f"the tokens of {name}")
 

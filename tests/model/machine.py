@@ -38,12 +38,13 @@ class StoreMachine(RuleBasedStateMachine):
     options: ClassVar[st.SearchStrategy[Options]]
     every_feed: ClassVar[bool] = False  # of some of the sequences
     large: ClassVar[bool] = False
+    session_type: ClassVar[type[Session]] = Session
     session: Session
     feeds: bool
 
     @initialize(data=st.data())
     def open(self, data: Data) -> None:
-        self.session = Session(self.shape, data.draw(self.options, label="options"))
+        self.session = self.session_type(self.shape, data.draw(self.options, label="options"))
         self.feeds = self.every_feed and data.draw(st.integers(0, 7), label="every feed") == 0
         if data.draw(st.integers(0, 4), label="not empty"):
             self._fill()

@@ -21,6 +21,7 @@ from hypothesis import Phase, given, note, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.figures import counted
+from tests.model.bucket import BucketSession
 from tests.model.machine import PLACE, StoreMachine
 from tests.model.session import Session
 from tests.model.shapes import COMPOSITE, INTEGER, SHAPES, STRING, Options, Shape
@@ -41,9 +42,15 @@ KEYS_ONLY = st.builds(Options, direct_commit_bytes=st.sampled_from([64 << 20, 1]
 
 def run(
     shape: Shape, options: st.SearchStrategy[Options], examples: int, steps: int, *, large: bool = False,
-    every_feed: bool = False,
+    every_feed: bool = False, session_type: type[Session] = Session,
 ) -> None:  # fmt: skip
-    chosen = {"shape": shape, "options": options, "large": large, "every_feed": every_feed}
+    chosen = {
+        "shape": shape,
+        "options": options,
+        "large": large,
+        "every_feed": every_feed,
+        "session_type": session_type,
+    }
     machine = type(f"{shape.name.capitalize()}Machine", (StoreMachine,), chosen)
     # Explaining a failure traces every line of every run: minutes, where the steps say more.
     phases = set(Phase) - {Phase.explain}
@@ -61,6 +68,11 @@ def examples(divisor: int) -> int:
 def test_the_store_is_the_model(shape: Shape) -> None:
     """Every read at every moment gives what a dictionary of versions gives, whatever happened before."""
     run(shape, ANY, examples(6), 30)
+
+
+def test_a_store_in_a_bucket_is_the_model() -> None:
+    """The same with objects: a kill is a take-over, and readers follow the log."""
+    run(COMPOSITE, ANY, examples(50), 30, session_type=BucketSession)
 
 
 def test_tables_of_a_key_and_nothing_else() -> None:
