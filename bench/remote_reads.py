@@ -1,4 +1,4 @@
-"""How fast data files in a bucket are read: `python -m bench.remote_reads [--delay-ms 20] [--rows 3000000]`.
+"""How fast data files in a bucket are read: `python -m bench.remote_reads [--delay-ms 20] [--mb-per-s 100]`.
 
 An S3 server in a process of its own answers each request after a delay. A store's data files are uploaded to it. Then
 the same scans and look-ups run with an empty cache, and are compared with `get_ranges` of the same chunks alone: the
@@ -14,17 +14,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
 import nyala
-from nyala.env import SYSTEM, Env
+from nyala.env import SYSTEM, Bytes, Env
 from nyala.objects.base import Objects
 from nyala.objects.chunk_cache import CHUNK_BYTES
 from nyala.objects.open import open_objects
@@ -41,6 +42,26 @@ with S3Server() as server:
         print("ok", flush=True)
 """
 TRIES = 5
+
+
+class Throttled:
+    """Objects behind a network that delivers `mb_per_s` to all requests together."""
+
+    def __init__(self, objects: Objects, mb_per_s: float) -> None:
+        self._objects, self._mb_per_s = objects, mb_per_s
+        self._lock, self._free_at = threading.Lock(), 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._objects, name)
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
+        parts = self._objects.get_ranges(key, ranges)
+        with self._lock:
+            size = sum(memoryview(part).nbytes for part in parts)
+            self._free_at = max(self._free_at, time.perf_counter()) + size / (self._mb_per_s * 1e6)
+            pause_s = self._free_at - time.perf_counter()
+        time.sleep(max(0.0, pause_s))
+        return parts
 
 
 class Rooted(RemoteFiles):
@@ -102,6 +123,7 @@ def main() -> None:
     )
     parser.add_argument("--delay-ms", type=float, default=20)
     parser.add_argument("--rows", type=int, default=3_000_000)
+    parser.add_argument("--mb-per-s", type=float, default=1e6, help="of the network; default: no limit")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="nyala-bench-"))
     server = subprocess.Popen(
@@ -118,7 +140,7 @@ def main() -> None:
         server.stdin.write(f"{arguments.delay_ms / 1000}\n")
         server.stdin.flush()
         server.stdout.readline()
-        compare(folder, objects)
+        compare(folder, cast(Objects, Throttled(objects, arguments.mb_per_s)))
         objects.close()
     finally:
         server.kill()
