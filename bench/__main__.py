@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import (
+    bucket,
     hot_rows,
     ingest_lookup,
     machine,
@@ -23,7 +24,7 @@ from bench import (
     tpch,
 )
 from bench.parts import say
-from bench.stores import HOT, INGEST, KINDS, MIXED, NARROW, SCAN, SIZES, TPCH
+from bench.stores import BUCKET, HOT, INGEST, KINDS, MIXED, NARROW, SCAN, SIZES, TPCH
 
 PARTS: dict[str, Any] = {
     SCAN: scan_after_updates,
@@ -33,6 +34,7 @@ PARTS: dict[str, Any] = {
     INGEST: ingest_lookup,
     TPCH: tpch,
     SIZES: sizes,
+    BUCKET: bucket,
 }
 
 

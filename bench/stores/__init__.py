@@ -101,7 +101,7 @@ class Kind:
 
 
 SCAN, NARROW, MIXED, HOT = "scan_after_updates", "narrow_update", "mixed_load", "hot_rows"
-INGEST, TPCH, SIZES = "ingest_lookup", "tpch", "sizes"
+INGEST, TPCH, SIZES, BUCKET = "ingest_lookup", "tpch", "sizes", "bucket"
 
 KINDS: Final = (
     Kind("nyala", "nyala_store", "nyala", frozenset({SCAN, NARROW, MIXED, HOT, INGEST, TPCH, SIZES})),

@@ -1,0 +1,172 @@
+"""A store in a bucket: commits a second, opening, take-over, and reads, at three delays of the service.
+
+An S3 server in a process of its own (`nyala.testing.S3Server`, written in Python) answers each request
+after a delay. The data is the same at each delay, so the columns show what the delay costs. Request
+counts do not depend on the machine; times are those of this server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import nyala
+from bench.parts import Say
+from bench.report import Report, Table, seconds
+from bench.stores import BUCKET
+
+_SERVER = """
+import json, sys
+from nyala.testing import S3Server
+with S3Server() as server:
+    print(json.dumps(dict(server.options)), flush=True)
+    for line in sys.stdin:
+        if line.strip():
+            server.delay_s = float(line)
+        print(json.dumps(dict(server.requests)), flush=True)
+"""
+DELAYS_S = (0.005, 0.040, 0.100)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """`rows` are loaded; commits are counted for `commit_s` seconds."""
+
+    name: str
+    rows: int
+    commit_s: float
+
+
+FULL = Scale("full", 2_000_000, 8.0)
+QUICK = Scale("quick", 200_000, 2.0)
+
+
+class Server:
+    """The server's process: its options, its delay, its requests so far."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.options = json.loads(self._line())
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def requests(self, delay_s: float | None = None) -> dict[str, int]:
+        """The number of requests by verb; also sets the delay."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{'' if delay_s is None else delay_s}\n")
+        self._process.stdin.flush()
+        return dict(json.loads(self._line()))
+
+    def during(self, work: Callable[[], Any]) -> tuple[float, int, Any]:
+        """Seconds and requests of some work, and its result."""
+        before, begun = sum(self.requests().values()), time.perf_counter()
+        result = work()
+        took_s = time.perf_counter() - begun
+        return took_s, sum(self.requests().values()) - before, result
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield Server(process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def commits(table: nyala.Table, threads: int, for_s: float) -> tuple[float, float, float]:
+    """Commits a second of some threads that upsert one row each, and p50 and p99 of a call in seconds."""
+    took: list[float] = []
+    until = time.perf_counter() + for_s
+
+    def write(first: int) -> None:
+        key = first
+        while (begun := time.perf_counter()) < until:
+            table.upsert({"k": [key], "v": [0.5]})
+            took.append(time.perf_counter() - begun)
+            key += threads
+
+    workers = [threading.Thread(target=write, args=(10**9 + number,)) for number in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    ordered = sorted(took)
+    return len(took) / for_s, median(ordered), ordered[int(len(ordered) * 0.99)]
+
+
+def measure(scale: Scale, folder: str, at: Server, delay_s: float) -> dict[str, str]:
+    """All figures at one delay, as text by title."""
+    at.requests(0.0)
+    url = f"s3://bucket/store/{round(delay_s * 1000)}"
+    keep = {"storage_options": at.options, "cache_dir": os.path.join(folder, "cache")}
+    rng = np.random.default_rng(5)
+    rows = pa.table({"k": np.arange(scale.rows), "v": rng.random(scale.rows)})
+    found: dict[str, str] = {}
+    with nyala.connect(url, **keep, maintenance=False) as db:
+        _, requests, _ = at.during(
+            lambda: db.create_table("t", rows.schema, "k", nyala.hash_partition("k", buckets=4)).insert(rows)
+        )
+        found["requests of a load, per million rows"] = f"{requests * 1e6 / scale.rows:,.0f}"
+    at.requests(delay_s)
+    for threads, interval_s in ((1, 0.0), (64, 0.0), (64, 0.1)):
+        with nyala.connect(url, **keep, group_interval=interval_s, take_over=True) as db:
+            took_s, requests, (rate, p50_s, p99_s) = at.during(
+                lambda db=db, threads=threads: commits(db["t"], threads, scale.commit_s)
+            )
+            title = f"commits a second, {threads} threads, group_interval={interval_s:g}"
+            found[title] = (
+                f"{rate:,.0f} (p50 {seconds(p50_s)}, p99 {seconds(p99_s)}, {requests / took_s:,.0f} requests/s)"
+            )
+            db.flush()
+    with nyala.connect(url, **keep, take_over=True) as db:
+        db["t"].flush()
+    open_s, requests, db = at.during(lambda: nyala.connect(url, **keep, take_over=True, maintenance=False))
+    found["open, or take over"] = f"{seconds(open_s)} ({requests} requests)"
+    db.close()
+    reader = nyala.connect(url, **keep, read_only=True, refresh=3600)
+    for title in ("cold", "warm"):
+        took_s, requests, row = at.during(lambda: reader["t"].get(scale.rows // 2))
+        assert row is not None
+        found[f"look-up of a key, {title}"] = f"{seconds(took_s)} ({requests} requests)"
+    for title in ("cold", "warm"):
+        took_s, requests, total = at.during(lambda: reader["t"].scan(columns=["v"]).to_arrow().num_rows)
+        assert total >= scale.rows
+        found[f"scan of a column, {title}"] = f"{seconds(took_s)} ({requests} requests)"
+    reader.close()
+    return found
+
+
+def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Report:
+    """Measure, and report."""
+    found: dict[float, dict[str, str]] = {}
+    with server() as at:
+        for delay_s in DELAYS_S:
+            say(f"a service that answers after {delay_s * 1000:g} ms")
+            found[delay_s] = measure(scale, os.path.join(folder, f"{delay_s:g}"), at, delay_s)
+    table = Table(["each request takes", *(f"{delay_s * 1000:g} ms" for delay_s in found)])
+    titles = next(iter(found.values()))
+    table.rows = [[title, *(one[title] for one in found.values())] for title in titles]
+    return Report(
+        BUCKET,
+        f"A store in a bucket ({scale.rows:,} rows of 16 bytes)",
+        "An S3 server in Python in a process of its own answers after the delay. Cold: an empty cache",
+        table,
+    )
