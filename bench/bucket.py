@@ -170,3 +170,9 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
         "An S3 server in Python in a process of its own answers after the delay. Cold: an empty cache",
         table,
     )
+
+
+if __name__ == "__main__":
+    from bench.__main__ import main
+
+    main([BUCKET])
