@@ -126,7 +126,8 @@ def _print_version(context: click.Context, parameter: click.Parameter, value: bo
 def app() -> None:
     """Tables with an enforced key and a past: look into a store, load it, dump its files.
 
-    FOLDER is the store's folder. Commands that only read work beside a process that writes.
+    FOLDER is the store's folder, or the URL of a store in a bucket. Commands that only read work beside a process that
+    writes.
     """
 
 

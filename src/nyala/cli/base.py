@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import click
@@ -25,10 +25,11 @@ __all__ = [
 
 @dataclass
 class Settings:
-    """The values of `--json` and `--debug`, which may be anywhere on the command line."""
+    """The values of `--json`, `--debug` and `--option`, which may be anywhere on the command line."""
 
     json: bool = False
     debug: bool = False
+    storage_options: dict[str, Any] = field(default_factory=dict)
 
 
 class Failure(Exception):
@@ -48,8 +49,16 @@ def settings(context: click.Context | None = None) -> Settings:
 
 
 def shared_options() -> list[click.Parameter]:
-    """Return `--json` and `--debug`, which are allowed before and after every command."""
+    """Return `--json`, `--debug` and `--option`, which are allowed before and after every command."""
     return [
+        click.Option(
+            ["--option"],
+            metavar="NAME=VALUE",
+            multiple=True,
+            expose_value=False,
+            callback=_note_storage_options,
+            help="A storage option of a bucket, such as region=eu-central-1. May be repeated.",
+        ),
         _switch("json", "One JSON document on stdout."),
         _switch("debug", "Show the traceback of an error."),
     ]
@@ -64,6 +73,30 @@ def _switch(name: str, help: str) -> click.Option:
     return click.Option(
         [f"--{name}"], is_flag=True, expose_value=False, is_eager=True, callback=set_it, help=help
     )
+
+
+_CONVERTED: Final[Mapping[str, Callable[[str], Any]]] = {
+    "allow_http": lambda text: {"true": True, "false": False}[text],
+    "timeout_s": float,
+}
+
+
+def _note_storage_options(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:
+    """Parse `name=value` words. Secrets are refused: other users of the machine see a command line."""
+    for word in value:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise click.BadParameter("expected name=value, such as region=eu-central-1", context, parameter)
+        if "secret" in name or "token" in name or name == "account_key":
+            raise click.BadParameter(
+                f"{name} is a secret: set the provider's variable, such as AWS_SECRET_ACCESS_KEY, or use a profile",
+                context,
+                parameter,
+            )
+        try:
+            settings(context).storage_options[name] = _CONVERTED.get(name, str)(text)
+        except (KeyError, ValueError):
+            raise click.BadParameter(f"{text!r} is no value of {name}", context, parameter) from None
 
 
 _SUMMARY_MAX: Final = 200
@@ -115,6 +148,11 @@ _RULES: Final = tuple(
         (r"open it with read_only=True, wait for the writer to close it with lock_timeout=seconds, or end (.*)",
          r"wait until it is closed, or end \1; commands that only read work meanwhile"),
         (r": close\(\) it first", ""),
+        (r"close it there, open it here with read_only=True, or pass take_over=True; then .* write",
+         "wait until it is closed there; commands that only read work meanwhile"),
+        # buckets
+        (r"storage_options, cache_dir, cache_bytes and take_over are for a store", "--option is for a store"),
+        (r"pass storage_options", "give --option NAME=VALUE"),
         # tables
         (r"; open it with table\('.*'\), or pass exist_ok=True", "; without --create the rows go into it"),
         (r"create one with create_table\(\)", "`table load --create` creates one from a file"),

@@ -49,7 +49,13 @@ def demo(folder: str) -> None:
     FOLDER is nyala-demo if not given; it is new, empty, or an earlier demo's.
     """
     from nyala.api.database import connect
+    from nyala.tablet.state.store_folder import is_bucket_url
 
+    if is_bucket_url(folder):
+        raise Failure(
+            "the demo makes its store in a folder: name one. `table load --create` makes a store in a bucket",
+            "FolderExpected",
+        )
     began_s = time.monotonic()
     with connect(folder) as database:
         names = database.list_tables()

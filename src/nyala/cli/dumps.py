@@ -6,6 +6,7 @@ import glob
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 import click
 
@@ -53,8 +54,17 @@ def cfile() -> None:
     """Column files and delta files."""
 
 
+class _LocalFile(click.Path):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from nyala.tablet.state.store_folder import is_bucket_url
+
+        if is_bucket_url(value):
+            self.fail(f"{value!r} is in a bucket: copy the object to a file, and give that file", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @cfile.command("dump")
-@click.argument("file", type=click.Path(exists=True))
+@click.argument("file", type=_LocalFile(exists=True))
 @click.option(
     "--bytes",
     "show_bytes",
@@ -99,10 +109,14 @@ def dump_wal(folder: str, show_bytes: bool) -> None:
     """
     from nyala.env import SYSTEM
     from nyala.errors import StorageError
-    from nyala.tablet.state.store_folder import wal_path
+    from nyala.tablet.state.store_folder import is_bucket_url, wal_path
     from nyala.wal.dump import dump
     from nyala.wal.reader import segment_numbers
 
+    if is_bucket_url(folder):
+        raise StorageError(
+            f"the log in {folder!r} is objects, and this command shows files: `fs check` reads and verifies them"
+        )
     directory = folder if segment_numbers(SYSTEM.files, folder) else wal_path(folder)
     if not os.path.isdir(directory):
         raise StorageError(f"there is no log at {folder!r}: give a store's folder", path=folder)

@@ -20,7 +20,7 @@ from nyala.cli.base import Command, Failure, Group, cli_words, settings
 from nyala.cli.options import folder_argument, table_argument
 from nyala.cli.output import counted, duration, echo_json, echo_list, size
 from nyala.cli.progress import Bar
-from nyala.cli.stores import readable_from, writer
+from nyala.cli.stores import readable_from, reader, writer
 
 if TYPE_CHECKING:
     from nyala.api.database import Database
@@ -201,16 +201,25 @@ def fs() -> None:
 def check(context: click.Context, folder: str, repair: bool) -> None:
     """Read and verify every byte of a store. Exit code 3: problems were found."""
     from nyala.env import SYSTEM
-    from nyala.tablet.check import check_folder
+    from nyala.tablet.check import check_folder, check_open
     from nyala.tablet.repair import repair_folder
+    from nyala.tablet.state.store_folder import is_bucket_url
 
+    if repair and is_bucket_url(folder):
+        raise click.UsageError(
+            "--repair needs a store in a folder: a damaged object of a bucket can only be restored from a backup"
+        )
     began_s = time.monotonic()
     with Bar("checking rowsets", 1.0, quiet=settings().json) as bar:
 
         def step(done: int, total: int) -> None:
             bar.update(done / max(total, 1), f"{done:,} of {total:,}")
 
-        report = (repair_folder if repair else check_folder)(SYSTEM, os.path.abspath(folder), step)
+        if is_bucket_url(folder):
+            with reader(folder) as database:
+                report = check_open(database._opened(), step)
+        else:
+            report = (repair_folder if repair else check_folder)(SYSTEM, os.path.abspath(folder), step)
     seconds = time.monotonic() - began_s
     if settings().json:
         document = report.to_dict()
@@ -248,51 +257,15 @@ def _echo_report(report: CheckReport, seconds: float, repair: bool) -> None:
 # -- fs probe ----------------------------------------------------------------------------------------------
 
 
-_CONVERTED: Final[Mapping[str, Callable[[str], Any]]] = {
-    "allow_http": lambda text: {"true": True, "false": False}[text],
-    "timeout_s": float,
-}
-
-
-def _storage_options(
-    context: click.Context, parameter: click.Parameter, value: tuple[str, ...]
-) -> dict[str, Any]:
-    """Parse `name=value` words. Secrets are refused: other users of the machine see a command line."""
-    options: dict[str, Any] = {}
-    for word in value:
-        name, equals, text = word.partition("=")
-        if not equals:
-            raise click.BadParameter("expected name=value, such as region=eu-central-1", context, parameter)
-        if "secret" in name or "token" in name or name == "account_key":
-            raise click.BadParameter(
-                f"{name} is a secret: set the provider's variable, such as AWS_SECRET_ACCESS_KEY, or use a profile",
-                context,
-                parameter,
-            )
-        try:
-            options[name] = _CONVERTED.get(name, str)(text)
-        except (KeyError, ValueError):
-            raise click.BadParameter(f"{text!r} is no value of {name}", context, parameter) from None
-    return options
-
-
 @fs.command("probe")
 @click.argument("url")
-@click.option(
-    "--option",
-    "storage_options",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=_storage_options,
-    help="A storage option, such as region=eu-central-1. May be repeated.",
-)
 @click.option(
     "--races",
     type=click.IntRange(1, 10_000),
     default=300,
     help="The number of races for a key. Default: 300.",
 )
-def probe(url: str, storage_options: dict[str, Any], races: int) -> None:
+def probe(url: str, races: int) -> None:
     """Test whether a bucket keeps the promises that a store in it needs.
 
     URL is s3://BUCKET/PREFIX, gs://, az:// or file:///FOLDER.
@@ -302,7 +275,7 @@ def probe(url: str, storage_options: dict[str, Any], races: int) -> None:
     from nyala.objects.probe import PROMISES
     from nyala.objects.probe import probe as probe_bucket
 
-    began_s = time.monotonic()
+    began_s, storage_options = time.monotonic(), settings().storage_options
     width = max(map(len, PROMISES))
     findings = []
     with (

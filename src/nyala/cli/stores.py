@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nyala.cli.base import cli_words, program
+from nyala.cli.base import cli_words, program, settings
 
 if TYPE_CHECKING:
     from nyala.api.database import Database
@@ -45,7 +45,7 @@ def reader(folder: str) -> Iterator[Database]:
     from nyala.api.database import connect
 
     _require_store(folder)
-    with connect(folder, read_only=True) as database:
+    with connect(folder, read_only=True, storage_options=settings().storage_options or None) as database:
         yield database
 
 
@@ -53,7 +53,7 @@ def reader(folder: str) -> Iterator[Database]:
 def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> Iterator[Database]:
     """Open the store with this process as its writer. A missing store is made only if `create`.
 
-    If the block fails and the new store has no table, the store is removed.
+    If the block fails and the new store has no table, the store is removed; in a bucket it stays.
     """
     from nyala.api.database import connect
 
@@ -61,7 +61,9 @@ def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> It
     if not create:
         _require_store(folder)
     try:
-        with connect(folder, maintenance=maintenance) as database:
+        with connect(
+            folder, maintenance=maintenance, storage_options=settings().storage_options or None
+        ) as database:
             yield database
     except BaseException:
         if made:
@@ -70,7 +72,11 @@ def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> It
 
 
 def _missing_folders(path: str) -> list[str]:
-    """Return the folders that `connect` would make, the store's first."""
+    """Return the folders that `connect` would make, the store's first; none for a bucket."""
+    from nyala.tablet.state.store_folder import is_bucket_url
+
+    if is_bucket_url(path):
+        return []
     found = []
     path = os.path.abspath(os.path.expanduser(path))
     while not os.path.lexists(path):
@@ -113,11 +119,16 @@ def utf8_files(context: click.Context, parameter: click.Parameter, files: Any) -
 
 
 def no_file(context: click.Context, parameter: click.Parameter, folder: str) -> str:
-    """Check FOLDER, and return it. Raises: StorageError for a file; InvalidArgumentError for a URL or invalid UTF-8."""
+    """Check FOLDER, and return it; a bucket's URL is checked when it is opened.
+
+    Raises: StorageError for a file; InvalidArgumentError for another URL or invalid UTF-8.
+    """
     from nyala.env.paths import utf8_path
-    from nyala.tablet.state.store_folder import check_folder_path
+    from nyala.tablet.state.store_folder import check_folder_path, is_bucket_url
 
     utf8_path(folder)
+    if is_bucket_url(folder):
+        return folder
     check_folder_path(folder)
     if os.path.isfile(folder):
         from nyala.errors import StorageError
@@ -131,9 +142,11 @@ def _require_store(folder: str) -> None:
     from nyala.catalog.loading import find_store
     from nyala.env import SYSTEM
     from nyala.errors import StorageError
-    from nyala.tablet.state.store_folder import DATA_NAME, WAL_NAME
+    from nyala.tablet.state.store_folder import DATA_NAME, WAL_NAME, is_bucket_url
 
-    if not SYSTEM.files.exists(birth_path(folder)):
+    if is_bucket_url(folder):
+        _require_bucket_store(folder)
+    elif not SYSTEM.files.exists(birth_path(folder)):
         there = "" if os.path.isdir(folder) else " (there is no such folder)"
         if there and os.sep not in folder:
             there = " (there is no such folder; FOLDER comes first, then TABLE)"
@@ -148,6 +161,21 @@ def _require_store(folder: str) -> None:
                 "your own data"
             )
         raise StorageError(f"there is no Nyala store at {folder!r}{there}: {how}", path=folder)
+
+
+def _require_bucket_store(url: str) -> None:
+    """Raises: StorageError if there is no store: `connect` would make one."""
+    from nyala.env import SYSTEM
+    from nyala.errors import StorageError
+    from nyala.objects.open import open_objects
+    from nyala.wal.objects.follower import read_birth
+
+    with contextlib.closing(open_objects(url, settings().storage_options)) as objects:
+        if read_birth(SYSTEM, objects) is None:
+            raise StorageError(
+                f"there is no Nyala store at {objects.url!r}: `table load --create` makes one of your own data",
+                path=objects.url,
+            )
 
 
 def find_table(database: Database, name: str | None) -> Table:

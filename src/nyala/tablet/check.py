@@ -247,6 +247,8 @@ def check_open(store: Store | ReaderStore | BucketReader, progress: Progress = n
     check.root(root, state)
     check.notes.append(
         "a process has the store open, or this user may not write there: files that nothing names were not checked"
+        if objects is None
+        else "objects that nothing names were not checked: a writer may be uploading them"
     )
     return check.report(alone=False)
 
