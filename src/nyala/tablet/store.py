@@ -361,6 +361,9 @@ class Store:
         with self._relief_lock:
             self._relief.notify_all()
         try:
+            if self._failure is None:
+                with contextlib.suppress(StorageError):  # the next open only takes longer
+                    self._checkpoint([])
             with self.flush_lock, Uninterrupted(), self.commit_lock:
                 self.log.close()
                 self.publish()
