@@ -456,7 +456,7 @@ DEEP = {
     "two heirs": (writer(records=1, checkpoints=2), heir("B", records=1), heir("C", records=1)),
     "late heir and reader": (writer(records=1, checkpoints=2), heir(late=1), reader()),
     "wall and deletion": (writer(records=2, checkpoints=2), heir(records=1, walls=1)),
-    "wall and reader": (writer(records=2, checkpoints=2), heir(records=1, walls=1), reader()),
+    "wall and reader": (writer(records=2, checkpoints=1), heir(walls=1), reader()),
     "wall and two heirs": (writer(records=3), heir("B", records=1, walls=1), heir("C", walls=1)),
 }
 # Rules left out one at a time, and a scenario that needs each.
