@@ -12,8 +12,11 @@ import pytest
 
 import nyala
 from nyala.catalog import object_leases
+from nyala.env import SYSTEM
+from nyala.objects.memory import MemoryObjects
 from nyala.tablet.media import bucket
 from nyala.testing.s3_server import S3Server
+from nyala.wal.objects.take_over import create_store
 
 URL = "s3://bucket/store"
 
@@ -201,6 +204,20 @@ def test_files_that_nothing_names_are_deleted_when_they_are_a_day_old(
         store.collect_garbage()
         assert store.objects.head("data/1/99-0123456789abcdef.base") is None
         assert table.count() == 100 and db.check().ok
+
+
+class Forgetful(MemoryObjects):
+    """A service that ignores If-None-Match."""
+
+    def create(self, key: str, body: Any) -> bool:
+        self.put(key, body)
+        return True
+
+
+def test_a_service_that_ignores_put_if_absent_gets_no_store() -> None:
+    with pytest.raises(nyala.StorageError, match="ignores If-None-Match"):
+        create_store(SYSTEM, Forgetful())
+    assert create_store(SYSTEM, MemoryObjects()).store_id
 
 
 def test_arguments_for_a_bucket_need_a_url(tmp_path: Path) -> None:

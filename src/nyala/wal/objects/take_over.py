@@ -36,7 +36,7 @@ from nyala.env import Env
 from nyala.errors import StorageError
 from nyala.mvcc.timestamp import physical_us
 from nyala.objects.base import Objects
-from nyala.objects.settle import PATIENCE_S, settle
+from nyala.objects.settle import PATIENCE_S, persist, settle
 from nyala.wal.objects.follower import Checkpoint, LogEntry, LogFollower, read_birth
 from nyala.wal.objects.format import (
     ANY_GROUP,
@@ -92,6 +92,8 @@ def check_clock(now_us: int, timestamp: int) -> None:
 def create_store(env: Env, objects: Objects, *, patience_s: float = PATIENCE_S) -> Birth:
     """Return the birth of the store under this prefix; create it if there is none.
 
+    A new store first proves that the bucket refuses to store an object twice.
+
     Raises: StorageError with outcome "unknown" if the bucket does not answer.
     """
     birth = read_birth(env, objects, patience_s)
@@ -99,7 +101,15 @@ def create_store(env: Env, objects: Objects, *, patience_s: float = PATIENCE_S) 
         return birth
     mine = Birth(env.randomness.token_hex(16), Epoch(0, env.randomness.token_hex(8)))
     other = settle(env, objects, BIRTH_KEY, mine.encode(), patience_s=patience_s)
-    return mine if other is None else Birth.decode(other, f"{objects.url}/{BIRTH_KEY}")
+    if other is not None:
+        return Birth.decode(other, f"{objects.url}/{BIRTH_KEY}")
+    if persist(env, lambda: objects.create(BIRTH_KEY, mine.encode()), patience_s=patience_s):
+        raise StorageError(
+            f"{objects.url} stores an object again although it exists: this service ignores If-None-Match, so two "
+            "writers would lose each other's data. A store cannot be kept here; `nyala fs probe` tests a service",
+            path=objects.url,
+        )
+    return mine
 
 
 def take_over(
