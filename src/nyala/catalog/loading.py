@@ -22,6 +22,7 @@ from nyala.catalog.format import BIRTH_NAME, CHECKPOINTS_NAME, LEASES_NAME, LOCK
 from nyala.catalog.model import CatalogState, apply
 from nyala.env import Env, MissingFileError
 from nyala.errors import CorruptionError, Error, StorageError
+from nyala.wal.objects.format import COPYING_KEY
 from nyala.wal.position import LogPosition
 from nyala.wal.reader import LogReader
 from nyala.wal.record import ChangeRecord
@@ -54,6 +55,12 @@ def find_store(env: Env, directory: str) -> bool:
         raise StorageError(
             f"the store {directory} has a format that was never released: export its tables with the version of Nyala "
             "that wrote them, and load them into a new store",
+            path=directory,
+        )
+    if COPYING_KEY in foreign:
+        raise StorageError(
+            f"there is an unfinished copy of a store at {directory!r}: wait for `nyala fs copy`, or run it again if it "
+            "was interrupted",
             path=directory,
         )
     if {"wal", "data", CHECKPOINTS_NAME} & set(foreign):

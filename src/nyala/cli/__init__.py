@@ -4,6 +4,7 @@
     nyala table list|describe|scan|changes|load|export|stats|compact|vacuum FOLDER [TABLE]
     nyala tablet list FOLDER [TABLE]
     nyala fs check FOLDER                  check all files of a store
+    nyala fs copy SOURCE DESTINATION       copy a whole store between folders and buckets
     nyala fs probe URL                     test whether a bucket is fit for a store
     nyala cfile dump FILE                  show the content of a column file
     nyala wal dump FOLDER                  show the content of the log

@@ -3,7 +3,7 @@
     nyala: App ── demo
               ├── table: Group ── list, describe, scan, changes, alter, load, export, drop, stats, compact, vacuum
               ├── tablet: Group ── list
-              ├── fs: Group ── check, probe
+              ├── fs: Group ── check, copy, probe
               └── cfile, wal: Group ── dump
 
 An error of the library is printed in a line or two on stderr; with `--json`, as one JSON object. `--debug` also shows

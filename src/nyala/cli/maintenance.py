@@ -1,6 +1,6 @@
-"""`nyala table drop|compact|vacuum`, and `nyala fs check|probe`: manual maintenance.
+"""`nyala table drop|compact|vacuum`, and `nyala fs check|copy|probe`: manual maintenance.
 
-All but `fs check` and `fs probe` are writers. While another process is the writer, they fail with a
+All but `fs check`, `fs copy` and `fs probe` are writers. While another process is the writer, they fail with a
 message that names it.
 """
 
@@ -18,9 +18,9 @@ import click
 
 from nyala.cli.base import Command, Failure, Group, cli_words, settings
 from nyala.cli.options import folder_argument, table_argument
-from nyala.cli.output import counted, duration, echo_json, echo_list, size
+from nyala.cli.output import counted, duration, echo_json, echo_list, moment, size
 from nyala.cli.progress import Bar
-from nyala.cli.stores import readable_from, reader, writer
+from nyala.cli.stores import no_file, readable_from, reader, writer
 
 if TYPE_CHECKING:
     from nyala.api.database import Database
@@ -252,6 +252,52 @@ def _echo_report(report: CheckReport, seconds: float, repair: bool) -> None:
         click.echo(f"--repair mends {mended:,} of them without a loss.", err=True)
     if mended < len(report.problems):
         click.echo("What is damaged can be brought back from a backup only.", err=True)
+
+
+# -- fs copy -----------------------------------------------------------------------------------------------
+
+
+@fs.command("copy")
+@click.argument("source", type=click.Path(), callback=no_file)
+@click.argument("destination", type=click.Path(), callback=no_file)
+def copy(source: str, destination: str) -> None:
+    """Copy a whole store, with its history, to a new folder or prefix of a bucket.
+
+    SOURCE and DESTINATION are folders or URLs. The source's writer may go on writing.
+    """
+    from nyala.env import SYSTEM
+    from nyala.objects.open import open_objects
+    from nyala.tablet.copying import BucketDestination, FolderDestination, copy_store
+    from nyala.tablet.state.store_folder import is_bucket_url
+    from nyala.tablet.store import Store
+
+    began_s, storage_options = time.monotonic(), settings().storage_options
+    with (
+        reader(source, storage_options if is_bucket_url(source) else {}) as database,
+        closing(
+            BucketDestination(SYSTEM, open_objects(destination, storage_options))
+            if is_bucket_url(destination)
+            else FolderDestination(SYSTEM, os.path.abspath(destination))
+        ) as target,
+        Bar("copying", 1.0, quiet=settings().json) as bar,
+    ):
+        store = database._opened()
+        assert not isinstance(store, Store), "it was opened read-only"
+        report = copy_store(
+            store,
+            target,
+            lambda done, total: bar.update(done / max(total, 1), f"{size(done)} of {size(total)}"),
+        )
+    seconds, made = time.monotonic() - began_s, asdict(report)
+    if settings().json:
+        document = {"source": source, "destination": destination, **made, **moment(made["timestamp"])}
+        echo_json({**document, "seconds": round(seconds, 3)})
+    else:
+        click.echo(
+            f"{destination} is a copy of {source}: {counted(report.files, 'file')} with {size(report.bytes)}, "
+            f"{counted(report.log_records, 'record')} in the log."
+        )
+        click.echo(f"Done in {duration(seconds)}.", err=True)
 
 
 # -- fs probe ----------------------------------------------------------------------------------------------

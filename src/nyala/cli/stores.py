@@ -10,7 +10,7 @@ import contextlib
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -40,12 +40,16 @@ __all__ = [
 
 
 @contextmanager
-def reader(folder: str) -> Iterator[Database]:
-    """Open the store read-only; a writer may work meanwhile (L3)."""
+def reader(folder: str, storage_options: Mapping[str, Any] | None = None) -> Iterator[Database]:
+    """Open the store read-only; a writer may work meanwhile (L3).
+
+    storage_options: default: those of `--option`.
+    """
     from nyala.api.database import connect
 
     _require_store(folder)
-    with connect(folder, read_only=True, storage_options=settings().storage_options or None) as database:
+    options = settings().storage_options if storage_options is None else storage_options
+    with connect(folder, read_only=True, storage_options=options or None) as database:
         yield database
 
 

@@ -92,6 +92,19 @@ def test_what_needs_a_folder_says_so(run: Run, words: list[str], code: int, advi
     assert advice in said
 
 
+def test_a_store_is_copied_into_a_bucket_and_back(
+    run: Run, server: S3Server, csv: Path, tmp_path: Path
+) -> None:
+    to = options(server)
+    run("table", "load", tmp_path / "a", "t", csv, "--create", "--key", "k")
+    run("fs", "copy", tmp_path / "a", URL, *to)
+    said = run("fs", "copy", URL, tmp_path / "b", *to).stdout
+    assert f"{tmp_path / 'b'} is a copy of {URL}" in said
+    assert run("table", "scan", tmp_path / "b").stdout == run("table", "scan", URL, *to).stdout
+    assert "there is a store" in run("fs", "copy", URL, tmp_path / "a", *to, code=1).stderr
+    assert "there is no Nyala store" in run("fs", "copy", tmp_path, URL + "2", *to, code=1).stderr
+
+
 @pytest.mark.parametrize(
     ("option", "code", "message"),
     [

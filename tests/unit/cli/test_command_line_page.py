@@ -115,6 +115,7 @@ def keys_of(document: Any) -> set[str]:
         "table vacuum {store}",
         "tablet list {store}",
         "fs check {orphaned}",
+        "fs copy {store} {tmp}/copy",
         "fs probe file://{tmp}/bucket --races 5",
         "table drop {store} metrics --yes",
         "cfile dump {cfile}",

@@ -37,6 +37,7 @@ from nyala.tablet.recovery.bootstrap import Replayer
 from nyala.tablet.state.opening import open_root
 from nyala.tablet.state.root import Root
 from nyala.wal.objects.follower import LogEntry, LogFollower, News, read_birth
+from nyala.wal.record import LogRecord
 
 __all__ = ["BucketReader"]
 
@@ -149,6 +150,11 @@ class BucketReader:
         """Catch up; returns the root and its catalogue."""
         root, _ = self.view()
         return root, self._state
+
+    def unflushed(self) -> list[LogRecord]:
+        """The batches after the catalogue that `look` returned last, of which some row may be in no file."""
+        with self._lock:
+            return list(batches(self._entries))
 
     @property
     def root(self) -> Root:

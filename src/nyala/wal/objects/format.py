@@ -51,6 +51,7 @@ __all__ = [
     "CHECKPOINT",
     "CHECKPOINT_MAGIC",
     "CHECKPOINT_PREFIX",
+    "COPYING_KEY",
     "FORMAT_VERSION",
     "GROUP",
     "GROUP_MAGIC",
@@ -86,6 +87,8 @@ CHECKPOINT_MAGIC: Final = b"NyCk"
 
 BIRTH_KEY: Final = "nyala.json"
 WRITER_KEY: Final = "writer"
+COPYING_KEY: Final = "copying"
+"""The marker of an unfinished copy of a store, in a folder too."""
 LOG_PREFIX: Final = "log/"
 CHECKPOINT_PREFIX: Final = "ckpt/"
 

@@ -41,6 +41,7 @@ from nyala.wal.objects.follower import Checkpoint, LogEntry, LogFollower, read_b
 from nyala.wal.objects.format import (
     ANY_GROUP,
     BIRTH_KEY,
+    COPYING_KEY,
     Birth,
     Epoch,
     Seal,
@@ -50,7 +51,7 @@ from nyala.wal.objects.format import (
 )
 from nyala.wal.objects.writer import ObjectLog
 
-__all__ = ["CLOCK_BEHIND_MAX_US", "TakenLog", "check_clock", "create_store", "take_over"]
+__all__ = ["CLOCK_BEHIND_MAX_US", "TakenLog", "check_clock", "create_birth", "create_store", "take_over"]
 
 # An heir whose clock is further behind than this would write with timestamps far ahead of its own
 # time, and reads at a wall-clock time would miss its writes.
@@ -92,36 +93,58 @@ def check_clock(now_us: int, timestamp: int) -> None:
 def create_store(env: Env, objects: Objects, *, patience_s: float = PATIENCE_S) -> Birth:
     """Return the birth of the store under this prefix; create it if there is none.
 
-    A new store first proves that the bucket refuses to store an object twice.
-
-    Raises: StorageError with outcome "unknown" if the bucket does not answer.
+    Raises: StorageError for an unfinished copy of a store, and as `create_birth`.
     """
     birth = read_birth(env, objects, patience_s)
     if birth is not None:
         return birth
+    if persist(env, lambda: objects.head(COPYING_KEY), patience_s=patience_s) is not None:
+        raise StorageError(
+            f"there is an unfinished copy of a store at {objects.url!r}: wait for `nyala fs copy`, or run it again if "
+            "it was interrupted",
+            path=objects.url,
+        )
     mine = Birth(env.randomness.token_hex(16), Epoch(0, env.randomness.token_hex(8)))
-    other = settle(env, objects, BIRTH_KEY, mine.encode(), patience_s=patience_s)
+    other = create_birth(env, objects, mine, patience_s=patience_s)
+    return mine if other is None else Birth.decode(other, f"{objects.url}/{BIRTH_KEY}")
+
+
+def create_birth(env: Env, objects: Objects, birth: Birth, *, patience_s: float = PATIENCE_S) -> bytes | None:
+    """Create the birth object; return other bytes that are there instead.
+
+    A new store first proves that the bucket refuses to store an object twice.
+
+    Raises: StorageError if the bucket stores it twice; with outcome "unknown" if it does not answer.
+    """
+    other = settle(env, objects, BIRTH_KEY, birth.encode(), patience_s=patience_s)
     if other is not None:
-        return Birth.decode(other, f"{objects.url}/{BIRTH_KEY}")
-    if persist(env, lambda: objects.create(BIRTH_KEY, mine.encode()), patience_s=patience_s):
+        return other
+    if persist(env, lambda: objects.create(BIRTH_KEY, birth.encode()), patience_s=patience_s):
         raise StorageError(
             f"{objects.url} stores an object again although it exists: this service ignores If-None-Match, so two "
             "writers would lose each other's data. A store cannot be kept here; `nyala fs probe` tests a service",
             path=objects.url,
         )
-    return mine
+    return None
 
 
 def take_over(
-    env: Env, objects: Objects, *, group_interval_s: float = 0.0, patience_s: float = PATIENCE_S
+    env: Env,
+    objects: Objects,
+    *,
+    group_interval_s: float = 0.0,
+    patience_s: float = PATIENCE_S,
+    birth: Birth | None = None,
 ) -> TakenLog:
     """Become the writer of the store under this prefix, and return its log and its content.
 
     group_interval_s: see `ObjectLog`.
+    birth: of a store that the caller creates: its birth object is written later. Default: read, or created.
     Raises: CorruptionError; StorageError if the bucket does not answer. Then this process is not the
             writer; the former writer may be fenced all the same.
     """
-    birth = create_store(env, objects, patience_s=patience_s)
+    if birth is None:
+        birth = create_store(env, objects, patience_s=patience_s)
     follower = LogFollower(env, objects, birth, patience_s=patience_s)
     checkpoint: Checkpoint | None = None
     entries: list[LogEntry] = []
