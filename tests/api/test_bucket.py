@@ -16,6 +16,7 @@ from nyala.env import SYSTEM
 from nyala.objects.memory import MemoryObjects
 from nyala.tablet.media import bucket
 from nyala.testing.s3_server import S3Server
+from nyala.wal.objects.follower import LogFollower
 from nyala.wal.objects.take_over import create_store
 
 URL = "s3://bucket/store"
@@ -106,6 +107,38 @@ def test_a_reader_may_see_an_older_moment_and_asks_less(server: S3Server, tmp_pa
         assert reader.list_tables() == []
         requests = sum(server.requests.values())
         assert reader.list_tables() == [] and sum(server.requests.values()) == requests
+
+
+class Stop(BaseException):
+    """Ctrl-C in the middle of a read."""
+
+
+@pytest.mark.parametrize("failure", [nyala.StorageError("403"), Stop()])
+@pytest.mark.parametrize("where", ["accept", "must_begin_again"])
+def test_a_read_that_fails_halfway_loses_nothing(
+    server: S3Server, tmp_path: Path, failure: BaseException, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader has read news of the log that are not in its memory yet."""
+    with connect(server, tmp_path) as db, connect(server, tmp_path, read_only=True) as reader:
+        table = filled(db)
+        assert reader["t"].count() == 100
+        for change in (
+            lambda: table.upsert([(500, "batch")]),
+            db.flush,
+            lambda: table.upsert([(501, "more")]),
+        ):
+            change()
+            real = getattr(LogFollower, where)
+
+            def fails(self: LogFollower, *arguments: Any, real: Any = real) -> Any:
+                real(self, *arguments)
+                raise failure
+
+            monkeypatch.setattr(LogFollower, where, fails)
+            with pytest.raises(type(failure)):
+                reader["t"].count()
+            monkeypatch.undo()
+            assert reader["t"].scan(order_by_key=True).to_arrow() == table.scan(order_by_key=True).to_arrow()
 
 
 OTHER = """

@@ -3,6 +3,7 @@ published as durable. So it is not a torn tail, and an open that refuses has cha
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,21 @@ def test_r6_a_closed_log_whose_footer_is_damaged_is_no_torn_end(tmp_path: Path, 
             if number == 3:
                 db["t"].insert({"k": [number], "v": [number]})
     assert nyala.check(tmp_path / "s").ok
+
+
+@pytest.mark.parametrize("with_checkpoint", [False, True])
+def test_a_store_whose_log_is_gone_is_refused_and_left_alone(tmp_path: Path, with_checkpoint: bool) -> None:
+    """It would open as an older or an empty store, and its data files would go as orphans."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        table.insert({"k": [1], "v": [1]})
+        db.flush()
+        if with_checkpoint:
+            db._writer().collect_garbage()
+    shutil.rmtree(tmp_path / "s" / "wal")
+    before = files_of(tmp_path / "s")
+    for read_only in (False, True):
+        with pytest.raises(CorruptionError, match="the log is missing"):
+            nyala.connect(tmp_path / "s", read_only=read_only)
+    assert "the log is missing" in nyala.check(tmp_path / "s", repair=True).problems[0].message
+    assert files_of(tmp_path / "s") == before

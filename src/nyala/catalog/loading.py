@@ -24,10 +24,17 @@ from nyala.env import Env, MissingFileError
 from nyala.errors import CorruptionError, Error, StorageError
 from nyala.wal.objects.format import COPYING_KEY
 from nyala.wal.position import LogPosition
-from nyala.wal.reader import LogReader
+from nyala.wal.reader import LogReader, segment_numbers
 from nyala.wal.record import ChangeRecord
 
-__all__ = ["apply_changes", "find_store", "read_catalogue", "version_of", "without_collector"]
+__all__ = [
+    "apply_changes",
+    "check_log_exists",
+    "find_store",
+    "read_catalogue",
+    "version_of",
+    "without_collector",
+]
 
 # Files that an interrupted creation may have left in a folder that is not yet a store.
 _FORERUNNERS: Final = frozenset({LOCK_NAME, LEASES_NAME, SOCKET_NAME, ".DS_Store"})
@@ -116,6 +123,25 @@ def apply_changes(state: CatalogState, changes: Iterable[ChangeRecord]) -> Catal
     return state
 
 
+def check_log_exists(env: Env, directory: str, wal: str, state: CatalogState) -> None:
+    """Refuse a store whose log is gone: without it nothing says which data files are needed.
+
+    The last change is always in the log, so only a store without any change has no segment.
+    Raises: CorruptionError.
+    """
+    if segment_numbers(env.files, wal):
+        return
+    data = os.path.join(directory, "data")
+    if state.version > 1 or any(
+        env.files.list_dir(os.path.join(data, name)) for name in env.files.list_dir(data)
+    ):
+        raise CorruptionError(
+            "the log is missing: without it nothing says which rows and files the store has. Nothing was changed: "
+            "restore the folder, or the store, from a backup",
+            wal,
+        )
+
+
 def version_of(record: ChangeRecord) -> int:
     """The version of the catalogue that a change makes. Raises: CorruptionError."""
     try:
@@ -142,6 +168,7 @@ def read_catalogue(
         state = newest_checkpoint(env.files, directory, birth)
         reader = LogReader(env, wal, state.wal_start, state.store_id)
         try:
+            check_log_exists(env, directory, wal, state)
             state = apply_changes(state, reader.changes(upto))
         except (MissingFileError, CorruptionError) as error:
             failure = error

@@ -119,6 +119,8 @@ def open_objects(url: str, storage_options: StorageOptions | None = None, env: E
 def _split(url: str) -> SplitResult:
     if not isinstance(url, str):
         raise InvalidArgumentError(f"expected a URL, got {type(url).__name__}")
+    if any(character < " " or character == "\x7f" for character in url):  # urlsplit would drop some
+        raise InvalidArgumentError("a URL with control characters is not supported")
     try:
         split = urlsplit(url)
     except ValueError:

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nyala.catalog.checkpoint import birth_path, newest_checkpoint, read_birth
-from nyala.catalog.loading import apply_changes, without_collector
+from nyala.catalog.loading import apply_changes, check_log_exists, without_collector
 from nyala.catalog.model import CatalogState
 from nyala.catalog.store_lock import StoreLock
 from nyala.cfile.blocks.cache import BlockCache
@@ -345,6 +345,7 @@ class _Check:
                     cut=False,
                 )
                 state = apply_changes(checkpoint, recovered.changes)
+                check_log_exists(self.env, self.path, layout.wal_path(self.path), state)
             except (CorruptionError, StorageError) as error:
                 self.add(kind, error)
                 self.notes.append(_UNKNOWN)

@@ -34,8 +34,9 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from nyala.catalog.checkpoint import Birth, birth_path, encode_checkpoint, write_checkpoint
+from nyala.catalog.codec import encode_change
 from nyala.catalog.format import BIRTH_NAME, CHECKPOINTS_NAME, LOCK_NAME
-from nyala.catalog.model import CatalogState, DeltaEntry, PartEntry, RowSetEntry
+from nyala.catalog.model import CatalogChange, CatalogState, DeltaEntry, PartEntry, RowSetEntry
 from nyala.catalog.store_lock import StoreLock
 from nyala.env import SYSTEM, Env
 from nyala.env.overlapped import each
@@ -51,7 +52,7 @@ from nyala.wal.objects import format as object_format
 from nyala.wal.objects.format import COPYING_KEY
 from nyala.wal.objects.take_over import create_birth, take_over
 from nyala.wal.reader import LogReader, batches, recover
-from nyala.wal.record import LogRecord
+from nyala.wal.record import ChangeRecord, LogRecord
 from nyala.wal.writer import LogWriter
 
 __all__ = ["BucketDestination", "CopyReport", "Destination", "FolderDestination", "copy_store"]
@@ -216,6 +217,8 @@ class FolderDestination:
             files.make_dirs(directory)
         write_checkpoint(files, self._path, state)
         with closing(LogWriter(self._env, wal, recover(self._env, wal, 1, state.store_id))) as log:
+            # A store with a catalogue always has a log, so that a lost one is noticed.
+            log.append_change(ChangeRecord(encode_change(CatalogChange(), state.version + 1)))
             for record in records:
                 log.append(record)
             log.sync()

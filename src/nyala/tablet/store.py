@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nyala.catalog.checkpoint import newest_checkpoint, read_birth
 from nyala.catalog.codec import encode_change
 from nyala.catalog.leases import collectable
-from nyala.catalog.loading import apply_changes, without_collector
+from nyala.catalog.loading import apply_changes, check_log_exists, without_collector
 from nyala.catalog.model import (
     CatalogChange,
     CatalogState,
@@ -237,6 +237,7 @@ class Store:
                 env, layout.wal_path(path), checkpoint.wal_start, checkpoint.store_id, cut=False
             )
             state = apply_changes(checkpoint, recovered.changes)
+        check_log_exists(env, path, layout.wal_path(path), state)
         recovered = recovered.since(state.wal_start)
         cache = BlockCache(options.memory_limit_bytes // 4)
         root = open_root(env, path, state, cache, options.limits)
@@ -400,6 +401,11 @@ class Store:
             folder was moved or replaced.
         """
         self.check_open()
+        if isinstance(self._failure, FencedError):
+            raise FencedError(
+                f"this process no longer has the store ({self._failure}): connect() again",
+                path=self.root_path,
+            )
         if self._failure is not None:
             raise StorageError(
                 f"the store takes no more writes because an earlier one failed ({_reason(self._failure)}): close it "

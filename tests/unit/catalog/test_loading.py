@@ -156,8 +156,6 @@ def test_a_checkpoint_and_the_changes_after_it_are_the_catalogue(
     assert (second.version, fourth.version) == (2, 4)
     write_checkpoint(SYSTEM.files, folder, fourth)
     assert checkpoint_versions(SYSTEM.files, folder) == [2, 4]
-    for segment in (store / "wal").iterdir():
-        segment.unlink()
     assert read_catalogue(SYSTEM, folder, wal, None)[0] == fourth
 
 
@@ -176,7 +174,7 @@ def test_a_reader_that_is_overtaken_reads_again(
         monkeypatch.undo()
         write_checkpoint(SYSTEM.files, folder, newest)
         (store / "checkpoints" / f"{state.version:012d}").unlink()
-        for segment in (store / "wal").iterdir():
+        for segment in sorted((store / "wal").iterdir())[:-1]:
             segment.unlink()
         return found
 

@@ -22,6 +22,7 @@ from nyala.api.database import Database
 from nyala.env import SYSTEM, Env, SystemRandomness, system_files
 from nyala.errors import HistoryExpiredError, ReadOnlyError, StorageError
 from nyala.tablet.recovery import reader_store
+from nyala.tablet.recovery.bootstrap import Replayer
 from nyala.tablet.recovery.reader_store import ReaderStore
 from nyala.testing.clock import ManualClock
 from nyala.wal.reader import LogReader
@@ -287,6 +288,30 @@ def test_a_reload_whose_log_cannot_be_read_is_done_again(
         db.drop_table("t")
         db._writer().collect_garbage()
         assert scan.to_arrow().to_pydict() == {"k": [1], "v": [2]}
+
+
+class Stop(BaseException):
+    """Ctrl-C in the middle of a read."""
+
+
+def test_a_read_that_is_interrupted_loses_nothing(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log was read and the batch is not in memory: the next view must not go on behind it."""
+    table = key_value_table(db)
+    table.insert({"k": [1], "v": [1]})
+    with reader_of(db) as reader:
+        assert rows(reader["t"]) == [(1, 1)]
+        for k in (2, 3):
+            table.insert({"k": [k], "v": [k]})
+
+            def interrupted(self: Replayer) -> None:
+                raise Stop
+
+            monkeypatch.setattr(Replayer, "drain", interrupted)
+            with pytest.raises(Stop):
+                reader.now()
+            monkeypatch.undo()
+            assert rows(reader["t"]) == rows(table)
+        assert leases(db) == 1
 
 
 def test_an_open_that_fails_leaves_no_lease(tmp_path: Path, db: Database) -> None:

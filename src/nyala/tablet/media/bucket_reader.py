@@ -7,6 +7,8 @@ What exists in the log is durable, so a reader needs no other sign from the writ
 live.
 
 Invariants
+    B1  A view that failed or was interrupted may have read news that are not in the root. So the next
+        view begins again at the newest checkpoint.
     P4  The lease names the oldest version of which this process has a root.
     P7  Above `memory_limit` of unflushed rows a view raises until the writer has flushed.
     G2  Of `catalog.object_leases`: after a stall that was longer than the lease, files may be
@@ -63,6 +65,7 @@ class BucketReader:
         self._entries: list[LogEntry] = []  # batches of which some row may be in no file
         self._roots: weakref.WeakSet[Root] = weakref.WeakSet()
         self._leased = 0
+        self._is_partial = False  # B1
         self._published = 0
         self._read_s = env.clock.monotonic_s()
         self._lease = ObjectLease(env, objects)
@@ -133,8 +136,12 @@ class BucketReader:
         with self._lock:
             self.check_open()
             now_s = self.env.clock.monotonic_s()
-            if now_s - self._read_s >= self._refresh_s:
+            if self._is_partial or now_s - self._read_s >= self._refresh_s:
+                if self._is_partial:
+                    self._follower.restart()
+                self._is_partial = True
                 self._take(self._follower.read_new())
+                self._is_partial = False
                 self._read_s = now_s
                 self._announce()
             return self._root, self._published

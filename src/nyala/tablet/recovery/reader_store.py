@@ -240,7 +240,7 @@ class ReaderStore:
             self.check_open()  # after `close` no new lease may be made
             self.env.files.check_bound()
             position = self._position()
-            # `_loaded` is false after a load that failed halfway and left a root without a lease.
+            # `_loaded` is false after a load or a read that failed or was interrupted halfway.
             if (
                 self._is_behind(position)
                 or self._outdated
@@ -252,8 +252,11 @@ class ReaderStore:
 
     def _followed(self, position: PositionRecord | None) -> bool:
         """Read on in the log; False: without a lease (P8), the writer has a newer catalogue."""
+        # If this is interrupted, records may be read and not in memory: the next view loads again.
+        self._loaded = False
         try:
             self._follow(position)
+            self._loaded = True
         except Error:
             if self._lease is None and self._is_behind(self._position()):
                 return False

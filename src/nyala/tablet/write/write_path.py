@@ -43,7 +43,7 @@ from nyala.delta.batch import SharedBatch, held_bytes
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS
 from nyala.env.interrupts import Uninterrupted
-from nyala.errors import Error, InvalidArgumentError, StorageError, write_error
+from nyala.errors import Error, FencedError, InvalidArgumentError, StorageError, write_error
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.key_lookup.key_runs import SharedKeys
 from nyala.rowset.mem_rowset import MemRowSet
@@ -312,6 +312,8 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
         if store.log.appended.timestamp != timestamp and store.log.failure is None:
             raise  # nothing was logged: the log failed (for example a full disk) or was interrupted
         store.poison(error)
+        if isinstance(error, FencedError):
+            raise
         raise StorageError(
             f"a batch failed after it was logged ({str(error) or type(error).__name__}), so its outcome is unknown. "
             "The store takes no more writes: close it and open it again to see the outcome",
