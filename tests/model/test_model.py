@@ -72,7 +72,7 @@ def test_the_store_is_the_model(shape: Shape) -> None:
 
 def test_a_store_in_a_bucket_is_the_model() -> None:
     """The same with objects: a kill is a take-over, and readers follow the log."""
-    run(COMPOSITE, ANY, examples(50), 30, session_type=BucketSession)
+    run(COMPOSITE, ANY, examples(50), 20, session_type=BucketSession)
 
 
 def test_tables_of_a_key_and_nothing_else() -> None:

@@ -505,7 +505,7 @@ def test_damage_met_while_planning_is_told_with_table_and_tablet(tmp_path: Path,
         body = bytearray(file.read_bytes())
         body[len(body) // 2] ^= 1  # within the texts
         file.write_bytes(body)
-    said = rf"^table 't', tablet {tablet}: .*/data/{tablet}/\d+\.{kind} at offset"
+    said = rf"^table 't', tablet {tablet}: .*/data/{tablet}/\d+-[0-9a-f]+\.{kind} at offset"
     with nyala.connect(path, maintenance=False) as db:
         start, end = {"timestamp": begun}, {"timestamp": db.now()}
         stream = make_stream(db)
