@@ -132,7 +132,8 @@ def test_damage_is_told_with_table_tablet_and_file(
             with pytest.raises(CorruptionError) as raised, nyala.spark.plain_errors():
                 job()
             found = re.fullmatch(
-                r"table 't', tablet (\d+): /.*/data/(\d+)/\d+-[0-9a-f]+\.base at offset \d+: expected a block .*rows 0 to \d+.*",
+                r"table 't', tablet (\d+): /.*/data/(\d+)/\d+-[0-9a-f]+\.base at offset \d+: "
+                r"expected a block .*rows 0 to \d+.*",
                 str(raised.value),
             )
             assert found and found[1] == found[2], (name, raised.value)
