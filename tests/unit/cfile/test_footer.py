@@ -219,7 +219,7 @@ def test_check_compares_redundant_facts(files: MemoryFiles, monkeypatch: pytest.
         return encode_lie
 
     monkeypatch.setattr(ColumnFooter, "encode", lying(null_count=0))
-    with pytest.raises(CorruptionError, match="the column's footer says that there are no NULLs, found 1"):
+    with pytest.raises(CorruptionError, match="expected no NULLs, as the column's footer says, found 1"):
         check()
     monkeypatch.setattr(ColumnFooter, "encode", lying(first_keys=pa.array([b"j"], pa.large_binary())))
     with pytest.raises(CorruptionError, match="first key"):

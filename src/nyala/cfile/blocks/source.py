@@ -183,7 +183,7 @@ class BlockSource:
             raise error.with_rows(first, first + count) from error.__cause__
         if footer.null_count == 0 and block.null_count:
             raise CorruptionError(
-                f"the column's footer says that there are no NULLs, found {block.null_count}",
+                f"expected no NULLs, as the column's footer says, found {block.null_count}",
                 self._reader.path,
                 offset,
             )
