@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ import nyala
 from nyala.catalog import object_leases
 from nyala.env import SYSTEM
 from nyala.objects.memory import MemoryObjects
+from nyala.objects.open import open_objects
+from nyala.objects.remote_files import RemoteFiles
 from nyala.tablet.media import bucket
+from nyala.tablet.store import Store, StoreOptions
 from nyala.testing.s3_server import S3Server
 from nyala.wal.objects.follower import LogFollower
 from nyala.wal.objects.take_over import create_store
@@ -237,6 +241,46 @@ def test_files_that_nothing_names_are_deleted_when_they_are_a_day_old(
         store.collect_garbage()
         assert store.objects.head("data/1/99-0123456789abcdef.base") is None
         assert table.count() == 100 and db.check().ok
+
+
+def fenced(server: S3Server, folder: Path) -> tuple[nyala.Database, nyala.Database]:
+    """A writer that does not know yet that it was fenced, and its heir, as in another process."""
+    old = connect(server, folder)
+    filled(old)
+    client = open_objects(URL, server.options)
+    env = replace(SYSTEM, files=RemoteFiles.over(client, SYSTEM, str(folder / "heir"), 1 << 26))
+    return old, nyala.Database(Store.open_in_bucket(env, client, StoreOptions(maintenance=False), 0.0))
+
+
+def test_a_fenced_writer_deletes_nothing_that_its_heir_has_named(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It slept for days: to its own catalogue the heir's files are orphans."""
+    monkeypatch.setattr(bucket, "ORPHANS_FIRST_S", 0.0)
+    old, heir = fenced(server, tmp_path)
+    heir["t"].upsert([(k, "by the heir") for k in range(50)])
+    heir.flush()
+    server.advance(48 * 3600)
+    with pytest.raises(nyala.FencedError):
+        old._writer().collect_garbage()
+    with pytest.raises(nyala.FencedError):
+        old["t"].count()
+    assert heir.check().ok and heir["t"].get(3)["v"] == "by the heir"
+    heir.close()
+    old.close()
+
+
+def test_a_fenced_writer_leaves_the_hint_of_its_heir(server: S3Server, tmp_path: Path) -> None:
+    """Otherwise a third process would take the heir for dead, and fence it by accident."""
+    old, heir = fenced(server, tmp_path)
+    objects = open_objects(URL, server.options)
+    written = objects.get("writer")
+    old._writer()._medium.lock._log.announce()
+    assert objects.get("writer") == written
+    old.close()
+    assert objects.get("writer") == written and bucket.living_writer(objects) is not None
+    heir.close()
+    assert bucket.living_writer(objects) is None
 
 
 class Forgetful(MemoryObjects):

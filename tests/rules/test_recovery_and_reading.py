@@ -249,7 +249,7 @@ def test_w5_the_log_holds_settled_rows(tmp_path: Path) -> None:
 
 
 def test_w6_a_large_batch_goes_through_the_catalogue_only(tmp_path: Path) -> None:
-    """A batch above the limit is files and one catalogue transaction: no log record, one timestamp, read at
+    """A batch above the limit is files and one catalogue change: no log record, one timestamp, read at
     every moment."""
     db = open_database(tmp_path / "s", direct_commit_bytes=1000)
     table = key_value_table(db)

@@ -391,7 +391,7 @@ class CatalogState:
 
 @dataclass
 class CatalogChange:
-    """The content of one transaction. One thread fills it and passes it to `Catalog.commit`.
+    """One change of the catalogue. One thread fills it and passes it to `Store.transact`.
 
     `put_…` adds an entry or replaces the one with the same id; for two with one id the later
     counts. `garbage` are paths that nothing names after this transaction; `collected` are garbage
@@ -556,7 +556,7 @@ def _changed(
     drop = list(drop)
     if not put and not drop:
         return entries
-    assert not any(key in put for key in drop), "one transaction puts and drops the same entry"
+    assert not any(key in put for key in drop), "one change puts and drops the same entry"
     # The union operator of a mapping proxy copies the dict in C; `dict(proxy)` would go item by
     # item.
     fresh = cast("dict[_Key, _Entry]", cast("Any", entries) | put)

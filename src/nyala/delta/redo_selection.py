@@ -26,7 +26,7 @@ from typing import Final
 
 __all__ = ["FILES_MIN", "choose_redo_files"]
 
-# Merging fewer files is not worth a file and a catalogue transaction: a reader opens them in a
+# Merging fewer files is not worth a file and a catalogue change: a reader opens them in a
 # millisecond.
 FILES_MIN: Final = 4
 

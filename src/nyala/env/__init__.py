@@ -72,7 +72,7 @@ class Env:
     @property
     def is_local(self) -> bool:
         """Whether paths lead to files of this machine, and not to objects of a bucket."""
-        return not getattr(self.files, "is_remote", False)
+        return not self.files.is_remote
 
     def bound(self, folder: str) -> Env:
         """Return an environment for one store only (see `Files.bind`).

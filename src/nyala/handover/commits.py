@@ -9,7 +9,7 @@
 
 Invariants
     H1  A job's key is committed at most once, however often the commit is repeated. The key is
-        recorded with the batch (log record or catalogue transaction), and a second commit returns
+        recorded with the batch (log record or catalogue change), and a second commit returns
         the first one's timestamp and counts.
     H2  If the process that executed a request ended without an answer, the request is sent again,
         to the lock's next holder. A commit still happens once (H1); the begin or end of a load may

@@ -4,7 +4,7 @@ A *key* is relative to the store's prefix and uses "/" (`handle.py` says which k
 key is a folder of another one, such as "a" and "a/b". An object is written whole or not at all.
 Reads and lists see every write that has returned (S3, GCS, Azure and R2 promise this).
 
-`create` is put-if-absent, the one operation on which the safety of the store rests. Callers use
+`create` is put-if-absent, the safety of the store depends on it alone. Callers use
 `settle.settle`, which finds out what a failed or doubtful `create` did.
 
 Guarantees
@@ -74,7 +74,7 @@ class Objects(Protocol):
         ...
 
     def get(self, key: str) -> bytes | None:
-        """Return the whole object; None if there is none."""
+        """Return the whole object; None if it does not exist."""
         ...
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
@@ -85,7 +85,7 @@ class Objects(Protocol):
         ...
 
     def head(self, key: str) -> ObjectInfo | None:
-        """Return size and time of the object; None if there is none."""
+        """Return size and time of the object; None if it does not exist."""
         ...
 
     def list(self, under: str, after: str | None = None) -> list[ObjectInfo]:

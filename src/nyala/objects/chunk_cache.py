@@ -131,8 +131,8 @@ class ChunkCache:
         self.fetched_bytes = 0
         """The bytes that these requests returned."""
         self.rounds = 0
-        """How many requests had to wait for one another so far: a request is of the round after
-        the last one of which a reader has used bytes. Exact if one thread reads."""
+        """The number of requests so far that had to wait for one another. A request belongs to the
+        round after the newest one whose bytes a reader has used. Exact if one thread reads."""
         files.make_dirs(folder)
         _remove_left(files, folder)
         self.folder: Final = f"{folder}/{_FOLDER}{randomness.token_hex(8)}"

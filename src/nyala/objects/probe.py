@@ -1,4 +1,4 @@
-"""Tests whether a bucket keeps the promises on which the safety of a store rests.
+"""Tests whether a bucket keeps the promises that a store needs.
 
 Services that speak S3 differ here: some ignore If-None-Match, and some compare and store in two
 steps, so that two creators of one key both win. `probe` uses two clients, and removes its objects.

@@ -10,7 +10,7 @@ locks, renames, and changes in place.
 
 Invariants
     R1  An object appears whole, when `AppendFile.sync` returns, or not at all.
-    R2  A missing object raises MissingFileError at the first read, not at `open`: that spares a
+    R2  A missing object raises MissingFileError at the first read, not at `open`, which makes no
         request.
 
 Threads and forks: as `chunk_cache`.
@@ -122,7 +122,7 @@ class RemoteFiles:
     # ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def create(self, path: str) -> AppendFile:
-        """Create a new file. Nobody checks that there is none: its name must be new."""
+        """Create a new file. Its name must be new: an existing object would be replaced."""
         return _RemoteAppendFile(self._objects, self.cache, path, self._key(path))
 
     def write_atomic(self, path: str, data: bytes) -> None:
@@ -166,9 +166,6 @@ class RemoteFiles:
     def close(self) -> None:
         """Remove the cache; later reads raise StorageError. May be called twice."""
         self.cache.close()
-
-    def external_commit(self, path: str) -> None:
-        pass
 
     # ── what a bucket does not have
     # ─────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,7 @@
     again      apply the steps to the current table, which others may have altered
     timestamp  t: snapshots before t have the old schema, from t on the new one
     freeze     freeze each MemRowSet with rows, without a flush: later rows have other columns
-    commit     sync the log, one catalogue transaction, one new root
+    commit     sync the log, one catalogue change, one new root
     ── unlock ────────────────────────────────────────────────────────────────────────────────────
 
 Stored data does not change: files and rows in memory name their columns by id, and are read through

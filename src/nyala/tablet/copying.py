@@ -3,7 +3,7 @@
     source      a reader: its lease keeps the files of one state of the catalogue
     data files  copied under their names; a repeated copy skips those that are there
     catalogue   written as a checkpoint, with a new store id
-    log         the batches of which some row may be in no file, with their timestamps
+    log         the batches whose rows may be in no file, with their timestamps
     birth       `nyala.json`, last
 
 Invariants

@@ -68,7 +68,6 @@ from nyala.schema.schema import Schema
 from nyala.tablet.jobs.held_rowsets import JobReservations
 from nyala.tablet.jobs.staging import remove_expired_staging
 from nyala.tablet.media.base import Medium
-from nyala.tablet.media.bucket import open_bucket
 from nyala.tablet.media.folder import FolderCheckpoints, FolderLeases
 from nyala.tablet.recovery.bootstrap import Replayer, ReplayReport
 from nyala.tablet.recovery.publisher import Publisher
@@ -277,6 +276,8 @@ class Store:
         env: with the files of the bucket. objects: closed with the store, or if this call fails.
         Raises: StorageError, CorruptionError.
         """
+        from nyala.tablet.media.bucket import open_bucket
+
         with Uninterrupted(), contextlib.ExitStack() as undo:
             undo.callback(objects.close)
             undo.callback(env.files.close)
@@ -499,7 +500,7 @@ class Store:
         except BaseException as error:
             # Another exception may have been raised asynchronously after the commit.
             refused = isinstance(error, Error) and getattr(error, "outcome", None) != "unknown"
-            if not refused or self.state is not before:
+            if not refused or self.state is not before or isinstance(error, FencedError):
                 self.poison(error)
             raise
         self.publish(durably=True)
@@ -773,7 +774,7 @@ class Store:
         self._checkpoint([path for path in garbage if layout.is_log(path)])
         # Leases are listed after the changes that made the garbage, as P2 demands.
         leased = self._medium.leases.oldest_needed()
-        self._medium.remove_orphans(lambda: self.state)
+        self._medium.remove_orphans(self._state_as_writer)
         if not garbage:
             return 0
         with Uninterrupted(), self.commit_lock:  # no root may be installed during the iteration
@@ -795,6 +796,13 @@ class Store:
                     )
                 )
         return len(paths)
+
+    def _state_as_writer(self) -> CatalogState:
+        """Log an empty change, and return the catalogue. Raises: FencedError."""
+        with Uninterrupted(), self.commit_lock:
+            tables = self._root.tables
+            self.transact(CatalogChange(), lambda version: Root(version, tables))
+            return self.state
 
     def _checkpoint(self, unneeded: Collection[str]) -> None:
         """Write a checkpoint if it is due. `unneeded`: segments of the log."""

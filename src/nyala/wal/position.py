@@ -3,7 +3,7 @@ it after each sync.
 
 A reader process learns from it, without contacting the writer, which timestamp is published and up
 to which byte the log holds it. The record is overwritten in place. It is synced only after
-catalogue transactions (F4), so after a power cut it may be old, and the writer's recovery
+catalogue changes (F4), so after a power cut it may be old, and the writer's recovery
 determines what the log holds. But what the record calls synced must be there even then, also the
 catalogue version. A reader that reads the record during a write sees a wrong checksum and reads
 again.
@@ -104,7 +104,7 @@ class PositionRecord:
         """Check that the log and the catalogue hold everything that was published as durable.
 
         timestamp: the newest one that log and catalogue hold. reached: the border up to which the log is intact.
-        Both are needed: after a later catalogue transaction, the timestamp alone would not show that the log lost its
+        Both are needed: after a later catalogue change, the timestamp alone would not show that the log lost its
         end. `path` is the path of this record, in the folder of the log.
         Raises: CorruptionError with the segment, and the offset at which the intact part ends; with this record's path
                 if the log is intact and the catalogue is not.

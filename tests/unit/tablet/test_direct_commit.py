@@ -1,4 +1,4 @@
-"""Batches too large for the log: files and one catalogue transaction, and the same rows as through the log (W6)."""
+"""Batches too large for the log: files and one catalogue change, and the same rows as through the log (W6)."""
 
 from __future__ import annotations
 

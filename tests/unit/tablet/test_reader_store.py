@@ -121,7 +121,7 @@ def test_what_is_not_published_is_not_seen(db: Database, monkeypatch: pytest.Mon
 def test_p5_it_never_goes_back_while_the_writer_commits(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A catalogue transaction in the moment of loading must not show an older state, or none at all."""
+    """A catalogue change in the moment of loading must not show an older state, or none at all."""
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     with reader_of(db) as reader:

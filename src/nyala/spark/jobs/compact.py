@@ -5,7 +5,7 @@
              rowsets, flush the deltas of those to merge
              jobs (only file names and numbers)         ─────►  compaction_run.run: read files, write files
              names of the new files                     ◄─────
-    install  all files in one catalogue transaction
+    install  all files in one catalogue change
 
 Other writers continue meanwhile and wait only for the install.
 Source: docs/design/compaction.md, "Files to files".

@@ -5,7 +5,7 @@
     shuffle    repartition by tablet, in Spark's own    ─────►  sort by key
                code                                             write_tablet: look keys up in the files of S,
                files and counts of each tablet          ◄─────    stage rowset and delta files
-    commit     one catalogue transaction, by the process that holds the lock; rows whose keys changed since S
+    commit     one catalogue change, by the process that holds the lock; rows whose keys changed since S
                are resolved again
 
 Other writers wait only for the commit, which reads no row of the load. The shuffle about doubles the cost of a write.

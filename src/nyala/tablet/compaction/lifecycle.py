@@ -3,7 +3,7 @@
     begin     (flush lock)    reserve the inputs; for a merge, flush their DeltaMemStores as of S
     run       (no lock)       a job from files to files (`file_jobs`), here or in a worker process
     install   (commit lock)   move changes that the inputs got after S to the outputs, by key; one
-                              catalogue transaction names the outputs and drops the inputs; one
+                              catalogue change names the outputs and drops the inputs; one
                               new root
 
 A scan continues with its root. Writers wait only for the install, whose cost is that of the late

@@ -20,7 +20,7 @@ OPEN_BYTES: Final = 1 << 20
 
 OPEN_PER_TARGET: Final = 32
 
-# The fixed cost of a compaction in bytes: files to sync and a catalogue transaction, about 10 ms at
+# The fixed cost of a compaction in bytes: files to sync and a catalogue change, about 10 ms at
 # a few hundred MB/s of rewriting. It keeps a hundred tiny gains from going before one large gain.
 WORK_BYTES: Final = 4 * OPEN_BYTES
 

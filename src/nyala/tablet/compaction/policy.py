@@ -9,7 +9,7 @@
     rewrite   one rowset with half dead rows or unreadable history: frees disk space
     major     the REDO of some columns into the base: scans of the present no longer apply it
     minor     many delta files of a rowset into one
-    expire    drops expired files and rowsets by a catalogue transaction, without reading them
+    expire    drops expired files and rowsets by a catalogue change, without reading them
 
 All plans use one currency, so that they can be compared, also across tablets:
 
@@ -88,7 +88,7 @@ REWRITE_SHARE: Final = 0.5
 # For compactions on request: a tenth of garbage is worth a rewrite.
 SPACE_RATIO_FULL: Final = 0.1
 
-# Expired files are dropped in groups: a catalogue transaction for fewer than 16 of them, or for
+# Expired files are dropped in groups: a catalogue change for fewer than 16 of them, or for
 # less than OPEN_BYTES, can wait. As many UNDO files are worth a merge: scans of the present do not
 # open them.
 EXPIRED_FILES_MIN: Final = 16

@@ -125,8 +125,9 @@ class Medium:
     checkpoints: Checkpoints
     leases: Leases
     remove_orphans: Callable[[Callable[[], CatalogState]], int] = lambda state: 0
-    """Removes files that nothing names, if that is due; returns their number. `state` returns the
-    present catalogue. A folder does this when it is opened.
+    """Removes files that nothing names, if that is due; returns their number. `state` logs a record,
+    which proves that this process is still the writer, and returns the present catalogue. A folder
+    does this when it is opened.
     """
     objects: Objects | None = None
     """The bucket; None for a folder."""

@@ -52,11 +52,11 @@ SILENT_MAX_US: Final = 15_000_000
 ORPHAN_AGE_US: Final = 24 * 3600 * 1_000_000
 ORPHANS_FIRST_S: Final = 3600.0
 ORPHANS_EVERY_S: Final = 24 * 3600.0
-# A checkpoint is due when an open would read so many more objects, or bytes, than after the last.
+# A checkpoint is due when the log has grown by this many objects, or bytes, since the last one.
 _SLOTS_MAX: Final = 256
 _BYTES_MAX: Final = 8 << 20
-# An open reads each object with a request of its own, so many small objects count as a long log:
-# 2,048 of them ask for a flush as 32 MB do.
+# The length of the log that an object counts as, at least. An open reads each object with its own
+# request, so 2,048 small objects cause a flush, as 32 MB do.
 _SLOT_BYTES: Final = 16 << 10
 
 
@@ -73,13 +73,12 @@ def open_bucket(
         state = apply_changes(
             base_state(objects, taken.checkpoint, taken.log.store_id), changes(taken.entries)
         )
-    log = BucketLog(taken.log)
     medium = Medium(
         BucketLock(env, taken.log),
-        log,
+        BucketLog(taken.log),
         BucketPublisher(),
         NoReserve(),
-        BucketCheckpoints(taken.log, log),
+        BucketCheckpoints(taken.log),
         ObjectLeases(env, objects, state.version),
         Orphans(env, objects).remove_if_due,
         objects,
@@ -141,6 +140,8 @@ class Orphans:
     O1  Only objects are removed that are older than `ORPHAN_AGE_US` by the bucket's clock: a younger
         one may be about to be named.
     O2  The names are read after the listing, so an object that was named meanwhile is kept.
+    O3  After the listing this process proves, by a record of the log, that it is still the writer. A
+        fenced process knows only old names, and would delete what its heir has named.
     """
 
     def __init__(self, env: Env, objects: Objects) -> None:
@@ -149,7 +150,10 @@ class Orphans:
         self._due_s = env.clock.monotonic_s() + ORPHANS_FIRST_S
 
     def remove_if_due(self, state: Callable[[], CatalogState]) -> int:
-        """Once a day. Cost: one LIST for each 1,000 objects. Raises: StorageError."""
+        """Once a day. `state` logs a record and returns the catalogue (O3).
+
+        Cost: one LIST for each 1,000 objects. Raises: FencedError, StorageError.
+        """
         now_s = self._env.clock.monotonic_s()
         if now_s < self._due_s:
             return 0
@@ -284,9 +288,8 @@ class NoReserve:
 class BucketCheckpoints:
     """Checkpoints in the log of objects. One thread at a time."""
 
-    def __init__(self, log: ObjectLog, view: BucketLog) -> None:
+    def __init__(self, log: ObjectLog) -> None:
         self._log = log
-        self._view = view
         self._slots = self._bytes = 0  # what an open had to read after the last checkpoint
 
     def is_due(self, unneeded: Collection[str]) -> bool:

@@ -9,7 +9,7 @@ live.
 Invariants
     B1  A view that failed or was interrupted may have read news that are not in the root. So the next
         view begins again at the newest checkpoint.
-    P4  The lease names the oldest version of which this process has a root.
+    P4  The lease names the version of this process's oldest root.
     P7  Above `memory_limit` of unflushed rows a view raises until the writer has flushed.
     G2  Of `catalog.object_leases`: after a stall that was longer than the lease, files may be
         missing. That raises HistoryExpiredError, and rows are never wrong.
@@ -62,7 +62,7 @@ class BucketReader:
         self._lock = threading.RLock()
         self._closed = False
         self._pid = os.getpid()
-        self._entries: list[LogEntry] = []  # batches of which some row may be in no file
+        self._entries: list[LogEntry] = []  # batches whose rows may be only in the log
         self._roots: weakref.WeakSet[Root] = weakref.WeakSet()
         self._leased = 0
         self._is_partial = False  # B1
@@ -159,7 +159,7 @@ class BucketReader:
         return root, self._state
 
     def unflushed(self) -> list[LogRecord]:
-        """The batches after the catalogue that `look` returned last, of which some row may be in no file."""
+        """The batches whose rows may be in no file of the catalogue that `look` returned last."""
         with self._lock:
             return list(batches(self._entries))
 

@@ -2,7 +2,7 @@
 
     unfinished_name("t", mark)    "t [restoring <mark of the process>-<8 digits>]"
     created, filled
-    renamed to "t"                one catalogue transaction: the complete table appears
+    renamed to "t"                one catalogue change: the complete table appears
 
 A killed job leaves its table under the temporary name. The next open drops the table if the job's
 process has certainly ended (`env.is_gone`). Where that cannot be known, as on macOS, a user has to

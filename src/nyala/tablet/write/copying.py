@@ -7,7 +7,7 @@
                    one transaction, one new root: the new tablets replace the old ones
 
 Invariants
-    Y1  A catalogue transaction is the only commit point: before it nothing is visible, and a crash
+    Y1  A catalogue change is the only commit point: before it nothing is visible, and a crash
         leaves only orphan files (P3).
     Y2  History is not copied. Moments before the transaction cannot be read
         (`TableEntry.rewritten`).

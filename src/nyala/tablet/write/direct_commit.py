@@ -1,16 +1,16 @@
-"""Commits a batch that is too large for the log: writes files, then one catalogue transaction (W6).
+"""Commits a batch that is too large for the log: writes files, then one catalogue change (W6).
 
     under the commit lock throughout (other writers wait; scans do not)
       flush the memory of the touched tablets            now every live row is on disk
       settle again                                       against the rows' new positions
       timestamp t; inserts -> DiskRowSets with UNDO "absent before t"
                    updates and deletes -> REDO files of the rowsets that hold the rows
-      sync, one catalogue transaction, one new root
+      sync, one catalogue change, one new root
 
 Rowsets are written by one thread per core; the thread that holds the lock does everything else.
 
 Invariants
-    B1  The catalogue transaction is the batch's only commit point. Before it nothing of the batch
+    B1  The catalogue change is the batch's only commit point. Before it nothing of the batch
         is visible, and the next open removes files left by a crash (W6, P3).
     B2  The touched rowsets have nothing in memory when their REDO file is added (R4). A rowset that
         is committed here has deltas_durable = t, while `inserts_durable` of its tablet stays (R2).

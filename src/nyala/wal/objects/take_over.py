@@ -65,7 +65,7 @@ _WALL_SLOTS: Final = 8
 
 @dataclass(frozen=True)
 class TakenLog:
-    """The log of which this process is the writer, and everything that it has to replay.
+    """This process's log, and everything that it has to replay.
 
     checkpoint: the state to begin with; None: an empty store.
     entries:    the records after it, oldest first; of slots before the checkpoint, only batches.

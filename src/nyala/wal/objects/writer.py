@@ -501,8 +501,14 @@ class ObjectLog:
     def announce(self) -> None:
         """Write the hint that this process writes, and when it was last alive.
 
+        The hint of a later epoch stays: its process has fenced this one, which may not know it yet.
         A hint that cannot be written is left out.
         """
+        with contextlib.suppress(StorageError):
+            data = self._objects.get(WRITER_KEY)
+            found = None if data is None else WriterHint.decode(data)
+            if found is not None and found.epoch > self.epoch_name:
+                return
         hint = WriterHint(
             host=socket.gethostname(),
             pid=os.getpid(),
