@@ -195,7 +195,7 @@ def test_damage_in_a_store_that_was_not_closed(killed: Origin, request: pytest.F
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("how", ["flipped", "cut"])
 def test_every_byte_of_a_store_that_was_not_closed(killed: Origin, how: str) -> None:
-    """Of its log and `wal/position`; of its data, of which the test below has every byte."""
+    """Of its log and `wal/position`. The test below takes every byte of its data files."""
     chance = random.Random(how)
     what = "bytes of a store that was not closed changed" if how == "flipped" else "files of such a store cut"
     with turns(what, how) as tried, folder_in_memory() as folder:

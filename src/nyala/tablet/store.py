@@ -75,7 +75,7 @@ from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.history import oldest_readable
 from nyala.tablet.state.idempotency import keys_to_forget
 from nyala.tablet.state.locks import OwnedLock
-from nyala.tablet.state.opening import delta_entry, open_root, open_rowset, remove_orphans
+from nyala.tablet.state.opening import check_in_use, delta_entry, open_root, open_rowset, remove_orphans
 from nyala.tablet.state.reservations import Reservations
 from nyala.tablet.state.result import Ticket
 from nyala.tablet.state.root import Root, TableState, TabletState
@@ -271,7 +271,7 @@ class Store:
     def open_in_bucket(env: Env, objects: Objects, options: StoreOptions, group_interval_s: float) -> Store:
         """Become the writer of the store under the prefix of `objects`, and recover it.
 
-        The store is created if there is none. The former writer is fenced.
+        The store is created if it does not exist yet. The former writer is fenced.
 
         env: with the files of the bucket. objects: closed with the store, or if this call fails.
         Raises: StorageError, CorruptionError.
@@ -387,13 +387,7 @@ class Store:
 
     def check_open(self) -> None:
         """Raises: StorageError if the store is closed or this is a forked child."""
-        if self._closed:
-            raise StorageError(f"the store {self.root_path!r} is closed: connect() again")
-        if os.getpid() != self._pid:
-            raise StorageError(
-                f"the store {self.root_path!r} was opened by process {self._pid} and this is its forked child: "
-                "connect() in the child, with read_only=True while the parent writes"
-            )
+        check_in_use(self.root_path, self._closed, self._pid)
 
     def check_writable(self) -> None:
         """Check that the store can take writes.

@@ -5,6 +5,7 @@ compare.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -28,6 +29,27 @@ def make_record(timestamp: int, rows: int = 3, key: str | None = None) -> LogRec
         names=["10", "11"],
     )
     return LogRecord(timestamp, key, (SettledGroup(1, 1, "insert", (5, 7), (0, rows // 2, rows), batch),))
+
+
+class Waiter(threading.Thread):
+    """Does something in its own thread, and keeps the error."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self.action = action
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.action()
+        except BaseException as error:
+            self.error = error
+
+    def end(self) -> BaseException | None:
+        self.join(timeout=20)
+        assert not self.is_alive(), "still waiting"
+        return self.error
 
 
 @dataclass

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.unit.wal.conftest import Waiter
 
 from nyala.env import AppendFile, PosixFiles
 from nyala.errors import StorageError
@@ -53,27 +53,6 @@ class SlowSync(PosixFiles):
 
         file.sync = sync  # type: ignore[method-assign]
         return file
-
-
-class Waiter(threading.Thread):
-    """Syncs in its own thread, and keeps the result."""
-
-    def __init__(self, action: Callable[[], object]) -> None:
-        super().__init__(daemon=True)
-        self.action = action
-        self.error: BaseException | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.action()
-        except BaseException as error:
-            self.error = error
-
-    def end(self) -> BaseException | None:
-        self.join(timeout=20)
-        assert not self.is_alive(), "still waiting"
-        return self.error
 
 
 def test_synced_records_exist_after_a_restart(bench: Bench) -> None:

@@ -36,7 +36,7 @@ from nyala.errors import HistoryExpiredError, ReadOnlyError, StorageError
 from nyala.objects.base import Objects
 from nyala.tablet.media.bucket import base_state, batches, changes
 from nyala.tablet.recovery.bootstrap import Replayer
-from nyala.tablet.state.opening import open_root
+from nyala.tablet.state.opening import check_in_use, open_root
 from nyala.tablet.state.root import Root
 from nyala.wal.objects.follower import LogEntry, LogFollower, News, read_birth
 from nyala.wal.record import LogRecord
@@ -174,13 +174,7 @@ class BucketReader:
 
     def check_open(self) -> None:
         """Raises: StorageError if the store is closed or this is a forked child."""
-        if self._closed:
-            raise StorageError(f"the store {self.root_path!r} is closed: connect() again")
-        if os.getpid() != self._pid:
-            raise StorageError(
-                f"the store {self.root_path!r} was opened by process {self._pid} and this is its forked child: "
-                "connect() in the child"
-            )
+        check_in_use(self.root_path, self._closed, self._pid)
 
     def check_writable(self) -> NoReturn:
         raise ReadOnlyError(

@@ -56,7 +56,7 @@ from nyala.env import Env
 from nyala.errors import Error, HistoryExpiredError, ReadOnlyError, StorageError
 from nyala.tablet.recovery.bootstrap import Replayer, ReplayReport
 from nyala.tablet.state import store_folder as layout
-from nyala.tablet.state.opening import open_root
+from nyala.tablet.state.opening import check_in_use, open_root
 from nyala.tablet.state.root import Root
 from nyala.wal.format import check_store_id
 from nyala.wal.position import LogPosition, PositionRecord, read_position
@@ -280,13 +280,7 @@ class ReaderStore:
 
     def check_open(self) -> None:
         """Raises: StorageError if the store is closed or this is a forked child."""
-        if self._closed:
-            raise StorageError(f"the store {self.root_path!r} is closed: connect() again")
-        if os.getpid() != self._pid:
-            raise StorageError(
-                f"the store {self.root_path!r} was opened by process {self._pid} and this is its forked child: "
-                "connect() in the child"
-            )
+        check_in_use(self.root_path, self._closed, self._pid)
 
     def check_writable(self) -> NoReturn:
         raise ReadOnlyError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -32,6 +33,20 @@ from nyala.tablet.state.root import Root, TableState, TabletState
 logger = logging.getLogger("nyala.store")
 
 _TABLET_FOLDER: Final = re.compile(r"\d+")
+
+
+def check_in_use(path: str, closed: bool, pid: int) -> None:
+    """Check that a store is open and that this is the process that opened it.
+
+    Raises: StorageError if the store is closed or this is a forked child of process `pid`.
+    """
+    if closed:
+        raise StorageError(f"the store {path!r} is closed: connect() again")
+    if os.getpid() != pid:
+        raise StorageError(
+            f"the store {path!r} was opened by process {pid} and this is its forked child: "
+            "connect() in the child, with read_only=True while the parent writes"
+        )
 
 
 @without_collector()

@@ -1,4 +1,4 @@
-"""Makes this process the writer of a store in a bucket: creates the store if there is none, or
+"""Makes this process the writer of a store in a bucket: creates the store if it does not exist, or
 seals the epoch of the writer before.
 
     1  read the birth object, or create it by put-if-absent
@@ -91,7 +91,7 @@ def check_clock(now_us: int, timestamp: int) -> None:
 
 
 def create_store(env: Env, objects: Objects, *, patience_s: float = PATIENCE_S) -> Birth:
-    """Return the birth of the store under this prefix; create it if there is none.
+    """Return the birth of the store under this prefix; create it if it does not exist.
 
     Raises: StorageError for an unfinished copy of a store, and as `create_birth`.
     """

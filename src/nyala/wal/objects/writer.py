@@ -421,7 +421,8 @@ class ObjectLog:
         """Write a checkpoint, and delete the slots and checkpoints that it replaces (S3 to S5).
 
         border: from `border`; `body` is the state after all records before it.
-        memory_timestamp_min: at the border, the timestamp of the oldest row that is in no file; None: there is none.
+        memory_timestamp_min: at the border, the timestamp of the oldest row that is in no file;
+                None: all rows are in files.
         Raises: as `sync`; StorageError if the checkpoint could not be written (nothing changed), or
                 if old objects could not be deleted (the next checkpoint tries again).
         """

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.unit.wal.conftest import Waiter
 
 from nyala.env import Bytes, Env, PosixFiles
 from nyala.objects.memory import MemoryObjects
@@ -59,27 +60,6 @@ class HeldObjects(Wrapper):
         with self._changed:
             self._released.update(keys)
             self._changed.notify_all()
-
-
-class Waiter(threading.Thread):
-    """Does something in its own thread, and keeps the error."""
-
-    def __init__(self, action: Callable[[], object]) -> None:
-        super().__init__(daemon=True)
-        self.action = action
-        self.error: BaseException | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.action()
-        except BaseException as error:
-            self.error = error
-
-    def end(self) -> BaseException | None:
-        self.join(timeout=20)
-        assert not self.is_alive(), "still waiting"
-        return self.error
 
 
 def name_of(entry: LogEntry) -> str:

@@ -186,7 +186,7 @@ def test_s1_a_seal_in_a_deleted_slot_does_not_count(bench: Bench) -> None:
 def test_s1_without_the_rule_the_heir_loses_acknowledged_records(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The hole that the rule closes: two writers, of which one writes where nobody reads."""
+    """The hole that the rule closes: of two writers, one writes where nobody reads."""
     case = Emptied(bench)
     plain = LogFollower.must_begin_again
     sealed: list[bool] = []
