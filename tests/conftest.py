@@ -19,8 +19,10 @@ import pytest
 
 SPARK_TESTS = Path(__file__).parent / "spark"
 SPARK_TIMEOUT_S = 300
-# Files with the longest tests, in this order: the first four start programs or sessions of their own.
+# Files with the longest tests, in this order: the first six start programs or sessions of their own.
 LONG_SPARK_TESTS = (
+    "test_bucket_on_cluster",
+    "test_no_shared_folder",
     "test_connect",
     "test_kills",
     "test_retries",

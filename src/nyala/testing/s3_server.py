@@ -84,14 +84,14 @@ def _xml(name: str, content: str, **headers: str) -> _Answer:
 
 
 class S3Server:
-    """An S3 server on a free port of this machine, with one empty bucket.
+    """An S3 server on a free port, with one empty bucket; for this machine only, unless `host` is another address.
 
     Attributes that tests may set at any time: `faults` (a function of the `Request`, whose verb is
     the HTTP command), `delay_s` of every request, and the clock by `advance`. `requests`,
     `bytes_received` and `bytes_sent` count by command. Threads: any.
     """
 
-    def __init__(self, bucket: str = "bucket", prefix: str = "store") -> None:
+    def __init__(self, bucket: str = "bucket", prefix: str = "store", host: str = "127.0.0.1") -> None:
         self.faults: Callable[[Request], WireFault | str | None] | None = None
         self.delay_s = 0.0
         self.requests: Counter[str] = Counter()
@@ -104,7 +104,7 @@ class S3Server:
         self._uploads: dict[str, dict[int, bytes]] = {}
         self._ahead_s = 0.0
         self._upload_count = 0
-        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server = _Server((host, 0), _Handler)
         self._server.owner = self
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
@@ -114,7 +114,8 @@ class S3Server:
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}"
 
     @property
     def url(self) -> str:

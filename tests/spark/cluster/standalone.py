@@ -1,0 +1,180 @@
+"""A Spark standalone cluster on four machines, and a bucket on one of them.
+
+    s3         an S3 server (`nyala.testing.S3Server`)
+    driver     Spark's master, and the program with the session
+    worker1    a worker of Spark with one core
+    worker2    another one
+
+Spark is PySpark's own, so nothing else is installed. Credentials are in the environment of each
+process, as `SECRET`, which occurs nowhere else: tests look for it in all that Spark writes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyspark
+from pyspark.sql import SparkSession
+from tests.spark.cluster.machines import TEMPORARY, Machine, Network, code_path
+from tests.spark.cluster.remote_python import RemotePython
+from tests.spark.jvm import OPTIONS, WORKERS, small_jvms
+
+from nyala.testing import S3Server
+
+SECRET: Final = "k7Qx-recognisable-secret-Zp3v"
+KEY_ID: Final = "AKIARECOGNISABLE"
+MASTER: Final = "spark://driver:7077"
+EVENTS: Final = TEMPORARY / "events"
+WORKER_NAMES: Final = ("worker1", "worker2")
+
+
+class Cluster:
+    """The cluster, while it runs. `driver` has the session, `s3` the server; both call functions."""
+
+    def __init__(self, folder: Path, hidden: Iterable[Path]) -> None:
+        self.folder: Final = folder
+        self._spark: list[subprocess.Popen[bytes]] = []
+        self.pythons: list[RemotePython] = []
+        self.network: Final = Network(folder, hidden, ["s3", "driver", *WORKER_NAMES])
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self) -> None:
+        driver = self.network.machines["driver"]
+        self._class(driver, "master.Master", "--host", "driver", "--port", "7077", "--webui-port", "0")
+        self.s3 = self.python("s3")
+        self.driver = self.python("driver", "driver.log")
+        self.s3.begin(serve)
+        self.driver(wait_for_port, "driver", 7077)
+        self.driver.begin(start_session)
+        for name in WORKER_NAMES:
+            options = ["--host", name, "--cores", "1", "--memory", "1g", "--webui-port", "0"]
+            work = ["--work-dir", str(TEMPORARY / "work")]
+            self._class(self.network.machines[name], "worker.Worker", *options, *work, MASTER)
+        self.endpoint = str(self.s3.answer())
+        self.driver.answer()
+
+    def python(self, machine: str, log: str = "python.log") -> RemotePython:
+        """Another Python process in this machine."""
+        there = self.network.machines[machine]
+        python = RemotePython(there, environment(there), log)
+        self.pythons.append(python)
+        return python
+
+    def _class(self, machine: Machine, name: str, *arguments: str) -> None:
+        """Start a class of Spark, with its log."""
+        spark_class = Path(pyspark.__path__[0]) / "bin" / "spark-class"
+        command = [str(spark_class), f"org.apache.spark.deploy.{name}", *arguments]
+        self._spark.append(machine.start(command, environment(machine), f"{name}.log"))
+
+    def close(self) -> None:
+        """End all of it at once, as when all machines lose power."""
+        self.network.close()
+        for process in self._spark:
+            process.wait()
+        for python in self.pythons:
+            python.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def environment(machine: Machine) -> dict[str, str]:
+    """What each process of a machine of this cluster has in its environment."""
+    return {
+        "PYTHONPATH": os.pathsep.join([str(WORKERS), code_path()]),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_HOME": pyspark.__path__[0],
+        "SPARK_LOCAL_IP": machine.address,
+        "SPARK_LOCAL_HOSTNAME": machine.name,
+        "SPARK_LOCAL_DIRS": str(TEMPORARY / "spark"),
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": OPTIONS,
+        "AWS_ACCESS_KEY_ID": KEY_ID,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+    }
+
+
+# ── in the machines
+
+
+_held: dict[str, Any] = {}
+
+
+def serve() -> str:
+    """In machine s3: start the server; returns its endpoint."""
+    _held["server"] = S3Server(host=socket.gethostbyname("s3"))
+    return server().endpoint
+
+
+def server() -> S3Server:
+    """The server, for functions that `Cluster.s3` calls."""
+    found: S3Server = _held["server"]
+    return found
+
+
+def wait_for_port(host: str, port: int, seconds: float = 60.0) -> None:
+    """Until a process listens there."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host, port), 1).close()
+            return
+        except OSError:
+            assert time.monotonic() < end, f"nobody listens at {host}:{port}"
+            time.sleep(0.05)
+
+
+def start_session() -> None:
+    """In machine driver: a session with an executor on each worker, whose event log is on."""
+    EVENTS.mkdir()
+    small_jvms(TEMPORARY)
+    settings = {
+        "spark.executor.memory": "512m",
+        "spark.task.maxFailures": "2",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": EVENTS.as_uri(),
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(TEMPORARY / "warehouse"),
+    }
+    builder = SparkSession.builder.master(MASTER).appName("nyala cluster tests")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = _held["session"] = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("WARN")
+    end = time.monotonic() + 60
+    while len(hosts()) < len(WORKER_NAMES):
+        assert time.monotonic() < end, f"only these workers have come: {hosts()}"
+        time.sleep(0.05)
+
+
+def session() -> SparkSession:
+    """The session, for functions that `Cluster.driver` calls."""
+    found: SparkSession = _held["session"]
+    return found
+
+
+def hosts() -> list[str]:
+    """The hosts of the executors."""
+    executors = session().sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+    return sorted({one.host() for one in executors} & set(WORKER_NAMES))
