@@ -485,6 +485,30 @@ def test_a_data_file_that_was_removed_is_told_with_what_to_do(tmp_path: Path) ->
             assert isinstance(error.value, FileNotFoundError) and error.value.path == str(gone)
 
 
+@pytest.mark.parametrize(
+    ("gone", "kind", "told"),
+    [
+        ("nyala.json", nyala.StorageError, "nyala.json is missing.*restore it from a backup"),
+        ("checkpoints/*", nyala.CorruptionError, "a segment of the log is missing: restore it, or the store"),
+    ],
+)
+def test_a_reader_and_a_writer_say_the_same_of_a_store_without_its_catalogue(
+    tmp_path: Path, gone: str, kind: type[Exception], told: str
+) -> None:
+    """A reader said "check the path", or "connect without read_only to create one"."""
+    for k in range(3):
+        with nyala.connect(tmp_path / "s", maintenance=False) as db:
+            table = db.create_table("t", {"k": "int64"}, "k", history=0, exist_ok=True)
+            table.upsert([(k,)])
+            table.compact()
+            table.vacuum()
+    for path in (tmp_path / "s").glob(gone):
+        path.unlink()
+    for read_only in (True, False):
+        with pytest.raises(kind, match=told):
+            nyala.connect(tmp_path / "s", read_only=read_only)
+
+
 def test_an_operation_of_a_batch_is_named(db: Database) -> None:
     """Several have columns of the same names, and the error comes at the end of the block."""
     db.create_table("u", {"a": "string", "n": "int32"}, ["a", "n"])

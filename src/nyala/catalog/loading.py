@@ -24,7 +24,7 @@ from nyala.env import Env, MissingFileError
 from nyala.errors import CorruptionError, Error, StorageError
 from nyala.wal.objects.format import COPYING_KEY
 from nyala.wal.position import LogPosition
-from nyala.wal.reader import LogReader, segment_numbers
+from nyala.wal.reader import LogReader, missing_segment, segment_numbers
 from nyala.wal.record import ChangeRecord
 
 __all__ = [
@@ -173,6 +173,8 @@ def read_catalogue(
         except (MissingFileError, CorruptionError) as error:
             failure = error
         if checkpoint_versions(env.files, directory) == before:
+            if isinstance(failure, MissingFileError):
+                raise missing_segment(failure.path or wal) from failure
             if failure is not None:
                 raise failure
             return state, reader.position

@@ -69,6 +69,7 @@ __all__ = [
     "TornTail",
     "batches",
     "find_witness",
+    "missing_segment",
     "read_frames",
     "read_segment_header",
     "recover",
@@ -500,13 +501,16 @@ def _end_before(files: Files, directory: str, number: int) -> LogOffset:
     return LogOffset(read_segment_header(files, path, older[-1]).start_offset + files.size(path))
 
 
+def missing_segment(path: str) -> CorruptionError:
+    """Return the error for a segment that is needed and does not exist."""
+    return CorruptionError("a segment of the log is missing: restore it, or the store, from a backup", path)
+
+
 def _examine(files: Files, path: str, number: int, timestamp: int, store_id: str) -> _Examined:
     try:
         data = files.read_all(path)
     except MissingFileError as error:
-        raise CorruptionError(
-            "a segment of the log is missing: restore it, or the store, from a backup", path
-        ) from error
+        raise missing_segment(path) from error
     header: SegmentHeader | None = None
     upper = 0
     count = 0
