@@ -24,7 +24,13 @@ from typing import Any, Final
 from nyala.env import Bytes, MissingFileError
 from nyala.errors import StorageError
 from nyala.objects.base import ObjectInfo
-from nyala.objects.bucket_errors import RANGE_NOT_SATISFIABLE, bucket_error, names_bucket, status_of
+from nyala.objects.bucket_errors import (
+    RANGE_NOT_SATISFIABLE,
+    bucket_error,
+    check_from_bucket,
+    is_about_object,
+    status_of,
+)
 from nyala.objects.handle import Handle, is_key
 from nyala.optional import need
 
@@ -167,7 +173,7 @@ class BucketObjects(Handle):
         try:
             self._obstore.delete(self._client(self._store), key)
         except FileNotFoundError as error:
-            if names_bucket(error):
+            if not is_about_object(error):
                 raise bucket_error(error, "delete", self.at(key)) from None
         except self._errors as error:
             raise bucket_error(error, "delete", self.at(key)) from None
@@ -179,6 +185,7 @@ class BucketObjects(Handle):
         self.check_key(key)
         try:
             found = self._obstore.get(self._client(self._store), key)
+            check_from_bucket(found.meta, found.attributes.get("Content-Type", ""), "read", self.at(key))
             self.check_whole(key, found.meta["size"])
             return bytes(found.bytes())
         except self._errors as error:
@@ -187,7 +194,7 @@ class BucketObjects(Handle):
 
     def _raise_unless_missing(self, error: Exception, verb: str, key: str) -> None:
         """Return if the error says that the object does not exist, but its bucket does."""
-        if not isinstance(error, FileNotFoundError) or names_bucket(error):
+        if not isinstance(error, FileNotFoundError) or not is_about_object(error):
             raise bucket_error(error, verb, self.at(key)) from None
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -197,6 +204,7 @@ class BucketObjects(Handle):
         except self._errors as error:
             self._raise_unless_missing(error, "look at", key)
             return None
+        check_from_bucket(found, "", "look at", self.at(key))
         return _info(key, found)
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:

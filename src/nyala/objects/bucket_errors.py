@@ -1,7 +1,7 @@
 """Turns the errors of obstore into StorageError: what failed, why, and what to do.
 
 The messages of obstore have 25 lines of Rust debug output and the server's XML. This module takes
-the status and the error code from them, and nothing else.
+the status and the error code from them, and what a user's function for credentials raised.
 
 Statuses 4xx say that nothing was changed. All other failures (a time-out, a cut connection, 408,
 409, 429, 5xx) have `outcome="unknown"`.
@@ -10,11 +10,12 @@ Statuses 4xx say that nothing was changed. All other failures (a time-out, a cut
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from nyala.errors import StorageError
+from nyala.errors import StorageError, bounded
 
-__all__ = ["RANGE_NOT_SATISFIABLE", "bucket_error", "names_bucket", "status_of"]
+__all__ = ["RANGE_NOT_SATISFIABLE", "bucket_error", "check_from_bucket", "is_about_object", "status_of"]
 
 RANGE_NOT_SATISFIABLE: Final = 416
 
@@ -25,11 +26,21 @@ _NO_BUCKET: Final = re.compile(r"NoSuchBucket|ContainerNotFound|specified (bucke
 _NO_CREDENTIALS: Final = re.compile(
     r"169\.254\.169\.254|metadata\.google|/latest/api/token|/latest/meta-data|/msi/token|token request"
 )
+# "RuntimeError: no answer", from a `credential_provider`.
+_PROVIDER: Final = re.compile(r"External \w+ credential provider: (.*?)(\n\nDebug source|\Z)", re.DOTALL)
+_PROVIDER_MAX_CHARS: Final = 300
+# obstore found no part of an answer of S3 in it.
+_NOT_AN_ANSWER: Final = re.compile(r"ETag Header missing|non-partial response|Got invalid \w+ response")
+_PAGE: Final = re.compile(r"<!doctype html|<html", re.IGNORECASE)
 _DOUBTFUL: Final = frozenset({408, 409, 425, 429})
 
 _GIVE_CREDENTIALS: Final = (
     "pass them in storage_options, set the variables of the provider (such as AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY), or give this machine a role"
+)
+_NOT_THE_BUCKET: Final = (
+    "something other than the bucket answered, such as a proxy or a log-in page; check the endpoint and "
+    "the network"
 )
 # What to do, by the error code of S3.
 _ADVICE: Final[dict[str, str]] = {
@@ -58,9 +69,10 @@ def status_of(error: BaseException) -> int | None:
     return None if found is None else int(found[1])
 
 
-def names_bucket(error: BaseException) -> bool:
-    """Whether a 404 is about the bucket and not about the object."""
-    return _NO_BUCKET.search(str(error)) is not None
+def is_about_object(error: BaseException) -> bool:
+    """Whether a 404 says that the object does not exist; not about the bucket, and not a proxy's page."""
+    text = str(error)
+    return _NO_BUCKET.search(text) is None and _PAGE.search(text) is None
 
 
 def bucket_error(error: BaseException, verb: str, url: str) -> StorageError:
@@ -74,16 +86,27 @@ def bucket_error(error: BaseException, verb: str, url: str) -> StorageError:
     return StorageError(f"cannot {verb} {url}: {reason}", path=url, outcome=None if certain else "unknown")
 
 
+def check_from_bucket(meta: Mapping[str, Any], content_type: str, verb: str, url: str) -> None:
+    """Raise StorageError if a reply is not from a bucket: a proxy's page has no tag, or is HTML."""
+    if meta["e_tag"] is None or content_type.startswith("text/html"):
+        raise StorageError(f"cannot {verb} {url}: {_NOT_THE_BUCKET}", path=url)
+
+
 def _reason(error: BaseException) -> tuple[str, bool]:
     """Return what happened and what to do, and whether nothing was changed for certain."""
     text = str(error)
     status, code = status_of(error), _CODE.search(text)
     kind = type(error).__name__
+    if raised := _PROVIDER.search(text):
+        told = bounded(" ".join(raised[1].split()), _PROVIDER_MAX_CHARS)
+        return f"the function 'credential_provider' failed: {told}", True
     if _NO_CREDENTIALS.search(text):
         return f"no credentials were found; {_GIVE_CREDENTIALS}", True
     if status is None:
         return _reason_without_answer(text, kind)
-    if status == 404 or names_bucket(error):
+    if 400 <= status < 500 and code is None and _PAGE.search(text):
+        return f"the server answered {status} with a page of HTML: {_NOT_THE_BUCKET}", status not in _DOUBTFUL
+    if status == 404 or _NO_BUCKET.search(text):
         return "the bucket does not exist; check its name, the endpoint and the region", True
     shown = f"{status} {code[1]}" if code else str(status)
     advice = _ADVICE.get(code[1] if code else "") or _ADVICE_BY_STATUS.get(status)
@@ -102,6 +125,8 @@ def _reason_without_answer(text: str, kind: str) -> tuple[str, bool]:
             "a prefix of its own for the store",
             True,
         )
+    if _NOT_AN_ANSWER.search(text):
+        return _NOT_THE_BUCKET, False
     if "without LOCATION" in text:
         return _ADVICE["PermanentRedirect"], True
     if "BadScheme" in text:

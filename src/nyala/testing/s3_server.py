@@ -11,6 +11,7 @@ A *fault* is what happens to one request; `faults` chooses it (see `faulty_objec
 
     "503" "500" "403"   this status, not done
     "409"               PUT of an object only: refused as a conflict, not done
+    "page" "404 page"   the HTML page of a proxy with status 200 or 404, not done
     "drop before"       the connection is cut, not done
     "drop after"        done, then the connection is cut
     "half"              done, and the connection is cut in the middle of the reply
@@ -40,13 +41,16 @@ from nyala.testing.faulty_objects import Request
 
 __all__ = ["S3Server", "WireFault"]
 
-WireFault: TypeAlias = Literal["503", "500", "403", "409", "drop before", "drop after", "half"] | float
+WireFault: TypeAlias = (
+    Literal["503", "500", "403", "409", "page", "404 page", "drop before", "drop after", "half"] | float
+)
 
 _STATUS: Final = {
     "503": (503, "SlowDown"),
     "500": (500, "InternalError"),
     "403": (403, "AccessDenied"),
 }
+_PAGE: Final = b"<!doctype html><html><head><title>Log in to the network</title></head></html>"
 _BODY_MAX_BYTES: Final = 64 << 20
 _LISTED_MAX: Final = 1000
 _RANGE: Final = re.compile(r"bytes=(\d{1,18})?-(\d{1,18})?")
@@ -424,6 +428,10 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if isinstance(fault, str) and fault in _STATUS:
                 answer = _error(*_STATUS[fault], "a fault that the test asked for")
+            elif fault in ("page", "404 page"):
+                answer = _Answer(
+                    200 if fault == "page" else 404, _PAGE, {"Content-Type": "text/html; charset=utf-8"}
+                )
             elif fault == "409" and self.command == "PUT" and key:
                 answer = _error(409, "ConditionalRequestConflict", "a fault that the test asked for")
             elif bucket != server.bucket:

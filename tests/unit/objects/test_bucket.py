@@ -275,6 +275,17 @@ def test_a_server_that_is_not_there_is_named(server: S3Server, objects: Objects)
     assert outcome == "unknown"
 
 
+@pytest.mark.parametrize("fault", ["page", "404 page"])
+def test_a_page_of_a_proxy_is_no_object(server: S3Server, objects: Objects, fault: WireFault) -> None:
+    """It was damage of the store, or no store."""
+    server.faults = lambda _: fault
+    unseen = {7} if fault == "page" else {6}  # obstore takes a page for an empty list; HEAD has no body
+    for number, call in enumerate(every_call(objects)):
+        if number not in unseen:
+            message, _ = message_of(call)
+            assert "something other than the bucket answered, such as a proxy or a log-in page" in message
+
+
 class Reported(Exception):
     pass
 
@@ -288,6 +299,7 @@ REPORTS = [
     ("status code: 400 Bad Request: <Error><Code>AuthorizationHeaderMalformed</Code>", "'region'", None),
     ("status code: 404 Not Found: The specified bucket does not exist.", "the bucket does not exist", None),
     ("status code: 418 Teapot: ", "the bucket rejects the request", None),
+    ("status code: 403 Forbidden: <!DOCTYPE html><html>", "a page of HTML: something other than the bucket", None),
     ("status code: 409 Conflict: ", "409", "unknown"),
     ("status code: 429 Too Many: ", "overloaded", "unknown"),
     ("status code: 502 Bad Gateway: <html>", "the bucket failed: try again later", "unknown"),
@@ -351,12 +363,18 @@ def test_a_provider_of_credentials_is_asked_and_its_failure_is_named(server: S3S
     assert asked
 
     def broken() -> dict[str, Any]:
-        raise RuntimeError("test-secret")
+        raise RuntimeError("the token service\nsays no: " + "x" * 5000)
 
-    message, outcome = message_of(
-        lambda: open_objects(server.url, {**where, "credential_provider": broken}).create("b", b"")
-    )
-    assert "there are no valid credentials" in message and outcome is None
+    failing = open_objects(server.url, {**where, "credential_provider": broken})
+    for call in every_call(failing):
+        with pytest.raises(StorageError) as raised:
+            call()
+        message = str(raised.value)
+        assert (
+            "the function 'credential_provider' failed: RuntimeError: the token service says no: xxx"
+            in message
+        )
+        assert len(message) < 450 and "Debug" not in message and raised.value.outcome is None
 
 
 def test_without_obstore_the_message_has_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
