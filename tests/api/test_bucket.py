@@ -303,5 +303,3 @@ def test_arguments_for_a_bucket_need_a_url(tmp_path: Path) -> None:
             nyala.connect(tmp_path / "s", **options)  # type: ignore[arg-type]
     with pytest.raises(nyala.StorageError, match="no Nyala store"):
         nyala.connect(f"file://{tmp_path}/nothing", read_only=True, cache_dir=tmp_path / "cache")
-    with pytest.raises(nyala.InvalidArgumentError, match="restored from a backup"):
-        nyala.check(URL, repair=True)

@@ -12,6 +12,7 @@ import datetime as dt
 import html
 import numbers
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -285,7 +286,8 @@ def check(
     repair
         Also repair what can be repaired without losing data: remove files that nothing refers to, rewrite
         bloom filters, zone maps, indexes and bounds from intact rows, cut off the log's torn end. The
-        report's `repairs` says what was done. Only for a folder.
+        report's `repairs` says what was done. In a bucket: rewrite rowsets, and replace a damaged
+        checkpoint.
     storage_options
         As in `connect`.
 
@@ -301,16 +303,12 @@ def check(
     LockedError
         `repair=True`, and a process has the store open for writing.
     """
-    from nyala.tablet.check import check_folder
-    from nyala.tablet.repair import repair_folder
+    from nyala.tablet.check import check_bucket, check_folder
+    from nyala.tablet.repair import repair_bucket, repair_folder
 
     if is_bucket_url(path):
-        if repair:
-            raise InvalidArgumentError(
-                "repair=True needs a store in a folder: a damaged object of a bucket can only be restored from a backup"
-            )
-        with connect(path, read_only=True, storage_options=storage_options) as database:
-            return database.check()
+        with tempfile.TemporaryDirectory(prefix="nyala-") as cache_dir:
+            return (repair_bucket if repair else check_bucket)(SYSTEM, str(path), storage_options, cache_dir)
     folder = _folder(path)
     return repair_folder(SYSTEM, folder) if repair else check_folder(SYSTEM, folder)
 

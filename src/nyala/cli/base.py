@@ -20,6 +20,7 @@ __all__ = [
     "program",
     "settings",
     "shared_options",
+    "storage_options",
 ]
 
 
@@ -82,7 +83,14 @@ _CONVERTED: Final[Mapping[str, Callable[[str], Any]]] = {
 
 
 def _note_storage_options(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:
+    settings(context).storage_options.update(storage_options(context, parameter, value))
+
+
+def storage_options(
+    context: click.Context, parameter: click.Parameter, value: tuple[str, ...]
+) -> dict[str, Any]:
     """Parse `name=value` words. Secrets are refused: other users of the machine see a command line."""
+    found: dict[str, Any] = {}
     for word in value:
         name, equals, text = word.partition("=")
         if not equals:
@@ -94,9 +102,10 @@ def _note_storage_options(context: click.Context, parameter: click.Parameter, va
                 parameter,
             )
         try:
-            settings(context).storage_options[name] = _CONVERTED.get(name, str)(text)
+            found[name] = _CONVERTED.get(name, str)(text)
         except (KeyError, ValueError):
             raise click.BadParameter(f"{text!r} is no value of {name}", context, parameter) from None
+    return found
 
 
 _SUMMARY_MAX: Final = 200

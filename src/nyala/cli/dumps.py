@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,7 +18,12 @@ from nyala.cli.options import folder_argument, table_argument
 from nyala.cli.output import echo_json, echo_list, size
 from nyala.cli.stores import reader
 
+if TYPE_CHECKING:
+    from nyala.env import Files
+
 __all__ = ["cfile", "tablet", "wal"]
+
+_CACHE_BYTES: Final = 1 << 30
 
 
 @click.group(cls=Group)
@@ -54,17 +62,15 @@ def cfile() -> None:
     """Column files and delta files."""
 
 
-class _LocalFile(click.Path):
+class _FileOrUrl(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         from nyala.tablet.state.store_folder import is_bucket_url
 
-        if is_bucket_url(value):
-            self.fail(f"{value!r} is in a bucket: copy the object to a file, and give that file", param, ctx)
-        return super().convert(value, param, ctx)
+        return value if is_bucket_url(value) else super().convert(value, param, ctx)
 
 
 @cfile.command("dump")
-@click.argument("file", type=_LocalFile(exists=True))
+@click.argument("file", type=_FileOrUrl(exists=True))
 @click.option(
     "--bytes",
     "show_bytes",
@@ -75,14 +81,34 @@ def dump_cfile(file: str, show_bytes: bool) -> None:
     """Show the content of a column file or a delta file: columns, blocks, zones.
 
     For a damaged file it shows everything up to the damage, and then the error. If the end of the file is missing, it
-    shows only the error, because the end has the positions of the columns.
+    shows only the error, because the end has the positions of the columns. FILE may be the URL of an object.
     """
     from nyala.cfile.dump import dump
     from nyala.env import SYSTEM
+    from nyala.tablet.state.store_folder import is_bucket_url
 
+    if is_bucket_url(file):
+        with _files_beside(file) as files:
+            _echo_lines(file, dump(files, file, show_bytes))
+        return
     if os.path.isdir(file):
         raise click.UsageError(_which_file(file))
     _echo_lines(file, dump(SYSTEM.files, file, show_bytes))
+
+
+@contextmanager
+def _files_beside(url: str) -> Iterator[Files]:
+    """Open the files of the prefix that an object is in."""
+    from nyala.env import SYSTEM
+    from nyala.objects.open import open_objects
+    from nyala.objects.remote_files import RemoteFiles
+
+    with (
+        closing(open_objects(url.rpartition("/")[0], settings().storage_options)) as objects,
+        TemporaryDirectory(prefix="nyala-") as cache_dir,
+        closing(RemoteFiles.over(objects, SYSTEM, cache_dir, _CACHE_BYTES)) as files,
+    ):
+        yield files
 
 
 def _which_file(folder: str) -> str:
@@ -105,7 +131,8 @@ def wal() -> None:
 def dump_wal(folder: str, show_bytes: bool) -> None:
     """Show the content of the store's log: segments, records, rows by tablet, damage and torn tails.
 
-    FOLDER is the store's folder, or its folder of log segments.
+    FOLDER is the store's folder, or its folder of log segments. In a bucket it is the store's URL, or that of one
+    object of the log, and checkpoints and the writer's hint are shown too.
     """
     from nyala.env import SYSTEM
     from nyala.errors import StorageError
@@ -114,13 +141,40 @@ def dump_wal(folder: str, show_bytes: bool) -> None:
     from nyala.wal.reader import segment_numbers
 
     if is_bucket_url(folder):
-        raise StorageError(
-            f"the log in {folder!r} is objects, and this command shows files: `fs check` reads and verifies them"
-        )
+        _dump_bucket(folder, show_bytes)
+        return
     directory = folder if segment_numbers(SYSTEM.files, folder) else wal_path(folder)
     if not os.path.isdir(directory):
         raise StorageError(f"there is no log at {folder!r}: give a store's folder", path=folder)
     _echo_lines(directory, dump(SYSTEM.files, directory, show_bytes))
+
+
+def _dump_bucket(url: str, show_bytes: bool) -> None:
+    from nyala.cli.stores import require_bucket_store
+    from nyala.objects.open import open_objects
+    from nyala.wal.objects.dump import dump
+    from nyala.wal.objects.format import CheckpointKey, Slot
+
+    store, only = url, None
+    for depth in (3, 2):  # log/EPOCH/SLOT, ckpt/NAME
+        head, *key = url.rsplit("/", depth)
+        if Slot.parse("/".join(key)) or CheckpointKey.parse("/".join(key)):
+            store, only = head, "/".join(key)
+    if only is None:
+        require_bucket_store(url)
+    with closing(open_objects(store, settings().storage_options)) as objects:
+        _echo_lines(url, dump(objects, _state_lines, only, show_bytes))
+
+
+def _state_lines(data: bytes, path: str, store_id: str) -> Iterator[str]:
+    """Yield the catalogue in a checkpoint as JSON, an entry for each line."""
+    from nyala.catalog.checkpoint import decode_checkpoint
+    from nyala.catalog.codec import encode_state
+    from nyala.wal.dump import shortened
+
+    for name, value in json.loads(encode_state(decode_checkpoint(data, path, store_id))).items():
+        for entry in value if isinstance(value, list) else [value]:
+            yield f"{name} {shortened(json.dumps(entry).encode())}"
 
 
 def _echo_lines(path: str, lines: Iterator[str]) -> None:

@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from nyala.cli.base import Command, Failure, Group, cli_words, settings
+from nyala.cli.base import Command, Failure, Group, cli_words, settings, storage_options
 from nyala.cli.options import folder_argument, table_argument
 from nyala.cli.output import counted, duration, echo_json, echo_list, moment, size
 from nyala.cli.progress import Bar
@@ -201,14 +202,10 @@ def fs() -> None:
 def check(context: click.Context, folder: str, repair: bool) -> None:
     """Read and verify every byte of a store. Exit code 3: problems were found."""
     from nyala.env import SYSTEM
-    from nyala.tablet.check import check_folder, check_open
-    from nyala.tablet.repair import repair_folder
+    from nyala.tablet.check import check_bucket, check_folder
+    from nyala.tablet.repair import repair_bucket, repair_folder
     from nyala.tablet.state.store_folder import is_bucket_url
 
-    if repair and is_bucket_url(folder):
-        raise click.UsageError(
-            "--repair needs a store in a folder: a damaged object of a bucket can only be restored from a backup"
-        )
     began_s = time.monotonic()
     with Bar("checking rowsets", 1.0, quiet=settings().json) as bar:
 
@@ -216,8 +213,10 @@ def check(context: click.Context, folder: str, repair: bool) -> None:
             bar.update(done / max(total, 1), f"{done:,} of {total:,}")
 
         if is_bucket_url(folder):
-            with reader(folder) as database:
-                report = check_open(database._opened(), step)
+            with TemporaryDirectory(prefix="nyala-") as cache_dir:
+                report = (repair_bucket if repair else check_bucket)(
+                    SYSTEM, folder, settings().storage_options, cache_dir, step
+                )
         else:
             report = (repair_folder if repair else check_folder)(SYSTEM, os.path.abspath(folder), step)
     seconds = time.monotonic() - began_s
@@ -260,7 +259,15 @@ def _echo_report(report: CheckReport, seconds: float, repair: bool) -> None:
 @fs.command("copy")
 @click.argument("source", type=click.Path(), callback=no_file)
 @click.argument("destination", type=click.Path(), callback=no_file)
-def copy(source: str, destination: str) -> None:
+@click.option(
+    "--to-option",
+    "to_options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=storage_options,
+    help="A storage option of DESTINATION. Default: those of --option serve both, if both URLs are of one kind.",
+)
+def copy(source: str, destination: str, to_options: dict[str, Any]) -> None:
     """Copy a whole store, with its history, to a new folder or prefix of a bucket.
 
     SOURCE and DESTINATION are folders or URLs. The source's writer may go on writing.
@@ -271,11 +278,15 @@ def copy(source: str, destination: str) -> None:
     from nyala.tablet.state.store_folder import is_bucket_url
     from nyala.tablet.store import Store
 
-    began_s, storage_options = time.monotonic(), settings().storage_options
+    began_s, options = time.monotonic(), settings().storage_options
+    if to_options and not is_bucket_url(destination):
+        raise click.UsageError(f"--to-option is for a bucket, and {destination!r} is a folder")
+    kind, to_kind = (url.partition(":")[0] if is_bucket_url(url) else "file" for url in (source, destination))
+    to_options = to_options or (options if kind in ("file", to_kind) else {})
     with (
-        reader(source, storage_options if is_bucket_url(source) else {}) as database,
+        reader(source, {} if kind == "file" else options) as database,
         closing(
-            BucketDestination(SYSTEM, open_objects(destination, storage_options))
+            BucketDestination(SYSTEM, open_objects(destination, to_options))
             if is_bucket_url(destination)
             else FolderDestination(SYSTEM, os.path.abspath(destination))
         ) as target,
@@ -321,12 +332,12 @@ def probe(url: str, races: int) -> None:
     from nyala.objects.probe import PROMISES
     from nyala.objects.probe import probe as probe_bucket
 
-    began_s, storage_options = time.monotonic(), settings().storage_options
+    began_s, options = time.monotonic(), settings().storage_options
     width = max(map(len, PROMISES))
     findings = []
     with (
-        closing(open_objects(url, storage_options)) as first,
-        closing(open_objects(url, storage_options)) as second,
+        closing(open_objects(url, options)) as first,
+        closing(open_objects(url, options)) as second,
     ):
         for finding in probe_bucket(SYSTEM, [first, second], races=races):
             findings.append(finding)

@@ -33,6 +33,7 @@ __all__ = [
     "partition_text",
     "readable_from",
     "reader",
+    "require_bucket_store",
     "state_of",
     "tell_why_empty",
     "writer",
@@ -57,9 +58,11 @@ def reader(folder: str, storage_options: Mapping[str, Any] | None = None) -> Ite
 def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> Iterator[Database]:
     """Open the store with this process as its writer. A missing store is made only if `create`.
 
-    If the block fails and the new store has no table, the store is removed; in a bucket it stays.
+    If the block fails and the new store has no table, the store is removed. In a bucket it stays, and a line says so:
+    another process may take it over at any moment, and its writes must not be deleted.
     """
     from nyala.api.database import connect
+    from nyala.tablet.state.store_folder import is_bucket_url
 
     made = _missing_folders(folder) if create else []
     if not create:
@@ -68,7 +71,12 @@ def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> It
         with connect(
             folder, maintenance=maintenance, storage_options=settings().storage_options or None
         ) as database:
-            yield database
+            try:
+                yield database
+            except BaseException:
+                if create and is_bucket_url(folder):
+                    _tell_of_empty_store(database, folder)
+                raise
     except BaseException:
         if made:
             _remove_new_store(made)
@@ -87,6 +95,16 @@ def _missing_folders(path: str) -> list[str]:
         found.append(path)
         path = os.path.dirname(path)
     return found
+
+
+def _tell_of_empty_store(database: Database, url: str) -> None:
+    from nyala.errors import Error
+
+    with contextlib.suppress(Error):
+        if not database.list_tables() and not settings().json:
+            click.echo(
+                f"{url} is a store without tables now; the next `table load --create` fills it.", err=True
+            )
 
 
 def _remove_new_store(made: Sequence[str]) -> None:
@@ -149,7 +167,7 @@ def _require_store(folder: str) -> None:
     from nyala.tablet.state.store_folder import DATA_NAME, WAL_NAME, is_bucket_url
 
     if is_bucket_url(folder):
-        _require_bucket_store(folder)
+        require_bucket_store(folder)
     elif not SYSTEM.files.exists(birth_path(folder)):
         there = "" if os.path.isdir(folder) else " (there is no such folder)"
         if there and os.sep not in folder:
@@ -167,7 +185,7 @@ def _require_store(folder: str) -> None:
         raise StorageError(f"there is no Nyala store at {folder!r}{there}: {how}", path=folder)
 
 
-def _require_bucket_store(url: str) -> None:
+def require_bucket_store(url: str) -> None:
     """Raises: StorageError if there is no store: `connect` would make one."""
     from nyala.env import SYSTEM
     from nyala.errors import StorageError

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -29,6 +29,7 @@ import numpy.typing as npt
 from nyala.catalog.checkpoint import birth_path, newest_checkpoint, read_birth
 from nyala.catalog.loading import apply_changes, check_log_exists, without_collector
 from nyala.catalog.model import CatalogState
+from nyala.catalog.object_leases import ObjectLease
 from nyala.catalog.store_lock import StoreLock
 from nyala.cfile.blocks.cache import BlockCache
 from nyala.cfile.blocks.read_stats import Access
@@ -39,12 +40,15 @@ from nyala.env.interrupts import Uninterrupted
 from nyala.errors import CorruptionError, LockedError, StorageError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
+from nyala.objects.base import Objects
+from nyala.objects.open import StorageOptions, open_objects
+from nyala.objects.remote_files import RemoteFiles
 from nyala.rowset.checking import Lives, findings, lives_of
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.arrow_values import python_at
 from nyala.tablet.jobs import staging
-from nyala.tablet.media.bucket import count_records
+from nyala.tablet.media.bucket import base_state, batches, changes, count_records, damaged_checkpoints
 from nyala.tablet.media.bucket_reader import BucketReader
 from nyala.tablet.recovery.bootstrap import Replayer, ReplayReport
 from nyala.tablet.recovery.reader_store import ReaderStore
@@ -53,13 +57,28 @@ from nyala.tablet.state.opening import open_root, unreferenced_files
 from nyala.tablet.state.root import AnyRowSet, Root, TableState, TabletState
 from nyala.tablet.store import Store
 from nyala.wal.format import check_store_id, segment_number
+from nyala.wal.objects.follower import LogFollower
+from nyala.wal.objects.follower import read_birth as read_bucket_birth
+from nyala.wal.objects.format import Birth as ObjectBirth
 from nyala.wal.position import LogPosition, PositionRecord
 from nyala.wal.reader import LogReader, Recovery, recover
+from nyala.wal.record import LogRecord
 
-__all__ = ["CheckReport", "Problem", "ProblemKind", "check_alone", "check_folder", "check_open"]
+__all__ = [
+    "REPAIRABLE",
+    "CheckReport",
+    "Problem",
+    "ProblemKind",
+    "bucket_at",
+    "check_alone",
+    "check_bucket",
+    "check_folder",
+    "check_open",
+]
 
 ProblemKind: TypeAlias = Literal[
     "catalogue",
+    "checkpoint",
     "missing-file",
     "damage",
     "index",
@@ -72,7 +91,7 @@ ProblemKind: TypeAlias = Literal[
     "memory",
 ]
 
-REPAIRABLE: Final = frozenset({"index", "surplus", "position", "orphan-file"})
+REPAIRABLE: Final = frozenset({"checkpoint", "index", "surplus", "position", "orphan-file"})
 """Kinds that `repair` repairs without loss: it rewrites derived data and removes unneeded data."""
 
 REPLAY_LIMIT_BYTES: Final = 1 << 30
@@ -81,9 +100,11 @@ REPLAY_LIMIT_BYTES: Final = 1 << 30
 A writer keeps its log to about 64 MB (`log_limit`).
 """
 _CACHE_BYTES: Final = 64 << 20
+_REMOTE_CACHE_BYTES: Final = 1 << 30
 _UNBOUNDED: Final = 1 << 62
 _ONLY_HISTORY: Final = "; current rows are read without this file, only earlier snapshots need it"
 _STRAYS_SHOWN: Final = 5
+_UNNAMED_OBJECTS: Final = "objects that nothing names were not checked: a writer may be uploading them"
 _UNKNOWN: Final = "the data files were not checked: which of them belong to the store is not known"
 Progress: TypeAlias = "Callable[[int, int], None]"
 
@@ -97,6 +118,7 @@ class Problem:
     """One problem of a store.
 
     kind:  "catalogue"    the catalogue is damaged, or its entries contradict each other
+           "checkpoint"   in a bucket: a checkpoint is damaged, and the one before it serves
            "missing-file" a file that the catalogue names does not exist
            "damage"       bytes differ from those written, or files contradict each other
            "index"        rows are intact, but a bloom filter, zone map, index, bound or encoded key
@@ -224,6 +246,47 @@ def check_alone(env: Env, path: str, progress: Progress = no_progress) -> CheckR
     return check.report(alone=True)
 
 
+def check_bucket(
+    env: Env,
+    url: str,
+    storage_options: StorageOptions | None,
+    cache_dir: str,
+    progress: Progress = no_progress,
+) -> CheckReport:
+    """Check the store in a bucket, also one that cannot be opened, and beside a writer.
+
+    env: of this machine. cache_dir: a local folder.
+    Raises: StorageError if there is no store, or if the bucket does not answer.
+    """
+    with bucket_at(env, url, storage_options, cache_dir) as (there, objects):
+        check = _Check(there, objects.url, progress)
+        try:
+            birth = read_bucket_birth(there, objects)
+        except CorruptionError as error:
+            check.blind("catalogue", error)
+            return check.report(alone=False)
+        if birth is None:
+            raise StorageError(
+                f"there is no Nyala store at {objects.url!r}: give a store's URL", path=objects.url
+            )
+        lease = ObjectLease(there, objects)
+        try:
+            check.bucket(objects, birth)
+        finally:
+            lease.release()
+        return check.report(alone=False)
+
+
+@contextlib.contextmanager
+def bucket_at(
+    env: Env, url: str, storage_options: StorageOptions | None, cache_dir: str
+) -> Iterator[tuple[Env, Objects]]:
+    """Open the objects of a URL, and an environment whose files are theirs; closes both at the end."""
+    with contextlib.closing(open_objects(url, storage_options)) as objects:
+        with contextlib.closing(RemoteFiles.over(objects, env, cache_dir, _REMOTE_CACHE_BYTES)) as files:
+            yield replace(env, files=files), objects
+
+
 def check_open(store: Store | ReaderStore | BucketReader, progress: Progress = no_progress) -> CheckReport:
     """Check the current state of an open store, including its memory."""
     check = _Check(store.env, store.root_path, progress)
@@ -242,13 +305,14 @@ def check_open(store: Store | ReaderStore | BucketReader, progress: Progress = n
             check.log_records = sum(1 for _ in reader.read_to(upto.segment, upto.offset))
         else:
             check.log_records = count_records(store.env, objects)
+            check.checkpoints(objects)
     except (CorruptionError, StorageError) as error:
         check.add("log", error)
     check.root(root, state)
     check.notes.append(
         "a process has the store open, or this user may not write there: files that nothing names were not checked"
         if objects is None
-        else "objects that nothing names were not checked: a writer may be uploading them"
+        else _UNNAMED_OBJECTS
     )
     return check.report(alone=False)
 
@@ -312,6 +376,11 @@ class _Check:
             )
         )
 
+    def blind(self, kind: ProblemKind, error: Exception) -> None:
+        """Add a problem that keeps the data files from being checked."""
+        self.add(kind, error)
+        self.notes.append(_UNKNOWN)
+
     def has_path(self, path: str | None) -> bool:
         return any(problem.path == path for problem in self.problems)
 
@@ -347,8 +416,7 @@ class _Check:
                 state = apply_changes(checkpoint, recovered.changes)
                 check_log_exists(self.env, self.path, layout.wal_path(self.path), state)
             except (CorruptionError, StorageError) as error:
-                self.add(kind, error)
-                self.notes.append(_UNKNOWN)
+                self.blind(kind, error)
                 return None
         for sentence in state.problems():
             self.add("catalogue", sentence)
@@ -384,6 +452,11 @@ class _Check:
             except CorruptionError as error:
                 self.add("log", error)
 
+        return self.replay(root, recovered.records())
+
+    def replay(self, root: Root, records: Iterable[LogRecord]) -> CorruptionError | StorageError | None:
+        """Replay the log onto the root; returns the error of a failed replay."""
+
         def relieve(timestamp: int, report: ReplayReport) -> Root:
             if root.memory_bytes() > REPLAY_LIMIT_BYTES:
                 raise _TooMuchError
@@ -391,7 +464,7 @@ class _Check:
 
         try:
             replayer = Replayer(root, relieve)
-            replayer.feed(recovered.records())
+            replayer.feed(records)
             replayer.drain()
         except _TooMuchError:
             self.replayed = False
@@ -403,6 +476,34 @@ class _Check:
         except (CorruptionError, StorageError) as error:
             return error
         return None
+
+    # ── a bucket ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def bucket(self, objects: Objects, birth: ObjectBirth) -> None:
+        """Check everything below a store's URL."""
+        try:
+            news = LogFollower(self.env, objects, birth).read_new()
+            with without_collector():
+                state = apply_changes(
+                    base_state(objects, news.checkpoint, birth.store_id), changes(news.entries)
+                )
+        except CorruptionError as error:
+            self.blind("log", error)
+            return
+        self.log_records = len(news.entries)
+        self.checkpoints(objects)
+        root = open_root(self.env, self.path, state, BlockCache(_CACHE_BYTES))
+        replayed = self.replay(root, batches(news.entries))
+        if not self.replayed:
+            root = open_root(self.env, self.path, state, BlockCache(_CACHE_BYTES))  # with nothing in memory
+        self.root(root, state)
+        if replayed is not None and not self.has_path(replayed.path):
+            self.add("log", replayed)
+        self.notes.append(_UNNAMED_OBJECTS)
+
+    def checkpoints(self, objects: Objects) -> None:
+        for damaged in damaged_checkpoints(self.env, objects):
+            self.add("checkpoint", damaged)
 
     # ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

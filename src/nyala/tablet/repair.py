@@ -12,6 +12,10 @@
     then          opens and closes the store, which cuts a torn end of the log (R6) and removes
                   leases and staging folders of dead processes
 
+In a bucket, objects are not changed: a rowset with surplus bytes is rewritten as well. A damaged
+checkpoint is replaced by a new one, because the one before it has the same state with its log.
+Unnamed objects are removed by the writer when they are a day old.
+
 Derived data is repaired before the log is replayed. Otherwise a wrong bloom filter would hide rows
 from the replay, and their changes would count as durable.
 
@@ -29,7 +33,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from nyala.catalog.checkpoint import newest_checkpoint, read_birth
@@ -42,13 +46,26 @@ from nyala.cfile.blocks.cache import BlockCache
 from nyala.cfile.errors import KeysError, SummaryError
 from nyala.delta.run import MAX_TIMESTAMP
 from nyala.env import Env
-from nyala.errors import CorruptionError, Error
+from nyala.errors import CorruptionError, Error, LockedError, StorageError
+from nyala.objects.open import StorageOptions
 from nyala.rowset.compaction import inputs as compacting
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.image import RowSetImage
 from nyala.rowset.writer import write_rowset
 from nyala.schema.schema import Schema
-from nyala.tablet.check import CheckReport, Problem, ProblemKind, Progress, check_alone, no_progress
+from nyala.tablet.check import (
+    REPAIRABLE,
+    CheckReport,
+    Problem,
+    ProblemKind,
+    Progress,
+    bucket_at,
+    check_alone,
+    check_bucket,
+    no_progress,
+)
+from nyala.tablet.media.base import StoreLog
+from nyala.tablet.media.bucket import living_writer, open_bucket
 from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.opening import delta_entry, open_root
 from nyala.tablet.state.root import TableState
@@ -59,7 +76,7 @@ from nyala.wal.writer import LogWriter
 
 logger = logging.getLogger("nyala.repair")
 
-__all__ = ["repair_folder"]
+__all__ = ["repair_bucket", "repair_folder"]
 
 _MISPLACED: Final[frozenset[ProblemKind]] = frozenset({"missing-file", "log"})
 _LOSES: Final = "continuing without it would lose rows or their history: restore the store from a backup"
@@ -72,6 +89,7 @@ _WHY: Final[Mapping[ProblemKind, str]] = {
     "key-twice": "a program cannot decide which of the two rows is right",
     "wrong-tablet": "a program cannot decide whether the row or the partition is right",
     "log": "the batches after it were acknowledged: restore the store from a backup",
+    "checkpoint": "the repair ended early",
     "position": "with a damaged log it is the last evidence of the log's length",
     "orphan-file": "it may be a missing file under a wrong name, or belong to the damaged log, or the repair ended "
     "early",
@@ -101,7 +119,7 @@ def _repair(env: Env, path: str, progress: Progress) -> CheckReport:
             return _with(before, repairs)  # without the catalogue no file is known to be unneeded
         try:
             repairs += _cut_surplus(env, path, before.problems)
-            repairs += _rewrite_rowsets(env, path, before.problems)
+            repairs += _rewrite_rowsets(env, path, before.problems, {"index"}, lambda: _open_log(env, path))
             repairs += _remove(env, path, before.problems)
         except Error as error:
             return _with(check_alone(env, path, progress), repairs, f"the repair ended early: {error}")
@@ -116,6 +134,55 @@ def _repair(env: Env, path: str, progress: Progress) -> CheckReport:
         repairs.append("cut off the torn end of the log, whose batches were never acknowledged")
     living_leases(env, path, env.clock.now_us())
     return _with(_again(env, path, progress), repairs)
+
+
+def repair_bucket(
+    env: Env,
+    url: str,
+    storage_options: StorageOptions | None,
+    cache_dir: str,
+    progress: Progress = no_progress,
+) -> CheckReport:
+    """Check the store at `url`, repair, check again. Returns the second report, with the repairs in `repairs`.
+
+    env: of this machine. cache_dir: a local folder.
+    Raises: LockedError if another process writes to the store; StorageError.
+    """
+    before = check_bucket(env, url, storage_options, cache_dir, progress)
+    kinds = {problem.kind for problem in before.problems}
+    if before.is_blind or "log" in kinds or kinds.isdisjoint(REPAIRABLE):
+        return _with(before, [])
+    repairs: list[str] = []
+    notes: list[str] = []
+    try:
+        with bucket_at(env, url, storage_options, cache_dir) as (there, objects):
+            hint = living_writer(objects)
+            if hint is not None:
+                raise LockedError(
+                    f"process {hint.pid} on host {hint.host} writes to the store {objects.url!r}: close it there, then "
+                    "repair the store"
+                )
+            medium, state, _ = open_bucket(there, objects, 0.0)
+            try:
+                repairs += _rewrite_rowsets(
+                    there, objects.url, before.problems, {"index", "surplus"}, lambda: (state, medium.log)
+                )
+            finally:
+                medium.log.close()
+                medium.lock.release()
+        with bucket_at(env, url, storage_options, cache_dir) as (there, objects):
+            with contextlib.closing(
+                Store.open_in_bucket(there, objects, StoreOptions(maintenance=False), 0.0)
+            ) as store:
+                store.write_checkpoint()
+        repairs += [
+            f"replaced the damaged checkpoint {layout.relative(before.path, problem.path)}"
+            for problem in before.problems
+            if problem.kind == "checkpoint" and problem.path is not None
+        ]
+    except (CorruptionError, StorageError) as error:
+        notes.append(f"the repair ended early: {error}")
+    return _with(check_bucket(env, url, storage_options, cache_dir, progress), repairs, *notes)
 
 
 def _again(env: Env, path: str, progress: Progress) -> CheckReport:
@@ -172,14 +239,23 @@ def _remove(env: Env, path: str, problems: tuple[Problem, ...]) -> list[str]:
     return done
 
 
-def _rewrite_rowsets(env: Env, path: str, problems: tuple[Problem, ...]) -> list[str]:
-    """Rewrite the rowsets that have only derived problems."""
+def _rewrite_rowsets(
+    env: Env,
+    path: str,
+    problems: tuple[Problem, ...],
+    kinds: Collection[ProblemKind],
+    open_log: Callable[[], tuple[CatalogState, StoreLog]],
+) -> list[str]:
+    """Rewrite the rowsets that have only problems that can be repaired, and one of these kinds.
+
+    open_log: returns the catalogue, and its log, whose batches are not replayed.
+    """
     lost = {problem.rowset_id for problem in problems if not problem.repairable}
-    chosen = {p.rowset_id for p in problems if p.kind == "index" and p.rowset_id is not None} - lost
+    chosen = {p.rowset_id for p in problems if p.kind in kinds and p.rowset_id is not None} - lost
     if not chosen:
         return []
     done = []
-    state, log = _open_log(env, path)
+    state, log = open_log()
     with contextlib.closing(log):
         root = open_root(env, path, state, BlockCache(0))
         for table, tablet in root.tablets():

@@ -800,9 +800,12 @@ class Store:
 
     def _checkpoint(self, unneeded: Collection[str]) -> None:
         """Write a checkpoint if it is due. `unneeded`: segments of the log."""
+        if self._medium.checkpoints.is_due(unneeded):
+            self.write_checkpoint()
+
+    def write_checkpoint(self) -> None:
+        """Write the present catalogue as a checkpoint. One thread at a time. Raises: StorageError."""
         checkpoints = self._medium.checkpoints
-        if not checkpoints.is_due(unneeded):
-            return
         with Uninterrupted(), self.commit_lock:
             state, border = self.state, checkpoints.border()
             oldest = self._root.memory_timestamp_min()

@@ -26,9 +26,9 @@ from nyala.wal.format import (
     segment_name,
 )
 from nyala.wal.reader import Frame, find_witness, read_frames, segment_numbers
-from nyala.wal.record import decode_meta, decode_record
+from nyala.wal.record import LogRecord, decode_meta, decode_record
 
-__all__ = ["dump"]
+__all__ = ["batch_lines", "bytes_of", "dump", "shortened"]
 
 # The number of bytes of an Arrow message to print; Arrow documents their meaning.
 _ARROW_BYTES_SHOWN = 8
@@ -58,7 +58,7 @@ def _dump_segment(files: Files, path: str, number: int, is_last: bool, show_byte
             f"salt {header.salt:016x}, store {header.store_id}"
         )
         if show_bytes:
-            yield from _bytes_of(SEGMENT_HEADER, data, 0)
+            yield from bytes_of(SEGMENT_HEADER, data, 0)
         lower = SEGMENT_HEADER_SIZE_BYTES
         for frame in read_frames(data[lower:], lower, header, path, ordinal=0):
             yield from _dump_frame(frame, data, path, show_bytes)
@@ -85,34 +85,44 @@ def _dump_frame(frame: Frame, data: bytes, path: str, show_bytes: bool) -> Itera
         yield f"  {frame.offset:>8}  {title}"
     elif header.kind == "change":
         yield f"  {frame.offset:>8}  {title}, {header.payload_length} bytes, a change of the catalogue"
-        text = frame.payload.to_pybytes().decode("utf-8", "replace").rstrip()
-        yield f"  {'':>8}    {text if len(text) <= _TEXT_SHOWN else text[:_TEXT_SHOWN] + '…'}"
+        yield f"  {'':>8}    {shortened(frame.payload.to_pybytes())}"
     else:
         record = decode_record(frame.payload, header.timestamp, path, frame.offset)
-        key = "" if record.idempotency_key is None else f", key {json.dumps(record.idempotency_key)}"
-        yield f"  {frame.offset:>8}  {title}, {header.payload_length} bytes{key}"
-        for group in record.groups:
-            bounds = zip(group.tablet_ids, group.offsets, group.offsets[1:], strict=False)
-            tablets = ", ".join(f"{tablet}: {upper - lower}" for tablet, lower, upper in bounds)
-            columns = ", ".join(f"{field.name} {field.type}" for field in group.batch.schema)
-            yield (
-                f"  {'':>8}    {group.kind} {group.batch.num_rows} rows, table {group.table_id} "
-                f"version {group.schema_version}, rows by tablet {{{tablets}}}, columns {{{columns}}}"
-            )
+        yield from batch_lines(f"  {frame.offset:>8}  {title}, {header.payload_length} bytes", record)
     if show_bytes:
-        yield from _bytes_of(FRAME, data, frame.offset)
+        yield from bytes_of(FRAME, data, frame.offset)
         if header.kind == "batch":
             yield from _payload_bytes(frame.payload, frame.offset + FRAME_SIZE_BYTES)
 
 
-def _bytes_of(layout: Layout, data: bytes, offset: int) -> Iterator[str]:
+def batch_lines(title: str, record: LogRecord) -> Iterator[str]:
+    """Yield the lines of a batch; `title` begins the first one."""
+    key = "" if record.idempotency_key is None else f", key {json.dumps(record.idempotency_key)}"
+    yield f"{title}{key}"
+    for group in record.groups:
+        bounds = zip(group.tablet_ids, group.offsets, group.offsets[1:], strict=False)
+        tablets = ", ".join(f"{tablet}: {upper - lower}" for tablet, lower, upper in bounds)
+        columns = ", ".join(f"{field.name} {field.type}" for field in group.batch.schema)
+        yield (
+            f"  {'':>8}    {group.kind} {group.batch.num_rows} rows, table {group.table_id} "
+            f"version {group.schema_version}, rows by tablet {{{tablets}}}, columns {{{columns}}}"
+        )
+
+
+def shortened(text: bytes) -> str:
+    """Return a JSON text in one line, of at most 2,000 characters."""
+    line = " ".join(part.strip() for part in text.decode("utf-8", "replace").split("\n")).rstrip()
+    return line if len(line) <= _TEXT_SHOWN else line[:_TEXT_SHOWN] + "…"
+
+
+def bytes_of(layout: Layout, data: bytes, offset: int) -> Iterator[str]:
     for name, start, size in layout.offsets():
         encoded = data[offset + start : offset + start + size]
-        if name == "magic":
-            meaning = encoded.decode("ascii")
-        elif name == "store_id":
+        if name in ("magic", "host"):
+            meaning = encoded.rstrip(b"\0").decode("ascii", "replace")
+        elif name in ("store_id", "token", "next_token", "epoch_token", "log_start_token"):
             meaning = encoded.hex()
-        elif name in ("crc32c", "payload_crc32c", "salt", "incompatible_flags"):
+        elif name.endswith("crc32c") or name in ("salt", "incompatible_flags"):
             meaning = f"{int.from_bytes(encoded, 'little'):#x}"
         else:
             meaning = str(int.from_bytes(encoded, "little", signed=dict(layout.fields)[name] == "q"))

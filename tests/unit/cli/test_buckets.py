@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -79,9 +80,6 @@ def test_commands_beside_a_writer(run: Run, server: S3Server, csv: Path) -> None
     ("words", "code", "advice"),
     [
         (["demo", URL], 1, "name one"),
-        (["fs", "check", URL, "--repair"], 2, "restored from a backup"),
-        (["wal", "dump", URL], 1, "`fs check` reads and verifies them"),
-        (["cfile", "dump", URL + "/data/1/x.base"], 2, "copy the object to a file"),
         (["table", "list", "https://host/store"], 1, "is a URL"),
         (["table", "list", "s3://bucket/a b"], 1, "choose another prefix"),
         (["table", "list", "s3://bucket/a?region=x"], 1, "give --option NAME=VALUE"),
@@ -90,6 +88,64 @@ def test_commands_beside_a_writer(run: Run, server: S3Server, csv: Path) -> None
 def test_what_needs_a_folder_says_so(run: Run, words: list[str], code: int, advice: str) -> None:
     said = " ".join(run(*words, code=code).stderr.split())
     assert advice in said
+
+
+def test_objects_are_dumped_by_their_urls(run: Run, server: S3Server, csv: Path, tmp_path: Path) -> None:
+    """The log with all kinds of records, a checkpoint as text, the hint, and a data file."""
+    to = options(server)
+    with nyala.connect(URL, storage_options=server.options, group_interval=0, maintenance=False) as db:
+        table = db.create_table("t", {"k": "int64", "v": "string"}, "k")
+        table.insert([(1, "a")])
+        db.flush()
+        db._writer().write_checkpoint()
+        table.insert([(2, "b")])
+    lines = run("wal", "dump", URL, *to).lines
+    text = "\n".join(lines)
+    for told in (
+        r"^nyala\.json: \d+ bytes$",
+        r'^writer: .*\n.*"closed": true',
+        r"^ckpt/.*\n +0  the state before slot \d of epoch 1; the log starts at slot \d of epoch 1; timestamp \d+$",
+        r'^ +tables \{.*"name": "t"',
+        r"^log/0000000000-.*\n.*\n.*, a seal that leads to epoch 0000000001-[0-9a-f]{16}: pid \d+ on host ",
+        r"^log/0000000001-.*\n.*, CRC [0-9a-f]{8} after [0-9a-f]{8}\n.*, a change of the catalogue$",
+        r"a checkpoint was written: ckpt/",
+        r"^ +insert 1 rows, table 1 version 0, rows by tablet \{1: 1\}, columns \{",
+    ):
+        assert re.search(told, text, re.MULTILINE), (told, text)
+    for line in lines:
+        if line.startswith(("log/", "ckpt/")):
+            key = line.partition(":")[0]
+            at = lines.index(line)
+            one = run("wal", "dump", f"{URL}/{key}", *to).lines
+            assert one == lines[at : at + len(one)]
+    shown = run("wal", "dump", URL, "--bytes", "--json", *to).json["lines"]
+    assert any("magic = NyLg" in line for line in shown) and any("magic = NyCk" in line for line in shown)
+    assert "there is no Nyala store" in run("wal", "dump", URL + "2", *to, code=1).stderr
+    (file,) = [key for key in server.bodies() if key.endswith(".base")]
+    (tmp_path / "x.base").write_bytes(server.bodies()[file])
+    there = run("cfile", "dump", f"s3://bucket/{file}", "--bytes", *to).lines
+    here = run("cfile", "dump", tmp_path / "x.base", "--bytes").lines
+    assert there[1:] == here[1:] and len(there) > 20
+
+
+def test_damaged_objects_are_dumped_up_to_the_damage(run: Run, server: S3Server, csv: Path) -> None:
+    run("table", "load", URL, "t", csv, "--create", "--key", "k", *options(server))
+    log = sorted(key for key in server.bodies() if "/log/" in key)
+    for key, damage in zip(log, (b"", b"x", b"NyLg" + bytes(200)), strict=False):
+        server.put(key, server.bodies()[key][:-1] + b"?" if damage == b"x" else damage)
+    server.put("store/writer", b"\xff" * 3000)
+    lines = run("wal", "dump", URL, *options(server), "--bytes").lines
+    assert sum("DAMAGE" in line for line in lines) == 3 and max(map(len, lines)) < 2500
+
+
+def test_a_store_is_repaired_by_its_url(run: Run, server: S3Server, csv: Path) -> None:
+    run("table", "load", URL, "t", csv, "--create", "--key", "k", *options(server))
+    run("table", "compact", URL, *options(server))
+    (file,) = [key for key in server.bodies() if key.endswith(".base")]
+    server.put(file, server.bodies()[file] + b"more")
+    assert "surplus" in run("fs", "check", URL, *options(server), code=3).stdout
+    assert "repaired: rewrote rowset" in run("fs", "check", URL, "--repair", *options(server)).stdout
+    assert run("fs", "check", URL, "--json", *options(server)).json["rows"] == 2
 
 
 def test_a_store_is_copied_into_a_bucket_and_back(
@@ -103,6 +159,34 @@ def test_a_store_is_copied_into_a_bucket_and_back(
     assert run("table", "scan", tmp_path / "b").stdout == run("table", "scan", URL, *to).stdout
     assert "there is a store" in run("fs", "copy", URL, tmp_path / "a", *to, code=1).stderr
     assert "there is no Nyala store" in run("fs", "copy", tmp_path, URL + "2", *to, code=1).stderr
+
+
+def test_a_copy_between_two_services_has_options_for_each(
+    run: Run, server: S3Server, csv: Path, tmp_path: Path
+) -> None:
+    run("table", "load", URL, "t", csv, "--create", "--key", "k", *options(server))
+    with S3Server() as second:
+        to = [word.replace("--option", "--to-option") for word in options(second)]
+        run("fs", "copy", URL, URL, *options(server), *to)
+        run("fs", "copy", URL, f"file://{tmp_path}/b", *options(second))  # other kinds: not for the second
+        expected = run("table", "scan", URL, *options(server)).stdout
+        assert run("table", "scan", URL, *options(second)).stdout == expected
+    assert run("table", "scan", f"file://{tmp_path}/b").stdout == expected
+    said = run("fs", "copy", URL, tmp_path / "c", *options(server), "--to-option", "region=x", code=2).stderr
+    assert "--to-option is for a bucket" in " ".join(said.split())
+    assert "is a secret" in run("fs", "copy", URL, URL, "--to-option", "session_token=x", code=2).stderr
+
+
+def test_a_load_that_fails_says_that_the_new_store_is_empty(
+    run: Run, server: S3Server, csv: Path, tmp_path: Path
+) -> None:
+    """It is not removed: another process may take it over at any moment."""
+    (tmp_path / "bad.csv").write_text("k,v\n1,a\n1,b\n")
+    load = ["table", "load", URL, "t", "--create", "--key", "k", *options(server)]
+    said = run(*load, tmp_path / "bad.csv", code=1).stderr
+    assert f"{URL} is a store without tables now; the next `table load --create` fills it" in said
+    run(*load, csv)
+    assert "without tables" not in run(*load[:3], "u", *load[4:], tmp_path / "bad.csv", code=1).stderr
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,13 @@ from nyala.catalog.object_leases import ObjectLeases, bucket_time_us
 from nyala.env import Env
 from nyala.errors import CorruptionError, StorageError
 from nyala.objects.base import Objects
+from nyala.objects.settle import PATIENCE_S
 from nyala.tablet.media.base import Medium
 from nyala.tablet.state.store_folder import DATA_NAME
 from nyala.wal.format import LogOffset
-from nyala.wal.objects.follower import Checkpoint, LogEntry, LogFollower, read_birth
+from nyala.wal.objects.follower import Checkpoint, LogEntry, LogFollower, list_checkpoints, read_birth
 from nyala.wal.objects.format import BIRTH_KEY, WRITER_KEY, Kind, WriterHint
+from nyala.wal.objects.format import decode_checkpoint as decode_object
 from nyala.wal.objects.take_over import check_clock, take_over
 from nyala.wal.objects.writer import LogMark as ObjectMark
 from nyala.wal.objects.writer import ObjectLog
@@ -39,7 +41,7 @@ from nyala.wal.reader import SegmentInfo
 from nyala.wal.record import ChangeRecord, LogRecord, decode_record, encode_change_record, encode_record
 from nyala.wal.writer import GROUP_SYNC_INTERVAL_S, LogMark
 
-__all__ = ["count_records", "living_writer", "open_bucket"]
+__all__ = ["count_records", "damaged_checkpoints", "living_writer", "open_bucket"]
 
 logger = logging.getLogger("nyala.store")
 
@@ -132,6 +134,23 @@ def count_records(env: Env, objects: Objects) -> int:
             "the object that names the store is missing: restore it", f"{objects.url}/{BIRTH_KEY}"
         )
     return len(LogFollower(env, objects, birth).read_new().entries)
+
+
+def damaged_checkpoints(env: Env, objects: Objects) -> Iterator[CorruptionError]:
+    """Read all checkpoints; returns what is wrong with those that `count_records` passed over.
+
+    Raises: CorruptionError, StorageError.
+    """
+    birth = read_birth(env, objects)
+    assert birth is not None, "count_records comes first"
+    for key in list_checkpoints(env, objects, PATIENCE_S):
+        data, path = objects.get(key.key), f"{objects.url}/{key.key}"
+        try:
+            if data is not None:  # otherwise the writer has just deleted it
+                _, body = decode_object(data, path, birth.store_id, key)
+                decode_checkpoint(body.to_pybytes(), path, birth.store_id)
+        except CorruptionError as error:
+            yield error
 
 
 class Orphans:
