@@ -83,11 +83,11 @@ fmt: setup  ## format and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: java setup lint  ## the gate: lint, then all tests, those with Spark last
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long" $(ARGS)
+test: java setup lint  ## the gate: lint, then all tests but those marked `long`
+	$(BIN)/python -m pytest -n 2 -m "not long" $(ARGS)
 
 test-fast: setup  ## the tests that need no Spark, without lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long and not spark" $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not long and not spark" $(ARGS)
 
 # Each has an environment of its own, .venv-3.13 for instance, and its own kernels beside those of the others.
 test-pythons:  ## the fast tests on each of Python 3.12 to 3.14 that this machine has (the gate runs on 3.11)
@@ -100,14 +100,14 @@ test-pythons:  ## the fast tests on each of Python 3.12 to 3.14 that this machin
 	done
 
 test-lowest: java $(LOWEST_VENV)/.installed  ## the tests, with the lowest versions of all that Nyala depends on
-	$(LOWEST_BIN)/python -m pytest -n 2 --dist loadgroup -m "not long" $(ARGS)
+	$(LOWEST_BIN)/python -m pytest -n 2 -m "not long" $(ARGS)
 
 test-s3: $(S3_VENV)/.installed  ## the tests marked `s3`, with SeaweedFS as a real S3 server that checks signatures
 	$(S3_VENV)/bin/python -m pytest -m s3 tests/unit/objects $(ARGS)
 
 test-long: java setup  ## what takes more than an hour: many more random cases, the tests marked `long`; figures into docs/reliability.md
 	@rm -rf .figures
-	NYALA_FIGURES=$(CURDIR)/.figures $(BIN)/python -m pytest -n 2 --dist loadgroup --hypothesis-profile nightly --timeout 3600 -o faulthandler_timeout=3590 $(ARGS)
+	NYALA_FIGURES=$(CURDIR)/.figures $(BIN)/python -m pytest -n 2 --hypothesis-profile nightly --timeout 3600 -o faulthandler_timeout=3590 $(ARGS)
 	@$(BIN)/python -m tests.figures .figures
 
 bench: $(BENCH_VENV)/.installed  ## speed beside SQLite, DuckDB, Delta Lake, Parquet (ARGS=--quick: some minutes; see bench/README.md)

@@ -21,6 +21,7 @@ import nyala
 from nyala.catalog.model import CatalogChange, CatalogState
 from nyala.env.interrupts import Interruptible, Uninterrupted
 from nyala.tablet.store import Store
+from tests.sampled import is_night
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -29,6 +30,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 def finalizers_may_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """pytest makes errors of them, also of the interpreter's own imports."""
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+
+
+STORM_S = 4 if is_night() else 0.8
 
 
 class Stop(Exception):
@@ -97,7 +101,7 @@ def test_after_a_storm_the_same_handle_writes(tmp_path: Path, durability: str, n
     with nyala.connect(tmp_path / "s", durability=durability) as db:
         t = db.create_table("t", {"k": "int64", "v": "string"}, "k", history=0)
         k, interrupted = 0, 0
-        with storm(4, 1, *numbers) as goes_on:
+        with storm(STORM_S, 1, *numbers) as goes_on:
             while True:
                 try:
                     if not goes_on():
@@ -128,7 +132,7 @@ def test_after_a_storm_the_same_handle_writes(tmp_path: Path, durability: str, n
 def test_a_storm_over_open_and_close_leaves_a_store_that_opens(tmp_path: Path) -> None:
     acknowledged: list[int] = []
     k = 0
-    with storm(4, 2, signal.SIGINT, signal.SIGALRM) as goes_on:
+    with storm(STORM_S, 2, signal.SIGINT, signal.SIGALRM) as goes_on:
         while True:
             try:
                 if not goes_on():

@@ -14,6 +14,7 @@ import pytest
 import nyala
 from nyala.api.scan import read_token
 from nyala.tablet.scan import read_path
+from tests.sampled import in_turns
 
 DAY = dt.date(1970, 1, 1)
 KEYS: dict[str, Any] = {
@@ -39,8 +40,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_path, "_ROWS_PER_LISTED", 0)
 
 
-@pytest.mark.parametrize("kind", KEYS)
-@pytest.mark.parametrize("first", [None, "string"])
+@pytest.mark.parametrize(("kind", "first"), in_turns(KEYS, (None, "string")))
 @pytest.mark.usefixtures("always")
 def test_a_list_of_keys_gives_the_rows_that_a_scan_gives(
     db: nyala.Database, kind: str, first: str | None

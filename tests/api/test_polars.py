@@ -24,6 +24,7 @@ from nyala.interop import polars_expressions as polars_trees
 from nyala.interop import polars_frames as engines
 from nyala.interop.text_views import VIEW_TYPES, TextViews
 from nyala.tablet.scan import read_path
+from tests.sampled import in_turns
 from tests.support import open_database
 
 PL_VERSION, PA_VERSION = (int(module.__version__.partition(".")[0]) for module in (pl, pa))
@@ -469,8 +470,7 @@ def test_a_frame_whose_scan_gave_back_its_files_says_so(tmp_path: Path) -> None:
             asked.collect()
 
 
-@pytest.mark.parametrize("engine", ["in-memory", "streaming"])
-@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize(("flushed", "engine"), in_turns([False, True], ["in-memory", "streaming"]))
 def test_the_first_rows_are_taken_before_they_are_filtered(
     tmp_path: Path, flushed: bool, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import operator as operators
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nyala
@@ -90,7 +90,6 @@ def tree(name: str, operator: str, value: Any) -> Any:
 
 
 @given(data=st.data())
-@settings(max_examples=25)
 def test_what_is_skipped_is_not_selected(data: st.DataObject) -> None:
     """Before and after columns are renamed and a range is dropped: levels are pruned by themselves, and rightly."""
     kinds = data.draw(st.lists(st.sampled_from(list(UNIVERSE)), min_size=1, max_size=3))

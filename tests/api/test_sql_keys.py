@@ -13,6 +13,7 @@ import pytest
 import nyala
 from nyala.sql import source
 from nyala.sql.connection import without_lost_filters
+from tests.sampled import each
 
 # ------------------------------------------------------------------------------------------------ long lists
 
@@ -45,7 +46,7 @@ def test_a_long_list_means_what_it_means_to_a_table_of_duckdb(
     table = db.create_table("t", {"k": "int64", "v": nyala.column(kind, nullable=True)}, "k")
     table.insert(con.sql("FROM t").to_arrow_table())
     db.flush()
-    for listed in (constants, [*constants, constants[0]], [*constants, "NULL"]):
+    for listed in (constants, [*constants, constants[0], "NULL"]):
         for where in ("v IN ({})", "v NOT IN ({})", "v IN ({}) OR k < 9", "k > 50 AND NOT (v IN ({}))"):
             text = f"SELECT k FROM t WHERE {where.format(', '.join(listed))} ORDER BY k"
             assert db.sql(text).fetchall() == con.execute(text).fetchall()
@@ -188,9 +189,7 @@ def random_statement(random: Random) -> str:
     return statement
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 20))]
-)
+@pytest.mark.parametrize("seed", each(20, range(20)))
 def test_random_joins_mean_what_they_mean_to_tables_of_duckdb(
     db: nyala.Database, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

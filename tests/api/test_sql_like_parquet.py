@@ -16,6 +16,7 @@ import pytest
 
 from bench.tpch_queries import KEYS, QUERIES
 from nyala.sql import source as source_module
+from tests.sampled import each, in_turns
 from tests.support import open_database
 
 # --- TPC-H --------------------------------------------------------------------------------------------
@@ -150,8 +151,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any]]:
     files.close()
 
 
-@pytest.mark.parametrize("number", QUERIES)
-@pytest.mark.parametrize("pushing", [True, False], ids=["all predicates pushed", "as measured best"])
+@pytest.mark.parametrize(("number", "pushing"), in_turns(QUERIES, (True, False)))
 def test_tpch(both: tuple[Any, Any], number: int, pushing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """All 22 queries, also when every predicate that can be is pushed into our scans."""
     db, files = both
@@ -236,7 +236,7 @@ def a_condition(chance: random.Random) -> str:
     return f"NOT ({made})" if chance.random() < 0.2 else made
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", each(3, range(8)))
 def test_conditions_on_values_at_the_edges(
     edges: tuple[Any, Any], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

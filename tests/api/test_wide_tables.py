@@ -32,10 +32,10 @@ def wide(keys: range, columns: int, seed: int) -> pa.Table:
     return pa.table(made)
 
 
-@pytest.mark.parametrize(("columns", "buckets", "rows"), [(1000, 1, 40), (300, 4, 200), (6, 1, 20)])
+@pytest.mark.parametrize(("columns", "buckets", "rows"), [(600, 1, 20), (150, 4, 100), (6, 1, 20)])
 def test_wide_tables_keep_their_rows(tmp_path: Path, columns: int, buckets: int, rows: int) -> None:
     """A column, a tablet or a table that is written without a look at its values lost or changed some of them."""
-    names = [f"t{number}" for number in range(1 if columns > 6 else 30)]
+    names = [f"t{number}" for number in range(1 if columns > 6 else 12)]
     parts = [wide(range(seed, 2 * rows, 2), columns, seed) for seed in (0, 1)]
     expected = pa.concat_tables(parts).sort_by("k")
     limits = nyala.Limits(max_columns=1000)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.sampled import each
 from tests.support import open_database
 
 import nyala
@@ -80,7 +81,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "_CACHE_BYTES", 1 << 21)
 
 
-@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize("name", each(3, list(KEYS)))
 def test_a_check_takes_the_memory_of_a_window_of_rows(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

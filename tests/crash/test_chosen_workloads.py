@@ -134,7 +134,7 @@ def power_cuts(
     chance=st.randoms(use_true_random=False),
     durability=st.sampled_from(["commit", "group"]),
 )
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_a_power_cut_anywhere_in_any_workload_and_in_its_recovery(
     workload: list[tuple[str, int]], chance: random.Random, durability: Durability
 ) -> None:

@@ -86,12 +86,12 @@ def crash_and_compare(run: Run, event: int, choices: random.Random, folder: Path
 
 
 def test_every_moment(run: Run, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """A power cut after each event of the run, with a few fates for what was not synced; in the gate every ninth."""
+    """A power cut after each event of the run, with a few fates for what was not synced; in the gate each 36th."""
     events = len(run.recording.events)
     assert events > 200
     first = run.recording.events[0]
     assert first is not None
-    for event in one_of(18, range(events + 1), request):
+    for event in one_of(36, range(events + 1), request):
         crash_and_compare(run, event, random.Random(event), tmp_path / "image")
 
 

@@ -107,9 +107,10 @@ def can_trace() -> bool:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("call", "number"),
-    [("fdatasync", 30), *(pytest.param("fsync", n, marks=pytest.mark.long) for n in range(2, 42, 4))],
+    [("fdatasync", 30), *(("fsync", number) for number in range(2, 42, 4))],
 )
 def test_killed_by_strace(call: str, number: int, expected: list[State]) -> None:
     """By a tool that is not ours, in a process that was not forked."""

@@ -56,7 +56,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 
 SEEDS = st.integers(0, 2**32)
 # Each makes a whole store anew.
-FEWER = settings(max_examples=max(settings().max_examples // 5, 5))
+FEWER = settings(max_examples=max(settings().max_examples // 5, 3))
 STRANGE: list[Any] = [
     None, "", "x", "t", "../x", "é\0", -1, 0, 1, 7, 2**31, 2**63 - 1, 2**63, 10**30, 1.5, True, [], {}, [[]], ["k"],
 ]  # fmt: skip
@@ -229,13 +229,13 @@ def test_a_file_of_changes_of_another_rowset_is_rows_or_corruption(
     origin: Origin, request: pytest.FixtureRequest
 ) -> None:
     """Each file is whole by itself; a compaction puts them together. Found by the test above, with 1554. In the gate a
-    fifth of the pairs."""
+    twelfth of the pairs."""
     pairs: list[tuple[int, int]] = []
     with copied(origin) as path, open_database(path) as db:
         state = db._writer().state
         pairs += [(d, r) for d in state.deltas for r in state.rowsets if state.deltas[d].rowset_id != r]
     assert len(pairs) > 4
-    for delta, rowset in one_of(5, pairs, request):
+    for delta, rowset in one_of(12, pairs, request):
 
         def give(state: CatalogState, delta: int = delta, rowset: int = rowset) -> dict[str, Any]:
             return {"put_deltas": [replace(state.deltas[delta], rowset_id=rowset)]}

@@ -67,16 +67,16 @@ def examples(divisor: int) -> int:
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_the_store_is_the_model(shape: Shape) -> None:
     """Every read at every moment gives what a dictionary of versions gives, whatever happened before."""
-    run(shape, ANY, examples(6), 30)
+    run(shape, ANY, examples(6), 20)
 
 
 def test_a_store_in_a_bucket_is_the_model() -> None:
     """The same with objects: a kill is a take-over, and readers follow the log."""
-    run(COMPOSITE, ANY, examples(50), 20, session_type=BucketSession)
+    run(COMPOSITE, ANY, examples(50), 15, session_type=BucketSession)
 
 
 def test_tables_of_a_key_and_nothing_else() -> None:
-    run(INTEGER, KEYS_ONLY, examples(30), 30)
+    run(INTEGER, KEYS_ONLY, examples(30), 20)
 
 
 def test_large_batches_and_many_changes_of_the_same_rows() -> None:

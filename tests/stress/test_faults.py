@@ -58,11 +58,11 @@ def opened(path: str, files: FaultyFiles) -> Iterator[Database]:
 def test_a_fault_at_any_operation_loses_nothing(
     origin: str, step: Step, kinds: tuple[FaultKind, ...], request: pytest.FixtureRequest
 ) -> None:
-    """Of the steps with many operations the gate tries one in six."""
+    """Of the steps with many operations the gate tries one in ten."""
     outcomes, operations = outcomes_of(origin, step), operations_of(origin, step)
     places = range(1, operations + 1)
     failed = 0
-    for fail_at in one_of(6, places, request) if operations > 20 else places:
+    for fail_at in one_of(10, places, request) if operations > 20 else places:
         reached, told = one_fault(origin, step, outcomes, kinds[fail_at % len(kinds)], fail_at)
         assert reached
         failed += told

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,42 +63,3 @@ def test_a_reader_that_reloads_during_a_flush_never_goes_back(tmp_path: Path) ->
                     newest = seen
                     table.insert({"k": [key + 1 + step], "v": [0]})
                     db.flush()
-
-
-CHILD = """
-import sys, time, nyala
-newest = rows = scans = 0
-deadline = time.monotonic() + float(sys.argv[2])
-while time.monotonic() < deadline or scans < 10:
-    with nyala.connect(sys.argv[1], read_only=True) as db:
-        for _ in range(1 + scans % 7):
-            scan = db["t"].scan()
-            found = scan.to_arrow()
-            assert scan.timestamp >= newest, "back in time"
-            assert len(found) >= rows, "a published row is gone"
-            assert sum(found["v"].to_pylist()) == 0, "half a batch"
-            newest, rows, scans = scan.timestamp, len(found), scans + 1
-print(scans)
-"""
-
-
-def test_readers_come_and_go_while_the_writer_flushes_commits_and_collects(tmp_path: Path) -> None:
-    """Every batch's values sum to 0; the readers' own assertions say what a user would lose."""
-    seconds = 3.0
-    with open_database(
-        tmp_path / "s", maintenance=True, log_limit_bytes=20_000, direct_commit_bytes=30_000
-    ) as db:
-        table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", nyala.hash_partition("k", buckets=2))
-        command = [sys.executable, "-c", CHILD, str(tmp_path / "s"), str(seconds)]
-        readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-        key, deadline = 0, time.monotonic() + seconds
-        while any(reader.poll() is None for reader in readers) and time.monotonic() < deadline + 90:
-            count = 2000 if key % 400 == 200 else 2  # a large one is committed directly
-            table.insert({"k": range(key, key + count), "v": [1, -1] * (count // 2)})
-            key += count
-            if key % 60 == 0:
-                table.update(set={"v": nyala.expr("0 - v")}, where=f"k >= {key - 40}")
-        answers = [reader.communicate() for reader in readers]
-        assert [reader.returncode for reader in readers] == [0, 0]
-        assert all(int(scans) >= 10 for scans, _ in answers)
-        db.maintenance.run_once(db._store)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from nyala.api.scan import read_token
 from tests.figures import counted
 from tests.support import key_value_table, open_database
 
-SECONDS = 2.5
+SECONDS = 1.2
 ACCOUNTS = 60
 OPENING = 100
 

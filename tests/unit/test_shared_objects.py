@@ -7,6 +7,7 @@ In the constructor that is safe, because no other thread knows the object yet.
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -20,8 +21,19 @@ PACKAGES: Final = (Path(nyala.__file__).parent, Path(pyspark_nyala.__file__).par
 CONSTRUCTORS: Final = ("__init__", "__new__", "__post_init__", "__setstate__")
 SETTERS: Final = ("object.__setattr__", "setattr", "delattr")
 COPIES: Final = ("vars", "copy.copy", "copy.deepcopy", "copy.replace")
+SUSPECTS: Final = ("cached_property", "__dict__", "vars", "copy")  # a module without these words makes none
 
 Method = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def dotted(node: ast.expr) -> str:
+    """Return the names of `a.b.c` as text, and "" for any other expression: much quicker than `ast.unparse`."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        before = dotted(node.value)
+        return before and f"{before}.{node.attr}"
+    return ""
 
 
 def methods(cls: ast.ClassDef) -> dict[str, Method]:
@@ -35,7 +47,7 @@ def is_dataclass(cls: ast.ClassDef) -> bool:
 def own_names(method: Method) -> set[str]:
     """What the method calls its object."""
     if method.name == "__new__":
-        return {ast.unparse(n.value) for n in ast.walk(method) if isinstance(n, ast.Return) and n.value}
+        return {dotted(n.value) for n in ast.walk(method) if isinstance(n, ast.Return) and n.value} - {""}
     return {argument.arg for argument in (method.args.posonlyargs + method.args.args)[:1]}
 
 
@@ -44,10 +56,10 @@ def written(method: Method) -> Iterator[tuple[str, int]]:
     own = own_names(method)
     for node in ast.walk(method):
         if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
-            if ast.unparse(node.value) in own:
+            if dotted(node.value) in own:
                 yield node.attr, node.lineno
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in SETTERS and len(node.args) > 1:
-            if ast.unparse(node.args[0]) in own:
+        elif isinstance(node, ast.Call) and dotted(node.func) in SETTERS and len(node.args) > 1:
+            if dotted(node.args[0]) in own:
                 name = node.args[1]
                 yield str(name.value) if isinstance(name, ast.Constant) else ast.unparse(name), node.lineno
 
@@ -57,7 +69,7 @@ def called(method: Method) -> Iterator[str]:
     own = own_names(method)
     for node in ast.walk(method):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if ast.unparse(node.func.value) in own:
+            if dotted(node.func.value) in own:
                 yield node.func.attr
 
 
@@ -70,21 +82,24 @@ def makes_dictionaries(module: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.attr
         elif isinstance(node, ast.alias) and node.name == "cached_property":
             yield node.lineno, node.name
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in COPIES:
-            if not node.args or ast.unparse(node.args[0]).partition(".")[0] not in modules:
-                yield node.lineno, ast.unparse(node.func)
+        elif isinstance(node, ast.Call) and dotted(node.func) in COPIES:
+            if not node.args or dotted(node.args[0]).partition(".")[0] not in modules:
+                yield node.lineno, dotted(node.func)
 
 
 class Sources:
     """Python modules by their paths."""
 
     def __init__(self, sources: dict[str, str]) -> None:
+        self.sources = sources
         self.modules = {path: ast.parse(source) for path, source in sources.items()}
+        self.classes_of = {
+            path: [node for node in ast.walk(module) if isinstance(node, ast.ClassDef)]
+            for path, module in self.modules.items()
+        }
         self.classes: dict[str, list[ast.ClassDef]] = {}
-        for module in self.modules.values():
-            for node in ast.walk(module):
-                if isinstance(node, ast.ClassDef):
-                    self.classes.setdefault(node.name, []).append(node)
+        for cls in itertools.chain(*self.classes_of.values()):
+            self.classes.setdefault(cls.name, []).append(cls)
 
     def made(self, cls: ast.ClassDef) -> set[str]:
         """The attributes of an instance that its constructor makes, those of its base classes too."""
@@ -108,9 +123,10 @@ class Sources:
     def faults(self) -> list[str]:
         found = []
         for path, module in self.modules.items():
-            for line, what in makes_dictionaries(module):
+            suspected = any(word in self.sources[path] for word in SUSPECTS)
+            for line, what in makes_dictionaries(module) if suspected else ():
                 found.append(f"{path}:{line}: {what} makes the __dict__ of an instance")
-            for cls in (node for node in ast.walk(module) if isinstance(node, ast.ClassDef)):
+            for cls in self.classes_of[path]:
                 made = self.made(cls)
                 for name, line in (write for method in methods(cls).values() for write in written(method)):
                     if name not in made:

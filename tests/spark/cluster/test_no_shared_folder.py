@@ -11,8 +11,6 @@ from tests.spark.cluster.standalone import Cluster, session
 import nyala
 import nyala.spark
 
-pytestmark = pytest.mark.xdist_group("cluster")
-
 STORE = "/tmp/store"
 SENTENCE = (
     r"(?s)StorageError: table 't': host worker[12] does not see the store: there is no store in any folder above "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.cfile.encoding.values import ALLOWED
 from tests.unit.cfile.memory import MemoryFiles, make_values, same
@@ -43,6 +43,7 @@ def split_of(type: str, condition: str) -> tuple[ColumnTest, ...]:
 
 
 @pytest.mark.parametrize(("type", "encoding"), ALLOWED)
+@settings(max_examples=max(4, settings().max_examples // 10))
 @given(data=st.data())
 def test_the_operations_agree_with_the_values(type: str, encoding: str, data: st.DataObject) -> None:
     """Each operation returns the values that were written, in order."""

@@ -45,11 +45,14 @@ def written(
     return column
 
 
+ENCODINGS = ["auto", "plain", "bitshuffle", "dictionary", "rle", "for", "prefix"]
+
+
 @pytest.mark.parametrize("type", TYPE_SPECS)
-@pytest.mark.parametrize("encoding", ["auto", "plain", "bitshuffle", "dictionary", "rle", "for", "prefix"])
-def test_every_type_in_every_encoding(files: MemoryFiles, type: str, encoding: str) -> None:
+def test_every_type_in_every_encoding(files: MemoryFiles, type: str) -> None:
     """Every value, NULL and sign of zero comes back with every encoding."""
-    for compression, null_share in itertools.product(("default", "none", "zlib"), (0.0, 0.3, 1.0)):
+    forms = [("none", 0.3), ("default", 0.0), ("zlib", 1.0), ("zlib", 0.3)]
+    for encoding, (compression, null_share) in itertools.product(ENCODINGS, forms):
         array = make_values(type, 1000, null_share=null_share)
         column = written(files, array, type, encoding, compression, block_size_bytes=2048)
         read = column.decode(0, 1000)

@@ -12,7 +12,7 @@ from nyala.cfile.blocks.read_stats import Access
 from nyala.cfile.errors import SummaryError
 from nyala.cfile.reader import CFileReader
 
-ROWS = 10_000
+ROWS = 3_000
 VALUES = {
     "alike": ["x" * 150 + str(i) for i in range(ROWS)],
     "growing": ["x" * (i // 50) for i in range(ROWS)],

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.sampled import in_turns
 from tests.scripts import test_scripts
 from tests.support import folder_in_memory
 from tests.unit.cfile import test_operations
@@ -33,7 +34,13 @@ SCRIPTS = [
 ]
 
 
-@pytest.fixture(scope="module", params=TOYS, ids=lambda toy: toy.name)
+def name_of(value: object) -> str:
+    return (
+        f"{value.parent.name}-{value.stem}" if isinstance(value, Path) else getattr(value, "name", str(value))
+    )
+
+
+@pytest.fixture(scope="module", params=TOYS, ids=name_of)
 def toy(request: pytest.FixtureRequest) -> Iterator[Encoding]:
     """Make this encoding the only one that files are written with."""
     encoding: Encoding = request.param
@@ -47,7 +54,10 @@ def toy(request: pytest.FixtureRequest) -> Iterator[Encoding]:
     ENCODINGS.remove(encoding)
 
 
-@pytest.mark.parametrize("type", TYPE_SPECS)
+@pytest.mark.parametrize(
+    ("type", "toy"), in_turns(TYPE_SPECS, TOYS), ids=name_of, indirect=["toy"], scope="module"
+)
+@settings(max_examples=max(4, settings().max_examples // 10))
 @given(data=st.data())
 def test_the_operations_agree_with_the_values(toy: Encoding, type: str, data: st.DataObject) -> None:
     """Each operation returns the values that were written, in order."""
@@ -61,7 +71,9 @@ def test_a_file_shows_its_encoding(toy: Encoding) -> None:
     assert any(f"encoding    {toy.name}" in line for line in dump(files, *files.content))
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize(
+    ("path", "toy"), in_turns(SCRIPTS, TOYS), ids=name_of, indirect=["toy"], scope="module"
+)
 def test_script(toy: Encoding, path: Path, request: pytest.FixtureRequest) -> None:
     """The script prints the same as with the other encodings."""
     with folder_in_memory() as folder:

@@ -134,7 +134,6 @@ def test_an_error_in_json(run: Run, example: Example) -> None:
         ("table load S new F --create --key k --hash v/4", "--hash must specify only primary key columns"),
         ("table load S new F --create --key k --range v=4", "--range must specify only primary key columns"),
         ("table load L t F", "is already written by"),
-        ("demo L", "is already written by"),
         ("table load S/data/x t F --create --key k", "is inside the folder of another store"),
     ],
 )  # fmt: skip

@@ -549,7 +549,7 @@ def test_random_jobs_beside_random_writes(db: nyala.Database) -> None:
         write_at_random(db, rng, expected, deleting=0.4)
 
     moments = []
-    for number in range(25):
+    for number in range(12):
         write()
         keys = rng.sample(range(40), 12)
         run(db, "upsert", {"k": keys, "v": [number] * 12}, write)
@@ -573,7 +573,7 @@ def test_random_inserts_that_ignore_beside_random_writes(db: nyala.Database) -> 
     def write() -> None:
         write_at_random(db, rng, expected, deleting=0.6)
 
-    for number in range(15):
+    for number in range(10):
         write()
         keys = [rng.randrange(40) for _ in range(25)]
         rows: dict[str, list[Any]] = {"k": keys}
@@ -604,7 +604,7 @@ def test_counts_are_by_row_also_of_keys_that_changed_meanwhile(db: nyala.Databas
         "upsert": other.upsert,
         "delete-ignore": lambda rows: other.delete(rows, on_missing="ignore"),
     }
-    for number in range(12):
+    for number in range(5):
         write_at_random(db, rng, {}, deleting=0.5)
         keys = [rng.randrange(40) for _ in range(60)]
         rows = {"k": keys} if operation.startswith("delete") else {"k": keys, "v": list(range(60))}

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.sampled import each, in_turns
 from tests.support import open_database, pieces_read
 
 import nyala
@@ -69,8 +70,7 @@ def most_held(batches: Iterator[pa.RecordBatch], split: int) -> tuple[int, int]:
     return rows, most
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("name", ["thin", "words", "cells"])
+@pytest.mark.parametrize(("name", "ordered"), in_turns(["thin", "words", "cells"], [False, True]))
 def test_splits_of_wide_rows_are_cut_to_a_quarter_of_the_limit(
     db: nyala.Database, name: str, ordered: bool
 ) -> None:
@@ -309,7 +309,7 @@ def test_splits_that_were_cut_are_read_one_by_one_for_polars(
     assert read and max(read) <= max(cut)
 
 
-@pytest.mark.parametrize("kind", ["int64", "double"])
+@pytest.mark.parametrize("kind", each(2, ["double", "int64"]))
 def test_repeated_scans_use_no_more_memory_than_the_first(tmp_path: Path, kind: str) -> None:
     """From the fourth on the cache is offered what they decode: of splits that do not fit it these were whole blocks,
     each decoded for every part of it, and it stayed with that."""

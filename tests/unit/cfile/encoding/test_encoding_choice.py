@@ -28,12 +28,25 @@ DAYS = RANDOM.integers(8000, 10_500, N).astype(np.int32)
 ORDERS = np.repeat(np.arange(N), RANDOM.integers(1, 8, N))[:N] * 4
 LATE = 60_000_000 * np.arange(N) + 1_000_000 * RANDOM.integers(0, 3, N)
 
+
+def discounts(hundredths: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
+    """Return decimal(15,2) values from non-negative unscaled integers, without an object for each."""
+    words = np.stack([hundredths, np.zeros_like(hundredths)], axis=1)
+    return pa.Array.from_buffers(pa.decimal128(15, 2), len(hundredths), [None, pa.py_buffer(words)])
+
+
+def noise(sizes: list[int]) -> list[str]:
+    """Return random hexadecimal texts of these numbers of bytes."""
+    text, ends = RANDOM.bytes(sum(sizes)).hex(), np.cumsum(sizes) * 2
+    return [text[end - 2 * size : end] for end, size in zip(ends.tolist(), sizes, strict=True)]
+
+
 COLUMNS = [
     ("rowids 0 to n-1", "int64", int64(np.arange(N)), "for"),
     ("random days", "date", pa.array(DAYS).view(pa.date32()), "for"),
     ("days, some NULL", "date", pa.array(DAYS, mask=RANDOM.random(N) < 0.1).view(pa.date32()), "for"),
     ("small numbers", "int32", pa.array(RANDOM.integers(0, 11, N).astype(np.int32)), "for"),
-    ("discounts", "decimal(15,2)", arrow_of("decimal(15,2)", RANDOM.integers(0, 11, N).tolist()), "for"),
+    ("discounts", "decimal(15,2)", discounts(RANDOM.integers(0, 11, N)), "for"),
     ("foreign keys", "int64", int64(RANDOM.integers(0, 200_000, N)), "for"),
     ("timestamps of four batches", "int64", int64(RANDOM.choice(RANDOM.integers(0, 1 << 62, 4), N)), "plain"),
     ("long runs", "int64", int64(np.repeat(RANDOM.integers(0, 1 << 40, N // 500), 500)), "rle"),
@@ -54,8 +67,8 @@ COLUMNS = [
     ("few words", "string", pa.array(RANDOM.choice(["AIR", "SHIP", "TRUCK"], N)), "dictionary"),
     ("names that are alike", "string", pa.array([f"Customers/of/this/year/{n}" for n in range(N)]), "plain"),
     ("numbered names of one length", "string", pa.array([f"Customer#{number:09}" for number in range(N)]), "plain"),
-    ("hashes", "string", pa.array([RANDOM.bytes(10).hex() for _ in range(N)]), "plain"),
-    ("comments", "string", pa.array([RANDOM.bytes(5 + n % 9).hex() for n in range(N)]), "plain"),
+    ("hashes", "string", pa.array(noise([10] * N)), "plain"),
+    ("comments", "string", pa.array(noise([5 + n % 9 for n in range(N)])), "plain"),
 ]  # fmt: skip
 
 

@@ -36,16 +36,16 @@ def test_planes_are_those_of_the_page() -> None:
     assert pack_bits(np.array([3, 2, 1], np.uint8), 2).hex() == "1b"
 
 
-@pytest.mark.parametrize("bits", range(65))
 @pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 100])
-def test_every_number_of_bits(bits: int, count: int) -> None:
+def test_every_number_of_bits(count: int) -> None:
     """Numbers of each width from 0 to 64 bits come back."""
-    top = (1 << bits) - 1
-    some = np.random.default_rng(bits).integers(0, top, count, np.uint64, endpoint=True)
-    some[0] = top
-    data = pack_bits(some, bits)
-    assert len(data) == packed_size(bits, count) <= -(-count * bits // 8) + 3
-    assert np.array_equal(unpack_bits(pa.py_buffer(b"##" + data), 2, bits, count), some)
+    for bits in range(65):
+        top = (1 << bits) - 1
+        some = np.random.default_rng(bits).integers(0, top, count, np.uint64, endpoint=True)
+        some[0] = top
+        data = pack_bits(some, bits)
+        assert len(data) == packed_size(bits, count) <= -(-count * bits // 8) + 3, bits
+        assert np.array_equal(unpack_bits(pa.py_buffer(b"##" + data), 2, bits, count), some), bits
 
 
 # -- layouts -----------------------------------------------------------------------------------------------

@@ -102,11 +102,11 @@ def test_a_frame_with_its_own_bytes_is_equal(values: list[int]) -> None:
     assert own.nbytes >= data.size
 
 
-@pytest.mark.parametrize("bits", range(65))
 @pytest.mark.parametrize("count", [1, 7, 9, 100])
-def test_gathered_numbers_come_from_all_planes(bits: int, count: int) -> None:
+def test_gathered_numbers_come_from_all_planes(count: int) -> None:
     """The upper bits of a gathered number are its own."""
-    some = np.random.default_rng(bits).integers(0, (1 << bits) - 1, count, np.uint64, endpoint=True)
     rows = np.array([count - 1, 0, count // 2, 0])
-    picked = gather_bits(pa.py_buffer(b"##" + pack_bits(some, bits)), 2, bits, count, rows)
-    assert np.array_equal(picked, some[rows])
+    for bits in range(65):
+        some = np.random.default_rng(bits).integers(0, (1 << bits) - 1, count, np.uint64, endpoint=True)
+        picked = gather_bits(pa.py_buffer(b"##" + pack_bits(some, bits)), 2, bits, count, rows)
+        assert np.array_equal(picked, some[rows]), bits

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.cfile.encoding.values import ALLOWED
 from tests.unit.cfile.memory import MemoryFiles, make_values, same
@@ -56,6 +56,7 @@ def test_blocks_without_nulls_or_values_have_no_bitmap() -> None:
 
 
 @pytest.mark.parametrize(("type", "encoding"), ALLOWED)
+@settings(max_examples=max(4, settings().max_examples // 10))
 @given(data=st.data())
 def test_a_sparse_column_comes_back(type: str, encoding: str, data: st.DataObject) -> None:
     """Each value comes back in its own row."""
