@@ -118,7 +118,7 @@ STEPS = {
         "nyala.tablet.jobs.load_write:write_tablet:before",
         "nyala.tablet.jobs.load_write:write_tablet:after",
         "nyala.handover.commits:commit_load_files:before",
-        "nyala.tablet.jobs.load_commit:_move_file:after",
+        "nyala.tablet.jobs.load_commit:_link_staged:after",
         *INSTALL,
         "nyala.handover.commits:commit_load_files:after",
         "nyala.handover.commits:discard_staging:after",
@@ -126,7 +126,7 @@ STEPS = {
     "upsert": [
         "nyala.tablet.jobs.load_job:begin_load:after",
         "nyala.tablet.jobs.load_write:write_tablet:after",
-        "nyala.tablet.jobs.load_commit:_move_file:after",
+        "nyala.tablet.jobs.load_commit:_link_staged:after",
         *INSTALL,
         "nyala.handover.commits:commit_load_files:after",
     ],
@@ -162,7 +162,7 @@ STEPS = {
     ],
 }
 # A job that commits files of executors. The others, streams too, run by night.
-IN_THE_GATE = {("load", "nyala.tablet.jobs.load_commit:_move_file:after")}
+IN_THE_GATE = {("load", "nyala.tablet.jobs.load_commit:_link_staged:after")}
 CASES = [
     pytest.param(
         job,

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import nyala
 import nyala.spark
+from nyala.objects.address import Address
 from nyala.spark import frames
 from nyala.spark.source import reader
 from nyala.spark.statements import shared_readers as warm
@@ -58,7 +59,7 @@ def test_an_idle_reader_is_closed_and_one_in_use_is_not(store: Path, monkeypatch
     with nyala.connect(store):
         monkeypatch.setattr(warm, "IDLE_S", 0.0)
         path = str(store)
-        with warm.reading(path) as db:
+        with warm.reading(Address(path)) as db:
             reader = warm._readers[path]
             warm._close_if_idle(path, reader)
             assert db.list_tables() == []
@@ -129,7 +130,7 @@ def test_a_store_that_takes_long_to_open_holds_up_no_other(
         return connect(path, **options)
 
     def use(name: str) -> nyala.Database:
-        with warm.reading(str(tmp_path / name)) as db:
+        with warm.reading(Address(str(tmp_path / name))) as db:
             return db
 
     for name in ("long", "other"):
@@ -156,7 +157,7 @@ def test_threads_that_take_leases_at_once_disturb_nobody(monkeypatch: pytest.Mon
         def announce(self, version: int) -> None:
             assert version >= 0
 
-    monkeypatch.setattr(reader.handover, "remote_lease", lambda path, lease_s, owner: Taken())
+    monkeypatch.setattr(reader.handover, "remote_lease", lambda path, lease_s, env, owner: Taken())
     monkeypatch.setattr(reader.HeldLease, "keep", lambda lease: None)
     monkeypatch.setattr(reader, "_leases", {})
     before = sys.getswitchinterval()
@@ -166,7 +167,7 @@ def test_threads_that_take_leases_at_once_disturb_nobody(monkeypatch: pytest.Mon
 
             def take(thread: int) -> None:
                 for number in range(400):
-                    reader.lease_of_version("store", number // 2, 60.0 + thread % 3, "mark")
+                    reader.lease_of_version(Address("store"), number // 2, 60.0 + thread % 3, "mark")
 
             for taken in [pool.submit(take, thread) for thread in range(8)]:
                 taken.result(60)

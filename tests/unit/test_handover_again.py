@@ -115,7 +115,7 @@ def test_rows_that_are_written_by_the_log(path: Path, step: str) -> None:
     "step",
     [
         "nyala.tablet.jobs.load_commit:check_staged:before",
-        "nyala.tablet.jobs.load_commit:_move_file:after",
+        "nyala.tablet.jobs.load_commit:_link_staged:after",
         "nyala.tablet.store:Store.transact:before",
         "nyala.tablet.store:Store.transact:after",
     ],

@@ -22,7 +22,7 @@ import pyarrow as pa
 from nyala.api.open_store import Handle, OpenStore, open_for_writing
 from nyala.catalog.checkpoint import birth_path
 from nyala.env import SYSTEM
-from nyala.env.paths import utf8_path
+from nyala.env.paths import is_bucket_url, utf8_path
 from nyala.errors import (
     InvalidArgumentError,
     ReadOnlyError,
@@ -49,7 +49,7 @@ from nyala.schema.schema import build_schema, check_comment, check_table_name
 from nyala.schema.sizes import SIZE_MAX_BYTES, size_in_bytes, whole_number
 from nyala.tablet.state.history import check_created, check_readable, parse_history
 from nyala.tablet.state.root import Root, TableState
-from nyala.tablet.state.store_folder import check_folder_path, is_bucket_url
+from nyala.tablet.state.store_folder import check_folder_path
 from nyala.tablet.store import DURABILITIES, Store, StoreOptions
 from nyala.wal.writer import Durability
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
 from nyala.api.open_store import Handle, OpenStore, share_or_open
-from nyala.env import SYSTEM, Env
-from nyala.env.interrupts import Uninterrupted
+from nyala.env import Env
 from nyala.errors import LockedError
+from nyala.objects.address import Address, open_env
 from nyala.objects.base import Objects
 from nyala.objects.open import StorageOptions, open_objects
 from nyala.objects.remote_files import RemoteFiles
@@ -17,12 +16,10 @@ from nyala.tablet.media.bucket import living_writer
 from nyala.tablet.media.bucket_reader import BucketReader
 from nyala.tablet.store import Store, StoreOptions
 
-__all__ = ["open_bucket_for_reading", "open_bucket_for_writing"]
+__all__ = ["open_address_for_reading", "open_bucket_for_reading", "open_bucket_for_writing"]
 
-_CACHE_BYTES_MAX: Final = 20 << 30
-_CACHE_SHARE: Final = 10  # of the free space of its disk
-# A larger batch is written as files: objects of the log are read whole at each open.
-_DIRECT_COMMIT_BYTES: Final = 8 << 20
+
+MEMORY_LIMIT_BYTES: Final = 1 << 30
 
 
 def open_bucket_for_writing(
@@ -39,7 +36,6 @@ def open_bucket_for_writing(
     Raises: LockedError if another process seems to write, unless `take_over`; as
         `Store.open_in_bucket`; InvalidArgumentError if it is open with other options.
     """
-    options = replace(options, direct_commit_bytes=min(options.direct_commit_bytes, _DIRECT_COMMIT_BYTES))
 
     def opened() -> Store:
         env, objects = _reached(url, storage_options, cache_dir, cache_bytes)
@@ -68,24 +64,22 @@ def open_bucket_for_reading(
     return OpenStore(BucketReader.open(env, objects, memory_limit_bytes, refresh_s)).handle()
 
 
+def open_address_for_reading(address: Address, memory_limit_bytes: int = MEMORY_LIMIT_BYTES) -> Handle:
+    """Return a handle of a reader, with the credentials of this process (`objects.address`).
+
+    Raises: as `BucketReader.open`.
+    """
+    files = cast(RemoteFiles, address.env.files).client()
+    env = replace(address.env, files=files)
+    return OpenStore(BucketReader.open(env, files.objects, memory_limit_bytes, 0.0)).handle()
+
+
 def _reached(
     url: str, storage_options: StorageOptions | None, cache_dir: str | None, cache_bytes: int | None
 ) -> tuple[Env, Objects]:
-    """The objects of a URL, and an environment whose files are theirs."""
-    with Uninterrupted():
-        objects = open_objects(url, storage_options)
-        try:
-            folder = cache_dir or os.path.join(
-                os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "nyala"
-            )
-            SYSTEM.files.make_dirs(folder)
-            if cache_bytes is None:
-                cache_bytes = min(_CACHE_BYTES_MAX, SYSTEM.files.free_bytes(folder) // _CACHE_SHARE)
-            files = RemoteFiles.over(objects, SYSTEM, folder, cache_bytes)
-        except BaseException:
-            objects.close()
-            raise
-        return replace(SYSTEM, files=files), objects
+    """An environment whose files are the objects of a URL, and these objects."""
+    objects = open_objects(url, storage_options)
+    return open_env(objects, cache_dir, cache_bytes), objects
 
 
 def _refuse_beside_writer(env: Env, objects: Objects) -> None:

@@ -178,8 +178,6 @@ class OpenStore:
             self.maintenance = Maintenance(store, self.handles.expire_scans)
             if store.options.maintenance:
                 self.maintenance.start()
-            if not store.env.is_local:
-                return
             server = HandoverServer(store)
             try:
                 server.start()

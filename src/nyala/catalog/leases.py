@@ -46,6 +46,7 @@ import google_crc32c
 
 from nyala.catalog.format import BIRTH_NAME, LEASES_NAME
 from nyala.env import MAY_NOT_WRITE, Env, FileLock, MissingFileError, Reserve, is_full, is_gone
+from nyala.env.paths import is_bucket_url
 from nyala.errors import HistoryExpiredError, InvalidArgumentError, StorageError
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "collectable",
     "create_lease",
     "is_living",
+    "lease_expired",
     "living_leases",
     "no_store_here",
     "oldest_needed",
@@ -64,6 +66,9 @@ __all__ = [
 ]
 
 LeaseKind: TypeAlias = Literal["reader", "remote"]
+
+RENEWED_BELOW: Final = 0.75
+"""A remote lease is rewritten (and synced) only if less than this share of its time is left."""
 
 EVERYTHING: Final = 0  # older than every version of the catalogue, which begin at 1
 
@@ -115,6 +120,15 @@ class Lease:
             assert self._lock is not None, "the lease was released"
             self._lock.write(_encode(version, None))
             self.version = version
+
+    def renew_for(self, ttl_s: float) -> None:
+        """Do `renew` to `ttl_s` seconds from now."""
+        self.renew(self._env.clock.now_us() + int(ttl_s * 1e6))
+
+    def left_s(self) -> float:
+        """Return the seconds until a remote lease expires."""
+        assert self.expires_us is not None, "a reader's lease lives as long as its process"
+        return (self.expires_us - self._env.clock.now_us()) / 1e6
 
     def renew(self, expires_us: int) -> None:
         """Move the expiry of a remote lease on, never back.
@@ -172,7 +186,7 @@ class Lease:
             # The writer may have removed the lease between our read and our write: do not revive
             # it.
             self._env.files.unlink(self.path, missing_ok=True)
-            raise _expired(self.name)
+            raise lease_expired(self.name)
 
     def _read_remote(self) -> _RemoteContent:
         try:
@@ -182,7 +196,7 @@ class Lease:
                 raise missing from None
             content = None
         if content is None or content.expires_us is None or self._env.clock.now_us() >= content.expires_us:
-            raise _expired(self.name)
+            raise lease_expired(self.name)
         return _RemoteContent(content.version, content.expires_us, content.owner)
 
 
@@ -196,8 +210,10 @@ class _RemoteContent:
 def no_store_here(env: Env, path: str) -> StorageError | None:
     """The error for a file that is missing because this host cannot see its store; else None.
 
-    path: the absolute path of a store's file, at any depth.
+    path: the absolute path of a store's file, at any depth, or its URL, which every host sees.
     """
+    if is_bucket_url(path):
+        return None
     folder = os.path.dirname(path)
     while folder != os.path.dirname(folder):
         if env.files.exists(os.path.join(folder, BIRTH_NAME)):
@@ -413,7 +429,8 @@ def _decode(content: bytes) -> _Content | None:
     )
 
 
-def _expired(name: str) -> HistoryExpiredError:
+def lease_expired(name: str) -> HistoryExpiredError:
+    """The error for a lease of a job that has ended."""
     return HistoryExpiredError(
         f"the lease {name} of this read or job has expired, and files that it needs may be gone: start the job or load "
         "again, with a longer `lease`"

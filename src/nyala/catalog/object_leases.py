@@ -31,22 +31,32 @@ import threading
 from collections import deque
 from typing import Any, Final
 
-from nyala.catalog.leases import EVERYTHING
+from nyala.catalog.leases import EVERYTHING, lease_expired
 from nyala.env import Env
 from nyala.errors import StorageError
 from nyala.objects.base import Objects
 
-__all__ = ["GRACE_S", "LEASES_PREFIX", "TTL_S", "ObjectLease", "ObjectLeases"]
+__all__ = [
+    "GRACE_S",
+    "LEASES_PREFIX",
+    "LEASE_FILES_PREFIX",
+    "TTL_S",
+    "ObjectJobLease",
+    "ObjectLease",
+    "ObjectLeases",
+]
 
 logger = logging.getLogger("nyala.store")
 
 LEASES_PREFIX: Final = "leases/"
+LEASE_FILES_PREFIX: Final = "lease-files/"
 CLOCK_KEY: Final = "clock"
 GRACE_S: Final = 600.0
 TTL_S: Final = 300.0
 # A listing is used again for this time; what it misses is protected by the grace.
 _LISTED_S: Final = 10.0
 _LEASE_BYTES_MAX: Final = 4096
+_JOB: Final = "remote-"
 
 
 def bucket_time_us(objects: Objects) -> int:
@@ -82,13 +92,7 @@ class ObjectLease:
 
     def _put(self) -> None:
         with self._lock:
-            fields = {
-                "version": self._version,
-                "ttl_s": self._ttl_s,
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-            }
-            self._objects.put(self._key, json.dumps(fields).encode())
+            put_lease(self._objects, self._key, self._version, self._ttl_s)
 
     def _renew(self) -> None:
         while not self._env.clock.wait(self._stop, self._ttl_s / 4):
@@ -107,6 +111,82 @@ class ObjectLease:
             self._objects.delete([self._key])
         except StorageError as error:
             logger.info("a lease ends by its time: %s", error)
+
+
+class ObjectJobLease:
+    """The lease of a job: whoever knows its name renews it by putting it again (`catalog.job_leases`).
+
+    A renewal that comes too late may bring the lease back after its files went. Readers then meet
+    missing files (G2). Files that live as long as the lease are below `lease-files/<name>/`.
+    """
+
+    def __init__(self, objects: Objects, name: str, version: int, ttl_s: float) -> None:
+        self.name: Final = name
+        self._objects = objects
+        self._version = version
+        self._ttl_s = ttl_s
+
+    @staticmethod
+    def create(env: Env, objects: Objects, ttl_s: float) -> ObjectJobLease:
+        """Put a lease on everything. Raises: StorageError."""
+        lease = ObjectJobLease(objects, f"{_JOB}{env.randomness.token_hex(8)}", EVERYTHING, ttl_s)
+        lease._put()
+        return lease
+
+    @staticmethod
+    def open(objects: Objects, name: str) -> ObjectJobLease:
+        """Open a lease by its name. Raises: HistoryExpiredError if it has ended; StorageError."""
+        found = _decode(objects.get(f"{LEASES_PREFIX}{name}"))
+        if found is None:
+            raise lease_expired(name)
+        return ObjectJobLease(objects, name, *found)
+
+    def announce(self, version: int) -> None:
+        """Set the oldest version that the job needs (P1)."""
+        assert version >= self._version, f"P1: a lease goes from version {self._version} back to {version}"
+        self._version = version
+        self._put()
+
+    def renew_for(self, ttl_s: float) -> None:
+        """Let the lease live for `ttl_s` seconds from now."""
+        self._ttl_s = ttl_s
+        self._put()
+
+    def left_s(self) -> float:
+        """Return the most seconds that the lease can live without a renewal."""
+        return self._ttl_s
+
+    def keep_file(self, name: str, *parts: bytes) -> str:
+        """Put an object that lives as long as the lease; returns its URL."""
+        key = f"{LEASE_FILES_PREFIX}{self.name}/{name}"
+        self._objects.upload(key, parts)
+        return f"{self._objects.url}/{key}"
+
+    def release(self) -> None:
+        """End the lease. May be called twice."""
+        end_job_lease(self._objects, self.name)
+
+    def _put(self) -> None:
+        put_lease(self._objects, f"{LEASES_PREFIX}{self.name}", self._version, self._ttl_s)
+
+
+def end_job_lease(objects: Objects, name: str) -> None:
+    """Remove a job's lease, and the files that live as long. Raises: StorageError."""
+    files = [info.key for info in objects.list(f"{LEASE_FILES_PREFIX}{name}/")]
+    objects.delete([f"{LEASES_PREFIX}{name}", *files])
+
+
+def is_living(objects: Objects, name: str) -> bool:
+    """Whether a job's lease lives, by the bucket's clock. Cost: four requests."""
+    key = f"{LEASES_PREFIX}{name}"
+    now_us, info, found = bucket_time_us(objects), objects.head(key), _decode(objects.get(key))
+    return info is not None and found is not None and now_us - info.modified_us <= found[1] * 1e6
+
+
+def put_lease(objects: Objects, key: str, version: int, ttl_s: float) -> None:
+    """Write a lease. Raises: StorageError."""
+    fields = {"version": version, "ttl_s": ttl_s, "host": socket.gethostname(), "pid": os.getpid()}
+    objects.put(key, json.dumps(fields).encode())
 
 
 class ObjectLeases:

@@ -49,7 +49,7 @@ def demo(folder: str) -> None:
     FOLDER is nyala-demo if not given; it is new, empty, or an earlier demo's.
     """
     from nyala.api.database import connect
-    from nyala.tablet.state.store_folder import is_bucket_url
+    from nyala.env.paths import is_bucket_url
 
     if is_bucket_url(folder):
         raise Failure(

@@ -64,7 +64,7 @@ def cfile() -> None:
 
 class _FileOrUrl(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from nyala.tablet.state.store_folder import is_bucket_url
+        from nyala.env.paths import is_bucket_url
 
         return value if is_bucket_url(value) else super().convert(value, param, ctx)
 
@@ -135,8 +135,9 @@ def dump_wal(folder: str, show_bytes: bool) -> None:
     object of the log, and checkpoints and the writer's hint are shown too.
     """
     from nyala.env import SYSTEM
+    from nyala.env.paths import is_bucket_url
     from nyala.errors import StorageError
-    from nyala.tablet.state.store_folder import is_bucket_url, wal_path
+    from nyala.tablet.state.store_folder import wal_path
     from nyala.wal.dump import dump
     from nyala.wal.reader import segment_numbers
 

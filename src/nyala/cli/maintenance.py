@@ -202,9 +202,9 @@ def fs() -> None:
 def check(context: click.Context, folder: str, repair: bool) -> None:
     """Read and verify every byte of a store. Exit code 3: problems were found."""
     from nyala.env import SYSTEM
+    from nyala.env.paths import is_bucket_url
     from nyala.tablet.check import check_bucket, check_folder
     from nyala.tablet.repair import repair_bucket, repair_folder
-    from nyala.tablet.state.store_folder import is_bucket_url
 
     began_s = time.monotonic()
     with Bar("checking rowsets", 1.0, quiet=settings().json) as bar:
@@ -273,9 +273,9 @@ def copy(source: str, destination: str, to_options: dict[str, Any]) -> None:
     SOURCE and DESTINATION are folders or URLs. The source's writer may go on writing.
     """
     from nyala.env import SYSTEM
+    from nyala.env.paths import is_bucket_url
     from nyala.objects.open import open_objects
     from nyala.tablet.copying import BucketDestination, FolderDestination, copy_store
-    from nyala.tablet.state.store_folder import is_bucket_url
     from nyala.tablet.store import Store
 
     began_s, options = time.monotonic(), settings().storage_options

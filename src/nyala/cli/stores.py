@@ -85,7 +85,7 @@ def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> It
 
 def _missing_folders(path: str) -> list[str]:
     """Return the folders that `connect` would make, the store's first; none for a bucket."""
-    from nyala.tablet.state.store_folder import is_bucket_url
+    from nyala.env.paths import is_bucket_url
 
     if is_bucket_url(path):
         return []
@@ -145,8 +145,8 @@ def no_file(context: click.Context, parameter: click.Parameter, folder: str) -> 
 
     Raises: StorageError for a file; InvalidArgumentError for another URL or invalid UTF-8.
     """
-    from nyala.env.paths import utf8_path
-    from nyala.tablet.state.store_folder import check_folder_path, is_bucket_url
+    from nyala.env.paths import is_bucket_url, utf8_path
+    from nyala.tablet.state.store_folder import check_folder_path
 
     utf8_path(folder)
     if is_bucket_url(folder):
@@ -163,8 +163,9 @@ def _require_store(folder: str) -> None:
     from nyala.catalog.checkpoint import birth_path
     from nyala.catalog.loading import find_store
     from nyala.env import SYSTEM
+    from nyala.env.paths import is_bucket_url
     from nyala.errors import StorageError
-    from nyala.tablet.state.store_folder import DATA_NAME, WAL_NAME, is_bucket_url
+    from nyala.tablet.state.store_folder import DATA_NAME, WAL_NAME
 
     if is_bucket_url(folder):
         require_bucket_store(folder)

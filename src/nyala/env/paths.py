@@ -1,12 +1,22 @@
-"""Validates paths that users give."""
+"""Checks paths that users give."""
 
 from __future__ import annotations
 
 import os
+import re
+from typing import Final
 
 from nyala.errors import InvalidArgumentError
 
-__all__ = ["utf8_path"]
+__all__ = ["is_bucket_url", "utf8_path"]
+
+
+_BUCKET_URL: Final = re.compile(r"(s3|s3a|gs|gcs|az|abfs|abfss|file)://", re.IGNORECASE)
+
+
+def is_bucket_url(path: object) -> bool:
+    """Whether the path is a URL of a store in a bucket; file:// counts, by the protocol of objects."""
+    return isinstance(path, str) and _BUCKET_URL.match(path) is not None
 
 
 def utf8_path(path: str | bytes) -> str:

@@ -8,10 +8,7 @@
                                                                 handler(request, attachments)
                          ◄───────────── frame: answer or error
 
-A frame (little-endian; see docs/format/lease-and-lock.md):
-
-    magic "NYH1" | u32 JSON length | u32 n | n × u64 attachment length | u32 CRC-32C of all that
-    JSON | attachments | u32 CRC-32C of these
+Frames and errors: `frames`.
 
 Invariants
     S1  The client knows whether its request may have been executed. Before ACCEPTED it was
@@ -19,10 +16,7 @@ Invariants
         connection raises WriterEndedError, a StorageError with outcome "unknown". The status byte
         is sent before the handler is called, and bytes in a Unix socket are delivered even if the
         sender dies.
-    S2  Errors of `nyala.errors` arrive with their class and their table of rows. Any other
-        exception of the handler becomes a StorageError with outcome "unknown".
-    S3  Nothing that a peer sends is executed or unpickled. Lengths are bounded, and memory is
-        allocated as bytes arrive, never by the announcement of a header.
+    S2, S3  Of `frames`.
     S4  Only the lock holder serves, so a socket file that it finds at its start is stale.
     S5  A server serves at most CONNECTIONS_MAX connections at a time; further clients wait in the
         system's queue. All requests together take at most REQUESTS_MAX_BYTES. A request must arrive
@@ -41,7 +35,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import os
 import selectors
@@ -51,39 +44,35 @@ import struct
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-import google_crc32c
-
-import nyala.errors
 from nyala.catalog.format import SOCKET_NAME
 from nyala.env import Env
-from nyala.errors import CorruptionError, Error, StorageError, WriteError
-from nyala.schema.arrow_ipc import from_ipc, to_ipc
+from nyala.errors import StorageError
+from nyala.handover.frames import (
+    ANSWER_MAX_BYTES,
+    MAGIC,
+    REQUEST_MAX_BYTES,
+    BrokenFrame,
+    Handler,
+    decode_frame,
+    encode_frame,
+    executed,
+    opened,
+)
 
-__all__ = ["ChannelServer", "Handler", "NoWriter", "WriterEndedError", "send"]
+__all__ = ["ChannelServer", "NoWriter", "WriterEndedError", "send"]
 
 logger = logging.getLogger("nyala.handover.commits")
 
-Handler: TypeAlias = "Callable[[dict[str, Any], list[bytes]], tuple[dict[str, Any], Sequence[bytes]]]"
-"""Executes a request; called from one thread per request, several at a time."""
-
-# On the wire: never renumber. Another protocol gets another magic.
-MAGIC: Final = b"NYH1"
+# On the wire: never renumber.
 ACCEPTED: Final = 1
 CLOSING: Final = 2
 UNREADABLE: Final = 3
 BUSY: Final = 4
 
-_FIXED = struct.Struct("<4sII")
-_CRC = struct.Struct("<I")
-JSON_MAX_BYTES: Final = 32 << 20
-JSON_VALUES_MAX: Final = 4 << 20
-ATTACHMENT_COUNT_MAX: Final = 4096
-# Limits of one request with its attachments, of all requests in work, and of one answer.
-REQUEST_MAX_BYTES: Final = 48 << 20
+# The limit of all requests in work.
 REQUESTS_MAX_BYTES: Final = 64 << 20
-ANSWER_MAX_BYTES: Final = 4 << 30
 CONNECTIONS_MAX: Final = 64
 _RECEIVE_BYTES: Final = 256 << 10
 
@@ -102,10 +91,6 @@ class NoWriter(Exception):
 
 class WriterEndedError(StorageError):
     """The executor of the request ended without an answer; its successor may know the outcome."""
-
-
-class _BrokenFrame(Exception):
-    """The received bytes are not a frame."""
 
 
 class _BusyError(Exception):
@@ -187,16 +172,14 @@ def send(
         except TimeoutError as error:
             what = f"did not answer within {timeout_s:g} s while it executed the request"
             raise _not_answered(directory, what, True) from error
-        except (ConnectionError, EOFError, _BrokenFrame) as error:
+        except (ConnectionError, EOFError, BrokenFrame) as error:
             raise WriterEndedError(
                 f"the process that writes {directory} ended while it executed the request, and it is not known "
                 "whether it was done: send it again with the same key",
                 path=directory,
                 outcome="unknown",
             ) from error
-    if "error" in answer:
-        raise _decode_error(answer["error"], returned)
-    return answer["answer"], returned
+    return opened(answer, returned)
 
 
 def _not_answered(directory: str, what: str, maybe_done: bool) -> StorageError:
@@ -384,7 +367,7 @@ class ChannelServer:
             status = ACCEPTED
         except _BusyError:
             status = BUSY
-        except _BrokenFrame as error:
+        except BrokenFrame as error:
             logger.warning("a request at %s cannot be read: %s", self._path, error)
             status = UNREADABLE
         except EOFError:
@@ -397,14 +380,7 @@ class ChannelServer:
         wire.send(bytes([status]))
         if status != ACCEPTED or frame is None:
             return
-        try:
-            answer, attachments = self._handler(*frame)
-            message: dict[str, Any] = {"answer": answer}
-        except BaseException as error:
-            if not isinstance(error, Error):
-                logger.exception("a request of another process failed")
-            fields, attachments = _encode_error(error)
-            message = {"error": fields}
+        message, attachments = executed(self._handler, *frame)
         wire.send_frame(message, attachments)
 
 
@@ -469,105 +445,18 @@ class _Wire:
         return bytes(received)
 
     def send_frame(self, message: dict[str, Any], attachments: Sequence[bytes]) -> None:
-        text = json.dumps(message, separators=(",", ":")).encode()
-        views = [memoryview(attachment).cast("B") for attachment in attachments]
-        lengths = struct.pack(f"<{len(views)}Q", *(view.nbytes for view in views))
-        head = _FIXED.pack(MAGIC, len(text), len(views)) + lengths
-        crc = google_crc32c.value(text)
-        self.send(head + _CRC.pack(google_crc32c.value(head)) + text)
-        for view in views:
-            crc = google_crc32c.extend(crc, bytes(view))
-            self.send(view)
-        self.send(_CRC.pack(crc))
+        for part in encode_frame(message, attachments):
+            self.send(part)
 
     def receive_frame(self, limit_bytes: int = ANSWER_MAX_BYTES) -> tuple[dict[str, Any], list[bytes]]:
-        """Read a frame of bounded size.
-
-        Raises: _BrokenFrame for anything that `send_frame` does not send; otherwise as `receive`.
-        """
-        fixed = self.receive(_FIXED.size)
-        magic, text_length, count = _FIXED.unpack(fixed)
-        if magic != MAGIC:
-            raise _BrokenFrame(f"magic {magic!r}, expected {MAGIC!r}")
-        if text_length > JSON_MAX_BYTES or count > ATTACHMENT_COUNT_MAX:
-            raise _BrokenFrame(f"{text_length} bytes of JSON and {count} attachments are too many")
-        rest = self.receive(8 * count + _CRC.size)
-        lengths = struct.unpack(f"<{count}Q", rest[: 8 * count])
-        _check_crc(google_crc32c.value(fixed + rest[: 8 * count]), rest[8 * count :])
-        if text_length + sum(lengths) > limit_bytes:
-            raise _BrokenFrame(f"{text_length + sum(lengths)} bytes are too many: at most {limit_bytes}")
-        text = self.receive(text_length)
-        attachments = [self.receive(length) for length in lengths]
-        crc = google_crc32c.value(text)
-        for attachment in attachments:
-            crc = google_crc32c.extend(crc, attachment)
-        _check_crc(crc, self.receive(_CRC.size))
-        # In memory an empty list takes twenty times the space of its text.
-        if sum(text.count(sign) for sign in (b"[", b"{", b",")) > JSON_VALUES_MAX:
-            raise _BrokenFrame(f"the JSON has more than {JSON_VALUES_MAX} values")
-        try:
-            message = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise _BrokenFrame(f"invalid JSON: {error}") from error
-        if not isinstance(message, dict):
-            raise _BrokenFrame("the JSON is not an object")
-        return message, attachments
+        """Read a frame of bounded size. Raises: BrokenFrame; otherwise as `receive`."""
+        return decode_frame(self.receive, limit_bytes)
 
     def _wait(self) -> None:
         left_s = self.left_s()
         if left_s <= 0:
             raise TimeoutError("the time limit has passed")
         self._connection.settimeout(left_s)
-
-
-def _check_crc(found: int, stored: bytes) -> None:
-    (expected,) = _CRC.unpack(stored)
-    if found != expected:
-        raise _BrokenFrame(f"CRC-32C {found:#010x}, expected {expected:#010x}")
-
-
-# --- errors -----------------------------------------------------------------------------------------
-
-
-def _encode_error(error: BaseException) -> tuple[dict[str, Any], list[bytes]]:
-    """An exception as JSON, and the IPC stream of its table of rows, if any (S2)."""
-    if not isinstance(error, Error):
-        error = StorageError(
-            f"the process that writes the store failed on the request ({type(error).__name__}: {error}); it is not "
-            "known whether the request was done",
-            outcome="unknown",
-        )
-    fields: dict[str, Any] = {
-        "class": next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == Error.__module__),
-        "message": str(error),
-    }
-    attachments: list[bytes] = []
-    if isinstance(error, WriteError):
-        fields["applied"] = error.applied
-        if error.errors is not None:
-            attachments.append(bytes(to_ipc(error.errors)))
-    elif isinstance(error, CorruptionError):
-        # Its constructor puts the place before the message, which must not happen twice.
-        fields |= {"message": error._message, "path": error.path, "offset": error.offset}
-    elif isinstance(error, StorageError):
-        fields |= {"path": error.path, "errno": error.errno, "outcome": error.outcome}
-    return fields, attachments
-
-
-def _decode_error(fields: dict[str, Any], attachments: Sequence[bytes]) -> Error:
-    """The inverse of `_encode_error`. A class that only a newer version has becomes `Error`."""
-    name, message = str(fields["class"]), str(fields["message"])
-    cls = getattr(nyala.errors, name, None) if name in nyala.errors.__all__ else None
-    if not (isinstance(cls, type) and issubclass(cls, Error)):
-        return Error(message)
-    if issubclass(cls, WriteError):
-        table = from_ipc(attachments[0]) if attachments else None
-        return cls(message, table, int(fields.get("applied", 0)))
-    if issubclass(cls, CorruptionError):
-        return cls(message, fields.get("path"), fields.get("offset"))
-    if issubclass(cls, StorageError):
-        return cls(message, path=fields.get("path"), errno=fields.get("errno"), outcome=fields.get("outcome"))
-    return cls(message)
 
 
 # --- addresses --------------------------------------------------------------------------------------

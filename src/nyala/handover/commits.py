@@ -1,4 +1,7 @@
-"""Commits of other processes: staged files, passed to the holder of the writer's lock.
+"""Commits of other processes: staged files, passed to the store's writer.
+
+In a folder the writer holds a lock and listens on a socket (`channel`), in a bucket it looks into
+the inbox (`inbox`); without a writer this process becomes it for one request.
 
     job's processes                              lock holder, or a process that takes the lock
       new_staging()      staging/<key>/
@@ -28,15 +31,20 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
-from nyala.catalog.leases import Lease, check_remote_name, create_lease, open_remote_lease
+from nyala.catalog.job_leases import JobLease, create_job_lease, open_job_lease
+from nyala.catalog.leases import check_remote_name
 from nyala.env import SYSTEM, Env, process_mark
 from nyala.env.interrupts import Uninterrupted
-from nyala.errors import Error, InvalidArgumentError, LockedError, StorageError
+from nyala.errors import Error, FencedError, InvalidArgumentError, LockedError, StorageError
 from nyala.handover.channel import NoWriter, WriterEndedError, send
+from nyala.handover.inbox import InboxServer, ask, serving
+from nyala.objects.address import bucket_of
+from nyala.objects.remote_files import RemoteFiles
 from nyala.schema.arrow_ipc import from_ipc, to_ipc
 from nyala.tablet.jobs.staging import make_staging, staging_folder
 from nyala.tablet.state import store_folder as layout
@@ -101,17 +109,17 @@ def discard_staging(path: str, key: str, env: Env = SYSTEM) -> None:
     env.files.remove_tree(folder)
 
 
-def remote_lease(path: str, ttl_s: float, env: Env = SYSTEM, owner: str | None = None) -> Lease:
+def remote_lease(path: str, ttl_s: float, env: Env = SYSTEM, owner: str | None = None) -> JobLease:
     """Create a lease for readers in other processes (Spark tasks); it lives until its expiry.
 
     Create it *before* planning the scan. owner: mark of the process whose end also ends the lease.
     """
-    return create_lease(env, path, "remote", expires_us=env.clock.now_us() + int(ttl_s * 1e6), owner=owner)
+    return create_job_lease(env, path, ttl_s, owner)
 
 
 def renew_lease(path: str, name: str, ttl_s: float, env: Env = SYSTEM) -> None:
     """Raises: HistoryExpiredError if the lease has expired: load again."""
-    open_remote_lease(env, path, name).renew(env.clock.now_us() + int(ttl_s * 1e6))
+    open_job_lease(env, path, name).renew_for(ttl_s)
 
 
 def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str, Any]:
@@ -138,7 +146,7 @@ def request_writer(
             StorageError with outcome "unknown" if the holder ended during the request, and it could
             not be found out whether the request was executed.
     """
-    path = os.path.abspath(path)
+    path = path if bucket_of(env) else os.path.abspath(path)
     layout.require_store(env, path)  # a mistyped path must not become a store
     try:
         return _request_once(path, request, env)
@@ -165,20 +173,50 @@ def _request_once(path: str, request: dict[str, Any], env: Env) -> tuple[dict[st
     """One attempt of `request_writer`. Raises: WriterEndedError if the holder ended meanwhile."""
     deadline_s = env.clock.monotonic_s() + _LOCK_WAIT_S
     while True:
-        with contextlib.suppress(NoWriter):
-            return send(env, path, request, [], _SEND_TIMEOUT_S)
         try:
-            store = Store.open(env, path, StoreOptions(maintenance=False, lock_purpose="commit"))
-        except LockedError:
-            # A writer is starting or ending: soon its socket answers, or its lock is free.
+            with contextlib.suppress(NoWriter):
+                return _sent(path, request, env)
+            return _executed_here(path, request, env)
+        except (LockedError, FencedError):
+            # A writer is starting or ending: soon it answers, or this process can become it.
+            # What a fenced process wanted to write was certainly not written.
             if env.clock.monotonic_s() > deadline_s:
                 raise
             env.clock.sleep_s(0.1)
-            continue
-        try:
-            return answer_request(store, request)
-        finally:
-            store.close()
+
+
+def _sent(path: str, request: dict[str, Any], env: Env) -> tuple[dict[str, Any], list[bytes]]:
+    """Let another process, or another part of this one, execute the request. Raises: NoWriter."""
+    bucket = bucket_of(env)
+    if bucket is None:
+        return send(env, path, request, [], _SEND_TIMEOUT_S)
+    here = serving(path)
+    if here is None:
+        return ask(env, bucket, request, _SEND_TIMEOUT_S)
+    answer, attachments = here.answer_here(request)
+    return answer, list(attachments)
+
+
+def _executed_here(path: str, request: dict[str, Any], env: Env) -> tuple[dict[str, Any], list[bytes]]:
+    """Become the writer for this request, and for those that come meanwhile.
+
+    Raises: LockedError, FencedError beside another writer; errors of the request.
+    """
+    bucket = bucket_of(env)
+    options = StoreOptions(maintenance=False, lock_purpose="commit")
+    if bucket is None:
+        store = Store.open(env, path, options)
+    else:
+        files = cast(RemoteFiles, env.files).client()
+        store = Store.open_in_bucket(replace(env, files=files), files.objects, options, 0.0)
+    try:
+        answer = answer_request(store, request)
+        if bucket is not None:
+            with contextlib.suppress(Error):  # the next writer takes what is left
+                InboxServer(env, bucket, lambda other, _: answer_request(store, other)).serve()
+        return answer
+    finally:
+        store.close()
 
 
 def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:

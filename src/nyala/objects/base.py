@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from nyala.env import Bytes
 
@@ -52,6 +52,11 @@ class Objects(Protocol):
     @property
     def url(self) -> str:
         """The prefix as a URL, without credentials; for messages."""
+        ...
+
+    @property
+    def public_options(self) -> tuple[tuple[str, Any], ...]:
+        """Those of the storage options that are no secrets, sorted by name."""
         ...
 
     def create(self, key: str, body: Bytes) -> bool:
@@ -97,6 +102,17 @@ class Objects(Protocol):
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete these objects; a missing one is no error."""
+        ...
+
+    def copy(self, key: str, new_key: str) -> None:
+        """Store the bytes of an object under another key too, without sending them through here.
+
+        Raises: MissingFileError.
+        """
+        ...
+
+    def client(self) -> Objects:
+        """Return another client of the same bucket, with the same options, to be closed by itself."""
         ...
 
     def close(self) -> None:

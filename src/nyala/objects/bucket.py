@@ -72,9 +72,17 @@ class BucketObjects(Handle):
     Threads: any. A call blocks until the bucket answers, without holding the interpreter lock.
     """
 
-    def __init__(self, url: str, connect: Connect, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        connect: Connect,
+        timeout_s: float = TIMEOUT_S,
+        public_options: tuple[tuple[str, Any], ...] = (),
+    ) -> None:
         """connect: is called twice, for requests that are sent once and for those that are repeated."""
-        super().__init__(url)
+        super().__init__(url, public_options)
+        self._connect: Final = connect
+        self._timeout_s: Final = timeout_s
         self._obstore = need("obstore", "s3")
         if not _opener:
             _opener.append(os.getpid())
@@ -100,6 +108,9 @@ class BucketObjects(Handle):
     def close(self) -> None:
         super().close()
         self._once = self._store = None
+
+    def client(self) -> BucketObjects:
+        return BucketObjects(self.url, self._connect, self._timeout_s, self.public_options)
 
     def _client(self, client: Any) -> Any:
         """Return `client`; raise StorageError if another thread has just closed these objects."""
@@ -154,6 +165,15 @@ class BucketObjects(Handle):
                 raised.outcome = None  # the object was not completed
             raise raised from None
         return source.size_bytes
+
+    def copy(self, key: str, new_key: str) -> None:
+        for name in (key, new_key):
+            self.check_key(name)
+        try:
+            self._obstore.copy(self._client(self._store), key, new_key)
+        except self._errors as error:
+            self._raise_unless_missing(error, "copy", key)
+            raise self._no_object(key) from None
 
     def delete(self, keys: Sequence[str]) -> None:
         self.check()

@@ -116,6 +116,7 @@ class ChunkCache:
         """
         self.objects: Final = objects
         self.files: Final = files
+        self._randomness = randomness
         self._limit_bytes = limit_bytes
         self._pid = os.getpid()
         self._lock = threading.Lock()  # guards what follows
@@ -303,6 +304,11 @@ class ChunkCache:
         path = self.new_path()
         self.files.create(path).close()
         return _Copy(path, self.files.open(path))
+
+    def client(self) -> ChunkCache:
+        """Return a cache for another client of the bucket, in the same folder."""
+        folder = os.path.dirname(self.folder)
+        return ChunkCache(self.objects.client(), self.files, self._randomness, folder, self._limit_bytes)
 
     def new_path(self) -> str:
         """Return the path of a new file in the cache's folder."""

@@ -46,6 +46,7 @@ _CERTAIN: Final = frozenset(
 )  # fmt: skip
 # Another process may delete the object between the refusal and the look at it.
 _LINK_TRIES: Final = 5
+_COPIED_BYTES: Final = 8 << 20
 
 
 class FolderObjects(Handle):
@@ -172,6 +173,20 @@ class FolderObjects(Handle):
             self._files.rename(temporary, path)
         self._sync([os.path.dirname(path)])
         return size
+
+    def copy(self, key: str, new_key: str) -> None:
+        self.check_key(key)
+        self.upload(new_key, self._content(key))
+
+    def _content(self, key: str) -> Iterator[Bytes]:
+        size = self.head(key)
+        for lower in range(0, 0 if size is None else size.size_bytes, _COPIED_BYTES):
+            yield from self.get_ranges(key, [(lower, lower + _COPIED_BYTES)])
+        if size is None:
+            raise MissingFileError(f"{self.at(key)} does not exist", path=self.at(key), errno=errno.ENOENT)
+
+    def client(self) -> FolderObjects:
+        return FolderObjects(self._root, self._env)
 
     def delete(self, keys: Sequence[str]) -> None:
         self.check()

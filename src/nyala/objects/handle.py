@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Final, NoReturn, SupportsIndex
+from typing import Any, Final, NoReturn, SupportsIndex
 
 from nyala.errors import InvalidArgumentError, StorageError
 
@@ -41,9 +41,10 @@ class Handle:
     Every operation begins with one of the `check` methods. Threads: any.
     """
 
-    def __init__(self, url: str) -> None:
-        """url: without credentials."""
+    def __init__(self, url: str, public_options: tuple[tuple[str, Any], ...] = ()) -> None:
+        """url: without credentials. public_options: of the storage options, those that are no secrets."""
         self.url: Final = url.rstrip("/")
+        self.public_options: Final = public_options
         self._closed = False
         self._pid = os.getpid()
 

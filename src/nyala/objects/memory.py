@@ -80,6 +80,12 @@ class MemoryObjects(Handle):
         self.put(key, body)
         return len(body)
 
+    def copy(self, key: str, new_key: str) -> None:
+        body = self.get(key)
+        if body is None:
+            raise MissingFileError(f"{self.at(key)} does not exist", path=self.at(key), errno=2)
+        self.put(new_key, body)
+
     def get(self, key: str) -> bytes | None:
         self.check_key(key)
         found = self._bucket.objects.get(key)

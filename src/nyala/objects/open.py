@@ -7,14 +7,16 @@ environment, the files of the AWS command line (`aws_profile.py`), and the role 
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from nyala.env import SYSTEM, Env
-from nyala.errors import InvalidArgumentError
+from nyala.errors import InvalidArgumentError, StorageError
 from nyala.objects.aws_profile import aws_profile
 from nyala.objects.base import Objects
 from nyala.objects.bucket import TIMEOUT_S, BucketObjects, Connect
@@ -23,13 +25,14 @@ from nyala.objects.handle import is_key
 from nyala.optional import need
 from nyala.suggestion import nearest
 
-__all__ = ["StorageOptions", "open_objects"]
+__all__ = ["PUBLIC_OPTIONS", "StorageOptions", "open_objects"]
 
 StorageOptions = Mapping[str, Any] | Callable[[], Any]
 """Options by name, or the `credential_provider` alone."""
 
 _COMMON: Final[dict[str, type | tuple[type, ...]]] = {
     "credential_provider": object,
+    "credentials_file": str,
     "timeout_s": (int, float),
 }
 _OPTIONS: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
@@ -57,6 +60,19 @@ _OPTIONS: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
 _SCHEMES: Final = {
     "s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az", "file": "file",
 }  # fmt: skip
+PUBLIC_OPTIONS: Final[dict[str, type | tuple[type, ...]]] = {
+    "region": str,
+    "endpoint": str,
+    "allow_http": bool,
+    "profile": str,
+    "service_account_path": str,
+    "account_name": str,
+    "credentials_file": str,
+    "timeout_s": (int, float),
+}
+"""The options that are no secrets, and may stand in plans, logs and messages."""
+
+_FILE_MAX_BYTES: Final = 1 << 20
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,221}")
 _ENDPOINT: Final = re.compile(r"https?://[A-Za-z0-9.\[\]:_-]+(/[A-Za-z0-9._/-]*)?")
 
@@ -73,8 +89,9 @@ def open_objects(url: str, storage_options: StorageOptions | None = None, env: E
         For S3: `region`, `endpoint`, `allow_http`, `access_key_id`, `secret_access_key`,
         `session_token`, `profile`. For Google: `service_account_path`, `allow_http`. For Azure: `account_name`,
         `account_key`, `sas_token`, `endpoint`, `allow_http`. For all of them: `timeout_s` (by
-        default 20 seconds) and `credential_provider`, a function as obstore defines it. A function
-        alone is the `credential_provider`.
+        default 20 seconds); `credentials_file`, a file with a JSON object of further options, for
+        which the options given here win; and `credential_provider`, a function as obstore defines
+        it. A function alone is the `credential_provider`.
 
     Raises
     ------
@@ -93,6 +110,9 @@ def open_objects(url: str, storage_options: StorageOptions | None = None, env: E
     split = _split(url)
     kind = _SCHEMES[split.scheme]
     options = _checked(kind, storage_options)
+    public = tuple(sorted((name, value) for name, value in options.items() if name in PUBLIC_OPTIONS))
+    if "credentials_file" in options:
+        options = {**_of_file(kind, options.pop("credentials_file"), env), **options}
     if kind == "file":
         if split.netloc not in ("", "localhost") or not split.path.startswith("/"):
             raise InvalidArgumentError(f"{url!r} names no folder: expected file:///folder")
@@ -113,7 +133,7 @@ def open_objects(url: str, storage_options: StorageOptions | None = None, env: E
         options["account_name"] = account.partition(".")[0]
     connect = {"s3": _s3, "gs": _gs, "az": _az}[kind](container, prefix or None, options, env)
     shown = f"{split.scheme}://{split.netloc}" + (f"/{prefix}" if prefix else "")
-    return BucketObjects(shown, connect, options.get("timeout_s", TIMEOUT_S))
+    return BucketObjects(shown, connect, options.get("timeout_s", TIMEOUT_S), public)
 
 
 def _split(url: str) -> SplitResult:
@@ -165,6 +185,29 @@ def _checked(kind: str, given: StorageOptions | None) -> dict[str, Any]:
         raise InvalidArgumentError("the storage option 'credential_provider' must be a function")
     _check_endpoint(options)
     return options
+
+
+def _of_file(kind: str, path: str, env: Env) -> dict[str, Any]:
+    """Return the options in a credentials file. No message shows what is in it."""
+    if env.files.exists(path) and env.files.size(path) > _FILE_MAX_BYTES:
+        raise InvalidArgumentError(f"the credentials file {path!r} has more than {_FILE_MAX_BYTES} bytes")
+    try:
+        given = json.loads(env.files.read_all(path))
+    except StorageError as error:
+        raise InvalidArgumentError(
+            f"cannot read the credentials file {path!r} on host {socket.gethostname()}: {error}"
+        ) from None
+    except ValueError:
+        given = None
+    if not isinstance(given, dict) or {"credentials_file", "credential_provider"} & given.keys():
+        raise InvalidArgumentError(
+            f"the credentials file {path!r} must hold one JSON object with storage options, such as "
+            '{"access_key_id": "…", "secret_access_key": "…"}'
+        )
+    try:
+        return _checked(kind, given)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"credentials file {path!r}: {error}") from None
 
 
 def _check_endpoint(options: Mapping[str, Any]) -> None:

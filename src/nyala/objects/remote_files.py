@@ -60,7 +60,7 @@ class RemoteFiles:
     def __init__(self, cache: ChunkCache, vanished: Callable[[str], Error] | None = None) -> None:
         """vanished: see `without_lease`."""
         self.cache: Final = cache
-        self._objects = cache.objects
+        self.objects: Final = cache.objects
         self._vanished = vanished
 
     @staticmethod
@@ -73,6 +73,10 @@ class RemoteFiles:
         """
         return RemoteFiles(ChunkCache(objects, env.files, env.randomness, cache_dir, cache_bytes))
 
+    def client(self) -> RemoteFiles:
+        """Return files of another client of the bucket, with a cache of their own, to be closed by themselves."""
+        return RemoteFiles(self.cache.client())
+
     # ── reading
     # ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -80,7 +84,7 @@ class RemoteFiles:
         return _RemoteRandomFile(self.cache, path, self.cache.entry(self._key(path)), self._vanished)
 
     def read_all(self, path: str) -> bytes:
-        found = self._objects.get(self._key(path))
+        found = self.objects.get(self._key(path))
         if found is None:
             raise _missing(path)
         return found
@@ -88,14 +92,14 @@ class RemoteFiles:
     def list_dir(self, path: str) -> list[str]:
         """Return the names in a folder. Cost: lists every object below it, also in its folders."""
         under = self._under(path)
-        infos = self._objects.list(under)
+        infos = self.objects.list(under)
         if not infos and under and self.exists(path):
             raise StorageError(f"{path} is not a folder", path=path, errno=errno.ENOTDIR)
         return sorted({info.key[len(under) :].split("/", 1)[0] for info in infos})
 
     def exists(self, path: str) -> bool:
         """Whether there is a file at `path`; false for a folder."""
-        return self._objects.head(self._key(path)) is not None
+        return self.objects.head(self._key(path)) is not None
 
     def size(self, path: str) -> int:
         return self._head(path).size_bytes
@@ -113,7 +117,7 @@ class RemoteFiles:
         return 1 << 62
 
     def _head(self, path: str) -> ObjectInfo:
-        info = self._objects.head(self._key(path))
+        info = self.objects.head(self._key(path))
         if info is None:
             raise _missing(path)
         return info
@@ -123,10 +127,15 @@ class RemoteFiles:
 
     def create(self, path: str) -> AppendFile:
         """Create a new file. Its name must be new: an existing object would be replaced."""
-        return _RemoteAppendFile(self._objects, self.cache, path, self._key(path))
+        return _RemoteAppendFile(self.objects, self.cache, path, self._key(path))
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        self._objects.put(self._key(path), data)
+        self.objects.put(self._key(path), data)
+
+    def link(self, old: str, new: str) -> bool:
+        """Copy the object inside the bucket: two names of one object do not exist there."""
+        self.objects.copy(self._key(old), self._key(new))
+        return True
 
     def unlink(self, path: str, missing_ok: bool = False) -> None:
         if not missing_ok:
@@ -134,13 +143,13 @@ class RemoteFiles:
         self._remove([self._key(path)])
 
     def remove_tree(self, path: str) -> None:
-        self._remove([info.key for info in self._objects.list(self._under(path))])
+        self._remove([info.key for info in self.objects.list(self._under(path))])
 
     def _remove(self, keys: list[str]) -> None:
         for key in keys:
             self.cache.drop(self.cache.entry(key))
         if keys:
-            self._objects.delete(keys)
+            self.objects.delete(keys)
 
     def make_dirs(self, path: str) -> None:
         """Do nothing: keys need no folders."""
@@ -170,9 +179,6 @@ class RemoteFiles:
     # ── what a bucket does not have
     # ─────────────────────────────────────────────────────────────────────────────
 
-    def link(self, old: str, new: str) -> bool:
-        return False
-
     def write_at(self, path: str, offset: int, data: Bytes) -> NoReturn:
         raise _unsupported("changed in place", path)
 
@@ -201,10 +207,10 @@ class RemoteFiles:
     # ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _key(self, path: str) -> str:
-        prefix = f"{self._objects.url}/"
+        prefix = f"{self.objects.url}/"
         if not path.startswith(prefix):
             raise StorageError(
-                f"{path!r} is not in the bucket {self._objects.url!r}: a store in a bucket has all of its files there",
+                f"{path!r} is not in the bucket {self.objects.url!r}: a store in a bucket has all of its files there",
                 path=path,
             )
         return path[len(prefix) :]
@@ -212,7 +218,7 @@ class RemoteFiles:
     def _under(self, path: str) -> str:
         """What the keys in the folder `path` begin with."""
         folder = path.rstrip("/")
-        return "" if folder == self._objects.url else f"{self._key(folder)}/"
+        return "" if folder == self.objects.url else f"{self._key(folder)}/"
 
 
 class _RemoteRandomFile:

@@ -7,15 +7,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from nyala.api.database import Database
 from nyala.api.table import Table
-from nyala.env.paths import utf8_path
+from nyala.env.paths import is_bucket_url, utf8_path
 from nyala.errors import InvalidArgumentError
+from nyala.objects.address import Address, address_of
 from nyala.tablet.state.store_folder import check_folder_path
 
-__all__ = ["check_database", "check_frame", "check_table", "folder_of"]
+__all__ = [
+    "address_of_database", "address_of_store", "check_database", "check_frame", "check_table", "spark_options",
+    "text_options",
+]  # fmt: skip
 
 
 def check_table(table: Any, call: str) -> None:
@@ -44,15 +49,42 @@ def check_frame(df: Any, call: str) -> None:
         )
 
 
-def folder_of(store: Any, call: str) -> str:
-    """Return the folder of a store, given as a path or an open Database. Raises: InvalidArgumentError for others."""
+def address_of_database(database: Database) -> Address:
+    """Return where the store of an open Database is."""
+    return address_of(database._handle.env, database._handle.root_path)
+
+
+def address_of_store(store: Any, call: str, storage_options: Mapping[str, Any] | None = None) -> Address:
+    """Return where a store is, given as a path, a URL or an open Database.
+
+    Raises: InvalidArgumentError for others, and for secret storage options.
+    """
     if isinstance(store, Database):
-        return store.path
+        if storage_options is not None:
+            raise InvalidArgumentError(f"{call}: an open Database has its storage_options already")
+        return address_of_database(store)
+    if is_bucket_url(store):
+        if store.lower().startswith("file:"):
+            raise InvalidArgumentError(f"{call} takes a folder as a path, without file://: got {store!r}")
+        return Address.parse(store, text_options(storage_options or {}), "storage_options: ")
     if not isinstance(store, str | os.PathLike) or not isinstance(path := os.fspath(store), str):
         raise InvalidArgumentError(f"{call} takes the path of a store's folder, not {_shown(store)}")
-    utf8_path(path)
+    if storage_options is not None:
+        raise InvalidArgumentError(
+            f"{call}: storage_options are for a store in a bucket, {path!r} is a folder"
+        )
     check_folder_path(path)
-    return path
+    return Address(utf8_path(path))
+
+
+def text_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return storage options as Spark carries them: as texts."""
+    return {str(name): str(value) for name, value in options.items() if value is not None}
+
+
+def spark_options(address: Address) -> dict[str, str]:
+    """Return the options of `format("nyala")` that name this address."""
+    return {"path": address.path, **{f"storage.{name}": str(value) for name, value in address.options}}
 
 
 def _shown(value: Any) -> str:

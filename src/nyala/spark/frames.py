@@ -34,6 +34,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from nyala.env import process_mark
+from nyala.objects.address import address_of
 from nyala.spark import internals
 from nyala.spark.cluster import check_python, cores_of
 from nyala.spark.errors import named
@@ -164,11 +165,12 @@ def _by_tasks(
     schema = spark_schema(scan.schema)
     exact = arrow_schema(schema)
     root, _ = scan._take()
-    path, table, limit = scan._store.root_path, scan.name, scan._spec.limit
-    name = lease_of_version(path, root.version, lease_s, process_mark(), shared=shared)
-    lease = HeldLease(path, name, lease_s)
+    table, limit = scan.name, scan._spec.limit
+    address = address_of(scan._store.env, scan._store.root_path)
+    name = lease_of_version(address, root.version, lease_s, process_mark(), shared=shared)
+    lease = HeldLease(address, name, lease_s)
     wanted = tasks_wanted(rows, len(schema.fields), cores_of(spark))
-    groups = place(path, lease.name, pack(scan._engine().tokens(wanted), wanted), together=True)
+    groups = place(address, lease.name, pack(scan._engine().tokens(wanted), wanted), together=True)
     del root
 
     def tasks(convert: Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]], types: StructType) -> DataFrame:

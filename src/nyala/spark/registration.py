@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from nyala.spark.arguments import address_of_store, spark_options
 from nyala.spark.cluster import check_workers, cores_of, tell
 from nyala.spark.source.data_source import NyalaDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from nyala.api.database import Database
 
 __all__ = ["register"]
 
 
-def register(spark: SparkSession) -> None:
+def register(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Database | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
     """Register `format("nyala")` with a session and check the Python of its executors.
 
     Call it on a cluster after the executors have started: reads then use the session's number of cores.
@@ -24,6 +33,17 @@ def register(spark: SparkSession) -> None:
     ----------
     spark
         The SparkSession, classic or Connect.
+    path
+        The store that `format("nyala")` uses when its options name none: a folder, a URL or an open
+        Database.
+    storage_options
+        For a URL: those options of `nyala.connect` that are no secrets. Credentials do not belong here:
+        every executor takes them from its own environment, or from the `credentials_file`.
+
+    Raises
+    ------
+    InvalidArgumentError
+        `path` is no store's place, or a storage option is unknown or a secret.
 
     Warns
     -----
@@ -36,11 +56,17 @@ def register(spark: SparkSession) -> None:
     ```python
     nyala.spark.register(spark)
     spark.read.format("nyala").options(path="store", table="flights").load().count()
+
+    nyala.spark.register(spark, "s3://bucket/shop", storage_options={"region": "eu-central-1"})
+    spark.read.format("nyala").option("table", "flights").load().count()
     ```
     """
+    home = (
+        {} if path is None else spark_options(address_of_store(path, "nyala.spark.register", storage_options))
+    )
     problems = check_workers(spark)
     # After the check, so that the executors have started and `cores` counts them.
     # Spark pickles a class that no module holds by value, so the workers get `cores` too.
-    known = type("RegisteredDataSource", (NyalaDataSource,), {"cores": cores_of(spark)})
+    known = type("RegisteredDataSource", (NyalaDataSource,), {"cores": cores_of(spark), "home": home})
     spark.dataSource.register(known)
     tell(problems)

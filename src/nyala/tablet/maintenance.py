@@ -345,7 +345,8 @@ class Maintenance:
             self._every_tick()
             self.counters.files_collected += store.collect_garbage()
             store.reserve.fill()
-            remove_expired_staging(store.env, store.root_path)
+            if store.env.is_local:
+                remove_expired_staging(store.env, store.root_path)
             with Uninterrupted(), store.commit_lock:
                 store.job_reservations.release_expired(store)
         self.counters.running = ""

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from nyala.catalog.leases import open_remote_lease
+from nyala.catalog.job_leases import open_job_lease
 from nyala.env import is_full
 from nyala.env.interrupts import Uninterrupted
 from nyala.errors import Error, InvalidArgumentError, StorageError
@@ -411,11 +411,10 @@ def _left_out(store: Store, name: str, choose: Choose) -> int:
 
 def _end_of(store: Store, lease: str) -> str:
     try:
-        expires_us = open_remote_lease(store.env, store.root_path, lease).expires_us
+        left_s = open_job_lease(store.env, store.root_path, lease).left_s()
     except Error:
         return "now"
-    assert expires_us is not None, "a job's lease has an expiry"
-    return _time(expires_us)
+    return _time(store.env.clock.now_us() + int(left_s * 1e6))
 
 
 def _time(moment_us: int) -> str:

@@ -108,6 +108,8 @@ MEASURE_SHARE: Final = 64
 # A batch whose rows take more than this is written as rowset and delta files instead of the log. So
 # no byte of a bulk load is written twice, and the log stays within its 64 MB.
 DIRECT_COMMIT_BYTES: Final = 64 << 20
+# In a bucket, whose log is read whole at each open.
+BUCKET_DIRECT_COMMIT_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -278,6 +280,9 @@ class Store:
         """
         from nyala.tablet.media.bucket import open_bucket
 
+        options = replace(
+            options, direct_commit_bytes=min(options.direct_commit_bytes, BUCKET_DIRECT_COMMIT_BYTES)
+        )
         with Uninterrupted(), contextlib.ExitStack() as undo:
             undo.callback(objects.close)
             undo.callback(env.files.close)

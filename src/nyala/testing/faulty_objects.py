@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 from nyala.env import Bytes
 from nyala.errors import StorageError
@@ -101,6 +101,10 @@ class FaultyObjects:
     @property
     def url(self) -> str:
         return self._inner.url
+
+    @property
+    def public_options(self) -> tuple[tuple[str, Any], ...]:
+        return self._inner.public_options
 
     @property
     def late_count(self) -> int:
@@ -186,6 +190,13 @@ class FaultyObjects:
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             self._request("delete", key, lambda key=key: self._inner.delete([key]))  # type: ignore[misc]
+
+    def copy(self, key: str, new_key: str) -> None:
+        self._request("copy", key, lambda: self._inner.copy(key, new_key))
+
+    def client(self) -> Objects:
+        """Return a client of the wrapped objects, without faults."""
+        return self._inner.client()
 
     def close(self) -> None:
         """Carry out what is late, and close the wrapped objects."""

@@ -221,8 +221,14 @@ class S3Server:
 
     def _put(self, key: str, headers: Mapping[str, str], body: bytes) -> _Answer:
         """Compare and store in one step under the lock."""
-        stored = _Object(body, self._now_s())
+        source = headers.get("x-amz-copy-source")
         with self._lock:
+            if source is not None:
+                copied = self._objects.get(unquote(source).lstrip("/").removeprefix(f"{self.bucket}/"))
+                if copied is None:
+                    return _error(404, "NoSuchKey")
+                body = copied.body
+            stored = _Object(body, self._now_s())
             there = self._objects.get(key)
             if headers.get("if-none-match") == "*" and there is not None:
                 return _error(412, "PreconditionFailed", "At least one of the pre-conditions did not hold")
@@ -230,6 +236,8 @@ class S3Server:
             if match is not None and (there is None or there.tag != match):
                 return _error(412, "PreconditionFailed", "At least one of the pre-conditions did not hold")
             self._objects[key] = stored
+        if source is not None:
+            return _xml("CopyObjectResult", f"<ETag>{escape(stored.tag)}</ETag>")
         return _Answer(200, headers={"ETag": stored.tag})
 
     def _put_part(self, query: Mapping[str, str], body: bytes) -> _Answer:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nyala.catalog import checkpoint, codec, format, leases
 from nyala.handover import channel as handover_channel
+from nyala.handover import frames
 
 DOCS = Path(__file__).parents[3] / "docs" / "format"
 CATALOG_PAGE = (DOCS / "catalog.md").read_text()
@@ -61,11 +62,11 @@ def test_the_worked_example_of_a_change() -> None:
 
 def test_the_pages_numbers_are_the_codes() -> None:
     for number in (
-        handover_channel.JSON_MAX_BYTES, handover_channel.ATTACHMENT_COUNT_MAX, handover_channel.REQUEST_MAX_BYTES,
-        handover_channel.REQUESTS_MAX_BYTES, handover_channel.JSON_VALUES_MAX,
+        frames.JSON_MAX_BYTES, frames.ATTACHMENT_COUNT_MAX, frames.REQUEST_MAX_BYTES,
+        handover_channel.REQUESTS_MAX_BYTES, frames.JSON_VALUES_MAX,
     ):  # fmt: skip
         assert f"at most {number}" in LEASE_PAGE
-    assert f"{handover_channel.ANSWER_MAX_BYTES} in an answer" in LEASE_PAGE
+    assert f"{frames.ANSWER_MAX_BYTES} in an answer" in LEASE_PAGE
     assert f"serves {handover_channel.CONNECTIONS_MAX} connections" in LEASE_PAGE
     assert f"after {handover_channel.REQUEST_TIMEOUT_S:g} seconds" in LEASE_PAGE
     assert "1 accepted; 2 closing, 3 unreadable, 4 busy (nothing was done)" in LEASE_PAGE
@@ -76,7 +77,7 @@ def test_the_pages_numbers_are_the_codes() -> None:
         handover_channel.BUSY,
     )
     assert statuses == (1, 2, 3, 4)
-    assert handover_channel.MAGIC == b"NYH1"
+    assert frames.MAGIC == b"NYH1"
 
 
 def test_the_worked_example_of_a_frame() -> None:

@@ -26,9 +26,11 @@ from hypothesis import given, settings
 from nyala import errors
 from nyala.env import SYSTEM, MissingFileError
 from nyala.handover import channel as handover_channel
-from nyala.handover.channel import MAGIC, ChannelServer, NoWriter, send
+from nyala.handover import frames
+from nyala.handover.channel import ChannelServer, NoWriter, send
+from nyala.handover.frames import MAGIC
 
-Serve = Callable[[handover_channel.Handler], ChannelServer]
+Serve = Callable[[frames.Handler], ChannelServer]
 
 
 def echo(request: dict[str, Any], attachments: Sequence[bytes]) -> tuple[dict[str, Any], list[bytes]]:
@@ -39,7 +41,7 @@ def echo(request: dict[str, Any], attachments: Sequence[bytes]) -> tuple[dict[st
 def serve(tmp_path: Path) -> Iterator[Serve]:
     servers = []
 
-    def start(handler: handover_channel.Handler) -> ChannelServer:
+    def start(handler: frames.Handler) -> ChannelServer:
         servers.append(ChannelServer(SYSTEM, str(tmp_path), handler))
         servers[-1].start()
         return servers[-1]
@@ -173,10 +175,8 @@ def test_S2_what_is_no_error_of_ours(serve: Serve, tmp_path: Path) -> None:
 
 
 def test_S2_an_error_of_a_newer_version() -> None:
-    assert type(handover_channel._decode_error({"class": "ServerError", "message": "m"}, [])) is errors.Error
-    assert (
-        type(handover_channel._decode_error({"class": "ROW_ERROR_CODES", "message": "m"}, [])) is errors.Error
-    )
+    assert type(frames.decode_error({"class": "ServerError", "message": "m"}, [])) is errors.Error
+    assert type(frames.decode_error({"class": "ROW_ERROR_CODES", "message": "m"}, [])) is errors.Error
 
 
 # --- nobody there -----------------------------------------------------------------------------------
@@ -485,7 +485,7 @@ def test_a_header_takes_no_memory_for_what_it_announces(serve: Serve, tmp_path: 
     """28 bytes from each of 40 clients would take gigabytes of the writer's process."""
     server = serve(echo)
     before = resident_mb()
-    limit = handover_channel.JSON_MAX_BYTES
+    limit = frames.JSON_MAX_BYTES
     with contextlib.ExitStack() as stack:
         for lengths in [(limit,), (limit, 1), (limit, 1 << 20)] * 10:
             stack.enter_context(connected(tmp_path)).sendall(head_of(*lengths))

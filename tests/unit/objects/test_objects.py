@@ -55,6 +55,23 @@ def test_any_memory_is_a_body(objects: Objects, body: Bytes) -> None:
     assert [objects.get(key) for key in "abc"] == [expected, expected, expected * 2]
 
 
+def test_a_copy_has_the_same_bytes_and_outlives_its_source(objects: Objects) -> None:
+    objects.upload("staging/1", [b"x" * 9_000_000, b"end"])
+    objects.copy("staging/1", "data/1")
+    objects.delete(["staging/1"])
+    assert objects.get("data/1") == b"x" * 9_000_000 + b"end"
+    with pytest.raises(MissingFileError, match="staging/1 does not exist"):
+        objects.copy("staging/1", "data/2")
+    assert objects.get("data/2") is None
+
+
+def test_another_client_is_closed_by_itself(objects: Objects) -> None:
+    other = objects.client()
+    other.put("a", b"theirs")
+    other.close()
+    assert objects.get("a") == b"theirs"
+
+
 def test_every_client_sees_what_was_written(bucket: Bucket) -> None:
     writer, reader = bucket.client(), bucket.client()
     for number in range(5):

@@ -92,7 +92,7 @@ def test_a_function_alone_provides_the_credentials(made: list[tuple[str, dict[st
         (
             "gs://b",
             {"zzz": "x"},
-            "expected one of service_account_path, allow_http, credential_provider, timeout_s",
+            "expected one of service_account_path, allow_http, credential_provider, credentials_file, timeout_s",
         ),
         ("file:///b", {"region": "x"}, "unknown storage option 'region': expected one of none"),
         ("s3://b", {"region": 5}, "'region' cannot be of type int"),

@@ -13,7 +13,8 @@ from tests.support import key_value_table, open_database
 
 import nyala
 import nyala.spark
-from nyala.spark.arguments import folder_of
+from nyala.objects.address import Address
+from nyala.spark.arguments import address_of_store
 
 
 class Frame:
@@ -85,4 +86,5 @@ def test_an_invalid_lease_is_refused(tmp_path: Path, call: str, lease: object) -
 
 def test_an_open_database_is_as_good_as_its_folder(tmp_path: Path) -> None:
     with open_database(tmp_path / "s") as db:
-        assert folder_of(db, "x") == folder_of(tmp_path / "s", "x") == str(tmp_path / "s")
+        folder = Address(str(tmp_path / "s"))
+        assert address_of_store(db, "x") == address_of_store(tmp_path / "s", "x") == folder

@@ -23,6 +23,7 @@ from nyala.errors import (
     InvalidArgumentError,
     SchemaError,
 )
+from nyala.objects.address import Address
 from nyala.spark.source import changes
 from nyala.spark.source import reader as spark_reader
 from nyala.spark.source.changes import NyalaChangeStream, next_end
@@ -539,7 +540,7 @@ def test_rows_that_are_damaged_or_gone_on_their_way_are_told_with_their_table(
         (part,) = stream.partitions({"timestamp": since}, {"timestamp": until})
         placed = part.tokens[0]
         assert isinstance(placed, FilePart) is filed
-        token = bytearray(load_placed(placed))
+        token = bytearray(load_placed(placed, Address("")))
         token[-9] ^= 1
         if isinstance(placed, FilePart):
             file = Path(placed.path)

@@ -102,7 +102,7 @@ def test_a_compactions_file_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(file_jobs, "run", run)
     with pytest.raises(StorageError, match=r"gone \(/s/data/3/1.base\).*compact again") as raised:
-        sys.modules["nyala.spark.jobs.compact"]._run(None)  # type: ignore[arg-type]
+        sys.modules["nyala.spark.jobs.compact"]._run(None, None)  # type: ignore[arg-type]
     assert not isinstance(raised.value, MissingFileError)
 
 

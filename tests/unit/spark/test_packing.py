@@ -19,6 +19,8 @@ from nyala.catalog.leases import living_leases, open_remote_lease
 from nyala.env import SYSTEM, Env, SystemRandomness, system_files
 from nyala.errors import HistoryExpiredError
 from nyala.handover import commits as handover
+from nyala.objects import address
+from nyala.objects.address import Address
 from nyala.spark.source import reader
 from nyala.spark.source.changes import change_schema, plan_changes, read_changes
 from nyala.spark.source.options import ChangeOptions, ReadOptions
@@ -93,11 +95,12 @@ def test_a_task_renews_its_lease_as_it_reads(tmp_path: Path, monkeypatch: pytest
     clock = ManualClock()
     env = Env(system_files(), clock, SystemRandomness())
     monkeypatch.setattr(reader, "SYSTEM", env)
+    monkeypatch.setattr(address, "SYSTEM", env)
     path = str(tmp_path / "s")
     with open_database(tmp_path / "s", clock=clock) as db:
         db.create_table("t", {"k": "int64"}, ["k"])
         lease = handover.remote_lease(path, 100, env)
-        keep = reader.HeldLease(path, lease.name, 100).keeper()
+        keep = reader.HeldLease(Address(path), lease.name, 100).keeper()
         for _ in range(50):
             keep()
             clock.advance(11)
@@ -113,12 +116,12 @@ def test_large_tokens_go_by_file_which_lives_as_long_as_the_lease(tmp_path: Path
     with nyala.connect(path) as db:
         db.create_table("t", {"k": "int64"}, ["k"])
     lease = handover.remote_lease(path, 60)
-    (group,) = place(path, lease.name, [[b"small", b"x" * 100]], inline_max_bytes=150)
+    (group,) = place(Address(path), lease.name, [[b"small", b"x" * 100]], inline_max_bytes=150)
     assert group[0] == b"small"
-    assert isinstance(group[1], FilePart) and load_placed(group[1]) == b"x" * 100
+    assert isinstance(group[1], FilePart) and load_placed(group[1], Address(path)) == b"x" * 100
     open_remote_lease(SYSTEM, path, lease.name).release()
     with pytest.raises(HistoryExpiredError, match="load again"):
-        load_placed(group[1])
+        load_placed(group[1], Address(path))
     assert list((tmp_path / "s" / "leases").iterdir()) == []
 
 
@@ -134,8 +137,8 @@ def test_what_is_pickled_is_bounded_for_each_partition(
     """Of many small tokens too: the same ones come out in the same order, and no group needs more than one file."""
     path = str(tmp_path)
     lease = handover.remote_lease(path, 60)
-    placed = place(path, lease.name, groups, limit, together=together)
-    assert [[load_placed(one) for one in group] for group in placed] == groups
+    placed = place(Address(path), lease.name, groups, limit, together=together)
+    assert [[load_placed(one, Address(path)) for one in group] for group in placed] == groups
     for group in [list(itertools.chain(*placed))] if together else placed:
         inline = [one for one in group if isinstance(one, bytes)]
         assert not inline or len(pickle.dumps(inline)) <= limit

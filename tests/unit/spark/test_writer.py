@@ -220,7 +220,7 @@ def test_rows_of_a_change_feed_are_carried_out(store: Path, run_task) -> None:
         }
     )
     path = Path(writer._staging) / "feed.arrow"
-    writer_module.stage_rows(iter([feed]), str(path), writer._plan)
+    writer_module.stage_rows(iter([feed]), str(path), writer._plan, writer._options.address)
     writer.commit([StagedFile(0, "feed.arrow", 5)])
     assert content(store) == [(2, "B"), (3, "late")]
 
@@ -236,7 +236,7 @@ def test_rows_of_a_change_feed_that_fail_are_all_told(tmp_path: Path) -> None:
         {"k": [500, 600, 6], "v": [None, "x", "y"], "_change_type": ["delete", "insert", "insert"]}
     )
     file = Path(writer._staging) / "feed.arrow"
-    writer_module.stage_rows(iter([feed]), str(file), writer._plan)
+    writer_module.stage_rows(iter([feed]), str(file), writer._plan, writer._options.address)
     outcome = {}
     with nyala.connect(path) as db:
         before = writer_module.handover.commit_staged

@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from nyala import compute as pc
 from nyala.env import SYSTEM, process_mark
-from nyala.env.paths import utf8_path
 from nyala.errors import Error, InvalidArgumentError, StorageError, TableExistsError, WriteError
 from nyala.handover import commits as handover
-from nyala.spark.arguments import check_database, check_table
+from nyala.spark.arguments import address_of_database, check_database, check_table
 from nyala.spark.cluster import cores_of
 from nyala.spark.errors import named, naming, plain_errors
 from nyala.spark.frames import leased_frame
@@ -75,6 +74,7 @@ def backup(
     *,
     full: bool = False,
     lease: float = LEASE_DEFAULT_S,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """Back up a table into a folder: the changes since its last backup there, or all rows.
 
@@ -85,12 +85,15 @@ def backup(
     table
         The table.
     folder
-        The backup folder, outside the store. The executors must see it.
+        The backup folder, outside the store, which the executors must see; or a URL.
     full
         Back up all rows in any case. The first backup, a backup after a repartition, and a backup whose
         changes are older than the table's history are always full.
     lease
         Seconds for which the files of the snapshot are kept after the last sign of life of the job.
+    storage_options
+        For a URL: those options of `nyala.connect` that are no secrets. Each machine takes credentials from
+        its own environment, or from the `credentials_file`.
 
     Returns
     -------
@@ -115,22 +118,27 @@ def backup(
     check_table(table, "nyala.spark.backup")
     lease_s = lease_seconds(lease, "nyala.spark.backup: ")
     with named(f"table {table.name!r}"):
-        return _backup(spark, table, os.fspath(folder), full, lease_s)
+        return _backup(spark, table, os.fspath(folder), full, lease_s, storage_options)
 
 
 def _backup(
-    spark: SparkSession, table: Table, folder: str, full: bool, lease_s: float
+    spark: SparkSession,
+    table: Table,
+    folder: str,
+    full: bool,
+    lease_s: float,
+    storage_options: Mapping[str, Any] | None,
 ) -> dict[str, Any] | None:
-    planned = plan_backup(table, folder, full=full)
+    planned = plan_backup(table, folder, full=full, storage_options=storage_options)
     if planned is None:
         return None
     made, items, root = planned
-    path = table._database.path
-    held = handover.remote_lease(path, lease_s, owner=process_mark())
+    address = address_of_database(table._database)
+    held = handover.remote_lease(address.path, lease_s, address.env, process_mark())
     try:
         held.announce(root.version)
         begin_backup(made)
-        (placed,) = place(path, held.name, [[item.data for item in items]])
+        (placed,) = place(address, held.name, [[item.data for item in items]])
         numbered = [(item.tablet_id, data) for item, data in zip(items, placed, strict=True)]
 
         def write_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -139,7 +147,8 @@ def _backup(
                     tablet_id, data = numbered[number]
                     name = f"part-{number:05d}-{SYSTEM.randomness.token_hex(4)}.parquet"
                     try:
-                        file = write_item(made, BackupItem(tablet_id, load_placed(data)), name)
+                        item = BackupItem(tablet_id, load_placed(data, address))
+                        file = write_item(made, item, name, address.env)
                     except Error as error:
                         naming(error, f"table {made.table!r}, tablet {tablet_id}")
                         raise
@@ -151,7 +160,7 @@ def _backup(
             slots = _slots(spark, len(numbered))
             frame = spark.range(0, len(numbered), 1, slots)
             with (
-                renewing(path, held.name, lease_s),
+                renewing(address, held.name, lease_s),
                 watching(spark, f"backup of {made.table}"),
                 plain_errors(),
             ):
@@ -180,12 +189,12 @@ def _remove_work(backup: Backup) -> None:
     """
     for pause_s in _REMOVAL_PAUSES_S:
         try:
-            SYSTEM.files.remove_tree(backup.work_path)
+            backup.files_at.remove_tree(backup.work_path)
             return
         except StorageError:
             SYSTEM.clock.sleep_s(pause_s)
     with contextlib.suppress(StorageError):  # the next backup removes it
-        SYSTEM.files.remove_tree(backup.work_path)
+        backup.files_at.remove_tree(backup.work_path)
 
 
 def restore(
@@ -197,6 +206,7 @@ def restore(
     into: Database | None = None,
     name: str | None = None,
     lease: float = LEASE_DEFAULT_S,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Table:
     """Restore a table from its backups, as it was at a backed-up moment, and return it.
 
@@ -205,7 +215,7 @@ def restore(
     spark
         The SparkSession.
     folder
-        The backup folder.
+        The backup folder, or its URL.
     table
         The name of the backed-up table; restore creates it in `into`. Or an existing empty table with the
         same columns and key; restore fills it in one commit.
@@ -218,6 +228,8 @@ def restore(
         The name of the created table. Default: the name of the backed-up table.
     lease
         As in `load`, which fills the table.
+    storage_options
+        For a URL: see `backup`.
 
     Returns
     -------
@@ -253,7 +265,7 @@ def restore(
     lease_s = lease_seconds(lease, "nyala.spark.restore: ")
     source = table if isinstance(table, str) else table.name
     with named(f"table {source!r}"):
-        return _restore(spark, utf8_path(os.fspath(folder)), source, table, at, into, name, lease_s)
+        return _restore(spark, os.fspath(folder), source, table, at, into, name, lease_s, storage_options)
 
 
 def _restore(
@@ -265,8 +277,9 @@ def _restore(
     into: Database | None,
     name: str | None,
     lease_s: float,
+    storage_options: Mapping[str, Any] | None,
 ) -> Table:
-    target, steps = plan_restore(folder, source, at)
+    target, steps = plan_restore(folder, source, at, storage_options)
     steps = [step for step in steps if step.files]
     if isinstance(table, str):
         if into is None:
@@ -357,7 +370,7 @@ def _apply(spark: SparkSession, target: Backup, step: RestoreStep, table: Table,
         load(_frame(spark, target, step).drop(CHANGE_TYPE), table, lease=lease_s)
     else:
         frame = _frame(spark, target, step)
-        write(frame, table._database.path, table.name, operation="changes")
+        write(frame, table._database, table.name, operation="changes")
 
 
 def _small_rows(target: Backup, step: RestoreStep) -> pa.Table | None:

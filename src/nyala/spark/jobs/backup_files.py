@@ -4,17 +4,21 @@
                           /backup.json         written last; a folder without it is not a backup
            <table>/.<until>-<owner>-<token>/   a backup in progress; renamed to <until> when complete
 
+In a bucket nothing can be renamed: the files of a backup in progress are in <until>/<token>/ already,
+and backup.json is put last, if there is none. Names of tables are escaped as keys allow.
+
     full          the table as of `until`                         every row, action insert
     incremental   the net changes in (last backup, until]         insert, update or delete
 
     restore       the newest full backup that is not later than the target, then the incremental backups up to the
                   target, in order
 
-The driver makes plans and metadata; Spark's tasks read and write the other files. Both must see the folder.
+The driver makes plans and metadata; Spark's tasks read and write the other files. Both must see the folder or bucket.
 
 Invariants
     B1  backup.json exists only if all files that it names exist and are synced. The folder is renamed to its final name
-        after that. So an interrupted backup is not a backup, and no backup changes an earlier one.
+        after that; in a bucket, backup.json itself makes the backup. So an interrupted backup is not a backup, and no
+        backup changes an earlier one.
     B2  Columns are identified by their ids. A renamed column matches, a dropped one is left out, and earlier rows get
         the default of a later column.
     B3  Rows belong to tablets, and tablet ids are never reused. A dropped range is in no later change feed. A restore
@@ -37,23 +41,26 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import google_crc32c
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nyala.api.scan import read_token
-from nyala.env import SYSTEM, is_gone, process_mark
-from nyala.env.paths import utf8_path
+from nyala.env import SYSTEM, Env, Files, is_gone, process_mark
+from nyala.env.paths import is_bucket_url
 from nyala.errors import CorruptionError, HistoryExpiredError, InvalidArgumentError, StorageError
 from nyala.mvcc.timestamp import parse_at, to_datetime
+from nyala.objects.address import Address, bucket_of
+from nyala.objects.settle import settle
 from nyala.partition.model import Partition, PartitionSchema
 from nyala.schema.conversion.convert import default_array
 from nyala.schema.schema import Schema
+from nyala.spark.arguments import address_of_store
 from nyala.tablet.changes.change_token import (
     changes_in_memory,
     make_change_tokens,
@@ -64,7 +71,6 @@ from nyala.tablet.changes.spec import CHANGE_TYPE, COMMIT_TIMESTAMP
 from nyala.tablet.jobs.load_job import partition_from_json, partition_to_json
 from nyala.tablet.scan.token import MAGIC as TOKEN_MAGIC
 from nyala.tablet.scan.token import tablet_of
-from nyala.tablet.state.store_folder import check_folder_path
 
 if TYPE_CHECKING:
     from nyala.api.table import Table
@@ -112,7 +118,7 @@ class PartFile(NamedTuple):
 class Backup:
     """The content of backup.json, which also has its own CRC-32C. since is None for a full backup."""
 
-    folder: str
+    root: Address
     table: str
     table_id: int
     rewritten: int
@@ -132,11 +138,16 @@ class Backup:
 
     @property
     def path(self) -> str:
-        return os.path.join(self.folder, _folder_of(self.table), self.name)
+        return self.root.within(_folder_of(self.root, self.table), self.name).path
 
     @property
     def work_path(self) -> str:
-        return os.path.join(self.folder, _folder_of(self.table), self.work)
+        return self.root.within(_folder_of(self.root, self.table), self.work).path
+
+    @property
+    def files_at(self) -> Files:
+        """The files of the folder or bucket."""
+        return self.root.env.files
 
     def to_json(self) -> dict[str, Any]:
         fields = {
@@ -157,10 +168,10 @@ class Backup:
         return {**fields, "crc": _crc_of(fields)}
 
     @staticmethod
-    def read(folder: str, path: str) -> Backup:
+    def read(root: Address, path: str) -> Backup:
         """Read backup.json. Raises: CorruptionError for damaged metadata or another version."""
         try:
-            fields = json.loads(SYSTEM.files.read_all(path))
+            fields = json.loads(root.env.files.read_all(path))
             if fields["version"] != VERSION:
                 raise CorruptionError(
                     f"this backup has version {fields['version']}, known is {VERSION}: back up to another folder",
@@ -173,7 +184,7 @@ class Backup:
                     path,
                 )
             return Backup(
-                folder, fields["table"], fields["table_id"], fields["rewritten"], fields["since"], fields["until"],
+                root, fields["table"], fields["table_id"], fields["rewritten"], fields["since"], fields["until"],
                 Schema.from_json(json.dumps(fields["schema"])),
                 PartitionSchema.from_json(json.dumps(fields["partition_schema"])),
                 tuple((tablet["id"], partition_from_json(tablet)) for tablet in fields["tablets"]),
@@ -212,7 +223,7 @@ class BackupItem:
 
 
 def plan_backup(
-    table: Table, folder: str, *, full: bool = False
+    table: Table, folder: str, *, full: bool = False, storage_options: Mapping[str, Any] | None = None
 ) -> tuple[Backup, list[BackupItem], Root] | None:
     """Plan the next backup: its metadata without files, and the files to write. None if nothing has changed.
 
@@ -220,16 +231,14 @@ def plan_backup(
     Raises: CorruptionError if the metadata of an earlier backup is damaged; InvalidArgumentError if the folder is
     inside the store.
     """
-    check_folder_path(os.fspath(folder))
-    folder = utf8_path(folder)
-    store = os.path.realpath(table._database.path)
-    if os.path.commonpath([store, os.path.realpath(folder)]) == store:
+    root = _root(folder, storage_options)
+    if _is_inside(root.path, table._database.path):
         raise InvalidArgumentError(
-            f"the folder {folder!r} lies in the store's own, and a backup in it would be lost with the store: give one "
-            "outside"
+            f"the folder {root.path!r} lies in the store's own, and a backup in it would be lost with the store: give "
+            "one outside"
         )
-    earlier = _backups_of(folder, table.name)
-    root, state, until = table._view(None)
+    earlier = _backups_of(root, table.name)
+    held, state, until = table._view(None)
     mine = (state.id, state.entry.rewritten)
     last = max(earlier, key=_age, default=None)
     since: int | None = None
@@ -246,7 +255,7 @@ def plan_backup(
             since = None  # the last backup is older than the table's history
         else:
             dropped = feed.dropped_ranges
-            root, state = feed._take()
+            held, state = feed._take()
             for tablet in state.tablets:
                 alone = dataclasses.replace(state, tablets=(tablet,))
                 tokens = make_change_tokens(table._database.path, alone, feed._spec)
@@ -256,41 +265,52 @@ def plan_backup(
                     items.append(BackupItem(tablet.id, rows_token(pa.Table.from_batches(rows))))
     if since is None:
         scan = table.scan(at=until)
-        root, state = scan._take()
-        for token in scan._engine().tokens(len(state.tablets)):
-            tablet_id = tablet_of(token.data)
+        held, state = scan._take()
+        for made in scan._engine().tokens(len(state.tablets)):
+            tablet_id = tablet_of(made.data)
             assert tablet_id is not None
-            items.append(BackupItem(tablet_id, token.data))
+            items.append(BackupItem(tablet_id, made.data))
     entry = state.entry
     taken = any(found.until == until for found in earlier)
-    owner = process_mark() or "-"
+    owner, token = process_mark() or "-", SYSTEM.randomness.token_hex(8)
+    name = f"{until}-full" if taken else str(until)
     backup = Backup(
-        folder, table.name, state.id, entry.rewritten, since, until, state.schema, entry.partition_schema,
+        root, table.name, state.id, entry.rewritten, since, until, state.schema, entry.partition_schema,
         tuple((tablet.id, tablet.partition) for tablet in state.tablets), entry.history_us, entry.comment,
-        tuple(dropped), f"{until}-full" if taken else str(until),
-        work=f".{until}-{owner}-{SYSTEM.randomness.token_hex(8)}",
+        tuple(dropped), name,
+        work=f"{name}/{token}" if root.in_bucket else f".{until}-{owner}-{token}",
     )  # fmt: skip
-    return backup, items, root
+    return backup, items, held
+
+
+def _is_inside(path: str, store: str) -> bool:
+    if is_bucket_url(path) or is_bucket_url(store):
+        return f"{path}/".startswith(f"{store}/")
+    store = os.path.realpath(store)
+    return os.path.commonpath([store, os.path.realpath(path)]) == store
 
 
 def begin_backup(backup: Backup) -> None:
     """Make the backup's work folder, and remove the table's work folders of killed drivers (B5)."""
-    parent = os.path.dirname(backup.work_path)
-    for name in _names_in(parent):
+    files, parent = backup.files_at, os.path.dirname(backup.work_path)
+    for name in [] if backup.root.in_bucket else _names_in(files, parent):
         found = _WORK.fullmatch(name)
         if found is not None and is_gone(found[2]):
-            SYSTEM.files.remove_tree(os.path.join(parent, name))
-    SYSTEM.files.make_dirs(backup.work_path)
+            files.remove_tree(os.path.join(parent, name))
+    files.make_dirs(backup.work_path)
 
 
-def write_item(backup: Backup, item: BackupItem, name: str) -> PartFile | None:
-    """Write and sync one file of a backup, in a task. Write nothing and return None if there are no rows."""
+def write_item(backup: Backup, item: BackupItem, name: str, source: Env | None = None) -> PartFile | None:
+    """Write and sync one file of a backup, in a task. Write nothing and return None if there are no rows.
+
+    source: the environment with the store's files; None: those of this machine.
+    """
     ids = {column.name: column.id for column in backup.schema.columns}
     schema: pa.Schema | None = None
     sink = pa.BufferOutputStream()
     writer = None
     rows = 0
-    for batch in _rows(item.data):
+    for batch in _rows(item.data, source or SYSTEM):
         if not batch.num_rows:
             continue
         if CHANGE_TYPE in batch.schema.names:
@@ -311,75 +331,95 @@ def write_item(backup: Backup, item: BackupItem, name: str) -> PartFile | None:
         return None
     writer.close()
     body = sink.getvalue()
-    file = SYSTEM.files.create(os.path.join(backup.work_path, name))
+    file = backup.files_at.create(os.path.join(backup.work_path, name))
     try:
         file.append(body)
         file.sync()
     finally:
         file.close()
+    if backup.root.in_bucket:
+        name = f"{os.path.basename(backup.work)}/{name}"
     return PartFile(name, item.tablet_id, rows, body.size, google_crc32c.value(body))
 
 
 def finish_backup(backup: Backup, files: Sequence[PartFile]) -> Backup:
-    """Write the metadata and rename the folder to its final name (B1).
+    """Write the metadata and give the folder its final name (B1).
 
     Raises: StorageError if another program made a backup of this moment meanwhile.
     """
     done = dataclasses.replace(backup, files=tuple(sorted(files)))
-    for name in set(SYSTEM.files.list_dir(backup.work_path)) - {file.name for file in files}:
-        SYSTEM.files.unlink(os.path.join(backup.work_path, name))  # of a task that ran twice
-    SYSTEM.files.sync_dir(backup.work_path)
+    named = {os.path.basename(file.name) for file in files}
+    at = backup.files_at
+    for name in set(_names_in(at, backup.work_path)) - named:
+        at.unlink(os.path.join(backup.work_path, name))  # of a task that ran twice
+    at.sync_dir(backup.work_path)
     text = json.dumps(done.to_json(), indent=1).encode()
-    SYSTEM.files.write_atomic(os.path.join(backup.work_path, METADATA), text)
-    if not SYSTEM.files.exists(os.path.join(backup.path, METADATA)):
-        SYSTEM.files.remove_tree(backup.path)  # the rest of a backup whose removal was interrupted
-    SYSTEM.files.rename(backup.work_path, backup.path)
-    SYSTEM.files.sync_dir(os.path.dirname(backup.path))
+    bucket = bucket_of(backup.root.env)
+    if bucket is not None:
+        path = os.path.join(backup.path, METADATA)
+        if settle(backup.root.env, bucket, path.removeprefix(f"{bucket.url}/"), text) is not None:
+            raise StorageError(
+                f"another program made a backup of this moment meanwhile: {path}",
+                path=path,
+                errno=errno.EEXIST,
+            )
+        return done
+    at.write_atomic(os.path.join(backup.work_path, METADATA), text)
+    if not at.exists(os.path.join(backup.path, METADATA)):
+        at.remove_tree(backup.path)  # the rest of a backup whose removal was interrupted
+    at.rename(backup.work_path, backup.path)
+    at.sync_dir(os.path.dirname(backup.path))
     return done
 
 
-def _rows(data: bytes) -> Iterator[pa.RecordBatch]:
-    return read_token(data) if data.startswith(TOKEN_MAGIC) else read_change_token(data)
+def _rows(data: bytes, env: Env) -> Iterator[pa.RecordBatch]:
+    return read_token(data, env=env) if data.startswith(TOKEN_MAGIC) else read_change_token(data, env)
 
 
 # ------------------------------------------------------------------------------------------------ list and remove
 
 
-def find_backups(folder: str) -> tuple[list[Backup], list[DamagedBackup]]:
+def find_backups(
+    folder: str, storage_options: Mapping[str, Any] | None = None
+) -> tuple[list[Backup], list[DamagedBackup]]:
     """All complete backups in a folder, oldest first, and those that cannot be read (B6).
 
     Raises: InvalidArgumentError: no folder.
     """
-    folder = _existing(folder)
+    root = _existing(folder, storage_options)
     whole: list[Backup] = []
     damaged: list[DamagedBackup] = []
-    for table in _names_in(folder):
-        found = _look(folder, table)
+    for table in _names_in(root.env.files, root.path):
+        found = _look(root, table)
         whole += found[0]
         damaged += found[1]
     return sorted(whole, key=lambda backup: (backup.until, backup.table, backup.since is None)), damaged
 
 
-def _existing(folder: str) -> str:
-    check_folder_path(os.fspath(folder))
-    folder = utf8_path(folder)
-    if not SYSTEM.files.exists(folder):
+def _root(folder: str, storage_options: Mapping[str, Any] | None) -> Address:
+    return address_of_store(folder, "a backup", storage_options)
+
+
+def _existing(folder: str, storage_options: Mapping[str, Any] | None) -> Address:
+    root = _root(folder, storage_options)
+    files = root.env.files
+    if not (_names_in(files, root.path) if root.in_bucket else files.exists(root.path)):
         raise InvalidArgumentError(
-            f"there is no folder {folder!r}: give the one that nyala.spark.backup was given"
+            f"there is no folder {root.path!r}: give the one that nyala.spark.backup was given"
         )
-    return folder
+    return root
 
 
-def _look(folder: str, table: str) -> tuple[list[Backup], list[DamagedBackup]]:
+def _look(root: Address, table: str) -> tuple[list[Backup], list[DamagedBackup]]:
     """What is in a table's folder, each by itself, oldest first."""
     whole: list[Backup] = []
     damaged: list[DamagedBackup] = []
-    for path in _metadata_in(folder, table):
+    for path in _metadata_in(root, table):
         try:
-            whole.append(Backup.read(folder, path))
+            whole.append(Backup.read(root, path))
         except (CorruptionError, StorageError) as error:
             own = os.path.dirname(path)
-            damaged.append(DamagedBackup(own, unquote(table), _until(own), str(error)))
+            damaged.append(DamagedBackup(own, _table_of(root, table), _until(own), str(error)))
     return sorted(whole, key=_age), sorted(damaged, key=lambda found: found.until)
 
 
@@ -395,47 +435,60 @@ def _age(backup: Backup) -> tuple[int, bool]:
     return backup.until, backup.since is None
 
 
-def _backups_of(folder: str, table: str) -> list[Backup]:
+def _backups_of(root: Address, table: str) -> list[Backup]:
     """Those of one table, oldest first: what is wrong with another's is no matter."""
-    found = [Backup.read(folder, path) for path in _metadata_in(folder, _folder_of(table))]
+    found = [Backup.read(root, path) for path in _metadata_in(root, _folder_of(root, table))]
     return sorted(found, key=_age)
 
 
-def _metadata_in(folder: str, table: str) -> Iterator[str]:
+def _metadata_in(root: Address, table: str) -> Iterator[str]:
     """Of each complete backup in a table's folder."""
-    for name in filter(_NAME.fullmatch, _names_in(os.path.join(folder, table))):
-        own = os.path.join(folder, table, name)
+    files = root.env.files
+    for name in filter(_NAME.fullmatch, _names_in(files, root.within(table).path)):
+        own = root.within(table, name).path
         try:
-            there = METADATA in _names_in(own)
+            there = METADATA in _names_in(files, own)
         except StorageError:
             there = True  # who reads it is told why he cannot
         if there:
             yield os.path.join(own, METADATA)
 
 
-def _folder_of(table: str) -> str:
-    """A table's name as that of a folder."""
+def _folder_of(root: Address, table: str) -> str:
+    """A table's name as that of a folder. A key of a bucket has fewer characters, and none of them is %."""
+    if root.in_bucket:
+        name = quote(table, safe="").replace("~", "%7E").replace("%", "=")
+        return f"=2E{name[1:]}" if name.startswith(".") else name
     name = table.replace("%", "%25").replace("/", "%2F")
     return name.replace(".", "%2E") if name in (".", "..") else name
 
 
-def _names_in(path: str) -> list[str]:
+def _table_of(root: Address, folder: str) -> str:
+    """The inverse of `_folder_of`."""
+    return unquote(folder.replace("=", "%") if root.in_bucket else folder)
+
+
+def _names_in(files: Files, path: str) -> list[str]:
     """As `list_dir`; none of what is no folder: a backup's folder may stand among a user's own files."""
     try:
-        return SYSTEM.files.list_dir(path)
+        return files.list_dir(path)
     except StorageError as error:
         if error.errno != errno.ENOTDIR:
             raise
         return []
 
 
-def list_backups(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def list_backups(
+    folder: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """Return the backups in a folder, oldest first.
 
     Parameters
     ----------
     folder
-        The backup folder.
+        The backup folder, or its URL.
+    storage_options
+        For a URL: see `nyala.spark.backup`.
 
     Returns
     -------
@@ -456,7 +509,7 @@ def list_backups(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
         print(backup["table"], backup["kind"], backup["time"], backup["rows"])
     ```
     """
-    whole, damaged = find_backups(os.fspath(folder))
+    whole, damaged = find_backups(os.fspath(folder), storage_options)
     told: list[dict[str, Any]] = [
         {
             "table": backup.table,
@@ -488,7 +541,12 @@ def list_backups(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return sorted(told, key=lambda one: (one["until"], one["table"]))
 
 
-def clean_backups(folder: str | os.PathLike[str], older_than: Any) -> list[str]:
+def clean_backups(
+    folder: str | os.PathLike[str],
+    older_than: Any,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[str]:
     """Remove backups older than a moment, except those on which a kept backup depends.
 
     It also removes the files of backups that were interrupted before that moment. Every remaining backup
@@ -497,9 +555,11 @@ def clean_backups(folder: str | os.PathLike[str], older_than: Any) -> list[str]:
     Parameters
     ----------
     folder
-        The backup folder.
+        The backup folder, or its URL.
     older_than
         The moment: a timestamp, datetime or ISO text.
+    storage_options
+        For a URL: see `nyala.spark.backup`.
 
     Returns
     -------
@@ -524,17 +584,17 @@ def clean_backups(folder: str | os.PathLike[str], older_than: Any) -> list[str]:
     ```
     """
     moment = parse_at(older_than, name="older_than")
-    root = _existing(os.fspath(folder))
+    root = _existing(os.fspath(folder), storage_options)
     removed: list[str] = []
-    for table in _names_in(root):
+    for table in _names_in(root.env.files, root.path):
         removed += _clean_table(root, table, moment)
     return removed
 
 
-def _clean_table(root: str, table: str, moment: int) -> list[str]:
-    folder = os.path.join(root, table)
+def _clean_table(root: Address, table: str, moment: int) -> list[str]:
+    files, folder = root.env.files, root.within(table).path
     backups, damaged = _look(root, table)
-    names = _names_in(folder)
+    names = _names_in(files, folder)
     kept = [backup for backup in backups if backup.until >= moment]
     unfinished = [_WORK.fullmatch(name) for name in names]
     if backups and any(found is not None and not is_gone(found[2]) for found in unfinished):
@@ -550,7 +610,7 @@ def _clean_table(root: str, table: str, moment: int) -> list[str]:
     for until, reason in unknown:
         logger.warning(
             "no backup of table %r of %s or before is removed, for it cannot be told which of them are needed: %s",
-            unquote(table), to_datetime(until).isoformat(), reason,
+            _table_of(root, table), to_datetime(until).isoformat(), reason,
         )  # fmt: skip
     known_after = max((until for until, _ in unknown), default=-1)
     removed = []
@@ -559,12 +619,12 @@ def _clean_table(root: str, table: str, moment: int) -> list[str]:
         work, made = _WORK.fullmatch(name), _NAME.fullmatch(name)
         if work is not None:
             if int(work[1]) < moment or is_gone(work[2]):
-                SYSTEM.files.remove_tree(path)
+                files.remove_tree(path)
                 removed.append(path)
         elif made is not None and known_after < int(made[1]) < moment and path not in needed:
             # Remove the metadata first: a folder without it is not a backup.
-            SYSTEM.files.unlink(os.path.join(path, METADATA), missing_ok=True)
-            SYSTEM.files.remove_tree(path)
+            files.unlink(os.path.join(path, METADATA), missing_ok=True)
+            files.remove_tree(path)
             removed.append(path)
     return removed
 
@@ -616,17 +676,24 @@ class RestoreStep:
     files: tuple[PartFile, ...]
 
 
-def plan_restore(folder: str, table: str, at: Any = None) -> tuple[Backup, list[RestoreStep]]:
+def plan_restore(
+    folder: str, table: str, at: Any = None, storage_options: Mapping[str, Any] | None = None
+) -> tuple[Backup, list[RestoreStep]]:
     """Return the backup to restore, and the steps, beginning with a full backup.
 
     at: chooses the newest backup that is not later; None: the newest. Raises: InvalidArgumentError, CorruptionError.
     """
-    folder = _existing(folder)
-    backups = _backups_of(folder, table)
+    root = _existing(folder, storage_options)
+    backups = _backups_of(root, table)
     moment = None if at is None else parse_at(at)
     mine = [found for found in backups if moment is None or found.until <= moment]
     if not mine:
-        known = sorted(unquote(name) for name in _names_in(folder) if any(_metadata_in(folder, name)))
+        folder = root.path
+        known = sorted(
+            _table_of(root, name)
+            for name in _names_in(root.env.files, folder)
+            if any(_metadata_in(root, name))
+        )
         first = backups[0].until if backups else None
         if moment is not None and first is not None:
             raise InvalidArgumentError(
@@ -665,7 +732,7 @@ def read_part(target: Backup, step: RestoreStep, file: PartFile) -> Iterator[pa.
     Raises: CorruptionError for a damaged file, before it returns a row of the file; StorageError.
     """
     path = os.path.join(step.backup.path, file.name)
-    body = SYSTEM.files.read_all(path)
+    body = step.backup.files_at.read_all(path)
     crc = google_crc32c.value(body)
     if crc != file.crc or len(body) != file.bytes:
         raise CorruptionError(

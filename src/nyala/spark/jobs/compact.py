@@ -14,18 +14,19 @@ Source: docs/design/compaction.md, "Files to files".
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from nyala.env import SYSTEM, MissingFileError
+from nyala.env import Env, MissingFileError
 from nyala.errors import Error, StorageError
-from nyala.spark.arguments import check_table
+from nyala.objects.address import Address
+from nyala.spark.arguments import address_of_database, check_table
 from nyala.spark.cluster import cores_of
 from nyala.spark.errors import named, naming, plain_errors
 from nyala.spark.jobs.progress import watching
-from nyala.spark.source.reader import in_task
+from nyala.spark.source.reader import Rows, in_task
 from nyala.tablet.compaction import file_jobs as compaction_run
 from nyala.tablet.compaction.file_jobs import Job, Output
 from nyala.tablet.manual_maintenance import compact_table_together
@@ -72,6 +73,7 @@ def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
     """
     check_table(table, "nyala.spark.compact")
     store = table._database._writer()
+    address = address_of_database(table._database)
 
     def run_all(jobs: Sequence[Job]) -> list[Output]:
         if not jobs:
@@ -85,7 +87,7 @@ def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
             slots, "number"
         )
         with watching(spark, f"compaction of {table.name}"), plain_errors():
-            answers = frame.mapInArrow(in_task(run_jobs), "number int, output string").collect()
+            answers = frame.mapInArrow(in_task(_runner(address)), "number int, output string").collect()
         outputs = {row.number: compaction_run.decode_output(json.loads(row.output)) for row in answers}
         return [outputs[number] for number in range(len(jobs))]
 
@@ -100,9 +102,9 @@ def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
     }
 
 
-def _run(job: Job) -> Output:
+def _run(env: Env, job: Job) -> Output:
     try:
-        return compaction_run.run(SYSTEM, job)
+        return compaction_run.run(env, job)
     except MissingFileError as error:
         # The writer (the driver) keeps these files. So it has closed the store or ended, and another compacted.
         raise StorageError(
@@ -112,19 +114,26 @@ def _run(job: Job) -> Output:
         ) from error
 
 
-def run_jobs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run compaction jobs in a task. Each run of a job writes other file names, so a task may be repeated."""
-    for batch in batches:
-        for row in batch.to_pylist():
-            job = compaction_run.decode_job(*json.loads(row["job"]))
-            try:
-                output = _run(job)
-            except Error as error:
-                naming(error, f"table {row['table']!r}, tablet {job.tablet_id}")
-                raise
-            yield pa.RecordBatch.from_pydict(
-                {
-                    "number": pa.array([row["number"]], pa.int32()),
-                    "output": pa.array([json.dumps(compaction_run.encode_output(output))]),
-                }
-            )
+def _runner(address: Address) -> Callable[[Rows], Rows]:
+    """Return the function that runs compaction jobs in a task.
+
+    Each run of a job writes other file names, so a task may be repeated.
+    """
+
+    def run_jobs(batches: Rows) -> Rows:
+        for batch in batches:
+            for row in batch.to_pylist():
+                job = compaction_run.decode_job(*json.loads(row["job"]))
+                try:
+                    output = _run(address.env, job)
+                except Error as error:
+                    naming(error, f"table {row['table']!r}, tablet {job.tablet_id}")
+                    raise
+                yield pa.RecordBatch.from_pydict(
+                    {
+                        "number": pa.array([row["number"]], pa.int32()),
+                        "output": pa.array([json.dumps(compaction_run.encode_output(output))]),
+                    }
+                )
+
+    return run_jobs

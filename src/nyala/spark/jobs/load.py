@@ -37,11 +37,12 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F
 
 from nyala import compute as pc
-from nyala.env import SYSTEM, process_mark
+from nyala.env import process_mark
 from nyala.errors import Error, InvalidArgumentError, WriteError, write_error
 from nyala.handover import commits as handover
+from nyala.objects.address import Address
 from nyala.schema.arrow_ipc import from_ipc, to_ipc
-from nyala.spark.arguments import check_frame, check_table
+from nyala.spark.arguments import address_of_database, check_frame, check_table
 from nyala.spark.cluster import cores_of
 from nyala.spark.errors import named, naming, plain_errors
 from nyala.spark.jobs.progress import renewing, watching
@@ -178,7 +179,8 @@ def _run(
 def _run_job(
     df: DataFrame, table: Table, call: str, operation: str, errors: Errors, tasks: int | None, lease_s: float
 ) -> WriteResult:
-    path, name, columns = table._database.path, table.name, df.columns
+    address, name, columns = address_of_database(table._database), table.name, df.columns
+    path, env = address.path, address.env
     given = arrow_schema(df.schema)
     if tasks is None and not table._database.read_only:
         state = table._database._store.root.table(name)
@@ -189,17 +191,18 @@ def _run_job(
         if rows is not None:
             return _write_here(rows, table, operation, errors)
     with (
-        handover.loading(path, name, lease_s, reserve=operation == "upsert", what=call) as (plan, lease_name),
-        renewing(path, lease_name, lease_s),
+        handover.loading(path, name, lease_s, reserve=operation == "upsert", what=call, env=env) as (
+            plan,
+            lease_name,
+        ),
+        renewing(address, lease_name, lease_s),
     ):
         check_no_feed(plan.schema, name, columns, _FEED_ADVICE)
         check_columns(plan, operation, given)
-        key, folder = handover.new_staging(
-            path, lease_s + STAGING_MARGIN_S, owner=process_mark(), lease=lease_name
-        )
+        key, folder = handover.new_staging(path, lease_s + STAGING_MARGIN_S, env, process_mark(), lease_name)
         try:
-            held = HeldLease(path, lease_name, lease_s)
-            told = _tell_tasks(plan, folder)
+            held = HeldLease(address, lease_name, lease_s)
+            told = _tell_tasks(plan, folder, address)
             frame = _by_tablet(df, plan, tasks)
             with watching(df.sparkSession, f"{operation} into {name}"), plain_errors():
                 task = _writer(told, operation, held, frame.columns)
@@ -220,14 +223,14 @@ def _run_job(
                 {number: files[number] for number in touched}, errors == "collect",
             )  # fmt: skip
             try:
-                outcome = handover.commit_load_files(path, job)
+                outcome = handover.commit_load_files(path, job, env)
             except WriteError as error:
                 if error.errors is None:
                     raise
                 raise _refused(name, _late(error.errors, _all_tablets(plan))) from None
         finally:
             with contextlib.suppress(Error):  # files that remain are removed when they expire
-                handover.discard_staging(path, key)
+                handover.discard_staging(path, key, env)
     late: pa.Table | None = outcome.pop("errors")
     found_errors = [problems, None if late is None else _late(late, _all_tablets(plan))]
     found_errors = [table_ for table_ in found_errors if table_ is not None and table_.num_rows]
@@ -325,6 +328,7 @@ def _plainly_named(frame: DataFrame) -> DataFrame:
 class _Told:
     """The job's plan for the tasks: the plan without tablets, and the place of each tablet's part in a file."""
 
+    address: Address
     plan: LoadPlan
     folder: str
     path: str
@@ -334,7 +338,7 @@ class _Told:
         """Read the plan with only this tablet."""
         offset, length = self.places[ordinal]
         with kept_by_lease(f"the load into table {self.plan.table!r}", "run the job again"):
-            file = SYSTEM.files.open(self.path)
+            file = self.address.env.files.open(self.path)
             try:
                 text = file.read(offset, length)
             finally:
@@ -342,7 +346,7 @@ class _Told:
         return LoadPlan.from_json(json.loads(text))
 
 
-def _tell_tasks(plan: LoadPlan, folder: str) -> _Told:
+def _tell_tasks(plan: LoadPlan, folder: str, address: Address) -> _Told:
     """Write the plan into one file for the tasks, so that the data sent to each task does not grow with the table."""
     path = os.path.join(folder, "plan.json")
     places, parts, at = [], [], 0
@@ -351,7 +355,7 @@ def _tell_tasks(plan: LoadPlan, folder: str) -> _Told:
         places.append((at, len(text)))
         parts.append(text)
         at += len(text)
-    file = SYSTEM.files.create(path)
+    file = address.env.files.create(path)
     try:
         if parts:
             file.append(*parts)
@@ -359,7 +363,7 @@ def _tell_tasks(plan: LoadPlan, folder: str) -> _Told:
     finally:
         file.close()
     bare = dataclasses.replace(plan, tablets=())
-    return _Told(bare, f"{layout.STAGING_NAME}/{os.path.basename(folder)}", path, tuple(places))
+    return _Told(address, bare, f"{layout.STAGING_NAME}/{os.path.basename(folder)}", path, tuple(places))
 
 
 def _writer(told: _Told, operation: str, lease: HeldLease, names: Sequence[str]) -> Any:
@@ -380,7 +384,7 @@ def _writer(told: _Told, operation: str, lease: HeldLease, names: Sequence[str])
             plan = told.plan if ordinal < 0 else told.of(ordinal)
             try:
                 staged, failed = write_tablet(
-                    SYSTEM,
+                    told.address.env,
                     plan,
                     None if ordinal < 0 else 0,
                     operation,

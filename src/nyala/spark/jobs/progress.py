@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nyala.env import SYSTEM
 from nyala.errors import Error
 from nyala.handover import commits as handover
+from nyala.objects.address import Address
 from nyala.presentation.progress import shower
 from nyala.spark.cluster import is_classic
 
@@ -108,14 +109,14 @@ def _watching_connect(spark: Any, lines: _Lines) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def renewing(path: str, lease: str, ttl_s: float) -> Iterator[None]:
+def renewing(address: Address, lease: str, ttl_s: float) -> Iterator[None]:
     """Renew a lease while the body runs, also while its tasks wait to start."""
     stopped = threading.Event()
 
     def keep() -> None:
         while not SYSTEM.clock.wait(stopped, ttl_s / 4):
             with contextlib.suppress(Error):  # the tasks and the commit detect an expired lease and raise
-                handover.renew_lease(path, lease, ttl_s)
+                handover.renew_lease(address.path, lease, ttl_s, address.env)
 
     keeper = threading.Thread(target=keep, name="nyala-spark-lease", daemon=True)
     keeper.start()

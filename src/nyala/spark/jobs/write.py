@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
-from nyala.env import SYSTEM, process_mark
+from nyala.env import Env, process_mark
 from nyala.errors import Error, InvalidArgumentError, StorageError, WriteError
 from nyala.handover import commits as handover
-from nyala.spark.arguments import check_frame, folder_of
+from nyala.objects.address import Address
+from nyala.spark.arguments import address_of_store, check_frame, spark_options
 from nyala.spark.cluster import is_classic
 from nyala.spark.errors import named, plain_errors
 from nyala.spark.jobs.progress import watching
@@ -20,6 +22,8 @@ from nyala.tablet.state.result import WriteResult
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from nyala.api.database import Database
 
 
 __all__ = ["write"]
@@ -30,11 +34,12 @@ _RESULT_TTL_S: Final = 24 * 3600
 
 def write(
     df: DataFrame,
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Database,
     table: str,
     *,
     operation: str = "upsert",
     errors: Literal["raise", "collect"] = "raise",
+    storage_options: Mapping[str, Any] | None = None,
 ) -> WriteResult:
     """Write a DataFrame into a table as one atomic batch, and return the counts.
 
@@ -45,7 +50,7 @@ def write(
     df
         The rows.
     path
-        The store's folder, which the executors must see.
+        The store's folder, which the executors must see; its URL; or an open Database.
     table
         The table's name.
     operation
@@ -54,6 +59,9 @@ def write(
     errors
         "raise": one failing row rejects the batch. "collect": the good rows are written, and the failing
         rows are in `.errors` of the result.
+    storage_options
+        For a URL: those options of `nyala.connect` that are no secrets. Each machine takes credentials from
+        its own environment, or from the `credentials_file`.
 
     Returns
     -------
@@ -75,27 +83,27 @@ def write(
     ```
     """
     check_frame(df, "nyala.spark.write")
-    store = os.path.abspath(folder_of(path, "nyala.spark.write"))
+    store = address_of_store(path, "nyala.spark.write", storage_options)
     if not isinstance(table, str):
         raise InvalidArgumentError(f"nyala.spark.write takes the table's name, not {table!r}")
     with named(f"table {table!r}"):
         return _write(df, store, table, operation, errors)
 
 
-def _write(df: DataFrame, store: str, table: str, operation: str, errors: str) -> WriteResult:
+def _write(df: DataFrame, store: Address, table: str, operation: str, errors: str) -> WriteResult:
     try:
-        key, folder = handover.new_staging(store, _RESULT_TTL_S, owner=process_mark())
+        key, folder = handover.new_staging(store.path, _RESULT_TTL_S, store.env, process_mark())
     except StorageError as error:
-        if is_classic(df.sparkSession):
+        if store.in_bucket or is_classic(df.sparkSession):
             raise
         raise StorageError(
             f"{error}. With Spark Connect, nyala.spark.write needs the store's folder where this program runs too; "
             "df.write.format('nyala') needs it only where the server and its executors run",
-            path=store,
+            path=store.path,
         ) from error
     job = (
         df.write.format("nyala")
-        .options(path=store, table=table, operation=operation, errors=errors, result=folder)
+        .options(**spark_options(store), table=table, operation=operation, errors=errors, result=folder)
         .mode("append")
     )
     try:
@@ -103,21 +111,21 @@ def _write(df: DataFrame, store: str, table: str, operation: str, errors: str) -
             with watching(df.sparkSession, f"{operation} into {table}"), plain_errors():
                 job.save()
         except WriteError as error:
-            error.errors = _failed_rows(folder)
+            error.errors = _failed_rows(store.env, folder)
             raise
-        outcome = json.loads(SYSTEM.files.read_all(os.path.join(folder, "result.json")))
-        failed = _failed_rows(folder) if outcome.pop("errors") else None
+        outcome = json.loads(store.env.files.read_all(os.path.join(folder, "result.json")))
+        failed = _failed_rows(store.env, folder) if outcome.pop("errors") else None
         return WriteResult(**outcome) if failed is None else WriteResult(**outcome, errors=failed)
     finally:
         with contextlib.suppress(Error):  # a folder that remains is removed when it expires
-            handover.discard_staging(store, key)
+            handover.discard_staging(store.path, key, store.env)
 
 
-def _failed_rows(folder: str) -> pa.Table | None:
+def _failed_rows(env: Env, folder: str) -> pa.Table | None:
     """Read the failing rows that the commit wrote into the folder; None if there are none."""
     import pyarrow.parquet as pq
 
     path = os.path.join(folder, "errors.parquet")
-    if not SYSTEM.files.exists(path):
+    if not env.files.exists(path):
         return None
-    return pq.read_table(pa.BufferReader(SYSTEM.files.read_all(path)))
+    return pq.read_table(pa.BufferReader(env.files.read_all(path)))

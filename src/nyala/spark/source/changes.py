@@ -56,10 +56,11 @@ from pyspark.sql.streaming.datasource import (
 
 import nyala
 from nyala.api.scan import read_token
-from nyala.catalog.leases import open_remote_lease
-from nyala.env import SYSTEM
+from nyala.catalog.job_leases import open_job_lease
+from nyala.env import Env
 from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, InvalidArgumentError, SchemaError
 from nyala.mvcc.timestamp import TIMESTAMP_ZERO
+from nyala.objects.address import Address
 from nyala.spark.errors import named, naming, place_of
 from nyala.spark.source.option_messages import errors_in_options
 from nyala.spark.source.options import ChangeOptions
@@ -74,6 +75,7 @@ from nyala.spark.source.reader import (
     pack,
     partitions_wanted,
     place,
+    reading,
 )
 from nyala.spark.types import arrow_schema, check_schema, conform
 from nyala.tablet.changes import change_token
@@ -194,7 +196,7 @@ def change_schema(options: ChangeOptions) -> pa.Schema:
 
     Its metadata names the range partitions that were dropped since the start.
     """
-    with nyala.connect(options.path, read_only=True) as db:
+    with reading(options.address) as db:
         table = db.table(options.table)
         until = db.now() if options.end is None else _moment(table, options.end, ENDING)
         feed = _feed(db, options, until, until, "at")
@@ -224,7 +226,7 @@ def plan_changes(
     Raises: HistoryExpiredError if `since` is older than the table's history or the offsets belong to another table;
             ColumnNotFoundError, SchemaError if the table does not have the columns of `schema`.
     """
-    lease = lease_of_version(options.path, db.stats().version, options.lease_s)
+    lease = lease_of_version(options.address, db.stats().version, options.lease_s)
     table = db._view_at(None)[0].table(options.table)
     for offset in offsets:  # first: the moments of another table may be before this one's creation
         _check_table(table, offset)
@@ -238,9 +240,9 @@ def plan_changes(
         wanted = options.partitions or partitions_wanted(planned_rows(table, spec), len(columns), cores)
         groups = pack(make_tokens(options.path, table, spec, wanted), wanted)
         del root
-        return _partitions(options.path, lease, groups, until)
+        return _partitions(options.address, lease, groups, until)
     if since >= until:
-        return _partitions(options.path, lease, [[]], None)
+        return _partitions(options.address, lease, [[]], None)
     # The number of changes in files is unknown before they are read.
     wanted = options.partitions or PARTITIONS_PER_CORE * (cores or os.cpu_count() or 1)
     items = make_change_tokens(options.path, table, feed._spec)
@@ -251,13 +253,13 @@ def plan_changes(
         step = max(_PIECE_ROWS, -(-rows.num_rows // wanted))
         items += [rows_token(rows.slice(at, step).combine_chunks()) for at in range(0, rows.num_rows, step)]
     count = max(1, min(wanted, len(items)))
-    return _partitions(options.path, lease, [items[number::count] for number in range(count)], None)
+    return _partitions(options.address, lease, [items[number::count] for number in range(count)], None)
 
 
 def _partitions(
-    path: str, lease: str, groups: Sequence[Sequence[bytes]], inserted_at: int | None
+    address: Address, lease: str, groups: Sequence[Sequence[bytes]], inserted_at: int | None
 ) -> list[InputPartition]:
-    return [ChangePartition(group, lease, inserted_at) for group in place(path, lease, groups)]
+    return [ChangePartition(group, lease, inserted_at) for group in place(address, lease, groups)]
 
 
 def read_changes(
@@ -266,14 +268,14 @@ def read_changes(
     """Read the rows of one partition, in exactly `schema`. Runs in a task on an executor."""
     assert isinstance(partition, ChangePartition)
     begin_task()
-    keep = HeldLease(options.path, partition.lease, options.lease_s).keeper()
+    keep = HeldLease(options.address, partition.lease, options.lease_s).keeper()
     tablet = change_token.tablet_of if partition.inserted_at is None else tablet_of
     with named(f"table {options.table!r}"):
         for placed in partition.tokens:
             keep()
-            item = load_placed(placed)
+            item = load_placed(placed, options.address)
             try:
-                for batch in _read_item(item, partition.inserted_at):
+                for batch in _read_item(item, partition.inserted_at, options.address.env):
                     yield conform(batch, schema)
                     keep()
             except Error as error:
@@ -281,16 +283,16 @@ def read_changes(
                 raise
 
 
-def _read_item(item: bytes, inserted_at: int | None) -> Iterator[pa.RecordBatch]:
+def _read_item(item: bytes, inserted_at: int | None, env: Env) -> Iterator[pa.RecordBatch]:
     if inserted_at is not None:
-        for batch in read_token(item):
+        for batch in read_token(item, env=env):
             count = batch.num_rows
             marks = [pa.repeat("insert", count), pa.repeat(pa.scalar(inserted_at, pa.int64()), count)]
             yield pa.RecordBatch.from_arrays(
                 [*batch.columns, *marks], names=[*batch.schema.names, CHANGE_TYPE, COMMIT_TIMESTAMP]
             )
     else:
-        yield from read_change_token(item)
+        yield from read_change_token(item, env)
 
 
 # ------------------------------------------------------------------------------------------------ one batch
@@ -308,7 +310,7 @@ class NyalaChangeReader(DataSourceReader):
     @errors_in_options()
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        with named(f"table {options.table!r}"), nyala.connect(options.path, read_only=True) as db:
+        with named(f"table {options.table!r}"), reading(options.address) as db:
             now = db.now()
             table = db.table(options.table)
             since = (
@@ -384,7 +386,7 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _db(self) -> Database:
         if self._open is None:
-            self._open = nyala.connect(self._options.path, read_only=True)
+            self._open = reading(self._options.address)
         return self._open
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -471,11 +473,11 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         done = [lease for until, lease in self._leases if until <= end["timestamp"]]
         self._leases = [(until, lease) for until, lease in self._leases if until > end["timestamp"]]
         for lease in set(done) - {lease for _, lease in self._leases}:
-            _give_back(self._options.path, lease)
+            _give_back(self._options.address, lease)
 
     def stop(self) -> None:
         for _, lease in self._leases:
-            _give_back(self._options.path, lease)
+            _give_back(self._options.address, lease)
         self._leases = []
         if self._open is not None:
             self._open.close()
@@ -495,7 +497,7 @@ def _unwind(number: int, frame: object) -> None:
     sys.exit(128 + number)
 
 
-def _give_back(path: str, lease: str) -> None:
+def _give_back(address: Address, lease: str) -> None:
     # `lease_of_version` may still remember the name. It detects that the lease has ended and takes another.
     with contextlib.suppress(Error):
-        open_remote_lease(SYSTEM, path, lease).release()
+        open_job_lease(address.env, address.path, lease).release()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
@@ -19,7 +20,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 from nyala.errors import InvalidArgumentError
 from nyala.spark.source.changes import NyalaChangeReader, NyalaChangeStream, change_schema
 from nyala.spark.source.option_messages import errors_in_options
-from nyala.spark.source.options import ChangeOptions, ReadOptions, WriteOptions, plain_names, wants_changes
+from nyala.spark.source.options import (
+    STORAGE,
+    ChangeOptions,
+    ReadOptions,
+    WriteOptions,
+    plain_names,
+    wants_changes,
+)
 from nyala.spark.source.reader import NyalaReader, table_key, table_schema
 from nyala.spark.source.stream_writer import NyalaStreamWriter
 from nyala.spark.source.writer import NyalaWriter
@@ -37,6 +45,10 @@ _KEPT: Final = (
     "partitions", "lease",
 )  # fmt: skip
 _KEPT_FOR_WRITES: Final = ("path", "table")
+
+
+def _is_kept(name: str, names: tuple[str, ...]) -> bool:
+    return name in names or name.startswith(STORAGE)
 
 
 class NyalaDataSource(DataSource):
@@ -64,6 +76,9 @@ class NyalaDataSource(DataSource):
     # The session's number of concurrent tasks, set by `nyala.spark.register`. A worker cannot find it out.
     cores: int | None = None
 
+    # Where the store is, if the options do not say it: set by `nyala.spark.register`.
+    home: Mapping[str, str] = MappingProxyType({})
+
     # The snapshot of this `load()`, once it is chosen. Spark pickles this object after it called `schema()`.
     _timestamp: int | None
 
@@ -78,12 +93,12 @@ class NyalaDataSource(DataSource):
 
     @errors_in_options()
     def schema(self) -> StructType:
-        given = plain_names(self.options)
-        kept = {name: given[name] for name in _KEPT if given.get(name)}
-        if wants_changes(self.options):
-            changes = ChangeOptions.parse(self.options)
+        given = self._given()
+        kept = {name: value for name, value in given.items() if value and _is_kept(name, _KEPT)}
+        if wants_changes(given):
+            changes = ChangeOptions.parse(given)
             return spark_schema(change_schema(changes), {**kept, "path": changes.path})
-        options = ReadOptions.parse(self.options)
+        options = ReadOptions.parse(given)
         schema, self._timestamp = table_schema(options)
         # Spark's schema marks columns that are never NULL, but that is not only the key's columns. So store the key.
         key = json.dumps(table_key(options))
@@ -155,21 +170,26 @@ class NyalaDataSource(DataSource):
             )
         return NyalaStreamWriter(options, schema, overwrite)
 
+    def _given(self) -> dict[str, str]:
+        """Return the options of this statement, with the session's store if it names none."""
+        given = plain_names(self.options)
+        return given if "path" in given else {**self.home, **given}
+
     def _with_identity(self, schema: StructType, names: tuple[str, ...]) -> dict[str, str]:
         """Return the given options, completed by those that are stored in the schema."""
-        given = plain_names(self.options)
+        given = self._given()
         remembered: Mapping[str, str] = identity_of(schema) or {}
         if "table" in given:
             return given
-        kept = {name: value for name, value in remembered.items() if name in names}
-        if kept and given.get("path", kept["path"]) == kept["path"]:
+        kept = {name: value for name, value in remembered.items() if _is_kept(name, names)}
+        if kept and plain_names(self.options).get("path", kept["path"]) == kept["path"]:
             check_unaltered(schema)
             return {**kept, **given}
         return given
 
     def _with_target(self, schema: StructType) -> dict[str, str]:
         """Return the options of a write. Raises: InvalidArgumentError if the target is unknown (S3)."""
-        given = plain_names(self.options)
+        given = self._given()
         if "table" in given:
             return given
         told = {} if is_as_read(schema) else self._with_identity(schema, _KEPT_FOR_WRITES)

@@ -15,16 +15,18 @@ import re
 import urllib.parse
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
-from nyala.env.paths import utf8_path
+from nyala.env.paths import is_bucket_url, utf8_path
 from nyala.errors import InvalidArgumentError
+from nyala.objects.address import Address
 from nyala.tablet.state.store_folder import check_folder_path
 from nyala.tablet.write.prepare import OPERATION_NAMES
 
 __all__ = [
     "LEASE_DEFAULT_S",
     "OPERATIONS",
+    "STORAGE",
     "ChangeOptions",
     "ReadOptions",
     "WriteOptions",
@@ -32,6 +34,11 @@ __all__ = [
     "plain_names",
     "wants_changes",
 ]
+
+Storage: TypeAlias = "tuple[tuple[str, Any], ...]"
+
+STORAGE: Final = "storage."
+"""What the names of storage options begin with: storage.region, storage.endpoint, …"""
 
 OPERATIONS: Final = (*OPERATION_NAMES, "changes")
 
@@ -54,7 +61,8 @@ _SPARKS: Final = (
 class ReadOptions:
     """Options of `spark.read.format("nyala")`.
 
-    path        the store's folder; a relative path starts in the driver's working directory
+    path        the store's folder or URL; a relative path starts in the driver's working directory
+    storage     of a store in a bucket: options that are no secrets (`objects.address`)
     table       the table's name
     at          the moment to read: a Nyala timestamp, ISO text or a WriteResult; None: now
     columns     None: all, in the table's order
@@ -72,11 +80,19 @@ class ReadOptions:
     partitions: int | None = None
     lease_s: float = LEASE_DEFAULT_S
 
+    storage: Storage = ()
+
+    @property
+    def address(self) -> Address:
+        """Where the store is."""
+        return Address(self.path, self.storage)
+
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
         given = _known(options, _READ, "read")
         return cls(
             path=_path(given),
+            storage=_storage(given),
             table=_required(given, "table"),
             at=_moment(given.get("at")),
             columns=_names(given.get("columns")),
@@ -109,6 +125,13 @@ class ChangeOptions:
     partitions: int | None = None
     lease_s: float = LEASE_DEFAULT_S
 
+    storage: Storage = ()
+
+    @property
+    def address(self) -> Address:
+        """Where the store is."""
+        return Address(self.path, self.storage)
+
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ChangeOptions:
         given = _known(options, ("changes", *_READ, *_CHANGES), "read of changes")
@@ -124,6 +147,7 @@ class ChangeOptions:
         from_now = start.strip().lower() in ("now", "latest")
         return cls(
             path=_path(given),
+            storage=_storage(given),
             table=_required(given, "table"),
             columns=_names(given.get("columns")),
             start=None if from_now else _moment(start),
@@ -190,6 +214,13 @@ class WriteOptions:
     result: str | None = None
     transaction: str | None = None
 
+    storage: Storage = ()
+
+    @property
+    def address(self) -> Address:
+        """Where the store is."""
+        return Address(self.path, self.storage)
+
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
         given = _known(options, _WRITE, "write")
@@ -203,10 +234,11 @@ class WriteOptions:
             raise InvalidArgumentError(f"option errors={errors!r} is neither 'raise' nor 'collect'")
         return cls(
             path=_path(given),
+            storage=_storage(given),
             table=_required(given, "table"),
             operation=operation,
             errors="raise" if errors == "raise" else "collect",
-            result=os.path.abspath(given["result"]) if given.get("result") else None,
+            result=_result(given.get("result")),
             transaction=given.get("transaction") or None,
         )
 
@@ -215,6 +247,7 @@ def _known(options: Mapping[str, str], known: tuple[str, ...], verb: str) -> dic
     given = plain_names(options)
     for name in _SPARKS:
         given.pop(name, None)
+    storage = {name: given.pop(name) for name in list(given) if name.startswith(STORAGE)}
     if given.get("changes", "").lower() == "false" and "changes" not in known:
         del given["changes"]
     for name in given:
@@ -224,11 +257,16 @@ def _known(options: Mapping[str, str], known: tuple[str, ...], verb: str) -> dic
             where = "" if home is None else f"; it belongs to a {home}"
             raise InvalidArgumentError(
                 f"there is no option {name!r} in a {verb} of format 'nyala'{where or _meant(name, known)}; "
-                f"there are {', '.join(known)}"
+                f"there are {', '.join(known)}, and {STORAGE}… for a store in a bucket"
             )
         if not given[name]:
             raise InvalidArgumentError(f"option {name!r} is empty: give it a value, or leave it out")
-    return given
+    return {**given, **storage}
+
+
+def _storage(given: Mapping[str, str]) -> Storage:
+    options = {name.removeprefix(STORAGE): value for name, value in given.items() if name.startswith(STORAGE)}
+    return Address.parse(_path(given), options, STORAGE).options
 
 
 def _required(given: Mapping[str, str], name: str) -> str:
@@ -240,11 +278,18 @@ def _required(given: Mapping[str, str], name: str) -> str:
 
 def _path(given: Mapping[str, str]) -> str:
     path = _required(given, "path")
+    if is_bucket_url(path) and not path.startswith("file:"):
+        return path.rstrip("/")
     if path.startswith("file:"):
         path = urllib.parse.unquote(urllib.parse.urlsplit(path).path)
     check_folder_path(path)
     # The planner runs in the driver's working directory; executors may run in another.
     return utf8_path(path)
+
+
+def _result(folder: str | None) -> str | None:
+    """A folder of this machine, or of the store in a bucket."""
+    return os.path.abspath(folder) if folder and not is_bucket_url(folder) else folder or None
 
 
 def _moment(text: str | None) -> int | str | None:

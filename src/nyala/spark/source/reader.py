@@ -34,10 +34,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 import nyala
-from nyala.catalog.leases import open_remote_lease
+from nyala.api.database import Database
+from nyala.api.open_bucket import open_address_for_reading
+from nyala.catalog.job_leases import keep_job_lease, open_job_lease
 from nyala.env import SYSTEM, mark_of_ancestor
 from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, InvalidArgumentError, SchemaError
 from nyala.handover import commits as handover
+from nyala.objects.address import Address
 from nyala.spark.errors import named, naming, place_of
 from nyala.spark.source.option_messages import errors_in_options
 from nyala.spark.source.options import ReadOptions
@@ -69,6 +72,7 @@ __all__ = [
     "partitions_wanted",
     "place",
     "read_tokens",
+    "reading",
     "table_key",
     "table_schema",
 ]
@@ -79,8 +83,6 @@ PARTITIONS_PER_CORE: Final = 2
 CELLS_PER_TASK: Final = 500_000
 # The driver's JVM is the ancestor process of this name. Planner workers and their daemon do not live as long.
 JVM: Final = "java"
-# A lease is rewritten (and synced) only if less than this share of its time is left.
-RENEWED_BELOW: Final = 0.75
 # The bytes of tokens inside a partition. Spark pickles partitions, keeps them on the driver and sends them one by one.
 INLINE_MAX_BYTES: Final = 900_000  # Spark warns about tasks above 1000 KiB in total
 # The pickled overhead of a token, and the pickled size of a `FilePart`.
@@ -99,9 +101,16 @@ PlacedToken: TypeAlias = "bytes | FilePart"
 """A token, or its position in a file."""
 
 
+def reading(address: Address) -> Database:
+    """Open a store for reading. Raises: as `nyala.connect`."""
+    if address.in_bucket:
+        return Database(open_address_for_reading(address))
+    return nyala.connect(address.path, read_only=True)
+
+
 def table_schema(options: ReadOptions) -> tuple[pa.Schema, int]:
     """Return the schema of a read with these options, and the timestamp of its snapshot."""
-    with nyala.connect(options.path, read_only=True) as db:
+    with reading(options.address) as db:
         table = db.table(options.table)
         try:
             scan = table.scan(columns=options.columns, where=options.where, at=options.at)
@@ -127,7 +136,7 @@ def _of_option(error: Error, table: Table, options: ReadOptions) -> Error:
 
 def table_key(options: ReadOptions) -> list[str]:
     """Return the names of the primary key's columns."""
-    with nyala.connect(options.path, read_only=True) as db:
+    with reading(options.address) as db:
         return db.table(options.table).primary_key
 
 
@@ -161,7 +170,7 @@ def pack(tokens: Sequence[Token], partitions: int) -> list[list[bytes]]:
 
 
 def place(
-    path: str,
+    address: Address,
     lease: str,
     groups: Sequence[Sequence[bytes]],
     inline_max_bytes: int = INLINE_MAX_BYTES,
@@ -175,13 +184,15 @@ def place(
     """
     if together:
         placed = iter(
-            _place_group(path, lease, [token for group in groups for token in group], inline_max_bytes)
+            _place_group(address, lease, [token for group in groups for token in group], inline_max_bytes)
         )
         return [[next(placed) for _ in group] for group in groups]
-    return [_place_group(path, lease, group, inline_max_bytes) for group in groups]
+    return [_place_group(address, lease, group, inline_max_bytes) for group in groups]
 
 
-def _place_group(path: str, lease: str, group: Sequence[bytes], inline_max_bytes: int) -> list[PlacedToken]:
+def _place_group(
+    address: Address, lease: str, group: Sequence[bytes], inline_max_bytes: int
+) -> list[PlacedToken]:
     placed: list[PlacedToken] = list(group)
     left = inline_max_bytes - _PICKLED_BYTES * len(group)
     by_size = sorted(range(len(group)), key=lambda place: len(group[place]))
@@ -190,7 +201,7 @@ def _place_group(path: str, lease: str, group: Sequence[bytes], inline_max_bytes
         kept += 1
     filed = sorted(by_size[kept:])
     if filed:
-        keeper = open_remote_lease(SYSTEM, path, lease)
+        keeper = open_job_lease(address.env, address.path, lease)
         parts = [group[place] for place in filed]
         file = keeper.keep_file(f"{SYSTEM.randomness.token_hex(8)}.token", *parts)
         offsets = itertools.accumulate(map(len, parts), initial=0)
@@ -220,21 +231,21 @@ class NyalaReader(DataSourceReader):
     def _partitions(self) -> list[InputPartition]:
         options = self._options
         at = options.at if self._timestamp is None else self._timestamp
-        with nyala.connect(options.path, read_only=True) as db:
+        with reading(options.address) as db:
             # This process' own lease is still valid, and this version is not newer than the scan's. So no file of the
             # scan can be removed in between.
-            lease = lease_of_version(options.path, db.stats().version, options.lease_s)
+            lease = lease_of_version(options.address, db.stats().version, options.lease_s)
             scan = db.table(options.table).scan(columns=self._schema.fieldNames(), where=options.where, at=at)
             check_schema(self._schema, options.table, scan.schema)
             wanted = options.partitions or partitions_wanted(
                 scan._engine().rows_planned(), len(scan.schema), self._cores
             )
-            groups = place(options.path, lease, pack(scan._engine().tokens(wanted), wanted))
+            groups = place(options.address, lease, pack(scan._engine().tokens(wanted), wanted))
             return [TokenPartition(group, lease) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TokenPartition)
-        lease = HeldLease(self._options.path, partition.lease, self._options.lease_s)
+        lease = HeldLease(self._options.address, partition.lease, self._options.lease_s)
         return read_tokens(partition.tokens, lease, arrow_schema(self._schema), self._options.table)
 
 
@@ -242,21 +253,18 @@ class NyalaReader(DataSourceReader):
 class HeldLease:
     """A lease in the form that tasks carry: store, name, and for how many seconds each read renews it."""
 
-    path: str
+    address: Address
     name: str
     lease_s: float
 
     def keep(self) -> None:
         """Renew the lease unless most of its time is left. Raises: HistoryExpiredError if it has expired."""
-        lease = open_remote_lease(SYSTEM, self.path, self.name)
-        assert lease.expires_us is not None
-        if lease.expires_us - SYSTEM.clock.now_us() < self.lease_s * 1_000_000 * RENEWED_BELOW:
-            handover.renew_lease(self.path, self.name, self.lease_s, SYSTEM)
+        keep_job_lease(self.address.env, self.address.path, self.name, self.lease_s)
 
     def give_back(self) -> None:
         """End the lease. Only for a lease that is not shared."""
         with contextlib.suppress(HistoryExpiredError):
-            open_remote_lease(SYSTEM, self.path, self.name).release()
+            open_job_lease(self.address.env, self.address.path, self.name).release()
 
     def keeper(self) -> Callable[[], None]:
         """Return a function to call often while reading. It checks the lease at once, then each tenth of its time."""
@@ -281,9 +289,9 @@ def read_tokens(
     with named(f"table {table!r}"):
         for placed in tokens:
             keep()
-            token = load_placed(placed)
+            token = load_placed(placed, lease.address)
             try:
-                for batch in read_token(token, opened=_opened):
+                for batch in read_token(token, lease.address.env, opened=_opened):
                     yield conform(batch, schema)
                     keep()
             except Error as error:
@@ -295,12 +303,12 @@ def read_tokens(
 _opened: Final = OpenRowSets()
 
 
-def load_placed(placed: PlacedToken) -> bytes:
+def load_placed(placed: PlacedToken, address: Address) -> bytes:
     """Return the token, from its file if it is in one. Raises: HistoryExpiredError if its lease has expired."""
     if isinstance(placed, bytes):
         return placed
     with kept_by_lease("this read", "load again"):
-        file = SYSTEM.files.open(placed.path)
+        file = address.env.files.open(placed.path)
         try:
             return bytes(file.read(placed.offset, placed.size))
         finally:
@@ -309,12 +317,12 @@ def load_placed(placed: PlacedToken) -> bytes:
 
 # Leases of this process (a planner worker or a driver with several threads) that later DataFrames over the same version
 # may share.
-_leases: dict[tuple[str, int, float], str] = {}
+_leases: dict[tuple[Address, int, float], str] = {}
 _leases_lock = threading.Lock()
 
 
 def lease_of_version(
-    path: str, version: int, lease_s: float, owner: str | None = None, *, shared: bool = True
+    address: Address, version: int, lease_s: float, owner: str | None = None, *, shared: bool = True
 ) -> str:
     """Return the name of a lease on a version of the catalogue.
 
@@ -323,18 +331,18 @@ def lease_of_version(
     shared: whether other frames over this version may use the same lease. If False, the lease is new.
     The caller must keep that version during the call, by an open reader or a root in this process.
     """
-    wanted = (path, version, lease_s)
+    wanted = (address, version, lease_s)
     name = _leases.get(wanted) if shared else None
     if name is not None:
         with contextlib.suppress(HistoryExpiredError):
-            HeldLease(path, name, lease_s).keep()
+            HeldLease(address, name, lease_s).keep()
             return name
-    lease = handover.remote_lease(path, lease_s, owner=owner or mark_of_ancestor(JVM))
+    lease = handover.remote_lease(address.path, lease_s, address.env, owner or mark_of_ancestor(JVM))
     lease.announce(version)
     if not shared:
         return lease.name
     with _leases_lock:
-        for old in [key for key in _leases if key[0] == path and key[1] < version]:
+        for old in [key for key in _leases if key[0] == address and key[1] < version]:
             del _leases[old]
         _leases[wanted] = lease.name
     return lease.name

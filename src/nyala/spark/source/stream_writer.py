@@ -85,17 +85,19 @@ class NyalaStreamWriter(DataSourceStreamArrowWriter):
                 "Spark does not tell the id of this streaming query: give the sink .option('transaction', "
                 "'a name of your own that stays the same after a restart')"
             )
-        key, folder = handover.new_staging(self._options.path, STAGING_TTL_S, owner=self._owner)
+        key, folder = handover.new_staging(
+            self._options.path, STAGING_TTL_S, self._options.address.env, self._owner
+        )
         name = f"part-{partition:05d}-{context.taskAttemptId()}.arrow"
         try:
             with named(f"table {self._options.table!r}"):
-                rows = stage_rows(iterator, os.path.join(folder, name), self._plan)
+                rows = stage_rows(iterator, os.path.join(folder, name), self._plan, self._options.address)
         except BaseException:
             with contextlib.suppress(StorageError):
-                handover.discard_staging(self._options.path, key)
+                handover.discard_staging(self._options.path, key, self._options.address.env)
             raise
         if not rows:
-            handover.discard_staging(self._options.path, key)
+            handover.discard_staging(self._options.path, key, self._options.address.env)
         return StagedBatch(query, partition, key if rows else None, name)
 
     @errors_in_options()
@@ -108,7 +110,9 @@ class NyalaStreamWriter(DataSourceStreamArrowWriter):
             if query is None:
                 return  # no task ran, so there are no rows, and the query's id is unknown
             if not files:
-                own, _ = handover.new_staging(self._options.path, STAGING_TTL_S, owner=self._owner)
+                own, _ = handover.new_staging(
+                    self._options.path, STAGING_TTL_S, self._options.address.env, self._owner
+                )
             job = {
                 "key": own or files[0][0],
                 "record_as": stream_key(query, batchId),
@@ -120,7 +124,7 @@ class NyalaStreamWriter(DataSourceStreamArrowWriter):
                 "overwrite": self._overwrite,
             }
             try:
-                outcome = handover.commit_staged(self._options.path, job)
+                outcome = handover.commit_staged(self._options.path, job, self._options.address.env)
             except Error as error:
                 raise refused(self._options, error, self._plan) from None
         finally:  # also after a failure: Spark sends the micro-batch again with new files
@@ -136,4 +140,4 @@ class NyalaStreamWriter(DataSourceStreamArrowWriter):
         for key in (own, *(message.key for message in messages if isinstance(message, StagedBatch))):
             if key is not None:
                 with contextlib.suppress(Error):  # files that remain are removed when they expire
-                    handover.discard_staging(self._options.path, key)
+                    handover.discard_staging(self._options.path, key, self._options.address.env)

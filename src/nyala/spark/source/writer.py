@@ -31,10 +31,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from nyala.env import SYSTEM, mark_of_ancestor
+from nyala.env import SYSTEM, Files, mark_of_ancestor
+from nyala.env.paths import is_bucket_url
 from nyala.errors import Error, InvalidArgumentError, SchemaError, WriteError
 from nyala.handover import commits as handover
 from nyala.handover.commits import CHANGES
+from nyala.handover.routing_plans import routing_plan
+from nyala.objects.address import Address
 from nyala.schema.schema import NO_DEFAULT
 from nyala.spark.errors import named, naming
 from nyala.spark.source.option_messages import errors_in_options, in_options, rows_in_options
@@ -44,7 +47,7 @@ from nyala.spark.types import arrow_schema
 from nyala.tablet.changes.spec import CHANGE_TYPE, COMMIT_TIMESTAMP
 from nyala.tablet.jobs.load_job import LoadPlan
 from nyala.tablet.jobs.load_write import check_columns
-from nyala.tablet.jobs.staged_files import check_names, routing_plan, with_tablets, write_routed
+from nyala.tablet.jobs.staged_files import check_names, with_tablets, write_routed
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -110,7 +113,7 @@ class NyalaWriter(DataSourceArrowWriter):
         }
         self._never_null = [name for name in self._columns if filled and name in with_default]
         self._key, self._staging = handover.new_staging(
-            options.path, STAGING_TTL_S, owner=mark_of_ancestor(JVM)
+            options.path, STAGING_TTL_S, options.address.env, mark_of_ancestor(JVM)
         )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -121,7 +124,12 @@ class NyalaWriter(DataSourceArrowWriter):
         name = f"part-{partition:05d}-{context.taskAttemptId()}.arrow"
         chosen = (b if b.schema.names == self._columns else b.select(self._columns) for b in iterator)
         with named(f"table {self._options.table!r}"):
-            rows = stage_rows(self._without_null(chosen), os.path.join(self._staging, name), self._plan)
+            rows = stage_rows(
+                self._without_null(chosen),
+                os.path.join(self._staging, name),
+                self._plan,
+                self._options.address,
+            )
         return StagedFile(partition, name if rows else None, rows)
 
     def _without_null(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -154,6 +162,7 @@ class NyalaWriter(DataSourceArrowWriter):
                     "columns": self._columns,
                     "overwrite": self._overwrite,
                 },
+                self._options.address.env,
             )
         except Error as error:
             raise refused(self._options, error, self._plan) from None
@@ -166,7 +175,7 @@ class NyalaWriter(DataSourceArrowWriter):
 
     def _discard(self) -> None:
         with contextlib.suppress(Error):  # files that remain are removed when they expire
-            handover.discard_staging(self._options.path, self._key)
+            handover.discard_staging(self._options.path, self._key, self._options.address.env)
 
 
 def unique_columns(table: str, schema: StructType) -> list[str]:
@@ -188,7 +197,7 @@ def plan_rows(options: WriteOptions, columns: Sequence[str], schema: StructType)
     """
     check_names(options.table, columns)
     with named(f"table {options.table!r}"):
-        plan = routing_plan(SYSTEM, options.path, options.table)
+        plan = routing_plan(options.address.env, options.path, options.table)
         if options.operation != CHANGES:
             given = arrow_schema(schema)
             check_no_feed(plan.schema, options.table, columns, ".option('operation', 'changes') applies them")
@@ -209,10 +218,10 @@ def check_no_feed(schema: Schema, table: str, columns: Sequence[str], advice: st
         )
 
 
-def stage_rows(batches: Iterator[pa.RecordBatch], path: str, plan: LoadPlan) -> int:
+def stage_rows(batches: Iterator[pa.RecordBatch], path: str, plan: LoadPlan, address: Address) -> int:
     """Route a task's rows and stage them in the file `path`; return their number. Without rows there is no file."""
     begin_task()
-    return write_routed(SYSTEM, path, plan, batches)
+    return write_routed(address.env, path, plan, batches)
 
 
 # ------------------------------------------------------------------------------------------------ messages and results
@@ -254,7 +263,7 @@ def refused(options: WriteOptions, error: Error, plan: LoadPlan) -> Error:
         first, first_placed = (str(found.column("message")[0]) for found in (errors, placed))
         text, errors = text.replace(first, first_placed, 1), placed
     if options.result is not None and errors is not None:
-        write_errors(options.result, errors)
+        write_errors(options, errors)
     if options.result is None:  # Spark's exception has no such attribute
         text = text.replace("(all failing rows are in .errors)", "(all of them: .option('result', folder))")
     if errors is not None and errors.num_rows:
@@ -273,11 +282,12 @@ def tell(options: WriteOptions, outcome: dict[str, Any], plan: LoadPlan) -> None
     failed = 0 if errors is None else errors.num_rows
     if options.result is not None:
         if errors is not None and failed:
-            write_errors(options.result, errors)
+            write_errors(options, errors)
         # result.json is written last, so if it exists, errors.parquet is complete.
         counts = {name: outcome[name] for name in ("timestamp", "inserted", "updated", "deleted", "ignored")}
-        SYSTEM.files.make_dirs(options.result)
-        SYSTEM.files.write_atomic(
+        files = _result_files(options)
+        files.make_dirs(options.result)
+        files.write_atomic(
             os.path.join(options.result, "result.json"), json.dumps({**counts, "errors": failed}).encode()
         )
     elif failed:
@@ -291,10 +301,18 @@ def tell(options: WriteOptions, outcome: dict[str, Any], plan: LoadPlan) -> None
         )
 
 
-def write_errors(folder: str, errors: pa.Table) -> None:
+def write_errors(options: WriteOptions, errors: pa.Table) -> None:
+    """Write the failing rows into the `result` folder."""
     import pyarrow.parquet as pq
 
-    SYSTEM.files.make_dirs(folder)
+    assert options.result is not None
+    files = _result_files(options)
+    files.make_dirs(options.result)
     buffer = pa.BufferOutputStream()
     pq.write_table(errors, buffer)
-    SYSTEM.files.write_atomic(os.path.join(folder, "errors.parquet"), buffer.getvalue().to_pybytes())
+    files.write_atomic(os.path.join(options.result, "errors.parquet"), buffer.getvalue().to_pybytes())
+
+
+def _result_files(options: WriteOptions) -> Files:
+    """The files of the `result` folder: of the store's bucket, or of this machine."""
+    return options.address.env.files if is_bucket_url(options.result) else SYSTEM.files

@@ -11,13 +11,14 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 
 from nyala.errors import InvalidArgumentError
+from nyala.objects.address import Address
 from nyala.schema.expressions.nodes import Node as Predicate
 from nyala.schema.expressions.nodes import all_of
 from nyala.schema.expressions.parser import parse_predicate
 from nyala.spark import internals
-from nyala.spark.arguments import folder_of
+from nyala.spark.arguments import address_of_store
 from nyala.spark.frames import leased_frame
-from nyala.spark.source.options import LEASE_DEFAULT_S, ReadOptions, lease_seconds, wants_changes
+from nyala.spark.source.options import LEASE_DEFAULT_S, STORAGE, ReadOptions, lease_seconds, wants_changes
 from nyala.spark.statements.constants import valued
 from nyala.spark.statements.shared_readers import reading, task_frame
 from nyala.spark.statements.table_uses import TableUse, find_uses, keep_whole, whole_uses, with_placeholders
@@ -25,7 +26,7 @@ from nyala.spark.statements.unknown_names import telling_names
 from nyala.spark.types import check_unaltered, identity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -41,10 +42,11 @@ _OF_TABLES: Final = ("path", "table", "where", "at")
 def sql(
     spark: SparkSession,
     text: str,
-    store: str | os.PathLike[str] | None = None,
+    store: str | os.PathLike[str] | Database | None = None,
     at: Any = None,
     *,
     lease: float = LEASE_DEFAULT_S,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> DataFrame:
     """Run a SELECT in Spark that reads only the columns and rows of each Nyala table that it needs.
 
@@ -55,14 +57,17 @@ def sql(
     text
         One SELECT statement in Spark's SQL.
     store
-        The store's folder. The statement may use its tables by name, in upper or lower case; other names
-        are Spark's. Default: only tables of Spark's catalogue (`CREATE TABLE … USING nyala`).
+        The store's folder or URL, or an open Database. The statement may use its tables by name, in upper
+        or lower case; other names are Spark's. Default: only tables of Spark's catalogue
+        (`CREATE TABLE … USING nyala`).
     at
         Read all tables as of this moment. Default: now, or the moment with which a table of Spark's
         catalogue was created. All tables of a store are read at one timestamp.
     lease
         Seconds for which the files are kept after the last read of the DataFrame. A read renews the lease
         when a quarter of it has passed.
+    storage_options
+        For a URL: those options of `nyala.connect` that are no secrets.
 
     Returns
     -------
@@ -96,13 +101,13 @@ def sql(
             "nyala.spark.sql takes the Spark session and the text of a SELECT: sql(spark, 'SELECT …', store=folder)"
         )
     lease_s = lease_seconds(lease, "nyala.spark.sql: ")
-    folder = "" if store is None else folder_of(store, "nyala.spark.sql(store=…)")
+    home = None if store is None else address_of_store(store, "nyala.spark.sql(store=…)", storage_options)
     with contextlib.ExitStack() as opened:
-        databases: dict[str, Database] = {}
-        snapshots: dict[tuple[str, str], Snapshot] = {}
+        databases: dict[Address, Database] = {}
+        snapshots: dict[tuple[Address, str], Snapshot] = {}
 
-        def snapshot_of(path: str, moment: Any) -> Snapshot:
-            key = os.path.abspath(path), str(moment)
+        def snapshot_of(address: Address, moment: Any) -> Snapshot:
+            key = address, str(moment)
             if key[0] not in databases:
                 databases[key[0]] = opened.enter_context(reading(key[0]))
             if key not in snapshots:
@@ -111,8 +116,8 @@ def sql(
 
         def table_of(name: tuple[str, ...]) -> tuple[TableView, Predicate | None] | None:
             """Return the Nyala table of a name, and the `where` of a table of Spark's catalogue."""
-            if store is not None and len(name) == 1:
-                tables = snapshot_of(folder, at)
+            if home is not None and len(name) == 1:
+                tables = snapshot_of(home, at)
                 known = tables.list_tables()
                 # Like Spark's own names: the case does not matter unless several tables differ only in case.
                 alike = [name[0]] if name[0] in known else [t for t in known if t.lower() == name[0].lower()]
@@ -121,9 +126,15 @@ def sql(
             identity = catalog_identity(spark, name)
             if identity is None or wants_changes(identity):
                 return None
-            own = ReadOptions.parse({what: identity[what] for what in _OF_TABLES if what in identity})
+            own = ReadOptions.parse(
+                {
+                    what: value
+                    for what, value in identity.items()
+                    if what in _OF_TABLES or what.startswith(STORAGE)
+                }
+            )
             rows = None if own.where is None else parse_predicate(own.where)
-            return snapshot_of(own.path, own.at if at is None else at)[own.table], rows
+            return snapshot_of(own.address, own.at if at is None else at)[own.table], rows
 
         def schema_of(name: tuple[str, ...]) -> pa.Schema | None:
             found = table_of(name)
@@ -155,7 +166,11 @@ def sql(
             return spark.sql(with_placeholders(text, uses), **frames_of(uses, arrays))
 
         there = (name for use in uses for name in (schema_of(use.name) or pa.schema([])).names)
-        with telling_names(folder or None, lambda: snapshot_of(folder, at).list_tables(), there) as held:
+
+        def names_in_store() -> Sequence[str]:
+            return [] if home is None else snapshot_of(home, at).list_tables()
+
+        with telling_names(None if home is None else home.path, names_in_store, there) as held:
             try:
                 return answer(uses, internals.available(spark))
             except AnalysisException as error:

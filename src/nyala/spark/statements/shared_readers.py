@@ -1,8 +1,8 @@
 """Open readers of stores, and DataFrames of scans, that the statements of a program share.
 
-    sql(…)  ── reading(path) ──►  the reader that the last statement left open. It catches up with the writer by a few
-                                  system calls; opening a new one would read the whole catalogue
-            ── task_frame(…) ──►  the DataFrame of the same scan at the same moment, if one exists
+    sql(…)  ── reading(…) ────►  the reader that the last statement left open. It catches up with the writer by a few
+                                 system calls or requests; opening a new one would read the whole catalogue
+            ── task_frame(…) ──► the DataFrame of the same scan at the same moment, if one exists
 
 A statement sees the same rows as without sharing, because a reader catches up at each snapshot, and a scan of one
 moment always has the same rows.
@@ -24,9 +24,11 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import nyala
 from nyala.env import SYSTEM
 from nyala.errors import HistoryExpiredError
+from nyala.objects.address import Address
+from nyala.spark.source.reader import reading as open_reader
+from nyala.tablet.media.bucket_reader import BucketReader
 from nyala.tablet.recovery.reader_store import ReaderStore
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ IDLE_S: Final = 30.0
 FRAMES_MAX: Final = 16
 
 _lock = threading.Lock()
-_readers: dict[str, _Reader] = {}
+_readers: dict[Address, _Reader] = {}
 _frames: OrderedDict[Any, LeasedFrame] = OrderedDict()
 
 
@@ -56,45 +58,45 @@ class _Reader:
 
 
 @contextlib.contextmanager
-def reading(path: str) -> Iterator[Database]:
-    """Open the store at `path` for reading. Raises: as `nyala.connect`."""
-    reader = _taken(path)
+def reading(address: Address) -> Iterator[Database]:
+    """Open the store at an address for reading. Raises: as `nyala.connect`."""
+    reader = _taken(address)
     try:
         yield reader.database
     finally:
         with _lock:
             reader.users -= 1
             reader.last_used_s = SYSTEM.clock.monotonic_s()
-            if _readers.get(path) is reader:
-                _tick(path, reader, IDLE_S)
+            if _readers.get(address) is reader:
+                _tick(address, reader, IDLE_S)
             elif not reader.users:
                 reader.database.close()
 
 
-def _taken(path: str) -> _Reader:
+def _taken(address: Address) -> _Reader:
     with _lock:
-        reader = _usable(path)
+        reader = _usable(address)
         if reader is not None:
             reader.users += 1
             return reader
     # Without the lock, so that statements over other stores do not wait while a long log is replayed.
-    opened = nyala.connect(path, read_only=True)
+    opened = open_reader(address)
     with _lock:
-        reader = _usable(path)
+        reader = _usable(address)
         if reader is None:
-            reader = _readers[path] = _Reader(opened, os.getpid())
+            reader = _readers[address] = _Reader(opened, os.getpid())
         reader.users += 1
     if reader.database is not opened:
         opened.close()
     return reader
 
 
-def _usable(path: str) -> _Reader | None:
+def _usable(address: Address) -> _Reader | None:
     """The open reader, if it is still valid; closes one that is not. The caller holds the lock."""
-    reader = _readers.get(path)
+    reader = _readers.get(address)
     if reader is None or (reader.pid == os.getpid() and _is_kept(reader.database)):
         return reader
-    del _readers[path]
+    del _readers[address]
     if not reader.users:
         reader.database.close()
     return None
@@ -103,28 +105,28 @@ def _usable(path: str) -> _Reader | None:
 def _is_kept(database: Database) -> bool:
     """Whether the reader's lease still exists (M2)."""
     store = database._store
-    return isinstance(store, ReaderStore) and store.is_kept()
+    return isinstance(store, ReaderStore | BucketReader) and store.is_kept()
 
 
-def _tick(path: str, reader: _Reader, after_s: float) -> None:
+def _tick(address: Address, reader: _Reader, after_s: float) -> None:
     """Start a timer that closes the reader if it is idle then; one timer at a time (M1)."""
     if not reader.ticking:
         reader.ticking = True
-        timer = threading.Timer(after_s, _close_if_idle, (path, reader))
+        timer = threading.Timer(after_s, _close_if_idle, (address, reader))
         timer.daemon = True
         timer.start()
 
 
-def _close_if_idle(path: str, reader: _Reader) -> None:
+def _close_if_idle(address: Address, reader: _Reader) -> None:
     with _lock:
         reader.ticking = False
-        if _readers.get(path) is not reader or reader.users:
+        if _readers.get(address) is not reader or reader.users:
             return  # its last user starts another timer or closes it
         left_s = reader.last_used_s + IDLE_S - SYSTEM.clock.monotonic_s()
         if left_s > 0:
-            _tick(path, reader, left_s)
+            _tick(address, reader, left_s)
             return
-        del _readers[path]
+        del _readers[address]
         reader.database.close()
 
 
@@ -132,9 +134,9 @@ def _close_if_idle(path: str, reader: _Reader) -> None:
 def close_readers() -> None:
     """Close all readers that are not in use."""
     with _lock:
-        for path, reader in list(_readers.items()):
+        for address, reader in list(_readers.items()):
             if not reader.users and reader.pid == os.getpid():
-                del _readers[path]
+                del _readers[address]
                 reader.database.close()
 
 

@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nyala.catalog.leases import is_living
+from nyala.catalog.job_leases import is_living
 from nyala.errors import StorageError
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +42,7 @@ from nyala.catalog.model import CatalogChange, CommittedKey, RowSetEntry
 from nyala.delta.delta_file import DeltaFile, write_delta_file
 from nyala.delta.run import MAX_TIMESTAMP, DeltaRun
 from nyala.env.interrupts import Uninterrupted
+from nyala.env.overlapped import each
 from nyala.errors import HistoryExpiredError, SchemaError, TableNotFoundError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.disk_rowset import DiskRowSet
@@ -78,6 +79,10 @@ if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
 __all__ = ["LoadCommit", "commit_load"]
+
+
+# Only a bucket takes more at once than a disk.
+_LINKS_AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True)
@@ -432,13 +437,11 @@ def _commit(
     change = CatalogChange(timestamp=timestamp)
     change.committed_keys.append(CommittedKey(job.key, timestamp, encode_counts(counts)))
     changed: dict[int, TabletState] = {}
+    placed = _link_staged(store, parts, written)
     for part in parts:
         rowsets = {rowset.id: rowset for rowset in part.tablet.rowsets}
         for delta in part.deltas:
-            number, path = store.allocate("delta"), delta.path
-            if _is_staged(path):
-                path = store.new_data_path(part.tablet.id, number, "redo")
-                _move_file(store, delta.path, path, written)
+            number, path = placed.get(delta.path) or (store.allocate("delta"), delta.path)
             known = dataclasses.replace(delta.delta, timestamp_min=timestamp, timestamp_max=timestamp)
             entry = delta_entry(number, delta.rowset_id, path, known)
             change.put_deltas.append(entry)
@@ -449,7 +452,7 @@ def _commit(
         for rowset_id in sorted({delta.rowset_id for delta in part.deltas}):
             change.put_rowsets.append(RowSetEntry.from_meta(rowsets[rowset_id].meta))
         for made in part.rowsets:
-            adopted = _adopted(store, made, timestamp, written)
+            adopted = _adopted(made, timestamp, placed)
             rowset, entries = store.adopt_rowset(adopted, table.schema)
             change.put_rowsets.append(RowSetEntry.from_meta(rowset.meta))
             change.put_deltas.extend(entries)
@@ -469,31 +472,51 @@ def _is_staged(path: str) -> bool:
     return path.startswith(f"{layout.STAGING_NAME}/")
 
 
-def _move_file(store: Store, path: str, target: str, written: list[str]) -> None:
-    """Link a staged file to its new name in a tablet's folder.
+def _link_staged(store: Store, parts: Sequence[_Part], written: list[str]) -> dict[str, tuple[int, str]]:
+    """Give the staged files names in their tablets' folders; returns each one's id and path there.
 
-    The file keeps its staged name until the job ends, so that the commit can be sent again if the
-    process is killed here. Without hard links the file is moved.
-    Raises: StorageError if the file is gone.
+    A file keeps its staged name until the job ends, so that the commit can be sent again if the
+    process is killed here. Without hard links the file is moved. In a bucket it is copied; several
+    files are copied at a time.
+    Raises: StorageError if a file is gone.
     """
-    written.append(target)
-    try:
-        if not store.env.files.link(store.path(path), store.path(target)):
-            store.env.files.rename(store.path(path), store.path(target))
-    except FileNotFoundError as error:
-        raise gone(path) from error
+    placed: dict[str, tuple[int, str]] = {}
+    names: list[tuple[str, str]] = []
+
+    def place(staged: str, what: str, tablet_id: int, kind: str) -> str:
+        number = store.allocate(what)
+        path = store.new_data_path(tablet_id, number, kind)
+        placed[staged] = number, path
+        names.append((staged, path))
+        return path
+
+    for part in parts:
+        for delta in filter(lambda delta: _is_staged(delta.path), part.deltas):
+            place(delta.path, "delta", part.tablet.id, "redo")
+        for made in filter(lambda made: _is_staged(made.meta.path), part.rowsets):
+            path = place(made.meta.path, "rowset", part.tablet.id, "base")
+            if made.undo_path is not None:
+                names.append((made.undo_path, f"{path}.undo"))
+    written += [path for _, path in names]
+
+    def link(name: tuple[str, str]) -> None:
+        staged, path = name
+        try:
+            if not store.env.files.link(store.path(staged), store.path(path)):
+                store.env.files.rename(store.path(staged), store.path(path))
+        except FileNotFoundError as error:
+            raise gone(staged) from error
+
+    each(store.env.files, link, names, _LINKS_AT_ONCE)
+    return placed
 
 
-def _adopted(store: Store, made: WrittenRowSet, timestamp: int, written: list[str]) -> WrittenRowSet:
-    """Move the rowset's files in place, and give it an id and the commit's timestamp."""
-    number, path, undo_path = made.meta.id, made.meta.path, made.undo_path
-    if _is_staged(path):
-        number = store.allocate("rowset")
-        path = store.new_data_path(made.meta.tablet_id, number, "base")
-        _move_file(store, made.meta.path, path, written)
-        if undo_path is not None:
-            _move_file(store, undo_path, f"{path}.undo", written)
-            undo_path = f"{path}.undo"
+def _adopted(made: WrittenRowSet, timestamp: int, placed: Mapping[str, tuple[int, str]]) -> WrittenRowSet:
+    """The rowset under its new path and id, with the commit's timestamp."""
+    undo_path = made.undo_path
+    number, path = placed.get(made.meta.path, (made.meta.id, made.meta.path))
+    if undo_path is not None:
+        undo_path = f"{path}.undo"
     undo = made.undo
     if undo is not None:
         undo = dataclasses.replace(undo, timestamp_min=timestamp, timestamp_max=timestamp)

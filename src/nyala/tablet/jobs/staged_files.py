@@ -34,17 +34,15 @@ import numpy as np
 import pyarrow as pa
 
 from nyala import compute as pc
-from nyala.catalog.loading import read_catalogue
+from nyala.catalog.model import CatalogState
 from nyala.env import Env, MissingFileError
 from nyala.errors import CorruptionError, InvalidArgumentError, TableNotFoundError
 from nyala.tablet.jobs.load_job import LoadPlan, TabletFiles
 from nyala.tablet.jobs.load_write import ROW
 from nyala.tablet.jobs.staging import beside, plain_name
-from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.root import TableState, no_such_table
 from nyala.tablet.state.validation import validating
 from nyala.tablet.write.prepare import prepare
-from nyala.wal.position import read_position
 
 __all__ = [
     "ROW",
@@ -52,7 +50,7 @@ __all__ = [
     "StagedRows",
     "check_names",
     "read_staged",
-    "routing_plan",
+    "routing_plan_of",
     "with_tablets",
     "write_routed",
     "write_staged",
@@ -63,17 +61,11 @@ _RUN_BYTES: Final = 64 << 20
 _NO_TABLET: Final = -1
 
 
-def routing_plan(env: Env, path: str, name: str) -> LoadPlan:
-    """A table's schema and tablets from the catalogue, without files, for a task that routes rows.
+def routing_plan_of(state: CatalogState, path: str, name: str) -> LoadPlan:
+    """A table's schema and tablets, without files, for a task that routes rows.
 
-    Cost: reads the catalogue, and the log's bytes. Raises: StorageError without a store;
-    TableNotFoundError.
+    path: the store's folder or URL. Raises: TableNotFoundError.
     """
-    path = os.path.abspath(path)
-    layout.require_store(env, path)
-    position = read_position(env.files, layout.position_path(path))
-    upto = None if position is None else position.position
-    state, _ = read_catalogue(env, path, layout.wal_path(path), upto)
     entry = next((table for table in state.tables.values() if table.name == name), None)
     if entry is None:
         raise TableNotFoundError(no_such_table(name, {table.name: table for table in state.tables.values()}))

@@ -14,6 +14,9 @@ The writer removes folders whose time has passed, and those whose process has ce
 open and from time to time. At open it also removes anything with another name. For a process on
 another machine or in another container nothing is certain, so there the time decides.
 
+In a bucket the clocks of machines do not count: files go when they are a day old by the bucket's
+clock and their lease does not live (`tablet.media.bucket.Orphans`).
+
 Source: docs/design/loads-and-jobs.md, "Staging folders"; docs/design/rules.md, P3. Departure: an
 entry is a folder's name, not a row of the catalogue, so that a job creates one without the writer's
 lock.
@@ -25,7 +28,7 @@ import os
 import re
 from typing import Final
 
-from nyala.catalog.leases import is_living
+from nyala.catalog.job_leases import is_living
 from nyala.env import Env, is_gone
 from nyala.errors import InvalidArgumentError
 from nyala.tablet.state import store_folder as layout
@@ -80,6 +83,15 @@ def is_over(env: Env, path: str, name: str) -> bool:
     if int(match[1], 16) > env.clock.now_us():
         return False
     return match[3] is None or not is_living(env, path, _LEASE + match[3])
+
+
+def job_lease_of(key: str) -> str | None:
+    """The lease on which an object of a job depends, by the object's key; None: only its age counts."""
+    folder, name = key.split("/")[:2]
+    if folder != layout.STAGING_NAME:
+        return name if name.startswith(_LEASE) else None
+    match = _KEY.fullmatch(name)
+    return None if match is None or match[3] is None else _LEASE + match[3]
 
 
 def remove_expired_staging(env: Env, path: str, *, strangers: bool = False) -> int:

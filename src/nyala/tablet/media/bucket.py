@@ -22,13 +22,14 @@ from typing import Final, TypeVar
 from nyala.catalog.checkpoint import decode_checkpoint, encode_checkpoint
 from nyala.catalog.loading import apply_changes, without_collector
 from nyala.catalog.model import CatalogState
-from nyala.catalog.object_leases import ObjectLeases, bucket_time_us
+from nyala.catalog.object_leases import LEASE_FILES_PREFIX, ObjectLeases, bucket_time_us, is_living
 from nyala.env import Env
 from nyala.errors import CorruptionError, StorageError
 from nyala.objects.base import Objects
 from nyala.objects.settle import PATIENCE_S
+from nyala.tablet.jobs.staging import job_lease_of
 from nyala.tablet.media.base import Medium
-from nyala.tablet.state.store_folder import DATA_NAME
+from nyala.tablet.state.store_folder import ANSWERS_PREFIX, DATA_NAME, INBOX_PREFIX, STAGING_NAME
 from nyala.wal.format import LogOffset
 from nyala.wal.objects.follower import Checkpoint, LogEntry, LogFollower, list_checkpoints, read_birth
 from nyala.wal.objects.format import BIRTH_KEY, WRITER_KEY, Kind, WriterHint
@@ -54,6 +55,7 @@ SILENT_MAX_US: Final = 15_000_000
 ORPHAN_AGE_US: Final = 24 * 3600 * 1_000_000
 ORPHANS_FIRST_S: Final = 3600.0
 ORPHANS_EVERY_S: Final = 24 * 3600.0
+_OF_JOBS: Final = (f"{STAGING_NAME}/", LEASE_FILES_PREFIX, INBOX_PREFIX, ANSWERS_PREFIX)
 # A checkpoint is due when the log has grown by this many objects, or bytes, since the last one.
 _SLOTS_MAX: Final = 256
 _BYTES_MAX: Final = 8 << 20
@@ -159,7 +161,8 @@ class Orphans:
     O1  Only objects are removed that are older than `ORPHAN_AGE_US` by the bucket's clock: a younger
         one may be about to be named.
     O2  The names are read after the listing, so an object that was named meanwhile is kept.
-    O3  After the listing this process proves, by a record of the log, that it is still the writer. A
+    O3  Files of a job stay as long as its lease lives, however old they are.
+    O4  After the listing this process proves, by a record of the log, that it is still the writer. A
         fenced process knows only old names, and would delete what its heir has named.
     """
 
@@ -169,7 +172,7 @@ class Orphans:
         self._due_s = env.clock.monotonic_s() + ORPHANS_FIRST_S
 
     def remove_if_due(self, state: Callable[[], CatalogState]) -> int:
-        """Once a day. `state` logs a record and returns the catalogue (O3).
+        """Once a day. `state` logs a record and returns the catalogue (O4).
 
         Cost: one LIST for each 1,000 objects. Raises: FencedError, StorageError.
         """
@@ -182,10 +185,25 @@ class Orphans:
         present = state()
         named = {*present.files(), *present.garbage}
         gone = [info.key for info in infos if info.modified_us < before_us and info.key not in named]
+        gone += self._left_by_jobs(before_us)
         if gone:
             self._objects.delete(gone)
             logger.info("removed %d files that no change names", len(gone))
         return len(gone)
+
+    def _left_by_jobs(self, before_us: int) -> list[str]:
+        """Old files of jobs in other processes, and old requests and answers."""
+        found: list[str] = []
+        leases: dict[str, bool] = {}
+        for under in _OF_JOBS:
+            for info in self._objects.list(under):
+                if info.modified_us < before_us:
+                    lease = job_lease_of(info.key)
+                    if lease is not None and lease not in leases:
+                        leases[lease] = is_living(self._objects, lease)
+                    if lease is None or not leases[lease]:
+                        found.append(info.key)
+        return found
 
 
 class BucketLog:

@@ -84,14 +84,7 @@ class BucketReader:
         Raises: StorageError if there is no store; CorruptionError.
         """
         try:
-            birth = read_birth(env, objects)
-            if birth is None:
-                raise StorageError(
-                    f"there is no Nyala store at {objects.url!r}: give a store's URL, or connect without read_only "
-                    "to create one",
-                    path=objects.url,
-                )
-            return BucketReader(env, objects, memory_limit_bytes, refresh_s, LogFollower(env, objects, birth))
+            return BucketReader(env, objects, memory_limit_bytes, refresh_s, follow(env, objects))
         except BaseException:
             env.files.close()
             objects.close()
@@ -211,6 +204,29 @@ class BucketReader:
             "cache_hits": self.cache.hits,
             "cache_misses": self.cache.misses,
         }
+
+
+def read_state(env: Env, objects: Objects) -> CatalogState:
+    """The catalogue of the store under the prefix of `objects`, at the end of its log.
+
+    Raises: StorageError if there is no store; CorruptionError.
+    """
+    follower = follow(env, objects)
+    news = follower.read_new()
+    with without_collector():
+        return apply_changes(base_state(objects, news.checkpoint, follower.store_id), changes(news.entries))
+
+
+def follow(env: Env, objects: Objects) -> LogFollower:
+    """Begin to read a store's log. Raises: StorageError if there is no store."""
+    birth = read_birth(env, objects)
+    if birth is None:
+        raise StorageError(
+            f"there is no Nyala store at {objects.url!r}: give a store's URL, or connect without read_only "
+            "to create one",
+            path=objects.url,
+        )
+    return LogFollower(env, objects, birth)
 
 
 def _vanished(path: str) -> HistoryExpiredError:

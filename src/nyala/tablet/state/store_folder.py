@@ -9,6 +9,11 @@ staging/<job>/            uncommitted files of running jobs
 leases/                   the readers' leases
 reserve/                  disk space for work on a full disk (`env/reserve.py`)
 lock, writer.sock         the writer's lock, and the socket that accepts commits of others
+
+A bucket has the same names below its prefix, with objects for the log (`wal.objects.format`), and
+
+lease-files/<lease>/      files that live as long as a job's lease
+inbox/, answers/          requests of other processes, and what became of them
 """
 
 from __future__ import annotations
@@ -27,17 +32,13 @@ from nyala.wal.format import segment_number
 WAL_NAME: Final = "wal"
 DATA_NAME: Final = "data"
 STAGING_NAME: Final = "staging"
+INBOX_PREFIX: Final = "inbox/"
+ANSWERS_PREFIX: Final = "answers/"
 POSITION_NAME: Final = "position"
 
 
 _DRIVE: Final = re.compile(r"[A-Za-z]:[\\/]|\\\\")
-_BUCKET_URL: Final = re.compile(r"(s3|s3a|gs|gcs|az|abfs|abfss|file)://", re.IGNORECASE)
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):/")
-
-
-def is_bucket_url(path: object) -> bool:
-    """Whether the path is a URL of a store in a bucket; file:// counts, by the protocol of objects."""
-    return isinstance(path, str) and _BUCKET_URL.match(path) is not None
 
 
 def check_folder_path(text: str) -> None:

@@ -1,0 +1,236 @@
+"""Commits of other processes in a bucket: requests and answers are objects.
+
+    any process                                        the writer
+    put inbox/<key>         a request (`frames`)  ──►  lists inbox/ once a second
+    get answers/<key>, again and again                 executes the request
+                            its answer            ◄──  puts answers/<key>, deletes inbox/<key>
+    delete answers/<key>
+
+    no writer lives         takes the request back, takes over the store, and executes it itself
+
+Whether the writer lives, its hint says (`tablet.media.bucket.living_writer`). A wrong guess costs
+time only: a writer that was taken for dead is fenced, and its commits fail with a known outcome.
+
+Invariants
+    I1  A request is executed by the writer of the log, or not at all: what a fenced writer executes
+        meets the seal. It gives no answer then, and its heir finds the request in the inbox.
+    I2  A request may be executed twice: after a crash between the commit and the answer. Its key
+        makes the commit happen once (H1 of `commits`).
+    I3  A request that nobody waits for any more was taken back. If that could not be done, its
+        sender was told that the outcome is unknown.
+    I4  Requests and answers that nobody takes go with the writer's orphans, a day later.
+
+Source: docs/design/object-storage.md, "Commits of other processes".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any, Final
+
+from nyala.env import Env
+from nyala.env.interrupts import Uninterrupted
+from nyala.errors import FencedError, InvalidArgumentError, StorageError
+from nyala.handover.channel import NoWriter
+from nyala.handover.frames import (
+    ANSWER_MAX_BYTES,
+    REQUEST_MAX_BYTES,
+    BrokenFrame,
+    Handler,
+    decode_error,
+    decode_frame,
+    encode_error,
+    encode_frame,
+    executed,
+    opened,
+)
+from nyala.objects.base import Objects
+from nyala.tablet.media.bucket import living_writer
+from nyala.tablet.state.store_folder import ANSWERS_PREFIX, INBOX_PREFIX
+
+__all__ = ["InboxServer", "ask", "serving"]
+
+logger = logging.getLogger("nyala.handover.commits")
+
+POLL_S: Final = 1.0
+# After a request the next one often follows soon: a load sends three.
+BUSY_POLL_S: Final = 0.1
+_BUSY_POLLS: Final = 50
+_ANSWER_POLL_S: Final = (0.05, 1.0)
+_serving: Final[weakref.WeakValueDictionary[str, InboxServer]] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+# How often a sender looks whether the writer lives.
+_LOOK_S: Final = 3.0
+
+
+def ask(
+    env: Env, objects: Objects, request: dict[str, Any], timeout_s: float
+) -> tuple[dict[str, Any], list[bytes]]:
+    """Let the writer execute a request; returns its answer.
+
+    Raises: NoWriter if none lives: the request was taken back, and if it was executed before that,
+        its key tells. Errors of the request. StorageError with outcome "unknown" if a living writer
+        gives no answer within `timeout_s`, or the bucket fails.
+    """
+    if living_writer(objects) is None:
+        raise NoWriter(f"no process writes to {objects.url}")
+    key = env.randomness.token_hex(16)
+    body = b"".join(map(bytes, encode_frame(request, [])))
+    try:
+        objects.put(f"{INBOX_PREFIX}{key}", body)
+        return _answer_of(env, objects, key, timeout_s)
+    finally:
+        with Uninterrupted(), contextlib.suppress(StorageError):  # I3
+            objects.delete([f"{INBOX_PREFIX}{key}", f"{ANSWERS_PREFIX}{key}"])
+
+
+def _answer_of(env: Env, objects: Objects, key: str, timeout_s: float) -> tuple[dict[str, Any], list[bytes]]:
+    pause_s, pause_max_s = _ANSWER_POLL_S
+    deadline_s, look_s = (env.clock.monotonic_s() + after_s for after_s in (timeout_s, _LOOK_S))
+    while True:
+        found = objects.get(f"{ANSWERS_PREFIX}{key}")
+        if found is not None:
+            try:
+                return opened(*_content(found, ANSWER_MAX_BYTES))
+            except BrokenFrame as error:
+                raise StorageError(
+                    f"the answer of the writer of {objects.url} cannot be read ({error}): use the same version of "
+                    "Nyala in both processes",
+                    path=f"{objects.url}/{ANSWERS_PREFIX}{key}",
+                    outcome="unknown",
+                ) from None
+        now_s = env.clock.monotonic_s()
+        if now_s > deadline_s:
+            raise StorageError(
+                f"the process that writes {objects.url} did not answer within {timeout_s:g} s; it is not known "
+                "whether the request was done: send it again with the same key",
+                path=objects.url,
+                outcome="unknown",
+            )
+        if now_s > look_s:
+            if living_writer(objects) is None:
+                raise NoWriter(f"the process that wrote to {objects.url} has ended")
+            look_s = now_s + _LOOK_S
+        env.clock.sleep_s(pause_s)
+        pause_s = min(2 * pause_s, pause_max_s)
+
+
+def _content(data: bytes, limit_bytes: int) -> tuple[dict[str, Any], list[bytes]]:
+    """Read a frame that is a whole object. Raises: BrokenFrame."""
+    place = 0
+
+    def receive(length: int) -> bytes:
+        nonlocal place
+        part = data[place : place + length]
+        if len(part) < length:
+            raise BrokenFrame(f"{len(data)} bytes, which end too early")
+        place += length
+        return part
+
+    content = decode_frame(receive, limit_bytes)
+    if place < len(data):
+        raise BrokenFrame(f"{len(data) - place} bytes follow the frame")
+    return content
+
+
+def serving(url: str) -> InboxServer | None:
+    """The server of this store, if this process is its writer: it needs no object to ask itself."""
+    with _lock:
+        return _serving.get(url)
+
+
+class InboxServer:
+    """Executes the requests of other processes in a thread, one after another, until `stop`."""
+
+    def __init__(self, env: Env, objects: Objects, handler: Handler) -> None:
+        self._env = env
+        self._objects = objects
+        self._handler = handler
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        with _lock:
+            _serving[self._objects.url] = self
+        self._thread = threading.Thread(target=self._run, name="nyala-inbox", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Execute no further request, and wait for the one in work. May be called twice."""
+        with _lock:
+            if _serving.get(self._objects.url) is self:
+                del _serving[self._objects.url]
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            with contextlib.suppress(RuntimeError):  # in a forked child, whose thread does not exist
+                thread.join()
+
+    def _run(self) -> None:
+        busy = 0
+        while not self._env.clock.wait(self._stop, BUSY_POLL_S if busy else POLL_S):
+            try:
+                busy = _BUSY_POLLS if self.serve() else max(busy - 1, 0)
+            except FencedError:
+                return  # I1: the heir takes the requests
+            except StorageError as error:  # the bucket may answer the next time
+                logger.warning("the requests of other processes could not be read: %s", error)
+                busy = 0
+
+    def serve(self) -> int:
+        """Execute the requests that are there; returns their number.
+
+        Raises: FencedError if this process is not the writer any more; StorageError if the bucket
+            fails, and then a request may be executed again later (I2).
+        """
+        infos = self._objects.list(INBOX_PREFIX)
+        for info in infos:
+            if self._stop.is_set():
+                break
+            key = info.key.removeprefix(INBOX_PREFIX)
+            if info.size_bytes > REQUEST_MAX_BYTES:
+                self._refuse(key, f"it has {info.size_bytes} bytes")
+                continue
+            data = self._objects.get(info.key)
+            if data is None:
+                continue  # its sender took it back
+            try:
+                request, attachments = _content(data, REQUEST_MAX_BYTES)
+            except BrokenFrame as error:
+                self._refuse(key, str(error))
+                continue
+            message, returned = executed(self._handler, request, attachments)
+            if message.get("error", {}).get("class") == FencedError.__name__:
+                raise decode_error(message["error"], returned)  # I1
+            self._answer(key, message, returned)
+        return len(infos)
+
+    def answer_here(self, request: dict[str, Any]) -> tuple[dict[str, Any], Sequence[bytes]]:
+        """Execute a request of this process, in this thread."""
+        return self._handler(request, [])
+
+    def _refuse(self, key: str, why: str) -> None:
+        error = InvalidArgumentError(
+            f"the writer of {self._objects.url} cannot read the request {key}: {why}. Use the same version of Nyala "
+            "in both processes; nothing was done"
+        )
+        fields, attachments = encode_error(error)
+        self._answer(key, {"error": fields}, attachments)
+
+    def _answer(self, key: str, message: dict[str, Any], attachments: Sequence[bytes]) -> None:
+        self._objects.upload(f"{ANSWERS_PREFIX}{key}", map(bytes, encode_frame(message, attachments)))
+        self._objects.delete([f"{INBOX_PREFIX}{key}"])
+
+
+def _forget_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _serving.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,44 @@
+"""The plan by which tasks of other processes route their rows, read from the catalogue alone."""
+
+from __future__ import annotations
+
+import os
+
+from nyala.catalog.loading import read_catalogue
+from nyala.catalog.model import CatalogState
+from nyala.env import Env
+from nyala.objects.address import bucket_of
+from nyala.tablet.jobs.load_job import LoadPlan
+from nyala.tablet.jobs.staged_files import routing_plan_of
+from nyala.tablet.state import store_folder as layout
+from nyala.wal.position import read_position
+
+__all__ = ["routing_plan"]
+
+
+def routing_plan(env: Env, path: str, name: str) -> LoadPlan:
+    """A table's schema and tablets, for a task that routes rows.
+
+    path: the store's folder or URL.
+    Cost: reads the catalogue, and the log since the last checkpoint.
+    Raises: StorageError without a store; TableNotFoundError.
+    """
+    state = _bucket_state(env) if bucket_of(env) else _folder_state(env, path)
+    return routing_plan_of(state, path if bucket_of(env) else os.path.abspath(path), name)
+
+
+def _folder_state(env: Env, path: str) -> CatalogState:
+    path = os.path.abspath(path)
+    layout.require_store(env, path)
+    position = read_position(env.files, layout.position_path(path))
+    upto = None if position is None else position.position
+    state, _ = read_catalogue(env, path, layout.wal_path(path), upto)
+    return state
+
+
+def _bucket_state(env: Env) -> CatalogState:
+    from nyala.tablet.media.bucket_reader import read_state
+
+    objects = bucket_of(env)
+    assert objects is not None
+    return read_state(env, objects)

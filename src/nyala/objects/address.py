@@ -1,0 +1,190 @@
+"""Where a store or a backup lies, in a form that may travel to other processes.
+
+An `Address` is a folder's path, or the URL of a bucket and those of its `storage_options` that are
+no secrets. Spark's plans, tasks and event log hold addresses. Credentials never travel: each process
+takes them from its own surroundings, or from the file that the option `credentials_file` names.
+
+    driver                               task on another machine
+    Address("s3://bucket/shop", …)  ──►  address.env: files, through a cache of this process
+
+Invariants
+    A1  An address holds no secret. `Address.of` drops secrets, and `Address.parse` refuses them.
+    A2  One process opens a place once: all its tasks share the connections and the cache. They stay
+        open until the process ends. A forked child opens its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from nyala.env import SYSTEM, Env
+from nyala.env.interrupts import Uninterrupted
+from nyala.env.paths import is_bucket_url
+from nyala.errors import InvalidArgumentError
+from nyala.objects.base import Objects
+from nyala.objects.open import PUBLIC_OPTIONS, StorageOptions, open_objects
+from nyala.objects.remote_files import RemoteFiles
+from nyala.suggestion import nearest
+
+__all__ = ["Address", "address_of", "bucket_of", "open_env"]
+
+_CACHE_BYTES_MAX: Final = 20 << 30
+_CACHE_SHARE: Final = 10  # of the free space of its disk
+_YES_NO: Final = {"true": True, "false": False}
+
+_lock = threading.Lock()
+_opened: Final[dict[Address, Env]] = {}
+
+
+@dataclass(frozen=True)
+class Address:
+    """A place of files. Can be pickled, compared and shown (A1).
+
+    path:    an absolute folder, or a URL without a closing "/".
+    options: the public storage options, sorted by name; empty for a folder.
+    """
+
+    path: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @staticmethod
+    def of(path: str, storage_options: StorageOptions | None) -> Address:
+        """The address of a place that a user names with these options. Secrets are dropped."""
+        if not is_bucket_url(path):
+            return Address(os.path.abspath(path))
+        given = storage_options if isinstance(storage_options, Mapping) else {}
+        public = {name: value for name, value in given.items() if name in PUBLIC_OPTIONS}
+        return Address(path.rstrip("/"), tuple(sorted(public.items())))
+
+    @staticmethod
+    def parse(path: str, options: Mapping[str, str], prefix: str) -> Address:
+        """The address that texts describe, for instance options of Spark.
+
+        prefix: what the names of these options begin with where the user wrote them, for messages.
+        Raises: InvalidArgumentError for an unknown or secret option, or a value of a wrong type.
+        """
+        if not is_bucket_url(path):
+            if options:
+                raise InvalidArgumentError(
+                    f"option {prefix}{min(options)} is for a store in a bucket: the path {path!r} is a folder"
+                )
+            return Address(path)
+        public: dict[str, Any] = {}
+        for name, text in options.items():
+            if name not in PUBLIC_OPTIONS:
+                near = nearest(name, PUBLIC_OPTIONS)
+                raise InvalidArgumentError(
+                    f"option {prefix}{name} is not supported: "
+                    + (f"did you mean {prefix}{near}? " if near else "")
+                    + f"There are {', '.join(prefix + known for known in PUBLIC_OPTIONS)}. Credentials must not stand "
+                    "in options, which plans and logs show: give each machine environment variables or a "
+                    f"role, or name a file with {prefix}credentials_file"
+                )
+            public[name] = _value(prefix + name, PUBLIC_OPTIONS[name], text)
+        return Address(path.rstrip("/"), tuple(sorted(public.items())))
+
+    @property
+    def in_bucket(self) -> bool:
+        """Whether files are objects of a bucket."""
+        return is_bucket_url(self.path)
+
+    @property
+    def storage_options(self) -> dict[str, Any] | None:
+        """The options for `nyala.connect`; None for a folder."""
+        return dict(self.options) if self.in_bucket else None
+
+    @property
+    def env(self) -> Env:
+        """The environment whose files are those of this place (A2).
+
+        Raises: InvalidArgumentError, ImportError as `open_objects`; StorageError.
+        """
+        if not self.in_bucket:
+            return SYSTEM
+        with _lock:
+            found = _opened.get(self)
+            if found is None:
+                found = _opened[self] = open_env(open_objects(self.path, self.storage_options))
+            return found
+
+    def within(self, *names: str) -> Address:
+        """The address of a folder in this one."""
+        return replace(self, path="/".join((self.path.rstrip("/"), *names)))
+
+
+def _value(name: str, kinds: type | tuple[type, ...], text: str) -> Any:
+    if kinds is bool:
+        value: Any = _YES_NO.get(text.strip().lower())
+        if value is None:
+            raise InvalidArgumentError(f"option {name}={text!r} is neither true nor false")
+        return value
+    if kinds is not str:
+        try:
+            return float(text)
+        except ValueError:
+            raise InvalidArgumentError(f"option {name}={text!r} is no number") from None
+    return text
+
+
+def open_env(objects: Objects, cache_dir: str | None = None, cache_bytes: int | None = None) -> Env:
+    """An environment whose files are those of a bucket, read through a cache on the local disk.
+
+    cache_dir:   default: the user's folder for caches. cache_bytes: default: a tenth of its free
+                 space, at most 20 GB.
+    objects:     closed if this call fails.
+    Raises: StorageError if the folder cannot be written.
+    """
+    with Uninterrupted():
+        try:
+            folder = cache_dir or os.path.join(
+                os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "nyala"
+            )
+            SYSTEM.files.make_dirs(folder)
+            if cache_bytes is None:
+                cache_bytes = min(_CACHE_BYTES_MAX, SYSTEM.files.free_bytes(folder) // _CACHE_SHARE)
+            return replace(SYSTEM, files=RemoteFiles.over(objects, SYSTEM, folder, cache_bytes))
+        except BaseException:
+            objects.close()
+            raise
+
+
+def address_of(env: Env, path: str) -> Address:
+    """The address of the store at `path`, which this process has open with `env`.
+
+    From then on this process reaches the address with the credentials of `env`.
+    """
+    if not isinstance(env.files, RemoteFiles):
+        return Address(path)
+    address = Address(path, env.files.objects.public_options)
+    with _lock:
+        if address not in _opened:
+            # A client of its own: the store will be closed earlier.
+            _opened[address] = replace(env, files=env.files.client())
+    return address
+
+
+def bucket_of(env: Env) -> Objects | None:
+    """The bucket whose objects are the files of `env`; None for files of this machine."""
+    return env.files.objects if isinstance(env.files, RemoteFiles) else None
+
+
+def _close_all() -> None:
+    with _lock:
+        for env in _opened.values():
+            env.files.close()
+        _opened.clear()
+
+
+def _forget_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _opened.clear()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_forget_in_child)
