@@ -13,9 +13,11 @@ import html
 import numbers
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import pyarrow as pa
 
@@ -95,6 +97,7 @@ def connect(
     group_interval: float = 0.1,
     refresh: float = 0,
     take_over: bool = False,
+    on_fenced: Literal["raise", "reopen"] = "raise",
 ) -> Database:
     """Open the store in a folder, or in a bucket.
 
@@ -142,6 +145,10 @@ def connect(
     take_over
         In a bucket: become the writer although another process writes. That process gets
         `FencedError` at its next write.
+    on_fenced
+        In a bucket: what happens after another process became the writer. `"raise"`: every call raises
+        `FencedError`. `"reopen"`: the first call raises it, and nothing of that call was written; the
+        calls after it open the store again, and raise `LockedError` while the other process writes.
 
     Returns
     -------
@@ -172,6 +179,8 @@ def connect(
     for name, flag in (("read_only", read_only), ("maintenance", maintenance), ("take_over", take_over)):
         if not isinstance(flag, bool):
             raise InvalidArgumentError(f"{name} takes True or False, not {flag!r}")
+    if on_fenced not in ("raise", "reopen"):
+        raise InvalidArgumentError(f"on_fenced takes 'raise' or 'reopen', not {on_fenced!r}")
     if not isinstance(limits, Limits):
         raise InvalidArgumentError(f"limits takes nyala.Limits(max_columns=…), not {limits!r}")
     patience_s = _seconds("lock_timeout", lock_timeout)
@@ -185,11 +194,12 @@ def connect(
         size = None if cache_bytes is None else parse_size("cache_bytes", cache_bytes, 0)
         if read_only:
             refresh_s = _seconds("refresh", refresh)
-            handle = open_bucket.open_bucket_for_reading(
-                folder, limit, storage_options, kept, size, refresh_s
+            database = Database(
+                open_bucket.open_bucket_for_reading(folder, limit, storage_options, kept, size, refresh_s)
             )
         else:
-            handle = open_bucket.open_bucket_for_writing(
+            writing = partial(
+                open_bucket.open_bucket_for_writing,
                 folder,
                 StoreOptions(
                     durability=durability,
@@ -198,13 +208,20 @@ def connect(
                     rowset_target_bytes=target,
                     limits=limits,
                 ),
-                storage_options, kept, size, _seconds("group_interval", group_interval), take_over,
+                storage_options, kept, size, _seconds("group_interval", group_interval),
             )  # fmt: skip
-        database = Database(handle)
-    elif storage_options is not None or cache_dir is not None or cache_bytes is not None or take_over:
+            reopen = partial(writing, False) if on_fenced == "reopen" else None
+            database = Database(writing(take_over), reopen)
+    elif (storage_options, cache_dir, cache_bytes, take_over, on_fenced) != (
+        None,
+        None,
+        None,
+        False,
+        "raise",
+    ):
         raise InvalidArgumentError(
-            "storage_options, cache_dir, cache_bytes and take_over are for a store in a bucket: pass its URL, such as "
-            f"'s3://bucket/prefix', not {folder!r}"
+            "storage_options, cache_dir, cache_bytes, take_over and on_fenced are for a store in a bucket: pass its "
+            f"URL, such as 's3://bucket/prefix', not {folder!r}"
         )
     elif read_only:
         from nyala.tablet.recovery.reader_store import ReaderStore
@@ -327,14 +344,19 @@ class Database:
     True
     """
 
-    def __init__(self, store: Store | ReaderStore | BucketReader | Handle) -> None:
+    def __init__(
+        self,
+        store: Store | ReaderStore | BucketReader | Handle,
+        reopen: Callable[[], Handle] | None = None,
+    ) -> None:
         if isinstance(store, str | os.PathLike):
             raise InvalidArgumentError(
                 f"a store is opened by nyala.connect({os.fspath(store)!r}), not by Database"
             )
         self._handle = store if isinstance(store, Handle) else OpenStore(store).handle()
-        self._open = self._handle.opened
-        self._store = self._open.store
+        self._reopen = reopen  # after another process became the writer; None: never
+        self._reopen_lock = threading.Lock()
+        self._closed = False
         self._ahead = AheadOfClock()
         self._ahead.note(self._store.view()[1], self._store.env.clock.now_us())
 
@@ -663,7 +685,9 @@ class Database:
         Later calls of this `Database` and of its tables, scans and feeds raise `StorageError`. If
         `connect` opened the store several times in this process, it is closed with the last `Database`.
         """
-        self._handle.close()
+        with self._reopen_lock:
+            self._closed = True
+            self._handle.close()
 
     def __enter__(self) -> Database:
         return self
@@ -705,10 +729,28 @@ class Database:
 
     # ---------------------------------------------------------------------------------------- inside
 
+    @property
+    def _open(self) -> OpenStore:
+        return self._handle.opened
+
+    @property
+    def _store(self) -> Store | ReaderStore | BucketReader:
+        return self._handle.opened.store
+
     def _opened(self) -> Store | ReaderStore | BucketReader:
-        """The store. Raises: StorageError when this Database is closed."""
-        self._handle.check_open()
-        return self._store
+        """The store. Raises: StorageError when this Database is closed; LockedError: see `on_fenced`."""
+        if self._reopen is not None:
+            self._reopen_if_fenced(self._reopen)
+        handle = self._handle
+        handle.check_open()
+        return handle.opened.store
+
+    def _reopen_if_fenced(self, reopen: Callable[[], Handle]) -> None:
+        with self._reopen_lock:
+            store = self._store
+            if isinstance(store, Store) and store.is_fenced and not self._closed:
+                self._handle.close()
+                self._handle = reopen()
 
     def _root(self) -> Root:
         return self._opened().view()[0]

@@ -85,7 +85,7 @@ def dump_cfile(file: str, show_bytes: bool) -> None:
     """
     from nyala.cfile.dump import dump
     from nyala.env import SYSTEM
-    from nyala.tablet.state.store_folder import is_bucket_url
+    from nyala.env.paths import is_bucket_url
 
     if is_bucket_url(file):
         with _files_beside(file) as files:

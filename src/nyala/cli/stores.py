@@ -62,7 +62,7 @@ def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> It
     another process may take it over at any moment, and its writes must not be deleted.
     """
     from nyala.api.database import connect
-    from nyala.tablet.state.store_folder import is_bucket_url
+    from nyala.env.paths import is_bucket_url
 
     made = _missing_folders(folder) if create else []
     if not create:

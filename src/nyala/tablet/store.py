@@ -414,6 +414,11 @@ class Store:
             ) from self._failure
         self.env.files.check_bound()
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another process became the writer, and this store has noticed."""
+        return isinstance(self._failure, FencedError) or isinstance(self.log.failure, FencedError)
+
     def poison(self, error: BaseException) -> None:
         """Refuse writes and flushes until the store is opened again (W3)."""
         if self._failure is None:

@@ -28,7 +28,7 @@ from nyala.spark.source.options import (
     plain_names,
     wants_changes,
 )
-from nyala.spark.source.reader import NyalaReader, table_key, table_schema
+from nyala.spark.source.reader import NyalaReader, table_schema
 from nyala.spark.source.stream_writer import NyalaStreamWriter
 from nyala.spark.source.writer import NyalaWriter
 from nyala.spark.types import check_unaltered, identity_of, is_as_read, spark_schema
@@ -99,10 +99,9 @@ class NyalaDataSource(DataSource):
             changes = ChangeOptions.parse(given)
             return spark_schema(change_schema(changes), {**kept, "path": changes.path})
         options = ReadOptions.parse(given)
-        schema, self._timestamp = table_schema(options)
+        schema, key, self._timestamp = table_schema(options)
         # Spark's schema marks columns that are never NULL, but that is not only the key's columns. So store the key.
-        key = json.dumps(table_key(options))
-        return spark_schema(schema, {**kept, "path": options.path, "key": key})
+        return spark_schema(schema, {**kept, "path": options.path, "key": json.dumps(key)})
 
     @errors_in_options()
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -73,7 +73,6 @@ __all__ = [
     "place",
     "read_tokens",
     "reading",
-    "table_key",
     "table_schema",
 ]
 
@@ -108,15 +107,15 @@ def reading(address: Address) -> Database:
     return nyala.connect(address.path, read_only=True)
 
 
-def table_schema(options: ReadOptions) -> tuple[pa.Schema, int]:
-    """Return the schema of a read with these options, and the timestamp of its snapshot."""
+def table_schema(options: ReadOptions) -> tuple[pa.Schema, list[str], int]:
+    """Return the schema of a read with these options, the key's columns, and the timestamp of its snapshot."""
     with reading(options.address) as db:
         table = db.table(options.table)
         try:
             scan = table.scan(columns=options.columns, where=options.where, at=options.at)
         except (ColumnNotFoundError, InvalidArgumentError, SchemaError) as error:
             raise _of_option(error, table, options) from None
-        return scan.schema, scan.timestamp
+        return scan.schema, table.primary_key, scan.timestamp
 
 
 def _of_option(error: Error, table: Table, options: ReadOptions) -> Error:
@@ -132,12 +131,6 @@ def _of_option(error: Error, table: Table, options: ReadOptions) -> Error:
             if str(found) == str(error):
                 return naming(error, f"option {name}")
     return error
-
-
-def table_key(options: ReadOptions) -> list[str]:
-    """Return the names of the primary key's columns."""
-    with reading(options.address) as db:
-        return db.table(options.table).primary_key
 
 
 def partitions_wanted(rows: int, columns: int, cores: int | None = None) -> int:

@@ -1,0 +1,361 @@
+"""Commits of other processes into a bucket: by the writer's inbox, or by becoming the writer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import nyala
+from nyala.env import SYSTEM, Env
+from nyala.handover import inbox
+from nyala.handover.commits import commit_staged, discard_staging, new_staging
+from nyala.objects.address import Address
+from nyala.objects.base import Objects
+from nyala.objects.open import open_objects
+from nyala.objects.remote_files import RemoteFiles
+from nyala.tablet.jobs.staged_files import write_staged
+from nyala.tablet.media import bucket
+from nyala.tablet.store import Store, StoreOptions
+from nyala.testing.s3_server import S3Server
+
+URL = "s3://bucket/store"
+SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
+
+
+@pytest.fixture
+def server() -> Iterator[S3Server]:
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def env(server: S3Server, tmp_path: Path) -> Iterator[Env]:
+    """The bucket as another process sees it."""
+    env = replace(
+        SYSTEM, files=RemoteFiles.over(open_objects(URL, server.options), SYSTEM, str(tmp_path), 1 << 26)
+    )
+    yield env
+    env.files.close()
+
+
+def connect(server: S3Server, **options: Any) -> nyala.Database:
+    return nyala.connect(URL, storage_options=server.options, group_interval=0, **options)
+
+
+def created(server: S3Server) -> None:
+    with connect(server) as db:
+        db.create_table("t", {"k": "int64", "v": "string"}, "k")
+
+
+def staged(env: Env, rows: dict[int, str], operation: str = "insert") -> dict[str, Any]:
+    """A job whose rows lie in the bucket."""
+    key, folder = new_staging(URL, 3600.0, env)
+    batch = pa.record_batch([list(rows), list(rows.values())], schema=SCHEMA)
+    write_staged(env, f"{folder}/part.arrow", SCHEMA, iter([batch]))
+    return {"key": key, "table": "t", "operation": operation, "errors": "raise", "files": ["part.arrow"],
+            "columns": SCHEMA.names}  # fmt: skip
+
+
+def content(server: S3Server) -> dict[int, str]:
+    with connect(server, read_only=True) as db:
+        return {row["k"]: row["v"] for row in db["t"].to_arrow().to_pylist()}
+
+
+def left(server: S3Server) -> list[str]:
+    """Requests, answers and staged files that are still there."""
+    return [
+        key for key in server.bodies() if any(f"/{name}/" in key for name in ("inbox", "answers", "staging"))
+    ]
+
+
+WRITER = """
+import json, os, sys, threading, time
+import nyala
+from nyala.handover import inbox
+url, options, fault = json.loads(sys.argv[1])
+db = nyala.connect(url, storage_options=options, group_interval=0)
+answer = inbox.InboxServer._answer
+def die(self, key, message, attachments):
+    if fault == "before the answer":
+        os._exit(9)
+    answer(self, key, message, attachments)
+    if fault == "after the answer":
+        os._exit(9)
+inbox.InboxServer._answer = die
+print("open", flush=True)
+sys.stdin.read()
+db.close()
+"""
+
+
+@contextlib.contextmanager
+def writer(server: S3Server, fault: str = "") -> Iterator[subprocess.Popen[str]]:
+    """Another process that is the writer until its standard input is closed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, json.dumps([URL, server.options, fault])],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None and process.stdout.readline() == "open\n"
+        yield process
+
+
+def test_a_living_writer_commits_what_others_staged(server: S3Server, env: Env) -> None:
+    created(server)
+    with writer(server) as process:
+        job = staged(env, {1: "a", 2: "b"})
+        answer = commit_staged(URL, job, env)
+        assert answer["inserted"] == 2 and answer["errors"] is None
+        assert commit_staged(URL, job, env) == answer, "a repeated commit is the first one"
+        with pytest.raises(nyala.DuplicateKeyError) as raised:
+            commit_staged(URL, staged(env, {2: "again", 3: "c"}), env)
+        assert raised.value.errors is not None and raised.value.errors["k"].to_pylist() == [2]
+        assert content(server) == {1: "a", 2: "b"}
+        discard_staging(URL, job["key"], env)
+        assert process.poll() is None
+        process.communicate("")
+    assert process.returncode == 0, "it was not fenced"
+    assert [key for key in left(server) if "staging" not in key] == []
+
+
+@pytest.mark.parametrize("fault", ["before the answer", "after the answer"])
+def test_a_writer_that_dies_with_a_commit_in_work_is_taken_over(
+    server: S3Server, env: Env, fault: str
+) -> None:
+    """Whether it was committed, its key tells; the rows are there once."""
+    created(server)
+    job = staged(env, {1: "a"})
+    answers: list[dict[str, Any]] = []
+    thread = threading.Thread(target=lambda: answers.append(commit_staged(URL, job, env)))
+    with writer(server, fault) as process:
+        thread.start()
+        assert process.wait(60) == 9
+    server.advance(bucket.SILENT_MAX_US / 1e6 + 1)  # its hint grows old
+    thread.join(60)
+    assert [answer["inserted"] for answer in answers] == [1]
+    assert content(server) == {1: "a"}
+    assert commit_staged(URL, job, env) == answers[0]
+
+
+def test_without_a_writer_a_commit_is_made_at_once(server: S3Server, env: Env) -> None:
+    created(server)
+    assert commit_staged(URL, staged(env, {1: "a"}), env)["inserted"] == 1
+    assert content(server) == {1: "a"}
+    with connect(server) as db:  # the commit's process is no writer any more
+        db["t"].insert({"k": [2], "v": ["b"]})
+
+
+def test_many_processes_commit_without_a_writer(server: S3Server, tmp_path: Path) -> None:
+    """They fence each other, or serve each other's requests; each batch is committed once."""
+    created(server)
+    threads, answers = [], []
+
+    def commit(number: int) -> None:
+        objects = open_objects(URL, server.options)
+        mine = replace(SYSTEM, files=RemoteFiles.over(objects, SYSTEM, str(tmp_path), 1 << 26))
+        for k in range(number * 10, number * 10 + 3):
+            answers.append(commit_staged(URL, staged(mine, {k: "x"}), mine)["inserted"])
+        mine.files.close()
+
+    for number in range(4):
+        threads.append(threading.Thread(target=commit, args=(number,)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join(120)
+    assert answers == [1] * 12
+    assert len(content(server)) == 12
+    assert [key for key in left(server) if "staging" not in key] == []
+
+
+def test_a_mistyped_url_does_not_become_a_store(server: S3Server, env: Env) -> None:
+    with pytest.raises(nyala.StorageError, match="there is no Nyala store"):
+        new_staging(URL, 60.0, env)
+    with pytest.raises(nyala.StorageError, match="there is no Nyala store"):
+        commit_staged(URL, {"key": "x"}, env)
+    assert server.bodies() == {}
+
+
+def heir_of(server: S3Server, folder: Path) -> Store:
+    """The store opened again, as by another process."""
+    client = open_objects(URL, server.options)
+    env = replace(SYSTEM, files=RemoteFiles.over(client, SYSTEM, str(folder), 1 << 26))
+    return Store.open_in_bucket(env, client, StoreOptions(maintenance=False), 0.0)
+
+
+def test_a_fenced_writer_leaves_requests_to_its_heir(server: S3Server, env: Env, tmp_path: Path) -> None:
+    """I1: it would report an error for something that its heir can do."""
+    created(server)
+    with connect(server) as old:
+        served = inbox.serving(URL)
+        assert served is not None
+        served.stop()  # its thread; this test does its work
+        heir = heir_of(server, tmp_path / "heir")
+        job = staged(env, {1: "a"})
+        objects = open_objects(URL, server.options)
+        body = b"".join(map(bytes, inbox.encode_frame({"do": "commit", "job": job}, [])))
+        objects.put("inbox/0123", body)
+        late = inbox.InboxServer(env, objects, served._handler)
+        with pytest.raises(nyala.FencedError):
+            late.serve()
+        assert objects.get("inbox/0123") == body and objects.get("answers/0123") is None
+        from nyala.handover.commits import answer_request
+
+        assert inbox.InboxServer(env, objects, lambda request, _: answer_request(heir, request)).serve() == 1
+        assert objects.get("inbox/0123") is None and objects.get("answers/0123") is not None
+        heir.close()
+        objects.close()
+        del old
+    assert content(server) == {1: "a"}
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"NYH1", b"no frame at all" * 9, b"".join(map(bytes, inbox.encode_frame({}, []))) + b"more"]
+)
+def test_a_request_that_cannot_be_read_is_refused(server: S3Server, env: Env, body: bytes) -> None:
+    created(server)
+    objects = open_objects(URL, server.options)
+    objects.put("inbox/0123", body)
+    assert inbox.InboxServer(env, objects, lambda request, _: ({}, [])).serve() == 1
+    answer = objects.get("answers/0123")
+    assert answer is not None and b"use the same version of Nyala" in answer.replace(b"Use", b"use")
+    assert objects.get("inbox/0123") is None
+    objects.close()
+
+
+def test_a_request_is_taken_back_when_its_wait_is_interrupted(
+    server: S3Server, env: Env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3: otherwise a later writer would execute what the user gave up."""
+    created(server)
+    monkeypatch.setattr(inbox, "living_writer", lambda objects: object())  # it looks alive, and does nothing
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(env.clock), "sleep_s", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        commit_staged(URL, staged(env, {1: "a"}), env)
+    assert [key for key in left(server) if "inbox" in key] == []
+
+
+def test_requests_and_staged_files_that_nobody_needs_go_after_a_day(
+    server: S3Server, env: Env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the bucket's clock; what a living lease holds stays."""
+    monkeypatch.setattr(bucket, "ORPHANS_FIRST_S", 0.0)
+    monkeypatch.setattr(bucket, "ORPHANS_EVERY_S", 0.0)
+    from nyala.handover.commits import remote_lease
+
+    created(server)
+    with connect(server, maintenance=False) as db:
+        served = inbox.serving(URL)
+        assert served is not None
+        served.stop()
+        held = remote_lease(URL, 72 * 3600.0, env)
+        kept = held.keep_file("a.token", b"kept")
+        new_staging(URL, 60.0, env)
+        key, folder = new_staging(URL, 60.0, env, None, held.name)
+        env.files.write_atomic(f"{folder}/held", b"")
+        _, alone = new_staging(URL, 60.0, env)
+        env.files.write_atomic(f"{alone}/alone", b"")
+        objects: Objects = env.files.objects  # type: ignore[attr-defined]
+        objects.put("inbox/0123", b"")
+        objects.put("answers/4567", b"")
+        db._writer().collect_garbage()
+        assert len(left(server)) == 4
+        server.advance(25 * 3600)
+        db._writer().collect_garbage()
+        assert left(server) == [f"store/staging/{key}/held"]
+        assert env.files.read_all(kept) == b"kept"
+        held.release()
+        db._writer().collect_garbage()
+        assert left(server) == []
+
+
+def test_a_fenced_database_opens_the_store_again_if_it_may(server: S3Server, tmp_path: Path) -> None:
+    """on_fenced="reopen": the call that was cut off fails with a known outcome, the next one works."""
+    with connect(server, on_fenced="reopen") as db:
+        db.create_table("t", {"k": "int64", "v": "string"}, "k")
+        table = db["t"]
+        table.insert({"k": [1], "v": ["a"]})
+        heir = heir_of(server, tmp_path / "heir")
+        with pytest.raises(nyala.FencedError, match="nothing of this call was written"):
+            table.insert({"k": [2], "v": ["lost"]})
+        with pytest.raises(nyala.LockedError, match="writes to the store"):
+            table.insert({"k": [2], "v": ["too early"]})
+        with pytest.raises(nyala.LockedError):
+            table.count()
+        heir.close()
+        table.insert({"k": [2], "v": ["b"]})
+        assert table.count() == 2
+    with pytest.raises(nyala.StorageError, match="is closed"):
+        table.count()
+    with pytest.raises(nyala.InvalidArgumentError, match="on_fenced takes 'raise' or 'reopen'"):
+        connect(server, on_fenced="again")
+    with pytest.raises(nyala.InvalidArgumentError, match="on_fenced are for a store in a bucket"):
+        nyala.connect(tmp_path / "folder", on_fenced="reopen")
+
+
+def test_two_writers_that_stall_in_turn_take_over_once_for_each_stall(
+    server: S3Server, tmp_path: Path
+) -> None:
+    """Each looks dead to the other while it stands still. Ping-pong is bounded: a living writer is left alone."""
+    created(server)
+    writers = [heir_of(server, tmp_path / "0")]
+    epochs = lambda: sum("/log/" in key and key.endswith("0" * 12) for key in server.bodies())  # noqa: E731
+    before, refused = epochs(), 0
+    for turn in range(1, 5):
+        for _ in range(3):  # beside a living writer nobody takes over
+            with pytest.raises(nyala.LockedError):
+                connect(server)
+            refused += 1
+        writers[-1]._medium.lock.release()  # it stands still: no heartbeat
+        server.advance(bucket.SILENT_MAX_US / 1e6 + 1)
+        writers.append(heir_of(server, tmp_path / str(turn)))
+    assert refused == 12 and epochs() - before <= 4 + 1
+    for one in writers:
+        one.close()
+    with connect(server) as db:
+        assert db["t"].count() == 0
+
+
+def test_an_address_carries_no_secret(server: S3Server, tmp_path: Path) -> None:
+    """A1."""
+    address = Address.of(URL, server.options)
+    assert "test-secret" not in repr(address) and "test-key" not in repr(address)
+    assert dict(address.options) == {"allow_http": True, "endpoint": server.endpoint, "region": "us-east-1"}
+    for name in ("secret_access_key", "access_key_id", "session_token", "account_key", "credential_provider"):
+        with pytest.raises(nyala.InvalidArgumentError, match="Credentials must not stand in options"):
+            Address.parse(URL, {name: "test-secret"}, "storage.")
+    with pytest.raises(nyala.InvalidArgumentError, match=r"did you mean storage\.region"):
+        Address.parse(URL, {"regio": "x"}, "storage.")
+    with pytest.raises(nyala.InvalidArgumentError, match="neither true nor false"):
+        Address.parse(URL, {"allow_http": "perhaps"}, "storage.")
+    with pytest.raises(nyala.InvalidArgumentError, match="is for a store in a bucket"):
+        Address.parse("/a/folder", {"region": "x"}, "storage.")
+
+
+def test_credentials_may_lie_in_a_file_of_each_machine(server: S3Server, tmp_path: Path) -> None:
+    public = {"endpoint": server.endpoint, "allow_http": True}
+    secret = {"access_key_id": "file-key", "secret_access_key": "file-secret", "region": "us-east-1"}
+    file = tmp_path / "s3.json"
+    options = {**public, "credentials_file": str(file)}
+    with pytest.raises(nyala.InvalidArgumentError, match="cannot read the credentials file .* on host"):
+        nyala.connect(URL, storage_options=options)
+    for text in ("not json: file-secret", "[]", '{"credentials_file": "x"}', '{"secret": "file-secret"}'):
+        file.write_text(text)
+        with pytest.raises(nyala.InvalidArgumentError, match="credentials file") as raised:
+            nyala.connect(URL, storage_options=options)
+        assert "file-secret" not in str(raised.value)
+    file.write_text(json.dumps(secret))
+    with nyala.connect(URL, storage_options=options) as db:
+        assert db.list_tables() == []
