@@ -117,8 +117,8 @@ def prepare_folder(env: Env, path: str) -> None:
 
 
 def require_store(env: Env, path: str) -> None:
-    """Raises: StorageError if there is no store at `path`; as `find_store`."""
-    if not find_store(env, path):
+    """Raises: StorageError if there is no store at `path`; in a folder, as `find_store`."""
+    if not (find_store(env, path) if env.is_local else env.files.exists(birth_path(path))):
         raise StorageError(
             f"there is no Nyala store at {path!r}: give a store's folder, or connect without read_only to create one",
             path=path,
