@@ -160,7 +160,7 @@ _RULES: Final = tuple(
         (r"close it there, open it here with read_only=True, or pass take_over=True; then .* write",
          "wait until it is closed there; commands that only read work meanwhile"),
         # buckets
-        (r"storage_options, cache_dir, cache_bytes, take_over and on_fenced are for a store", "--option is for a store"),
+        (r"storage_options, cache_dir, .* are for a store", "--option is for a store"),
         (r"pass storage_options", "give --option NAME=VALUE"),
         # tables
         (r"; open it with table\('.*'\), or pass exist_ok=True", "; without --create the rows go into it"),
