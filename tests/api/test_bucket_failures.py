@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,8 @@ from nyala.objects.remote_files import RemoteFiles
 from nyala.tablet.media.bucket_reader import BucketReader
 from nyala.tablet.store import Store, StoreOptions
 from nyala.testing import SmallDisk
-from nyala.testing.s3_server import S3Server
+from nyala.testing.faulty_objects import Request
+from nyala.testing.s3_server import S3Server, WireFault
 from tests.api.test_bucket import URL, connect, filled
 
 MB = 1 << 20
@@ -97,6 +99,32 @@ def test_a_reader_that_stood_still_longer_than_its_lease_gets_an_error_and_no_wr
             "old rows or an error, never new ones"
         )
         assert new == repr([(k, "new") for k in range(40)]) and count == "40"
+
+
+# ── a bucket that is overloaded ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_bucket_that_asks_for_fewer_requests_slows_writes_down_and_is_counted(
+    server: S3Server, tmp_path: Path
+) -> None:
+    refused: Counter[str] = Counter()
+
+    def faults(request: Request) -> WireFault | None:
+        kind = "log" if "/log/" in request.key and request.verb == "PUT" else "read"
+        if request.verb not in ("GET", "PUT") or refused[kind] == 3:
+            return None
+        refused[kind] += 1
+        return "503"
+
+    with connect(server, tmp_path) as db:
+        table = filled(db)
+        assert db.stats().throttled == 0
+        server.faults = faults
+        table.insert([(300, "after three refusals")])
+        with connect(server, tmp_path, read_only=True) as reader:
+            assert reader["t"].count() == 101
+        assert refused == {"log": 3, "read": 3}
+        assert db.stats().throttled == 3, "the reads were repeated by obstore, which does not tell"
 
 
 # ── a full disk of the cache ────────────────────────────────────────────────────────────────────────────────────────
