@@ -116,25 +116,27 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
         with open(os.path.join(folder, "l.parquet"), "rb") as file:
             objects.upload(_FILE, iter(lambda: file.read(8 << 20), b""))
         objects.close()
+        with nyala.connect(local, read_only=True) as db:
+            db.sql("SELECT count(*) FROM l").fetchall()  # imports DuckDB
         at.traffic(DELAY_S)
         how = ""
         for name, sql in queries(scale.rows).items():
             say(name)
             cells, answers = [name], []
             for kind in ("folder", "bucket", "parquet"):
-                db: Any = None
+                opened: nyala.Database | None = None
                 if kind == "parquet":
                     ask, how = parquet(at)
                 else:
                     options = {**remote, "refresh": 3600} if kind == "bucket" else {}
-                    db = nyala.connect(url if kind == "bucket" else local, read_only=True, **options)
-                    ask = lambda sql, db=db: db.sql(sql).fetchall()  # noqa: E731
+                    opened = nyala.connect(url if kind == "bucket" else local, read_only=True, **options)
+                    ask = lambda sql, db=opened: db.sql(sql).fetchall()  # noqa: E731
                 for _ in ("cold", "warm"):
                     took_s, traffic, answer = at.during(lambda ask=ask, sql=sql: ask(sql))
                     answers.append(answer)
                     cells.append(seconds(took_s) + ("" if kind == "folder" else f" ({traffic})"))
-                if db is not None:
-                    db.close()
+                if opened is not None:
+                    opened.close()
             assert all(np.allclose(_numbers(one), _numbers(answers[0])) for one in answers), (name, answers)
             table.rows.append(cells)
     return Report(
