@@ -24,7 +24,6 @@ from bench.report import Report, Table, seconds
 from bench.stores import BUCKET_COSTS
 from nyala.catalog.codec import encode_change
 from nyala.catalog.model import CatalogChange
-from nyala.env import SYSTEM
 from nyala.tablet.check import bucket_at
 from nyala.tablet.media.bucket import open_bucket
 from nyala.wal.record import ChangeRecord
@@ -78,7 +77,7 @@ def cells(name: str, took_s: float, traffic: Traffic, rows: int | None = None) -
 
 def add_rowsets(keep: dict[str, Any], count: int) -> None:
     """Name `count` rowsets in the catalogue. Their files do not exist, and an open does not read them."""
-    with bucket_at(SYSTEM, URL, keep["storage_options"], keep["cache_dir"]) as (env, objects):
+    with bucket_at(URL, keep["storage_options"]) as (env, objects):
         medium, state, _ = open_bucket(env, objects, 0.0)
         entry = next(iter(state.rowsets.values()))
         change = CatalogChange(
