@@ -1,4 +1,4 @@
-"""`python -m examples.flights [--store FOLDER]`, or `make demo`: the way into `screen.py`, which takes a second."""
+"""`python -m examples.flights [--store PLACE]`, or `make demo`: the way into `screen.py`, which takes a second."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import nyala
@@ -182,4 +183,8 @@ def _write_feed(header: str, days: dict[dt.date, list[str]], folder: Path) -> li
 
 
 def read_csv(spark: SparkSession, name: str, path: Path) -> DataFrame:
-    return spark.read.csv(str(path), schema=CSV[name], header=True, nullValue="NA")
+    """A CSV file of this machine. Executors on other machines do not see it, so Spark gets its lines."""
+    if str(spark.sparkContext.master).startswith("local"):
+        return spark.read.csv(str(path), schema=CSV[name], header=True, nullValue="NA")
+    lines = spark.createDataFrame(pa.table({"line": path.read_text().splitlines()[1:]}))
+    return spark.read.csv(lines, schema=CSV[name], nullValue="NA")

@@ -32,6 +32,7 @@ import nyala.spark
 from examples.flights import checks
 from examples.flights.checks import CheckFailed, State
 from examples.flights.data import ACTUAL, KEY, SCHEDULED, TABLES, FeedDay, Sources, read_csv
+from examples.flights.place import Place
 
 REINSTATED = 25
 INSERTED_AGAIN = 20
@@ -71,12 +72,12 @@ class Moment:
 
 
 class Pipeline:
-    def __init__(self, spark: SparkSession, store: Path, sources: Sources, screen: Screen) -> None:
+    def __init__(self, spark: SparkSession, store: Place, sources: Sources, screen: Screen) -> None:
         self.spark = spark
-        self.store = str(store)
+        self.store = store
         self.sources = sources
         self.screen = screen
-        self.db = nyala.connect(self.store)
+        self.db = store.connect()
         self.csv = {name: read_csv(spark, name, path) for name, path in sources.csv.items()}
         # Read once: it is what everything is checked against.
         for name in ("flights", "airlines", "weather"):
@@ -94,7 +95,7 @@ class Pipeline:
     def write(self, df: DataFrame, table: str, operation: str) -> None:
         (
             df.write.format("nyala")
-            .option("path", self.store)
+            .options(**self.store.spark_options)
             .option("table", table)
             .option("operation", operation)
             .mode("append")
@@ -102,7 +103,7 @@ class Pipeline:
         )
 
     def read(self, table: str, columns: list[str] | None = None, at: int | None = None) -> DataFrame:
-        reader = self.spark.read.format("nyala").option("path", self.store).option("table", table)
+        reader = self.spark.read.format("nyala").options(**self.store.spark_options).option("table", table)
         if columns is not None:
             reader = reader.option("columns", ",".join(columns))
         if at is not None:
@@ -159,7 +160,7 @@ class Pipeline:
         mixed = cancelled.where(
             F.col("rank").between(REINSTATED - ALREADY_THERE + 1, REINSTATED + INSERTED_AGAIN)
         ).drop("rank")
-        result = nyala.spark.write(mixed, self.store, "flights", operation="insert", errors="collect")
+        result = nyala.spark.write(mixed, self.db, "flights", operation="insert", errors="collect")
         assert result.errors is not None
         self.state = replace(self.state, reinstated=REINSTATED + INSERTED_AGAIN)
         checks.same_number("rows inserted", result.inserted, INSERTED_AGAIN)
@@ -197,7 +198,7 @@ class Pipeline:
         self.screen.step("Closed, opened again: the same answers at every one of those moments")
         self.db.close()
         began = time.monotonic()
-        self.db = nyala.connect(self.store)
+        self.db = self.store.connect()
         self.screen.say(f"  opened in {time.monotonic() - began:.2f} s")
         self._load_small_tables()
         for moment in self.moments:
@@ -271,10 +272,16 @@ class Pipeline:
 class ReaderProcess:
     """`reader_process.py`, started early (its Spark takes some seconds), let loose and stopped by `with`."""
 
-    def __init__(self, store: Path, log: Path) -> None:
+    def __init__(self, store: Place, log: Path) -> None:
         self.looks: list[dict[str, object]] = []
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "examples.flights.reader_process", str(store.resolve()), str(log)],
+            [
+                sys.executable,
+                "-m",
+                "examples.flights.reader_process",
+                json.dumps(store.spark_options),
+                str(log),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -19,12 +19,12 @@ from pyspark.sql import functions as F
 from examples.flights.session import start_spark
 
 
-def look(spark: SparkSession, store: str) -> dict[str, object]:
+def look(spark: SparkSession, store: dict[str, str]) -> dict[str, object]:
     """How many flights have left, and on which day the last of them: one snapshot, chosen by `load()`."""
     began = time.monotonic()
     departed = (
         spark.read.format("nyala")
-        .options(path=store, table="flights", columns="year,month,day", where="dep_time IS NOT NULL")
+        .options(**store, table="flights", columns="year,month,day", where="dep_time IS NOT NULL")
         .load()
     )
     row = departed.agg(F.count("*"), F.max(F.make_date("year", "month", "day"))).first()
@@ -33,8 +33,8 @@ def look(spark: SparkSession, store: str) -> dict[str, object]:
 
 
 def main() -> int:
-    store, log = sys.argv[1:]
-    spark = start_spark(Path(log), cores=1)
+    store, log = json.loads(sys.argv[1]), sys.argv[2]
+    spark = start_spark(Path(log), cores=1, on_cluster="://" in store["path"])
     stopped = threading.Event()
 
     def say(message: dict[str, object]) -> None:

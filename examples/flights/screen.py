@@ -20,10 +20,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.status import Status
 from rich.table import Table
 
-import nyala
 from examples.flights.checks import CheckFailed
-from examples.flights.data import TABLES, FeedDay, prepare
+from examples.flights.data import FeedDay, prepare
 from examples.flights.pipeline import Moment, Pipeline, ReaderProcess
+from examples.flights.place import Place, clear_earlier_demo
 from examples.flights.session import start_spark
 
 STEPS = 6
@@ -33,15 +33,15 @@ MONTHS_SHOWN = (1, 6, 11)
 NEXT = """
 All checks passed, in {seconds:.0f} s. Now look at it yourself:
 
-  {bin}/nyala table list {store}
-  {bin}/nyala table describe {store} flights
-  {bin}/nyala table scan {store} flights --columns carrier,flight,time_hour,dep_delay --where "dep_delay > 600"
+  {bin}/nyala table list {words}
+  {bin}/nyala table describe {words} flights
+  {bin}/nyala table scan {words} flights --columns carrier,flight,time_hour,dep_delay --where "dep_delay > 600"
 
 as it stood on the evening of {then.name}: the same with --at {then.timestamp}
 
   {bin}/python
   >>> import nyala
-  >>> flights = nyala.connect("{store}", read_only=True)["flights"]
+  >>> flights = nyala.connect({arguments}, read_only=True)["flights"]
   >>> flights.scan(where="dest = 'HNL'", limit=5)
 """
 
@@ -149,32 +149,7 @@ class Screen:
         return time.monotonic() - self._began
 
 
-def clear_earlier_demo(store: Path) -> None:
-    """Remove the store of an earlier run, and nothing else: not while somebody writes it."""
-    if not store.exists() or (store.is_dir() and not any(store.iterdir())):
-        return
-    try:
-        with nyala.connect(str(store), read_only=True) as db:
-            strange = set(db.list_tables()) - set(TABLES)
-        if not strange:
-            nyala.connect(str(store)).close()  # refuses if another process is its writer
-    except nyala.LockedError as error:
-        raise SystemExit(f"error: {error}.\n       Or name another folder: --store FOLDER") from None
-    except (nyala.Error, OSError) as error:
-        raise SystemExit(
-            f"error: {store} is there and is no store of this demo ({error}).\n"
-            "       Name another folder: --store FOLDER"
-        ) from None
-    if strange:
-        raise SystemExit(
-            f"error: the store {store} has tables that are not this demo's ({', '.join(sorted(strange))}).\n"
-            "       Name another folder: --store FOLDER"
-        )
-    print(f"Removing the store of an earlier run in {store}.")
-    shutil.rmtree(store)
-
-
-def run(store: Path, work: Path, screen: Screen, days_of_month: int) -> Moment:
+def run(store: Place, work: Path, screen: Screen, days_of_month: int) -> Moment:
     """The six steps; returns the first of the moments that were asked about."""
     log = work / "spark.log"
     screen.say(
@@ -183,11 +158,10 @@ def run(store: Path, work: Path, screen: Screen, days_of_month: int) -> Moment:
     screen.working("starting Spark")
     began = time.monotonic()
     sources = prepare(work, days_of_month)
-    spark = start_spark(log)
+    spark = start_spark(log, on_cluster=store.in_bucket)
     screen.working(None)
-    screen.say(
-        f"Spark {spark.version} and the data are ready ({time.monotonic() - began:.1f} s). Store: {store}"
-    )
+    ready = f"Spark {spark.version} and the data are ready ({time.monotonic() - began:.1f} s)"
+    screen.say(f"{ready}. Store: {store.path}. Master: {spark.sparkContext.master}")
     reader: ReaderProcess | None = None
     try:
         pipeline = Pipeline(spark, store, sources, screen)
@@ -215,41 +189,64 @@ def main(arguments: list[str] | None = None) -> int:
         description="A year of New York's flights through PySpark into Nyala, each answer checked (`make demo`).",
     )
     parser.add_argument(
-        "--store", type=Path, default=Path("demo-store"), help="the folder to write (default: demo-store)"
+        "--store",
+        default="demo-store",
+        help="the folder to write (default: demo-store), or the URL of a bucket, s3://bucket/flights: then Spark's "
+        "configuration names the master, and credentials are in the environment of each machine",
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a storage option of the URL, such as endpoint=https://host:9000; may be repeated",
     )
     parser.add_argument("--quick", action="store_true", help="only the first three days of each month")
     options = parser.parse_args(arguments)
-    clear_earlier_demo(options.store)
+    pairs = dict(text.split("=", 1) for text in options.option if "=" in text)
+    if len(pairs) < len(options.option) or (pairs and "://" not in options.store):
+        parser.error("--option takes NAME=VALUE, each name once, and is for a store with a URL")
+    values = {"true": True, "false": False}
+    store = Place(options.store, {name: values.get(text, text) for name, text in pairs.items()})
+    clear_earlier_demo(store)
     screen = Screen(Console())
     before = signal.signal(signal.SIGINT, screen.stop)
     try:
-        return _run_and_say(options.store, 3 if options.quick else 31, screen)
+        return _run_and_say(store, 3 if options.quick else 31, screen)
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def _run_and_say(store: Path, days_of_month: int, screen: Screen) -> int:
+def _run_and_say(store: Place, days_of_month: int, screen: Screen) -> int:
     work = Path(tempfile.mkdtemp(prefix="nyala-flights-"))
     try:
         then = run(store, work, screen, days_of_month)
     except CheckFailed as failure:
         screen.console.print("\n[bold red]A check failed.[/bold red]")
         screen.say(str(failure))
-        screen.say(f"The store is kept in {store}, Spark's log in {work}.")
+        screen.say(f"The store is kept in {store.path}, Spark's log in {work}.")
         return 1
     except KeyboardInterrupt:
         end_children()
         screen.working(None)
-        kept = f"What was acknowledged is in {store}" if store.exists() else "Nothing was written yet"
+        begun = store.in_bucket or Path(store.path).exists()
+        kept = f"What was acknowledged is in {store.path}" if begun else "Nothing was written yet"
         screen.say(f"\nStopped. {kept}; `make demo` begins anew.")
         shutil.rmtree(work, ignore_errors=True)  # Spark may still be writing its log
         return 130
     except BaseException:
-        screen.say(f"\nStopped by an error. The store is kept in {store}, Spark's log in {work}.")
+        screen.say(f"\nStopped by an error. The store is kept in {store.path}, Spark's log in {work}.")
         raise
     shutil.rmtree(work)
+    options = f", storage_options={dict(store.options)}" if store.options else ""
     screen.say(
-        NEXT.format(seconds=screen.seconds, bin=_short(Path(sys.executable).parent), store=store, then=then)
+        NEXT.format(
+            seconds=screen.seconds,
+            bin=_short(Path(sys.executable).parent),
+            words=store.words,
+            arguments=f'"{store.path}"{options}',
+            then=then,
+        )
     )
     return 0
 

@@ -1,4 +1,8 @@
-"""A plain local Spark session, as anybody would start one, with its noise kept in a file."""
+"""A plain Spark session, as anybody would start one, with its noise kept in a file.
+
+Local if the store is in a folder. If it is in a bucket, Spark's own configuration says where: `spark.master` in
+`spark-defaults.conf`, or `PYSPARK_SUBMIT_ARGS="--master spark://host:7077 pyspark-shell"`; otherwise it is local too.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +24,32 @@ LOG4J = Path(__file__).with_name("log4j2.properties").as_uri()
 JAVA_OPTIONS = f"-Dlog4j2.configurationFile={LOG4J} -XX:TieredStopAtLevel=1"
 
 
-def start_spark(log: Path, cores: int = 2) -> SparkSession:
-    """`local[cores]` and no jar. What Spark, its JVM, its Python workers and Python's loggers print goes to `log`.
+def start_spark(log: Path, cores: int = 2, *, on_cluster: bool = False) -> SparkSession:
+    """No jar. What Spark, its JVM, its Python workers and Python's loggers print goes to `log`.
+
+    on_cluster: let Spark's configuration choose the master. Otherwise it is `local[cores]`.
 
     What takes long of it starts in a thread of its own, and this one only waits. So Ctrl-C stays what it was (Spark's
     own handler, which it installs in the main thread, would speak to the JVM in the middle of another call, and fail).
     """
     # Without this the workers run whatever `python3` is first on the PATH.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    if not on_cluster or "PYSPARK_PYTHON" not in os.environ:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
     # Py4J tells of an interrupt with a traceback, by the root logger.
     logging.getLogger().addHandler(logging.FileHandler(log))
-    settings = SparkConf().setMaster(f"local[{cores}]").setAppName("nyala-flights")
+    settings = SparkConf().setAppName("nyala-flights")
+    local = {
+        "spark.master": f"local[{cores}]",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+    }
+    # Otherwise a standalone cluster would give all of its cores to the first of the demo's two sessions.
+    shared = {"spark.cores.max": str(cores)}
     for name, value in {
+        **(shared if on_cluster else local),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "2g",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": JAVA_OPTIONS,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(2 * cores),

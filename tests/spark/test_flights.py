@@ -19,7 +19,8 @@ import nyala
 from examples.flights import checks, screen
 from examples.flights.data import prepare
 from examples.flights.pipeline import LAST_DAY_OF_STEP_2
-from examples.flights.screen import clear_earlier_demo
+from examples.flights.place import Place, clear_earlier_demo
+from nyala.testing import S3Server
 
 ROOT = Path(__file__).parents[2]
 
@@ -113,20 +114,55 @@ def test_the_demo_removes_only_its_own_store(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
     with pytest.raises(SystemExit, match="no store of this demo"):
-        clear_earlier_demo(folder)
+        clear_earlier_demo(Place(str(folder)))
     assert (folder / "thesis.txt").exists()
 
     with nyala.connect(tmp_path / "mine") as db:
         db.create_table("orders", {"k": "int64"}, ["k"])
     with pytest.raises(SystemExit, match=r"tables that are not this demo's \(orders\)"):
-        clear_earlier_demo(tmp_path / "mine")
+        clear_earlier_demo(Place(str(tmp_path / "mine")))
     assert (tmp_path / "mine").exists()
 
     with nyala.connect(tmp_path / "demo") as db:
         db.create_table("flights", {"k": "int64"}, ["k"])
-    clear_earlier_demo(tmp_path / "demo")
+    clear_earlier_demo(Place(str(tmp_path / "demo")))
     assert not (tmp_path / "demo").exists()
-    clear_earlier_demo(tmp_path / "demo")
+    clear_earlier_demo(Place(str(tmp_path / "demo")))
+
+
+def test_the_demo_removes_only_its_own_tables_from_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with S3Server() as server:
+        place = Place(server.url, {"endpoint": server.endpoint, "allow_http": True})
+        clear_earlier_demo(place)
+        with place.connect() as db:
+            db.create_table("flights", {"k": "int64"}, ["k"])
+        clear_earlier_demo(place)
+        with place.connect() as db:
+            assert db.list_tables() == []
+            db.create_table("flights", {"k": "int64"}, ["k"])
+            db.create_table("orders", {"k": "int64"}, ["k"])
+        with pytest.raises(SystemExit, match=r"tables that are not this demo's \(orders\)"):
+            clear_earlier_demo(place)
+        with place.connect() as db:
+            assert db.list_tables() == ["flights", "orders"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "--store s3://b/f --option region=x --option region=y",
+        "--store s3://b/f --option region",
+        "--option region=x",
+    ],
+)
+def test_a_wrong_option_is_told_before_anything_starts(
+    given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        screen.main(given.split())
+    assert "--option takes NAME=VALUE" in capsys.readouterr().err
 
 
 def test_a_failed_check_stops_the_demo_with_exit_code_1(

@@ -1,0 +1,78 @@
+"""Where the demo's store is: in a folder, or in a bucket that all machines of a cluster reach.
+
+Credentials are no options here: each process takes them from its environment.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nyala
+from examples.flights.data import TABLES
+
+
+@dataclass(frozen=True)
+class Place:
+    """path: a folder, or a URL such as s3://bucket/flights. options: the storage options of a URL."""
+
+    path: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def in_bucket(self) -> bool:
+        return "://" in self.path
+
+    def connect(self, *, read_only: bool = False) -> nyala.Database:
+        return nyala.connect(
+            self.path, read_only=read_only, storage_options=self.options if self.in_bucket else None
+        )
+
+    @property
+    def spark_options(self) -> dict[str, str]:
+        """What Spark's reads and writes need to find the store."""
+        path = self.path if self.in_bucket else str(Path(self.path).resolve())
+        return {"path": path, **{f"storage.{name}": str(value) for name, value in self.options.items()}}
+
+    @property
+    def words(self) -> str:
+        """For the command line: `nyala table list <words>`."""
+        options = (f"--option {name}={str(value).lower()}" for name, value in self.options.items())
+        return " ".join([shlex.quote(self.path), *options])
+
+
+def clear_earlier_demo(place: Place) -> None:
+    """Remove the store of an earlier run, and nothing else: not while somebody writes it. In a bucket: its tables."""
+    folder = Path(place.path)
+    if not place.in_bucket and (not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))):
+        return
+    other = "Name another place: --store FOLDER, or --store URL"
+    try:
+        if not place.in_bucket:
+            place.connect(read_only=True).close()  # makes no store where there is none
+        with place.connect() as db:  # refuses if another process is its writer
+            tables = set(db.list_tables())
+            strange = tables - set(TABLES)
+            for name in tables if place.in_bucket and not strange else ():
+                db.drop_table(name)
+    except nyala.LockedError as error:
+        raise SystemExit(f"error: {error}.\n       {other}") from None
+    except (nyala.Error, OSError) as error:
+        raise SystemExit(
+            f"error: {place.path} is there and is no store of this demo ({error}).\n       {other}"
+        ) from None
+    if strange:
+        raise SystemExit(
+            f"error: the store {place.path} has tables that are not this demo's ({', '.join(sorted(strange))}).\n"
+            f"       {other}"
+        )
+    if place.in_bucket:
+        if tables:
+            print(f"Removed the tables of an earlier run in {place.path}.")
+        return
+    print(f"Removing the store of an earlier run in {folder}.")
+    shutil.rmtree(folder)
