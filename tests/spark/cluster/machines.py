@@ -91,11 +91,13 @@ class Machine:
                 **options,
             )
 
-    def run(self, arguments: Sequence[str], *, check: bool = True) -> str:
+    def run(
+        self, arguments: Sequence[str], environment: Mapping[str, str] | None = None, *, check: bool = True
+    ) -> str:
         """What a program that ends prints. check: raise CalledProcessError if it fails."""
         done = subprocess.run(
             self.command(arguments),
-            env=self.environment({}),
+            env=self.environment(environment or {}),
             cwd=ROOT,
             capture_output=True,
             text=True,

@@ -2,8 +2,10 @@
 
     s3         an S3 server (`nyala.testing.S3Server`)
     driver     Spark's master, and the program with the session
-    worker1    a worker of Spark with one core
+    worker1    a worker of Spark
     worker2    another one
+
+The session of the tests has an executor with one core on each worker. Other sessions may have the rest.
 
 Spark is PySpark's own, so nothing else is installed. Credentials are in the environment of each
 process, as `SECRET`, which occurs nowhere else: tests look for it in all that Spark writes.
@@ -59,7 +61,7 @@ class Cluster:
         self.driver(wait_for_port, "driver", 7077)
         self.driver.begin(start_session)
         for name in WORKER_NAMES:
-            options = ["--host", name, "--cores", "1", "--memory", "1g", "--webui-port", "0"]
+            options = ["--host", name, "--cores", "3", "--memory", "4g", "--webui-port", "0"]
             work = ["--work-dir", str(TEMPORARY / "work")]
             self._class(self.network.machines[name], "worker.Worker", *options, *work, MASTER)
         self.endpoint = str(self.s3.answer())
@@ -147,6 +149,7 @@ def start_session() -> None:
     EVENTS.mkdir()
     small_jvms(TEMPORARY)
     settings = {
+        "spark.cores.max": str(len(WORKER_NAMES)),
         "spark.executor.memory": "512m",
         "spark.task.maxFailures": "2",
         "spark.eventLog.enabled": "true",

@@ -1,0 +1,195 @@
+"""A store in a bucket, on a cluster whose machines share nothing else: every job, against dictionaries."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.spark.cluster import bucket_jobs as jobs
+from tests.spark.cluster.remote_python import RemoteEnd, RemoteError
+from tests.spark.cluster.standalone import KEY_ID, SECRET, Cluster
+
+pytestmark = pytest.mark.xdist_group("cluster")
+
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "spark-cluster.md"
+MANY = 30_000  # more than the driver would read by itself
+
+
+@pytest.fixture
+def writer(cluster: Cluster) -> Iterator[Cluster]:
+    """The program with the session has the store open."""
+    cluster.driver(jobs.connect, cluster.endpoint)
+    yield cluster
+    cluster.driver(jobs.close)
+
+
+def test_rows_are_written_and_read_by_other_machines(writer: Cluster) -> None:
+    driver = writer.driver
+    driver(jobs.create, "written")
+    truth = {k: 3 * k for k in range(MANY)}
+    driver(jobs.write, "written", truth, "insert")
+    changed = {k: -k for k in range(MANY - 50, MANY + 50, 2)}
+    driver(jobs.write, "written", changed)
+    truth |= changed
+    assert driver(jobs.read_in_each_way, "written") == [truth] * 3
+    assert driver(jobs.read_of_a_session_that_knows_the_store, "written") == truth
+    assert driver(jobs.read, "written", where="k < 10", columns="k,v") == {k: 3 * k for k in range(10)}
+    negative = [v for v in truth.values() if v < 0]
+    text = "SELECT count(*), sum(a.v) FROM written a JOIN written b ON a.k = b.k WHERE b.v < 0"
+    assert driver(jobs.answer, text) == [(len(negative), sum(negative))]
+
+
+def test_counts_and_failing_rows_come_back(writer: Cluster) -> None:
+    driver = writer.driver
+    driver(jobs.create, "counted")
+    driver(jobs.write, "counted", dict.fromkeys(range(0, 100, 2), 0))
+    done, failed = driver(
+        jobs.write_with_counts, "counted", dict.fromkeys(range(10), 1), operation="insert", errors="collect"
+    )
+    assert (done.inserted, failed) == (5, [0, 2, 4, 6, 8])
+    with pytest.raises(RemoteError, match="DuplicateKeyError: table 'counted'"):
+        driver(jobs.write_with_counts, "counted", {2: 1, 1001: 1}, operation="insert")
+    assert driver(jobs.content, "counted") == dict.fromkeys(range(0, 100, 2), 0) | dict.fromkeys(
+        range(1, 10, 2), 1
+    )
+
+
+def test_executors_load_upsert_and_compact(writer: Cluster) -> None:
+    driver = writer.driver
+    driver(jobs.create, "loaded")
+    truth = {k: k for k in range(MANY)}
+    assert driver(jobs.load, "loaded", truth) == (MANY, 0)
+    again = dict.fromkeys(range(MANY - 10, MANY + 10), -1)
+    assert driver(jobs.load, "loaded", again, on_conflict="ignore") == (10, 10)
+    truth = again | truth
+    upserted = {k: 7 * k for k in range(0, MANY + 20, 3)}
+    assert driver(jobs.upsert, "loaded", upserted) == (3, 10_004)
+    truth |= upserted
+    with pytest.raises(RemoteError, match="DuplicateKeyError: table 'loaded'"):
+        driver(jobs.load, "loaded", {1: 1})
+    assert driver(jobs.read, "loaded") == truth
+    driver(jobs.compact, "loaded")
+    assert driver(jobs.read, "loaded") == driver(jobs.content, "loaded") == truth
+    assert driver(jobs.is_sound)
+
+
+def test_a_stream_copies_a_table_into_another_one(writer: Cluster) -> None:
+    driver = writer.driver
+    driver(jobs.create, "source", "copy")
+    driver(jobs.update, "source", {k: k for k in range(1000)})
+    driver(jobs.stream, "source", "copy", "/tmp/checkpoint")
+    assert driver(jobs.content, "copy") == {k: k for k in range(1000)}
+    driver(jobs.update, "source", {k: -k for k in range(500, 1500)})
+    driver(jobs.delete, "source", list(range(0, 500, 2)))
+    driver(jobs.stream, "source", "copy", "/tmp/checkpoint")
+    truth = {k: k for k in range(1, 500, 2)} | {k: -k for k in range(500, 1500)}
+    assert driver(jobs.content, "copy") == driver(jobs.read, "source") == truth
+
+
+def test_backups_in_a_bucket_restore_each_moment(writer: Cluster) -> None:
+    driver = writer.driver
+    driver(jobs.create, "kept")
+    first = {k: k for k in range(MANY)}
+    driver(jobs.load, "kept", first)
+    assert driver(jobs.backup, "kept") == "full"
+    moment = driver(jobs.update, "kept", {1: -1})
+    driver(jobs.delete, "kept", [2])
+    assert driver(jobs.backup, "kept") == "incremental"
+    assert driver(jobs.backup, "kept") is None
+    driver(jobs.restore, "kept", "then", at=moment - 1)
+    driver(jobs.restore, "kept", "now")
+    assert driver(jobs.content, "then") == first
+    assert driver(jobs.content, "now") == driver(jobs.content, "kept")
+    assert driver(jobs.content, "now") == {k: v for k, v in (first | {1: -1}).items() if k != 2}
+
+
+def test_jobs_commit_through_the_writer_on_another_machine(cluster: Cluster) -> None:
+    other = cluster.python("worker1")
+    other(jobs.connect, cluster.endpoint)
+    other(jobs.create, "far")
+    cluster.driver(jobs.use, cluster.endpoint)
+    cluster.driver(jobs.write, "far", {k: k for k in range(2000)})
+    other(jobs.update, "far", {1: -1})
+    cluster.driver(jobs.write, "far", {2: -2}, "update")
+    truth = {k: k for k in range(2000)} | {1: -1, 2: -2}
+    assert other(jobs.content, "far") == cluster.driver(jobs.read, "far") == truth
+    assert other(jobs.is_sound)
+    other(jobs.close)
+    other.close()
+
+
+def test_a_job_commits_after_the_writer_on_another_machine_was_killed(cluster: Cluster) -> None:
+    cluster.driver(jobs.connect, cluster.endpoint)
+    cluster.driver(jobs.create, "orphaned")
+    cluster.driver(jobs.close)
+    other = cluster.python("worker2")
+    with pytest.raises(RemoteEnd):
+        other(jobs.write_and_die, cluster.endpoint, "orphaned", {1: 1, 2: 2})
+    other.close()
+    cluster.s3(jobs.pass_time, 20)  # until then the driver waits for the writer
+    cluster.driver(jobs.write, "orphaned", {2: -2, 3: -3})
+    assert cluster.driver(jobs.read, "orphaned") == {1: 1, 2: -2, 3: -3}
+
+
+@pytest.mark.parametrize("job", [jobs.read, jobs.content, jobs.write])
+def test_a_refused_request_is_an_error_without_credentials(
+    writer: Cluster, job: Callable[..., object]
+) -> None:
+    writer.driver(jobs.create, f"refused_{job.__name__}")
+    writer.driver(jobs.update, f"refused_{job.__name__}", {1: 1})
+    writer.s3(jobs.fail_requests, "403")
+    try:
+        arguments = ({1: 2},) if job is jobs.write else ()
+        with pytest.raises(RemoteError, match="s3://bucket/store") as error:
+            writer.driver(job, f"refused_{job.__name__}", *arguments)
+        assert SECRET not in error.value.trace and KEY_ID not in error.value.trace
+    finally:
+        writer.s3(jobs.fail_requests, None)
+
+
+def test_no_secret_is_in_anything_that_spark_keeps_or_shows(writer: Cluster) -> None:
+    """Event log, logs, plans, tokens, staged files, temporary files of all machines, and the bucket itself."""
+    driver = writer.driver
+    driver(jobs.create, "shown")
+    driver(jobs.update, "shown", {k: k for k in range(MANY)})
+    driver(jobs.write, "shown", {1: 2})
+    given = "another-recognisable-secret"
+    with pytest.raises(RemoteError, match="storage.secret_access_key is not supported") as error:
+        driver(jobs.read_with_a_secret_option, "shown", given)
+    assert given not in error.value.trace
+    plans, sent = driver(jobs.shown, "shown")
+    files = {path: path.read_bytes() for path in jobs.files_below(writer.folder)}
+    for text in (*plans, *sent, *files.values(), *writer.s3(jobs.bodies).values()):
+        assert not any(secret.encode() in text for secret in (SECRET, KEY_ID, given))
+    # The same search finds what is there.
+    events = [text for path, text in files.items() if path.parent.name == "events"]
+    assert [b"BatchScan nyala" in text for text in (plans[0], *events)] == [True, True]
+    assert [jobs.STORE.encode() in text for text in sent] == [True, True, True]
+
+
+def test_the_page_runs_and_prints_what_it_says(cluster: Cluster) -> None:
+    code = "\n".join(re.findall(r"^```py\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL))
+    said = [match[1] for match in re.finditer(r"^\s*print\(.*\)\s+# (.*)$", code, re.MULTILINE)]
+    here = {"region": "eu-central-1", "endpoint": cluster.endpoint, "allow_http": True}
+    code = code.replace('{"region": "eu-central-1"}', repr(here)).replace("s3://my-bucket", "s3://bucket")
+    given = "".join(f'.option("storage.{name}", {str(value)!r})' for name, value in here.items())
+    code = code.replace('.option("storage.region", "eu-central-1")', given)
+    assert cluster.driver(jobs.run_page, code).splitlines() == said
+
+
+def test_each_machine_needs_the_credentials_file(writer: Cluster) -> None:
+    """The option names a file; what is in it comes from the machine that reads."""
+    driver = writer.driver
+    driver(jobs.create, "filed")
+    driver(jobs.update, "filed", {1: 1})
+    path = "/tmp/credentials.json"
+    content = json.dumps({"access_key_id": "of-the-file", "secret_access_key": "of-the-file"})
+    for name in ("driver", "worker1", "worker2"):
+        if name == "worker1":
+            with pytest.raises(RemoteError, match=rf"credentials file '{path}' on host worker[12]: "):
+                driver(jobs.read, "filed", **{"storage.credentials_file": path})
+        (writer.network.machines[name].folder / "credentials.json").write_text(content)
+    assert driver(jobs.read, "filed", **{"storage.credentials_file": path}) == {1: 1}
