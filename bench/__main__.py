@@ -13,6 +13,8 @@ from typing import Any
 
 from bench import (
     bucket,
+    bucket_costs,
+    bucket_reads,
     hot_rows,
     ingest_lookup,
     machine,
@@ -24,7 +26,19 @@ from bench import (
     tpch,
 )
 from bench.parts import say
-from bench.stores import BUCKET, HOT, INGEST, KINDS, MIXED, NARROW, SCAN, SIZES, TPCH
+from bench.stores import (
+    BUCKET,
+    BUCKET_COSTS,
+    BUCKET_READS,
+    HOT,
+    INGEST,
+    KINDS,
+    MIXED,
+    NARROW,
+    SCAN,
+    SIZES,
+    TPCH,
+)
 
 PARTS: dict[str, Any] = {
     SCAN: scan_after_updates,
@@ -35,6 +49,8 @@ PARTS: dict[str, Any] = {
     TPCH: tpch,
     SIZES: sizes,
     BUCKET: bucket,
+    BUCKET_READS: bucket_reads,
+    BUCKET_COSTS: bucket_costs,
 }
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,15 +28,22 @@ from bench.parts import Say
 from bench.report import Report, Table, seconds
 from bench.stores import BUCKET
 
+# A LIST is a GET of the bucket itself, and a POST to the bucket deletes.
 _SERVER = """
 import json, sys
+from collections import Counter
 from nyala.testing import S3Server
+seen = Counter()
+def note(request):
+    seen[request.verb if request.key else {"GET": "LIST", "POST": "DELETE"}.get(request.verb, request.verb)] += 1
 with S3Server() as server:
+    server.faults = note
     print(json.dumps(dict(server.options)), flush=True)
     for line in sys.stdin:
         if line.strip():
             server.delay_s = float(line)
-        print(json.dumps(dict(server.requests)), flush=True)
+        size = server.bytes_sent.total() + server.bytes_received.total()
+        print(json.dumps([dict(seen), size]), flush=True)
 """
 DELAYS_S = (0.005, 0.040, 0.100)
 
@@ -53,8 +61,22 @@ FULL = Scale("full", 2_000_000, 8.0)
 QUICK = Scale("quick", 200_000, 2.0)
 
 
+@dataclass(frozen=True)
+class Traffic:
+    """Requests by verb (PUT, POST, LIST, GET, HEAD, DELETE), and the bytes of their bodies in both directions."""
+
+    requests: Counter[str]
+    nbytes: int
+
+    def __sub__(self, before: Traffic) -> Traffic:
+        return Traffic(self.requests - before.requests, self.nbytes - before.nbytes)
+
+    def __str__(self) -> str:
+        return f"{self.requests.total():,} requests, {self.nbytes / 1e6:,.1f} MB"
+
+
 class Server:
-    """The server's process: its options, its delay, its requests so far."""
+    """The server's process: its options, its delay, its traffic so far."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -64,31 +86,30 @@ class Server:
         assert self._process.stdout is not None
         return self._process.stdout.readline()
 
-    def requests(self, delay_s: float | None = None) -> dict[str, int]:
-        """The number of requests by verb; also sets the delay."""
+    def traffic(self, delay_s: float | None = None) -> Traffic:
+        """The traffic so far; also sets the delay."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{'' if delay_s is None else delay_s}\n")
         self._process.stdin.flush()
-        return dict(json.loads(self._line()))
+        requests, nbytes = json.loads(self._line())
+        return Traffic(Counter(requests), nbytes)
 
-    def during(self, work: Callable[[], Any]) -> tuple[float, int, Any]:
-        """Seconds and requests of some work, and its result."""
-        before, begun = sum(self.requests().values()), time.perf_counter()
+    def during(self, work: Callable[[], Any]) -> tuple[float, Traffic, Any]:
+        """Seconds and traffic of some work, and its result."""
+        before, begun = self.traffic(), time.perf_counter()
         result = work()
         took_s = time.perf_counter() - begun
-        return took_s, sum(self.requests().values()) - before, result
+        return took_s, self.traffic() - before, result
 
 
 @contextmanager
 def server() -> Iterator[Server]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        yield Server(process)
-    finally:
-        process.kill()
-        process.wait()
+    command = [sys.executable, "-c", _SERVER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield Server(process)
+        finally:
+            process.kill()
 
 
 def commits(table: nyala.Table, threads: int, for_s: float) -> tuple[float, float, float]:
@@ -114,42 +135,43 @@ def commits(table: nyala.Table, threads: int, for_s: float) -> tuple[float, floa
 
 def measure(scale: Scale, folder: str, at: Server, delay_s: float) -> dict[str, str]:
     """All figures at one delay, as text by title."""
-    at.requests(0.0)
+    at.traffic(0.0)
     url = f"s3://bucket/store/{round(delay_s * 1000)}"
     keep = {"storage_options": at.options, "cache_dir": os.path.join(folder, "cache")}
     rng = np.random.default_rng(5)
     rows = pa.table({"k": np.arange(scale.rows), "v": rng.random(scale.rows)})
     found: dict[str, str] = {}
     with nyala.connect(url, **keep, maintenance=False) as db:
-        _, requests, _ = at.during(
+        _, traffic, _ = at.during(
             lambda: db.create_table("t", rows.schema, "k", nyala.hash_partition("k", buckets=4)).insert(rows)
         )
-        found["requests of a load, per million rows"] = f"{requests * 1e6 / scale.rows:,.0f}"
-    at.requests(delay_s)
+        found["requests of a load, per million rows"] = f"{traffic.requests.total() * 1e6 / scale.rows:,.0f}"
+    at.traffic(delay_s)
     for threads, interval_s in ((1, 0.0), (64, 0.0), (64, 0.1)):
         with nyala.connect(url, **keep, group_interval=interval_s, take_over=True) as db:
-            took_s, requests, (rate, p50_s, p99_s) = at.during(
+            took_s, traffic, (rate, p50_s, p99_s) = at.during(
                 lambda db=db, threads=threads: commits(db["t"], threads, scale.commit_s)
             )
             title = f"commits a second, {threads} threads, group_interval={interval_s:g}"
+            per_s = traffic.requests.total() / took_s
             found[title] = (
-                f"{rate:,.0f} (p50 {seconds(p50_s)}, p99 {seconds(p99_s)}, {requests / took_s:,.0f} requests/s)"
+                f"{rate:,.0f} (p50 {seconds(p50_s)}, p99 {seconds(p99_s)}, {per_s:,.0f} requests/s)"
             )
             db.flush()
     with nyala.connect(url, **keep, take_over=True) as db:
         db["t"].flush()
-    open_s, requests, db = at.during(lambda: nyala.connect(url, **keep, take_over=True, maintenance=False))
-    found["open, or take over"] = f"{seconds(open_s)} ({requests} requests)"
+    open_s, traffic, db = at.during(lambda: nyala.connect(url, **keep, take_over=True, maintenance=False))
+    found["open, or take over"] = f"{seconds(open_s)} ({traffic})"
     db.close()
     reader = nyala.connect(url, **keep, read_only=True, refresh=3600)
     for title in ("cold", "warm"):
-        took_s, requests, row = at.during(lambda: reader["t"].get(scale.rows // 2))
+        took_s, traffic, row = at.during(lambda: reader["t"].get(scale.rows // 2))
         assert row is not None
-        found[f"look-up of a key, {title}"] = f"{seconds(took_s)} ({requests} requests)"
+        found[f"look-up of a key, {title}"] = f"{seconds(took_s)} ({traffic})"
     for title in ("cold", "warm"):
-        took_s, requests, total = at.during(lambda: reader["t"].scan(columns=["v"]).to_arrow().num_rows)
+        took_s, traffic, total = at.during(lambda: reader["t"].scan(columns=["v"]).to_arrow().num_rows)
         assert total >= scale.rows
-        found[f"scan of a column, {title}"] = f"{seconds(took_s)} ({requests} requests)"
+        found[f"scan of a column, {title}"] = f"{seconds(took_s)} ({traffic})"
     reader.close()
     return found
 

@@ -102,6 +102,7 @@ class Kind:
 
 SCAN, NARROW, MIXED, HOT = "scan_after_updates", "narrow_update", "mixed_load", "hot_rows"
 INGEST, TPCH, SIZES, BUCKET = "ingest_lookup", "tpch", "sizes", "bucket"
+BUCKET_READS, BUCKET_COSTS = "bucket_reads", "bucket_costs"
 
 KINDS: Final = (
     Kind("nyala", "nyala_store", "nyala", frozenset({SCAN, NARROW, MIXED, HOT, INGEST, TPCH, SIZES})),

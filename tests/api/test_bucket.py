@@ -157,8 +157,9 @@ except nyala.Error as error:
 """
 
 
-def other_process(server: S3Server, folder: Path, how: str) -> str:
-    command = [sys.executable, "-c", OTHER, URL, str(folder / "other"), how, repr(server.options)]
+def other_process(server: S3Server | None, folder: Path, how: str, url: str = URL) -> str:
+    options = None if server is None else server.options
+    command = [sys.executable, "-c", OTHER, url, str(folder / "other"), how, repr(options)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -204,6 +205,38 @@ def test_a_folder_by_the_protocol_of_objects(tmp_path: Path) -> None:
         filled(db)
     with nyala.connect(url, cache_dir=tmp_path / "cache") as db:
         assert db["t"].count() == 100 and db.check().ok
+
+
+def test_processes_share_a_folder_by_its_url_as_a_bucket(tmp_path: Path) -> None:
+    """So does a folder on NFS, where locks are no good: nothing here depends on a lock."""
+    url = f"file://{tmp_path}/store"
+    with nyala.connect(url, cache_dir=tmp_path / "cache", group_interval=0) as db:
+        table = filled(db)
+        told = other_process(None, tmp_path, "beside", url)
+        assert told.startswith("LockedError") and "take_over=True" in told and "on host" in told
+        table.insert([(5000, "still the writer")])
+        with nyala.connect(url, read_only=True, cache_dir=tmp_path / "reader") as reader:
+            assert reader["t"].count() == 101
+            assert other_process(None, tmp_path, "take over", url) == "102\n"
+            assert reader["t"].count() == 102, "the reader follows from writer to writer"
+        with pytest.raises(nyala.FencedError, match=r"pid \d+ on host .*nothing of this call was written"):
+            table.insert([(7777, "lost")])
+    with nyala.connect(url, cache_dir=tmp_path / "cache") as db:
+        assert db["t"].count() == 102 and db["t"].get(7777) is None and db.check().ok
+
+
+def test_a_store_of_the_other_kind_is_not_called_damaged(tmp_path: Path) -> None:
+    """With file:// and without it, a folder has other files."""
+    cache = {"cache_dir": tmp_path / "cache"}
+    nyala.connect(tmp_path / "folder").close()
+    nyala.connect(f"file://{tmp_path}/objects", **cache).close()
+    for read_only in (True, False):
+        with pytest.raises(
+            nyala.StorageError, match="without file://, or copy the store with `nyala fs copy`"
+        ):
+            nyala.connect(f"file://{tmp_path}/folder", read_only=read_only, **cache)
+        with pytest.raises(nyala.StorageError, match=r"connect with its URL, file:///folder, or copy it"):
+            nyala.connect(tmp_path / "objects", read_only=read_only)
 
 
 def test_files_that_nobody_needs_are_deleted_after_the_grace(

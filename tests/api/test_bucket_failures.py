@@ -1,4 +1,4 @@
-"""What happens when something around a store in a bucket fails: docs/how-to/buckets.md has a row for each test."""
+"""What happens when something around a store in a bucket fails: docs/how-to/bucket-failures.md has a row for each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,15 @@ import pytest
 import nyala
 from nyala.catalog import object_leases
 from nyala.env import SYSTEM, Env
+from nyala.objects.memory import MemoryObjects
 from nyala.objects.open import open_objects
 from nyala.objects.remote_files import RemoteFiles
 from nyala.tablet.media.bucket_reader import BucketReader
 from nyala.tablet.store import Store, StoreOptions
-from nyala.testing import SmallDisk
-from nyala.testing.s3_server import S3Server
+from nyala.testing import FaultyObjects, ManualClock, SmallDisk
+from nyala.testing.faulty_objects import Request
+from nyala.testing.s3_server import S3Server, WireFault
+from nyala.wal.objects.format import CHECKPOINT, GROUP
 from tests.api.test_bucket import URL, connect, filled
 
 MB = 1 << 20
@@ -31,6 +36,171 @@ MB = 1 << 20
 def server() -> Iterator[S3Server]:
     with S3Server() as server:
         yield server
+
+
+# ── a writer that dies or stands still ──────────────────────────────────────────────────────────────────────────────
+
+WRITER = """
+import sys, nyala
+url, cache, options = sys.argv[1], sys.argv[2], eval(sys.argv[3])
+db = nyala.connect(url, storage_options=options, cache_dir=cache, group_interval=0)
+for k in range(10**6):
+    try:
+        db["t"].insert([(k,)])
+    except nyala.Error as error:
+        print(type(error).__name__, error, flush=True)
+        break
+    print(k, flush=True)
+"""
+
+
+@contextmanager
+def writing(server: S3Server, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that inserts ascending keys, and prints each when it is acknowledged."""
+    with connect(server, folder) as db:
+        db.create_table("t", {"k": "int64"}, "k")
+    command = [sys.executable, "-c", WRITER, URL, str(folder / "writer"), repr(server.options)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        try:
+            assert writer.stdout is not None
+            for _ in range(20):
+                assert writer.stdout.readline()
+            yield writer
+        finally:
+            writer.kill()
+
+
+def keys(db: nyala.Database) -> list[int]:
+    return sorted(db["t"].scan().to_arrow()["k"].to_pylist())
+
+
+def test_a_killed_writer_is_replaced_after_15_seconds_and_nothing_is_lost(
+    server: S3Server, tmp_path: Path
+) -> None:
+    with writing(server, tmp_path) as writer:
+        writer.kill()
+        acknowledged = 20 + len(writer.communicate()[0].splitlines())
+    with pytest.raises(nyala.LockedError, match="writes to the store"):
+        connect(server, tmp_path)
+    server.advance(17)
+    with connect(server, tmp_path) as db:
+        found = keys(db)
+        assert found == list(range(len(found))) and acknowledged <= len(found) <= acknowledged + 1
+
+
+def test_a_writer_that_stood_still_is_fenced_and_has_lost_nothing(server: S3Server, tmp_path: Path) -> None:
+    with writing(server, tmp_path) as writer:
+        writer.send_signal(signal.SIGSTOP)
+        os.waitpid(writer.pid, os.WUNTRACED)
+        with connect(server, tmp_path, take_over=True) as db:
+            db["t"].insert([(10**9,)])
+            writer.send_signal(signal.SIGCONT)
+            *acknowledged, last = writer.communicate()[0].splitlines()
+            assert last.startswith("FencedError") and "nothing of this call was written" in last
+            assert keys(db) == [*range(20 + len(acknowledged)), 10**9]
+
+
+# ── a bucket that does not answer, or refuses ───────────────────────────────────────────────────────────────────────
+
+
+def test_a_bucket_that_cannot_be_reached_leaves_one_write_in_doubt_and_loses_none(tmp_path: Path) -> None:
+    bucket = MemoryObjects()
+
+    def opened() -> tuple[nyala.Database, FaultyObjects]:
+        objects = FaultyObjects(bucket.client())
+        files = RemoteFiles.over(objects, SYSTEM, str(tmp_path), 1 << 26)
+        env = Env(files, ManualClock(), SYSTEM.randomness)  # so that a minute of patience takes no time
+        return nyala.Database(
+            Store.open_in_bucket(env, objects, StoreOptions(maintenance=False), 0.0)
+        ), objects
+
+    db, objects = opened()
+    filled(db)
+    objects.faults = lambda _: "drop before"
+    with pytest.raises(nyala.StorageError, match="known only after the next open") as raised:
+        db["t"].insert([(300, "in doubt")])
+    assert raised.value.outcome == "unknown"
+    with pytest.raises(nyala.StorageError, match="takes no more writes"):
+        db["t"].insert([(301, "refused")])
+    objects.faults = None
+    db.close()
+    db, _ = opened()
+    assert db["t"].count() == 100 and db["t"].get(300) is None
+    db.close()
+
+
+def test_credentials_that_expire_end_the_writer_with_a_known_outcome(
+    server: S3Server, tmp_path: Path
+) -> None:
+    with connect(server, tmp_path) as db:
+        table = filled(db)
+        server.faults = lambda request: "403" if request.verb == "PUT" else None
+        with pytest.raises(nyala.StorageError, match="403 .*nothing of this call was written") as raised:
+            table.insert([(300, "refused")])
+        assert raised.value.outcome is None
+        server.faults = None
+    server.advance(17)
+    with connect(server, tmp_path) as db:
+        assert db["t"].count() == 100 and db["t"].get(300) is None
+        db["t"].insert([(300, "with new credentials")])
+
+
+# ── objects that somebody deletes, damages, or keeps ────────────────────────────────────────────────────────────────
+
+
+def test_a_deleted_data_object_is_found_by_reads_and_by_the_check(server: S3Server, tmp_path: Path) -> None:
+    """A rule of the bucket, or a person: the rows of this file are lost, and no read leaves them out."""
+    with connect(server, tmp_path) as db:
+        filled(db)
+    with closing(open_objects(URL, server.options)) as objects:
+        objects.delete([info.key for info in objects.list("data/") if info.key.endswith(".base")][:1])
+    with connect(server, tmp_path) as db:
+        with pytest.raises(nyala.StorageError, match=r"\.base is missing, and its rows with it.*backup"):
+            db["t"].scan().to_arrow()
+    assert [p.kind for p in nyala.check(URL, storage_options=server.options).problems] == ["missing-file"]
+
+
+def test_with_versioning_only_small_objects_have_old_versions(server: S3Server, tmp_path: Path) -> None:
+    """So versions cost little, and a deleted object's last version is all that a bucket keeps for long."""
+    written: Counter[str] = Counter()
+
+    def note(request: Request) -> None:
+        if request.verb == "PUT" or (request.verb == "POST" and request.key):
+            written[request.key.removeprefix("store/")] += 1
+
+    server.faults = note
+    for _ in range(2):
+        with connect(server, tmp_path) as db, connect(server, tmp_path, read_only=True) as reader:
+            table = filled(db) if "t" not in db else db["t"]
+            table.upsert([(1, "again")])
+            table.compact()
+            db._writer().write_checkpoint()
+            assert reader["t"].count() == 100
+    twice = {key.partition("/")[0] for key, count in written.items() if count > 1}
+    # `create` of the birth object is tried a second time, which the bucket must refuse.
+    assert twice <= {"writer", "clock", "leases", "nyala.json"}, written
+
+
+@pytest.mark.parametrize("key", ["nyala.json", "log/", "ckpt/"])
+def test_a_store_of_a_future_version_is_refused_with_what_to_do(
+    server: S3Server, tmp_path: Path, key: str
+) -> None:
+    with connect(server, tmp_path) as db:
+        filled(db)
+        db._writer().write_checkpoint()
+    name, body = max(
+        (name, body) for name, body in server.bodies().items() if name.startswith(f"store/{key}")
+    )
+    if key == "nyala.json":
+        body = body.replace(b'"format_version": 1', b'"format_version": 2')
+    else:
+        layout = GROUP if key == "log/" else CHECKPOINT
+        values = layout.decode(body, 0, name, 0)
+        body = layout.encode({**values, "format_version": 2}) + body[layout.size_bytes :]
+    server.put(name, body)
+    for read_only in (False, True):
+        with pytest.raises(nyala.StorageError, match="version 2.* reads version 1: use a newer one"):
+            connect(server, tmp_path, read_only=read_only, **({} if read_only else {"take_over": True}))
 
 
 # ── a reader that stands still ──────────────────────────────────────────────────────────────────────────────────────
@@ -97,6 +267,32 @@ def test_a_reader_that_stood_still_longer_than_its_lease_gets_an_error_and_no_wr
             "old rows or an error, never new ones"
         )
         assert new == repr([(k, "new") for k in range(40)]) and count == "40"
+
+
+# ── a bucket that is overloaded ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_bucket_that_asks_for_fewer_requests_slows_writes_down_and_is_counted(
+    server: S3Server, tmp_path: Path
+) -> None:
+    refused: Counter[str] = Counter()
+
+    def faults(request: Request) -> WireFault | None:
+        kind = "log" if "/log/" in request.key and request.verb == "PUT" else "read"
+        if request.verb not in ("GET", "PUT") or refused[kind] == 3:
+            return None
+        refused[kind] += 1
+        return "503"
+
+    with connect(server, tmp_path) as db:
+        table = filled(db)
+        assert db.stats().throttled == 0
+        server.faults = faults
+        table.insert([(300, "after three refusals")])
+        with connect(server, tmp_path, read_only=True) as reader:
+            assert reader["t"].count() == 101
+        assert refused == {"log": 3, "read": 3}
+        assert db.stats().throttled == 3, "the reads were repeated by obstore, which does not tell"
 
 
 # ── a full disk of the cache ────────────────────────────────────────────────────────────────────────────────────────

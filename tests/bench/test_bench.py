@@ -17,6 +17,8 @@ import pytest
 
 import nyala
 from bench import (
+    bucket_costs,
+    bucket_reads,
     data,
     hot_rows,
     ingest_lookup,
@@ -61,6 +63,19 @@ def test_scans_are_compared_before_and_after_and_every_answer_is_checked(tmp_pat
         "| nyala, Q6 before compaction, first run |",
     ):
         assert text in page
+
+
+@pytest.mark.long
+def test_a_bucket_is_measured_and_its_answers_are_those_of_a_folder_and_of_parquet(tmp_path: Path) -> None:
+    """The part itself compares the answers. The costs wait for a killed writer's sign of life to age."""
+    pytest.importorskip("duckdb")
+    pytest.importorskip("obstore")
+    reads = bucket_reads.run(bucket_reads.Scale("tiny", 5_000), str(tmp_path), None, silent)
+    assert "| one key |" in ran(reads, tmp_path) and "2 requests" in reads.text()
+    costs = bucket_costs.run(bucket_costs.Scale("tiny", 100_000, 20), str(tmp_path), None, silent)
+    page = ran(costs, tmp_path)
+    assert "| replace a writer after kill -9 |" in page and "| open 20 rowsets, reader |" in page
+    assert 0 < float(costs.table.rows[0][-1]) < 0.1
 
 
 def test_bytes_of_a_narrow_update_are_counted(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import datetime as dt
 import html
 import numbers
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -324,8 +323,7 @@ def check(
     from nyala.tablet.repair import repair_bucket, repair_folder
 
     if is_bucket_url(path):
-        with tempfile.TemporaryDirectory(prefix="nyala-") as cache_dir:
-            return (repair_bucket if repair else check_bucket)(SYSTEM, str(path), storage_options, cache_dir)
+        return (repair_bucket if repair else check_bucket)(str(path), storage_options)
     folder = _folder(path)
     return repair_folder(SYSTEM, folder) if repair else check_folder(SYSTEM, folder)
 

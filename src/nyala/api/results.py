@@ -140,6 +140,9 @@ class StoreStats:
     """Bytes of the log; 0 in a reader process."""
     garbage_files: int = 0
     """Files that wait to be removed; 0 in a reader process."""
+    throttled: int = 0
+    """In a bucket: how often it refused a write of the log because of too many requests (429, 503), or another request
+    and all of its repetitions."""
     cache_bytes: int
     """Bytes of the block cache."""
     cache_hits: int

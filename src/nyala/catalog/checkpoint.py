@@ -86,6 +86,12 @@ class Birth:
         """Raises: CorruptionError; StorageError for another format version."""
         try:
             fields = json.loads(data)
+            if "first_epoch" in fields:
+                raise StorageError(
+                    f"{os.path.dirname(path)} is a store as buckets have them: connect with its URL, file:///folder, "
+                    "or copy it with `nyala fs copy`",
+                    path=path,
+                )
             found = fields.pop("crc32c")
             version, store_id, created_us = fields["format_version"], fields["store_id"], fields["created_us"]
             expected = _crc(fields)

@@ -6,10 +6,9 @@ import glob
 import json
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import click
 
@@ -18,12 +17,7 @@ from nyala.cli.options import folder_argument, table_argument
 from nyala.cli.output import echo_json, echo_list, size
 from nyala.cli.stores import reader
 
-if TYPE_CHECKING:
-    from nyala.env import Files
-
 __all__ = ["cfile", "tablet", "wal"]
-
-_CACHE_BYTES: Final = 1 << 30
 
 
 @click.group(cls=Group)
@@ -86,29 +80,15 @@ def dump_cfile(file: str, show_bytes: bool) -> None:
     from nyala.cfile.dump import dump
     from nyala.env import SYSTEM
     from nyala.env.paths import is_bucket_url
+    from nyala.tablet.check import bucket_at
 
     if is_bucket_url(file):
-        with _files_beside(file) as files:
-            _echo_lines(file, dump(files, file, show_bytes))
+        with bucket_at(file.rpartition("/")[0], settings().storage_options) as (env, _):
+            _echo_lines(file, dump(env.files, file, show_bytes))
         return
     if os.path.isdir(file):
         raise click.UsageError(_which_file(file))
     _echo_lines(file, dump(SYSTEM.files, file, show_bytes))
-
-
-@contextmanager
-def _files_beside(url: str) -> Iterator[Files]:
-    """Open the files of the prefix that an object is in."""
-    from nyala.env import SYSTEM
-    from nyala.objects.open import open_objects
-    from nyala.objects.remote_files import RemoteFiles
-
-    with (
-        closing(open_objects(url.rpartition("/")[0], settings().storage_options)) as objects,
-        TemporaryDirectory(prefix="nyala-") as cache_dir,
-        closing(RemoteFiles.over(objects, SYSTEM, cache_dir, _CACHE_BYTES)) as files,
-    ):
-        yield files
 
 
 def _which_file(folder: str) -> str:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -213,10 +212,7 @@ def check(context: click.Context, folder: str, repair: bool) -> None:
             bar.update(done / max(total, 1), f"{done:,} of {total:,}")
 
         if is_bucket_url(folder):
-            with TemporaryDirectory(prefix="nyala-") as cache_dir:
-                report = (repair_bucket if repair else check_bucket)(
-                    SYSTEM, folder, settings().storage_options, cache_dir, step
-                )
+            report = (repair_bucket if repair else check_bucket)(folder, settings().storage_options, step)
         else:
             report = (repair_folder if repair else check_folder)(SYSTEM, os.path.abspath(folder), step)
     seconds = time.monotonic() - began_s

@@ -59,6 +59,15 @@ class Objects(Protocol):
         """Those of the storage options that are no secrets, sorted by name."""
         ...
 
+    @property
+    def throttled(self) -> int:
+        """How often the bucket refused a request with 429 or 503, as far as this is known.
+
+        Each refusal of a `create` is counted. Of other requests only those are, whose repetitions
+        were refused as well: the library that repeats them does not tell.
+        """
+        ...
+
     def create(self, key: str, body: Bytes) -> bool:
         """Store `body` if there is no object with this key (B1).
 

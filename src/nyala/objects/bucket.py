@@ -16,6 +16,7 @@ Invariants
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from errno import ENOENT
@@ -26,6 +27,7 @@ from nyala.errors import StorageError
 from nyala.objects.base import ObjectInfo
 from nyala.objects.bucket_errors import (
     RANGE_NOT_SATISFIABLE,
+    THROTTLED,
     bucket_error,
     check_from_bucket,
     is_about_object,
@@ -83,6 +85,7 @@ class BucketObjects(Handle):
         super().__init__(url, public_options)
         self._connect: Final = connect
         self._timeout_s: Final = timeout_s
+        self._count_lock = threading.Lock()
         self._obstore = need("obstore", "s3")
         if not _opener:
             _opener.append(os.getpid())
@@ -112,6 +115,12 @@ class BucketObjects(Handle):
     def client(self) -> BucketObjects:
         return BucketObjects(self.url, self._connect, self._timeout_s, self.public_options)
 
+    def _error(self, error: Exception, verb: str, key: str) -> StorageError:
+        if status_of(error) in THROTTLED:
+            with self._count_lock:
+                self.throttled += 1
+        return bucket_error(error, verb, self.at(key))
+
     def _client(self, client: Any) -> Any:
         """Return `client`; raise StorageError if another thread has just closed these objects."""
         if client is None:
@@ -128,7 +137,7 @@ class BucketObjects(Handle):
         except self._exists:  # also a 409
             return False
         except self._errors as error:
-            raise bucket_error(error, "create", self.at(key)) from None
+            raise self._error(error, "create", key) from None
         return True
 
     def put(self, key: str, body: Bytes) -> None:
@@ -136,7 +145,7 @@ class BucketObjects(Handle):
         try:
             self._obstore.put(self._client(self._store), key, _plain(body), use_multipart=False)
         except self._errors as error:
-            raise bucket_error(error, "write", self.at(key)) from None
+            raise self._error(error, "write", key) from None
 
     def upload(self, key: str, parts: Iterable[Bytes]) -> int:
         self.check_key(key)
@@ -160,7 +169,7 @@ class BucketObjects(Handle):
         except self._errors as error:
             if error is source.failure:
                 raise
-            raised = bucket_error(error, "upload", self.at(key))
+            raised = self._error(error, "upload", key)
             if not source.ended:
                 raised.outcome = None  # the object was not completed
             raise raised from None
@@ -187,16 +196,16 @@ class BucketObjects(Handle):
             for key in keys:
                 self._delete_one(key)
         except self._errors as error:
-            raise bucket_error(error, "delete", self.at(keys[0])) from None
+            raise self._error(error, "delete", keys[0]) from None
 
     def _delete_one(self, key: str) -> None:
         try:
             self._obstore.delete(self._client(self._store), key)
         except FileNotFoundError as error:
             if not is_about_object(error):
-                raise bucket_error(error, "delete", self.at(key)) from None
+                raise self._error(error, "delete", key) from None
         except self._errors as error:
-            raise bucket_error(error, "delete", self.at(key)) from None
+            raise self._error(error, "delete", key) from None
 
     # ── reading
     # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -215,7 +224,7 @@ class BucketObjects(Handle):
     def _raise_unless_missing(self, error: Exception, verb: str, key: str) -> None:
         """Return if the error says that the object does not exist, but its bucket does."""
         if not isinstance(error, FileNotFoundError) or not is_about_object(error):
-            raise bucket_error(error, verb, self.at(key)) from None
+            raise self._error(error, verb, key) from None
 
     def head(self, key: str) -> ObjectInfo | None:
         self.check_key(key)
@@ -247,7 +256,7 @@ class BucketObjects(Handle):
             try:
                 fetched = self._fetch(key, runs)
             except self._errors as error:
-                raise bucket_error(error, "read", self.at(key)) from None
+                raise self._error(error, "read", key) from None
         return [_slice(runs, fetched, lower, upper) for lower, upper in ranges]
 
     def _fetch(self, key: str, runs: Sequence[tuple[int, int]]) -> list[memoryview]:
@@ -276,7 +285,7 @@ class BucketObjects(Handle):
                 if meta["path"].startswith(under) and is_key(meta["path"])
             ]
         except self._errors as error:
-            raise bucket_error(error, "list", self.at(under)) from None
+            raise self._error(error, "list", under) from None
         return sorted((info for info in found if info.key > (after or "")), key=lambda info: info.key)
 
 

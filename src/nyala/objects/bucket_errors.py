@@ -15,9 +15,18 @@ from typing import Any, Final
 
 from nyala.errors import StorageError, bounded
 
-__all__ = ["RANGE_NOT_SATISFIABLE", "bucket_error", "check_from_bucket", "is_about_object", "status_of"]
+__all__ = [
+    "RANGE_NOT_SATISFIABLE",
+    "THROTTLED",
+    "bucket_error",
+    "check_from_bucket",
+    "is_about_object",
+    "status_of",
+]
 
 RANGE_NOT_SATISFIABLE: Final = 416
+THROTTLED: Final = frozenset({429, 503})
+"""The bucket refuses a request because there are too many."""
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>(\w{1,60})</Code>")

@@ -37,7 +37,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from nyala.env import Bytes, FileLock, Files, RandomFile, Randomness
+from nyala.env import Bytes, FileLock, Files, MissingFileError, RandomFile, Randomness
 from nyala.errors import Error, StorageError
 from nyala.objects.base import Objects
 
@@ -136,9 +136,7 @@ class ChunkCache:
         round after the newest one whose bytes a reader has used. Exact if one thread reads."""
         files.make_dirs(folder)
         _remove_left(files, folder)
-        self.folder: Final = f"{folder}/{_FOLDER}{randomness.token_hex(8)}"
-        files.make_dirs(self.folder)
-        self._folder_lock: FileLock | None = files.lock(f"{self.folder}/{_LOCK}")
+        self.folder, self._folder_lock = _make_folder(files, folder, randomness)
         self._needed = ThreadPoolExecutor(_NEEDED_THREADS, "nyala-fetch")
         self._ahead = ThreadPoolExecutor(_AHEAD_THREADS, "nyala-ahead")
 
@@ -380,9 +378,8 @@ class ChunkCache:
             self._copied.clear()
         with contextlib.suppress(Error):
             self.files.remove_tree(self.folder)
-        if self._folder_lock is not None:
-            with contextlib.suppress(Error):
-                self._folder_lock.release()
+        with contextlib.suppress(Error):
+            self._folder_lock.release()
 
     def __reduce_ex__(self, _: Any) -> Any:
         raise TypeError("a cache cannot be pickled: open the store in the other process")
@@ -405,6 +402,17 @@ def _batches(chunks: Sequence[int]) -> list[list[tuple[int, int]]]:
         batches[-1].append((lower, upper))
         size += upper - lower
     return batches
+
+
+def _make_folder(files: Files, folder: str, randomness: Randomness) -> tuple[str, FileLock]:
+    """Make a new folder and lock it. Before it is locked, another process may take it for a left one."""
+    while True:
+        path = f"{folder}/{_FOLDER}{randomness.token_hex(8)}"
+        files.make_dirs(path)
+        with contextlib.suppress(MissingFileError):
+            lock = files.lock(f"{path}/{_LOCK}")
+            if lock is not None:
+                return path, lock
 
 
 def _remove_left(files: Files, folder: str) -> None:

@@ -45,6 +45,7 @@ class Handle:
         """url: without credentials. public_options: of the storage options, those that are no secrets."""
         self.url: Final = url.rstrip("/")
         self.public_options: Final = public_options
+        self.throttled = 0
         self._closed = False
         self._pid = os.getpid()
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -40,9 +40,9 @@ from nyala.env.interrupts import Uninterrupted
 from nyala.errors import CorruptionError, LockedError, StorageError
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.keys.key_range import KeyRange
+from nyala.objects.address import open_env
 from nyala.objects.base import Objects
 from nyala.objects.open import StorageOptions, open_objects
-from nyala.objects.remote_files import RemoteFiles
 from nyala.rowset.checking import Lives, findings, lives_of
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
@@ -100,7 +100,6 @@ REPLAY_LIMIT_BYTES: Final = 1 << 30
 A writer keeps its log to about 64 MB (`log_limit`).
 """
 _CACHE_BYTES: Final = 64 << 20
-_REMOTE_CACHE_BYTES: Final = 1 << 30
 _UNBOUNDED: Final = 1 << 62
 _ONLY_HISTORY: Final = "; current rows are read without this file, only earlier snapshots need it"
 _STRAYS_SHOWN: Final = 5
@@ -247,21 +246,16 @@ def check_alone(env: Env, path: str, progress: Progress = no_progress) -> CheckR
 
 
 def check_bucket(
-    env: Env,
-    url: str,
-    storage_options: StorageOptions | None,
-    cache_dir: str,
-    progress: Progress = no_progress,
+    url: str, storage_options: StorageOptions | None, progress: Progress = no_progress
 ) -> CheckReport:
     """Check the store in a bucket, also one that cannot be opened, and beside a writer.
 
-    env: of this machine. cache_dir: a local folder.
     Raises: StorageError if there is no store, or if the bucket does not answer.
     """
-    with bucket_at(env, url, storage_options, cache_dir) as (there, objects):
-        check = _Check(there, objects.url, progress)
+    with bucket_at(url, storage_options) as (env, objects):
+        check = _Check(env, objects.url, progress)
         try:
-            birth = read_bucket_birth(there, objects)
+            birth = read_bucket_birth(env, objects)
         except CorruptionError as error:
             check.blind("catalogue", error)
             return check.report(alone=False)
@@ -269,7 +263,7 @@ def check_bucket(
             raise StorageError(
                 f"there is no Nyala store at {objects.url!r}: give a store's URL", path=objects.url
             )
-        lease = ObjectLease(there, objects)
+        lease = ObjectLease(env, objects)
         try:
             check.bucket(objects, birth)
         finally:
@@ -278,13 +272,12 @@ def check_bucket(
 
 
 @contextlib.contextmanager
-def bucket_at(
-    env: Env, url: str, storage_options: StorageOptions | None, cache_dir: str
-) -> Iterator[tuple[Env, Objects]]:
+def bucket_at(url: str, storage_options: StorageOptions | None) -> Iterator[tuple[Env, Objects]]:
     """Open the objects of a URL, and an environment whose files are theirs; closes both at the end."""
     with contextlib.closing(open_objects(url, storage_options)) as objects:
-        with contextlib.closing(RemoteFiles.over(objects, env, cache_dir, _REMOTE_CACHE_BYTES)) as files:
-            yield replace(env, files=files), objects
+        env = open_env(objects)
+        with contextlib.closing(env.files):
+            yield env, objects
 
 
 def check_open(store: Store | ReaderStore | BucketReader, progress: Progress = no_progress) -> CheckReport:

@@ -137,42 +137,37 @@ def _repair(env: Env, path: str, progress: Progress) -> CheckReport:
 
 
 def repair_bucket(
-    env: Env,
-    url: str,
-    storage_options: StorageOptions | None,
-    cache_dir: str,
-    progress: Progress = no_progress,
+    url: str, storage_options: StorageOptions | None, progress: Progress = no_progress
 ) -> CheckReport:
     """Check the store at `url`, repair, check again. Returns the second report, with the repairs in `repairs`.
 
-    env: of this machine. cache_dir: a local folder.
     Raises: LockedError if another process writes to the store; StorageError.
     """
-    before = check_bucket(env, url, storage_options, cache_dir, progress)
+    before = check_bucket(url, storage_options, progress)
     kinds = {problem.kind for problem in before.problems}
     if before.is_blind or "log" in kinds or kinds.isdisjoint(REPAIRABLE):
         return _with(before, [])
     repairs: list[str] = []
     notes: list[str] = []
     try:
-        with bucket_at(env, url, storage_options, cache_dir) as (there, objects):
+        with bucket_at(url, storage_options) as (env, objects):
             hint = living_writer(objects)
             if hint is not None:
                 raise LockedError(
                     f"process {hint.pid} on host {hint.host} writes to the store {objects.url!r}: close it there, then "
                     "repair the store"
                 )
-            medium, state, _ = open_bucket(there, objects, 0.0)
+            medium, state, _ = open_bucket(env, objects, 0.0)
             try:
                 repairs += _rewrite_rowsets(
-                    there, objects.url, before.problems, {"index", "surplus"}, lambda: (state, medium.log)
+                    env, objects.url, before.problems, {"index", "surplus"}, lambda: (state, medium.log)
                 )
             finally:
                 medium.log.close()
                 medium.lock.release()
-        with bucket_at(env, url, storage_options, cache_dir) as (there, objects):
+        with bucket_at(url, storage_options) as (env, objects):
             with contextlib.closing(
-                Store.open_in_bucket(there, objects, StoreOptions(maintenance=False), 0.0)
+                Store.open_in_bucket(env, objects, StoreOptions(maintenance=False), 0.0)
             ) as store:
                 store.write_checkpoint()
         repairs += [
@@ -182,7 +177,7 @@ def repair_bucket(
         ]
     except (CorruptionError, StorageError) as error:
         notes.append(f"the repair ended early: {error}")
-    return _with(check_bucket(env, url, storage_options, cache_dir, progress), repairs, *notes)
+    return _with(check_bucket(url, storage_options, progress), repairs, *notes)
 
 
 def _again(env: Env, path: str, progress: Progress) -> CheckReport:

@@ -885,6 +885,7 @@ class Store:
             "memory_bytes": self._root.memory_bytes(),
             "log_bytes": self.log.size_bytes,
             "garbage_files": len(self.state.garbage),
+            "throttled": 0 if self.objects is None else self.objects.throttled,
             "cache_bytes": self.cache.size_bytes,
             "cache_hits": self.cache.hits,
             "cache_misses": self.cache.misses,

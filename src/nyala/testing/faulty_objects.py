@@ -107,6 +107,10 @@ class FaultyObjects:
         return self._inner.public_options
 
     @property
+    def throttled(self) -> int:
+        return self._inner.throttled
+
+    @property
     def late_count(self) -> int:
         """The number of late requests that `deliver` would carry out."""
         return len(self._late)

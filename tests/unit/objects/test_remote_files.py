@@ -9,6 +9,7 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -308,6 +309,31 @@ def test_nothing_of_an_earlier_process_is_trusted(bucket: Bucket) -> None:
     assert len(cached(bucket.folder)) == 1
     alive.close()
     assert os.listdir(bucket.folder) == ["other"]
+
+
+class Raced(FileWrapper):
+    """Another process clears up between the making of a cache's folder and its lock, twice."""
+
+    tries = 0
+
+    def lock(self, path: str, *, create: bool = True) -> Any:
+        self.tries += 1
+        if self.tries == 1:
+            self._inner.remove_tree(str(Path(path).parent))
+        return None if self.tries == 2 else self._inner.lock(path, create=create)
+
+
+def test_caches_that_begin_at_once_do_not_remove_each_other(tmp_path: Path) -> None:
+    """Many tasks of one machine begin at the same time."""
+    raced = Raced(SYSTEM.files)
+    objects = MemoryObjects()
+    objects.put("a", b"rows")
+    files = RemoteFiles.over(objects, replace(SYSTEM, files=raced), str(tmp_path), 1 << 20)
+    second = RemoteFiles.over(objects, SYSTEM, str(tmp_path), 1 << 20)  # removes what is not locked
+    assert files.open(f"{objects.url}/a").read(0, 4) == b"rows"
+    assert raced.tries == 3 and [path.name for path in Path(files.cache.folder).iterdir()] != []
+    files.close()
+    second.close()
 
 
 def test_many_threads_read_each_chunk_once(bucket: Bucket) -> None:

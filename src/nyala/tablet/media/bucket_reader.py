@@ -200,6 +200,7 @@ class BucketReader:
         return {
             "version": self._state.version,
             "memory_bytes": self._root.memory_bytes(),
+            "throttled": self.objects.throttled,
             "cache_bytes": self.cache.size_bytes,
             "cache_hits": self.cache.hits,
             "cache_misses": self.cache.misses,

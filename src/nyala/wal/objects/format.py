@@ -646,6 +646,12 @@ class Birth:
     def decode(cls, data: bytes, path: str) -> Birth:
         """Raises CorruptionError, or StorageError for a store of a newer version."""
         fields = _decode_json(data, path)
+        if "created_us" in fields:
+            raise StorageError(
+                f"{path} belongs to a store in a local folder: connect with the folder's path without file://, or copy "
+                "the store with `nyala fs copy`",
+                path=path,
+            )
         if fields.get("format") != "nyala store":
             raise CorruptionError("expected the birth object of a Nyala store", path, 0)
         if fields.get("format_version") != FORMAT_VERSION:
