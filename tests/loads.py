@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 import nyala
-from nyala.env import SYSTEM
+from nyala.env import SYSTEM, Env
 from nyala.handover import commits as handover
 from nyala.tablet.jobs.load_commit import LoadCommit
 from nyala.tablet.jobs.load_job import LoadPlan, StagedTablet
@@ -33,6 +33,12 @@ def open_with_table(path: Path) -> Iterator[nyala.Database]:
             [nyala.hash_partition("k", buckets=3)],
         )
         yield opened
+
+
+def env_of(db: nyala.Database) -> Env:
+    """What a job in another process works with: the files of this machine, or of the store's bucket."""
+    env = db._store.env
+    return SYSTEM if env.is_local else env
 
 
 def begin_request(lease: str) -> dict[str, Any]:
@@ -58,7 +64,7 @@ def stage(
         mine = data.filter(pa.array(ordinals == ordinal)).sort_by([("k", "ascending"), (ROW, "ascending")])
         told = LoadPlan.from_json(json.loads(json.dumps(plan.only([ordinal]).to_json())))
         made, failed = write_tablet(
-            SYSTEM, told, 0, operation, iter(mine.to_batches(max_chunksize=50)), folder, f"task-{ordinal}"
+            env_of(db), told, 0, operation, iter(mine.to_batches(max_chunksize=50)), folder, f"task-{ordinal}"
         )
         staged.append(StagedTablet.from_json(json.loads(json.dumps(made.to_json()))))
         if failed is not None:
@@ -72,8 +78,9 @@ def a_job(
 ) -> Iterator[tuple[LoadCommit, int]]:
     """A job whose tasks are done: its commit, and how many rows failed."""
     data = pa.table(rows)
-    with handover.loading(db.path, "t", 60, reserve=operation != "insert") as (plan, _):
-        key, absolute = handover.new_staging(db.path)
+    env = env_of(db)
+    with handover.loading(db.path, "t", 60, reserve=operation != "insert", env=env) as (plan, _):
+        key, absolute = handover.new_staging(db.path, env=env)
         staged, errors = stage(db, plan, f"{layout.STAGING_NAME}/{Path(absolute).name}", operation, data)
         files = {f.rowset.id: f for tablet in plan.tablets for f in tablet.rowsets}
         try:
@@ -85,7 +92,7 @@ def a_job(
                 sum(len(table) for table in errors),
             )  # fmt: skip
         finally:
-            handover.discard_staging(db.path, key)
+            handover.discard_staging(db.path, key, env)
 
 
 def run(
@@ -99,8 +106,8 @@ def run(
     """A whole job; `meanwhile` happens after the tasks are done and before the commit."""
     with a_job(db, operation, rows, collect=collect) as (job, failed):
         meanwhile()
-        answer = handover.commit_load_files(db.path, job)
-        again = handover.commit_load_files(db.path, job)
+        answer = handover.commit_load_files(db.path, job, env_of(db))
+        again = handover.commit_load_files(db.path, job, env_of(db))
         assert again == {**answer, "errors": None}  # once, whatever is retried
     answer["failed"] = failed
     return answer

@@ -18,6 +18,7 @@ from nyala.api.database import Database
 from nyala.catalog import object_leases
 from nyala.env import SYSTEM, Env
 from nyala.errors import StorageError
+from nyala.handover import inbox
 from nyala.objects.base import Objects
 from nyala.objects.memory import MemoryObjects
 from nyala.objects.remote_files import RemoteFiles
@@ -25,6 +26,7 @@ from nyala.tablet.media import bucket as medium
 from nyala.tablet.store import Store, StoreOptions
 from nyala.testing import FaultyObjects, SimulatedCrash
 from nyala.testing.faulty_objects import at
+from tests import loads
 from tests.figures import counted
 from tests.sampled import one_of
 
@@ -67,6 +69,11 @@ def alter(db: Database) -> None:
         change.add_column("n", "int64", default=5)
 
 
+def load(db: Database) -> None:
+    """An upsert whose tasks wrote rowset and delta files, as Spark's do."""
+    loads.run(db, "upsert", {"k": [3, 4, 500, 501], "v": ["of a load"] * 4})
+
+
 def checkpoint(db: Database) -> None:
     db.flush()
     db._writer().collect_garbage()
@@ -78,6 +85,7 @@ WORK: dict[str, Callable[[Database], object]] = {
     "a compaction": lambda db: db["t"].compact(),
     "a batch committed as files": lambda db: db["t"].upsert({"k": range(30, 90), "v": ["x" * 900] * 60}),
     "an alteration": alter,
+    "a load": load,
     "a new table": lambda db: db.create_table("w", {"k": "int64"}, "k"),
     "a dropped table": lambda db: db.drop_table("u"),
     "a checkpoint, and garbage": checkpoint,
@@ -86,7 +94,8 @@ WORK: dict[str, Callable[[Database], object]] = {
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints at once, and garbage without a grace."""
+    """Checkpoints at once, garbage without a grace, and no requests but those of the work."""
+    monkeypatch.setattr(inbox, "POLL_S", 3600.0)
     monkeypatch.setattr(medium, "_SLOTS_MAX", 1)
     monkeypatch.setattr(object_leases, "GRACE_S", 0.0)
     monkeypatch.setattr(object_leases, "_LISTED_S", 0.0)

@@ -1,0 +1,103 @@
+"""Leases of jobs, which processes come and go with: in a folder and in a bucket the same promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import nyala
+from nyala.catalog import object_leases
+from nyala.catalog.job_leases import create_job_lease, is_living, keep_job_lease, open_job_lease
+from nyala.catalog.leases import oldest_needed
+from nyala.catalog.object_leases import ObjectLeases
+from nyala.env import SYSTEM, Env, SystemRandomness, system_files
+from nyala.errors import HistoryExpiredError
+from nyala.objects.memory import MemoryObjects
+from nyala.objects.remote_files import RemoteFiles
+from nyala.testing.clock import ManualClock
+
+
+@dataclass
+class Place:
+    env: Env
+    path: str
+    advance: Callable[[float], None]
+    oldest: Callable[[], int | None]
+    """What the writer thinks that readers need."""
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    clock = ManualClock()
+    if request.param == "folder":
+        path = str(tmp_path / "store")
+        nyala.connect(path).close()
+        env = Env(system_files(), clock, SystemRandomness())
+        yield Place(env, path, clock.advance, lambda: oldest_needed(env, path, clock.now_us()))
+        return
+    monkeypatch.setattr(object_leases, "GRACE_S", 0.0)
+    monkeypatch.setattr(object_leases, "_LISTED_S", 0.0)
+    bucket = MemoryObjects()
+    env = Env(RemoteFiles.over(bucket, SYSTEM, str(tmp_path), 1 << 20), clock, SystemRandomness())
+    writer = ObjectLeases(env, bucket.client(), 1 << 30)
+
+    def advance(seconds: float) -> None:
+        clock.advance(seconds)
+        bucket.advance(seconds)
+
+    def oldest() -> int | None:
+        found = writer.oldest_needed()
+        return None if found == 1 << 30 else found
+
+    yield Place(env, bucket.url, advance, oldest)
+    env.files.close()
+
+
+def test_it_needs_everything_until_it_names_a_version(place: Place) -> None:
+    lease = create_job_lease(place.env, place.path, 100)
+    assert place.oldest() == 0
+    lease.announce(7)
+    other = create_job_lease(place.env, place.path, 100)
+    other.announce(9)
+    assert place.oldest() == 7
+    lease.release()
+    assert place.oldest() == 9
+    other.release()
+    lease.release()
+    assert place.oldest() is None
+
+
+def test_any_process_that_knows_the_name_renews_it(place: Place) -> None:
+    lease = create_job_lease(place.env, place.path, 100)
+    lease.announce(7)
+    for _ in range(5):
+        place.advance(80)
+        keep_job_lease(place.env, place.path, lease.name, 100)
+        assert place.oldest() == 7 and is_living(place.env, place.path, lease.name)
+    open_job_lease(place.env, place.path, lease.name).renew_for(1000)
+    place.advance(900)
+    assert is_living(place.env, place.path, lease.name)
+
+
+def test_without_a_renewal_it_ends_and_its_readers_hear_of_it(place: Place) -> None:
+    lease = create_job_lease(place.env, place.path, 100)
+    lease.announce(7)
+    place.advance(101)
+    assert place.oldest() is None and not is_living(place.env, place.path, lease.name)
+    with pytest.raises(HistoryExpiredError, match="start the job or load again"):
+        keep_job_lease(place.env, place.path, lease.name, 100)
+    with pytest.raises(HistoryExpiredError):
+        open_job_lease(place.env, place.path, lease.name)
+    assert lease.left_s() <= 100
+
+
+def test_its_files_go_with_it(place: Place) -> None:
+    lease = create_job_lease(place.env, place.path, 100)
+    path = lease.keep_file("a.token", b"some", b"bytes")
+    assert place.env.files.read_all(path) == b"somebytes"
+    assert place.oldest() == 0, "the file is no lease"
+    lease.release()
+    assert not place.env.files.exists(path)
