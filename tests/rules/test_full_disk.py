@@ -26,6 +26,7 @@ from nyala.env.reserve import PIECE_BYTES, PIECES_MIN
 from nyala.tablet.recovery.reader_store import ReaderStore
 from nyala.testing import SmallDisk
 from nyala.testing.small_disk import Why
+from tests.sampled import each, in_turns
 from tests.support import folder_in_memory, open_database, rows
 
 MB = 1 << 20
@@ -71,8 +72,7 @@ FREEING: dict[str, Callable[[Database], object]] = {
 }
 
 
-@pytest.mark.parametrize("why", ["bytes", "quota"])
-@pytest.mark.parametrize("name", FREEING)
+@pytest.mark.parametrize(("name", "why"), in_turns(FREEING, ["bytes", "quota"]))
 def test_what_frees_space_works_on_a_full_disk(folder: Path, name: str, why: Why) -> None:
     disk = small_disk(folder, why)
     with open_database(folder, files=disk) as db:
@@ -96,7 +96,7 @@ def test_a_write_is_refused_and_works_again_when_there_is_space(folder: Path, wh
         before = rows(table)
         db.flush()  # the next write needs a new segment of the log
         disk.fill()
-        for _ in range(3):
+        for _ in range(2):
             with pytest.raises(nyala.StorageError) as refused:
                 for n in range(5000):
                     table.upsert({"k": [n % 2000], "b": [b"x" * 50_000]})
@@ -291,7 +291,7 @@ print("good")
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a file system: Linux, root")
-@pytest.mark.parametrize("full", ["bytes", "inodes"])
+@pytest.mark.parametrize("full", each(2, ["bytes", "inodes"]))
 def test_a_mounted_file_system_that_is_full(full: str) -> None:
     with tempfile.TemporaryDirectory() as mount:
         options = "size=48m" + (",nr_inodes=200" if full == "inodes" else "")

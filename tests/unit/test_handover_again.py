@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.loads import a_job, content, open_with_table
+from tests.sampled import each
 
 import nyala
 from nyala.env import SYSTEM
@@ -94,11 +95,14 @@ def rows_of(path: Path) -> dict[int, Any]:
 
 @pytest.mark.parametrize(
     "step",
-    [
-        "nyala.tablet.write.write_path:commit:before",
-        "nyala.wal.writer:LogWriter.append:after",
-        "nyala.tablet.store:Store.finish:after",
-    ],
+    each(
+        2,
+        [
+            "nyala.wal.writer:LogWriter.append:after",
+            "nyala.tablet.write.write_path:commit:before",
+            "nyala.tablet.store:Store.finish:after",
+        ],
+    ),
 )
 def test_rows_that_are_written_by_the_log(path: Path, step: str) -> None:
     """A second insert would fail and lose a row; the counts are those of the first commit."""
@@ -113,12 +117,15 @@ def test_rows_that_are_written_by_the_log(path: Path, step: str) -> None:
 
 @pytest.mark.parametrize(
     "step",
-    [
-        "nyala.tablet.jobs.load_commit:check_staged:before",
-        "nyala.tablet.jobs.load_commit:_link_staged:after",
-        "nyala.tablet.store:Store.transact:before",
-        "nyala.tablet.store:Store.transact:after",
-    ],
+    each(
+        2,
+        [
+            "nyala.tablet.jobs.load_commit:_link_staged:after",
+            "nyala.tablet.jobs.load_commit:check_staged:before",
+            "nyala.tablet.store:Store.transact:after",
+            "nyala.tablet.store:Store.transact:before",
+        ],
+    ),
 )
 def test_files_of_a_load(path: Path, step: str) -> None:
     """Hours of executors' work: wherever the commit ends, its files are there for the next one."""

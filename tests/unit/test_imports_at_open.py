@@ -11,10 +11,15 @@ import nyala
 NOT_NEEDED = ("pandas", "duckdb", "polars", "sqlglot", "pyspark")
 
 
-def loaded(statements: str, *modules: str) -> list[str]:
-    """Those of `modules`, and of `NOT_NEEDED`, that a new process has imported after these statements."""
-    names = (*NOT_NEEDED, *modules)
-    program = f"import sys, nyala\n{statements}\nprint(*(m for m in {names} if m in sys.modules))"
+def loaded(*parts: tuple[str, tuple[str, ...]]) -> list[str]:
+    """Run the parts in a new process: statements, and modules that it must not have imported after them.
+
+    Returns those that it has, and those of `NOT_NEEDED`.
+    """
+    program = "import sys, nyala\n"
+    for statements, modules in parts:
+        names = (*NOT_NEEDED, *modules)
+        program += f"{statements}\nprint(*(m for m in {names} if m in sys.modules))\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
@@ -22,12 +27,13 @@ def loaded(statements: str, *modules: str) -> list[str]:
 
 def test_a_new_store_and_table(tmp_path: Path) -> None:
     path = str(tmp_path / "store")
-    assert not loaded(
+    statements = (
         f"with nyala.connect({path!r}) as db:\n"
         "    t = db.create_table('t', {'k': 'string', 'n': 'int64', 'v': 'double'}, ['k', 'n'],\n"
         "                        partition_by=[nyala.hash_partition('k', buckets=3)])\n"
         "    assert t.scan().to_arrow().num_rows == 0\n"
     )
+    assert not loaded((statements, ()))
 
 
 def test_a_store_with_files_changes_and_a_log(tmp_path: Path) -> None:
@@ -47,12 +53,13 @@ def test_a_store_with_files_changes_and_a_log(tmp_path: Path) -> None:
         table.update([{"k": row["k"], "n": row["n"], "v": 1.0} for row in rows[::5]])
         table.delete([{"k": "key 0", "n": 0}])
         table.insert([{"k": "key 0", "n": 1000, "v": 0.0}])
-    for options in ("", ", read_only=True"):
-        assert not loaded(
-            f"with nyala.connect({path!r}{options}) as db:\n"
-            "    assert db['t'].scan().to_arrow().num_rows == 100\n"
-            "    assert db['t'].scan(order_by_key=True).to_arrow().num_rows == 100\n"
-        )
+    statements = (
+        f"for read_only in (False, True):\n"
+        f"    with nyala.connect({path!r}, read_only=read_only) as db:\n"
+        "        assert db['t'].scan().to_arrow().num_rows == 100\n"
+        "        assert db['t'].scan(order_by_key=True).to_arrow().num_rows == 100\n"
+    )
+    assert not loaded((statements, ()))
 
 
 # Modules whose imports bring most of the code that neither opening nor a first scan needs.
@@ -93,7 +100,7 @@ def test_opening_and_a_first_scan_load_no_code_of_other_work(tmp_path: Path) -> 
         db.flush()
         db["t"].upsert([{"k": 1, "v": "b"}, {"k": 2, "v": "c"}])
     connect = f"db = nyala.connect({path!r}, maintenance=False)\n"
-    assert not loaded(connect, *OF_OTHER_WORK, *OF_READING)
-    scan = "assert db['t'].scan().to_arrow()['v'].to_pylist() == ['b', 'c']\n"
-    assert not loaded(connect + scan, *OF_OTHER_WORK)
-    assert not loaded(f"{connect}{scan}db.close()", *OF_OTHER_WORK)
+    scan = "assert db['t'].scan().to_arrow()['v'].to_pylist() == ['b', 'c']"
+    assert not loaded(
+        (connect, OF_OTHER_WORK + OF_READING), (scan, OF_OTHER_WORK), ("db.close()", OF_OTHER_WORK)
+    )

@@ -55,13 +55,13 @@ def test_the_demo_as_a_person_runs_it(tmp_path: Path) -> None:
     assert then.returncode == 0 and len(then.stdout.splitlines()) == 6, then.stderr
 
 
-def test_in_json(run: Run, tmp_path: Path, small: None) -> None:
+def test_in_json(run: Run, tmp_path: Path, alone: None) -> None:
     found = run("demo", tmp_path / "d", "--json").json
-    assert (found["table"], found["rows"]) == ("metrics", 3001)
+    assert (found["table"], found["rows"]) == ("metrics", 3000)
     assert found["before"]["timestamp"] < found["timestamp"] and found["seconds"] > 0
 
 
-def test_what_it_leaves_can_be_used(run: Run, tmp_path: Path, small: None) -> None:
+def test_what_it_leaves_can_be_used(run: Run, tmp_path: Path, alone: None) -> None:
     """The store that the last lines invite to look at is not what they say."""
     said = run("demo", tmp_path / "d").stdout
     at = re.search(r"--at (\d+)", said)

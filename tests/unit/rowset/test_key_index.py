@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.sampled import in_turns
 from tests.support import open_database
 
 from nyala.cfile.blocks.cache import BlockCache
@@ -65,7 +66,12 @@ def index(rowset: DiskRowSet, cache: BlockCache | None) -> KeyIndex:
     return KeyIndex(reader, rowset.codec, rowset.keys._key_column_ids, rowset.row_count, cache)
 
 
-@pytest.mark.parametrize("cache_bytes", [None, 0, 1 << 20, 64 << 20])
+@pytest.mark.parametrize(
+    ("rowset", "cache_bytes"),
+    in_turns(SCHEMAS, [None, 0, 1 << 20, 64 << 20]),
+    indirect=["rowset"],
+    scope="module",
+)
 def test_keys_are_found_in_every_kind_of_look_up(rowset: DiskRowSet, cache_bytes: int | None) -> None:
     """The rowid of each key, or -1, batch after batch, with any cache."""
     keys = index(rowset, None if cache_bytes is None else BlockCache(cache_bytes))

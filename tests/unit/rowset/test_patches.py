@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.sampled import each
 from tests.support import open_database
 
 import nyala
@@ -83,7 +84,7 @@ def small_splits(monkeypatch: pytest.MonkeyPatch) -> None:
 Rows = dict[int, dict[str, Any]]
 
 
-@pytest.fixture(params=["files", "memory", "both", "many"])
+@pytest.fixture(params=each(2, ["both", "files", "many", "memory"]))
 def changed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[nyala.Table, Rows]]:
     """A table and its rows; every fifth row changed, then every seventh; "many": most rows changed."""
     with open_database(tmp_path / "s") as db:

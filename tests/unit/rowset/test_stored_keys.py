@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sampled import in_turns
 from tests.support import open_database
 
 import nyala
@@ -144,19 +145,22 @@ def test_sparse_keys_find_the_same_rows_as_dense_keys(
             assert keys.equal_to(dense.gather(rowids)).all()
 
 
-@pytest.mark.parametrize("name", KEYS)
 @pytest.mark.parametrize(
-    ("count", "block_bytes"),
-    [(1, None), (STRETCH - 1, None), (STRETCH, None), (STRETCH + 1, None), (9000, None), (9000, 512)],
+    ("name", "rows_in_blocks"),
+    in_turns(
+        KEYS,
+        [(1, None), (STRETCH - 1, None), (STRETCH, None), (STRETCH + 1, None), (9000, None), (9000, 512)],
+    ),
 )
 def test_exactly_the_stored_keys_are_found(
-    name: str, count: int, block_bytes: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, rows_in_blocks: tuple[int, int | None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Probes before, between and after all keys, at the ends of each block and group.
 
     There is no bloom filter, which would hide errors: it passes one absent key in 800. Blocks have
     512 bytes, so that samples take several; with the default size, that needs half a million rows.
     """
+    count, block_bytes = rows_in_blocks
     if block_bytes is not None:
         monkeypatch.setattr(format, "KEY_BLOCK_SIZE_BYTES_DEFAULT", block_bytes)
     probes = np.arange(0, 3 * count + 3)

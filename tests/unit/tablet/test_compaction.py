@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sampled import in_turns
 from tests.support import folder_in_memory, logged_rows, open_database, rows
 
 import nyala
@@ -213,12 +214,12 @@ KINDS: dict[str, tuple[Callable[..., Any], tuple[str, str]]] = {
     "rewrite of one": (lambda db, phase: merge(db, only=slice(1), phase=phase), ("reserved", "written")),
 }
 
+PHASES = ("reserved", "written")
 IN_THE_GATE = ("minor", "merge")
 BY_NIGHT = [pytest.param(kind, marks=() if kind in IN_THE_GATE else pytest.mark.long) for kind in KINDS]
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
-@pytest.mark.parametrize("kind", BY_NIGHT)
+@pytest.mark.parametrize(("mutation", "kind"), in_turns(MUTATIONS, KINDS))
 def test_what_is_written_in_any_phase_is_neither_lost_nor_doubled(
     db: Database, kind: str, mutation: str
 ) -> None:
@@ -272,8 +273,9 @@ def test_a_process_killed_in_any_phase_loses_nothing_and_leaves_no_file(
             assert again["t"].count("a = 1 AND k < 9") == 9
 
 
-@pytest.mark.parametrize("kind", ["minor", "major", "major of one column", "undo"])
-@pytest.mark.parametrize("phase", ["reserved", "written"])
+@pytest.mark.parametrize(
+    ("kind", "phase"), in_turns(["minor", "major", "major of one column", "undo"], PHASES)
+)
 def test_r4_a_flush_during_a_delta_compaction_comes_behind_it(db: Database, kind: str, phase: str) -> None:
     """Row ids stay, so the rowset may be flushed: the new REDO file is after the result."""
     recorded = two_rowsets(db)
@@ -302,7 +304,7 @@ def test_r4_a_flush_during_a_delta_compaction_comes_behind_it(db: Database, kind
 # --- R3, R4: flushes, direct commits, drops, renames -------------------------------------------------------
 
 
-@pytest.mark.parametrize("phase", ["reserved", "written"])
+@pytest.mark.parametrize("phase", PHASES)
 def test_r3_a_flush_leaves_the_memory_of_a_running_merges_inputs_alone(
     folder: Path, db: Database, phase: str
 ) -> None:
@@ -348,7 +350,7 @@ def test_r2_a_merges_outputs_are_durable_up_to_its_beginning(db: Database) -> No
     assert [rowset.timestamp_min for rowset in rowsets(db)] == [db.now(), None]
 
 
-@pytest.mark.parametrize("phase", ["reserved", "written"])
+@pytest.mark.parametrize("phase", PHASES)
 def test_r4_a_direct_commit_takes_the_rowsets_back(folder: Path, phase: str) -> None:
     """A direct commit cannot wait for the merge, so the merge gives up, and no row is lost."""
     with open_database(folder / "s", direct_commit_bytes=1000) as db:
@@ -367,8 +369,7 @@ def test_r4_a_direct_commit_takes_the_rowsets_back(folder: Path, phase: str) -> 
             recorded.check(again)
 
 
-@pytest.mark.parametrize("kind", ["minor", "major"])
-@pytest.mark.parametrize("phase", ["reserved", "written"])
+@pytest.mark.parametrize(("kind", "phase"), in_turns(["minor", "major"], PHASES))
 def test_r4_the_redo_of_a_direct_commit_comes_behind_a_delta_compaction(
     folder: Path, kind: str, phase: str
 ) -> None:
@@ -396,7 +397,7 @@ def _large_batch(recorded: Recorded, files: set[str]) -> None:
     files.update(data_files(recorded.db.path))
 
 
-@pytest.mark.parametrize("phase", ["reserved", "written"])
+@pytest.mark.parametrize("phase", PHASES)
 def test_a_direct_commit_of_new_rows_ends_no_compaction(folder: Path, phase: str) -> None:
     """A stream of loads must not revoke compactions, even with ghosts of its keys in memory."""
     with open_database(folder / "s", direct_commit_bytes=1000) as db:
@@ -430,8 +431,7 @@ def test_r4_a_direct_commit_to_another_table_ends_no_compaction(folder: Path) ->
         assert other.count() == 500
 
 
-@pytest.mark.parametrize("kind", ["minor", "major", "merge"])
-@pytest.mark.parametrize("phase", ["reserved", "written"])
+@pytest.mark.parametrize(("kind", "phase"), in_turns(["minor", "major", "merge"], PHASES))
 def test_a_table_dropped_during_its_compaction_takes_everything_along(
     db: Database, kind: str, phase: str
 ) -> None:
@@ -620,8 +620,7 @@ def undo_files(db: Database) -> Recorded:
     return recorded
 
 
-@pytest.mark.parametrize("first", [0, 2, 3, 5])
-@pytest.mark.parametrize("second", [slice(0, 2), slice(1, 3)], ids=str)
+@pytest.mark.parametrize(("first", "second"), in_turns([0, 2, 3, 5], [slice(0, 2), slice(1, 3)]))
 def test_x2_undo_files_merged_in_any_order_keep_every_moment(db: Database, first: int, second: slice) -> None:
     """An UNDO file between two others in time must be merged with them, or moments read wrong."""
     recorded = undo_files(db)
@@ -740,8 +739,7 @@ FAILING: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["eio", "enospc"])
-@pytest.mark.parametrize("work", FAILING)
+@pytest.mark.parametrize(("work", "kind"), in_turns(FAILING, ["eio", "enospc"]))
 def test_c4_whichever_write_fails_nothing_changes_and_no_file_stays(
     folder: Path, work: str, kind: Any
 ) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sampled import in_turns
 from tests.support import folder_in_memory, key_value_table, open_database, rows
 
 from nyala.api.database import Database
@@ -67,13 +68,21 @@ def update_two_columns_apart(table: Any, batch: pa.Table) -> None:
     table.update(batch.select(["k", "w"]))
 
 
-@pytest.mark.parametrize("history", [0, "1s"])
-@pytest.mark.parametrize("overwrite", [upsert, delete_and_insert, update_two_columns_apart])
-@pytest.mark.parametrize("background", [True, False], ids=["background", "no background"])
+@pytest.mark.parametrize(
+    ("overwrite", "how"),
+    in_turns(
+        [upsert, delete_and_insert, update_two_columns_apart],
+        [(0, False), (0, True), ("1s", True), ("1s", False)],
+    ),
+)
 def test_overwrites_take_the_live_rows_and_the_log(
-    folder: Path, history: Any, overwrite: Callable[[Any, pa.Table], None], background: bool
+    folder: Path, overwrite: Callable[[Any, pa.Table], None], how: tuple[Any, bool]
 ) -> None:
-    """Neither a constantly overwritten table nor an idle one that keeps the log fills the disk."""
+    """Neither a constantly overwritten table nor an idle one that keeps the log fills the disk.
+
+    How: with this history, and with or without a background.
+    """
+    history, background = how
     clock = ManualClock()
     with open_database(folder / "s", clock=clock, log_limit_bytes=LOG_LIMIT) as db:
         idle = key_value_table(db, "idle")

@@ -143,12 +143,12 @@ def test_a_cold_scan_takes_two_rounds(large: Pair, monkeypatch: pytest.MonkeyPat
 def test_a_cold_query_of_net_changes_takes_two_rounds(large: Pair) -> None:
     """Footers and delta files; then the values of the changed rows."""
 
-    def changes(db: nyala.Database) -> list[str]:
+    def changes(db: nyala.Database) -> pa.Table:
         oldest = min(
             delta.timestamp_max for delta in db._writer().state.deltas.values() if delta.kind == "undo"
         )
         found = db["t"].changes(since=oldest).to_arrow().drop_columns("_commit_timestamp")
-        return sorted(map(str, found.to_pylist()))
+        return found.sort_by([(name, "ascending") for name in found.column_names])
 
     assert large.cold_rounds(changes) <= 2
 
