@@ -40,8 +40,15 @@ _open: list[nyala.Database] = []
 
 def connect(endpoint: str, **more: Any) -> None:
     """Become the writer. The credentials are in the environment."""
-    _options.update(endpoint=endpoint, allow_http=True, region="us-east-1")
+    use(endpoint)
     _open.append(nyala.connect(STORE, storage_options=_options, **more))
+
+
+def connect_with_keys(endpoint: str, secret: str) -> None:
+    """Become the writer with credentials that only this program has."""
+    use(endpoint)
+    keys = {"access_key_id": "of-the-program", "secret_access_key": secret}
+    _open.append(nyala.connect(STORE, storage_options={**_options, **keys}))
 
 
 def use(endpoint: str) -> None:
@@ -219,7 +226,7 @@ def bodies() -> Mapping[str, bytes]:
 
 
 def shown(table: str) -> tuple[list[bytes], list[bytes]]:
-    """Plans; and what travels to tasks: a reader, its partitions, and the function of a scan."""
+    """Plans; and what travels to tasks: a reader, its partitions, and functions of all jobs."""
     df = loaded(table).where("v > 0")
     sent: list[bytes] = []
     pickled = CloudPickleSerializer.dumps
@@ -231,6 +238,10 @@ def shown(table: str) -> tuple[list[bytes], list[bytes]]:
     with mock.patch.object(CloudPickleSerializer, "dumps", dumps):
         by_scan = database()[table].scan().to_spark(session())
         assert by_scan.count() == df.count() + 1
+        load(table, {-1: -1})
+        upsert(table, {-1: -2})
+        compact(table)
+        backup(table)
     jvm: Any = session()._jvm
     explain = jvm.PythonSQLUtils.explainString
     plans = [explain(frame._jdf.queryExecution(), "extended").encode() for frame in (df, by_scan)]

@@ -150,26 +150,6 @@ def test_a_refused_request_is_an_error_without_credentials(
         writer.s3(jobs.fail_requests, None)
 
 
-def test_no_secret_is_in_anything_that_spark_keeps_or_shows(writer: Cluster) -> None:
-    """Event log, logs, plans, tokens, staged files, temporary files of all machines, and the bucket itself."""
-    driver = writer.driver
-    driver(jobs.create, "shown")
-    driver(jobs.update, "shown", {k: k for k in range(MANY)})
-    driver(jobs.write, "shown", {1: 2})
-    given = "another-recognisable-secret"
-    with pytest.raises(RemoteError, match="storage.secret_access_key is not supported") as error:
-        driver(jobs.read_with_a_secret_option, "shown", given)
-    assert given not in error.value.trace
-    plans, sent = driver(jobs.shown, "shown")
-    files = {path: path.read_bytes() for path in jobs.files_below(writer.folder)}
-    for text in (*plans, *sent, *files.values(), *writer.s3(jobs.bodies).values()):
-        assert not any(secret.encode() in text for secret in (SECRET, KEY_ID, given))
-    # The same search finds what is there.
-    events = [text for path, text in files.items() if path.parent.name == "events"]
-    assert [b"BatchScan nyala" in text for text in (plans[0], *events)] == [True, True]
-    assert [jobs.STORE.encode() in text for text in sent] == [True, True, True]
-
-
 def test_the_page_runs_and_prints_what_it_says(cluster: Cluster) -> None:
     code = "\n".join(re.findall(r"^```py\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL))
     said = [match[1] for match in re.finditer(r"^\s*print\(.*\)\s+# (.*)$", code, re.MULTILINE)]
@@ -193,3 +173,26 @@ def test_each_machine_needs_the_credentials_file(writer: Cluster) -> None:
                 driver(jobs.read, "filed", **{"storage.credentials_file": path})
         (writer.network.machines[name].folder / "credentials.json").write_text(content)
     assert driver(jobs.read, "filed", **{"storage.credentials_file": path}) == {1: 1}
+
+
+def test_no_secret_is_in_anything_that_spark_keeps_or_shows(cluster: Cluster) -> None:
+    """Event log, logs, plans, tokens, staged files, temporary files of all machines, and the bucket itself, after
+    all tests above. Here the program has credentials of its own, which executors do not need."""
+    driver = cluster.driver
+    of_program, given = "recognisable-secret-of-the-program", "recognisable-secret-of-a-read"
+    driver(jobs.connect_with_keys, cluster.endpoint, of_program)
+    driver(jobs.create, "shown")
+    driver(jobs.update, "shown", {k: k for k in range(MANY)})
+    driver(jobs.write, "shown", {1: 2})
+    with pytest.raises(RemoteError, match="storage.secret_access_key is not supported") as error:
+        driver(jobs.read_with_a_secret_option, "shown", given)
+    plans, sent = driver(jobs.shown, "shown")
+    driver(jobs.close)
+    files = {path: path.read_bytes() for path in jobs.files_below(cluster.folder)}
+    bodies = cluster.s3(jobs.bodies).values()
+    for text in (*plans, *sent, *files.values(), *bodies, error.value.trace.encode()):
+        assert not any(secret.encode() in text for secret in (SECRET, KEY_ID, of_program, given))
+    # The same search finds what is there.
+    events = [text for path, text in files.items() if path.parent.name == "events"]
+    assert [b"BatchScan nyala" in text for text in (plans[0], *events)] == [True, True]
+    assert [jobs.STORE.encode() in text for text in sent] == [True, True, True]
