@@ -161,7 +161,9 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
             took_s, traffic, _ = at.during(work)
             table.rows.append(cells(f"a million rows: {name}", took_s, traffic, count))
         say("take-over")
-        table.rows.append(cells("take over from a living writer", *take_over(at, keep, kill=False)))
+        table.rows.append(
+            cells("take over from a living writer, its requests included", *take_over(at, keep, kill=False))
+        )
         table.rows.append(cells("replace a writer after kill -9", *take_over(at, keep, kill=True)))
         say("open")
         with nyala.connect(URL, **keep, take_over=True) as db:
