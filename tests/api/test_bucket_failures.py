@@ -154,9 +154,10 @@ def test_a_deleted_data_object_is_found_by_reads_and_by_the_check(server: S3Serv
         filled(db)
     with closing(open_objects(URL, server.options)) as objects:
         objects.delete([info.key for info in objects.list("data/") if info.key.endswith(".base")][:1])
-    with connect(server, tmp_path) as db:
-        with pytest.raises(nyala.StorageError, match=r"\.base is missing, and its rows with it.*backup"):
-            db["t"].scan().to_arrow()
+    for read_only in (False, True):
+        with connect(server, tmp_path, read_only=read_only) as db:
+            with pytest.raises(nyala.StorageError, match=r"\.base is missing, and its rows with it.*backup"):
+                db["t"].scan().to_arrow()
     assert [p.kind for p in nyala.check(URL, storage_options=server.options).problems] == ["missing-file"]
 
 

@@ -19,20 +19,22 @@ Threads: any. Source: docs/design/object-storage.md, "Readers".
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from nyala.catalog.loading import apply_changes, without_collector
 from nyala.catalog.model import CatalogState
 from nyala.catalog.object_leases import ObjectLease
 from nyala.cfile.blocks.cache import BlockCache
-from nyala.env import Env
+from nyala.env import Env, MissingFileError
 from nyala.env.interrupts import Uninterrupted
-from nyala.errors import HistoryExpiredError, ReadOnlyError, StorageError
+from nyala.errors import Error, HistoryExpiredError, ReadOnlyError, StorageError
 from nyala.objects.base import Objects
 from nyala.tablet.media.bucket import base_state, batches, changes
 from nyala.tablet.recovery.bootstrap import Replayer
@@ -52,7 +54,7 @@ class BucketReader:
     def __init__(
         self, env: Env, objects: Objects, memory_limit_bytes: int, refresh_s: float, follower: LogFollower
     ) -> None:
-        self.env = replace(env, files=env.files.without_lease(_vanished))
+        self.env = replace(env, files=env.files.without_lease(partial(_vanished, env, objects)))
         self.root_path = objects.url
         self.memory_limit_bytes = memory_limit_bytes
         self.cache = BlockCache(memory_limit_bytes // 4)
@@ -230,7 +232,10 @@ def follow(env: Env, objects: Objects) -> LogFollower:
     return LogFollower(env, objects, birth)
 
 
-def _vanished(path: str) -> HistoryExpiredError:
+def _vanished(env: Env, objects: Objects, path: str) -> Error:
+    """The error for a missing file. The newest catalogue tells whether the writer removed it."""
+    if path in (f"{objects.url}/{file}" for file in read_state(env, objects).files()):
+        return MissingFileError(f"{path} does not exist", path=path, errno=errno.ENOENT)
     return HistoryExpiredError(
         f"{path} no longer exists: this process stood still for longer than its lease, and the writer has removed old "
         "files since. Read again"
