@@ -25,7 +25,7 @@ TESTS = Path(__file__).parent
 SPARK_TESTS = TESTS / "spark"
 SPARK_TIMEOUT_S = 300
 # What starts programs of its own with Spark in them, and no session beside them.
-OWN_PROGRAMS = ("spark/test_retries.py", "spark/test_kills.py")
+OWN_PROGRAMS = ("spark/test_retries.py",)
 CLUSTER = "spark/cluster"
 SESSION = "spark"
 LONGEST = (

@@ -177,7 +177,7 @@ def test_keys_are_found_in_every_encoding(kind: str) -> None:
                 changed = [place or -5 for place in backwards]
                 assert alone.get_many({"k": few.take(pa.array(backwards))})["v"].to_pylist() == changed
                 assert both.get_many({"k": few, "n": numbers})["n"].to_pylist() == numbers.to_pylist()
-                for place, value in enumerate(values):
+                for place, value in list(enumerate(values))[again::2]:
                     where = nyala.col("k") >= python_of(kind, value)
                     assert alone.count(where) == len(values) - place, (encoding, again)
                     assert both.count(where & (nyala.col("n") == 1)) == len(values) - place, (encoding, again)

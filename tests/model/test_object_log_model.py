@@ -491,7 +491,13 @@ MUTANTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(name, marks=pytest.mark.long if name == "writer deletes much" else ())
+        for name in SCENARIOS
+    ],
+)
 def test_no_interleaving_loses_a_record(scenario: str) -> None:
     """Whatever is lost, late or stopped, every acknowledged record stays."""
     problem, _ = search(Protocol(), SCENARIOS[scenario])

@@ -161,15 +161,8 @@ STEPS = {
         *INSTALL,
     ],
 }
-# A job that commits files of executors. The others, streams too, run by night.
-IN_THE_GATE = {("load", "nyala.tablet.jobs.load_commit:_link_staged:after")}
 CASES = [
-    pytest.param(
-        job,
-        step,
-        id=f"{job} {step.removeprefix('nyala.')}",
-        marks=[] if (job, step) in IN_THE_GATE else [pytest.mark.long],
-    )
+    pytest.param(job, step, id=f"{job} {step.removeprefix('nyala.')}")
     for job, steps in STEPS.items()
     for step in steps
 ]
@@ -416,6 +409,7 @@ def check_backups(folder: Path) -> None:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("job", "step"), CASES)
 def test_a_killed_job_left_nothing_and_can_be_run_again(

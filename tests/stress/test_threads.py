@@ -20,6 +20,7 @@ import nyala
 from nyala.api.database import Database
 from nyala.api.scan import read_token
 from tests.figures import counted
+from tests.sampled import each
 from tests.support import key_value_table, open_database
 
 SECONDS = 1.2
@@ -73,7 +74,7 @@ def impatient() -> Iterator[None]:
     sys.setswitchinterval(interval)
 
 
-@pytest.mark.parametrize("durability", ["commit", "group"])
+@pytest.mark.parametrize("durability", each(2, ["commit", "group"]))
 def test_money_moves_and_none_is_made(tmp_path: Path, impatient: None, durability: str) -> None:
     """Transfers in every form that a write has: each snapshot holds every account, and the same sum; and every row
     that was linked to another is there, and once."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
+import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +106,14 @@ class Example:
 
 
 @pytest.fixture
-def example(tmp_path: Path) -> Example:
-    path = tmp_path / "store"
+def example(made: Example, tmp_path: Path) -> Example:
+    """A copy of the store, which the test may change."""
+    return replace(made, path=Path(shutil.copytree(made.path, tmp_path / "store")))
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Example:
+    path = tmp_path_factory.mktemp("example") / "store"
     with nyala.connect(path) as db:
         metrics = db.create_table(
             "metrics",
