@@ -116,6 +116,7 @@ bench: $(BENCH_VENV)/.installed  ## speed beside SQLite, DuckDB, Delta Lake, Par
 
 bench-spark: java $(BENCH_SPARK_VENV)/.installed  ## speed through Spark beside Parquet and Delta Lake (ARGS=--quick: some minutes)
 	@$(BENCH_SPARK_BIN)/python -m bench.spark $(ARGS)
+	@$(BENCH_SPARK_BIN)/python -m bench.spark_bucket $(filter --quick,$(ARGS))
 
 docs: $(DOCS_VENV)/.locked  ## build the documentation site in build/site (any warning is an error)
 	@$(DOCS_VENV)/bin/python tools/docs
