@@ -12,6 +12,7 @@ from tests.corruption.test_check import bytes_of, flipped
 import nyala
 from nyala.cfile.column import BASE, BLOOM, ColumnKey
 from nyala.testing import S3Server
+from nyala.testing.s3_server import WireFault
 
 
 class Stored:
@@ -105,6 +106,19 @@ def test_damaged_rows_are_left_and_the_report_says_why(store: Stored) -> None:
     assert [p.kind for p in report.problems] == ["damage"] and report.repairs == ()
     assert any("restore the store from a backup" in note for note in report.notes)
     assert store.file.read_bytes() == damaged
+
+
+@pytest.mark.parametrize("fault", ["403", "drop before"])
+@pytest.mark.parametrize("verb", ["HEAD", "GET"])
+def test_a_bucket_that_fails_during_a_check_is_no_damage(tmp_path: Path, verb: str, fault: WireFault) -> None:
+    """Nobody restores a backup because the network broke."""
+    with S3Server() as server:
+        with nyala.connect(server.url, storage_options=server.options, cache_dir=tmp_path) as db:
+            db.create_table("t", {"k": "int64"}, "k").insert([(1,)])
+            db.flush()
+        server.faults = lambda request: fault if request.verb == verb and "/data/" in request.key else None
+        with pytest.raises(nyala.StorageError, match="403" if fault == "403" else "the connection broke"):
+            nyala.check(server.url, storage_options=server.options)
 
 
 def test_a_repair_beside_a_writer_is_refused(store: Stored) -> None:

@@ -315,7 +315,7 @@ def check(
     Raises
     ------
     StorageError
-        The folder is not a store.
+        The folder is not a store, or the bucket does not answer.
     LockedError
         `repair=True`, and a process has the store open for writing.
     """

@@ -350,6 +350,9 @@ class _Check:
         rowset: AnyRowSet | None = None,
         path: str | None = None,
     ) -> None:
+        if isinstance(error, StorageError) and not isinstance(error, MissingFileError):
+            if self.env.files.is_remote:
+                raise error  # no network, or no right: nothing is known of the object
         message = str(error) or type(error).__name__
         path = path or getattr(error, "path", None)
         if isinstance(error, MissingFileError):
