@@ -13,7 +13,7 @@ lock, writer.sock         the writer's lock, and the socket that accepts commits
 A bucket has the same names below its prefix, with objects for the log (`wal.objects.format`), and
 
 lease-files/<lease>/      files that live as long as a job's lease
-inbox/, answers/          requests of other processes, and what became of them
+inbox/, answers/, news    requests of other processes, and what became of them
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ DATA_NAME: Final = "data"
 STAGING_NAME: Final = "staging"
 INBOX_PREFIX: Final = "inbox/"
 ANSWERS_PREFIX: Final = "answers/"
+NEWS_KEY: Final = "news"
 POSITION_NAME: Final = "position"
 
 
