@@ -163,8 +163,11 @@ class ObjectJobLease:
         return f"{self._objects.url}/{key}"
 
     def release(self) -> None:
-        """End the lease. May be called twice."""
-        end_job_lease(self._objects, self.name)
+        """End the lease. May be called twice. A lease that cannot be deleted ends by itself."""
+        try:
+            end_job_lease(self._objects, self.name)
+        except StorageError as error:  # the job is done, whatever becomes of its lease
+            logger.info("a job's lease ends by its time: %s", error)
 
     def _put(self) -> None:
         put_lease(self._objects, f"{LEASES_PREFIX}{self.name}", self._version, self._ttl_s)

@@ -28,6 +28,7 @@ from nyala.env.files import FileStatus
 from nyala.errors import Error, StorageError
 from nyala.objects.base import ObjectInfo, Objects
 from nyala.objects.chunk_cache import CachedObject, ChunkCache
+from nyala.objects.settle import persist
 
 __all__ = ["RemoteFiles"]
 
@@ -57,9 +58,10 @@ class RemoteFiles:
 
     is_remote: Final = True
 
-    def __init__(self, cache: ChunkCache, vanished: Callable[[str], Error] | None = None) -> None:
+    def __init__(self, cache: ChunkCache, env: Env, vanished: Callable[[str], Error] | None = None) -> None:
         """vanished: see `without_lease`."""
         self.cache: Final = cache
+        self._env = env
         self.objects: Final = cache.objects
         self._vanished = vanished
 
@@ -71,11 +73,11 @@ class RemoteFiles:
         cache_bytes: at most so much of it for these files; 0: no cache.
         Raises: StorageError if the folder cannot be written.
         """
-        return RemoteFiles(ChunkCache(objects, env.files, env.randomness, cache_dir, cache_bytes))
+        return RemoteFiles(ChunkCache(objects, env.files, env.randomness, cache_dir, cache_bytes), env)
 
     def client(self) -> RemoteFiles:
         """Return files of another client of the bucket, with a cache of their own, to be closed by themselves."""
-        return RemoteFiles(self.cache.client())
+        return RemoteFiles(self.cache.client(), self._env)
 
     # ── reading
     # ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -133,8 +135,12 @@ class RemoteFiles:
         self.objects.put(self._key(path), data)
 
     def link(self, old: str, new: str) -> bool:
-        """Copy the object inside the bucket: two names of one object do not exist there."""
-        self.objects.copy(self._key(old), self._key(new))
+        """Copy the object inside the bucket: two names of one object do not exist there.
+
+        A copy whose reply is lost is made again, so that this does not fail a job of hours.
+        """
+        old_key, new_key = self._key(old), self._key(new)
+        persist(self._env, lambda: self.objects.copy(old_key, new_key))
         return True
 
     def unlink(self, path: str, missing_ok: bool = False) -> None:
@@ -170,7 +176,7 @@ class RemoteFiles:
         pass
 
     def without_lease(self, vanished: Callable[[str], Error]) -> Files:
-        return RemoteFiles(self.cache, vanished)
+        return RemoteFiles(self.cache, self._env, vanished)
 
     def close(self) -> None:
         """Remove the cache; later reads raise StorageError. May be called twice."""

@@ -17,6 +17,7 @@ from nyala.env import SYSTEM, Env, SystemRandomness, system_files
 from nyala.errors import HistoryExpiredError
 from nyala.objects.memory import MemoryObjects
 from nyala.objects.remote_files import RemoteFiles
+from nyala.testing import FaultyObjects
 from nyala.testing.clock import ManualClock
 
 
@@ -101,3 +102,17 @@ def test_its_files_go_with_it(place: Place) -> None:
     assert place.oldest() == 0, "the file is no lease"
     lease.release()
     assert not place.env.files.exists(path)
+
+
+def test_a_lease_that_cannot_be_deleted_does_not_fail_its_job(tmp_path: Path) -> None:
+    """The job has committed already."""
+    bucket = FaultyObjects(MemoryObjects())
+    env = Env(RemoteFiles.over(bucket, SYSTEM, str(tmp_path), 1 << 20), SYSTEM.clock, SYSTEM.randomness)
+    lease = create_job_lease(env, bucket.url, 100)
+    bucket.faults = lambda _: "drop before"
+    lease.release()
+    bucket.faults = None
+    assert is_living(env, bucket.url, lease.name)
+    lease.release()
+    assert not is_living(env, bucket.url, lease.name)
+    env.files.close()

@@ -22,6 +22,7 @@ from nyala.objects.chunk_cache import CHUNK_BYTES
 from nyala.objects.memory import MemoryObjects
 from nyala.objects.remote_files import RemoteFiles
 from nyala.testing import FaultyObjects
+from nyala.testing.faulty_objects import Fault
 from nyala.testing.file_wrapper import FileWrapper
 
 URL = "memory://bucket"
@@ -448,3 +449,14 @@ def test_closing_ends_the_wait_of_a_reader(bucket: Bucket) -> None:
     reader.join(30)
     go_on.set()
     assert "closed" in str(raised[0])
+
+
+def test_a_copy_whose_reply_is_lost_is_made_again(bucket: Bucket) -> None:
+    """A load commits its files by copies, after hours of work."""
+    files = bucket.files()
+    faults: Iterator[Fault | None] = iter(["503", "drop after", "drop before", None])
+    bucket.objects.faults = lambda request: next(faults, None) if request.verb == "copy" else None
+    assert files.link(A, f"{URL}/data/1/b.base")
+    assert bucket.memory.get("data/1/b.base") == CONTENT
+    with pytest.raises(MissingFileError):
+        files.link(f"{URL}/data/1/none.base", f"{URL}/data/1/c.base")
