@@ -24,6 +24,7 @@ import nyala
 import nyala.spark
 from nyala.spark.source.options import ReadOptions
 from nyala.spark.source.reader import NyalaReader
+from nyala.testing.faulty_objects import Request
 from nyala.testing.s3_server import WireFault
 
 STORE: Final = "s3://bucket/store"
@@ -111,7 +112,7 @@ def write(table: str, rows: Rows, operation: str = "upsert") -> None:
 def write_with_counts(table: str, rows: Rows, **arguments: Any) -> tuple[nyala.WriteResult, list[Any]]:
     """`nyala.spark.write`; the result, and the keys of rows that failed."""
     done = nyala.spark.write(frame(rows), STORE, table, storage_options=_options, **arguments)
-    failed = [] if done.errors is None else sorted(done.errors["k"].to_pylist())
+    failed = sorted(done.errors["k"].to_pylist()) if len(done.errors) else []
     return nyala.WriteResult(done.timestamp, done.inserted, done.updated, done.deleted, done.ignored), failed
 
 
@@ -210,6 +211,17 @@ def read_with_a_secret_option(table: str, secret: str) -> None:
 def fail_requests(fault: WireFault | None) -> None:
     """In machine s3: what becomes of each request from now on."""
     server().faults = None if fault is None else lambda request: fault
+
+
+def fail_every(count: int) -> None:
+    """In machine s3: each so-many-th request from now on has a fault that passes, each time another one."""
+    faults: list[WireFault] = ["503", "drop after", "half", "500", "drop before", 0.2]
+
+    def fault(request: Request) -> WireFault | None:
+        number, rest = divmod(request.number, count)
+        return None if rest else faults[number % len(faults)]
+
+    server().faults = fault
 
 
 def pass_time(seconds: float) -> None:

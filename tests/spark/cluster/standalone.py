@@ -13,17 +13,20 @@ process, as `SECRET`, which occurs nowhere else: tests look for it in all that S
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+import urllib.request
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 import pyspark
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from tests.spark.cluster.machines import TEMPORARY, Machine, Network, code_path
 from tests.spark.cluster.remote_python import RemotePython
@@ -54,11 +57,11 @@ class Cluster:
 
     def _begin(self) -> None:
         driver = self.network.machines["driver"]
-        self._class(driver, "master.Master", "--host", "driver", "--port", "7077", "--webui-port", "0")
+        self._class(driver, "master.Master", "--host", "driver", "--port", "7077", "--webui-port", "8080")
         self.s3 = self.python("s3")
         self.driver = self.python("driver", "driver.log")
         self.s3.begin(serve)
-        self.driver(wait_for_port, "driver", 7077)
+        self.driver(wait_for_master)
         self.driver.begin(start_session)
         for name in WORKER_NAMES:
             options = ["--host", name, "--cores", "3", "--memory", "4g", "--webui-port", "0"]
@@ -132,16 +135,33 @@ def server() -> S3Server:
     return found
 
 
-def wait_for_port(host: str, port: int, seconds: float = 60.0) -> None:
-    """Until a process listens there."""
+def wait_until(there: Callable[[], bool], seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
-    while True:
-        try:
-            socket.create_connection((host, port), 1).close()
-            return
-        except OSError:
-            assert time.monotonic() < end, f"nobody listens at {host}:{port}"
-            time.sleep(0.05)
+    while not there():
+        assert time.monotonic() < end, "the cluster did not start: see the logs of its machines"
+        time.sleep(0.05)
+
+
+def alive_workers() -> int:
+    """How many workers the master knows; 0 while it starts."""
+    try:
+        with urllib.request.urlopen("http://driver:8080/json/", timeout=10) as answer:
+            return int(json.load(answer)["aliveworkers"])
+    except OSError:
+        return 0
+
+
+def _listens() -> bool:
+    try:
+        socket.create_connection(("driver", 7077), 10).close()
+    except OSError:
+        return False
+    return True
+
+
+def wait_for_master() -> None:
+    """Workers that come before it would wait for long."""
+    wait_until(_listens)
 
 
 def start_session() -> None:
@@ -163,12 +183,11 @@ def start_session() -> None:
     builder = SparkSession.builder.master(MASTER).appName("nyala cluster tests")
     for name, value in settings.items():
         builder = builder.config(name, value)
+    SparkContext._ensure_initialized()  # the JVM starts while the workers do
+    wait_until(lambda: alive_workers() == len(WORKER_NAMES))  # else one worker would give both cores
     spark = _held["session"] = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
-    end = time.monotonic() + 60
-    while len(hosts()) < len(WORKER_NAMES):
-        assert time.monotonic() < end, f"only these workers have come: {hosts()}"
-        time.sleep(0.05)
+    wait_until(lambda: hosts() == list(WORKER_NAMES))
 
 
 def session() -> SparkSession:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.spark.cluster import bucket_jobs as jobs
 from tests.spark.cluster.remote_python import RemoteEnd, RemoteError
-from tests.spark.cluster.standalone import KEY_ID, SECRET, Cluster
+from tests.spark.cluster.standalone import KEY_ID, SECRET, WORKER_NAMES, Cluster
 
 pytestmark = pytest.mark.xdist_group("cluster")
 
@@ -150,6 +151,47 @@ def test_a_refused_request_is_an_error_without_credentials(
         writer.s3(jobs.fail_requests, None)
 
 
+@pytest.mark.long
+def test_jobs_go_on_while_requests_fail(writer: Cluster) -> None:
+    """Slow down, lost replies, replies that break off: each of them again and again."""
+    driver = writer.driver
+    driver(jobs.create, "rough", "smooth")
+    truth = {k: k for k in range(MANY)}
+    writer.s3(jobs.fail_every, 7)
+    try:
+        driver(jobs.load, "rough", truth)
+        upserted = {k: -k for k in range(MANY - 1000, MANY + 1000)}
+        assert driver(jobs.upsert, "rough", upserted) == (1000, 1000)
+        assert driver(jobs.write_with_counts, "rough", {0: 5, -1: 5})[0].inserted == 1
+        truth |= upserted | {0: 5, -1: 5}
+        driver(jobs.stream, "rough", "smooth", "/tmp/checkpoint-rough")
+        assert driver(jobs.read_in_each_way, "rough") == [truth] * 3
+    finally:
+        writer.s3(jobs.fail_requests, None)
+    assert driver(jobs.content, "smooth") == driver(jobs.content, "rough") == truth
+    assert driver(jobs.is_sound)
+
+
+@pytest.mark.long
+def test_a_job_survives_the_end_of_executors(writer: Cluster) -> None:
+    """Spark starts other ones, which repeat the tasks."""
+    driver = writer.driver
+    driver(jobs.create, "survived")
+    truth: dict[int, int] = {}
+    for number, pause_s in enumerate((0.3, 0.8, 1.5, 2.5, 4.0)):
+        rows = dict.fromkeys(range(number * 10000, number * 10000 + 60000), number)
+        driver.begin(jobs.upsert, "survived", rows)
+        time.sleep(pause_s)
+        machine = writer.network.machines[WORKER_NAMES[number % 2]]
+        for pid in machine.run(["pgrep", "-f", "CoarseGrainedExecutorBackend"], check=False).split():
+            machine.run(["kill", "-9", pid], check=False)
+        inserted = len(rows.keys() - truth.keys())
+        assert driver.answer() == (inserted, len(rows) - inserted)
+        truth |= rows
+        assert driver(jobs.read, "survived") == truth
+    assert driver(jobs.is_sound)
+
+
 def test_the_page_runs_and_prints_what_it_says(cluster: Cluster) -> None:
     code = "\n".join(re.findall(r"^```py\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL))
     said = [match[1] for match in re.finditer(r"^\s*print\(.*\)\s+# (.*)$", code, re.MULTILINE)]
@@ -189,9 +231,12 @@ def test_no_secret_is_in_anything_that_spark_keeps_or_shows(cluster: Cluster) ->
     plans, sent = driver(jobs.shown, "shown")
     driver(jobs.close)
     files = {path: path.read_bytes() for path in jobs.files_below(cluster.folder)}
-    bodies = cluster.s3(jobs.bodies).values()
-    for text in (*plans, *sent, *files.values(), *bodies, error.value.trace.encode()):
-        assert not any(secret.encode() in text for secret in (SECRET, KEY_ID, of_program, given))
+    bodies = cluster.s3(jobs.bodies)
+    places: dict[object, bytes] = {f"plan {n}": text for n, text in enumerate(plans)}
+    places |= {f"sent {n}": text for n, text in enumerate(sent)}
+    places |= {**files, **bodies} | {"error": error.value.trace.encode()}
+    secrets = [secret.encode() for secret in (SECRET, KEY_ID, of_program, given)]
+    assert [place for place, text in places.items() if any(secret in text for secret in secrets)] == []
     # The same search finds what is there.
     events = [text for path, text in files.items() if path.parent.name == "events"]
     assert [b"BatchScan nyala" in text for text in (plans[0], *events)] == [True, True]
