@@ -32,7 +32,9 @@ def section(heading: str) -> str:
 
 def heading_of(path: tuple[str, ...], command: click.Command) -> str:
     # As the usage says them; how to ask one argument for it depends on click's version.
-    arguments = command.collect_usage_pieces(click.Context(command))[bool(command.options_metavar) :]
+    # click keeps the help option that the first context asks for, so it must be the one of `nyala`.
+    context = click.Context(command, **app.context_settings)
+    arguments = command.collect_usage_pieces(context)[bool(command.options_metavar) :]
     return f"`{' '.join(['nyala', *path, *arguments])}`"
 
 
