@@ -8,7 +8,7 @@ takes them from its own surroundings, or from the file that the option `credenti
     Address("s3://bucket/shop", …)  ──►  address.env: files, through a cache of this process
 
 Invariants
-    A1  An address holds no secret. `Address.of` drops secrets, and `Address.parse` refuses them.
+    A1  An address holds no secret: `address_of` leaves secrets out, and `Address.parse` refuses them.
     A2  One process opens a place once: all its tasks share the connections and the cache. They stay
         open until the process ends. A forked child opens its own.
 """
@@ -27,7 +27,7 @@ from nyala.env.interrupts import Uninterrupted
 from nyala.env.paths import is_bucket_url
 from nyala.errors import InvalidArgumentError
 from nyala.objects.base import Objects
-from nyala.objects.open import PUBLIC_OPTIONS, StorageOptions, open_objects
+from nyala.objects.open import PUBLIC_OPTIONS, open_objects
 from nyala.objects.remote_files import RemoteFiles
 from nyala.suggestion import nearest
 
@@ -51,15 +51,6 @@ class Address:
 
     path: str
     options: tuple[tuple[str, Any], ...] = ()
-
-    @staticmethod
-    def of(path: str, storage_options: StorageOptions | None) -> Address:
-        """The address of a place that a user names with these options. Secrets are dropped."""
-        if not is_bucket_url(path):
-            return Address(os.path.abspath(path))
-        given = storage_options if isinstance(storage_options, Mapping) else {}
-        public = {name: value for name, value in given.items() if name in PUBLIC_OPTIONS}
-        return Address(path.rstrip("/"), tuple(sorted(public.items())))
 
     @staticmethod
     def parse(path: str, options: Mapping[str, str], prefix: str) -> Address:
