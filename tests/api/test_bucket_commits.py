@@ -28,6 +28,8 @@ from nyala.tablet.jobs.staged_files import write_staged
 from nyala.tablet.media import bucket
 from nyala.tablet.store import Store, StoreOptions
 from nyala.testing.s3_server import S3Server
+from nyala.wal.objects import take_over as take_over_module
+from nyala.wal.objects.writer import ObjectLog
 
 URL = "s3://bucket/store"
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
@@ -327,6 +329,43 @@ def test_two_writers_that_stall_in_turn_take_over_once_for_each_stall(
         one.close()
     with connect(server) as db:
         assert db["t"].count() == 0
+
+
+def test_a_writer_that_has_just_begun_is_not_fenced(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its seal is there a moment before its hint. Two processes that find a closed store both begin."""
+    created(server)
+    first = heir_of(server, tmp_path / "first")
+    first.close()
+    seal = take_over_module._seal
+    others: list[Store] = []
+
+    def late(*arguments: Any) -> Any:
+        if not others:  # between the look at the hint and the seal
+            monkeypatch.setattr(take_over_module, "_seal", seal)
+            others.append(heir_of(server, tmp_path / "other"))
+        return seal(*arguments)
+
+    monkeypatch.setattr(take_over_module, "_seal", late)
+    with pytest.raises(nyala.LockedError, match="writes to the store"):
+        connect(server)
+    other = nyala.Database(others[0])
+    other["t"].insert({"k": [1], "v": ["not fenced"]})
+    other.close()
+
+
+def test_a_process_that_died_before_its_hint_holds_up_nobody(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created(server)
+    monkeypatch.setattr(ObjectLog, "announce", lambda log: None)
+    heir = heir_of(server, tmp_path / "heir")
+    monkeypatch.undo()
+    heir._medium.lock.release()
+    monkeypatch.setattr(bucket, "_HINT_WAIT_S", 0.2)
+    with connect(server) as db:
+        db["t"].insert({"k": [1], "v": ["a"]})
 
 
 def test_an_address_carries_no_secret(server: S3Server, env: Env) -> None:

@@ -7,12 +7,10 @@ from typing import Final, cast
 
 from nyala.api.open_store import Handle, OpenStore, share_or_open
 from nyala.env import Env
-from nyala.errors import LockedError
 from nyala.objects.address import Address, open_env
 from nyala.objects.base import Objects
 from nyala.objects.open import StorageOptions, open_objects
 from nyala.objects.remote_files import RemoteFiles
-from nyala.tablet.media.bucket import living_writer
 from nyala.tablet.media.bucket_reader import BucketReader
 from nyala.tablet.store import Store, StoreOptions
 
@@ -39,14 +37,7 @@ def open_bucket_for_writing(
 
     def opened() -> Store:
         env, objects = _reached(url, storage_options, cache_dir, cache_bytes)
-        if not take_over:
-            try:
-                _refuse_beside_writer(env, objects)
-            except BaseException:
-                env.files.close()
-                objects.close()
-                raise
-        return Store.open_in_bucket(env, objects, options, group_interval_s)
+        return Store.open_in_bucket(env, objects, options, group_interval_s, take_over=take_over)
 
     return share_or_open(url.rstrip("/"), url, options, opened)
 
@@ -80,12 +71,3 @@ def _reached(
     """An environment whose files are the objects of a URL, and these objects."""
     objects = open_objects(url, storage_options)
     return open_env(objects, cache_dir, cache_bytes), objects
-
-
-def _refuse_beside_writer(env: Env, objects: Objects) -> None:
-    hint = living_writer(objects)
-    if hint is not None:
-        raise LockedError(
-            f"process {hint.pid} on host {hint.host} writes to the store {objects.url!r}: close it there, open it here "
-            "with read_only=True, or pass take_over=True; then that process can no longer write"
-        )

@@ -208,7 +208,7 @@ def _executed_here(path: str, request: dict[str, Any], env: Env) -> tuple[dict[s
         store = Store.open(env, path, options)
     else:
         files = cast(RemoteFiles, env.files).client()
-        store = Store.open_in_bucket(replace(env, files=files), files.objects, options, 0.0)
+        store = Store.open_in_bucket(replace(env, files=files), files.objects, options, 0.0, take_over=False)
     try:
         answer = answer_request(store, request)
         if bucket is not None:

@@ -270,15 +270,18 @@ class Store:
         return store
 
     @staticmethod
-    def open_in_bucket(env: Env, objects: Objects, options: StoreOptions, group_interval_s: float) -> Store:
+    def open_in_bucket(
+        env: Env, objects: Objects, options: StoreOptions, group_interval_s: float, *, take_over: bool = True
+    ) -> Store:
         """Become the writer of the store under the prefix of `objects`, and recover it.
 
         The store is created if it does not exist yet. The former writer is fenced.
 
         env: with the files of the bucket. objects: closed with the store, or if this call fails.
-        Raises: StorageError, CorruptionError.
+        take_over: also fence a writer that seems to live.
+        Raises: StorageError, CorruptionError; LockedError beside a living writer, unless `take_over`.
         """
-        from nyala.tablet.media.bucket import open_bucket
+        from nyala.tablet.media.bucket import BesideNobody, open_bucket
 
         options = replace(
             options, direct_commit_bytes=min(options.direct_commit_bytes, BUCKET_DIRECT_COMMIT_BYTES)
@@ -287,7 +290,8 @@ class Store:
             undo.callback(objects.close)
             undo.callback(env.files.close)
             with Interruptible():
-                medium, state, records = open_bucket(env, objects, group_interval_s)
+                guard = None if take_over else BesideNobody(env, objects)
+                medium, state, records = open_bucket(env, objects, group_interval_s, guard)
                 undo.callback(medium.lock.release)
                 cache = BlockCache(options.memory_limit_bytes // 4)
                 root = open_root(env, objects.url, state, cache, options.limits)

@@ -24,7 +24,7 @@ from nyala.catalog.loading import apply_changes, without_collector
 from nyala.catalog.model import CatalogState
 from nyala.catalog.object_leases import LEASE_FILES_PREFIX, ObjectLeases, bucket_time_us, is_living
 from nyala.env import Env
-from nyala.errors import CorruptionError, StorageError
+from nyala.errors import CorruptionError, LockedError, StorageError
 from nyala.objects.base import Objects
 from nyala.objects.settle import PATIENCE_S
 from nyala.tablet.jobs.staging import job_lease_of
@@ -32,7 +32,7 @@ from nyala.tablet.media.base import Medium
 from nyala.tablet.state.store_folder import ANSWERS_PREFIX, DATA_NAME, INBOX_PREFIX, STAGING_NAME
 from nyala.wal.format import LogOffset
 from nyala.wal.objects.follower import Checkpoint, LogEntry, LogFollower, list_checkpoints, read_birth
-from nyala.wal.objects.format import BIRTH_KEY, WRITER_KEY, Kind, WriterHint
+from nyala.wal.objects.format import BIRTH_KEY, WRITER_KEY, Epoch, Kind, WriterHint
 from nyala.wal.objects.format import decode_checkpoint as decode_object
 from nyala.wal.objects.take_over import check_clock, take_over
 from nyala.wal.objects.writer import LogMark as ObjectMark
@@ -42,7 +42,7 @@ from nyala.wal.reader import SegmentInfo
 from nyala.wal.record import ChangeRecord, LogRecord, decode_record, encode_change_record, encode_record
 from nyala.wal.writer import GROUP_SYNC_INTERVAL_S, LogMark
 
-__all__ = ["count_records", "damaged_checkpoints", "living_writer", "open_bucket"]
+__all__ = ["BesideNobody", "count_records", "damaged_checkpoints", "living_writer", "open_bucket"]
 
 logger = logging.getLogger("nyala.store")
 
@@ -51,6 +51,10 @@ _T = TypeVar("_T")
 HEARTBEAT_S: Final = 5.0
 SILENT_MAX_US: Final = 15_000_000
 """A writer whose hint is older, by the bucket's clock, counts as dead."""
+
+# How long an heir waits for the hint of a writer whose seal it has met.
+_HINT_WAIT_S: Final = 3.0
+_HINT_POLL_S: Final = 0.1
 
 ORPHAN_AGE_US: Final = 24 * 3600 * 1_000_000
 ORPHANS_FIRST_S: Final = 3600.0
@@ -65,13 +69,14 @@ _SLOT_BYTES: Final = 16 << 10
 
 
 def open_bucket(
-    env: Env, objects: Objects, group_interval_s: float
+    env: Env, objects: Objects, group_interval_s: float, guard: Callable[[Epoch], None] | None = None
 ) -> tuple[Medium, CatalogState, Iterator[LogRecord]]:
     """Become the writer; returns the medium, the catalogue, and the batches to replay.
 
-    Raises: StorageError, CorruptionError. Then this process is not the writer.
+    guard: see `take_over`.
+    Raises: StorageError, CorruptionError; as the guard. Then this process is not the writer.
     """
-    taken = take_over(env, objects, group_interval_s=group_interval_s)
+    taken = take_over(env, objects, group_interval_s=group_interval_s, guard=guard)
     check_clock(env.clock.now_us(), taken.log.appended.timestamp)
     with without_collector():
         state = apply_changes(
@@ -115,14 +120,52 @@ def batches(entries: Sequence[LogEntry]) -> Iterator[LogRecord]:
 
 def living_writer(objects: Objects) -> WriterHint | None:
     """The writer whose hint is fresh by the bucket's clock; None: no writer seems to live."""
+    hint = _hint(objects)
+    return hint if hint is not None and _lives(objects, hint) else None
+
+
+def _hint(objects: Objects) -> WriterHint | None:
     data = objects.get(WRITER_KEY)
-    hint = None if data is None else WriterHint.decode(data)
-    if hint is None or hint.closed:
-        return None
+    return None if data is None else WriterHint.decode(data)
+
+
+def _lives(objects: Objects, hint: WriterHint) -> bool:
+    if hint.closed:
+        return False
     now_us, written = bucket_time_us(objects), objects.head(WRITER_KEY)
-    if written is None or now_us - written.modified_us > SILENT_MAX_US:
-        return None
-    return hint
+    return written is not None and now_us - written.modified_us <= SILENT_MAX_US
+
+
+class BesideNobody:
+    """Lets a process take over only if no other writer seems to live; used as `take_over`'s guard.
+
+    The hint of a writer comes a moment after its seal. So if the log has a newer epoch than the hint
+    names, somebody has just become the writer, and this waits for their hint.
+    """
+
+    def __init__(self, env: Env, objects: Objects) -> None:
+        """Raises: LockedError if a writer seems to live."""
+        self._env = env
+        self._objects = objects
+        self._hint = self._look()
+
+    def __call__(self, epoch: Epoch) -> None:
+        """Raises: LockedError if a writer seems to live in this epoch."""
+        deadline_s = self._env.clock.monotonic_s() + _HINT_WAIT_S
+        while epoch.number and (self._hint is None or self._hint.epoch < epoch.name):
+            if self._env.clock.monotonic_s() > deadline_s:
+                return  # it died before it wrote its hint
+            self._env.clock.sleep_s(_HINT_POLL_S)
+            self._hint = self._look()
+
+    def _look(self) -> WriterHint | None:
+        hint = _hint(self._objects)
+        if hint is not None and _lives(self._objects, hint):
+            raise LockedError(
+                f"process {hint.pid} on host {hint.host} writes to the store {self._objects.url!r}: close it there, "
+                "open it here with read_only=True, or pass take_over=True; then that process can no longer write"
+            )
+        return hint
 
 
 def count_records(env: Env, objects: Objects) -> int:

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -135,11 +136,13 @@ def take_over(
     group_interval_s: float = 0.0,
     patience_s: float = PATIENCE_S,
     birth: Birth | None = None,
+    guard: Callable[[Epoch], None] | None = None,
 ) -> TakenLog:
     """Become the writer of the store under this prefix, and return its log and its content.
 
     group_interval_s: see `ObjectLog`.
     birth: of a store that the caller creates: its birth object is written later. Default: read, or created.
+    guard: called with the epoch that is about to be sealed; raises if that must not be done.
     Raises: CorruptionError; StorageError if the bucket does not answer. Then this process is not the
             writer; the former writer may be fenced all the same.
     """
@@ -155,6 +158,8 @@ def take_over(
             checkpoint, entries = news.checkpoint, []
         entries += news.entries
         slot = follower.position
+        if guard is not None:
+            guard(slot.epoch)
         seal, other = _seal(env, objects, follower.store_id, slot, follower.previous_crc, patience_s)
         if other is not None:
             if not is_seal_size(len(other)):
