@@ -1,4 +1,4 @@
-"""What a store in a bucket costs: requests and dollars of a million rows; opening, and taking over after kill -9.
+"""Costs of a store in a bucket: requests and dollars for a million rows, for an open and for a take-over.
 
 The prices are list prices of requests. Storage (a month of a GB) and traffic out of the region are not in them.
 """
@@ -94,7 +94,7 @@ def add_rowsets(keep: dict[str, Any], count: int) -> None:
 
 
 def take_over(at: Server, keep: dict[str, Any], kill: bool) -> tuple[float, Traffic]:
-    """Kill a writer, or leave it, and connect until the first write of the next one is acknowledged."""
+    """Measure until a new writer's first write is acknowledged, after the old writer was killed or not."""
     command = [sys.executable, "-c", _WRITER, URL, repr(keep["storage_options"]), keep["cache_dir"] + "-2"]
 
     def become_writer() -> nyala.Database:

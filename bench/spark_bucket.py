@@ -1,8 +1,8 @@
 """Spark over a store in a bucket, beside Delta Lake there: `python -m bench.spark_bucket [--quick]`.
 
-Two workers, each a process of its own, load lineitem into the bucket and scan it. Beside them stands the package
-`deltalake`, which writes and reads the same rows in one process, without Spark. The S3 server is Python's and answers
-after a delay (`bench.bucket`), so times are those of this server, and requests do not depend on the machine.
+Two workers, each a process of its own, load lineitem into the bucket and scan it. For comparison,
+the package `deltalake` writes and reads the same rows in one process, without Spark. The S3 server is written in
+Python and answers after a delay (`bench.bucket`): times depend on this server, the numbers of requests do not.
 """
 
 from __future__ import annotations

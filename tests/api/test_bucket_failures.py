@@ -263,7 +263,9 @@ def test_a_reader_that_stood_still_longer_than_its_lease_gets_an_error_and_no_wr
             reader.kill()
             reader.wait()
         unread, begun, new, count = told.splitlines()
-        assert unread.startswith("HistoryExpiredError") and "stood still for longer than its lease" in unread
+        assert (
+            unread.startswith("HistoryExpiredError") and "was suspended for longer than its lease" in unread
+        )
         assert begun == "[]" or begun.startswith("HistoryExpiredError"), (
             "old rows or an error, never new ones"
         )

@@ -152,7 +152,7 @@ def test_backups_go_to_and_come_from_a_bucket(
         nyala.spark.backup(spark, folder[table.name], BACKUPS + "2", **in_bucket)
     assert len(nyala.spark.clean_backups(BACKUPS, more["until"] + 1, **in_bucket)) == 2
     assert nyala.spark.list_backups(BACKUPS + "2", **in_bucket)[0]["rows"] == 90
-    with pytest.raises(nyala.InvalidArgumentError, match="lies in the store's own"):
+    with pytest.raises(nyala.InvalidArgumentError, match="is inside the store's folder"):
         nyala.spark.backup(spark, table, f"{URL}/backups", **in_bucket)
     with pytest.raises(nyala.InvalidArgumentError, match="there is no folder"):
         nyala.spark.list_backups("s3://bucket/nowhere", **in_bucket)
@@ -171,8 +171,8 @@ def test_a_session_may_have_a_store(spark: SparkSession, db: nyala.Database, opt
 
 def test_secrets_and_misspelt_options_are_refused(spark: SparkSession, options: dict[str, Any]) -> None:
     for more, says in (
-        ({"storage.secret_access_key": "the-secret"}, "Credentials must not stand in options"),
-        ({"storage.account_key": "the-secret"}, "Credentials must not stand in options"),
+        ({"storage.secret_access_key": "the-secret"}, "Credentials are not allowed in options"),
+        ({"storage.account_key": "the-secret"}, "Credentials are not allowed in options"),
         ({"storage.regoin": "x"}, "did you mean storage.region"),
         ({"path": "/a/folder"}, "is for a store in a bucket"),
     ):
@@ -185,5 +185,5 @@ def test_secrets_and_misspelt_options_are_refused(spark: SparkSession, options: 
         lambda: nyala.spark.sql(spark, "SELECT 1", URL, storage_options={"secret_access_key": "the-secret"}),
         lambda: nyala.spark.list_backups(BACKUPS, storage_options={"secret_access_key": "the-secret"}),
     ):
-        with pytest.raises(nyala.InvalidArgumentError, match="Credentials must not stand in options"):
+        with pytest.raises(nyala.InvalidArgumentError, match="Credentials are not allowed in options"):
             call()

@@ -663,10 +663,10 @@ class Database:
         return StoreStats(tables=len(self._root().tables), timestamp=self.now(), **self._opened().stats())
 
     def check(self) -> CheckReport:
-        """Read every byte that the present moment needs, and check every rule of the format.
+        """Read every byte of the store's current files, and check every rule of the format.
 
-        Problems are returned, not raised. `nyala.check(path)`, while nobody has the store open, also
-        finds files that nothing refers to.
+        Problems are returned, not raised. Close the store and call `nyala.check(path)` to find files
+        that the catalogue does not name, too.
 
         Returns
         -------

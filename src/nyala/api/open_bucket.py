@@ -29,7 +29,7 @@ def open_bucket_for_writing(
     group_interval_s: float,
     take_over: bool,
 ) -> Handle:
-    """Return a handle of the store, which is opened unless this process has it open.
+    """Return a handle of the store. Open it, unless this process has it open already.
 
     Raises: LockedError if another process seems to write, unless `take_over`; as
         `Store.open_in_bucket`; InvalidArgumentError if it is open with other options.

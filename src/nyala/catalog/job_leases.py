@@ -1,8 +1,8 @@
 """Leases of jobs whose processes come and go, such as the tasks of a Spark job.
 
-A job lease belongs to nobody in particular: each process that knows its name renews it, and it ends
-when nobody has done so for its time to live. In a folder that is a file with an expiry
-(`catalog.leases`, "remote"); in a bucket an object whose age counts (`catalog.object_leases`).
+Any process that knows the name of a job lease can renew it. The lease ends if no process renews it for
+its time to live. In a folder it is a file with an expiry (`catalog.leases`, "remote"). In a bucket it
+is an object, whose age decides (`catalog.object_leases`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def open_job_lease(env: Env, place: str, name: str) -> JobLease:
 
 
 def keep_job_lease(env: Env, place: str, name: str, ttl_s: float) -> None:
-    """Renew a lease, unless most of its time is left and that is cheap to know.
+    """Renew a lease. In a folder, do nothing while most of its time is left.
 
     Raises: HistoryExpiredError if it has ended.
     """

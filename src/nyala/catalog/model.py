@@ -125,7 +125,7 @@ class TableEntry:
         return self.schemas[found]
 
     def earlier_schemas(self, cut: int = 0) -> list[Schema]:
-        """The versions, except the current one, that snapshots from `cut` on have; oldest first."""
+        """Return the former schemas that snapshots at `cut` or later still use, oldest first."""
         versions = sorted(self.schemas)
         return [
             self.schemas[version]

@@ -53,7 +53,7 @@ LEASE_FILES_PREFIX: Final = "lease-files/"
 CLOCK_KEY: Final = "clock"
 GRACE_S: Final = 600.0
 TTL_S: Final = 300.0
-# A listing is used again for this time; what it misses is protected by the grace.
+# A list of leases is used again for this time. The grace protects the files of leases made since.
 _LISTED_S: Final = 10.0
 _LEASE_BYTES_MAX: Final = 4096
 _JOB: Final = "remote-"
@@ -64,7 +64,10 @@ def bucket_time_us(objects: Objects) -> int:
     objects.put(CLOCK_KEY, b"")
     info = objects.head(CLOCK_KEY)
     if info is None:
-        raise StorageError(f"{objects.url}/{CLOCK_KEY} vanished: does a rule of the bucket delete objects?")
+        raise StorageError(
+            f"{objects.url}/{CLOCK_KEY} was deleted as soon as it was written: no rule of the bucket may delete "
+            "objects of a store"
+        )
     return info.modified_us
 
 
@@ -116,8 +119,9 @@ class ObjectLease:
 class ObjectJobLease:
     """The lease of a job: whoever knows its name renews it by putting it again (`catalog.job_leases`).
 
-    A renewal that comes too late may bring the lease back after its files went. Readers then meet
-    missing files (G2). Files that live as long as the lease are below `lease-files/<name>/`.
+    A renewal that comes too late may create the lease again after the files that it protects were
+    deleted. Readers then find that files are missing (G2). Files that live as long as the lease are
+    below `lease-files/<name>/`.
     """
 
     def __init__(self, objects: Objects, name: str, version: int, ttl_s: float) -> None:
@@ -239,7 +243,7 @@ class ObjectLeases:
 
 
 def _decode(data: bytes | None) -> tuple[int, float] | None:
-    """(version, ttl_s) of a lease. What cannot be read keeps everything for the usual time."""
+    """Return (version, ttl_s) of a lease. An unreadable lease keeps every file for the usual time."""
     if data is None:
         return None
     try:

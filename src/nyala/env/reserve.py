@@ -170,10 +170,10 @@ class Reserve:
         return True
 
     def take(self, action: Callable[[], _T]) -> _T:
-        """Run a small operation that must work on a full disk, such as writing a lease; release few
-        pieces for it.
+        """Run a small operation that must work on a full disk, such as writing a lease.
 
-        action: as for `use`.
+        On a full disk it releases pieces of the reserve, one at a time, and tries again. action: as
+        for `use`.
         """
         while True:
             try:

@@ -16,7 +16,7 @@ Invariants
         connection raises WriterEndedError, a StorageError with outcome "unknown". The status byte
         is sent before the handler is called, and bytes in a Unix socket are delivered even if the
         sender dies.
-    S2, S3  Of `frames`.
+    S2, S3  See `frames`.
     S4  Only the lock holder serves, so a socket file that it finds at its start is stale.
     S5  A server serves at most CONNECTIONS_MAX connections at a time; further clients wait in the
         system's queue. All requests together take at most REQUESTS_MAX_BYTES. A request must arrive

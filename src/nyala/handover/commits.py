@@ -1,7 +1,8 @@
 """Commits of other processes: staged files, passed to the store's writer.
 
-In a folder the writer holds a lock and listens on a socket (`channel`), in a bucket it looks into
-the inbox (`inbox`); without a writer this process becomes it for one request.
+In a folder, the writer holds a lock and listens on a socket (`channel`). In a bucket, the writer reads
+requests from the inbox (`inbox`). If there is no writer, this process becomes the writer for one
+request.
 
     job's processes                              lock holder, or a process that takes the lock
       new_staging()      staging/<key>/
@@ -85,8 +86,9 @@ def new_staging(
 ) -> tuple[str, str]:
     """Create a staging folder in the store at `path` that lives for `ttl_s` seconds.
 
-    owner: mark of the process with which the job ends (`env.process_mark`); its files go when it
-    has ended. lease: name of the job's remote lease; the files also stay while it lives.
+    owner: mark of the process to which the job belongs (`env.process_mark`); the files are removed
+    when that process has ended. lease: name of the job's remote lease; the files are kept while it
+    lives.
     Returns: (key, absolute path).
     """
     return make_staging(env, path, ttl_s, owner, lease)
@@ -118,7 +120,7 @@ def remote_lease(path: str, ttl_s: float, env: Env = SYSTEM, owner: str | None =
 
 
 def renew_lease(path: str, name: str, ttl_s: float, env: Env = SYSTEM) -> None:
-    """Raises: HistoryExpiredError if the lease has expired: load again."""
+    """Let a job's lease live for `ttl_s` seconds from now. Raises: HistoryExpiredError if it has ended."""
     open_job_lease(env, path, name).renew_for(ttl_s)
 
 

@@ -1,4 +1,4 @@
-"""The form of a request and of its answer: a frame of JSON and attachments, in which errors travel too.
+"""Encodes requests, answers and errors as frames: JSON with attachments.
 
 A frame (little-endian; see docs/format/lease-and-lock.md):
 
@@ -10,8 +10,8 @@ Frames are sent over a socket (`channel`) or put as objects of a bucket (`inbox`
 Invariants
     S2  Errors of `nyala.errors` arrive with their class and their table of rows. Any other
         exception of the handler becomes a StorageError with outcome "unknown".
-    S3  Nothing that a peer sends is executed or unpickled. Lengths are bounded, and memory is
-        allocated as bytes arrive, never by the announcement of a header.
+    S3  Nothing that a peer sends is executed or unpickled. Lengths are bounded, and memory is allocated as
+        bytes arrive, not by the length in a header.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def decode_error(fields: dict[str, Any], attachments: Sequence[bytes]) -> Error:
 
 
 def opened(answer: dict[str, Any], attachments: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
-    """What a handler returned, from the frame of its answer. Raises: the error that it raised."""
+    """Return the result of the handler from the frame of its answer; raise the handler's error."""
     if "error" in answer:
         raise decode_error(answer["error"], attachments)
     return answer["answer"], attachments

@@ -9,18 +9,19 @@
 
     no writer lives         takes the request back, takes over the store, and executes it itself
 
-Whether the writer lives, its hint says (`tablet.media.bucket.living_writer`). A wrong guess costs
-time only: a writer that was taken for dead is fenced, and its commits fail with a known outcome.
+The hint of the writer shows whether it lives (`tablet.media.bucket.living_writer`). A wrong guess costs
+time only: a living writer that seems dead is fenced, and its commits fail with a known outcome.
 
 Invariants
-    I1  A request is executed by the writer of the log, or not at all: what a fenced writer executes
-        meets the seal. It gives no answer then, and its heir finds the request in the inbox.
+    I1  Only the writer of the log can execute a request: if a fenced writer tries, its commit meets
+        the seal and fails. Then it gives no answer, and its heir finds the request in the inbox.
     I2  A request may be executed twice: after a crash between the commit and the answer. Its key
         makes the commit happen once (H1 of `commits`).
-    I3  A request that nobody waits for any more was taken back. If that could not be done, its
-        sender was told that the outcome is unknown.
-    I4  `news` is put after the request. So who sees a new token, and lists then, sees the request.
-    I5  Requests and answers that nobody takes go with the writer's orphans, a day later.
+    I3  A sender that stops waiting deletes its request. If it cannot, it reports that the outcome is
+        unknown.
+    I4  `news` is put after the request. So a writer that sees a new token, and then lists
+        the inbox, sees the request.
+    I5  The writer deletes requests and answers that nobody reads after a day, with other orphans.
 
 Source: docs/design/object-storage.md, "Commits of other processes".
 """
@@ -75,9 +76,10 @@ def ask(
 ) -> tuple[dict[str, Any], list[bytes]]:
     """Let the writer execute a request; returns its answer.
 
-    Raises: NoWriter if none lives: the request was taken back, and if it was executed before that,
-        its key tells. Errors of the request. StorageError with outcome "unknown" if a living writer
-        gives no answer within `timeout_s`, or the bucket fails.
+    Raises: NoWriter if no writer lives. Then the request was deleted from the inbox; if it was
+        executed before that, a repetition with the same job's key returns the first result.
+        Errors of the request. StorageError with outcome "unknown" if a living writer gives no answer
+        within `timeout_s`, or the bucket fails.
     """
     if living_writer(objects) is None:
         raise NoWriter(f"no process writes to {objects.url}")
@@ -142,7 +144,7 @@ def _content(data: bytes, limit_bytes: int) -> tuple[dict[str, Any], list[bytes]
 
 
 def serving(url: str) -> InboxServer | None:
-    """The server of this store, if this process is its writer: it needs no object to ask itself."""
+    """Return the server of this store if this process is the writer: then a request needs no object."""
     with _lock:
         return _serving.get(url)
 

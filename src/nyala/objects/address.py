@@ -1,8 +1,8 @@
-"""Where a store or a backup lies, in a form that may travel to other processes.
+"""The address of a store or a backup, in a form that is safe to send to other processes.
 
-An `Address` is a folder's path, or the URL of a bucket and those of its `storage_options` that are
-no secrets. Spark's plans, tasks and event log hold addresses. Credentials never travel: each process
-takes them from its own surroundings, or from the file that the option `credentials_file` names.
+An `Address` is a folder's path, or the URL of a bucket with the `storage_options` that are not
+secret. Spark's plans, tasks and event log hold addresses. Credentials are never sent: each process
+takes them from its own environment, or from the file that the option `credentials_file` names.
 
     driver                               task on another machine
     Address("s3://bucket/shop", …)  ──►  address.env: files, through a cache of this process
@@ -43,7 +43,7 @@ _opened: Final[dict[Address, Env]] = {}
 
 @dataclass(frozen=True)
 class Address:
-    """A place of files. Can be pickled, compared and shown (A1).
+    """The address of a store or a backup. Can be pickled, compared and shown (A1).
 
     path:    an absolute folder, or a URL without a closing "/".
     options: the public storage options, sorted by name; empty for a folder.
@@ -54,9 +54,9 @@ class Address:
 
     @staticmethod
     def parse(path: str, options: Mapping[str, str], prefix: str) -> Address:
-        """The address that texts describe, for instance options of Spark.
+        """Return the address for a path or URL and options that are texts, such as options of Spark.
 
-        prefix: what the names of these options begin with where the user wrote them, for messages.
+        prefix: put before the names of options in messages, because the user wrote them with it.
         Raises: InvalidArgumentError for an unknown or secret option, or a value of a wrong type.
         """
         if not is_bucket_url(path):
@@ -72,9 +72,9 @@ class Address:
                 raise InvalidArgumentError(
                     f"option {prefix}{name} is not supported: "
                     + (f"did you mean {prefix}{near}? " if near else "")
-                    + f"There are {', '.join(prefix + known for known in PUBLIC_OPTIONS)}. Credentials must not stand "
-                    "in options, which plans and logs show: give each machine environment variables or a "
-                    f"role, or name a file with {prefix}credentials_file"
+                    + f"Use one of {', '.join(prefix + known for known in PUBLIC_OPTIONS)}. Credentials are not "
+                    "allowed in options, because plans and logs show options: give each machine environment variables "
+                    f"or a role, or name a file with {prefix}credentials_file"
                 )
             public[name] = _value(prefix + name, PUBLIC_OPTIONS[name], text)
         return Address(path.rstrip("/"), tuple(sorted(public.items())))
@@ -91,7 +91,7 @@ class Address:
 
     @property
     def env(self) -> Env:
-        """The environment whose files are those of this place (A2).
+        """The environment that reads and writes the files at this address (A2).
 
         Raises: InvalidArgumentError, ImportError as `open_objects`; StorageError.
         """
@@ -112,18 +112,18 @@ def _value(name: str, kinds: type | tuple[type, ...], text: str) -> Any:
     if kinds is bool:
         value: Any = _YES_NO.get(text.strip().lower())
         if value is None:
-            raise InvalidArgumentError(f"option {name}={text!r} is neither true nor false")
+            raise InvalidArgumentError(f"option {name}={text!r} must be true or false")
         return value
     if kinds is not str:
         try:
             return float(text)
         except ValueError:
-            raise InvalidArgumentError(f"option {name}={text!r} is no number") from None
+            raise InvalidArgumentError(f"option {name}={text!r} must be a number") from None
     return text
 
 
 def open_env(objects: Objects, cache_dir: str | None = None, cache_bytes: int | None = None) -> Env:
-    """An environment whose files are those of a bucket, read through a cache on the local disk.
+    """Return an environment whose files are the objects of a bucket, read through a local cache.
 
     cache_dir:   default: the user's folder for caches. cache_bytes: default: a tenth of its free
                  space, at most 20 GB.
@@ -145,16 +145,16 @@ def open_env(objects: Objects, cache_dir: str | None = None, cache_bytes: int | 
 
 
 def address_of(env: Env, path: str) -> Address:
-    """The address of the store at `path`, which this process has open with `env`.
+    """Return the address of the store at `path`, which this process has open with `env`.
 
-    From then on this process reaches the address with the credentials of `env`.
+    After this call, the address uses the credentials of `env` in this process.
     """
     if not isinstance(env.files, RemoteFiles):
         return Address(path)
     address = Address(path, env.files.objects.public_options)
     with _lock:
         if address not in _opened:
-            # A client of its own: the store will be closed earlier.
+            # A second client, because the store may be closed while the address is still used.
             _opened[address] = replace(env, files=env.files.client())
     return address
 

@@ -3,8 +3,8 @@
 obstore does not read them. Only keys are supported: a profile with a role, single sign-on or a
 process needs a `credential_provider`, for instance `obstore.auth.boto3.Boto3CredentialProvider`.
 
-Without a `profile`, the files are used if no other source of credentials is set: AWS_PROFILE, or
-else the profile "default".
+Without the option `profile`, the files are read only if the environment sets no other source of
+credentials. Then the profile is the one that AWS_PROFILE names, or "default".
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KEYS: Final = {
 
 
 def aws_profile(profile: str | None, environ: Mapping[str, str], files: Files) -> dict[str, str]:
-    """Return the keys and the region of a profile, by obstore's names; none if nothing applies.
+    """Return the keys and the region of a profile by obstore's names; empty if there are none.
 
     Raises InvalidArgumentError for a profile that does not exist or has no keys, unless it is the
     default one.

@@ -4,7 +4,7 @@ A *key* is relative to the store's prefix and uses "/" (`handle.py` says which k
 key is a folder of another one, such as "a" and "a/b". An object is written whole or not at all.
 Reads and lists see every write that has returned (S3, GCS, Azure and R2 promise this).
 
-`create` is put-if-absent, the safety of the store depends on it alone. Callers use
+`create` is put-if-absent. The safety of the store depends on it alone. Callers use
 `settle.settle`, which finds out what a failed or doubtful `create` did.
 
 Guarantees
@@ -14,8 +14,8 @@ Guarantees
     B2  `get`, `head` and `list` see every object whose `create`, `put` or `upload` has returned,
         and no deleted one.
     B3  `modified_us` is the bucket's clock, often in whole seconds. Times of two objects can be
-        compared with each other, and not with a clock of this machine. An upload has the time of
-        its begin or of its end.
+        compared with each other, and not with a clock of this machine. An upload has the time at
+        which it began or ended.
 
 Thread safety: any thread may use an `Objects`. A forked child may not: its first call raises.
 Objects that reach a bucket cannot be pickled, because they hold credentials.
@@ -44,9 +44,10 @@ class ObjectInfo:
 class Objects(Protocol):
     """Every operation on a bucket.
 
-    All raise `StorageError` with the object's URL, or the file's path, as `path`. Errors that say nothing about the
-    outcome (a time-out, a cut connection, status 500 or 503) have `outcome="unknown"`: the request
-    may have been carried out, or may still be. All others certainly changed nothing.
+    All raise `StorageError` with the object's URL, or the file's path, as `path`. After a
+    time-out, a cut connection, status 500 or 503 the error has `outcome="unknown"`: the request may
+    have been carried out, or may be carried out later. Any other error means that the request
+    certainly changed nothing.
     """
 
     @property
@@ -56,23 +57,23 @@ class Objects(Protocol):
 
     @property
     def public_options(self) -> tuple[tuple[str, Any], ...]:
-        """Those of the storage options that are no secrets, sorted by name."""
+        """The storage options that are not secret, sorted by name."""
         ...
 
     @property
     def throttled(self) -> int:
         """How often the bucket refused a request with 429 or 503, as far as this is known.
 
-        Each refusal of a `create` is counted. Of other requests only those are, whose repetitions
-        were refused as well: the library that repeats them does not tell.
+        Each refused `create` counts. Any other request is repeated by the library, which does not
+        report it, so this request counts only if its last repetition was refused too.
         """
         ...
 
     def create(self, key: str, body: Bytes) -> bool:
         """Store `body` if there is no object with this key (B1).
 
-        Returns: True: stored. False: the bucket refused, because there is an object or because it
-        reported a conflict (409); then `get` tells which.
+        Returns: True: stored. False: the bucket refused, because the object exists or because it
+        reported a conflict (409). Call `get` to find out which.
         """
         ...
 
@@ -114,14 +115,14 @@ class Objects(Protocol):
         ...
 
     def copy(self, key: str, new_key: str) -> None:
-        """Store the bytes of an object under another key too, without sending them through here.
+        """Copy an object to another key. A bucket copies it by itself: the bytes are not sent here.
 
         Raises: MissingFileError.
         """
         ...
 
     def client(self) -> Objects:
-        """Return another client of the same bucket, with the same options, to be closed by itself."""
+        """Return a second client of the same bucket, with the same options. The caller closes it."""
         ...
 
     def close(self) -> None:

@@ -44,8 +44,8 @@ Connect = Callable[[dict[str, Any], dict[str, Any]], Any]
 TIMEOUT_S: Final = 20.0
 """The seconds after which a request without an answer has failed."""
 
-# Reads, lists and the parts of an upload may be repeated: they are safe, or their result is named
-# later. The bodies may be large, so not the whole request is limited to TIMEOUT_S but each silence.
+# Reads, lists and the parts of an upload may be repeated without harm. Their bodies may be large, so
+# TIMEOUT_S limits each pause without data, and the whole request may take this many times as long.
 _BODY_TIMEOUTS: Final = 15
 _RETRIES: Final = {
     "max_retries": 5,
@@ -56,7 +56,7 @@ _RETRIES: Final = {
     },
     "retry_timeout": timedelta(seconds=30),
 }
-# S3 allows 10,000 parts of at least 5 MB: 80 GB for an object.
+# S3 allows 10,000 parts for an upload, so an object has at most 80 GB.
 _PART_BYTES: Final = 8 << 20
 _PARTS_AT_ONCE: Final = 4
 # A request costs about as much time as the transfer of 1 MB.
@@ -81,7 +81,7 @@ class BucketObjects(Handle):
         timeout_s: float = TIMEOUT_S,
         public_options: tuple[tuple[str, Any], ...] = (),
     ) -> None:
-        """connect: is called twice, for requests that are sent once and for those that are repeated."""
+        """connect: makes a client of obstore; called once without and once with repetition of requests."""
         super().__init__(url, public_options)
         self._connect: Final = connect
         self._timeout_s: Final = timeout_s
@@ -313,7 +313,7 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def _slice(
     runs: Sequence[tuple[int, int]], fetched: Sequence[memoryview], lower: int, upper: int
 ) -> memoryview:
-    """Return [lower, upper) of the run that has it; what no run has is behind the object's end."""
+    """Return the bytes [lower, upper) from the run that has them; empty behind the object's end."""
     for (begin, end), part in zip(runs, fetched, strict=True):
         if begin <= lower < end:
             return part[lower - begin : upper - begin]
@@ -321,7 +321,7 @@ def _slice(
 
 
 class _Source:
-    """Cuts the parts of an upload into chunks of one size, and remembers how far it came."""
+    """Cuts the parts of an upload into chunks of one size, and notes whether it reached the end."""
 
     def __init__(self, parts: Iterable[Bytes]) -> None:
         self._parts = parts

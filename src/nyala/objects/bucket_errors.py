@@ -1,10 +1,10 @@
 """Turns the errors of obstore into StorageError: what failed, why, and what to do.
 
-The messages of obstore have 25 lines of Rust debug output and the server's XML. This module takes
-the status and the error code from them, and what a user's function for credentials raised.
+The messages of obstore have 25 lines of Rust debug output and the server's XML. This module takes only the
+status, the error code, and the error of a user's `credential_provider` from them.
 
-Statuses 4xx say that nothing was changed. All other failures (a time-out, a cut connection, 408,
-409, 429, 5xx) have `outcome="unknown"`.
+A status 3xx or 4xx, except for 408, 409 and 429, means that nothing was changed. Every other failure
+(a time-out, a cut connection, 408, 409, 429, 5xx) has `outcome="unknown"`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NO_CREDENTIALS: Final = re.compile(
 # "RuntimeError: no answer", from a `credential_provider`.
 _PROVIDER: Final = re.compile(r"External \w+ credential provider: (.*?)(\n\nDebug source|\Z)", re.DOTALL)
 _PROVIDER_MAX_CHARS: Final = 300
-# obstore found no part of an answer of S3 in it.
+# obstore could not read the answer as one of S3.
 _NOT_AN_ANSWER: Final = re.compile(r"ETag Header missing|non-partial response|Got invalid \w+ response")
 _PAGE: Final = re.compile(r"<!doctype html|<html", re.IGNORECASE)
 _DOUBTFUL: Final = frozenset({408, 409, 425, 429})
@@ -60,7 +60,7 @@ _ADVICE: Final[dict[str, str]] = {
     "RequestTimeTooSkewed": "the clock of this machine is wrong: set it",
     "PermanentRedirect": "the bucket is in another region: pass its 'region'",
     "AuthorizationHeaderMalformed": "the bucket is probably in another region: pass its 'region'",
-    "NotImplemented": "this service does not have the operation: use another one",
+    "NotImplemented": "this service does not have the operation: use another service",
 }
 _ADVICE_BY_STATUS: Final[dict[int, str]] = {
     301: "the bucket is in another region: pass its 'region'",
@@ -79,7 +79,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def is_about_object(error: BaseException) -> bool:
-    """Whether a 404 says that the object does not exist; not about the bucket, and not a proxy's page."""
+    """Whether a 404 means that the object is missing, and is not about the bucket or from a proxy."""
     text = str(error)
     return _NO_BUCKET.search(text) is None and _PAGE.search(text) is None
 
@@ -87,7 +87,7 @@ def is_about_object(error: BaseException) -> bool:
 def bucket_error(error: BaseException, verb: str, url: str) -> StorageError:
     """Return the StorageError for an error of obstore from trying to `verb` the object at `url`.
 
-    A StorageError is one already, and is returned as it is.
+    A StorageError is returned unchanged.
     """
     if isinstance(error, StorageError):
         return error
@@ -102,7 +102,7 @@ def check_from_bucket(meta: Mapping[str, Any], content_type: str, verb: str, url
 
 
 def _reason(error: BaseException) -> tuple[str, bool]:
-    """Return what happened and what to do, and whether nothing was changed for certain."""
+    """Return (what happened and what to do, whether certainly nothing was changed)."""
     text = str(error)
     status, code = status_of(error), _CODE.search(text)
     kind = type(error).__name__

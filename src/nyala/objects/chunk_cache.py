@@ -1,4 +1,4 @@
-"""Chunks of objects on a local disk: fetched when they are needed, or before, and never twice at a time.
+"""A cache of chunks of objects on a local disk. No chunk is fetched twice at the same time.
 
     object        |0      |1      |2      |3      |4   |        chunks of 256 kB
     cache file            |1      |2      |                     sparse; `held` says which chunks it has
@@ -14,10 +14,11 @@ Invariants
     C1  A chunk is in `held` only after its bytes are in the cache file. Readers test `held` without
         the lock, and then read the file.
     C2  Objects never change and no key is used twice, so a chunk never becomes stale.
-    C3  A copy is dropped as a whole: first from the entry, then its file is unlinked. A reader that
-        has the file open reads on; another one finds that the file is gone, and fetches again.
-    C4  Requests run in threads of the cache only. So Ctrl-C ends a wait, and never a request, and a
-        request that nobody began is begun by the next reader that waits for it.
+    C3  The cache file of an object (its copy) is dropped as a whole: first `CachedObject.copy`
+        becomes None, then the file is unlinked. A reader that has the file open continues to read
+        it. Another reader fetches the chunks again.
+    C4  Requests run in threads of the cache only, so Ctrl-C ends the wait of a reader and not the
+        request. If no thread has begun a request, the next reader that waits for it begins it.
 
 If the disk is full or fails, the cache gives up with one warning in the log, and every read becomes
 a request of its own.
@@ -46,11 +47,11 @@ __all__ = ["CHUNK_BYTES", "CachedObject", "ChunkCache"]
 logger = logging.getLogger("nyala.objects")
 
 CHUNK_BYTES: Final = 256 << 10
-# Chunks between two missing ones are fetched too if they are at most this many: the bytes of 1 MB
+# A gap of at most this many chunks between two missing ones is fetched too: the bytes of 1 MB
 # arrive in less time than the answer to one more request.
 _GAP_CHUNKS: Final = 4
-# One request, or several near ones, of at most this many chunks (4 MB); larger reads become several
-# that run at the same time, because one connection has only a part of the bandwidth.
+# The most chunks in one fetch (4 MB). A larger read becomes several fetches that run at the same
+# time, because one connection has only a part of the bandwidth.
 _FETCH_CHUNKS: Final = 16
 # Requests that readers wait for, and requests ahead of them, which must not delay the former.
 _NEEDED_THREADS: Final = 32
@@ -132,8 +133,8 @@ class ChunkCache:
         self.fetched_bytes = 0
         """The bytes that these requests returned."""
         self.rounds = 0
-        """The number of requests so far that had to wait for one another. A request belongs to the
-        round after the newest one whose bytes a reader has used. Exact if one thread reads."""
+        """The number of rounds so far: groups of requests that had to follow one another. If a reader has
+        used bytes of round r, a new request belongs to round r + 1. Exact if one thread reads."""
         files.make_dirs(folder)
         _remove_left(files, folder)
         self.folder, self._folder_lock = _make_folder(files, folder, randomness)
@@ -168,9 +169,9 @@ class ChunkCache:
                 self._ahead.submit(self._perform, fetch)
 
     def file_with(self, entry: CachedObject, offset: int, length: int) -> RandomFile | None:
-        """Return the cache file once it holds these bytes, at least one.
+        """Wait until the cache file holds these bytes (at least one), and return the file.
 
-        None: there is no cache to hold them. Raises: as `Objects.get_ranges`.
+        None: the cache is off. Raises: as `Objects.get_ranges`.
         """
         first, last = offset // CHUNK_BYTES, (offset + length - 1) // CHUNK_BYTES
         entry.used = next(self._uses)
@@ -220,7 +221,7 @@ class ChunkCache:
                 self.files.unlink(copy.path, missing_ok=True)
 
     def forget(self, entry: CachedObject, offset: int, length: int) -> bool:
-        """Fetch these bytes again at the next read; whether the cache holds any of them."""
+        """Drop these bytes, so that the next read fetches them again. Return whether any were held."""
         if not length:
             return False
         chunks = range(offset // CHUNK_BYTES, (offset + length - 1) // CHUNK_BYTES + 1)
@@ -248,7 +249,7 @@ class ChunkCache:
         return mine, list(theirs.values())
 
     def _begin(self, fetch: _Fetch) -> None:
-        """Have the fetch done by a thread for what readers wait for, if none has begun it (C4)."""
+        """Give the fetch to the threads that serve waiting readers, unless it has begun (C4)."""
         if fetch.begun.locked():
             return
         try:
@@ -405,7 +406,7 @@ def _batches(chunks: Sequence[int]) -> list[list[tuple[int, int]]]:
 
 
 def _make_folder(files: Files, folder: str, randomness: Randomness) -> tuple[str, FileLock]:
-    """Make a new folder and lock it. Before it is locked, another process may take it for a left one."""
+    """Make a new folder and lock it. Another process may remove it before it is locked."""
     while True:
         path = f"{folder}/{_FOLDER}{randomness.token_hex(8)}"
         files.make_dirs(path)

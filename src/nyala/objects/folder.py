@@ -17,7 +17,7 @@ Invariants
 A process that was killed leaves its temporary file. The first write of a later client removes
 temporary files that are older than a day.
 
-Leaves out: removing empty folders. No key may be a folder of another key, such as "a" and "a/b".
+Empty folders are not removed. No key may be a folder of another key, such as "a" and "a/b".
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class FolderObjects(Handle):
             raise
         for name in names:
             key = f"{folder}/{name}" if folder else name
-            # Only look at what may be listed, or may be a folder of that.
+            # Skip names that neither belong to the list nor can be folders of listed keys.
             wanted = key.startswith(under) and key > after
             inside = f"{key}/".startswith(under) and (f"{key}/" > after or after.startswith(f"{key}/"))
             if not is_key(key) or not (wanted or inside):
@@ -155,7 +155,7 @@ class FolderObjects(Handle):
             if self._files.link(temporary, path):
                 return True
             with suppress(MissingFileError):
-                # An NFS server that repeats a request after a lost reply refuses what it did.
+                # If an NFS server repeats a link after a lost reply, it refuses the link that it made.
                 return self._files.inode(path) == self._files.inode(temporary)
         raise StorageError(
             f"cannot create {path}: this user may not write there, or the file system has no hard links, which "

@@ -1,4 +1,4 @@
-"""What every implementation of `Objects` shares: its URL, valid keys, and when its use is an error.
+"""The base class of all implementations of `Objects`: its URL, valid keys, and errors of wrong use.
 
 A key consists of parts joined by "/". A part has letters, digits, "_", "-", "=" and ".", and does
 not begin with ".". So a key is a safe path in a folder, needs no escaping in a URL, and `.tmp` in a
@@ -42,7 +42,7 @@ class Handle:
     """
 
     def __init__(self, url: str, public_options: tuple[tuple[str, Any], ...] = ()) -> None:
-        """url: without credentials. public_options: of the storage options, those that are no secrets."""
+        """url: without credentials. public_options: the storage options that are not secret."""
         self.url: Final = url.rstrip("/")
         self.public_options: Final = public_options
         self.throttled = 0

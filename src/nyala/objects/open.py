@@ -89,8 +89,8 @@ def open_objects(url: str, storage_options: StorageOptions | None = None, env: E
         For S3: `region`, `endpoint`, `allow_http`, `access_key_id`, `secret_access_key`,
         `session_token`, `profile`. For Google: `service_account_path`, `allow_http`. For Azure: `account_name`,
         `account_key`, `sas_token`, `endpoint`, `allow_http`. For all of them: `timeout_s` (by
-        default 20 seconds); `credentials_file`, a file with a JSON object of further options, for
-        which the options given here win; and `credential_provider`, a function as obstore defines
+        default 20 seconds); `credentials_file`, a file with a JSON object of further options, which
+        the options given here override; and `credential_provider`, a function as obstore defines
         it. A function alone is the `credential_provider`.
 
     Raises

@@ -141,7 +141,7 @@ def _lists_after(probe: _Probe, times: list[float]) -> str:
     under, after = f"{probe.under}list/", probe.key("list", _ROUNDS // 2)
     listed = probe.timed(times, lambda: probe.first.list(under, after))
     if [info.key for info in listed] != [probe.key("list", n) for n in range(_ROUNDS // 2 + 1, _ROUNDS)]:
-        return "a LIST after a key (start-after) has other keys than those behind it"
+        return "a LIST after a key (start-after) does not return exactly the keys behind it"
     return ""
 
 
@@ -199,7 +199,7 @@ def _deletes(probe: _Probe, times: list[float]) -> str:
     keys = [probe.key("list", number) for number in range(_ROUNDS)]
     probe.timed(times, lambda: probe.first.delete(keys[1:]))
     if [info.key for info in probe.second.list(f"{probe.under}list/")] != keys[:1]:
-        return "a LIST after a delete has deleted objects, or lacks others"
+        return "a LIST after a delete shows deleted objects, or lacks objects that exist"
     if probe.second.get(keys[1]) is not None:
         return "a read found a deleted object"
     return ""

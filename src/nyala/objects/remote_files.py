@@ -32,7 +32,7 @@ from nyala.objects.settle import persist
 
 __all__ = ["RemoteFiles"]
 
-# Read from the local file for an upload at a time.
+# An upload reads this many bytes from the local file at a time.
 _PART_BYTES: Final = 8 << 20
 # A longer read first asks for the object's size, because its length may come from a damaged file.
 _UNCHECKED_MAX_BYTES: Final = 1 << 20
@@ -69,14 +69,14 @@ class RemoteFiles:
     def over(objects: Objects, env: Env, cache_dir: str, cache_bytes: int) -> RemoteFiles:
         """Return the files of a bucket, with a cache of their own.
 
-        env: of this machine. cache_dir: a local folder, which other processes may use too.
-        cache_bytes: at most so much of it for these files; 0: no cache.
+        env: the environment of this machine. cache_dir: a local folder, which other processes may use
+        too. cache_bytes: the most bytes that the cache of these files uses; 0: no cache.
         Raises: StorageError if the folder cannot be written.
         """
         return RemoteFiles(ChunkCache(objects, env.files, env.randomness, cache_dir, cache_bytes), env)
 
     def client(self) -> RemoteFiles:
-        """Return files of another client of the bucket, with a cache of their own, to be closed by themselves."""
+        """Return the files of a second client of the bucket, with a second cache. The caller closes them."""
         return RemoteFiles(self.cache.client(), self._env)
 
     # ── reading
@@ -135,9 +135,9 @@ class RemoteFiles:
         self.objects.put(self._key(path), data)
 
     def link(self, old: str, new: str) -> bool:
-        """Copy the object inside the bucket: two names of one object do not exist there.
+        """Copy the object inside the bucket, because an object has only one name.
 
-        A copy whose reply is lost is made again, so that this does not fail a job of hours.
+        If the reply is lost, the copy is repeated, because a failed copy would end a job of hours.
         """
         old_key, new_key = self._key(old), self._key(new)
         persist(self._env, lambda: self.objects.copy(old_key, new_key))
@@ -222,7 +222,7 @@ class RemoteFiles:
         return path[len(prefix) :]
 
     def _under(self, path: str) -> str:
-        """What the keys in the folder `path` begin with."""
+        """Return the text with which all keys in the folder `path` begin."""
         folder = path.rstrip("/")
         return "" if folder == self.objects.url else f"{self._key(folder)}/"
 

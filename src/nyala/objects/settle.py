@@ -56,8 +56,8 @@ def settle(
                 raise
         if env.clock.monotonic_s() > deadline_s:
             raise StorageError(
-                f"{objects.url}/{key} was refused again and again, but does not exist: does the bucket keep "
-                "If-None-Match? `nyala fs probe` tests it",
+                f"the bucket refuses again and again to create {objects.url}/{key}, which does not exist. Test with "
+                "`nyala fs probe` whether it keeps its promises",
                 path=f"{objects.url}/{key}",
                 outcome="unknown",
             )

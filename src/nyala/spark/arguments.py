@@ -61,7 +61,9 @@ def address_of_store(store: Any, call: str, storage_options: Mapping[str, Any] |
     """
     if isinstance(store, Database):
         if storage_options is not None:
-            raise InvalidArgumentError(f"{call}: an open Database has its storage_options already")
+            raise InvalidArgumentError(
+                f"{call}: storage_options belong to a URL: pass an open Database without them"
+            )
         return address_of_database(store)
     if is_bucket_url(store):
         if store.lower().startswith("file:"):

@@ -74,9 +74,9 @@ def choose_flush(pressure: Pressure) -> set[int]:
 
     Memory: above half of its limit, the largest tablets, until less than a quarter of the limit is
     left.
-    Log:    above its limit, every tablet that keeps it; with even writes these are all. None if a
-            merge keeps the log from further back: each write would cause a round of tiny files
-            until it ends.
+    Log:    above its limit, every tablet whose unflushed rows are still in the log. Tablets are left
+            out if a running merge needs the log from an earlier point: a flush would free nothing, and
+            each write would cause tiny files until the merge ends.
     Age:    all old data.
     """
     chosen: set[int] = set()

@@ -203,7 +203,7 @@ class FaultyObjects:
         return self._inner.client()
 
     def close(self) -> None:
-        """Carry out what is late, and close the wrapped objects."""
+        """Carry out the delayed requests, and close the wrapped objects."""
         self.deliver()
         self._inner.close()
 

@@ -54,7 +54,7 @@ class Event:
 
 
 class EverythingCameThrough:
-    """The choices of a process that died while the system lived: nothing is lost."""
+    """The `Choices` that lose nothing: as if the process was killed and the machine went on."""
 
     def randrange(self, stop: int, /) -> int:
         return 0
@@ -190,7 +190,7 @@ class Disk:
         self.pending = [change for change in self.pending if change.slots]
 
     def settle(self) -> None:
-        """Everything so far is durable."""
+        """Make every change so far durable."""
         for change in self.pending:
             for folder, name, node in change.slots:
                 _put(folder.durable, name, node)

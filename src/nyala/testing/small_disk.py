@@ -71,9 +71,9 @@ class _CountedLock:
 
 
 class SmallDisk(FileWrapper):
-    """A disk with `capacity_bytes` for the folder `root`, of which `fill()` gives all that is free to another program.
+    """A disk that has room for `capacity_bytes` in the folder `root`.
 
-    Threads: any.
+    `fill()` fills the free space, as another program may do. Threads: any.
     """
 
     def __init__(self, inner: Files, root: str, capacity_bytes: int, why: Why = "bytes") -> None:

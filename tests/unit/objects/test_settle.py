@@ -94,7 +94,7 @@ def test_a_certain_error_ends_it_at_once_and_says_whether_an_earlier_try_may_hav
 
 def test_a_bucket_that_refuses_what_does_not_exist_is_reported(bucket: Bucket) -> None:
     refusing = FaultyObjects(bucket.client(), lambda request: "409" if request.verb == "create" else None)
-    with pytest.raises(StorageError, match="refused again and again, but does not exist.*fs probe") as raised:
+    with pytest.raises(StorageError, match="refuses again and again to create .*fs probe") as raised:
         settle(quick_env(), refusing, "log/0", b"mine")
     assert raised.value.outcome == "unknown"
     assert raised.value.path == f"{refusing.url}/log/0"

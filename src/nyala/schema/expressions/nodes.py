@@ -357,7 +357,7 @@ _FIELD_NAMES: Final = {
 
 
 def parts_of(node: Node) -> Iterator[Node]:
-    """The nodes right below."""
+    """Yield the direct children of a node."""
     if isinstance(node, Column | Literal):
         return
     for name in _FIELD_NAMES[type(node)]:

@@ -234,8 +234,8 @@ def plan_backup(
     root = _root(folder, storage_options)
     if _is_inside(root.path, table._database.path):
         raise InvalidArgumentError(
-            f"the folder {root.path!r} lies in the store's own, and a backup in it would be lost with the store: give "
-            "one outside"
+            f"the folder {root.path!r} is inside the store's folder, and a backup in it would be lost with the store: "
+            "choose a folder outside"
         )
     earlier = _backups_of(root, table.name)
     held, state, until = table._view(None)

@@ -192,7 +192,7 @@ def wants_changes(options: Mapping[str, str]) -> bool:
     """Whether the options request the change feed. Raises: InvalidArgumentError if the value is not a bool."""
     text = plain_names(options).get("changes", "false").strip().lower()
     if text not in ("true", "false", "1", "0", "yes", "no"):
-        raise InvalidArgumentError(f"option changes={text!r} is neither true nor false")
+        raise InvalidArgumentError(f"option changes={text!r} must be true or false")
     return text in ("true", "1", "yes")
 
 

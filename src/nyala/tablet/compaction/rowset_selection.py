@@ -98,7 +98,7 @@ def choose_merge(
 
 
 class KeySpace:
-    """The place of rowsets in the CDF of the tablet's current data, in bytes.
+    """Where each rowset is among the tablet's current data, counted in bytes before a key (the CDF).
 
     Keys are cut into cells: the points that bound a rowset (even numbers), and the gaps between
     them. A rowset's bytes are spread over its gaps as if its keys were evenly distributed. For

@@ -1,7 +1,7 @@
-"""The interface between an open store and the place where it is kept.
+"""The interface between an open store and the place where it is kept: a folder or a bucket.
 
-Everything above works on it alone, so flush, compaction, replay and alterations are the same code
-for a folder and for a bucket. Data files are not part of it: they are read and written through
+The layers above use this interface only, so flush, compaction, replay and alterations are the same
+code for a folder and for a bucket. Data files are not part of it: they are read and written through
 `Env.files`.
 """
 
@@ -54,7 +54,7 @@ class StoreLog(Protocol):
 
 
 class WriterLock(Protocol):
-    """What makes this process the one writer."""
+    """Held while this process is the writer of the store; `release` ends that."""
 
     def release(self) -> None: ...
 
@@ -72,7 +72,7 @@ class Publishing(Protocol):
 
 
 class SpaceReserve(Protocol):
-    """Space for operations that must work when there is no other."""
+    """Reserved disk space, for operations that must work on a full disk."""
 
     def use(self, action: Callable[[], _T]) -> _T: ...
     def grow(self, data_bytes: int) -> None: ...
@@ -80,7 +80,7 @@ class SpaceReserve(Protocol):
 
 
 class Checkpoints(Protocol):
-    """Writes the catalogue where the next open finds it without the log before it."""
+    """Writes checkpoints of the catalogue, so that the next open does not read the log before them."""
 
     def is_due(self, unneeded: Collection[str]) -> bool:
         """Whether a checkpoint should be written now.
@@ -103,7 +103,7 @@ class Checkpoints(Protocol):
 
 
 class Leases(Protocol):
-    """What readers still need."""
+    """The writer's view of all leases: which versions of the catalogue readers still need."""
 
     def note_version(self, version: int) -> None:
         """Note that this version of the catalogue was logged now."""
@@ -116,7 +116,7 @@ class Leases(Protocol):
 
 @dataclass(frozen=True)
 class Medium:
-    """The parts of one open store's place."""
+    """The place of one open store: its log, lock, checkpoints, leases, publisher and reserve."""
 
     lock: WriterLock
     log: StoreLog

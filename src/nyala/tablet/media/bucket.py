@@ -5,8 +5,9 @@
     publish   nothing: what exists is durable, and readers follow the log
     lock      none: a writer that lost the store is fenced at its next write
 
-The hint `writer` says who writes. It is refreshed every few seconds and decides nothing: it keeps a
-second `connect` from taking a living writer's store by accident (`living_writer`).
+The hint `writer` says who writes, and is refreshed every few seconds. The safety of the store does not
+depend on it. It only keeps a second `connect` from replacing a living writer by accident
+(`living_writer`).
 
 Source: docs/design/object-storage.md.
 """
@@ -63,8 +64,8 @@ _OF_JOBS: Final = (f"{STAGING_NAME}/", LEASE_FILES_PREFIX, INBOX_PREFIX, ANSWERS
 # A checkpoint is due when the log has grown by this many objects, or bytes, since the last one.
 _SLOTS_MAX: Final = 256
 _BYTES_MAX: Final = 8 << 20
-# The length of the log that an object counts as, at least. An open reads each object with its own
-# request, so 2,048 small objects cause a flush, as 32 MB do.
+# Each object counts as at least this many bytes in the size of the log. An open reads each object
+# with its own request, so 2,048 small objects cause a flush, as 32 MB of log do.
 _SLOT_BYTES: Final = 16 << 10
 
 
@@ -97,7 +98,7 @@ def open_bucket(
 
 
 def base_state(objects: Objects, checkpoint: Checkpoint | None, store_id: str) -> CatalogState:
-    """The catalogue of the log's newest checkpoint; None: that of a new store."""
+    """Return the catalogue in `checkpoint`; without a checkpoint, the catalogue of a new store."""
     if checkpoint is None:
         return CatalogState.empty(store_id, 0)
     path = f"{objects.url}/{checkpoint.header.key.key}"
@@ -182,7 +183,7 @@ def count_records(env: Env, objects: Objects) -> int:
 
 
 def damaged_checkpoints(env: Env, objects: Objects) -> Iterator[CorruptionError]:
-    """Read all checkpoints; returns what is wrong with those that `count_records` passed over.
+    """Read all checkpoints, and yield an error for each damaged one that `count_records` skipped.
 
     Raises: CorruptionError, StorageError.
     """
@@ -201,8 +202,8 @@ def damaged_checkpoints(env: Env, objects: Objects) -> Iterator[CorruptionError]
 class Orphans:
     """Removes data that no change ever named: what a killed or fenced writer had uploaded.
 
-    O1  Only objects are removed that are older than `ORPHAN_AGE_US` by the bucket's clock: a younger
-        one may be about to be named.
+    O1  An object is removed only if it is older than `ORPHAN_AGE_US` by the bucket's clock: the
+        catalogue may soon name a younger one.
     O2  The names are read after the listing, so an object that was named meanwhile is kept.
     O3  Files of a job stay as long as its lease lives, however old they are.
     O4  After the listing this process proves, by a record of the log, that it is still the writer. A
@@ -215,7 +216,9 @@ class Orphans:
         self._due_s = env.clock.monotonic_s() + ORPHANS_FIRST_S
 
     def remove_if_due(self, state: Callable[[], CatalogState]) -> int:
-        """Once a day. `state` logs a record and returns the catalogue (O4).
+        """Remove orphans, at most once a day; return their number.
+
+        state: logs a record, and returns the catalogue (O4).
 
         Cost: one LIST for each 1,000 objects. Raises: FencedError, StorageError.
         """
@@ -353,7 +356,7 @@ class BucketPublisher:
 
 
 class NoReserve:
-    """A bucket is never full."""
+    """The reserve of a store in a bucket: none, because a bucket is never full."""
 
     def use(self, action: Callable[[], _T]) -> _T:
         return action()

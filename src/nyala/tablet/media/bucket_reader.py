@@ -3,12 +3,12 @@
     open       put a lease, follow the log from the newest checkpoint, replay its batches
     view       follow the log on: batches are replayed, a change makes a new root
 
-What exists in the log is durable, so a reader needs no other sign from the writer, and none has to
-live.
+What exists in the log is durable, so a reader needs no other sign from the writer, and no writer has
+to be running.
 
 Invariants
-    B1  A view that failed or was interrupted may have read news that are not in the root. So the next
-        view begins again at the newest checkpoint.
+    B1  A view that failed or was interrupted may have read records that are not in the root yet. So
+        the next view begins again at the newest checkpoint.
     P4  The lease names the version of this process's oldest root.
     P7  Above `memory_limit` of unflushed rows a view raises until the writer has flushed.
     G2  Of `catalog.object_leases`: after a stall that was longer than the lease, files may be
@@ -81,7 +81,7 @@ class BucketReader:
     def open(env: Env, objects: Objects, memory_limit_bytes: int, refresh_s: float) -> BucketReader:
         """Open the store under the prefix of `objects` for reading.
 
-        refresh_s: a view may be so old; 0: each view asks the bucket.
+        refresh_s: a view may be this many seconds old; 0: each view reads the log's end.
         objects: closed with the reader, or if this call fails.
         Raises: StorageError if there is no store; CorruptionError.
         """
@@ -142,7 +142,7 @@ class BucketReader:
             return self._root, self._published
 
     def _announce(self) -> None:
-        """P4. A lease on more than needed is safe, so it is written only when it changes much."""
+        """Write the oldest version that this process needs into the lease (P4), if it has changed."""
         oldest = min((root.version for root in self._roots), default=self._state.version)
         if oldest > self._leased:
             self._lease.announce(oldest)
@@ -237,6 +237,6 @@ def _vanished(env: Env, objects: Objects, path: str) -> Error:
     if path in (f"{objects.url}/{file}" for file in read_state(env, objects).files()):
         return MissingFileError(f"{path} does not exist", path=path, errno=errno.ENOENT)
     return HistoryExpiredError(
-        f"{path} no longer exists: this process stood still for longer than its lease, and the writer has removed old "
-        "files since. Read again"
+        f"{path} no longer exists: this process was suspended for longer than its lease, and the writer has removed "
+        "old files since: read again"
     )

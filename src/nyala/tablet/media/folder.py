@@ -52,5 +52,5 @@ class FolderLeases:
         pass
 
     def oldest_needed(self) -> int | None:
-        """As the protocol. Also removes leases that have ended, and files that lived as long."""
+        """As in `Leases`. Also removes leases that have ended, and the files that belong to them."""
         return oldest_needed(self._env, self._folder, self._env.clock.now_us())

@@ -42,7 +42,7 @@ class RowSetFiles:
         )
 
     def open(self, env: Env, root_path: str, cache: BlockCache | None, schema: Schema) -> DiskRowSet:
-        """The rowset in the store at `root_path`, without changes in memory. Opens no file."""
+        """Return the DiskRowSet of these files, with an empty DeltaMemStore. Opens no file yet."""
         return open_rowset(env, root_path, self.rowset, self.deltas, cache, schema, self.parts)
 
     def to_json(self) -> dict[str, Any]:

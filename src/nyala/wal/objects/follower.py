@@ -16,12 +16,12 @@ because nobody writes there. Rule S2 tells the cases apart:
         follower does not know: the seal before may be one in a deleted slot.
 
 Invariants
-    F1  What `read_new` returned is a prefix of the acknowledged and the pending records. It holds
-        every record that was acknowledged before the call.
+    F1  `read_new` returns the records of the log in order, without gaps: every record that was
+        acknowledged before the call, and perhaps some that are not acknowledged yet.
     F2  Each group names the CRC of the group before it. A sequence with another one is damage.
     F3  The log reaches at least to the place of the newest checkpoint. If it ends before, objects
         are missing, and that is damage.
-    F4  A damaged checkpoint is passed over for the one before it: deletion lags by one checkpoint.
+    F4  If a checkpoint is damaged, the one before it is used: deletion lags by one checkpoint.
 
 Source: docs/design/object-storage.md, "The log".
 """
@@ -60,7 +60,7 @@ __all__ = ["Checkpoint", "LiveSlot", "LogEntry", "LogFollower", "News", "read_bi
 # Slots that are read at once. The number doubles while all of them exist and are small.
 _READ_AHEAD_SLOTS: Final = 32
 _READ_AHEAD_BYTES: Final = 8 << 20
-# A checkpoint that is listed and cannot be read has just been deleted, and a newer one is listed.
+# If a checkpoint is listed but missing, the writer has just deleted it: a newer one exists.
 _LISTED_BUT_ABSENT: Final = 10
 
 
@@ -88,8 +88,9 @@ class LogEntry:
 class News:
     """What `read_new` found.
 
-    restarted: forget everything read before: begin with `checkpoint` (None: with an empty store).
-    entries:   the new records, oldest first. Of slots before the checkpoint, only batches: it has the changes.
+    restarted: true: forget everything read before, and begin with `checkpoint` (None: an empty store).
+    entries:   the new records, oldest first. From slots before the checkpoint, only the batches,
+               because the checkpoint has the changes.
     """
 
     restarted: bool
@@ -229,7 +230,7 @@ class LogFollower:
     # ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self) -> Checkpoint | None:
-        """Go to the log's start of the newest intact checkpoint (F4), and return that checkpoint."""
+        """Go to the log start of the newest intact checkpoint (F4), and return that checkpoint."""
         missing: MissingFileError | None = None
         for _ in range(_LISTED_BUT_ABSENT):
             listed = self._list_checkpoints()
@@ -294,8 +295,9 @@ class LogFollower:
     def _next_object(self) -> bytes | None:
         """Return the object in the slot `position`; None if the slot is empty.
 
-        Later slots are read along. The first that was empty then counts as empty now: a record in it
-        was not acknowledged before. So a follower of a busy writer comes to an end.
+        It reads later slots at the same time. The first of them that was empty then is treated as
+        empty when its turn comes: no record in it was acknowledged before the call. So following a
+        busy writer ends.
         """
         if not self._ahead:
             slot = self.position
@@ -318,7 +320,7 @@ class LogFollower:
         is_wall = group.seal is not None and group.previous_crc == ANY_GROUP
         if self._previous_crc is not None and group.previous_crc != self._previous_crc and not is_wall:
             raise CorruptionError(
-                f"the group before this one was another (O3): expected CRC {self._previous_crc:08x}, found "
+                f"the group before this one is not the expected one (O3): expected CRC {self._previous_crc:08x}, found "
                 f"{group.previous_crc:08x}",
                 path,
                 0,
@@ -350,7 +352,7 @@ class LogFollower:
         return entries
 
     def _note(self, payload: bytes, path: str) -> None:
-        """Take notice of a checkpoint that the log says was written."""
+        """Remember the checkpoint that a note in the log names."""
         if len(payload) != CHECKPOINT.size_bytes:
             raise CorruptionError(f"the note of a checkpoint has {len(payload)} bytes", path, 0)
         header = CheckpointHeader.decode(payload, path)

@@ -18,8 +18,8 @@ All integers are little-endian. Layouts are those of `nyala.wal.format`, which a
 Invariants (checked on write and on read)
     O1  Every byte of an object is covered by a CRC, except for a magic, which has one value.
     O2  A group's header has the store, epoch and number of its key. So a copied object is refused.
-    O3  A group has the CRC of the group before it, over the border of epochs too. So a sequence of
-        groups that was not written as such is refused. Only a seal may leave it out (`ANY_GROUP`).
+    O3  A group has the CRC of the group before it, also if that is in another epoch. So a sequence
+        of groups that was not written in this order is refused. Only a seal may leave it out (`ANY_GROUP`).
     O4  Timestamps never descend. A seal is alone in its group, and its timestamp is 0.
     O5  The size of a seal is no multiple of 8, and that of every other group is: a seal's payload is
         not padded. So a list of the bucket shows which objects are seals.
@@ -391,7 +391,9 @@ def decode_group(data: bytes, path: str, store_id: str, slot: Slot) -> Group:
     expected = (slot.epoch.number, slot.epoch.token, slot.n)
     found = (values["epoch"], values["token"].hex(), values["n"])
     if found != expected:
-        raise CorruptionError(f"a group of another slot (O2): expected {expected}, found {found}", path, 0)
+        raise CorruptionError(
+            f"this is the group of another slot (O2): expected {expected}, found {found}", path, 0
+        )
     buffer = pa.py_buffer(data)
     records: list[ReadRecord] = []
     offset = GROUP.size_bytes
@@ -543,10 +545,10 @@ def _time(us: int) -> str:
 
 @dataclass(frozen=True)
 class CheckpointHeader:
-    """What a checkpoint holds: the state before `position`; rows of batches from `log_start` on may
-    be in the log only.
+    """The header of a checkpoint. The checkpoint holds the state before `position`.
 
-    `previous_crc` is the CRC of the group before `position`, `timestamp` the last one before it.
+    Rows of batches from `log_start` on may be in the log only. `previous_crc` is the CRC of the group
+    before `position`, `timestamp` the last timestamp before it.
     """
 
     store_id: str
@@ -617,7 +619,7 @@ def decode_checkpoint(
     _decode_header(CHECKPOINT, CHECKPOINT_MAGIC, data, path, store_id)
     header = CheckpointHeader.decode(data[: CHECKPOINT.size_bytes], path)
     if header.key != key:
-        raise CorruptionError(f"another checkpoint: expected {key}, found {header.key}", path, 0)
+        raise CorruptionError(f"this is another checkpoint: expected {key}, found {header.key}", path, 0)
     return header, pa.py_buffer(data)[CHECKPOINT.size_bytes :]
 
 
@@ -706,7 +708,7 @@ def _encode_json(fields: dict[str, Any]) -> bytes:
 def _decode_json(data: bytes, path: str) -> dict[str, Any]:
     try:
         if len(data) > _JSON_MAX_BYTES:
-            raise ValueError(f"it has {len(data)} bytes")
+            raise ValueError(f"its {len(data)} bytes are too many")
         fields = json.loads(data)
         if not isinstance(fields, dict):
             raise ValueError("it is not a JSON object")

@@ -85,8 +85,8 @@ def check_clock(now_us: int, timestamp: int) -> None:
     behind_us = physical_us(timestamp) - now_us
     if behind_us > CLOCK_BEHIND_MAX_US:
         raise StorageError(
-            f"this machine's clock is {behind_us / 60e6:.0f} minutes behind the last write of the store, so its "
-            "writes would have times in its future: correct the clock of this machine (for example with NTP), or, if "
+            f"this machine's clock is {behind_us / 60e6:.0f} minutes behind the last write of the store, so new "
+            "writes would get times ahead of it: correct the clock of this machine (for example with NTP), or, if "
             "the former writer's clock was wrong, wait that long"
         )
 
@@ -111,7 +111,7 @@ def create_store(env: Env, objects: Objects, *, patience_s: float = PATIENCE_S) 
 
 
 def create_birth(env: Env, objects: Objects, birth: Birth, *, patience_s: float = PATIENCE_S) -> bytes | None:
-    """Create the birth object; return other bytes that are there instead.
+    """Create the birth object, and return None. If another one exists, return its bytes.
 
     A new store first proves that the bucket refuses to store an object twice.
 
@@ -141,8 +141,9 @@ def take_over(
     """Become the writer of the store under this prefix, and return its log and its content.
 
     group_interval_s: see `ObjectLog`.
-    birth: of a store that the caller creates: its birth object is written later. Default: read, or created.
-    guard: called with the epoch that is about to be sealed; raises if that must not be done.
+    birth: the birth of a new store, if the caller writes the birth object itself, later. Default: the
+        birth object is read, or created.
+    guard: called with the epoch that will be sealed; it raises an error to stop the take-over.
     Raises: CorruptionError; StorageError if the bucket does not answer. Then this process is not the
             writer; the former writer may be fenced all the same.
     """

@@ -78,7 +78,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class LogMark:
-    """A border between records: bytes appended by this writer before it, and the timestamp before it."""
+    """A place between two records: the bytes and the last timestamp that are before it."""
 
     offset: int
     timestamp: int
@@ -95,7 +95,7 @@ class _Pending:
 
 @dataclass
 class _Group:
-    """A group that is on its way, or exists before an earlier one does."""
+    """A group that is being written, or that exists while an earlier group does not yet."""
 
     slot: Slot
     body: bytes
@@ -124,9 +124,9 @@ class ObjectLog:
     ) -> None:
         """Continue the log at the follower's position, in an epoch that is this process's.
 
-        group_interval_s: a group is taken so long after the one before at the earliest, which bounds the number of
-                          requests. The first record after a pause does not wait.
-        patience_s: how long a request is repeated that gets no answer.
+        group_interval_s: the least time between two groups, which bounds the number of requests. The first record
+                          after a pause does not wait.
+        patience_s: how long a request without an answer is repeated.
         """
         self._env = env
         self._objects = objects
@@ -367,7 +367,7 @@ class ObjectLog:
         self._oldest_unsynced_s = None if is_all else self._taken_s
 
     def _resign(self) -> None:
-        """Give back what this thread was interrupted at (G5)."""
+        """Give the interrupted work of this thread to other threads (G5)."""
         me = threading.get_ident()
         with self._guard:
             if self._taker == me:
@@ -403,7 +403,9 @@ class ObjectLog:
 
     def _check_alive(self) -> None:
         if self._closed:
-            raise StorageError(f"the log of {self._objects.url} is closed", path=self._objects.url)
+            raise StorageError(
+                f"the store {self._objects.url} is closed: connect() again", path=self._objects.url
+            )
         failure = self.failure
         if isinstance(failure, FencedError):
             raise _outcome(failure)
@@ -475,9 +477,10 @@ class ObjectLog:
         return last.slot.next(), last.crc, last.timestamp_max
 
     def _sweep(self, before: CheckpointHeader, newest: CheckpointHeader) -> None:
-        """Delete what is not needed since `newest` was written after `before` (S4, S5).
+        """Delete slots and checkpoints that are not needed any more (S4, S5).
 
-        Other checkpoints before the newest are of fenced writers, or of requests without an answer.
+        `newest` is the checkpoint just written, `before` the one before it. Other checkpoints before
+        the newest come from fenced writers, or from requests without an answer.
         """
         floor = before.log_start
         slots = self._persist(lambda: self._objects.list(LOG_PREFIX, self._swept))
@@ -543,8 +546,8 @@ def _outcome(failure: StorageError) -> StorageError:
     """Return the error for a call whose record cannot be acknowledged."""
     if isinstance(failure, FencedError):
         return FencedError(
-            f"{failure}; nothing of this call was written. Connect again to take the store back; only one process "
-            "should write for long",
+            f"{failure}; nothing of this call was written. Connect again to take the store back, and let only "
+            "one process keep the store open for writing",
             path=failure.path,
         )
     if failure.outcome == "unknown":

@@ -243,7 +243,7 @@ def test_f2_a_group_that_follows_another_is_damage(bench: Bench) -> None:
     slot = Slot(log._start.epoch, 2)
     body, _ = encode_group(log.store_id, slot, 12345, [Record.of(Kind.BATCH, 9, [b"x"])])
     bench.bucket.create(slot.key, body)
-    with pytest.raises(CorruptionError, match="group before this one was another"):
+    with pytest.raises(CorruptionError, match="group before this one is not the expected one"):
         bench.follower().read_new()
 
 
