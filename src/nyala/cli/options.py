@@ -107,5 +107,6 @@ delimiter_option = click.option(
     "--delimiter",
     metavar="SIGN",
     callback=_delimiter,
-    help="Between the fields of a CSV. Default: load takes the usual sign that the header has most often.",
+    help="The character between the fields of a CSV. Default: load detects it in the header; export writes a comma, "
+    "or a tab for .tsv.",
 )
