@@ -298,7 +298,7 @@ def test_rows_of_a_list_may_leave_out_what_would_be_null(db: nyala.Database) -> 
         lambda: table.upsert([{"k": 1, "v": 5}, {"k": 2, "d": 5}]),
         lambda: table.update([{"k": 1, "v": 5}, {"k": 2, "d": 5}]),
     ):
-        with pytest.raises(nyala.InvalidArgumentError, match="row [01] of the list leaves out column '[vd]'"):
+        with pytest.raises(nyala.InvalidArgumentError, match="row [01] of the list has no column '[vd]'"):
             act()
     with db.batch() as batch:
         batch.upsert("l", [{"k": 1, "v": 5}])

@@ -80,7 +80,7 @@ def test_a_missing_key(db: Any) -> None:
 )
 def test_a_key_of_another_shape(db: Any, key: Any) -> None:
     with pytest.raises(
-        nyala.InvalidArgumentError, match=r"get takes a key as a tuple \(host, time\) or as a dict"
+        nyala.InvalidArgumentError, match=r"get expects a key as a tuple \(host, time\) or a dict"
     ):
         db["pairs"].get(key)
 
@@ -105,8 +105,8 @@ def test_rows_without_names(db: Any) -> None:
     [
         ([("a", 1)], r"row 0 is a tuple of 2 values, but the columns are \(host, time, value\)"),
         ([("a", 1, 1.0), ("b", 2)], "row 1 is a tuple of 2 values"),
-        ([("a", 1, 1.0), {"host": "b"}], "item 0 of the list is a tuple and item 1 is"),
-        ([Reading("a", 1), Key(1, "a")], "item 0 of the list is a Reading and item 1 is a Key"),
+        ([("a", 1, 1.0), {"host": "b"}], "item 0 of the list is a tuple, but item 1 is"),
+        ([Reading("a", 1), Key(1, "a")], "item 0 of the list is a Reading, but item 1 is a Key"),
         ([5], "one dict, tuple or dataclass per row"),
     ],
 )

@@ -90,7 +90,7 @@ def test_load_and_upsert(
         "rows are found by their number"
     )
     assert [p for p in (Path(db.path) / "staging").rglob("*") if p.is_file()] == []
-    with pytest.raises(SchemaError, match="given string, wanted int64"):
+    with pytest.raises(SchemaError, match="expected int64, got string"):
         nyala.spark.load(spark.sql("SELECT '1' AS k"), table)
 
 

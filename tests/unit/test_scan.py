@@ -53,7 +53,7 @@ def test_a_comparison_with_null_is_told_where_nothing_is_found(tmp_path: Path) -
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": [1, 2], "v": [1, None]})
-        note = "(nothing is equal to NULL: v IS NULL finds such rows)"
+        note = "(nothing equals NULL; use v IS NULL to find NULLs)"
         assert note in repr(table.scan(where="v = NULL")) and note in str(
             table.scan(where="v = NULL").explain()
         )

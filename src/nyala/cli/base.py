@@ -179,8 +179,8 @@ _RULES: Final = tuple(
         (r"^hash_partition(?:\((.*?)\):)?", lambda found: f"--hash {found[1]}:" if found[1] else "--hash"),
         (r"^range_partition\b", "--range"),
         # storage of columns
-        (r", such as 65536 or '64KiB'; None is the default",
-         ", such as 65536 or 64KiB; block_size= with nothing behind it is the default"),
+        (r", such as 65536 or '64KiB', or None for the default;",
+         ", such as 65536 or 64KiB, or empty (block_size=) for the default;"),
         # failed stores
         (r"close it and connect\(\) again to see", "the next command that writes shows"),
         (r"check the disk, or raise memory_limit", "check the disk"),

@@ -80,14 +80,14 @@ def add_column(schema: Schema, name: str, spec: ColumnSpec, limits: Limits = DEF
     _check_free(schema, name)
     if len(schema) + 1 > limits.max_columns:
         raise SchemaError(
-            f"{len(schema) + 1} columns are more than the {limits.max_columns} that a table may have (max_columns): "
-            f"drop one before you add {name!r}"
+            f"{len(schema) + 1} columns exceed the limit of {limits.max_columns} per table (max_columns): drop one "
+            f"before you add {name!r}"
         )
     column = build_column(schema.next_column_id, name, spec, in_key=False, limits=limits)
     if column.required:
         raise SchemaError(
-            f"column {name!r} is NOT NULL and has no default, and the rows that are there need a value: give "
-            "default=…, or leave it nullable"
+            f"column {name!r} is NOT NULL and has no default, but existing rows need a value: give default=…, or "
+            "make it nullable"
         )
     return dataclasses.replace(
         schema, columns=(*schema.columns, column), next_column_id=schema.next_column_id + 1
@@ -99,8 +99,8 @@ def drop_column(schema: Schema, name: str) -> Schema:
     column = _column(schema, name)
     if schema.is_key(name):
         raise SchemaError(
-            f"column {name!r} is part of the primary key ({', '.join(schema.key_names)}), and the key of a table never "
-            "changes: it cannot be dropped; copy the rows into a table with another key instead"
+            f"column {name!r} is part of the primary key ({', '.join(schema.key_names)}) and cannot be dropped; to "
+            "use another key, copy the rows into a new table"
         )
     return dataclasses.replace(schema, columns=tuple(c for c in schema.columns if c is not column))
 
@@ -134,10 +134,10 @@ def change_column(
     """
     column = _column(schema, name)
     where = f"column {name!r}: "
-    given = (type, nullable, default, encoding, compression, block_size, comment)
-    if all(value is UNCHANGED for value in given):
+    arguments = (type, nullable, default, encoding, compression, block_size, comment)
+    if all(value is UNCHANGED for value in arguments):
         raise InvalidArgumentError(
-            f"alter_column({name!r}) says nothing to change: give type, nullable, default, encoding, compression, "
+            f"alter_column({name!r}) got nothing to change: give type, nullable, default, encoding, compression, "
             "block_size or comment"
         )
     changed = column
@@ -149,7 +149,7 @@ def change_column(
         try:
             value = cast_value(default, changed.type, limits.max_cell_bytes)
         except SchemaError as error:
-            raise SchemaError(f"{where}the default does not fit: {error}") from None
+            raise SchemaError(f"{where}invalid default: {error}") from None
         changed = dataclasses.replace(changed, write_default=NO_DEFAULT if value is None else value)
     if encoding is not UNCHANGED:
         changed = dataclasses.replace(changed, encoding=encoding)
@@ -212,22 +212,22 @@ def widens(old: ColumnType, new: ColumnType) -> bool:
     return (old.name, new.name) == ("float", "double")
 
 
-def _wider(schema: Schema, column: ColumnSchema, given: Any) -> ColumnType:
+def _wider(schema: Schema, column: ColumnSchema, spec: Any) -> ColumnType:
     try:
-        wanted = parse_type(given)
+        wanted = parse_type(spec)
     except SchemaError as error:
         raise SchemaError(f"column {column.name!r}: {error}") from None
     if wanted == column.type:
         return wanted
     if schema.is_key(column.name):
         raise SchemaError(
-            f"column {column.name!r} is part of the primary key ({', '.join(schema.key_names)}), and the key of a "
-            f"table never changes: its type stays {column.type}"
+            f"column {column.name!r} is part of the primary key ({', '.join(schema.key_names)}), so its type "
+            f"{column.type} cannot change"
         )
     if not widens(column.type, wanted):
         raise SchemaError(
-            f"column {column.name!r} is {column.type} and cannot become {wanted}: a type can only be widened, "
-            f"{_widening(column.type)}; for another type add a column, and fill it with update(set=…)"
+            f"column {column.name!r} of type {column.type} cannot become {wanted}: a type can only become wider "
+            f"({_widening(column.type)}); for another type add a column, and fill it with update(set=…)"
         )
     return wanted
 
@@ -242,7 +242,7 @@ def _widening(type: ColumnType) -> str:
         return f"{type} to a higher precision at the same scale, decimal(p,{type.scale})"
     if type.name == "varchar":
         return f"{type} to a longer varchar, or to string"
-    return f"and {type} has no wider one"
+    return f"{type} has no wider type"
 
 
 def _nullable(schema: Schema, column: ColumnSchema, wanted: Any) -> bool:
@@ -253,8 +253,8 @@ def _nullable(schema: Schema, column: ColumnSchema, wanted: Any) -> bool:
         )
     if column.nullable and not nullable:
         raise SchemaError(
-            f"column {column.name!r} may hold NULL, and cannot become NOT NULL: rows that are there may have one; add "
-            "a column with a default, and fill it with update(set=…)"
+            f"column {column.name!r} is nullable and cannot become NOT NULL, because existing rows may contain NULL; "
+            "add a column with a default, and fill it with update(set=…)"
         )
     return nullable
 
@@ -262,14 +262,14 @@ def _nullable(schema: Schema, column: ColumnSchema, wanted: Any) -> bool:
 def _column(schema: Schema, name: Any) -> ColumnSchema:
     """Find a column. Raises: ColumnNotFoundError; SchemaError if `name` is not text."""
     if not isinstance(name, str):
-        raise SchemaError(f"column name {name!r} is not text; use a str, and a step for each column")
+        raise SchemaError(f"column name {name!r} is not text; use a str, and one call per column")
     return schema.by_name(name)
 
 
 def _check_free(schema: Schema, name: Any) -> None:
     if isinstance(name, str) and name in schema:
         raise SchemaError(
-            f"there is a column {name!r} already; take another name, or drop or rename that one first"
+            f"column {name!r} already exists; use another name, or drop or rename that column first"
         )
 
 

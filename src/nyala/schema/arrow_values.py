@@ -145,7 +145,7 @@ def telling_damage(table: pa.Table | pa.RecordBatch) -> Iterator[None]:
             if not is_sound(column):
                 what = "dates of the years 1 to 9999" if pa.types.is_date32(column.type) else "text in UTF-8"
                 raise CorruptionError(
-                    f"column {name!r}: expected {what}, found something else; `nyala fs check` says in which file"
+                    f"column {name!r}: expected {what}, found other bytes; `nyala fs check` finds the damaged file"
                 ) from error
         raise
 

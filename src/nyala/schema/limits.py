@@ -68,7 +68,7 @@ class Limits:
         for field in fields(self):
             value, most = getattr(self, field.name), _MOST[field.name]
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise InvalidArgumentError(f"{field.name}={value!r} is not a whole number from 1 to {most}")
+                raise InvalidArgumentError(f"{field.name}={value!r} must be a whole number from 1 to {most}")
 
 
 DEFAULT_LIMITS: Final = Limits()

@@ -111,9 +111,9 @@ def check_encoding(encoding: Any, type: ColumnType, where: str) -> None:
         return
     if encoding in _ENCODINGS:
         raise SchemaError(
-            f"{where}encoding {encoding!r} is not for type {type}; use one of {', '.join(allowed)}"
+            f"{where}type {type} does not support encoding {encoding!r}; use one of {', '.join(allowed)}"
         )
-    raise SchemaError(f"{where}there is no encoding {encoding!r}; {_meant(encoding, allowed)}")
+    raise SchemaError(f"{where}unknown encoding {encoding!r}; {_meant(encoding, allowed)}")
 
 
 def check_nullable(nullable: Any) -> bool:
@@ -122,24 +122,22 @@ def check_nullable(nullable: Any) -> bool:
         return nullable
     meant = ""
     if isinstance(nullable, str) and nullable in _ENCODINGS:
-        meant = f': if the encoding is meant, write encoding="{nullable}"'
-    raise InvalidArgumentError(f"nullable takes True or False, not {nullable!r}{meant}")
+        meant = f'; to set the encoding, write encoding="{nullable}"'
+    raise InvalidArgumentError(f"nullable must be True or False, got {nullable!r}{meant}")
 
 
 def check_compression(compression: Any, where: str) -> None:
     """Raise SchemaError, beginning with `where`, for an unknown compression."""
     if compression not in COMPRESSIONS:
-        raise SchemaError(
-            f"{where}there is no compression {compression!r}; {_meant(compression, COMPRESSIONS)}"
-        )
+        raise SchemaError(f"{where}unknown compression {compression!r}; {_meant(compression, COMPRESSIONS)}")
 
 
-def _meant(given: Any, words: Sequence[str]) -> str:
+def _meant(value: Any, words: Sequence[str]) -> str:
     """Return the end of an error message: a similar word as a suggestion, and all valid words."""
-    said = "none" if given is False else str(given).casefold()
+    word = "none" if value is False else str(value).casefold()
     import difflib
 
-    near = difflib.get_close_matches(said, words, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{hint}use one of {', '.join(words)}"
 
@@ -153,7 +151,7 @@ class ColumnSpec:
     default: Any = None
     encoding: str = "auto"
     compression: str = "default"
-    block_size_bytes: int | str | None = None  # as it was given
+    block_size_bytes: int | str | None = None  # the user's value, not parsed yet
     comment: str = ""
 
 
@@ -277,7 +275,7 @@ class Schema(LazyValues):
         if not len(self._by_name) == len(self._by_id) == len(self.columns):
             return "S2: names and ids are unique"
         if not all(FIRST_COLUMN_ID <= column.id < self.next_column_id for column in self.columns):
-            return "S2, S3: ids are given one after the other"
+            return "S2, S3: every id is from FIRST_COLUMN_ID to below next_column_id"
         return None
 
     @property
@@ -312,8 +310,8 @@ class Schema(LazyValues):
         if name not in self:
             text = "'" + name.replace("'", "''") + "'"
             raise ColumnNotFoundError(
-                f"no column {name!r}; if it is a text, write {text}: single quotes are for texts, double quotes for "
-                f"columns{find_name(name, self.names)}"
+                f"no column {name!r}; for a text write {text}: text takes single quotes, column names take double "
+                f"quotes{find_name(name, self.names)}"
             )
         return self._by_name[name]
 
@@ -335,7 +333,7 @@ class Schema(LazyValues):
         columns = tuple(self.by_name(name) for name in names)
         if len({column.name for column in columns}) < len(columns):
             twice = next(name for name in names if list(names).count(name) > 1)
-            raise SchemaError(f"column {twice!r} is asked for twice; name each column once")
+            raise SchemaError(f"duplicate column {twice!r}; name each column once")
         return columns
 
     def arrow_schema(self, names: Sequence[str] | None = None) -> pa.Schema:
@@ -370,7 +368,7 @@ class Schema(LazyValues):
         data = json.loads(text)
         numbers = [data[name] for name in ("key_count", "version", "next_column_id", "layout_version")]
         if any(type(number) is not int or not 0 <= number < 1 << 63 for number in numbers):
-            raise ValueError(f"key count, version, next column id and layout version of {numbers}")
+            raise ValueError(f"invalid key count, version, next column id or layout version: {numbers}")
         key_count, version, next_column_id, layout_version = numbers
         columns = tuple(
             _column_from_json(column, place < key_count) for place, column in enumerate(data["columns"])
@@ -417,11 +415,10 @@ def build_schema(
                 f"primary key column {name!r} is not in the schema" + find_name(name, specs)
             )
         if key.count(name) > 1:
-            raise SchemaError(f"primary key column {name!r} is named twice; name each column once")
+            raise SchemaError(f"duplicate primary key column {name!r}; name each column once")
     if len(specs) > limits.max_columns:
         raise SchemaError(
-            f"{len(specs)} columns are more than the {limits.max_columns} that a table may have (max_columns); split "
-            "the table"
+            f"{len(specs)} columns exceed the limit of {limits.max_columns} per table (max_columns); split the table"
         )
     ordered = [*key, *(name for name in specs if name not in set(key))]
     columns = tuple(
@@ -434,26 +431,24 @@ def build_schema(
 def _schema_of(data: Any) -> str:
     """Return advice for a message if the user gave data instead of a schema."""
     if isinstance(data, pa.Table | pa.RecordBatch):
-        return ": give its .schema"
+        return "; pass its .schema"
     if type(data).__name__ == "DataFrame":
-        return (
-            ": give pyarrow.Schema.from_pandas(df, preserve_index=False), or of polars df.to_arrow().schema"
-        )
-    return ": dict(…) makes one of pairs" if isinstance(data, list | tuple) else ""
+        return "; for pandas pass pyarrow.Schema.from_pandas(df, preserve_index=False), for polars df.to_arrow().schema"
+    return "; dict(…) converts a list of pairs" if isinstance(data, list | tuple) else ""
 
 
 def _read_spec(spec: Any, limits: Limits) -> dict[str, ColumnSpec]:
     if isinstance(spec, pa.Schema):
         for name in spec.names:
             if spec.names.count(name) > 1:
-                raise SchemaError(f"column {name!r} stands twice in the schema; rename one of them")
+                raise SchemaError(f"duplicate column {name!r} in the schema; rename one of them")
         entries: list[tuple[Any, Any]] = [(f.name, (f.type, f.nullable)) for f in spec]
     elif isinstance(spec, Mapping):
         entries = list(spec.items())
     else:
         raise SchemaError(
-            "schema is a pyarrow.Schema or a dict of column name to type, "
-            f"for instance {{'id': 'int64', 'name': 'string'}}, not {type(spec).__name__}{_schema_of(spec)}"
+            "schema must be a pyarrow.Schema or a dict of column name to type, "
+            f"for instance {{'id': 'int64', 'name': 'string'}}, got {type(spec).__name__}{_schema_of(spec)}"
         )
     specs: dict[str, ColumnSpec] = {}
     for name, entry in entries:
@@ -478,15 +473,15 @@ def build_column(
     where = f"column {name!r}: "
     if in_key and not spec.type.key_allowed:
         raise SchemaError(
-            f"{where}type {spec.type} may not stand in the primary key (bool, float and double may not); "
-            "take another column or another type"
+            f"{where}type {spec.type} is not allowed in a primary key; use another column, or a type other than "
+            "bool, float and double"
         )
     check_encoding(spec.encoding, spec.type, where)
     check_compression(spec.compression, where)
     try:
         default = cast_value(spec.default, spec.type, limits.max_cell_bytes)
     except SchemaError as error:
-        raise SchemaError(f"{where}the default does not fit: {error}") from None
+        raise SchemaError(f"{where}invalid default: {error}") from None
     if default is None:
         default = NO_DEFAULT
     check_comment(spec.comment, where, limits)
@@ -514,8 +509,8 @@ def check_block_size(block_size: Any, where: str) -> int | None:
     size = size_in_bytes(block_size) if isinstance(block_size, str) else whole_number(block_size)
     if size is None or not MIN_BLOCK_SIZE_BYTES <= size <= MAX_BLOCK_SIZE_BYTES:
         raise SchemaError(
-            f"{where}block_size {block_size!r} is not a number of bytes between {MIN_BLOCK_SIZE_BYTES} and "
-            f"{MAX_BLOCK_SIZE_BYTES}, such as 65536 or '64KiB'; None is the default"
+            f"{where}block_size must be {MIN_BLOCK_SIZE_BYTES} to {MAX_BLOCK_SIZE_BYTES} bytes, such as 65536 or "
+            f"'64KiB', or None for the default; got {block_size!r}"
         )
     return size
 
@@ -530,7 +525,7 @@ def check_comment(comment: Any, where: str, limits: Limits = DEFAULT_LIMITS) -> 
     size = len(comment.encode(errors="replace"))
     if size > limits.max_comment_bytes:
         raise SchemaError(
-            f"{where}the comment has {size} bytes, at most {limits.max_comment_bytes} are allowed "
+            f"{where}the comment has {size} bytes, more than the limit of {limits.max_comment_bytes} "
             "(max_comment_bytes); shorten it"
         )
 
@@ -552,7 +547,7 @@ def check_identifier(name: Any, what: str, limits: Limits = DEFAULT_LIMITS) -> N
         raise SchemaError(f"{what} {name!r} is not valid Unicode; leave out the lone surrogates") from None
     if size > limits.max_identifier_bytes:
         raise SchemaError(
-            f"{what} {name[:20] + '…'!r} has {size} bytes, at most {limits.max_identifier_bytes} are allowed "
+            f"{what} {name[:20] + '…'!r} has {size} bytes, more than the limit of {limits.max_identifier_bytes} "
             "(max_identifier_bytes); shorten it"
         )
 
@@ -594,7 +589,7 @@ def _column_from_json(data: Mapping[str, Any], in_key: bool) -> ColumnSchema:
         or not isinstance(text, str)
         or not isinstance(name, str)
     ):
-        raise ValueError(f"column {name!r} with id {id!r}, type {text!r}, nullable {nullable!r}")
+        raise ValueError(f"invalid column {name!r}: id {id!r}, type {text!r}, nullable {nullable!r}")
     read_default, write_default = (
         _default_from_json(data[what]) for what in ("read_default", "write_default")
     )
@@ -603,7 +598,7 @@ def _column_from_json(data: Mapping[str, Any], in_key: bool) -> ColumnSchema:
         kind = parse_type(text)
         for default in (read_default, write_default):
             if isinstance(default, int) and kind.name == "timestamp":
-                default = pa.scalar(default, kind.arrow)  # a time that no datetime holds
+                default = pa.scalar(default, kind.arrow)  # outside the years that a datetime supports
             spec = ColumnSpec(kind, nullable, None if default is NO_DEFAULT else default, *storage)
             if type(spec.block_size_bytes) is int and 0 <= spec.block_size_bytes < MIN_BLOCK_SIZE_BYTES:
                 # Stored schemas may have smaller block sizes than users can set now.
@@ -627,7 +622,7 @@ def _default_to_json(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, float):
-        return {"float": value.hex()}  # every bit, -0.0, inf and nan too
+        return {"float": value.hex()}  # exact, also for -0.0, inf and nan
     assert value is None or isinstance(value, bool | int | str), f"S5: {value!r}"
     return value
 

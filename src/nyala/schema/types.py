@@ -109,12 +109,12 @@ class ColumnType:
         if self.name == "decimal":
             if not (isinstance(self.precision, int) and 1 <= self.precision <= DECIMAL_PRECISION_MAX):
                 raise SchemaError(
-                    f"decimal precision {self.precision} is not in 1..{DECIMAL_PRECISION_MAX}; "
+                    f"decimal precision must be 1 to {DECIMAL_PRECISION_MAX}, got {self.precision}; "
                     "write it as decimal(precision,scale), for instance decimal(15,2)"
                 )
             if not (isinstance(self.scale, int) and 0 <= self.scale <= self.precision):
                 raise SchemaError(
-                    f"decimal scale {self.scale} is not in 0..{self.precision} (the precision); "
+                    f"decimal scale must be 0 to {self.precision} (the precision), got {self.scale}; "
                     "write it as decimal(precision,scale), for instance decimal(15,2)"
                 )
         elif self.precision is not None or self.scale is not None:
@@ -122,7 +122,7 @@ class ColumnType:
         if self.name == "varchar":
             if not (isinstance(self.length, int) and 1 <= self.length <= VARCHAR_LENGTH_MAX):
                 raise SchemaError(
-                    f"varchar length {self.length} is not in 1..{VARCHAR_LENGTH_MAX} characters; "
+                    f"varchar length must be 1 to {VARCHAR_LENGTH_MAX} characters, got {self.length}; "
                     "write it as varchar(length), for instance varchar(40), or use string"
                 )
         elif self.length is not None:
@@ -246,7 +246,7 @@ _INSTEAD: Final = {
     "duration": "int64 (microseconds)",
     **dict.fromkeys(
         ("list", "array", "large_list", "list_view", "fixed_size_list", "map", "struct", "row", "json"),
-        "a column for each value, or string with all of them as JSON: a column holds no lists, maps or structs",
+        "one column per value, or a string column with JSON: lists, maps and structs are not supported",
     ),
 }
 _DECIMAL: Final = re.compile(r"(?:decimal(?:32|64|128|256)?|numeric)\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
@@ -257,18 +257,18 @@ _TIMESTAMP: Final = re.compile(r"timestamp\[\s*(?:s|ms|us|ns)\s*(?:,\s*tz=[^\]]+
 def _unknown_type(spec: str) -> str:
     word = re.split(r"[\s\[(<]", spec.strip().lower(), maxsplit=1)[0]
     if word in _INSTEAD:
-        return f"there is no column type {spec!r}; use {_INSTEAD[word]}"
+        return f"column type {spec!r} is not supported; use {_INSTEAD[word]}"
     import difflib
 
     near = difflib.get_close_matches(word, (*TYPE_NAMES, *_ALIASES), n=1)
     hint = f"did you mean {_ALIASES.get(near[0], near[0])}? " if near else ""
-    return f"there is no column type {spec!r}; {hint}the types are {', '.join(TYPE_NAMES)}"
+    return f"unknown column type {spec!r}; {hint}the types are {', '.join(TYPE_NAMES)}"
 
 
 # pandas stores a period as the number of periods since 1970, which is not a valid value for any column type.
 PERIOD: Final = "pandas.period"
-PERIOD_ADVICE: Final = "a period is no moment; give where it begins, .dt.to_timestamp() of the pandas column"
-UUID_ADVICE: Final = "its text is str(value) in Python, its 16 bytes are binary"
+PERIOD_ADVICE: Final = "convert the pandas periods to their start times first: .dt.to_timestamp()"
+UUID_ADVICE: Final = "convert each UUID with str(value), or use a binary column for its 16 bytes"
 
 
 def parse_type(spec: str | pa.DataType | ColumnType) -> ColumnType:
@@ -287,9 +287,9 @@ def parse_type(spec: str | pa.DataType | ColumnType) -> ColumnType:
         return _parse_arrow(spec)
     python = {int: "int64", float: "double", str: "string", bytes: "binary", bool: "bool"}
     python |= {dt.datetime: "timestamp", dt.date: "date", decimal.Decimal: "decimal(15,2)"}
-    meant = f": write {python[spec]!r}" if isinstance(spec, type) and spec in python else ""
+    meant = f"; write {python[spec]!r}" if isinstance(spec, type) and spec in python else ""
     raise SchemaError(
-        f"a column's type is a name such as 'int64', a pyarrow.DataType, or nyala.column(...), not {spec!r}{meant}"
+        f"a column's type must be a name such as 'int64', a pyarrow.DataType or nyala.column(...), got {spec!r}{meant}"
     )
 
 
@@ -312,7 +312,7 @@ def _parse_arrow(spec: pa.DataType) -> ColumnType:
     types = pa.types
     if isinstance(spec, pa.BaseExtensionType):
         if spec.extension_name == PERIOD:
-            raise SchemaError(f"there is no column type {str(spec)!r}: {PERIOD_ADVICE}")
+            raise SchemaError(f"column type {str(spec)!r} is not supported; {PERIOD_ADVICE}")
         return _parse_arrow(spec.storage_type)
     if types.is_dictionary(spec) or types.is_run_end_encoded(spec):
         return _parse_arrow(spec.value_type)

@@ -116,7 +116,7 @@ ROWS = pa.table({"row": pa.array([3, 5]), "code": ["null", "null"], "host": ["a"
         errors.InvalidValueError("no table", None),
         errors.WriteError("mixed", ROWS.slice(0, 0)),
         errors.TableNotFoundError("no table 'x'"),
-        errors.SchemaError("column 'a': given text, wanted int8"),
+        errors.SchemaError("column 'a': expected int8, got text"),
         errors.CorruptionError("CRC-32C differs", "data/1/2.base", 4096),
         errors.StorageError("disk full", path="wal/1", errno=28),
         errors.StorageError("sync failed", outcome="unknown"),

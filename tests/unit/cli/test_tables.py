@@ -204,7 +204,7 @@ def test_a_moment_before_the_table_was_made(run: Run, tmp_path: Path) -> None:
     ran = run("table", "scan", tmp_path / "s", "t", "--where", "k = 2")
     assert ran.stderr == ""  # none for another reason
     ran = run("table", "scan", tmp_path / "s", "t", "--where", "k = NULL")
-    assert "k IS NULL finds such rows" in ran.stderr
+    assert "use k IS NULL to find NULLs" in ran.stderr
 
 
 def test_scan_values(run: Run, example: Example) -> None:

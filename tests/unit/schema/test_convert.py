@@ -257,64 +257,68 @@ def test_a_value_keeps_its_meaning_or_its_row_fails(
 
 PERIODS = pd.Series(pd.period_range("2026-01", periods=2, freq="M"))
 NOTHING_IN_COMMON: list[tuple[Any, str, str]] = [
-    (pa.array([1.5]), "int64", "given double, wanted int64; pandas stores whole numbers with NULL .*Int64"),
-    (pa.array([0], pa.decimal256(76, -1)), "int64", "given decimal256"),
-    (pa.array([1.0]), "int8", "given double, wanted int8"),
-    (pa.array([1.0]), "decimal(5,2)", r"given double, wanted decimal\(5,2\)"),
+    (pa.array([1.5]), "int64", "expected int64, got double; pandas stores whole numbers with NULL .*Int64"),
+    (pa.array([0], pa.decimal256(76, -1)), "int64", r"decimal256\(76, -1\) has more than 76 digits"),
+    (pa.array([1.0]), "int8", "expected int8, got double"),
+    (pa.array([1.0]), "decimal(5,2)", r"expected decimal\(5,2\), got double"),
     (
         pa.array(["1"]),
         "int64",
-        "given string, wanted int64; cast it to int64 first, which parses it; .* by int",
+        "expected int64, got string; parse the text first: cast it to int64, or call int",
     ),
-    (["1.5"], "decimal(9,2)", "given string.*which parses it; a value in Python by decimal.Decimal"),
-    (pa.array(["1.5"]), "double", "given string, wanted double"),
-    (pa.array(["true"]), "bool", "given string, wanted bool"),
-    (pa.array([1]), "bool", "given int64, wanted bool"),
-    (pa.array([True]), "int8", "given bool, wanted int8"),
-    (pa.array([1]), "string", "given int64, wanted string"),
-    (pa.array([Decimal("1.5")]), "double", "given decimal128"),
-    (pa.array([0], pa.timestamp("us")), "int64", "given timestamp"),
-    (pa.array([0], pa.date32()), "string", "given date32"),
-    (pa.array([b"1"]), "timestamp", "given binary"),
-    (pa.array([[1]]), "string", "given list"),
-    (pa.array([{"a": 1}]), "string", "given struct"),
-    (pa.array([1], pa.duration("s")), "int64", "given duration"),
-    (pa.array([0], pa.time32("s")), "timestamp", "given time32"),
+    (["1.5"], "decimal(9,2)", "expected .*, got string; parse the text first: .* call decimal.Decimal"),
+    (pa.array(["1.5"]), "double", "expected double, got string"),
+    (pa.array(["true"]), "bool", "expected bool, got string"),
+    (pa.array([1]), "bool", "expected bool, got int64"),
+    (pa.array([True]), "int8", "expected int8, got bool"),
+    (pa.array([1]), "string", "expected string, got int64"),
+    (pa.array([Decimal("1.5")]), "double", "expected .*, got decimal128"),
+    (pa.array([0], pa.timestamp("us")), "int64", "expected .*, got timestamp"),
+    (pa.array([0], pa.date32()), "string", "expected .*, got date32"),
+    (pa.array([b"1"]), "timestamp", "expected .*, got binary"),
+    (pa.array([[1]]), "string", "expected .*, got list"),
+    (pa.array([{"a": 1}]), "string", "expected .*, got struct"),
+    (pa.array([1], pa.duration("s")), "int64", "expected .*, got duration"),
+    (pa.array([0], pa.time32("s")), "timestamp", "expected .*, got time32"),
     *[
         (
             value,
             "timestamp",
-            r"given u?int\d+, wanted timestamp; whole numbers have no unit.*pyarrow.timestamp\('s'\)",
+            r"expected timestamp, got u?int\d+; give the unit of the numbers.*pyarrow.timestamp\('s'\)",
         )
         for value in ([1_700_000_000], pa.array([5], pa.int8()), np.array([5], np.uint64), pa.array([5]))
     ],
-    (pa.array([], pa.float64()), "int8", "given double"),
-    ([1, 2.5], "int8", r"given double.*the first is 2.5"),
-    ([None, 1, "a"], "int8", "given string.*'a'"),
-    ([True, 1], "int8", "given bool.*True"),
-    ([NAN, "a"], "string", "given double.*nan"),
-    ([2**70], "string", "given int64"),
-    ([10**5000], "bool", "given int64.*an integer of 16610 bits"),
-    ([{"a": 1}], "int8", "given struct"),
-    ([object()], "int8", "given object"),
-    ([1j], "double", "given complex"),
-    ([np.timedelta64(5, "s")], "int64", "given duration"),
-    (np.zeros(1, complex), "double", "given complex128"),
-    (np.zeros(1, "V4"), "binary", "given"),
+    (pa.array([], pa.float64()), "int8", "expected .*, got double"),
+    ([1, 2.5], "int8", r"expected .*, got double.*the first value is 2.5"),
+    ([None, 1, "a"], "int8", "expected .*, got string.*'a'"),
+    ([True, 1], "int8", "expected .*, got bool.*True"),
+    ([NAN, "a"], "string", "expected .*, got double.*nan"),
+    ([2**70], "string", "expected .*, got int64"),
+    ([10**5000], "bool", "expected .*, got int64.*an integer of 16610 bits"),
+    ([{"a": 1}], "int8", "expected .*, got struct"),
+    ([object()], "int8", "expected .*, got the unsupported type object"),
+    ([1j], "double", "expected .*, got the unsupported type complex"),
+    ([np.timedelta64(5, "s")], "int64", "expected .*, got duration"),
+    (np.zeros(1, complex), "double", "expected .*, got the unsupported type complex128"),
+    (np.zeros(1, "V4"), "binary", "expected binary, got the unsupported type"),
     *(
-        (PERIODS, name, r"given .*period.*begins, .dt.to_timestamp\(\)")
+        (PERIODS, name, r"expected .*, got .*period.*start times first: .dt.to_timestamp\(\)")
         for name in ("timestamp", "date", "int64")
     ),
-    (pa.chunked_array([pa.Array.from_pandas(PERIODS)] * 2), "date", "given .*period"),
-    ([uuid.UUID(bytes=b"A" * 16)], "string", r"given .*uuid.*, wanted string; its text is str\(value\)"),
-    (pa.array([b"A" * 16], pa.uuid()), "varchar(40)", "given .*uuid"),
+    (pa.chunked_array([pa.Array.from_pandas(PERIODS)] * 2), "date", "expected .*, got .*period"),
+    (
+        [uuid.UUID(bytes=b"A" * 16)],
+        "string",
+        r"expected string, got .*uuid.*; convert each UUID with str\(value\)",
+    ),
+    (pa.array([b"A" * 16], pa.uuid()), "varchar(40)", "expected .*, got .*uuid"),
     (pl.Series([object()], dtype=pl.Object), "binary", "polars' type Object is not supported"),
 ]
 
 
 @pytest.mark.parametrize(("values", "type_", "says"), NOTHING_IN_COMMON)
 def test_types_with_nothing_in_common_are_refused(values: Any, type_: str, says: str) -> None:
-    """A column of the wrong kind is the user's mistake, told once, naming column, given and wanted."""
+    """A column of the wrong kind is the user's mistake, reported once, with the column, the expected type and the actual type."""
     with pytest.raises(SchemaError, match=f"column 'v': {says}"):
         convert({"v": values}, one_column(type_))
 
@@ -635,7 +639,7 @@ def test_an_index_with_a_name_is_missed() -> None:
     frame = pd.DataFrame({"id": [1], "day": ["2026-01-01"], "v": [3]})
     for names in (["id"], ["day", "id"], ["v", "day"]):
         with pytest.raises(
-            InvalidArgumentError, match=r"is the DataFrame's index, .* give df.reset_index\(\)"
+            InvalidArgumentError, match=r"is the DataFrame's index, .* pass df.reset_index\(\)"
         ):
             convert(frame.set_index(names), schema)
     with pytest.raises(InvalidArgumentError, match=r"^column 'v' is the DataFrame's .* df.reset_index\(\)$"):
@@ -646,12 +650,12 @@ def test_an_index_with_a_name_is_missed() -> None:
         convert(frame.set_index([frame.index, frame.index.rename(0)]), schema)
     with pytest.raises(
         InvalidArgumentError,
-        match=r"^upsert: the DataFrame's index 'run' is not a column of the table and is not written: drop it "
+        match=r"^upsert: the DataFrame's index 'run' is not a column of the table; drop it "
         r"with df.reset_index\(drop=True\); the columns are 'id', 'day', 'v'$",
     ):
         convert(frame.set_index(frame.index.rename("run")), schema, operation="upsert")
     keys = frame.set_index("v")
-    with pytest.raises(InvalidArgumentError, match=r"'v' is not a key column of the table .*\(drop=True\)$"):
+    with pytest.raises(InvalidArgumentError, match=r"'v' is not a key column of the table; .*\(drop=True\)$"):
         convert(keys, schema, operation="delete")
     assert list(convert(keys.reset_index(drop=True), schema, columns="key").columns) == ["id", "day"]
     assert list(convert(frame.set_index(frame.index + 5), schema).columns) == ["id", "day", "v"]
@@ -675,7 +679,7 @@ def test_rows_may_leave_columns_out() -> None:
         (5, InvalidArgumentError, "int is not supported as data; .* list of dicts"),
         ("text", InvalidArgumentError, "'text' is text, not rows"),
         (None, InvalidArgumentError, "NoneType is not supported as data"),
-        (iter([{"id": 1}]), InvalidArgumentError, r"is an iterator, .* give list\(rows\)"),
+        (iter([{"id": 1}]), InvalidArgumentError, r"is an iterator, .* pass list\(rows\)"),
         ({"id": 5}, InvalidArgumentError, "column 'id': expected a list, .* got int"),
         ({"id": "abc"}, InvalidArgumentError, "column 'id': expected a list, .* got str"),
         ({"id": b"abc"}, InvalidArgumentError, "column 'id': expected a list, .* got bytes"),
@@ -694,8 +698,8 @@ def test_rows_may_leave_columns_out() -> None:
             ColumnNotFoundError,
             "insert: the data has an unknown column 'idd'; did you mean 'id'",
         ),
-        (pd.DataFrame([[1, 2]], columns=["id", "id"]), SchemaError, "column 'id' is in the data twice"),
-        (pa.table([[1], [2]], names=["id", "id"]), SchemaError, "column 'id' is in the data twice"),
+        (pd.DataFrame([[1, 2]], columns=["id", "id"]), SchemaError, "duplicate column 'id' in the data"),
+        (pa.table([[1], [2]], names=["id", "id"]), SchemaError, "duplicate column 'id' in the data"),
     ],
 )
 def test_what_is_no_data_is_refused(data: Any, error: type[Exception], says: str) -> None:
@@ -709,10 +713,10 @@ def test_a_delete_takes_the_key_only() -> None:
     assert list(convert({"id": [1]}, SCHEMA, operation="delete").columns) == ["id"]
     assert list(convert({"id": [1]}, SCHEMA, columns="key", operation="get").columns) == ["id"]
     with pytest.raises(
-        SchemaError, match=r"delete takes the key columns only \(id\); leave out 'name' and 1 more"
+        SchemaError, match=r"delete accepts only the key columns \(id\); remove 'name' and 1 more"
     ):
         convert({"id": [1], "name": ["a"], "at": [None]}, SCHEMA, operation="delete")
-    with pytest.raises(SchemaError, match="get takes the key columns only"):
+    with pytest.raises(SchemaError, match="get accepts only the key columns"):
         convert({"name": ["a"]}, SCHEMA, columns="key", operation="get")
 
 
@@ -740,7 +744,7 @@ def test_messages_are_short_and_say_value_and_limit() -> None:
     assert len(messages) == 5 and max(map(len, messages)) < 300
     text = convert({"name": ["é" * 65_536, "x"]}, one_text()).errors.messages
     assert text == [
-        "column 'name': value of 131072 bytes is too large, a cell holds at most 65536 (max_cell_bytes)"
+        "column 'name': the value has 131072 bytes, more than the limit of 65536 per cell (max_cell_bytes)"
     ]
 
 

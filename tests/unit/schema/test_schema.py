@@ -74,7 +74,7 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
         schema.by_name("HOST")
     with pytest.raises(ColumnNotFoundError, match="the columns are 'host', 'value', 'n', 'time'"):
         schema.project(["zzzzz"])
-    with pytest.raises(SchemaError, match="'n' is asked for twice"):
+    with pytest.raises(SchemaError, match="duplicate column 'n'"):
         schema.project(["n", "host", "n"])
     assert [c.name for c in schema.project(["n", "host"])] == ["n", "host"]
 
@@ -84,61 +84,71 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
     [
         (SPEC, [], SchemaError, "primary key is empty"),
         (SPEC, ["hostt"], ColumnNotFoundError, "did you mean 'host'"),
-        (SPEC, ["host", "host"], SchemaError, "named twice"),
-        (SPEC, ["value"], SchemaError, "column 'value': type double may not stand in the primary key"),
-        ({"k": "bool"}, ["k"], SchemaError, "type bool may not"),
-        ({"k": "float"}, ["k"], SchemaError, "type float may not"),
-        ({"k": "int64", "v": "int"}, ["k"], SchemaError, "column 'v': there is no column type 'int'"),
+        (SPEC, ["host", "host"], SchemaError, "duplicate primary key column"),
+        (SPEC, ["value"], SchemaError, "column 'value': type double is not allowed in a primary key"),
+        ({"k": "bool"}, ["k"], SchemaError, "type bool is not allowed"),
+        ({"k": "float"}, ["k"], SchemaError, "type float is not allowed"),
+        ({"k": "int64", "v": "int"}, ["k"], SchemaError, "column 'v': column type 'int' is not supported"),
         ({"k": "int64", "": "int8"}, ["k"], SchemaError, "empty"),
         ({"k": "int64", "a\0": "int8"}, ["k"], SchemaError, "NUL"),
-        ({"k": "int64", "ä" * 129: "int8"}, ["k"], SchemaError, "258 bytes, at most 256"),
+        ({"k": "int64", "ä" * 129: "int8"}, ["k"], SchemaError, "258 bytes, more than the limit of 256"),
         ({"k": "int64", "\ud800": "int8"}, ["k"], SchemaError, "surrogate"),
         ({"k": "int64", 5: "int8"}, ["k"], SchemaError, "not text"),
         ([("k", "int64")], ["k"], SchemaError, "dict of column name to type"),
-        (pa.schema([("k", pa.int8()), ("k", pa.int8())]), ["k"], SchemaError, "stands twice"),
-        ({f"c{i}": "int8" for i in range(301)}, ["c0"], SchemaError, "301 columns are more than the 300"),
+        (pa.schema([("k", pa.int8()), ("k", pa.int8())]), ["k"], SchemaError, "duplicate column"),
+        ({f"c{i}": "int8" for i in range(301)}, ["c0"], SchemaError, "301 columns exceed the limit of 300"),
         (
             {"k": column("int64", encoding="dictionary")},
             ["k"],
             SchemaError,
-            "'dictionary' is not for type int64",
+            "type int64 does not support encoding 'dictionary'",
         ),
         (
             {"k": column("int64", compression="gzip")},
             ["k"],
             SchemaError,
-            "no compression 'gzip'; did you mean 'zlib'",
+            "unknown compression 'gzip'; did you mean 'zlib'",
         ),
         (
             {"k": column("int64", compression=False)},
             ["k"],
             SchemaError,
-            "no compression False; did you mean 'none'",
+            "unknown compression False; did you mean 'none'",
         ),
-        ({"k": column("int64", block_size=-1)}, ["k"], SchemaError, "block_size -1"),
+        ({"k": column("int64", block_size=-1)}, ["k"], SchemaError, "block_size must be .* got -1"),
         (
             {"k": column("int64", block_size=0)},
             ["k"],
             SchemaError,
-            "block_size 0 .* between 512 and 16777216",
+            "block_size must be 512 to 16777216 bytes.* got 0",
         ),
         (
             {"k": column("int64", block_size=511)},
             ["k"],
             SchemaError,
-            "column 'k': block_size 511 .*None is the default",
+            "column 'k': block_size must be .* None for the default; got 511",
         ),
         (
             {"k": column("int64", block_size="1 block")},
             ["k"],
             SchemaError,
-            "block_size '1 block' .* or '64KiB'",
+            "block_size must be .* or '64KiB', .* got '1 block'",
         ),
-        ({"k": column("int64", block_size="17MiB")}, ["k"], SchemaError, "block_size '17MiB' .* 16777216"),
-        ({"k": column("int64", block_size=4096.0)}, ["k"], SchemaError, "block_size 4096.0"),
-        ({"k": column("int64", block_size="9" * 400)}, ["k"], SchemaError, "block_size '999.* 16777216"),
+        (
+            {"k": column("int64", block_size="17MiB")},
+            ["k"],
+            SchemaError,
+            "block_size must be .* to 16777216 .* got '17MiB'",
+        ),
+        ({"k": column("int64", block_size=4096.0)}, ["k"], SchemaError, "block_size must be .* got 4096.0"),
+        (
+            {"k": column("int64", block_size="9" * 400)},
+            ["k"],
+            SchemaError,
+            "block_size must be .* to 16777216 .* got '999",
+        ),
         ({"k": column("int64", block_size=2**24 + 1)}, ["k"], SchemaError, "16777216"),
-        ({"k": column("int64", block_size=True)}, ["k"], SchemaError, "block_size True"),
+        ({"k": column("int64", block_size=True)}, ["k"], SchemaError, "block_size must be .* got True"),
         ({"k": column("int64", comment="x" * 257)}, ["k"], SchemaError, "comment"),
         ({"k": column("int64", comment=5)}, ["k"], SchemaError, "comment"),  # type: ignore[arg-type]
         (
@@ -147,7 +157,7 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
             SchemaError,
             "column 'v': .*128 .*-128..127",
         ),
-        ({"k": "int64", "v": column("int8", default="1")}, ["k"], SchemaError, "column 'v': .*given string"),
+        ({"k": "int64", "v": column("int8", default="1")}, ["k"], SchemaError, "column 'v': .*got string"),
         (
             {"k": "int64", "v": column("string", default="x" * 65537)},
             ["k"],
@@ -202,13 +212,13 @@ def test_a_block_size_of_numpy_is_a_number() -> None:
 @pytest.mark.parametrize("nullable", ["false", "no", "", None, 0, 1, np.False_])
 def test_nullable_is_true_or_false_and_nothing_like_it(nullable: Any) -> None:
     """`nullable="false"` makes a column that takes NULL."""
-    with pytest.raises(InvalidArgumentError, match=f"^nullable takes True or False, not {nullable!r}$"):
+    with pytest.raises(InvalidArgumentError, match=f"^nullable must be True or False, got {nullable!r}$"):
         column("double", nullable=nullable)
 
 
 def test_an_encoding_in_the_place_of_nullable_is_told() -> None:
     """`column("double", "alp")` is a column that nobody asked an encoding for."""
-    said = """^nullable takes True or False, not 'alp': if the encoding is meant, write encoding="alp"$"""
+    said = """^nullable must be True or False, got 'alp'; to set the encoding, write encoding="alp"$"""
     with pytest.raises(InvalidArgumentError, match=said):
         column("double", "alp")  # type: ignore[arg-type]
 

@@ -50,7 +50,7 @@ def store(tmp_path: Path) -> str:
         ({"where": "  "}, "option where: the predicate is empty; leave the option out to read every row"),
         (
             {"where": "k = 'a'", "columns": "k"},
-            "option where: column 'k' has type int64; it cannot be compared",
+            "option where: cannot compare column 'k' of type int64",
         ),
         ({"where": "x = 1"}, "option where: no column 'x'"),
         ({"where": "k = 1", "columns": "x"}, "option columns: no column 'x'"),

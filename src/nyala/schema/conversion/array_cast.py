@@ -170,13 +170,13 @@ def _is_encoded(type: pa.DataType) -> bool:
     return bool(pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type))
 
 
-def refuse_otherwise_meant(given: pa.DataType, type: ColumnType) -> None:
+def refuse_otherwise_meant(source: pa.DataType, type: ColumnType) -> None:
     """Raise SchemaError for an extension type whose storage value would be wrong in a column of this type."""
-    name = getattr(given, "extension_name", None)
+    name = getattr(source, "extension_name", None)
     if name == PERIOD:
-        raise SchemaError(f"given {given}, wanted {type}; {PERIOD_ADVICE}")
+        raise SchemaError(f"expected {type}, got {source}; {PERIOD_ADVICE}")
     if name == "arrow.uuid" and type.is_text:
-        raise SchemaError(f"given {given}, wanted {type}; {UUID_ADVICE}")
+        raise SchemaError(f"expected {type}, got {source}; {UUID_ADVICE}")
 
 
 def _plain(array: pa.Array) -> pa.Array:
@@ -200,7 +200,7 @@ def _plain(array: pa.Array) -> pa.Array:
         plain = pa.decimal128(type.precision, type.scale)
     if plain is None and types.is_decimal(type) and type.scale < 0:
         if type.precision - type.scale > 76:
-            raise SchemaError(f"given {type}, which has more than 76 digits; cast it to fewer first")
+            raise SchemaError(f"{type} has more than 76 digits; cast it to a smaller decimal type first")
         plain = pa.decimal256(type.precision - type.scale, 0)
     return array if plain is None else _within_2_gib(lambda: pc.cast(array, plain))
 
@@ -262,24 +262,24 @@ def _nothing_in_common(source: pa.DataType, type: ColumnType) -> str:
     if kind == "float" and target in ("int", "decimal"):
         how = (
             'pandas stores whole numbers with NULL as float64: convert them with astype("Int64"); round and '
-            "cast other values first"
+            "cast fractions first"
             if target == "int"
             else f"round it and cast it to {type} first, because a double has no exact decimal digits"
         )
     elif kind == "text":
         call = {"int": "int(…)", "float": "float(…)", "decimal": "decimal.Decimal(…)"}.get(target)
-        how = f"cast it to {type} first, which parses it" + (f"; a value in Python by {call}" if call else "")
+        how = f"parse the text first: cast it to {type}" + (f", or call {call} on each value" if call else "")
     elif kind == "int" and target == "timestamp":
         how = (
-            "whole numbers have no unit, so give one: pyarrow.array(values, pyarrow.timestamp('s')), with "
-            "'s', 'ms', 'us' or 'ns'; in pandas pd.to_datetime(values, unit='s'), in polars "
-            "pl.from_epoch(values, 's'), a single value datetime.fromtimestamp(value, UTC)"
+            "give the unit of the numbers, 's', 'ms', 'us' or 'ns': pyarrow.array(values, pyarrow.timestamp('s')), "
+            "in pandas pd.to_datetime(values, unit='s'), in polars pl.from_epoch(values, 's'), for a single value "
+            "datetime.fromtimestamp(value, UTC)"
         )
     elif kind in ("int", "decimal", "timestamp", "date", "bool", "float", "binary"):
         how = f"cast it to {type} first"
     else:
-        how = "Nyala does not support this type; extract plain columns from it, or leave it out"
-    return f"given {source}, wanted {type}; {how}"
+        how = "Nyala does not support this type; extract plain columns from it, or drop the column"
+    return f"expected {type}, got {source}; {how}"
 
 
 # --- failing rows -----------------------------------------------------------------------------------
@@ -446,10 +446,10 @@ def _decimals_within(array: pa.Array, digits: int, scale: int, wanted: str) -> C
         if source.scale - scale >= source.precision:
             fraction = pc.not_equal(
                 array, _unscaled(source, 0)
-            )  # all its digits; Arrow will not round them away
+            )  # all its digits, so that Arrow does not round
         else:
             fraction = pc.not_equal(pc.round(array, ndigits=scale, round_mode="towards_zero"), array)
-        array, more = _fail(array, fraction, f"has more than {scale} digits after the point")
+        array, more = _fail(array, fraction, f"has more than {scale} digits after the decimal point")
         failures += more
     return array, failures
 
@@ -493,7 +493,7 @@ def _date_to_date(array: pa.Array, type: ColumnType) -> Cast:
 def _int_to_date(array: pa.Array, type: ColumnType) -> Cast:
     assert type.value_min is not None and type.value_max is not None
     outside = _outside(array, type.value_min, type.value_max)
-    fitting, failures = _fail(array, outside, f"days since 1970-01-01 do not fit {range_text(type)}")
+    fitting, failures = _fail(array, outside, f"days since 1970-01-01 does not fit {range_text(type)}")
     return pc.cast(fitting, pa.int32()).view(pa.date32()), failures
 
 
@@ -544,7 +544,7 @@ def _finite_times(array: pa.Array) -> Cast:
     endless = ups | (ticks == -_INT64_MAX)
     rows = np.flatnonzero(endless)
     messages = [
-        f"{'' if up else '-'}infinity is not supported as a timestamp; give NULL, or a time far away"
+        f"{'' if up else '-'}infinity is not supported as a timestamp; use NULL or a distant date"
         for up in ups[rows].tolist()
     ]
     kept = pc.if_else(pa.array(endless), pa.scalar(None, array.type), array)
@@ -667,7 +667,7 @@ def _check_cells(array: pa.Array, limit: int) -> Cast:
     result, _ = _fail(array, bad, "", VALUE_TOO_LARGE)
     rows = np.flatnonzero(bad)
     messages = [
-        f"value of {size} bytes is too large, a cell holds at most {limit} (max_cell_bytes)"
+        f"the value has {size} bytes, more than the limit of {limit} per cell (max_cell_bytes)"
         for size in sizes[rows]
     ]
     return result, [Failure(rows, VALUE_TOO_LARGE, messages)]
@@ -703,7 +703,7 @@ _RULES: Final[dict[tuple[str, str], Callable[[pa.Array, ColumnType], Cast]]] = {
     ("binary", "text"): _binary_to_text,
     ("binary", "binary"): _to_binary,
 }
-# What has the canonical type already, and is still to be looked at: by the type's name.
+# Checks for arrays that already have the canonical type, by the type's name.
 _CHECKS: Final[dict[str, Callable[[pa.Array, ColumnType], Cast]]] = {
     "decimal": _decimal_to_decimal,
     "date": _date_to_date,

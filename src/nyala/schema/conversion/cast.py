@@ -119,7 +119,7 @@ def _cast_kind(kind: _Kind, values: Sequence[Any], wanted: ColumnType, max_cell_
         array, more = cast_array(natural, wanted, max_cell_bytes)
     except SchemaError as error:
         first = next(value for value in values if value is not None)
-        raise SchemaError(f"{error} (the first is {_shown(first)})") from None
+        raise SchemaError(f"{error} (the first value is {_shown(first)})") from None
     return array, failures + more
 
 
@@ -250,7 +250,7 @@ def _with_gaps(values: Sequence[np.datetime64 | None]) -> npt.NDArray[np.datetim
 def _uuid(values: Sequence[Any], wanted: ColumnType) -> Cast:
     """Convert UUIDs to their 16 bytes, like Arrow since version 20."""
     if wanted.is_text:
-        raise SchemaError(f"given uuid.UUID, wanted {wanted}; {UUID_ADVICE}")
+        raise SchemaError(f"expected {wanted}, got uuid.UUID; {UUID_ADVICE}")
     return pa.array([None if value is None else value.bytes for value in values], pa.binary()), []
 
 
@@ -259,7 +259,7 @@ def _other(values: Sequence[Any], wanted: ColumnType) -> Cast:
         return one_array(pa.array(values)), []
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         first = next(value for value in values if value is not None)
-        raise SchemaError(f"given {type(first).__name__}, wanted {wanted}; Nyala has no such type") from None
+        raise SchemaError(f"expected {wanted}, got the unsupported type {type(first).__name__}") from None
 
 
 @functools.lru_cache(maxsize=256)
@@ -312,5 +312,5 @@ def cast_datetime64(values: npt.NDArray[Any]) -> Cast:
     exact = values.astype(f"datetime64[{unit}]")
     bad = (exact.astype(values.dtype) != values) & ~np.isnat(values)
     rows = np.flatnonzero(bad)
-    messages = [f"{value} is not a whole number of nanoseconds that 64 bits hold" for value in values[rows]]
+    messages = [f"{value} does not fit 64 bits of nanoseconds" for value in values[rows]]
     return pa.array(exact, mask=bad | np.isnat(exact)), _failure(rows.tolist(), messages)

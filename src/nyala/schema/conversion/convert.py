@@ -237,11 +237,11 @@ def _check_names(names: Mapping[str, Any], schema: Schema, operation: str, key_o
         if extra:
             if operation == "get":
                 raise SchemaError(
-                    f"get takes the key columns only ({', '.join(schema.key_names)}), not {extra[0]!r}: "
+                    f"get accepts only the key columns ({', '.join(schema.key_names)}), not {extra[0]!r}; "
                     f'to find rows by other columns, use scan(where="{extra[0]} = …")'
                 )
             raise SchemaError(
-                f"{operation} takes the key columns only ({', '.join(schema.key_names)}); leave out {extra[0]!r}"
+                f"{operation} accepts only the key columns ({', '.join(schema.key_names)}); remove {extra[0]!r}"
                 + (f" and {len(extra) - 1} more" if len(extra) > 1 else "")
             )
 
@@ -258,14 +258,14 @@ def _check_left_out(left_out: Mapping[str, int], schema: Schema, operation: str)
             continue  # the row fails later, like any NULL in a key
         if operation in ("upsert", "update"):
             raise InvalidArgumentError(
-                f"{operation}: row {row} of the list leaves out column {name!r}, but other rows give it: give None for "
-                "NULL, or, to keep the stored values, write rows with different columns in separate calls (db.batch() "
+                f"{operation}: row {row} of the list has no column {name!r}, but other rows have it. Use None for "
+                "NULL. To keep the stored values, write rows with different columns in separate calls (db.batch() "
                 "makes them one commit)"
             )
         if operation == "insert" and column.write_default is not NO_DEFAULT:
             raise InvalidArgumentError(
-                f"insert: row {row} of the list leaves out column {name!r}, but other rows give it. Its default "
-                "applies only if all rows of a call leave it out: give it in every row, or insert in separate calls"
+                f"insert: row {row} of the list has no column {name!r}, but other rows have it. The default applies "
+                "only if no row of a call has the column: give it in every row, or insert in separate calls"
             )
 
 
@@ -276,13 +276,13 @@ def _check_index(given: InputColumns, schema: Schema, operation: str, key_only: 
         if name in lost:
             what = "key column" if schema.is_key(name) else "column"
             raise InvalidArgumentError(
-                f"{what} {name!r} is the DataFrame's index, which is not written: give df.reset_index()"
+                f"{what} {name!r} is the DataFrame's index, which is not written; pass df.reset_index()"
             )
     if lost:
         hint = "" if lost[0] in schema else find_name(lost[0], schema.names)
         kind = "key column" if key_only else "column"
         raise InvalidArgumentError(
-            f"{operation}: the DataFrame's index {lost[0]!r} is not a {kind} of the table and is not written: "
+            f"{operation}: the DataFrame's index {lost[0]!r} is not a {kind} of the table; "
             f"drop it with df.reset_index(drop=True){hint}"
         )
 
@@ -418,7 +418,7 @@ def _cast_numpy(
         else:
             array = one_array(pa.array(values))
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError):
-        raise SchemaError(f"given {values.dtype}, wanted {wanted}; Nyala has no such type") from None
+        raise SchemaError(f"expected {wanted}, got the unsupported type {values.dtype}") from None
     if mask is not None and mask.any():
         array = pc.if_else(pa.array(mask), pa.scalar(None, array.type), array)
     memory += _memory_of(array)
@@ -450,19 +450,19 @@ def read_input(data: Any) -> InputColumns:
         except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
             raise InvalidArgumentError(
                 f"pyarrow cannot read {_class_name(data)} as a table ({error}); "
-                "give one row per record, for instance a pyarrow.Table"
+                "pass one row per record, for instance a pyarrow.Table"
             ) from error
     if isinstance(data, str | os.PathLike):
         raise InvalidArgumentError(_path_text(os.fsdecode(data)))
     if type(data).__name__ == "LazyFrame":
-        raise InvalidArgumentError(f"{_class_name(data)} is a query plan without rows: call collect() first")
+        raise InvalidArgumentError(f"{_class_name(data)} is a query plan without rows; call collect() first")
     if isinstance(data, Iterator):
         raise InvalidArgumentError(
-            f"{_class_name(data)} is an iterator, which is not supported as data: give list(rows), or for batches a "
-            "pyarrow.RecordBatchReader"
+            f"{_class_name(data)} is an iterator, which is not supported as data; pass list(rows), or a "
+            "pyarrow.RecordBatchReader for batches"
         )
     raise InvalidArgumentError(
-        f"{_class_name(data)} is not supported as data; give a dict of columns, a list of dicts, tuples or "
+        f"{_class_name(data)} is not supported as data; pass a dict of columns, a list of dicts, tuples or "
         "dataclasses, a pyarrow Table or RecordBatch, a pandas or polars DataFrame, or anything with __arrow_c_stream__"
     )
 
@@ -472,15 +472,15 @@ def _path_text(path: str) -> str:
     suffix = os.path.splitext(path)[1].lower()
     if suffix in (".json", ".jsonl", ".ndjson"):
         return (
-            f"{path[:200]!r} is text, not rows: if it is the path of a file, give "
-            f"pyarrow.json.read_json({path[:200]!r}) (a row per line), or pandas.read_json"
+            f"{path[:200]!r} is text, not rows; for a JSON file pass pyarrow.json.read_json({path[:200]!r}) (one row "
+            "per line), or use pandas.read_json"
         )
     read = {".csv": "pyarrow.csv.read_csv", ".feather": "pyarrow.feather.read_table"}.get(
         suffix, "pyarrow.parquet.read_table"
     )
     return (
-        f"{path[:200]!r} is text, not rows: if it is the path of a file, give {read}({path[:200]!r}), or load it "
-        f"from the shell, nyala table load STORE TABLE {path[:200]}"
+        f"{path[:200]!r} is text, not rows; for a file pass {read}({path[:200]!r}), or load it from the shell: "
+        f"nyala table load STORE TABLE {path[:200]}"
     )
 
 
@@ -504,8 +504,8 @@ def _refuse_objects(data: Any, name: str = "") -> None:
     for column, type in columns.items():
         if type == polars.Object:
             raise SchemaError(
-                f"column {column!r}: polars' type Object is not supported: cast the column to another polars type, "
-                "or give a list"
+                f"column {column!r}: polars' type Object is not supported; cast the column to another polars type, "
+                "or pass a list"
             )
 
 
@@ -520,7 +520,7 @@ def _from_table(table: Any) -> InputColumns:
 def said_of_a_name_given_twice(names: Sequence[Any]) -> str:
     """Return the error message for the first duplicate name."""
     name = next(name for name in names if list(names).count(name) > 1)
-    return f"column {name!r} is in the data twice; drop one or rename it"
+    return f"duplicate column {name!r} in the data; drop or rename one of them"
 
 
 def _from_pandas(frame: Any) -> InputColumns:
@@ -577,7 +577,7 @@ def _from_columns(data: Mapping[Any, Any]) -> InputColumns:
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name!r} {length}" for name, length in itertools.islice(lengths.items(), 8))
         raise InvalidArgumentError(
-            f"the columns have different lengths ({shown}); give one value per row in each"
+            f"the columns have different lengths ({shown}); each column needs one value per row"
         )
     return InputColumns(columns, next(iter(lengths.values()), 0))
 
@@ -596,7 +596,7 @@ def _read_column(name: str, values: Any) -> Any:
         if values.ndim == 1:
             return values
         raise InvalidArgumentError(
-            f"column {name!r}: the array has {values.ndim} dimensions; give a one-dimensional array"
+            f"column {name!r}: the array has {values.ndim} dimensions; pass a one-dimensional array"
         )
     pandas = sys.modules.get("pandas")
     read: Callable[[Any], Any] | None = None
@@ -612,7 +612,7 @@ def _read_column(name: str, values: Any) -> Any:
     if read is None:
         raise InvalidArgumentError(
             f"column {name!r}: expected a list, a NumPy or an Arrow array, got {_class_name(values)} "
-            "(for one row give a list of one value, or the row as a dict in a list)"
+            "(for one row pass a list of one value, or the row as a dict in a list)"
         )
     try:
         return read(values)

@@ -201,8 +201,8 @@ class LongColumn:
 
     def _too_large(self, source: pa.Array, row: int) -> str:
         return (
-            f"value of {_exact_size(source, row)} bytes is too large, a cell holds at most "
-            f"{self._limits.max_cell_bytes} (max_cell_bytes)"
+            f"the value has {_exact_size(source, row)} bytes, more than the limit of "
+            f"{self._limits.max_cell_bytes} per cell (max_cell_bytes)"
         )
 
     def _within(self, begin: int, end: int) -> Iterator[tuple[pa.Array, int, int]]:

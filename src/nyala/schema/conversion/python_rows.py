@@ -56,7 +56,7 @@ def key_columns_of(keys: Any, names: Sequence[str], operation: str) -> Any:
             raise InvalidArgumentError(_key_text(keys[0], names, operation))
         if not all(issubclass(kind, _VALUES) for kind in set(map(type, keys))):
             raise InvalidArgumentError(
-                f"{operation}: the list of keys mixes single values with other items: give one kind"
+                f"{operation}: the list of keys mixes single values with tuples or dicts; use one form for all keys"
             )
         return {names[0]: keys}
     return with_names(keys, names, operation)
@@ -81,8 +81,8 @@ def _key_text(key: Any, names: Sequence[str], operation: str) -> str:
     shown = ", ".join(f"{name!r}: …" for name in names)
     other = f"the value of {names[0]!r}" if len(names) == 1 else f"a tuple ({', '.join(names)})"
     condition = isinstance(key, str) and any(sign in key for sign in " =<>")
-    hint = f"; pass a condition as where=: {operation}(where={key!r})" if condition else ""
-    return f"{operation} takes a key as {other} or as a dict {{{shown}}}, not {key!r}{hint}"
+    hint = f"; for a condition write {operation}(where={key!r})" if condition else ""
+    return f"{operation} expects a key as {other} or a dict {{{shown}}}, got {key!r}{hint}"
 
 
 def _from_tuples(rows: Sequence[Any], names: Sequence[str], operation: str) -> dict[str, list[Any]]:
@@ -90,7 +90,7 @@ def _from_tuples(rows: Sequence[Any], names: Sequence[str], operation: str) -> d
     if not all(issubclass(kind, tuple) for kind in kinds):
         place = next(place for place, row in enumerate(rows) if not isinstance(row, tuple))
         raise InvalidArgumentError(
-            f"{operation}: item 0 of the list is a tuple and item {place} is {rows[place]!r}: give one kind of rows"
+            f"{operation}: item 0 of the list is a tuple, but item {place} is {rows[place]!r}; use tuples for all rows"
         )
     first = rows[0]
     if len(kinds) == 1 and hasattr(first, "_fields"):
@@ -99,7 +99,7 @@ def _from_tuples(rows: Sequence[Any], names: Sequence[str], operation: str) -> d
         place = next(place for place, row in enumerate(rows) if len(row) != len(names))
         raise InvalidArgumentError(
             f"{operation}: row {place} is a tuple of {len(rows[place])} values, but the columns are "
-            f"({', '.join(names)}): give one value per column, None for NULL, or give dicts"
+            f"({', '.join(names)}); give one value per column, with None for NULL, or pass dicts"
         )
     return {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
 
@@ -109,8 +109,8 @@ def _from_dataclasses(rows: Sequence[Any]) -> dict[str, list[Any]]:
     if set(map(type, rows)) != {kind}:
         place = next(place for place, row in enumerate(rows) if type(row) is not kind)
         raise InvalidArgumentError(
-            f"item 0 of the list is a {kind.__qualname__} and item {place} is a {type(rows[place]).__qualname__}: "
-            "give rows of one dataclass"
+            f"item 0 of the list is a {kind.__qualname__}, but item {place} is a {type(rows[place]).__qualname__}; use "
+            "one dataclass for all rows"
         )
     names = [each.name for each in dataclasses.fields(kind)]
     return {name: list(map(attrgetter(name), rows)) for name in names}

@@ -43,12 +43,12 @@ _INTEGERS: Final = (2, 3, 5, 7)  # fields of Literal: i8, i16, i32, i64
 
 
 class _UnknownError(Exception):
-    """The expression has a part that is not read here."""
+    """The expression has a part that this module does not support."""
 
 
 def tree_of(expression: pc.Expression, schema: Schema) -> Node | None:
-    """The tree of a condition, or None. Its columns are those of the schema, whatever they are called."""
-    # Arrow casts a column beside a constant of another type, which Substrait cannot say; a double holds both.
+    """Return the tree of a condition, or None. Its columns are those of the schema, whatever their names."""
+    # Arrow casts a column compared with a constant of another type. Substrait loses this cast; a double holds both.
     for integer_bits in (32, 64):
         widened = [
             field.with_type(pa.float64()) if _is_number(field.type, integer_bits) else field
@@ -71,7 +71,7 @@ def tree_of(expression: pc.Expression, schema: Schema) -> Node | None:
 
 
 def _is_number(type: pa.DataType, integer_bits: int) -> bool:
-    """Whether it is a float, or an integer of at most so many bits."""
+    """Whether it is a float, or an integer of at most `bits` bits."""
     types = pa.types
     return bool(types.is_floating(type) or (types.is_integer(type) and type.bit_width <= integer_bits))
 
@@ -85,7 +85,7 @@ def _condition(message: list[tuple[int, Any]], names: Sequence[str], *, exact_do
     (referred,) = _all(message, 3)
     tree = _node(_one(referred, 1), functions, names)
     if exact_doubles and any(abs(number) >= 2**53 for number in _numbers(tree)):
-        raise _UnknownError  # it may have been another integer
+        raise _UnknownError  # another integer may have the same double
     return tree
 
 
@@ -97,7 +97,7 @@ def _numbers(node: Node) -> Iterator[decimal.Decimal]:
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
-    """The fields of a protobuf message: number, and an int or the bytes."""
+    """Yield the fields of a protobuf message: the number, and an int or the bytes."""
     place = 0
 
     def number() -> int:
@@ -144,7 +144,7 @@ def _node(message: Any, functions: dict[int, str], names: Sequence[str]) -> Node
         fields = list(_fields(content))
         part = _node(_all(fields, 1)[0], functions, names)
         values = [_literal(_one(option, 1)) for option in _all(fields, 2)]
-        # Arrow's isin is never NULL, and a NULL in the list is found.
+        # Arrow's isin is never NULL, and a NULL in the list matches NULL.
         listed: Node = IsTrue(InList(part, tuple(value for value in values if value is not None)))
         return any_of((listed, IsNull(part))) if None in values else listed
     if kind != 3:

@@ -89,12 +89,12 @@ _NUMPY_COMPARE: Final[dict[str, Any]] = {
     ">": np.greater,
     ">=": np.greater_equal,
 }
-# Where one row of so many is left, or fewer, a costly term of an AND is evaluated on those rows alone.
+# If at most one row in this many remains, a costly term of an AND is evaluated only on the remaining rows.
 _FEW_OF: Final = 8
 
 
 def _array(array: pa.Array | pa.ChunkedArray, column: ColumnSchema) -> pa.Array:
-    """A column as one array of its canonical type, as a dictionary of it, or as a decimal of fewer bytes."""
+    """Return a column as one array: of its canonical type, a dictionary of it, or a decimal of fewer bytes."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
         array = array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
@@ -115,19 +115,19 @@ def _among_valid(mask: Mask, array: pa.Array) -> Mask:
 
 
 class Bound(LazyValues):
-    """A node of a bound predicate. `columns` are those it reads; `cost` orders the terms of an AND."""
+    """A node of a bound predicate. `columns` are the columns it reads; `cost` orders the terms of an AND."""
 
     columns: frozenset[str]
     cost: ClassVar[int] = 0
     can_fail: bool = False  # whether `mask` may raise for the values of a row
 
     def mask(self, arrays: Arrays, n: int) -> Mask:
-        """Which of the n rows are TRUE (E1)."""
+        """Return a mask of the rows that are TRUE (E1)."""
         raise NotImplementedError
 
     @property
     def rank(self) -> int:
-        """When in an AND it is evaluated: the least first."""
+        """The order of evaluation in an AND: the least rank first."""
         return self.cost
 
 
@@ -170,7 +170,7 @@ class _OneColumn(Bound):
         if not of_runs.any():
             return np.zeros(len(array), np.bool_)
         ends = array.run_ends.slice(first, count).to_numpy() - array.offset
-        ends[-1] = len(array)  # a slice may end within its last run, as it may begin within its first
+        ends[-1] = len(array)  # a slice may begin within its first run and end within its last run
         return np.repeat(of_runs, np.diff(ends, prepend=0))
 
     def _mask_of(self, array: pa.Array) -> Mask:
@@ -201,7 +201,7 @@ class BoundNull(_OneColumn):
 
 @dataclass(frozen=True)
 class BoundCompare(_OneColumn):
-    """column op value: a canonical scalar that the type holds. Not for bool (see BoundIn)."""
+    """column op value: a canonical scalar of the type's range. Not for bool (see BoundIn)."""
 
     op: str
     value: Any
@@ -220,7 +220,7 @@ class BoundCompare(_OneColumn):
         return true_mask(_ARROW_COMPARE[self.op](array, self._scalar))
 
     def _compare_floats(self, values: npt.NDArray[Any]) -> Mask:
-        """E3 out of IEEE's comparison, in which NaN is neither less, equal nor greater."""
+        """Compute E3 from IEEE comparisons, in which NaN is neither less, equal nor greater."""
         op, value = self.op, self.value
         mask: Mask
         if value != value:
@@ -247,7 +247,7 @@ class BoundCompare(_OneColumn):
 
 @dataclass(frozen=True)
 class BoundIn(_OneColumn):
-    """column [NOT] IN (values): canonical, ascending, distinct, at least one; a NaN, if any, is the last."""
+    """column [NOT] IN (values): one or more canonical values, ascending and distinct; NaN is last."""
 
     values: tuple[Any, ...]
     negated: bool
@@ -267,7 +267,7 @@ class BoundIn(_OneColumn):
         return _among_valid(mask, array) if self.negated or self._has_nan else mask
 
     def places(self, arrays: Arrays) -> npt.NDArray[np.int64]:
-        """Of each row which of the values it has, -1 for none. Not for NaN and bool."""
+        """Return each row's index into the values, -1 for no match. Not for NaN and bool."""
         array = _array(arrays[self.column.name], self.column)
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
@@ -300,8 +300,8 @@ class BoundIn(_OneColumn):
 
     @lazy_value
     def _value_set(self) -> pa.Array:
-        # Arrow hashes a float's bits: every NaN is a value of its own (so NaN is looked for apart), and so are
-        # 0.0 and -0.0 (so both are in the set).
+        # Arrow hashes a float's bits. NaNs with different bits are different values, so NaN is tested separately.
+        # 0.0 and -0.0 are different values too, so the set contains both.
         type, values = self.column.type, self.values
         if type.is_floating:
             numbers = [value for value in values if value == value]
@@ -329,7 +329,7 @@ class BoundLike(_OneColumn):
 
 @dataclass(frozen=True)
 class BoundColumns(Bound):
-    """left op right, two columns whose types compare (see `comparable`)."""
+    """left op right for two columns of comparable types (see `comparable`)."""
 
     left: ColumnSchema
     op: str
@@ -354,7 +354,7 @@ class BoundColumns(Bound):
 
 
 def compare_arrays(op: str, left: pa.Array, a: ColumnType, right: pa.Array, b: ColumnType) -> Mask:
-    """left op right (E3), of two types that compare; where one is NULL, anything."""
+    """Compare two arrays of comparable types (E3). The result for NULLs is arbitrary."""
     mask: Mask
     if a.is_floating or b.is_floating:
         return _compare_doubles(op, _doubles(left, a), _doubles(right, b))
@@ -370,13 +370,13 @@ def compare_arrays(op: str, left: pa.Array, a: ColumnType, right: pa.Array, b: C
             x, y = (v.astype(np.int64) * _US_PER_DAY if t.name == "date" else v for v, t in ((x, a), (y, b)))
         mask = _NUMPY_COMPARE[op](x, y)
         return mask
-    # 38 digits before the point and 38 after it: every decimal and integer fits, so nothing is rounded.
+    # 38 digits before and after the point hold every decimal and integer without rounding.
     wide = pa.decimal256(76, max(a.scale or 0, b.scale or 0))
     return true_mask(_ARROW_COMPARE[op](left.cast(wide), right.cast(wide)))
 
 
 def comparable(a: ColumnType, b: ColumnType) -> bool:
-    """Whether two columns of these types can be compared with each other."""
+    """Whether columns of these two types can be compared."""
 
     def kind(type: ColumnType) -> str:
         if type.is_integer or type.is_floating or type.name == "decimal":
@@ -405,9 +405,9 @@ def _compare_doubles(op: str, x: npt.NDArray[np.float64], y: npt.NDArray[np.floa
 
 @dataclass(frozen=True, eq=False)
 class BoundArrow(Bound):
-    """A pyarrow expression, or with `negated` the rows for which it is false.
+    """A pyarrow expression; with `negated`, selects the rows for which it is false.
 
-    floating: those of its columns that may hold NaN. meaning: the same condition as one of ours, where there is one.
+    floating: the columns that may contain NaN. meaning: the equivalent Nyala condition, if there is one.
     """
 
     expression: pc.Expression
@@ -430,10 +430,10 @@ class BoundArrow(Bound):
         for name in self.floating:
             if pc.any(pc.is_nan(columns[name])).as_py():
                 raise InvalidArgumentError(
-                    f"column {name!r} holds NaN, which pyarrow compares otherwise: write the condition "
-                    f"{quote(str(self.expression))} as text, or with nyala.col"
+                    f"column {name!r} contains NaN, which pyarrow compares differently: write the condition "
+                    f"{quote(str(self.expression))} as text or with nyala.col"
                 )
-        # A table without columns has no rows; an expression without columns still needs n of them.
+        # An Arrow table without columns has no rows, but an expression without columns needs n rows.
         table = pa.table(columns) if columns else pa.table({"": pa.nulls(n)})
         try:
             result = evaluate_expression(table, self.expression)
@@ -443,7 +443,7 @@ class BoundArrow(Bound):
 
 
 def _canonical(array: pa.Array) -> pa.Array:
-    """What a pyarrow expression was written for: no dictionaries, no runs, no narrow decimals."""
+    """Return plain arrays for a pyarrow expression: no dictionaries, no runs, no narrow decimals."""
     array = rows_of(array)
     if pa.types.is_dictionary(array.type):
         return array.dictionary_decode()
@@ -453,7 +453,7 @@ def _canonical(array: pa.Array) -> pa.Array:
 
 
 def evaluate_expression(table: pa.Table, expression: pc.Expression) -> pa.Array:
-    """One value of the expression for each row, in order. Loads Acero at its first use."""
+    """Return the expression's value for each row, in order. Loads Acero at the first use."""
     from pyarrow import acero
 
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
@@ -485,7 +485,7 @@ class _Parts(Bound):
 
 @dataclass(frozen=True)
 class BoundAnd(_Parts):
-    """All parts; cheap ones first, until no row is left (E4)."""
+    """AND: evaluates cheap parts first, and stops if no row remains (E4)."""
 
     def mask(self, arrays: Arrays, n: int) -> Mask:
         first, *others = self._in_order
@@ -499,7 +499,7 @@ class BoundAnd(_Parts):
 
 @dataclass(frozen=True)
 class BoundOr(_Parts):
-    """At least one part; cheap ones first, until every row is in."""
+    """OR: evaluates cheap parts first, and stops if all rows are selected."""
 
     def mask(self, arrays: Arrays, n: int) -> Mask:
         first, *others = self._in_order
@@ -513,7 +513,7 @@ class BoundOr(_Parts):
 
 @dataclass(frozen=True)
 class BoundNot(Bound):
-    """The rows that a part leaves out, those where it is NULL too: IS NOT TRUE."""
+    """IS NOT TRUE: the rows for which the part is FALSE or NULL."""
 
     part: Bound
 
@@ -535,14 +535,14 @@ class BoundNot(Bound):
 
 @dataclass(frozen=True)
 class BoundRows(Bound):
-    """(a, b) IN rows: of each column its values, and per row of the list the place of each among them.
+    """(a, b) IN rows: each column's values, and for each row of the list the index of each of its values.
 
-    No value is NULL, and each column's are distinct and ascend.
+    No value is NULL; each column's values are distinct and ascending.
     """
 
     parts: tuple[BoundIn, ...]
     codes: tuple[int, ...]
-    """The rows of the list, each as one number: place by place, the last column's the lowest digit."""
+    """Encode each row of the list as one number with one digit per column, the last column lowest."""
     cost: ClassVar[int] = 6
 
     @property
@@ -560,8 +560,8 @@ class BoundRows(Bound):
 
 
 def mask_among(part: Bound, arrays: Arrays, n: int, among: Mask) -> Mask:
-    """Which of the rows in `among` are TRUE. Only they are looked at if they are few and the part is costly, or if it
-    may raise for another row."""
+    """Return which of the rows in `among` are TRUE. Evaluates only these rows if they are few and the part is costly,
+    or if the part may raise for another row."""
     left = int(np.count_nonzero(among))
     if left < n and (part.can_fail or (part.rank >= BoundLike.cost and left * _FEW_OF <= n)):
         indices = np.flatnonzero(among)
@@ -573,6 +573,6 @@ def mask_among(part: Bound, arrays: Arrays, n: int, among: Mask) -> Mask:
 
 
 def has_arrow(bound: Bound) -> bool:
-    """Whether a part of it is a pyarrow expression."""
+    """Whether the predicate contains a pyarrow expression."""
     parts: tuple[Bound, ...] = getattr(bound, "parts", ())
     return isinstance(bound, BoundArrow) or any(has_arrow(part) for part in parts)

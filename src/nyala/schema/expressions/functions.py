@@ -55,7 +55,7 @@ _HALF: Final = "half_towards_infinity"
 
 
 class Function(NamedTuple):
-    """least, most: how many arguments it takes. build: the value of arguments that are not all NULL."""
+    """A function: the least and greatest number of arguments, and `build`, which makes the computed value."""
 
     name: str
     least: int
@@ -67,7 +67,7 @@ FUNCTIONS: Final[dict[str, Function]] = {}
 
 
 def _add(names: str, least: int, most: int, build: Callable[..., Value]) -> None:
-    """names: the function's own, and others that mean it."""
+    """names: the function's name, then its aliases."""
     first, *_ = names.split()
     for name in names.split():
         FUNCTIONS[name] = Function(first, least, most, build)
@@ -77,17 +77,17 @@ def _add(names: str, least: int, most: int, build: Callable[..., Value]) -> None
 
 
 def _takes(name: str, value: Value, wanted: str, *types: pa.DataType) -> None:
-    """Raises: SchemaError unless the argument has one of the types; of numbers when none is named."""
+    """Raise SchemaError unless the argument has one of the types, or is a number if no types are given."""
     if value.is_null or (value.type in types if types else is_number(value)):
         return
-    raise SchemaError(f"{name}() takes {wanted}, not {value.kind}")
+    raise SchemaError(f"{name}() expects {wanted}, got {value.kind}")
 
 
 def _constant(name: str, value: Value, wanted: str, type: pa.DataType) -> Any:
-    """The Python value of an argument that must be the same in every row."""
+    """Return the Python value of an argument that must be a constant."""
     found = value.scalar.as_py() if isinstance(value, ConstantValue) and value.type == type else None
     if found is None:
-        raise SchemaError(f"{name}() takes {wanted} that is the same for every row")
+        raise SchemaError(f"{name}() expects {wanted} as a constant, not as a column or an expression")
     return found
 
 
@@ -117,13 +117,13 @@ def _of_double(name: str, function: Any) -> Callable[..., Value]:
 
 
 def concatenation(left: Value, right: Value) -> Value:
-    """a || b of text or binary; NULL if one of them is."""
+    """Build `a || b` of text or binary; NULL if an operand is NULL."""
     for value in (left, right):
         if value.type not in (_STRING, _BINARY) and not value.is_null:
-            raise SchemaError(f"|| joins text or binary, not {value.kind}: write CAST(… AS string)")
+            raise SchemaError(f"|| expects text or binary, got {value.kind}; write CAST(… AS string)")
     types = {value.type for value in (left, right) if not value.is_null}
     if len(types) > 1:
-        raise SchemaError("|| joins two texts or two binary values, not one of each")
+        raise SchemaError("|| cannot join text and binary; cast one of them")
     if not types:
         return left
     (type,) = types
@@ -169,21 +169,21 @@ def _substr(value: Value, start: Value, length: Value | None = None) -> Value:
     first = _constant("substr", start, "a start", INT)
     count = None if length is None else _constant("substr", length, "a length", INT)
     if count is not None and count < 0:
-        raise InvalidArgumentError("substr() takes a length of 0 or more")
+        raise InvalidArgumentError("substr(): the length must be 0 or more")
     return Computed(lambda array: _sliced(array, first, count), _STRING, cast_to(value, _STRING))
 
 
 def _sliced(array: pa.Array, first: int, count: int | None) -> pa.Array:
-    """From the first character (1) on, from the end where negative; the characters before the text count too."""
+    """Slice from character `first` (from 1, or negative from the end). Positions before the text count too."""
     if first >= 0:
         stop = None if count is None else max(0, first - 1 + count)
         return pc.utf8_slice_codeunits(array, max(0, first - 1), stop)
     if count is None:
         return pc.utf8_slice_codeunits(array, first)
-    # From the end: first what stands from there on, then so many of it.
+    # From the end: slice the tail first, then `count` characters of it.
     short = pc.less(pc.utf8_length(array), -first)
     tail = pc.utf8_slice_codeunits(array, first)
-    missing = pc.add(pc.utf8_length(array), first)  # negative where the text is shorter
+    missing = pc.add(pc.utf8_length(array), first)  # negative if the text is shorter
     if not pc.any(short).as_py():
         return pc.utf8_slice_codeunits(tail, 0, count)
     parts = pc.utf8_slice_codeunits(tail, 0, count)
@@ -198,7 +198,7 @@ def _side(name: str, function: Callable[[pa.Array, int], pa.Array]) -> Callable[
         _takes(name, value, "text", _STRING)
         number = _constant(name, count, "a number of characters", INT)
         if number < 0:
-            raise InvalidArgumentError(f"{name}() takes a number of characters, 0 or more")
+            raise InvalidArgumentError(f"{name}(): the number of characters must be 0 or more")
         return Computed(lambda array: function(array, number), _STRING, cast_to(value, _STRING))
 
     return build
@@ -235,7 +235,7 @@ def negation(value: Value) -> Value:
     if value.type == INT:
         return arithmetic("-", ConstantValue(pa.scalar(0, INT)), value)
     if not is_number(value) and not value.is_null:
-        raise SchemaError(f"- takes a number, not {value.kind}")
+        raise SchemaError(f"- expects a number, got {value.kind}")
     return value if value.is_null else Computed(pc.negate, value.type, value)
 
 
@@ -255,14 +255,12 @@ def _rounding(name: str, function: Callable[[pa.Array, int], pa.Array]) -> Calla
         _takes(name, value, "a number")
         count = 0 if digits is None else _constant(name, digits, "a number of digits", INT)
         if not 0 <= count <= _DIGITS_MAX:
-            raise InvalidArgumentError(
-                f"{name}() takes a number of digits in 0..{_DIGITS_MAX} after the point"
-            )
+            raise InvalidArgumentError(f"{name}(): the number of digits must be 0 to {_DIGITS_MAX}")
         if value.is_null or value.type == INT or (is_decimal(value.type) and count >= value.type.scale):
-            return value  # nothing after the point, or not as much
+            return value  # it has no more digits than that
         if value.type == DOUBLE:
             return Computed(lambda array: function(array, count), DOUBLE, value)
-        # One digit more before the point, which rounding may need, and as many after it as are asked for.
+        # Rounding may need one more digit before the point. `count` digits remain after it.
         precision = min(value.type.precision + 1, 76) - value.type.scale + count
         return Computed(
             lambda array: function(_with_room(array), count), pa.decimal256(precision, count), value
@@ -272,13 +270,13 @@ def _rounding(name: str, function: Callable[[pa.Array, int], pa.Array]) -> Calla
 
 
 def _with_room(array: pa.Array) -> pa.Array:
-    """A decimal with one digit more before the point."""
+    """Cast to a decimal with one more digit before the point."""
     return array.cast(pa.decimal256(min(array.type.precision + 1, 76), array.type.scale))
 
 
 def _sign(value: Value) -> Value:
     _takes("sign", value, "a number")
-    # Of NaN it is NaN, which is no integer.
+    # The sign of NaN is NaN, so doubles stay doubles.
     return (
         value
         if value.is_null
@@ -314,7 +312,7 @@ def _date_trunc(unit: Value, value: Value) -> Value:
     word = _constant("date_trunc", unit, "a unit", _STRING).lower()
     if word not in _UNITS:
         raise InvalidArgumentError(
-            f"date_trunc() takes one of the units {', '.join(_UNITS)}, not {word[:40]!r}"
+            f"date_trunc() expects one of the units {', '.join(_UNITS)}, got {word[:40]!r}"
         )
     _takes("date_trunc", value, "a date or a timestamp", _DATE, TIMESTAMP)
 
@@ -333,7 +331,7 @@ _FLOAT: Final = r"^\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
 
 
 def build_cast(value: Value, spec: str) -> Value:
-    """CAST(value AS type). A value that the type does not hold is an error of its row."""
+    """Build CAST(value AS type). A value that the type cannot hold is an error of its row."""
     type = parse_type(spec)
     wanted = ColumnType("string") if type.is_text else type
     target = INT if wanted.is_integer else DOUBLE if wanted.is_floating else wanted.arrow
@@ -343,7 +341,7 @@ def build_cast(value: Value, spec: str) -> Value:
         return ConstantValue(pa.scalar(None, target))
     function = _cast_function(value, wanted)
     if function is None:
-        raise SchemaError(f"{value.kind} cannot be cast to {wanted}")
+        raise SchemaError(f"cannot cast {value.kind} to {wanted}")
     return Computed(function, target, value, can_fail=True)
 
 
@@ -409,7 +407,7 @@ def _valid(array: pa.Array) -> Any:
 
 
 def _checked(array: pa.Array, source: pa.Array, bad: Any, lost: Any) -> Checked:
-    """The rows that are bad are no NULL: `Checked` wants a value there."""
+    """Replace NULL in failed rows by 0, because `Checked` requires a value there."""
     bad = bad | lost
     filler = pa.scalar(decimal.Decimal(0) if is_decimal(array.type) else 0, array.type)
     if bad.any() and array.null_count:
@@ -473,7 +471,7 @@ def _to_decimal(given: pa.Array | Checked, wanted: ColumnType) -> Checked:
 
 
 def _narrowed(given: pa.Array | Checked, wanted: ColumnType) -> Checked:
-    """Doubles as floats where these are wanted; a finite one does not become infinite."""
+    """Round doubles to floats if the type is float. A finite value that would become infinite fails."""
     array, bad = _taken(given)
     if wanted.name == "double":
         return _checked(array, array, bad, np.zeros(len(array), np.bool_))
@@ -504,7 +502,7 @@ def _to_text(array: pa.Array) -> pa.Array:
 
 
 def _by_table(array: pa.Array, wanted: ColumnType) -> Checked:
-    """As values are cast that a user writes."""
+    """Cast with the rules for users' data (`cast_array`)."""
     result, failures = cast_array(array, wanted)
     bad = np.zeros(len(array), np.bool_)
     for failure in failures:

@@ -34,7 +34,7 @@ class LikePattern(LazyValues):
 
     parts: tuple[str | int, ...]
     any_case: bool = False
-    """ILIKE: the texts of `parts` are in lower case, as what is matched will be."""
+    """ILIKE: the texts of `parts` are in lower case, and matching converts values to lower case."""
 
     @property
     def exact(self) -> str | None:
@@ -45,16 +45,16 @@ class LikePattern(LazyValues):
 
     @property
     def prefix(self) -> str:
-        """What every match begins with."""
+        """The prefix of every match."""
         return self.parts[0] if self.parts and isinstance(self.parts[0], str) else ""
 
     @property
     def is_any(self) -> bool:
-        """Whether every text matches."""
+        """Whether the pattern matches every text."""
         return self.parts == (_ANY,)
 
     def match(self, array: pa.Array) -> pa.Array:
-        """Boolean array; NULL where `array` is. One Arrow call."""
+        """Return a boolean array, NULL where `array` is NULL. One Arrow call."""
         parts = self.parts
         if self.any_case:
             array = pc.utf8_lower(array)
@@ -75,7 +75,7 @@ class LikePattern(LazyValues):
         return rf"(?s)\A{body}\z"
 
     def compile(self, where: str) -> None:
-        """Let Arrow compile it once. Raises: InvalidArgumentError when it is too large for that."""
+        """Compile the pattern once with Arrow. Raises: InvalidArgumentError if the pattern is too large."""
         try:
             self.match(pa.array([""], pa.string()))
         except pa.ArrowInvalid as error:
@@ -86,9 +86,9 @@ class LikePattern(LazyValues):
 
 
 def parse_like(pattern: str, escape: str | None, where: str, any_case: bool = False) -> LikePattern:
-    """A LIKE pattern taken apart. Raises: InvalidArgumentError beginning with `where`."""
+    """Parse a LIKE pattern. Raises: InvalidArgumentError beginning with `where`."""
     if escape is not None and len(escape) != 1:
-        raise InvalidArgumentError(f"{where}ESCAPE takes one character, not {quote(escape)}")
+        raise InvalidArgumentError(f"{where}ESCAPE expects one character, got {quote(escape)}")
     parts: list[str | int] = []
     text: list[str] = []
 
@@ -103,7 +103,7 @@ def parse_like(pattern: str, escape: str | None, where: str, any_case: bool = Fa
             following = next(characters, None)
             if following not in ("%", "_", escape):
                 raise InvalidArgumentError(
-                    f"{where}in the LIKE pattern {quote(pattern)} the escape {escape!r} stands before "
+                    f"{where}in the LIKE pattern {quote(pattern)} the escape {escape!r} is followed by "
                     f"{'the end' if following is None else repr(following)}; "
                     f"only %, _ and {escape!r} itself can be escaped"
                 )
@@ -124,17 +124,17 @@ def parse_like(pattern: str, escape: str | None, where: str, any_case: bool = Fa
 
 
 def _quote_regex(text: str) -> str:
-    # RE2 takes every character as itself but these; NUL would end its pattern.
+    # RE2 treats all other characters literally; NUL would end its pattern.
     return re.sub(r"[\\.+*?()|\[\]{}^$]", lambda match: "\\" + match.group(), text).replace("\0", r"\x00")
 
 
 def text_after_prefix(prefix: str) -> str | None:
-    """The least text greater than all that begin with `prefix`; None when there is none."""
+    """Return the least text greater than all texts that begin with `prefix`; None if there is none."""
     code_points: list[Any] = [ord(char) for char in prefix]
     while code_points:
         following = code_points.pop() + 1
         if _SURROGATES[0] <= following <= _SURROGATES[1]:
-            following = _SURROGATES[1] + 1  # no UTF-8 text holds a surrogate
+            following = _SURROGATES[1] + 1  # UTF-8 text contains no surrogates
         if following <= 0x10FFFF:
             return "".join(map(chr, [*code_points, following]))
     return None

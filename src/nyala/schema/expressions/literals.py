@@ -53,14 +53,12 @@ __all__ = [
     "quote",
 ]
 
-# float only as NaN or an infinity: finite ones become the Decimal of their shortest text, because 1.23 beside a
-# decimal(5,2) means 1.23 and not the binary fraction next to it. A datetime is in UTC.
+# A float is only NaN or an infinity. A finite float becomes the Decimal of its shortest text, because 1.23 compared
+# with a decimal(5,2) means exactly 1.23 and not the nearest binary fraction. A datetime is in UTC.
 Literal: TypeAlias = "bool | int | decimal.Decimal | float | str | bytes | dt.date | dt.datetime | None"
 
-NAN: Final = math.nan  # one object, so that tuples which hold it compare equal
-NUMBER_DIGITS_MAX: Final = (
-    1_000  # more than any type holds; keeps int() and str() away from their quadratic cost
-)
+NAN: Final = math.nan  # one object, so that tuples that contain it compare equal
+NUMBER_DIGITS_MAX: Final = 1_000  # more than any type supports; bounds the quadratic cost of int() and str()
 _HUGE: Final = 10**60  # beyond every countable type: unscaled decimals end at 10**38
 _US_PER_DAY: Final = 86_400_000_000
 _EPOCH: Final = dt.datetime(1970, 1, 1)
@@ -74,13 +72,13 @@ _SPECIAL_FLOAT: Final = re.compile(r"([+-]?)(nan|inf|infinity)", re.IGNORECASE)
 _NUMBER_LIKE: Final = re.compile(r"[+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?")
 
 
-# --- what a user may write --------------------------------------------------------------------------
+# --- users' values ----------------------------------------------------------------------------------
 
 
 def normalise(value: Any) -> Literal:
-    """A Python, NumPy or Arrow value as a Literal.
+    """Convert a Python, NumPy or Arrow value to a Literal. NaT becomes None.
 
-    Raises: InvalidArgumentError for what is no value of any column type, and for None-like NaT.
+    Raises: InvalidArgumentError for a value that no column type supports.
     """
     if isinstance(value, pa.Scalar):
         if pa.types.is_timestamp(value.type) and value.is_valid:
@@ -112,7 +110,7 @@ def normalise(value: Any) -> Literal:
     if isinstance(value, dt.date):
         return value
     raise InvalidArgumentError(
-        f"{value!r} ({type(value).__name__}) is no value of any column type; "
+        f"no column type supports the value {value!r} ({type(value).__name__}); "
         "use a bool, int, float, Decimal, str, bytes, date or datetime"
     )
 
@@ -128,15 +126,15 @@ def _normalise_decimal(value: decimal.Decimal) -> Literal:
 
 
 def _normalise_datetime(value: dt.datetime) -> Literal:
-    if value != value:  # pandas.NaT, which is a datetime
+    if value != value:  # pandas.NaT, a subclass of datetime
         return None
-    nanosecond = getattr(value, "nanosecond", 0)  # pandas.Timestamp, which is a datetime too
+    nanosecond = getattr(value, "nanosecond", 0)  # pandas.Timestamp, a subclass of datetime
     micros = (value.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
     micros -= (value.utcoffset() or dt.timedelta(0)) // _MICROSECOND
     try:
         moment = _EPOCH.replace(tzinfo=dt.UTC) + dt.timedelta(microseconds=micros)
     except OverflowError:
-        raise InvalidArgumentError(f"{value!r} lies outside the years 1 to 9999 in UTC") from None
+        raise InvalidArgumentError(f"{value!r} is outside the years 1 to 9999 in UTC") from None
     return moment if not nanosecond else f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06}{nanosecond:03}Z"
 
 
@@ -149,13 +147,13 @@ def _normalise_datetime64(value: np.datetime64) -> Literal:
     if isinstance(as_object, dt.date):
         return as_object
     if isinstance(as_object, int) and np.datetime_data(value.dtype)[0] == "us":
-        return as_object  # outside datetime's years
+        return as_object  # outside the years that a datetime supports
     # Finer than a microsecond: the ISO text keeps every digit.
     return str(np.datetime_as_string(value)) + "Z"
 
 
 def quote(literal: Literal, length_max: int = 60) -> str:
-    """`literal` as it stands in an error message: shortened where long."""
+    """Return the literal's text for an error message, shortened to `length_max` characters."""
     text = repr(str(literal) if isinstance(literal, decimal.Decimal) else literal)
     if isinstance(literal, decimal.Decimal):
         text = text[1:-1]
@@ -163,7 +161,7 @@ def quote(literal: Literal, length_max: int = 60) -> str:
 
 
 def of_one_kind(a: Literal, b: Literal) -> bool:
-    """Whether two literals can be compared with each other as they are."""
+    """Whether two literals can be compared without a conversion."""
     numbers = int | decimal.Decimal | float
     if isinstance(a, bool) or isinstance(b, bool):
         return isinstance(a, bool) and isinstance(b, bool)
@@ -171,9 +169,9 @@ def of_one_kind(a: Literal, b: Literal) -> bool:
 
 
 def holds(a: Literal, op: str, b: Literal) -> bool:
-    """Whether a op b, of two literals of one kind that are not NULL."""
+    """Whether `a op b` is true. Both are of one kind and not NULL."""
     if a is NAN or b is NAN:
-        a, b = a is NAN, b is NAN  # NaN equals NaN and is greater than all else
+        a, b = a is NAN, b is NAN  # NaN equals NaN and is greater than all other values
     less, equal = bool(a < b), bool(a == b)  # type: ignore[operator]  # of one kind, the caller has looked
     return {
         "=": equal,
@@ -186,7 +184,7 @@ def holds(a: Literal, op: str, b: Literal) -> bool:
 
 
 def is_number_like(text: str) -> bool:
-    """Whether a text is written as a number."""
+    """Whether a text looks like a number."""
     return _NUMBER_LIKE.fullmatch(text) is not None
 
 
@@ -194,7 +192,7 @@ def is_number_like(text: str) -> bool:
 
 
 def _parse_iso(text: str) -> tuple[int, bool] | None:
-    """(microseconds since 1970 rounded down, exact), or None if the text is not an ISO date or time."""
+    """Return (microseconds since 1970 rounded down, exact), or None if the text is not an ISO date or time."""
     match = _ISO.fullmatch(text.strip())
     if match is None:
         return None
@@ -218,7 +216,7 @@ def _parse_iso(text: str) -> tuple[int, bool] | None:
 
 
 def parse_date(text: str) -> dt.date | None:
-    """The date of a DATE literal, or None."""
+    """Return the date of a DATE literal, or None."""
     place = _parse_iso(text)
     if place is None or len(text.strip()) != len("2013-01-01"):
         return None
@@ -226,7 +224,7 @@ def parse_date(text: str) -> dt.date | None:
 
 
 def parse_timestamp(text: str) -> Literal:
-    """The moment of a TIMESTAMP literal, or None. One finer than a microsecond stays text, which says the same."""
+    """Return the value of a TIMESTAMP literal, or None. A value finer than a microsecond stays text."""
     place = _parse_iso(text)
     if place is None:
         return None
@@ -240,7 +238,7 @@ def parse_timestamp(text: str) -> Literal:
 
 
 def parse_special_float(text: str) -> float | None:
-    """NaN or an infinity, or None for any other text."""
+    """Return NaN or an infinity, or None for any other text."""
     special = _SPECIAL_FLOAT.fullmatch(text.strip())
     if special is None:
         return None
@@ -248,11 +246,11 @@ def parse_special_float(text: str) -> float | None:
 
 
 def iso_text(moment: dt.datetime) -> str:
-    """A UTC datetime as ISO text that `parse_timestamp` reads back."""
+    """Return a UTC datetime as ISO text that `parse_timestamp` reads back."""
     return moment.replace(tzinfo=None).isoformat() + "Z"
 
 
-# --- where a literal stands -------------------------------------------------------------------------
+# --- literals as column values ----------------------------------------------------------------------
 
 
 def _wrong_kind(column: ColumnSchema, literal: Literal, hint: str = "") -> SchemaError:
@@ -263,19 +261,18 @@ def _wrong_kind(column: ColumnSchema, literal: Literal, hint: str = "") -> Schem
         dt.date: "a date",
         dt.datetime: "a timestamp",
     }
-    given = kinds.get(type(literal), "a number")
+    kind = kinds.get(type(literal), "a number")
     if isinstance(literal, bool):
-        hint += "; a condition is a comparison, or a bool column alone"
+        hint += "; a condition is a comparison or a bool column"
     return SchemaError(
-        f"column {column.name!r} has type {column.type}; it cannot be compared with {given}, "
-        f"{quote(literal)}{hint}"
+        f"cannot compare column {column.name!r} of type {column.type} with {kind}, {quote(literal)}{hint}"
     )
 
 
 def place_countable(column: ColumnSchema, literal: Literal) -> tuple[int, bool]:
-    """(floor, exact) of a literal in the canonical values of an integer, date, timestamp or decimal column.
+    """Return (floor, exact) of a literal in the canonical values of an integer, date, timestamp or decimal column.
 
-    Raises: SchemaError when the literal is of another kind, InvalidArgumentError for text that is not an ISO time.
+    Raises: SchemaError if the literal is of another kind, InvalidArgumentError for text that is not an ISO time.
     """
     name = column.type.name
     if name in ("date", "timestamp"):
@@ -286,7 +283,7 @@ def place_countable(column: ColumnSchema, literal: Literal) -> tuple[int, bool]:
         return days, exact and rest == 0
     if isinstance(literal, bool) or not isinstance(literal, int | float | decimal.Decimal):
         unquoted = isinstance(literal, str) and is_number_like(literal)
-        raise _wrong_kind(column, literal, "; leave out the quotes" if unquoted else "")
+        raise _wrong_kind(column, literal, "; write a number without quotes" if unquoted else "")
     return _floor_scaled(literal, column.type.scale or 0)
 
 
@@ -295,7 +292,7 @@ def _place_micros(column: ColumnSchema, literal: Literal) -> tuple[int, bool]:
         place = _parse_iso(literal)
         if place is None:
             raise InvalidArgumentError(
-                f"column {column.name!r} has type {column.type}; {quote(literal)} is not an ISO date or time, "
+                f"column {column.name!r} has type {column.type}, but {quote(literal)} is not an ISO date or time; "
                 "write it as '2013-01-31' or '2013-01-31T23:59:59.5Z'"
             )
         return place
@@ -312,8 +309,8 @@ def _place_micros(column: ColumnSchema, literal: Literal) -> tuple[int, bool]:
 
 
 def _floor_scaled(number: int | float | decimal.Decimal, scale: int) -> tuple[int, bool]:
-    """floor(number * 10**scale), and whether it is equal; cut to ±10**60, without ever building a huge int."""
-    if isinstance(number, float):  # NaN or an infinity; NaN is greater than all else
+    """Return floor(number * 10**scale), clamped to ±10**60, and whether it is exact. Never builds a huge int."""
+    if isinstance(number, float):  # NaN or an infinity; NaN is greater than all other values
         return (-_HUGE if number < 0 else _HUGE), True
     if isinstance(number, int):
         return max(-_HUGE, min(_HUGE, number)) * 10**scale, True
@@ -324,7 +321,7 @@ def _floor_scaled(number: int | float | decimal.Decimal, scale: int) -> tuple[in
         return (_HUGE if number > 0 else -_HUGE), True
     if magnitude < -60:
         return (0 if number > 0 else -1), False
-    # Every digit fits, so scaling moves the point and rounds nothing.
+    # Every digit fits, so scaling does not round.
     context = decimal.Context(prec=NUMBER_DIGITS_MAX + 70, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
     scaled = number.scaleb(scale, context)
     floor = scaled.to_integral_value(decimal.ROUND_FLOOR, context)
@@ -332,16 +329,16 @@ def _floor_scaled(number: int | float | decimal.Decimal, scale: int) -> tuple[in
 
 
 class FloatPlace(NamedTuple):
-    """The nearest value of a float or double column, and +1 or -1 for a finite literal beyond the finite ones."""
+    """The nearest value of a float or double column; `beyond` is ±1 for a finite literal beyond the finite values."""
 
     value: float
     beyond: int = 0
 
 
 def place_float(column: ColumnSchema, literal: Literal) -> FloatPlace:
-    """Where a number, or the text 'NaN', 'Infinity' or '-Infinity', stands in a float or double column.
+    """Convert a number, or the text 'NaN', 'Infinity' or '-Infinity', for a float or double column.
 
-    Raises: SchemaError when the literal is of another kind.
+    Raises: SchemaError if the literal is of another kind.
     """
     if isinstance(literal, str) and (special := parse_special_float(literal)) is not None:
         return FloatPlace(special)
@@ -357,11 +354,11 @@ def place_float(column: ColumnSchema, literal: Literal) -> FloatPlace:
         with np.errstate(over="ignore", under="ignore"):
             value = float(np.float32(value))
     beyond = 0 if math.isfinite(value) else 1 if value > 0 else -1
-    return FloatPlace(value + 0.0, beyond)  # + 0.0: -0.0 is 0.0
+    return FloatPlace(value + 0.0, beyond)  # + 0.0 turns -0.0 into 0.0
 
 
 def place_text(column: ColumnSchema, literal: Literal) -> str:
-    """The literal of a string or varchar column. Raises: SchemaError, or InvalidArgumentError for bad Unicode."""
+    """Check a literal for a string or varchar column. Raises: SchemaError, or InvalidArgumentError for bad Unicode."""
     if not isinstance(literal, str):
         raise _wrong_kind(column, literal)
     check_unicode(literal, f"column {column.name!r}: ")
@@ -369,7 +366,7 @@ def place_text(column: ColumnSchema, literal: Literal) -> str:
 
 
 def place_bytes(column: ColumnSchema, literal: Literal) -> bytes:
-    """The literal of a binary column. Raises: SchemaError, or InvalidArgumentError for bad Unicode."""
+    """Convert a literal for a binary column. Raises: SchemaError, or InvalidArgumentError for bad Unicode."""
     if isinstance(literal, str):
         check_unicode(literal, f"column {column.name!r}: ")
         return literal.encode()
@@ -379,7 +376,7 @@ def place_bytes(column: ColumnSchema, literal: Literal) -> bytes:
 
 
 def check_unicode(text: str, where: str) -> None:
-    """Raises: InvalidArgumentError when `text` has no UTF-8 form."""
+    """Raise InvalidArgumentError if `text` cannot be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

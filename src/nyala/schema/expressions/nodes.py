@@ -71,16 +71,16 @@ __all__ = [
 
 OPERATORS: Final = ("=", "<>", "<", "<=", ">", ">=")
 FLIPPED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}  # 5 < x is x > 5
-# A column of such a name is written in double quotes.
+# A column with such a name needs double quotes.
 RESERVED: Final = frozenset(
     "AND OR NOT IN IS NULL LIKE BETWEEN ESCAPE TRUE FALSE CASE WHEN THEN ELSE END".split()
 )
-TREE_DEPTH_MAX: Final = 220  # a text of DEPTH_MAX parentheses has at most two levels each
+TREE_DEPTH_MAX: Final = 220  # each of DEPTH_MAX parentheses adds at most two levels
 _PLAIN_NAME: Final = re.compile(r"[^\W\d]\w*")
 
 
 class Node:
-    """A condition or a value, computed from a row. `str()` is its SQL text, which parses to an equal tree."""
+    """A condition or a value, computed from a row. `str()` returns SQL text that parses to an equal tree."""
 
     def __and__(self, other: Any) -> Node:
         return all_of((self, as_node(other)))
@@ -100,8 +100,8 @@ class Node:
 
     def __bool__(self) -> NoReturn:
         raise InvalidArgumentError(
-            f"the predicate {quote(str(self))} is not true or false by itself; combine predicates with & | ~ in "
-            "parentheses, not with and, or, not or a chain of comparisons"
+            f"the predicate {quote(str(self))} has no truth value in Python; combine predicates with & | ~ and "
+            "parentheses, not with and, or, not or chained comparisons"
         )
 
     def __str__(self) -> str:
@@ -111,7 +111,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Column(Node):
-    """A column's value. quoted: it was written in double quotes, by somebody who may have meant a text."""
+    """A column's value. quoted: the name had double quotes, so the user may have meant a text."""
 
     name: str
     quoted: bool = field(default=False, compare=False)
@@ -127,7 +127,7 @@ class Literal(Node):
 
 @dataclass(frozen=True)
 class Compare(Node):
-    """left op right; NULL if one of them is. Made by `compare`, which puts a literal on the right."""
+    """left op right; NULL if an operand is NULL. Built by `compare`, which puts a literal on the right."""
 
     left: Node
     op: str
@@ -136,9 +136,9 @@ class Compare(Node):
 
 @dataclass(frozen=True, eq=False)
 class InList(Node):
-    """part IN (values). None among them makes every row that matches no other value NULL, as in SQL.
+    """part IN (values). If the values contain None, a row without a match is NULL, as in SQL.
 
-    values: an Arrow array stands for many literals of one kind: see `nyala.schema.expressions.value_lists`.
+    values: literals, or an Arrow array for many literals of one kind (`nyala.schema.expressions.value_lists`).
     """
 
     part: Node
@@ -157,7 +157,7 @@ class InList(Node):
         if isinstance(self.values, pa.Array) and isinstance(other.values, pa.Array):
             if self.values.equals(other.values):
                 return True
-        return self.literals == other.literals  # an array with NaN in it does not equal itself
+        return self.literals == other.literals  # an array that contains NaN does not equal itself
 
     def __hash__(self) -> int:
         return hash((self.part, len(self.values)))
@@ -165,7 +165,7 @@ class InList(Node):
 
 @dataclass(frozen=True)
 class Row(Node):
-    """(a, b): stands only in a comparison or before IN, and is in no tree that the parser gives."""
+    """(a, b): the parser creates it for comparisons and IN, and removes it before it returns the tree."""
 
     parts: tuple[Node, ...]
 
@@ -188,7 +188,7 @@ class IsNull(Node):
 
 @dataclass(frozen=True)
 class IsTrue(Node):
-    """part IS TRUE, or with `wanted` False IS FALSE. Never NULL itself."""
+    """part IS TRUE, or part IS FALSE if `wanted` is False. Never NULL itself."""
 
     part: Node
     wanted: bool = True
@@ -196,9 +196,9 @@ class IsTrue(Node):
 
 @dataclass(frozen=True)
 class Like(Node):
-    """part [NOT] LIKE pattern: % is any text, _ one character, `escape` makes the next one ordinary.
+    """part [NOT] LIKE pattern: % is any text, _ is one character; a character after `escape` is literal.
 
-    any_case: ILIKE.
+    any_case: ignore case (ILIKE).
     """
 
     part: Node
@@ -210,7 +210,7 @@ class Like(Node):
 
 @dataclass(frozen=True)
 class And(Node):
-    """All parts are true; FALSE wins over NULL."""
+    """AND: true if all parts are true. FALSE takes precedence over NULL."""
 
     parts: tuple[Node, ...]
 
@@ -220,7 +220,7 @@ class And(Node):
 
 @dataclass(frozen=True)
 class Or(Node):
-    """One part is true; TRUE wins over NULL."""
+    """OR: true if a part is true. TRUE takes precedence over NULL."""
 
     parts: tuple[Node, ...]
 
@@ -230,14 +230,14 @@ class Or(Node):
 
 @dataclass(frozen=True)
 class Not(Node):
-    """The part is false; NULL stays NULL."""
+    """NOT: true if the part is false. NULL stays NULL."""
 
     part: Node
 
 
 @dataclass(frozen=True)
 class Call(Node):
-    """An operator (+ - * / % ||, or - of one argument) or a function of `nyala.schema.expressions.functions`."""
+    """An operator (+ - * / % ||, or unary -) or a function of `nyala.schema.expressions.functions`."""
 
     name: str
     arguments: tuple[Node, ...]
@@ -254,7 +254,7 @@ class Case(Node):
 
 @dataclass(frozen=True)
 class Cast(Node):
-    """CAST(part AS type), the type by its name in the API."""
+    """CAST(part AS type). `type` is a type name of the API."""
 
     part: Node
     type: str
@@ -262,7 +262,7 @@ class Cast(Node):
 
 @dataclass(frozen=True, eq=False)
 class ArrowExpression(Node):
-    """A pyarrow.compute.Expression. It prunes nothing."""
+    """A pyarrow.compute.Expression. It does not prune."""
 
     expression: pc.Expression
 
@@ -284,13 +284,13 @@ def _flat(kind: type[And] | type[Or], parts: Iterable[Node]) -> tuple[Node, ...]
 
 
 def all_of(parts: Iterable[Node]) -> Node:
-    """AND of the parts: TRUE of none, the part itself of one."""
+    """Return AND of the parts: TRUE for no parts, the part itself for one."""
     flat = _flat(And, parts)
     return flat[0] if len(flat) == 1 else And(flat) if flat else Literal(True)
 
 
 def any_of(parts: Iterable[Node]) -> Node:
-    """OR of the parts: FALSE of none, the part itself of one."""
+    """Return OR of the parts: FALSE for no parts, the part itself for one."""
     flat = _flat(Or, parts)
     return flat[0] if len(flat) == 1 else Or(flat) if flat else Literal(False)
 
@@ -300,7 +300,7 @@ def negate(part: Node) -> Node:
 
 
 def compare(left: Node | str, op: str, right: Any) -> Node:
-    """left op right. A str on the left is a column's name; a value on the right is a literal."""
+    """Build `left op right`. A str on the left is a column name; a value on the right is a literal."""
     a = Column(left) if isinstance(left, str) else left
     b = right if isinstance(right, Node) else Literal(right)
     if isinstance(a, Row) and isinstance(b, Row):
@@ -309,7 +309,7 @@ def compare(left: Node | str, op: str, right: Any) -> Node:
         return Compare(a, op, b)
     if not isinstance(b, Literal):
         return Compare(b, FLIPPED.get(op, op), a)
-    # 1 = 1, as programs write it that build their WHERE term by term.
+    # Two literals, such as 1 = 1 in generated WHERE clauses.
     if a.value is None or b.value is None:
         return Literal(None)
     return (
@@ -320,9 +320,9 @@ def compare(left: Node | str, op: str, right: Any) -> Node:
 
 
 def _compare_rows(left: tuple[Node, ...], op: str, right: tuple[Node, ...]) -> Node:
-    """By their first elements that differ: (a, b) < (1, 2) is a < 1 OR a = 1 AND b < 2."""
+    """Compare rows by their first different elements: (a, b) < (1, 2) is a < 1 OR a = 1 AND b < 2."""
     if len(left) != len(right):
-        raise InvalidArgumentError(f"a row of {len(left)} values is compared with one of {len(right)}")
+        raise InvalidArgumentError(f"cannot compare a row of {len(left)} values with a row of {len(right)}")
     if op in ("=", "<>"):
         equal = all_of(compare(a, "=", b) for a, b in zip(left, right, strict=True))
         return equal if op == "=" else negate(equal)
@@ -339,7 +339,7 @@ def _compare_rows(left: tuple[Node, ...], op: str, right: tuple[Node, ...]) -> N
 
 
 def is_distinct(left: Node, right: Node) -> Node:
-    """left IS DISTINCT FROM right: whether they differ, where NULL is a value like any other."""
+    """Build `left IS DISTINCT FROM right`: not equal, with NULL equal to NULL."""
     if isinstance(left, Literal):
         left, right = right, left
     if isinstance(right, Literal):
@@ -347,7 +347,7 @@ def is_distinct(left: Node, right: Node) -> Node:
     return Not(any_of((IsTrue(compare(left, "=", right)), all_of((IsNull(left), IsNull(right))))))
 
 
-# --- what stands in a tree --------------------------------------------------------------------------
+# --- walking a tree ---------------------------------------------------------------------------------
 
 
 _FIELD_NAMES: Final = {
@@ -369,7 +369,7 @@ def parts_of(node: Node) -> Iterator[Node]:
 
 
 def mapped(node: Node, function: Callable[[Node], Node]) -> Node:
-    """The node with the function's results in the place of its parts."""
+    """Return the node with each child replaced by the function's result."""
     changed: dict[str, Any] = {}
     for name in _FIELD_NAMES[type(node)]:
         value = getattr(node, name)
@@ -381,7 +381,7 @@ def mapped(node: Node, function: Callable[[Node], Node]) -> Node:
 
 
 def check_depth(node: Node) -> None:
-    """Raises: InvalidArgumentError for a tree too deep to be walked by recursion. Walks by levels itself."""
+    """Raise InvalidArgumentError if the tree is too deep for recursion. Does not recurse itself."""
     level, depth = [node], 0
     while level:
         depth += 1
@@ -393,7 +393,7 @@ def check_depth(node: Node) -> None:
 
 
 def names_in(node: Node) -> frozenset[str]:
-    """The columns that a tree names; those of an ArrowExpression are not known here."""
+    """Return the names of the tree's columns, without those of an ArrowExpression."""
     if isinstance(node, Column):
         return frozenset((node.name,))
     return frozenset().union(*map(names_in, parts_of(node)))
@@ -403,14 +403,14 @@ def names_in(node: Node) -> frozenset[str]:
 
 
 class Expr:
-    """A value or a condition under construction: col("x") > 5, col("x") == col("y"), col("n") * 2 + 1.
+    """A value that users build with Python operators: col("x") > 5, col("x") == col("y"), col("n") * 2 + 1.
 
-    Comparisons, `isin`, `is_null` and the like make conditions, which `&`, `|` and `~` combine. Arithmetic makes
-    another `Expr`. Standing alone where a condition is wanted, it is the condition that it is true.
+    Comparisons and methods such as `isin` and `is_null` return conditions, which `&`, `|` and `~` combine. Arithmetic
+        returns another `Expr`. An `Expr` used as a condition means that its value is true.
     """
 
     __slots__ = ("node",)
-    __array_ufunc__ = None  # so that NumPy leaves np.int64(5) < col("x") to us
+    __array_ufunc__ = None  # so that NumPy calls our operators for np.int64(5) < col("x")
     __hash__ = None  # type: ignore[assignment]  # == builds a predicate, so a set could not tell columns apart
 
     def __init__(self, node: Node) -> None:
@@ -438,16 +438,16 @@ class Expr:
         return self._compare(">=", other)
 
     def isin(self, values: Iterable[Any]) -> Node:
-        """Equal to one of the values; of no value, for no row."""
+        """Whether the value equals one of `values`. An empty list matches no row."""
         if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-            raise InvalidArgumentError(f"{self!r}.isin() takes a list of values, not {quote(values)}")
+            raise InvalidArgumentError(f"{self!r}.isin() expects a list of values, got {quote(values)}")
         array = as_array(values)
         if array is not None and not array.null_count:
             return InList(self.node, array)
-        return InList(self.node, tuple(self._given(value) for value in values))
+        return InList(self.node, tuple(self._literal(value) for value in values))
 
     def between(self, lower: Any, upper: Any) -> Node:
-        """lower <= value <= upper: both bounds belong to it, as in SQL."""
+        """Whether lower <= value <= upper: both bounds are inclusive, as in SQL."""
         return all_of((self._compare(">=", lower), self._compare("<=", upper)))
 
     def is_null(self) -> Node:
@@ -457,25 +457,25 @@ class Expr:
         return IsNull(self.node, negated=True)
 
     def is_distinct_from(self, other: Any) -> Node:
-        """Whether they differ, where NULL is a value like any other."""
+        """Whether the values differ. NULL equals NULL."""
         return is_distinct(self.node, Literal(None) if other is None else self._operand(other, "<>"))
 
     def like(self, pattern: str, escape: str | None = None) -> Node:
-        """Matches an SQL pattern: % is any text, _ one character; after `escape` both are themselves."""
+        """Whether the value matches an SQL pattern: % is any text, _ is one character; `escape` makes both literal."""
         return self._like(pattern, escape, False)
 
     def ilike(self, pattern: str, escape: str | None = None) -> Node:
-        """As `like`, in upper or lower case."""
+        """Like `like`, but ignores case."""
         return self._like(pattern, escape, True)
 
     def _like(self, pattern: str, escape: str | None, any_case: bool) -> Node:
         for text in (pattern, "" if escape is None else escape):
             if not isinstance(text, str):
-                raise InvalidArgumentError(f"{self!r}.like() takes a text, not {quote(text)}")
+                raise InvalidArgumentError(f"{self!r}.like() expects a text, got {quote(text)}")
         return Like(self.node, pattern, False, escape, any_case)
 
     def cast(self, type: str) -> Expr:
-        """The value as another type: col("n").cast("double")."""
+        """Cast the value to another type: col("n").cast("double")."""
         return Expr(Cast(self.node, str(type)))
 
     def _operand(self, other: Any, op: str) -> Node:
@@ -483,14 +483,14 @@ class Expr:
             return other.node
         if isinstance(other, Node):
             raise InvalidArgumentError(f"{self!r} {op} {quote(str(other))}: a condition is not a value")
-        return Literal(self._given(other))
+        return Literal(self._literal(other))
 
-    def _given(self, value: Any) -> literals.Literal:
+    def _literal(self, value: Any) -> literals.Literal:
         literal = normalise(value)
         if literal is None:
-            # NULL equals nothing, so this would select no row; nobody who writes it in Python means that.
+            # NULL equals nothing, so the comparison would silently select no row.
             raise InvalidArgumentError(
-                f"{self!r} compared with {value!r} matches no row, for NULL equals nothing; "
+                f"{self!r} compared with {value!r} never matches, because nothing equals NULL; "
                 "use .is_null() or .is_not_null()"
             )
         return literal
@@ -564,7 +564,7 @@ class Expr:
 
     def __bool__(self) -> NoReturn:
         raise InvalidArgumentError(
-            f"{self!r} has no value by itself; combine conditions with & | ~ in parentheses"
+            f"{self!r} has no truth value in Python; combine conditions with & | ~ and parentheses"
         )
 
     def __repr__(self) -> str:
@@ -595,12 +595,12 @@ def col(name: str) -> Expr:
     expr('n + 1')
     """
     if not isinstance(name, str):
-        raise InvalidArgumentError(f"col() takes a column name, not {quote(name)}")
+        raise InvalidArgumentError(f"col() expects a column name, got {quote(name)}")
     return Expr(Column(name))
 
 
 def as_node(value: Any) -> Node:
-    """The tree of what a user built. Raises: InvalidArgumentError for what is no condition or expression."""
+    """Return the tree of a user's condition or expression. Raises: InvalidArgumentError for any other object."""
     if isinstance(value, Node):
         return value
     if isinstance(value, Expr):
@@ -608,13 +608,13 @@ def as_node(value: Any) -> Node:
     if isinstance(value, pc.Expression):
         return ArrowExpression(value)
     raise InvalidArgumentError(
-        f"{quote(value)} is no condition; put comparisons in parentheses: (col('a') == 1) & (col('b') == 2)"
+        f"{quote(value)} is not a condition; put comparisons in parentheses: (col('a') == 1) & (col('b') == 2)"
     )
 
 
 # --- text -------------------------------------------------------------------------------------------
 
-# How strongly operators bind: what stands on a level needs parentheses where a higher one is wanted.
+# Precedence of operators. A node needs parentheses where a higher level is required.
 LEVEL_OR, LEVEL_AND, LEVEL_NOT, LEVEL_IS, LEVEL_COMPARE, LEVEL_IN = 1, 2, 3, 4, 5, 6
 LEVELS: Final = {"||": 7, "+": 8, "-": 8, "*": 9, "/": 9, "%": 9}
 LEVEL_SIGN: Final = 10
@@ -622,14 +622,14 @@ LEVEL_VALUE: Final = 11
 
 
 def name_to_sql(name: str) -> str:
-    """A column's name as text: in double quotes where it is no plain word."""
+    """Return a column name as SQL text, in double quotes unless it is a plain word."""
     if _PLAIN_NAME.fullmatch(name) and name.upper() not in RESERVED:
         return name
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal_to_sql(value: literals.Literal) -> str:
-    """A literal as text that the parser reads back."""
+    """Return a literal as SQL text that the parser reads back."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):
@@ -652,7 +652,7 @@ def _list(values: Iterable[literals.Literal]) -> str:
 
 
 def _to_sql(node: Node) -> tuple[str, int]:
-    """The text, and the level of its outermost operator."""
+    """Return the SQL text, and the level of its outermost operator."""
     match node:
         case Column(name):
             return name_to_sql(name), LEVEL_VALUE
@@ -704,10 +704,10 @@ def _to_sql(node: Node) -> tuple[str, int]:
             return f"CAST({_at(part, 0)} AS {spec})", LEVEL_VALUE
         case ArrowExpression(expression):
             return f"<arrow expression {expression}>", LEVEL_VALUE
-    raise InvalidArgumentError(f"{type(node).__name__} is no predicate of Nyala's")
+    raise InvalidArgumentError(f"{type(node).__name__} is not a Nyala predicate")
 
 
 def _at(node: Node, least: int) -> str:
-    """The text, in parentheses where its operator binds less than `least`."""
+    """Return the SQL text, in parentheses if its level is below `least`."""
     text, level = _to_sql(node)
     return text if level >= least else f"({text})"

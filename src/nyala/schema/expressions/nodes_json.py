@@ -25,23 +25,23 @@ __all__ = ["from_json", "to_json"]
 
 
 def to_json(predicate: Node) -> str:
-    """One line of JSON, read back by `from_json`. Raises: InvalidArgumentError for an ArrowExpression."""
+    """Convert the tree to one line of JSON. Raises: InvalidArgumentError for an ArrowExpression."""
     check_depth(predicate)
     return json.dumps(_node_to_json(predicate), separators=(",", ":"))
 
 
 def from_json(text: str) -> Node:
-    """The inverse of `to_json`. Raises: InvalidArgumentError for any other text."""
+    """Read the text of `to_json`. Raises: InvalidArgumentError for any other text."""
     try:
         return _node_from_json(json.loads(text))
     except InvalidArgumentError:
         raise
     except (ValueError, TypeError, KeyError, RecursionError, ArithmeticError) as error:
-        raise InvalidArgumentError(f"no predicate in JSON ({error}): {quote(text)}") from None
+        raise InvalidArgumentError(f"invalid JSON of a predicate ({error}): {quote(text)}") from None
 
 
-# Of each kind what its fields hold: n a node, N nodes, v a literal, V literals, R rows of literals, s text, o text or
-# null, b a bool.
+# The types of each kind's fields: n node, N nodes, v literal, V literals, R rows of literals, s text, o text or null,
+# b bool.
 _FIELDS: Final[dict[type[Node], str]] = {
     nodes.Column: "s",
     nodes.Literal: "v",
@@ -96,7 +96,7 @@ def _node_from_json(data: Any, depth: int = 0) -> Node:
             return kind(
                 *(_from_json(value, form, depth) for value, form in zip(values, _FIELDS[kind], strict=True))
             )
-    raise InvalidArgumentError(f"no predicate in JSON: {quote(str(data))}")
+    raise InvalidArgumentError(f"invalid JSON of a predicate: {quote(str(data))}")
 
 
 def _from_json(data: Any, form: str, depth: int) -> Any:
@@ -108,7 +108,7 @@ def _from_json(data: Any, form: str, depth: int) -> Any:
         return tuple([_from_json(part, "V" if form == "R" else form.lower(), depth) for part in data])
     if form in _PLAIN and isinstance(data, _PLAIN[form]):
         return data
-    raise InvalidArgumentError(f"no predicate in JSON: {quote(str(data))}")
+    raise InvalidArgumentError(f"invalid JSON of a predicate: {quote(str(data))}")
 
 
 def _literal_to_json(value: Literal) -> Any:
@@ -139,4 +139,4 @@ def _literal_from_json(data: Any) -> Literal:
             return parse_timestamp(text)
         case {"date": str(text), **rest} if not rest:
             return dt.date.fromisoformat(text)
-    raise InvalidArgumentError(f"no literal of a predicate in JSON: {quote(str(data))}")
+    raise InvalidArgumentError(f"invalid literal in the JSON of a predicate: {quote(str(data))}")

@@ -77,8 +77,8 @@ _OPS: Final = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<="
 _JOINS: Final = {"AND": LEVEL_AND, "OR": LEVEL_OR}
 # Operators of other systems: what to write instead.
 _REGEX: Final = (
-    "regular expressions are pyarrow's: import pyarrow.compute as pc, where=pc.match_substring_regex(pc.field('a'), "
-    "'^x.*')"
+    "for regular expressions use pyarrow: import pyarrow.compute as pc, "
+    "where=pc.match_substring_regex(pc.field('a'), '^x.*')"
 )
 _ELSEWHERE: Final = {
     "CONTAINS": "write contains(a, 'x')",
@@ -86,7 +86,7 @@ _ELSEWHERE: Final = {
     "ENDSWITH": "write a LIKE '%x'",
     **dict.fromkeys(("REGEXP", "RLIKE", "SIMILAR", "GLOB", "MATCHES"), _REGEX),
 }
-# Types that stand before a literal's text, and SQL's names of types that columns do not have.
+# Types that may precede a literal's text, and SQL's names for other types.
 _TYPED: Final = ("DATE", "TIMESTAMP", "DOUBLE")
 _SQL_TYPES: Final = {
     "int": "int32",
@@ -99,15 +99,15 @@ _STATEMENT: Final = re.compile(r"\s*(where|select)\b", re.IGNORECASE)
 
 
 def parse_predicate(text: str, parameters: Parameters = None, *, length_max: int = TEXT_LENGTH_MAX) -> Node:
-    """The tree of a condition's SQL text. Names are not resolved yet.
+    """Parse a condition's SQL text to a tree. Does not resolve names.
 
-    Raises: InvalidArgumentError with the text, a caret below the place, and what was expected there.
+    Raises: InvalidArgumentError with the text, a caret below the error, and what was expected there.
     """
     return _parse(text, parameters, length_max, is_condition=True)
 
 
 def parse(text: str, parameters: Parameters = None) -> Node:
-    """As `parse_predicate`, of any expression."""
+    """Parse any expression; see `parse_predicate`."""
     return _parse(text, parameters, TEXT_LENGTH_MAX, is_condition=False)
 
 
@@ -134,7 +134,7 @@ def expr(text: str, params: Parameters = None) -> Expr:
     "upper(name) = 'ANNA'"
     """
     if not isinstance(text, str):
-        raise InvalidArgumentError(f"nyala.expr() takes the text of an expression, not {quote(text)}")
+        raise InvalidArgumentError(f"nyala.expr() expects the text of an expression, got {quote(text)}")
     return Expr(parse(text, params))
 
 
@@ -156,61 +156,63 @@ class _Parser:
     def __init__(self, stream: TokenStream, parameters: Parameters) -> None:
         if isinstance(parameters, str | bytes) or not isinstance(parameters, Sequence | Mapping | None):
             raise InvalidArgumentError(
-                f"params takes a list of values for ?, or a dict for :name, not {quote(parameters)}"
+                f"params must be a list of values for ?, or a dict for :name, got {quote(parameters)}"
             )
         self._stream = stream
         self._parameters = parameters
         self._taken: set[int | str] = set()
 
     def fail_after(self, expected: str) -> NoReturn:
-        """Raise the error for what follows an expression and cannot."""
+        """Raise the error for a token that cannot follow an expression."""
         source, token = self._stream.source, self._stream.token
         if token.kind != "end" and (found := _STATEMENT.match(source)) is not None:
-            select = "a SELECT is for db.sql; where takes what stands behind WHERE"
-            expected += f" ({'leave out the word WHERE' if found[1].upper() == 'WHERE' else select})"
+            select = "pass only the condition, without SELECT … WHERE, or use db.sql"
+            expected += f" ({'remove the word WHERE' if found[1].upper() == 'WHERE' else select})"
         elif token.is_op(*_OPS) and "||" in source[: token.position]:
-            expected += " (conditions are joined by the word OR)"
+            expected += " (join conditions with OR)"
         elif token.is_op(*_OPS):
             expected += " (comparisons do not chain; write 1 < x AND x < 5)"
         elif token.kind != "end" and source[: token.position].endswith("'"):
-            expected += " (a quote within a text is written twice, 'it''s')"
+            expected += " (write a quote in a text twice, 'it''s')"
         self._stream.fail(expected)
 
     # --- parameters -----------------------------------------------------------------------------
 
     def check_all_taken(self) -> None:
-        """Raises: InvalidArgumentError when a parameter has no place in the text."""
-        given = self._parameters or ()
+        """Raise InvalidArgumentError if the text does not use a parameter."""
+        params = self._parameters or ()
         left = [
             one
-            for one in (given if isinstance(given, Mapping) else range(len(given)))
+            for one in (params if isinstance(params, Mapping) else range(len(params)))
             if one not in self._taken
         ]
-        if left and isinstance(given, Mapping):
-            raise InvalidArgumentError(f"the text has no parameter :{str(left[0])[:40]}, which params gives")
+        if left and isinstance(params, Mapping):
+            raise InvalidArgumentError(
+                f"params contains {str(left[0])[:40]!r}, but the text has no such parameter"
+            )
         if left:
             raise InvalidArgumentError(
-                f"the text has {left[0]} parameters ?, and params gives {len(given)} values"
+                f"params has {len(params)} values, but the text has {left[0]} parameters ?"
             )
 
     def _parameter(self) -> Any:
-        """The value of the parameter that comes next."""
-        stream, given = self._stream, self._parameters
+        """Return the value of the next parameter."""
+        stream, params = self._stream, self._parameters
         token = stream.token
         if token.text == "?":
             place = len(self._taken)
-            if isinstance(given, Mapping) or given is None or place >= len(given):
-                count = len(given) if isinstance(given, Sequence) else "no"
-                stream.fail(f"a value for each ? (params=[…] gives {count} of them)")
+            if isinstance(params, Mapping) or params is None or place >= len(params):
+                count = len(params) if isinstance(params, Sequence) else "no"
+                stream.fail(f"a value for each ? (params=[…] has {count} values)")
             self._taken.add(place)
             stream.advance()
-            return given[place]
+            return params[place]
         name = str(token.value)
-        if not isinstance(given, Mapping) or name not in given:
-            stream.fail(f"a parameter that params={{…}} gives a value ({name[:40]!r} is missing)")
+        if not isinstance(params, Mapping) or name not in params:
+            stream.fail(f"a parameter with a value in params={{…}} ({name[:40]!r} is missing)")
         self._taken.add(name)
         stream.advance()
-        return given[name]
+        return params[name]
 
     # --- operators ------------------------------------------------------------------------------
 
@@ -224,12 +226,12 @@ class _Parser:
         return node
 
     def expression(self, least: int = 0) -> Node:
-        """An expression whose operators all bind at least so strongly."""
+        """Parse an expression whose operators have at least the level `least`."""
         stream = self._stream
         first = stream.token
         if least <= LEVEL_NOT and first.is_keyword("NOT"):
             nots = 0
-            while stream.accept_keyword("NOT"):  # a loop, so that a thousand NOTs are no recursion
+            while stream.accept_keyword("NOT"):  # a loop, so that a thousand NOTs do not recurse
                 nots += 1
             inner = self.condition(LEVEL_NOT + 1)
             left = negate(inner) if nots % 2 else inner
@@ -244,7 +246,7 @@ class _Parser:
                     steps += 1
                     if steps > STEPS_MAX:
                         raise InvalidArgumentError(
-                            f"the expression has more than {STEPS_MAX} steps in a row; shorten it"
+                            f"the expression has more than {STEPS_MAX} operators in a row; shorten it"
                         )
                     stream.advance()
                     left = Call(token.text, (left, self.expression(level + 1)))
@@ -297,12 +299,12 @@ class _Parser:
             found = is_distinct(left, self.expression(LEVEL_COMPARE + 1))
             return negate(found) if negated else found
         if not stream.accept_keyword("UNKNOWN"):
-            meant = " (None is written NULL)" if stream.token.is_keyword("NONE") else ""
+            meant = " (write NULL for None)" if stream.token.is_keyword("NONE") else ""
             stream.expect_keyword("NULL", f"NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM{meant}")
         return IsNull(left, negated)
 
     def _word_operator(self, left: Node) -> Node | None:
-        """[NOT] IN, BETWEEN, LIKE, ILIKE; None where none of them stands."""
+        """Parse [NOT] IN, BETWEEN, LIKE or ILIKE; return None if the next token is another one."""
         stream = self._stream
         negated = stream.token.is_keyword("NOT")
         word = stream.peek() if negated else stream.token
@@ -340,13 +342,13 @@ class _Parser:
         while not (stream.token.is_op(")") and not items):
             token = stream.token
             if token.kind == "quoted":
-                stream.fail("a value (a text stands in single quotes, a column in double ones)")
-            if token.kind in ("number", "string") and stream.peek().is_op(",", ")"):  # as most are
+                stream.fail("a value (text takes single quotes, column names take double quotes)")
+            if token.kind in ("number", "string") and stream.peek().is_op(",", ")"):  # the common case
                 items.append(Literal(stream.advance().value))
             else:
                 items.append(self.expression(LEVEL_IN + 1))
             if isinstance(left, Row) != isinstance(items[-1], Row):
-                stream.fail("a row of as many values, (1, 2)" if isinstance(left, Row) else "a value", token)
+                stream.fail("a row of values such as (1, 2)" if isinstance(left, Row) else "a value", token)
             if not stream.accept_op(","):
                 break
         stream.expect_op(")", "',' or ')' in the list")
@@ -409,24 +411,24 @@ class _Parser:
         if token.is_keyword("CASE"):
             return self._case()
         if token.text.upper() in RESERVED:
-            stream.fail(f"a column, a value or '(' (a column of that name is written \"{token.text}\")")
+            stream.fail(f"a column, a value or '(' (write \"{token.text}\" for a column of that name)")
         if following.is_op("("):
             return self._call()
         if token.is_keyword("INTERVAL") and following.kind in ("string", "number"):
-            stream.fail("a column or a value (intervals are not supported: compute the moment before)")
+            stream.fail("a column or a value (intervals are not supported: compute the timestamp first)")
         stream.advance()
         return Column(token.text)
 
     def _signed(self) -> Node:
         stream = self._stream
         minuses = 0
-        while sign := stream.accept_op("-", "+"):  # a loop, so that a thousand signs are no recursion
+        while sign := stream.accept_op("-", "+"):  # a loop, so that a thousand signs do not recurse
             minuses += sign.text == "-"
         inner = self.expression(LEVEL_SIGN)
         if not minuses % 2:
             return inner
         if isinstance(inner, Literal) and not isinstance(inner.value, bool):
-            # copy_negate and not -value, which rounds a Decimal to the context's 28 digits.
+            # `copy_negate`, because `-value` rounds a Decimal to the context's 28 digits.
             if isinstance(inner.value, decimal.Decimal):
                 return Literal(inner.value.copy_negate())
             if isinstance(inner.value, int | float):
@@ -456,7 +458,9 @@ class _Parser:
         if function is None and name not in ("cast", "extract", "try_cast"):
             near = nearest(name, FUNCTIONS)
             meant = (
-                f"did you mean {near}?" if near else "docs/how-to/expressions.md lists them; db.sql has more"
+                f"did you mean {near}?"
+                if near
+                else "see docs/how-to/expressions.md; db.sql has more functions"
             )
             stream.fail(f"a function ({meant})", token)
         stream.advance()
@@ -488,11 +492,11 @@ class _Parser:
         least, most = FUNCTIONS[name].least, FUNCTIONS[name].most
         if not least <= len(arguments) <= most:
             wanted = f"{least}" if least == most else f"{least} to {most}"
-            stream.fail(f"{wanted} argument{'s' * (most != 1)} of {name}(), not {len(arguments)}", token)
+            stream.fail(f"{wanted} argument{'s' * (most != 1)} for {name}(), not {len(arguments)}", token)
         return Call(FUNCTIONS[name].name, tuple(arguments))
 
     def _type(self) -> str:
-        """The name of a type, such as decimal(15,2)."""
+        """Parse a type name, such as decimal(15,2)."""
         stream = self._stream
         token = stream.token
         if token.kind != "name":
@@ -538,7 +542,8 @@ class _Parser:
             special = parse_special_float(text)
             if special is None:
                 stream.fail(
-                    "'NaN', 'Infinity' or '-Infinity' after DOUBLE (other numbers stand without it)", token
+                    "'NaN', 'Infinity' or '-Infinity' after DOUBLE (write other numbers without DOUBLE)",
+                    token,
                 )
             return special
         moment: literals.Literal = parse_date(text) if word == "DATE" else parse_timestamp(text)
@@ -549,11 +554,11 @@ class _Parser:
 
 
 def _rows_in(left: Row, items: Sequence[Node]) -> Node:
-    """(a, b) IN ((1, 2), …)."""
+    """Build (a, b) IN ((1, 2), …)."""
     rows = [item.parts for item in items if isinstance(item, Row)]
     if any(len(row) != len(left.parts) for row in rows):
         raise InvalidArgumentError(
-            f"each row after IN takes {len(left.parts)} values, as ({', '.join('?' * len(left.parts))})"
+            f"each row after IN must have {len(left.parts)} values, as in ({', '.join('?' * len(left.parts))})"
         )
     if all(isinstance(part, Literal) for row in rows for part in row):
         found = tuple(tuple(part.value for part in row if isinstance(part, Literal)) for row in rows)

@@ -24,9 +24,8 @@ from nyala.schema.expressions.literals import NUMBER_DIGITS_MAX
 
 __all__ = ["DEPTH_MAX", "TEXT_LENGTH_MAX", "Token", "TokenStream", "scan", "syntax_error"]
 
-TEXT_LENGTH_MAX: Final = (
-    500_000  # an IN list of some 50,000 numbers; longer lists are given as a parameter, or with col(...).isin
-)
+# About 50,000 numbers in an IN list. Users pass longer lists as a parameter or with col(...).isin.
+TEXT_LENGTH_MAX: Final = 500_000
 DEPTH_MAX: Final = 100
 _WINDOW: Final = 60  # characters of the source shown before and after the caret
 
@@ -45,18 +44,18 @@ _UNENDED: Final = {
     "'": "expected a closing ' for the string that begins here, but the text ends",
     '"': 'expected a closing " for the name that begins here, but the text ends',
 }
-# What is meant by characters that other languages write.
+# Characters of other languages, with the advice for the user.
 _MEANT: Final = {
-    "[": "a list stands in parentheses, as in a IN (1, 2)",
-    "&": "conditions are joined by AND",
-    "|": "conditions are joined by OR",
-    "!": "write NOT a, or a <> b",
-    "~": "write NOT a, or a LIKE 'x%'",
-    ".": "a column is named without its table",
-    "`": 'an odd name stands in double quotes, as in "a b"',
-    ";": "leave it out",
-    **dict.fromkeys("$:@", "a parameter is written ?, :name or $name"),
-    **dict.fromkeys("‘’“”", "a text stands in straight single quotes, as in 'x'"),
+        "[": "write a list in parentheses, as in a IN (1, 2)",
+        "&": "join conditions with AND",
+        "|": "join conditions with OR",
+        "!": "write NOT a, or a <> b",
+        "~": "write NOT a, or a LIKE 'x%'",
+        ".": "write a column without its table",
+        "`": 'write a name with special characters in double quotes, as in "a b"',
+        ";": "remove it",
+        **dict.fromkeys("$:@", "write a parameter as ?, :name or $name"),
+        **dict.fromkeys("‘’“”", "write a text in straight single quotes, as in 'x'"),
 }  # fmt: skip
 
 
@@ -79,7 +78,7 @@ class Token(NamedTuple):
 
 
 def syntax_error(source: str, position: int, message: str) -> InvalidArgumentError:
-    """The error for the character at `position`: message, the line it stands in, and a caret below it."""
+    """Return the error for the character at `position`: message, its line, and a caret below the character."""
     line_start = source.rfind("\n", 0, position) + 1
     line_end = source.find("\n", position)
     line_end = len(source) if line_end < 0 else line_end
@@ -94,7 +93,7 @@ def syntax_error(source: str, position: int, message: str) -> InvalidArgumentErr
 
 
 def scan(source: str) -> Iterator[Token]:
-    """The tokens of `source` one by one, and then for ever one of kind "end". Raises: InvalidArgumentError."""
+    """Yield the tokens of `source`, then tokens of kind "end" forever. Raises: InvalidArgumentError."""
     position = 0
     while position < len(source):
         match = _TOKEN.match(source, position)
@@ -145,28 +144,28 @@ def _number(source: str, text: str, position: int) -> int | decimal.Decimal:
 
 
 class TokenStream:
-    """A place in the tokens of one text. Not thread-safe; one parse owns it."""
+    """A position in the tokens of one text. Not thread-safe; one parse owns it."""
 
     def __init__(self, source: str, length_max: int = TEXT_LENGTH_MAX) -> None:
         if len(source) > length_max:
             raise InvalidArgumentError(
-                f"the text has {len(source)} characters, more than {length_max}; "
-                "give a long list as a parameter: k IN ?, or with nyala.col('k').isin(values)"
+                f"the text has {len(source)} characters, more than the limit of {length_max}; "
+                "pass a long list as a parameter (k IN ?) or with nyala.col('k').isin(values)"
             )
         self.source = source
         self._tokens = scan(source)
         self._following: Token | None = None
-        self.token = next(self._tokens)  # the one that comes next
+        self.token = next(self._tokens)  # the next token
         self._depth = 0
 
     def peek(self) -> Token:
-        """The token after the next one."""
+        """Return the token after the next one."""
         if self._following is None:
             self._following = next(self._tokens)
         return self._following
 
     def advance(self) -> Token:
-        """Take the next token. The end is never passed."""
+        """Consume and return the next token; at the end, return the end token again."""
         token = self.token
         self.token = self.peek()
         self._following = None
@@ -185,13 +184,13 @@ class TokenStream:
         return self.accept_keyword(word) or self.fail(expected)
 
     def fail(self, expected: str, token: Token | None = None) -> NoReturn:
-        """Raise the error that `expected` should stand where `token` (by default the next one) stands."""
+        """Raise the error that `expected` was expected instead of `token` (default: the next token)."""
         token = token or self.token
         but = ", but " if token.kind == "end" else ", "
         raise syntax_error(self.source, token.position, f"expected {expected}{but}{token.describe()}")
 
     def enter(self) -> None:
-        """One level deeper; `leave` undoes it. Raises: InvalidArgumentError beyond DEPTH_MAX levels."""
+        """Enter one level of parentheses; `leave` undoes it. Raises: InvalidArgumentError beyond DEPTH_MAX levels."""
         self._depth += 1
         if self._depth > DEPTH_MAX:
             position = self.token.position

@@ -32,27 +32,27 @@ from nyala.schema.types import ColumnType, from_canonical, to_canonical
 
 __all__ = ["as_array", "canonical", "literals_of", "place", "plain"]
 
-# Shorter lists cost less value by value.
+# Shorter lists are faster value by value.
 _LONG: Final = 32
 _US_PER_DAY: Final = 86_400_000_000
 _NANOSECONDS: Final = 1000
 _PYTHON_TYPES: Final = frozenset((int, float, str, bytes, decimal.Decimal, dt.date, dt.datetime))
 _ISO_DATE: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
-# Every decimal(38, s) and every integer fits into it, whatever the scale.
+# Holds every decimal(38, s) and every integer.
 _WIDE_DIGITS: Final = 76
 
 
 def as_array(values: Iterable[Any]) -> pa.Array | None:
-    """Many values of one kind as an Arrow array, None among them as NULL.
+    """Convert many values of one kind to an Arrow array; None becomes NULL.
 
     Returns: None for few values, for values of several kinds, and for kinds that are rare in long lists.
     """
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     elif not isinstance(values, pa.Array) and hasattr(values, "to_arrow"):
-        values = values.to_arrow()  # a Series of polars
+        values = values.to_arrow()  # a polars Series
     elif hasattr(values, "to_numpy") and not isinstance(values, pa.Array):
-        values = values.to_numpy()  # a Series or an Index of pandas
+        values = values.to_numpy()  # a pandas Series or Index
     if not isinstance(values, Sequence | pa.Array | np.ndarray) or len(values) < _LONG:
         return None
     try:
@@ -72,7 +72,7 @@ def _array_of_objects(values: Sequence[Any]) -> pa.Array | None:
     if len(kinds) != 1 or not kinds <= _PYTHON_TYPES:
         return None
     array = pa.array(values)
-    # Arrow makes NULL of a decimal NaN, and no array of one piece of more than 2 GiB.
+    # Arrow turns a decimal NaN into NULL, and returns a chunked array for more than 2 GiB.
     is_whole = isinstance(array, pa.Array) and (not array.null_count or None in values)
     if not is_whole or (kinds == {decimal.Decimal} and array.null_count):
         return None
@@ -80,7 +80,7 @@ def _array_of_objects(values: Sequence[Any]) -> pa.Array | None:
 
 
 def plain(array: pa.Array) -> pa.Array | None:
-    """The array in a type that `place` and Arrow's functions know, such as text instead of views; None for another."""
+    """Convert the array to a type that `place` and Arrow's functions support; None if there is none."""
     types = pa.types
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -105,12 +105,12 @@ def plain(array: pa.Array) -> pa.Array | None:
 
 
 def literals_of(array: pa.Array) -> tuple[Literal, ...]:
-    """The values of an array that `as_array` or `place` gave, one by one."""
+    """Return the values of an array from `as_array` or `place` as literals."""
     if pa.types.is_timestamp(array.type) and array.type.unit == "us":
         type = ColumnType("timestamp")
         return tuple(from_canonical(type, value) for value in array.view(pa.int64()).to_pylist())
     if pa.types.is_float32(array.type):
-        # The shortest text of a float is shorter than that of the double it is equal to.
+        # The shortest text of a float is shorter than that of the equal double.
         shortest = [None if value is None else np.float32(value) for value in array.to_pylist()]
         return tuple(
             normalise(decimal.Decimal(str(value)) if value is not None and np.isfinite(value) else value)
@@ -120,7 +120,7 @@ def literals_of(array: pa.Array) -> tuple[Literal, ...]:
 
 
 def canonical(type: ColumnType, array: pa.Array) -> tuple[Any, ...]:
-    """The values of an array without NULL, in the column's Arrow type, as canonical scalars."""
+    """Return the values of an array without NULL, in the column's Arrow type, as canonical scalars."""
     if has_fixed_values(type):
         return tuple(fixed_values(array, type).tolist())
     values = array.to_pylist()
@@ -131,7 +131,7 @@ def canonical(type: ColumnType, array: pa.Array) -> tuple[Any, ...]:
 
 
 def place(column: ColumnSchema, array: pa.Array) -> pa.Array | None:
-    """The values of a list that the column can hold, distinct and ascending; None: place them one by one.
+    """Return the values that the column can hold, distinct and ascending; None: the caller places them one by one.
 
     array: from `as_array`, without NULL.
     """
@@ -146,10 +146,10 @@ def place(column: ColumnSchema, array: pa.Array) -> pa.Array | None:
             return None
         numbers = np.sort(
             numbers.astype(STORAGE[type.name], copy=False) + STORAGE[type.name](0)
-        )  # -0.0 is 0.0
+        )  # turns -0.0 into 0.0
         repeats = numbers[1:] == numbers[:-1]
         if type.is_floating:
-            repeats |= np.isnan(numbers[:-1])  # which NumPy sorts last
+            repeats |= np.isnan(numbers[:-1])  # NumPy sorts NaN last
         distinct = numbers[np.concatenate(([True], ~repeats))] if repeats.any() else numbers
         return pa.array(distinct, from_pandas=False).view(type.arrow)
     except (pa.ArrowException, OverflowError):
@@ -170,7 +170,7 @@ def _texts(type: ColumnType, array: pa.Array) -> pa.Array | None:
 
 
 def _numbers(type: ColumnType, array: pa.Array) -> npt.NDArray[Any] | None:
-    """Canonical numbers of an integer, date, timestamp, float or double column."""
+    """Return canonical numbers of an integer, date, timestamp, float or double column."""
     if type.is_floating:
         return _floats(type, array)
     if type.is_integer:
@@ -195,12 +195,12 @@ def _numbers(type: ColumnType, array: pa.Array) -> npt.NDArray[Any] | None:
 
 
 def _iso_dates(array: pa.Array) -> pa.Array:
-    """Texts such as '2013-01-31' as dates; the array itself, if one of them is written in another way."""
+    """Convert texts such as '2013-01-31' to dates; return the array unchanged if one has another format."""
     return array.cast(pa.date32()) if pc.all(pc.match_substring_regex(array, _ISO_DATE)).as_py() else array
 
 
 def _micros(array: pa.Array) -> npt.NDArray[np.int64] | None:
-    """Moments as microseconds, without those that lie between two."""
+    """Convert times to microseconds, and drop times that are finer than a microsecond."""
     if pa.types.is_string(array.type):
         array = _iso_dates(array)
     if pa.types.is_date32(array.type):

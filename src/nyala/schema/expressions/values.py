@@ -69,9 +69,9 @@ OVERFLOW: Final = 1
 ZERO_DIVISION: Final = 2
 NOT_CAST: Final = 3
 ERROR_TEXTS: Final = {
-    OVERFLOW: "goes beyond int64",
+    OVERFLOW: "exceeds int64",
     ZERO_DIVISION: "divides by zero",
-    NOT_CAST: "casts a value that the type does not hold",
+    NOT_CAST: "casts a value that does not fit the type",
 }
 
 INT: Final = pa.int64()
@@ -83,14 +83,14 @@ Codes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Part(NamedTuple):
-    """A value's array, and for each row 0 or the code of its error; None when no row has one."""
+    """A value's array, and an error code per row (0: no error); None if no row has an error."""
 
     array: pa.Array
     errors: Codes | None = None
 
 
 class Checked(NamedTuple):
-    """What a function gives that fails for some rows: the array, which rows, and the code of their error."""
+    """The result of a function that may fail for some rows: the array, a mask of failed rows, and their error code."""
 
     array: pa.Array
     bad: Mask
@@ -98,14 +98,14 @@ class Checked(NamedTuple):
 
 
 class Value:
-    """A computed value. `type` is its Arrow type, `columns` those it reads; immutable after construction."""
+    """A computed value of the Arrow type `type` that reads `columns`. Immutable after construction."""
 
     type: pa.DataType
     columns: frozenset[str]
     can_fail: bool
-    """Whether a row can carry an error."""
+    """Whether a row can have an error."""
     can_raise: bool
-    """Whether `compute` itself raises for the error of a row: a condition within does."""
+    """Whether `compute` raises an exception for a row's error. A condition inside the value does."""
 
     def __init__(self, type: pa.DataType, parts: Sequence[Value] = (), *, can_fail: bool = False) -> None:
         self.type = type
@@ -118,12 +118,12 @@ class Value:
 
     @property
     def is_null(self) -> bool:
-        """Whether it is NULL in every row."""
+        """Whether the value is NULL in every row."""
         return bool(pa.types.is_null(self.type))
 
     @property
     def kind(self) -> str:
-        """The type in a person's words."""
+        """The type's name in error messages."""
         names = {INT: "integer", DOUBLE: "double", pa.string(): "text", TIMESTAMP: "timestamp"}
         return (
             "decimal"
@@ -141,21 +141,21 @@ def is_number(value: Value) -> bool:
 
 
 def _either(a: Codes | None, b: Codes | None) -> Codes | None:
-    """The errors of two operands: a row has the first one's."""
+    """Combine the errors of two operands; the first operand's error wins."""
     if a is None or b is None:
         return b if a is None else a
     return np.where(a != 0, a, b)
 
 
 def _marked(array: pa.Array, bad: Mask, code: int) -> Codes | None:
-    """`code` where `bad` and the value is not NULL."""
+    """Return `code` for rows that are bad and not NULL, 0 for the others; None if there are none."""
     valid = validity(array)
     bad = bad if valid is None else bad & valid
     return bad.astype(np.uint8) * np.uint8(code) if bad.any() else None
 
 
 def number_values(array: pa.Array) -> npt.NDArray[Any]:
-    """Values of an int64 or float64 array as a view, NULLs as whatever stands there."""
+    """Return a view of the values of an int64 or float64 array; NULLs have arbitrary values."""
     data = array.buffers()[1]
     dtype = np.int64 if array.type == INT else np.float64
     if data is None or len(array) == 0:
@@ -187,7 +187,7 @@ class ConstantValue(Value):
 
 
 class ColumnValue(Value):
-    """A column, its integers as int64, its decimals as decimal256, its floats as double."""
+    """A column, with integers as int64, decimals as decimal256 and floats as double."""
 
     def __init__(self, column: ColumnSchema) -> None:
         type = column.type
@@ -250,7 +250,7 @@ class Computed(Value):
 
 
 def literal_scalar(value: Any) -> pa.Scalar:
-    """A literal in the type that expressions compute with: a number of more than 76 digits as a double."""
+    """Convert a literal to a type of expressions. A number of more than 76 digits becomes a double."""
     if isinstance(value, int | decimal.Decimal) and not isinstance(value, bool):
         if isinstance(value, int) and value in _INT64:
             return pa.scalar(value, INT)
@@ -273,14 +273,14 @@ def _as_float(number: int | decimal.Decimal) -> float:
         return math.inf if number > 0 else -math.inf
 
 
-# --- types that meet --------------------------------------------------------------------------------
+# --- common types -----------------------------------------------------------------------------------
 
 
 def to_double(array: pa.Array) -> pa.Array:
-    """The nearest doubles of a numeric array."""
+    """Return the nearest doubles of a numeric array."""
     if is_decimal(array.type):
         return with_nulls_of(decimal_doubles(array), array)
-    # From int64 through NumPy: Arrow's safe cast refuses what a double rounds.
+    # int64 uses NumPy, because Arrow's safe cast rejects integers that are not exactly a double.
     return (
         with_nulls_of(number_values(array).astype(np.float64), array)
         if array.type == INT
@@ -289,7 +289,7 @@ def to_double(array: pa.Array) -> pa.Array:
 
 
 def cast_to(value: Value, type: pa.DataType) -> Value:
-    """A value in a wider type: integer to decimal or double, decimal to one of more digits, date to timestamp."""
+    """Cast a value to a wider type: integer to decimal or double, decimal to more digits, date to timestamp."""
     if value.type == type:
         return value
     if value.is_null:
@@ -298,7 +298,7 @@ def cast_to(value: Value, type: pa.DataType) -> Value:
 
 
 def as_decimal(value: Value) -> Value:
-    """An integer as a decimal: a constant with as few digits as it has, so that products stay small."""
+    """Convert an integer to a decimal. A constant gets the fewest possible digits, so that products stay small."""
     if value.type != INT:
         return value
     if isinstance(value, ConstantValue) and value.scalar.is_valid:
@@ -308,7 +308,7 @@ def as_decimal(value: Value) -> Value:
 
 
 def _read_text(value: Value, types: set[pa.DataType]) -> Value:
-    """A text literal beside values of another type, which it stands for: '2013-01-31' beside a date."""
+    """Convert a text literal to the type of the values that it is used with, such as '2013-01-31' with a date."""
     if not isinstance(value, ConstantValue) or value.type != pa.string() or not value.scalar.is_valid:
         return value
     text = value.scalar.as_py()
@@ -322,7 +322,7 @@ def _read_text(value: Value, types: set[pa.DataType]) -> Value:
 
 
 def unify(values: Sequence[Value], where: str) -> list[Value]:
-    """The values in one type, as the branches of CASE need it. Raises: SchemaError when they have none in common."""
+    """Cast the values to one type, as for the branches of CASE. Raises: SchemaError if they have no common type."""
     types = {value.type for value in values if not value.is_null}
     if len(types) > 1:
         values = [_read_text(value, types) for value in values]
@@ -340,14 +340,16 @@ def unify(values: Sequence[Value], where: str) -> list[Value]:
                 scale = max(value.type.scale for value in present)
                 precision = max(value.type.precision - value.type.scale for value in present) + scale
                 if precision > _DIGITS_MAX:
-                    raise InvalidArgumentError(f"the values of {where} have more than 76 digits in common")
+                    raise InvalidArgumentError(
+                        f"the values of {where} need more than 76 digits in one type; cast them to smaller decimals"
+                    )
                 wanted = pa.decimal256(precision, scale)
         elif types <= {pa.date32(), TIMESTAMP}:
             wanted = TIMESTAMP
         else:
             kinds = " and ".join(sorted({value.kind for value in present}))
-            hint = "; a date is written DATE '2013-01-31'" if types & {pa.date32(), TIMESTAMP} else ""
-            raise SchemaError(f"the values of {where} have nothing in common: {kinds}{hint}")
+            hint = "; write a date as DATE '2013-01-31'" if types & {pa.date32(), TIMESTAMP} else ""
+            raise SchemaError(f"the values of {where} have no common type: {kinds}{hint}")
     return [cast_to(value, wanted) for value in values]
 
 
@@ -360,10 +362,10 @@ _NUMPY: Final[dict[str, Any]] = {
 
 
 def arithmetic(op: str, left: Value, right: Value) -> Value:
-    """left op right, one of + - * / % power. Raises: SchemaError for what is no number."""
+    """Build `left op right` for one of + - * / % power. Raises: SchemaError for operands that are not numbers."""
     for value in (left, right):
         if not is_number(value) and not value.is_null:
-            raise SchemaError(f"{op} takes numbers, not {value.kind}")
+            raise SchemaError(f"{op} expects numbers, got {value.kind}")
     if left.is_null or right.is_null:
         return ConstantValue(pa.scalar(None, pa.null()))
     if op in ("/", "power") or DOUBLE in (left.type, right.type):
@@ -373,14 +375,14 @@ def arithmetic(op: str, left: Value, right: Value) -> Value:
     if not is_decimal(left.type) and not is_decimal(right.type):
         return Computed(functools.partial(_integers, op), INT, left, right, can_fail=True)
     if op == "%":
-        raise SchemaError("% takes integers or doubles, not decimals")
+        raise SchemaError("% expects integers or doubles, got decimal")
     left, right = as_decimal(left), as_decimal(right)
     try:
         # Arrow widens the result so that every digit fits (X2).
         type = _DECIMAL[op](pa.array([], left.type), pa.array([], right.type)).type
     except pa.ArrowInvalid:
         raise InvalidArgumentError(
-            f"{left.type} {op} {right.type} may need more than the 76 digits there are; take fewer factors"
+            f"{left.type} {op} {right.type} may need more than 76 digits; cast an operand to a smaller decimal"
         ) from None
     return Computed(_DECIMAL[op], type, left, right)
 
@@ -391,12 +393,12 @@ def _doubles(function: Any, left: pa.Array, right: pa.Array) -> pa.Array:
 
 
 def _integers(op: str, left: pa.Array, right: pa.Array) -> Checked:
-    """Integer + - * %, with an error where the result is beyond int64 (X2)."""
+    """Compute integer + - * %; a result beyond int64 is an error (X2)."""
     x, y = number_values(left), number_values(right)
     code = OVERFLOW
     if op == "+":
         values = x + y
-        bad = ((x ^ values) & (y ^ values)) < 0  # both operands have the other sign than the sum
+        bad = ((x ^ values) & (y ^ values)) < 0  # the signs of both operands differ from the sum's sign
     elif op == "-":
         values = x - y
         bad = ((x ^ y) & (x ^ values)) < 0
@@ -404,7 +406,9 @@ def _integers(op: str, left: pa.Array, right: pa.Array) -> Checked:
         values, bad = _multiply(x, y)
     else:
         code, bad = ZERO_DIVISION, y == 0
-        values = np.fmod(x, np.where(bad | (y == -1), 1, y))  # x % -1 is 0 too, and does not trap
+        values = np.fmod(
+            x, np.where(bad | (y == -1), 1, y)
+        )  # x % -1 is 0 as well, and would trap for the least integer
     return Checked(with_nulls_of(values, left, right), bad, code)
 
 
@@ -412,8 +416,8 @@ def _multiply(
     x: npt.NDArray[np.int64], y: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     values = x * y
-    # Far from the border a double tells; near it division does: a wrapped product gives the other factor back
-    # only if the true one is less than |x| away from it, and it is 2**64 or more away.
+    # Far from the limit, the product in doubles detects an overflow. Near the limit, division does: dividing a
+    # wrapped product by x gives y only if it is less than |x| from the true product, but it is at least 2**64 away.
     doubtful = np.abs(x.astype(np.float64) * y) > 2.0**62
     bad = np.zeros(len(values), np.bool_)
     if doubtful.any():
@@ -427,7 +431,7 @@ def _multiply(
 
 
 class Coalesce(Value):
-    """The first of the values that is not NULL."""
+    """COALESCE: the first value that is not NULL."""
 
     def __init__(self, parts: Sequence[Value]) -> None:
         self.parts = unify(parts, "coalesce()")
@@ -440,13 +444,13 @@ class Coalesce(Value):
             if decided is None:
                 break
             if errors is not None:
-                decided = decided | (errors != 0)  # an error has no value, yet is no NULL
+                decided = decided | (errors != 0)  # a row with an error does not count as NULL
             array, errors = _choose(decided, Part(array, errors), _among(part, arrays, n, ~decided))
         return Part(array, errors)
 
 
 class Extreme(Value):
-    """The greatest (op ">") or least (op "<") of the values, without those that are NULL."""
+    """The greatest (op ">") or least (op "<") of the values that are not NULL."""
 
     def __init__(self, op: str, parts: Sequence[Value], name: str) -> None:
         self.op, self.parts = op, unify(parts, f"{name}()")
@@ -496,7 +500,7 @@ class CaseValue(Value):
 
 
 def _among(value: Value, arrays: Arrays, n: int, rows: Mask) -> Part:
-    """The value where it is needed: elsewhere anything, but no error (X1)."""
+    """Compute the value for the needed rows. Other rows have arbitrary values and no errors (X1)."""
     if not value.can_raise or rows.all():
         return value.compute(arrays, n)
     indices = pa.array(np.flatnonzero(rows))
@@ -511,7 +515,7 @@ def _among(value: Value, arrays: Arrays, n: int, rows: Mask) -> Part:
 
 
 def _choose(mask: Mask, yes: Part, no: Part) -> Part:
-    """Values and errors of `yes` where the mask is set, of `no` elsewhere (X1)."""
+    """Return values and errors of `yes` where the mask is set, of `no` elsewhere (X1)."""
     array = yes.array if pa.types.is_null(yes.array.type) else pc.if_else(pa.array(mask), yes.array, no.array)
     if yes.errors is None and no.errors is None:
         return Part(array)
@@ -526,7 +530,7 @@ def _choose(mask: Mask, yes: Part, no: Part) -> Part:
 
 
 def _compare(op: str, left: pa.Array, right: pa.Array) -> Mask:
-    """Two arrays of one type; NULLs as anything."""
+    """Compare two arrays of one type. The result for NULLs is arbitrary."""
     if is_decimal(left.type):
         return true_mask(_ARROW_COMPARE[op](left, right))
     type = parse_type(left.type)
@@ -539,12 +543,12 @@ _ARROW_COMPARE: Final = {
 
 
 def column_like(value: Value, text: str) -> ColumnSchema:
-    """A column that has the value's type, for comparing it with literals (X3)."""
+    """Return a column of the value's type, for comparisons with literals (X3)."""
     type = value.type
     if is_decimal(type):
         if type.scale > DECIMAL_PRECISION_MAX:
             raise InvalidArgumentError(
-                f"{quote(text)} has {type.scale} digits after the point, at most 38 are compared"
+                f"{quote(text)} has {type.scale} digits after the decimal point; comparisons support at most 38"
             )
         return ColumnSchema(
             ColumnId(-1),
@@ -556,7 +560,7 @@ def column_like(value: Value, text: str) -> ColumnSchema:
 
 
 def _array_of(value: Value, text: str, arrays: Arrays, n: int) -> pa.Array:
-    """The value's array. Raises: InvalidArgumentError when a row has an error."""
+    """Compute the value's array. Raises: InvalidArgumentError if a row has an error."""
     try:
         array, errors = value.compute(arrays, n)
     except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
@@ -568,7 +572,7 @@ def _array_of(value: Value, text: str, arrays: Arrays, n: int) -> pa.Array:
 
 @dataclass(frozen=True, eq=False)
 class BoundOver(Bound):
-    """A condition of `evaluate` on one column, over a computed value in its place."""
+    """A condition of `evaluate` on one column, applied to a computed value instead."""
 
     value: Value
     inner: Bound
@@ -592,7 +596,7 @@ class BoundOver(Bound):
         return self._mask(arrays, n)
 
     def _mask_of_words(self, name: str, array: pa.DictionaryArray) -> Mask:
-        """Each word of a dictionary is computed once, and NULL beside them."""
+        """Compute the condition once per dictionary entry, and once for NULL."""
         words = pa.concat_arrays([array.dictionary, pa.nulls(1, array.dictionary.type)])
         codes = array.indices.fill_null(len(words) - 1) if array.indices.null_count else array.indices
         of_words = self._mask({name: words}, len(words))
@@ -609,7 +613,7 @@ class BoundOver(Bound):
 
 @dataclass(frozen=True, eq=False)
 class BoundValues(Bound):
-    """left op right, two values of one type."""
+    """`left op right` for two values of one type."""
 
     left: Value
     op: str

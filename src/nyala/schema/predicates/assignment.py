@@ -189,7 +189,7 @@ def _double_to_exact(array: pa.Array, column: ColumnSchema) -> tuple[pa.Array, l
         return result, _failing(array, fits, column)
     assert type.precision is not None and type.scale is not None
     fits = np.abs(values) < 10.0 ** (type.precision - type.scale)
-    # 76 digits leave room for rounding up at the limit; `cast_array` then checks the column's precision.
+    # 76 digits have room for rounding up at the limit; `cast_array` then checks the column's precision.
     result = pa.array(np.where(fits, values, 0.0)).cast(pa.decimal256(76, type.scale))  # to the nearest
     fits &= decimal_doubles(result) == values
     return pc.if_else(pa.array(fits & ~nulls), result, pa.scalar(None, result.type)), _failing(

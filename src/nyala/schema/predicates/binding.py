@@ -94,7 +94,7 @@ __all__ = ["bind_condition", "bind_node", "build", "derive", "lower"]
 _NEGATED: Final = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 # Words that parse as column names but probably mean something else, with the advice for the user.
 _MEANT: Final = {
-    "none": "nothing is equal to NULL: write IS NULL, or IS NOT NULL",
+    "none": "nothing equals NULL; write IS NULL or IS NOT NULL",
     "nan": "write 'NaN', in quotes",
     "inf": "write 'Infinity', in quotes",
     "infinity": "write 'Infinity', in quotes",
@@ -124,8 +124,7 @@ def bind_node(node: Node, schema: Schema) -> Node:
             a, b = _beside(left, right, schema), _beside(right, left, schema)
             if not evaluate.comparable(a.type, b.type):
                 raise SchemaError(
-                    f"column {left!r} has type {a.type}, column {right!r} has type {b.type}; "
-                    "they cannot be compared with each other"
+                    f"cannot compare column {left!r} of type {a.type} with column {right!r} of type {b.type}"
                 )
             return node
         case Compare(part, op, Literal(value)):
@@ -218,7 +217,7 @@ def build(node: Node, schema: Schema) -> Value:
         case Cast(part, spec):
             return build_cast(build(part, schema), spec)
         case Call(name):
-            raise InvalidArgumentError(f"there is no function {name[:40]!r}")
+            raise InvalidArgumentError(f"unknown function {name[:40]!r}")
     return Condition(lower(node, schema), lower(node, schema, negated=True))
 
 
@@ -235,7 +234,7 @@ def _beside(name: str, other: str, schema: Schema) -> ColumnSchema:
 
 def _check_op(op: str) -> None:
     if op not in OPERATORS:
-        raise InvalidArgumentError(f"there is no comparison {op!r}; use one of {' '.join(OPERATORS)}")
+        raise InvalidArgumentError(f"unknown comparison {op!r}; use one of {' '.join(OPERATORS)}")
 
 
 def _spell(column: ColumnSchema, literal: literals.Literal) -> literals.Literal:
@@ -246,8 +245,7 @@ def _spell(column: ColumnSchema, literal: literals.Literal) -> literals.Literal:
     if type.name == "bool":
         if not isinstance(literal, bool):
             raise SchemaError(
-                f"column {column.name!r} has type bool; it cannot be compared with {literals.quote(literal)}, "
-                "use TRUE or FALSE"
+                f"cannot compare column {column.name!r} of type bool with {literals.quote(literal)}; use TRUE or FALSE"
             )
         return literal
     if type.is_text:

@@ -67,7 +67,7 @@ def bind(where: str | Node | Expr | pc.Expression | None, schema: Schema) -> Bou
     if not isinstance(where, Node | Expr | pc.Expression):
         raise InvalidArgumentError(
             "where must be text such as \"host = 'a' AND time >= 5\", a condition made with nyala.col(...), or a "
-            f"pyarrow.compute.Expression, not {quote(where)}"
+            f"pyarrow.compute.Expression, got {quote(where)}"
         )
     return BoundPredicate(nodes.as_node(where), schema)
 
@@ -151,7 +151,7 @@ class BoundPredicate(LazyValues):
     def null_note(self) -> str:
         """Advice if the predicate compares a column with NULL, which never matches; otherwise empty."""
         column = next(_compared_with_null(self.tree), None)
-        return "" if column is None else f"nothing is equal to NULL: {column} IS NULL finds such rows"
+        return "" if column is None else f"nothing equals NULL; use {column} IS NULL to find NULLs"
 
     @property
     def prunes(self) -> bool:

@@ -36,7 +36,7 @@ _RULES: Final = tuple(
         (r"exclude the range with where=", "exclude the range with .option('where', …)"),
         (r"leave it out, with columns=\[…\]", "leave it out, with .option('columns', …)"),
         (r"TRUE selects every row", "leave the option out to read every row"),
-        (r"; give a long list as a parameter: k IN \?, or with nyala\.col\('k'\)\.isin\(values\)",
+        (r"; pass a long list as a parameter \(k IN \?\) or with nyala\.col\('k'\)\.isin\(values\)",
          "; join with a DataFrame of the values instead"),
         (r"or connect without read_only to create one", "or create one with nyala.connect(path)"),
         (r"create one with create_table\(\)", "create one with nyala.connect(path).create_table(…)"),
