@@ -89,10 +89,7 @@ def test_what_is_no_step_is_a_mistake_of_usage(run: Run, store: str, step: str, 
 def test_a_block_size_below_the_least_is_refused(run: Run, store: str) -> None:
     said = run("table", "alter", store, "t", "change v block_size=511", code=1).stderr
     assert "block_size must be 512 to 16777216 bytes" in said.replace("\n", " ")
-    assert (
-        "got 'big'"
-        in run("table", "alter", store, "t", "change v block_size=big", code=1).stderr
-    )
+    assert "got 'big'" in run("table", "alter", store, "t", "change v block_size=big", code=1).stderr
 
 
 def test_what_is_written_at_a_shell_is_what_the_message_says(run: Run, store: str) -> None:
