@@ -188,7 +188,7 @@ def race(nursery: Nursery, folder: Path, seed: int, mutant: str = "", share: flo
     return trial
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(len(KINDS)))
 def test_no_acknowledged_record_is_lost_in_a_race(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     """Killed, stopped, or overtaken by one or two heirs, over a network that loses requests."""
     trial = race(nursery, tmp_path, seed)

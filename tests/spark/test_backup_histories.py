@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from tests.sampled import each
 
 import nyala
 import nyala.spark
@@ -123,7 +124,7 @@ def run(spark: SparkSession, steps: Sequence[Step], large: bool) -> None:
 NO_CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
-@pytest.mark.parametrize("large", [False, True], ids=["by the driver", "by executors"])
+@pytest.mark.parametrize("large", each(2, [True, False]))
 def test_a_history_with_everything_in_it(spark: SparkSession, large: bool) -> None:
     """Increments over a rename, a new column, a range that goes and comes again, deletes and a compaction."""
     steps: list[Step] = [

@@ -297,7 +297,7 @@ def test_each_way_gives_the_answer_of_spark(
     spark.conf.set(internals.SETTING, str(way != "without internals").lower())
     for name in ("t", "u"):
         spark.createDataFrame(db[name].to_arrow()).createOrReplaceTempView(name)
-    for text in one_of(6, STATEMENTS, request):
+    for text in one_of(9, STATEMENTS, request):
         ours = nyala.spark.sql(spark, text, store=db.path)
         if text not in of_views:
             theirs = spark.sql(text)
