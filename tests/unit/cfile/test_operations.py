@@ -55,6 +55,8 @@ def check_operations(type: str, encoding: str, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 300) | st.sampled_from([64, 128, 700]))
     nulls = data.draw(st.sampled_from([0.0, 0.05, 0.6]))
     array = make_values(type, count, data.draw(st.integers(0, 5)), nulls)
+    if data.draw(st.booleans(), label="long runs"):
+        array = array.take(pa.array(np.arange(count) // 40))
     column = written(MemoryFiles(), array, type, encoding, "none", data.draw(st.sampled_from([512, None])))
     lower = data.draw(st.integers(0, count - 1))
     upper = data.draw(st.integers(lower + 1, count))
