@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -52,9 +53,9 @@ def test_a_row_that_fails_is_told_with_its_tablet(
     def late_load() -> None:
         commit = handover.commit_load_files
 
-        def later(path: str, job: object) -> object:
+        def later(path: str, job: Any, env: Any) -> object:
             table.insert({"k": [11], "v": [-1]})
-            return commit(path, job)  # type: ignore[arg-type]
+            return commit(path, job, env)
 
         with monkeypatch.context() as patched:
             patched.setattr(handover, "commit_load_files", later)

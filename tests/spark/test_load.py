@@ -124,9 +124,9 @@ def test_a_row_that_fails_late_is_known_by_its_key(
     table = db.create_table("t", {"k": "int64", "v": "int64", "w": "string"}, ["k"])
     commit, taken = handover.commit_load_files, [5, 25]
 
-    def later(path: str, job: object) -> object:
+    def later(path: str, job: Any, env: Any) -> object:
         table.insert({"k": [taken.pop(0)], "v": [-1], "w": ["y"]})
-        return commit(path, job)  # type: ignore[arg-type]
+        return commit(path, job, env)
 
     monkeypatch.setattr(handover, "commit_load_files", later)
     done = nyala.spark.load(ids(spark, 0, 10, 1), table, errors="collect")
