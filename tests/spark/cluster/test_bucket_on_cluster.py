@@ -13,7 +13,8 @@ from tests.spark.cluster import bucket_jobs as jobs
 from tests.spark.cluster.remote_python import RemoteEnd, RemoteError
 from tests.spark.cluster.standalone import KEY_ID, SECRET, WORKER_NAMES, Cluster
 
-pytestmark = pytest.mark.xdist_group("cluster")
+# The cluster starts within the first test.
+pytestmark = pytest.mark.timeout(600)
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "spark-cluster.md"
 MANY = 30_000  # more than the driver would read by itself

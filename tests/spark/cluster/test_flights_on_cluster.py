@@ -8,8 +8,6 @@ import sys
 import pytest
 from tests.spark.cluster.standalone import MASTER, Cluster, environment
 
-pytestmark = pytest.mark.xdist_group("cluster")
-
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)

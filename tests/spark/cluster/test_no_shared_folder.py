@@ -11,6 +11,9 @@ from tests.spark.cluster.standalone import Cluster, session
 import nyala
 import nyala.spark
 
+# The cluster starts within the first test.
+pytestmark = pytest.mark.timeout(600)
+
 STORE = "/tmp/store"
 SENTENCE = (
     r"(?s)StorageError: table 't': host worker[12] does not see the store: there is no store in any folder above "
