@@ -277,6 +277,28 @@ def test_files_that_nothing_names_are_deleted_when_they_are_a_day_old(
         assert table.count() == 100 and db.check().ok
 
 
+def test_a_store_whose_prefix_is_a_folder_of_ours_is_left_alone(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O5: s3://bucket and s3://bucket/data."""
+    monkeypatch.setattr(bucket, "ORPHANS_FIRST_S", 0.0)
+    monkeypatch.setattr(bucket, "ORPHANS_EVERY_S", 0.0)
+    inner = [f"{URL}/{name}" for name in ("data", "staging", "lease-files", "inbox", "answers")]
+    for url in inner:
+        with nyala.connect(url, storage_options=server.options, cache_dir=tmp_path, maintenance=False) as db:
+            filled(db)
+            db.flush()
+    with connect(server, tmp_path, maintenance=False) as db:
+        filled(db)
+        server.advance(25 * 3600)
+        before = server.bodies().keys()
+        db._writer().collect_garbage()
+        assert before <= server.bodies().keys()
+    for url in inner:
+        with nyala.connect(url, storage_options=server.options, cache_dir=tmp_path, read_only=True) as db:
+            assert db["t"].count() == 100 and db.check().ok
+
+
 def fenced(server: S3Server, folder: Path) -> tuple[nyala.Database, nyala.Database]:
     """A writer that does not know yet that it was fenced, and its heir, as in another process."""
     old = connect(server, folder)

@@ -198,7 +198,7 @@ def test_a_fenced_writer_leaves_requests_to_its_heir(server: S3Server, env: Env,
     """I1: it would report an error for something that its heir can do."""
     created(server)
     with connect(server) as old:
-        served = inbox.serving(URL)
+        served = inbox.serving(old._writer().objects)
         assert served is not None
         served.stop()  # its thread; this test does its work
         heir = heir_of(server, tmp_path / "heir")
@@ -250,6 +250,125 @@ def test_a_request_is_taken_back_when_its_wait_is_interrupted(
     assert [key for key in left(server) if "inbox" in key] == []
 
 
+def test_a_refusal_during_the_wait_leaves_the_outcome_unknown(
+    server: S3Server, env: Env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3: expired credentials, for instance. The request is in the inbox, and may be done at any time."""
+    created(server)
+    job = staged(env, {1: "a"})
+    with connect(server):
+        monkeypatch.setattr(inbox, "serving", lambda objects: None)
+        monkeypatch.setattr("nyala.handover.commits.serving", lambda objects: None)
+        server.faults = lambda request: "403" if "/answers/" in request.key else None
+        with pytest.raises(nyala.StorageError, match="403") as raised:
+            commit_staged(URL, job, env)
+        assert raised.value.outcome == "unknown"
+        server.faults = None
+        assert commit_staged(URL, job, env)["inserted"] == 1, "the same key finds it out"
+
+
+def test_a_writer_that_died_with_a_request_leaves_the_outcome_unknown(
+    server: S3Server, env: Env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have committed. An error of the next attempt says nothing about the first one."""
+    created(server)
+    job = staged(env, {1: "a"})
+    with writer(server, "before the answer") as process:
+        monkeypatch.setattr(inbox, "_LOOK_S", 0.1)
+
+        def later(*_: object) -> None:
+            assert process.wait(60) == 9
+            server.advance(bucket.SILENT_MAX_US / 1e6 + 1)
+            monkeypatch.setattr(Store, "open_in_bucket", cannot_open)
+            monkeypatch.setattr(type(env.clock), "sleep_s", sleep_s)
+
+        def cannot_open(*_: object) -> None:
+            raise nyala.StorageError("the credentials have expired")
+
+        sleep_s = type(env.clock).sleep_s
+        monkeypatch.setattr(type(env.clock), "sleep_s", later)
+        with pytest.raises(nyala.StorageError, match=r"sending it again failed: the credentials") as raised:
+            commit_staged(URL, job, env)
+        assert raised.value.outcome == "unknown"
+    monkeypatch.undo()
+    assert content(server) == {1: "a"}, "indeed it was committed"
+    assert commit_staged(URL, job, env)["inserted"] == 1
+
+
+def test_a_request_is_found_though_an_old_token_came_back(
+    server: S3Server, env: Env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I4: a PUT of another sender was delayed, and the bucket stored it after ours."""
+    created(server)
+    monkeypatch.setattr(inbox, "_LOOK_S", 0.2)
+    monkeypatch.setattr(inbox, "POLL_S", 0.05)
+    objects: Objects = env.files.objects  # type: ignore[attr-defined]
+    with connect(server):
+        monkeypatch.setattr("nyala.handover.commits.serving", lambda objects: None)
+        commit_staged(URL, staged(env, {1: "a"}), env)
+        old = objects.get("news")
+        assert old is not None
+        put, replaced = type(objects).put, []
+
+        def put_and_delay(self: Objects, key: str, body: bytes) -> None:
+            put(self, key, body if replaced or key != "news" else old)  # type: ignore[arg-type]
+            replaced.extend([key] if key == "news" else [])
+
+        monkeypatch.setattr(type(objects), "put", put_and_delay)
+        monkeypatch.setattr("nyala.handover.commits._SEND_TIMEOUT_S", 10.0)
+        assert commit_staged(URL, staged(env, {2: "b"}), env)["inserted"] == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"answer": 5}, {"error": 5}, {"error": {"class": "WriteError", "message": "", "applied": "x"}}],
+)
+def test_an_answer_that_makes_no_sense_is_our_error(
+    server: S3Server, env: Env, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]
+) -> None:
+    created(server)
+    monkeypatch.setattr(inbox, "living_writer", lambda objects: object())
+    body = b"".join(map(bytes, inbox.encode_frame(answer, [])))
+    get = type(env.files.objects).get  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        type(env.files.objects),  # type: ignore[attr-defined]
+        "get", lambda self, key: body if key.startswith("answers/") else get(self, key),
+    )  # fmt: skip
+    with pytest.raises(nyala.StorageError, match="makes no sense") as raised:
+        commit_staged(URL, staged(env, {1: "a"}), env)
+    assert raised.value.outcome == "unknown"
+
+
+def test_one_url_on_two_servers_is_two_stores(server: S3Server, env: Env) -> None:
+    """Also for jobs of a process that writes both."""
+    with S3Server() as second, connect(server) as one:
+        one.create_table("t", {"k": "int64", "v": "string"}, "k").insert({"k": [1], "v": ["one"]})
+        with connect(second) as other:
+            assert other.list_tables() == []
+            other.create_table("t", {"k": "int64", "v": "string"}, "k")
+            assert commit_staged(URL, staged(env, {2: "b"}), env)["inserted"] == 1
+            assert (one["t"].count(), other["t"].count()) == (2, 0)
+            with connect(second) as shared:
+                assert shared._store is other._store
+
+
+def test_all_spellings_of_a_url_are_one_store(server: S3Server) -> None:
+    with connect(server) as db:
+        db.create_table("t", {"k": "int64"}, "k")
+        for url in ("S3://bucket/store", "s3://bucket//store//"):
+            with nyala.connect(
+                url, storage_options={**server.options, "profile": None}, group_interval=0
+            ) as same:
+                assert same._store is db._store
+            assert Address.parse(url, {}, "") == Address(URL)
+
+
+@pytest.mark.parametrize("timeout_s", [float("nan"), float("inf"), -1.0, 0, 1e300])
+def test_a_time_that_makes_no_sense_is_refused(timeout_s: float) -> None:
+    with pytest.raises(nyala.InvalidArgumentError, match="'timeout_s' must be a number of seconds above 0"):
+        open_objects(URL, {"timeout_s": timeout_s})
+
+
 def test_requests_and_staged_files_that_nobody_needs_go_after_a_day(
     server: S3Server, env: Env, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,7 +379,7 @@ def test_requests_and_staged_files_that_nobody_needs_go_after_a_day(
 
     created(server)
     with connect(server, maintenance=False) as db:
-        served = inbox.serving(URL)
+        served = inbox.serving(db._writer().objects)
         assert served is not None
         served.stop()
         held = remote_lease(URL, 72 * 3600.0, env)

@@ -7,7 +7,7 @@ from typing import Final, cast
 
 from nyala.api.open_store import Handle, OpenStore, share_or_open
 from nyala.env import Env
-from nyala.objects.address import Address, open_env
+from nyala.objects.address import Address, open_env, place_of
 from nyala.objects.base import Objects
 from nyala.objects.open import StorageOptions, open_objects
 from nyala.objects.remote_files import RemoteFiles
@@ -39,7 +39,7 @@ def open_bucket_for_writing(
         env, objects = _reached(url, storage_options, cache_dir, cache_bytes)
         return Store.open_in_bucket(env, objects, options, group_interval_s, take_over=take_over)
 
-    return share_or_open(url.rstrip("/"), url, options, opened)
+    return share_or_open(place_of(url, storage_options), url, options, opened)
 
 
 def open_bucket_for_reading(

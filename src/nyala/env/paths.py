@@ -8,7 +8,7 @@ from typing import Final
 
 from nyala.errors import InvalidArgumentError
 
-__all__ = ["is_bucket_url", "utf8_path"]
+__all__ = ["is_bucket_url", "plain_url", "utf8_path"]
 
 
 _BUCKET_URL: Final = re.compile(r"(s3|s3a|gs|gcs|az|abfs|abfss|file)://", re.IGNORECASE)
@@ -17,6 +17,17 @@ _BUCKET_URL: Final = re.compile(r"(s3|s3a|gs|gcs|az|abfs|abfss|file)://", re.IGN
 def is_bucket_url(path: object) -> bool:
     """Whether the path is a URL of a store in a bucket; file:// counts, by the protocol of objects."""
     return isinstance(path, str) and _BUCKET_URL.match(path) is not None
+
+
+def plain_url(url: str) -> str:
+    """The one spelling of a URL: the scheme in small letters, no "/" around the prefix.
+
+    >>> plain_url("S3://bucket//shop/")
+    's3://bucket/shop'
+    """
+    scheme, _, rest = url.partition("://")
+    place, _, prefix = rest.partition("/")
+    return "/".join((f"{scheme.lower()}://{place}", *filter(None, [prefix.strip("/")])))
 
 
 def utf8_path(path: str | bytes) -> str:

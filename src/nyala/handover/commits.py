@@ -192,7 +192,7 @@ def _sent(path: str, request: dict[str, Any], env: Env) -> tuple[dict[str, Any],
     bucket = bucket_of(env)
     if bucket is None:
         return send(env, path, request, [], _SEND_TIMEOUT_S)
-    here = serving(path)
+    here = serving(bucket)
     if here is None:
         return ask(env, bucket, request, _SEND_TIMEOUT_S)
     answer, attachments = here.answer_here(request)

@@ -151,9 +151,17 @@ def decode_error(fields: dict[str, Any], attachments: Sequence[bytes]) -> Error:
 
 def opened(answer: dict[str, Any], attachments: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
     """Return the result of the handler from the frame of its answer; raise the handler's error."""
-    if "error" in answer:
-        raise decode_error(answer["error"], attachments)
-    return answer["answer"], attachments
+    try:
+        if "error" not in answer:
+            return dict(answer["answer"]), attachments
+        error = decode_error(answer["error"], attachments)
+    except (LookupError, TypeError, ValueError, AttributeError) as wrong:
+        error = StorageError(
+            f"the answer of the process that writes the store makes no sense ({type(wrong).__name__}: {wrong}): use "
+            "the same version of Nyala in both processes; it is not known whether the request was done",
+            outcome="unknown",
+        )
+    raise error
 
 
 def executed(

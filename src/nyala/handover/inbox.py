@@ -20,7 +20,8 @@ Invariants
     I3  A sender that stops waiting deletes its request. If it cannot, it reports that the outcome is
         unknown.
     I4  `news` is put after the request. So a writer that sees a new token, and then lists
-        the inbox, sees the request.
+        the inbox, sees the request. A delayed PUT of another sender may replace the token by an old
+        one, so a sender that waits puts its token again from time to time.
     I5  The writer deletes requests and answers that nobody reads after a day, with other orphans.
 
 Source: docs/design/object-storage.md, "Commits of other processes".
@@ -33,13 +34,13 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
 from nyala.env import Env
 from nyala.env.interrupts import Uninterrupted
 from nyala.errors import FencedError, InvalidArgumentError, StorageError
-from nyala.handover.channel import NoWriter
+from nyala.handover.channel import NoWriter, WriterEndedError
 from nyala.handover.frames import (
     ANSWER_MAX_BYTES,
     REQUEST_MAX_BYTES,
@@ -52,6 +53,7 @@ from nyala.handover.frames import (
     executed,
     opened,
 )
+from nyala.objects.address import place_of
 from nyala.objects.base import Objects
 from nyala.tablet.media.bucket import living_writer
 from nyala.tablet.state.store_folder import ANSWERS_PREFIX, INBOX_PREFIX, NEWS_KEY
@@ -65,7 +67,7 @@ POLL_S: Final = 1.0
 BUSY_POLL_S: Final = 0.1
 _BUSY_POLLS: Final = 50
 _ANSWER_POLL_S: Final = (0.05, 1.0)
-_serving: Final[weakref.WeakValueDictionary[str, InboxServer]] = weakref.WeakValueDictionary()
+_serving: Final[weakref.WeakValueDictionary[Hashable, InboxServer]] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
 # How often a sender looks whether the writer lives.
 _LOOK_S: Final = 3.0
@@ -76,10 +78,9 @@ def ask(
 ) -> tuple[dict[str, Any], list[bytes]]:
     """Let the writer execute a request; returns its answer.
 
-    Raises: NoWriter if no writer lives. Then the request was deleted from the inbox; if it was
-        executed before that, a repetition with the same job's key returns the first result.
-        Errors of the request. StorageError with outcome "unknown" if a living writer gives no answer
-        within `timeout_s`, or the bucket fails.
+    Raises: NoWriter if no writer lives; nothing was sent then. Errors of the request. StorageError
+        with outcome "unknown" if a living writer gives no answer within `timeout_s`, or the bucket
+        fails or refuses a request meanwhile. WriterEndedError is one of these.
     """
     if living_writer(objects) is None:
         raise NoWriter(f"no process writes to {objects.url}")
@@ -87,21 +88,27 @@ def ask(
     body = b"".join(map(bytes, encode_frame(request, [])))
     try:
         objects.put(f"{INBOX_PREFIX}{key}", body)
-        objects.put(NEWS_KEY, key.encode())  # I4
-        return _answer_of(env, objects, key, timeout_s)
+        try:
+            objects.put(NEWS_KEY, key.encode())  # I4
+            answer, returned = _answer_of(env, objects, key, timeout_s)
+        except StorageError as error:  # also of a refusal: the writer may have done it by now (I3)
+            error.outcome = "unknown"
+            raise
     finally:
         with Uninterrupted(), contextlib.suppress(StorageError):  # I3
             objects.delete([f"{INBOX_PREFIX}{key}", f"{ANSWERS_PREFIX}{key}"])
+    return opened(answer, returned)
 
 
 def _answer_of(env: Env, objects: Objects, key: str, timeout_s: float) -> tuple[dict[str, Any], list[bytes]]:
+    """The frame of the answer. Raises: as `ask`."""
     pause_s, pause_max_s = _ANSWER_POLL_S
     deadline_s, look_s = (env.clock.monotonic_s() + after_s for after_s in (timeout_s, _LOOK_S))
     while True:
         found = objects.get(f"{ANSWERS_PREFIX}{key}")
         if found is not None:
             try:
-                return opened(*_content(found, ANSWER_MAX_BYTES))
+                return _content(found, ANSWER_MAX_BYTES)
             except BrokenFrame as error:
                 raise StorageError(
                     f"the answer of the writer of {objects.url} cannot be read ({error}): use the same version of "
@@ -119,7 +126,12 @@ def _answer_of(env: Env, objects: Objects, key: str, timeout_s: float) -> tuple[
             )
         if now_s > look_s:
             if living_writer(objects) is None:
-                raise NoWriter(f"the process that wrote to {objects.url} has ended")
+                raise WriterEndedError(
+                    f"the process that wrote to {objects.url} gives no sign of life, and it is not known whether the "
+                    "request was done: send it again with the same key",
+                    path=objects.url,
+                )
+            objects.put(NEWS_KEY, key.encode())  # I4: a late request may have put back an old token
             look_s = now_s + _LOOK_S
         env.clock.sleep_s(pause_s)
         pause_s = min(2 * pause_s, pause_max_s)
@@ -143,10 +155,14 @@ def _content(data: bytes, limit_bytes: int) -> tuple[dict[str, Any], list[bytes]
     return content
 
 
-def serving(url: str) -> InboxServer | None:
+def serving(objects: Objects) -> InboxServer | None:
     """Return the server of this store if this process is the writer: then a request needs no object."""
     with _lock:
-        return _serving.get(url)
+        return _serving.get(_place_of(objects))
+
+
+def _place_of(objects: Objects) -> Hashable:
+    return place_of(objects.url, dict(objects.public_options))
 
 
 class InboxServer:
@@ -162,15 +178,15 @@ class InboxServer:
 
     def start(self) -> None:
         with _lock:
-            _serving[self._objects.url] = self
+            _serving[_place_of(self._objects)] = self
         self._thread = threading.Thread(target=self._run, name="nyala-inbox", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Execute no further request, and wait for the one in work. May be called twice."""
         with _lock:
-            if _serving.get(self._objects.url) is self:
-                del _serving[self._objects.url]
+            if _serving.get(_place_of(self._objects)) is self:
+                del _serving[_place_of(self._objects)]
         self._stop.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():

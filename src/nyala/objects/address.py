@@ -18,23 +18,25 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from nyala.env import SYSTEM, Env
 from nyala.env.interrupts import Uninterrupted
-from nyala.env.paths import is_bucket_url
+from nyala.env.paths import is_bucket_url, plain_url
 from nyala.errors import InvalidArgumentError
 from nyala.objects.base import Objects
-from nyala.objects.open import PUBLIC_OPTIONS, open_objects
+from nyala.objects.open import PUBLIC_OPTIONS, StorageOptions, open_objects
 from nyala.objects.remote_files import RemoteFiles
 from nyala.suggestion import nearest
 
-__all__ = ["Address", "address_of", "bucket_of", "open_env"]
+__all__ = ["Address", "address_of", "bucket_of", "open_env", "place_of"]
 
 _CACHE_BYTES_MAX: Final = 20 << 30
 _CACHE_SHARE: Final = 10  # of the free space of its disk
+# The options that choose the server, or may do so.
+_SERVERS: Final = ("endpoint", "account_name", "profile", "credentials_file")
 _YES_NO: Final = {"true": True, "false": False}
 
 _lock = threading.Lock()
@@ -77,7 +79,7 @@ class Address:
                     f"or a role, or name a file with {prefix}credentials_file"
                 )
             public[name] = _value(prefix + name, PUBLIC_OPTIONS[name], text)
-        return Address(path.rstrip("/"), tuple(sorted(public.items())))
+        return Address(plain_url(path), tuple(sorted(public.items())))
 
     @property
     def in_bucket(self) -> bool:
@@ -157,6 +159,15 @@ def address_of(env: Env, path: str) -> Address:
             # A second client, because the store may be closed while the address is still used.
             _opened[address] = replace(env, files=env.files.client())
     return address
+
+
+def place_of(url: str, options: StorageOptions | None) -> Hashable:
+    """Return a value that differs for different places: two servers may have buckets of one name.
+
+    Two values may mean one place, because a profile or a file may name the server.
+    """
+    given = options if isinstance(options, Mapping) else {}
+    return plain_url(url), *(str(given.get(name)) for name in _SERVERS)
 
 
 def bucket_of(env: Env) -> Objects | None:

@@ -73,6 +73,7 @@ PUBLIC_OPTIONS: Final[dict[str, type | tuple[type, ...]]] = {
 """The options that are no secrets, and may stand in plans, logs and messages."""
 
 _FILE_MAX_BYTES: Final = 1 << 20
+_TIMEOUT_MAX_S: Final = 24 * 3600
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,221}")
 _ENDPOINT: Final = re.compile(r"https?://[A-Za-z0-9.\[\]:_-]+(/[A-Za-z0-9._/-]*)?")
 
@@ -179,8 +180,10 @@ def _checked(kind: str, given: StorageOptions | None) -> dict[str, Any]:
                 f"the storage option {name!r} cannot be of type {type(value).__name__}"
             )
         options[name] = value
-    if options.get("timeout_s", 1) <= 0:
-        raise InvalidArgumentError("the storage option 'timeout_s' must be positive")
+    if not 0 < options.get("timeout_s", 1) <= _TIMEOUT_MAX_S:  # also not a number
+        raise InvalidArgumentError(
+            f"the storage option 'timeout_s' must be a number of seconds above 0 and up to {_TIMEOUT_MAX_S}"
+        )
     if "credential_provider" in options and not callable(options["credential_provider"]):
         raise InvalidArgumentError("the storage option 'credential_provider' must be a function")
     _check_endpoint(options)

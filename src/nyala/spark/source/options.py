@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from nyala.env.paths import is_bucket_url, utf8_path
+from nyala.env.paths import is_bucket_url, plain_url, utf8_path
 from nyala.errors import InvalidArgumentError
 from nyala.objects.address import Address
 from nyala.tablet.state.store_folder import check_folder_path
@@ -279,7 +279,7 @@ def _required(given: Mapping[str, str], name: str) -> str:
 def _path(given: Mapping[str, str]) -> str:
     path = _required(given, "path")
     if is_bucket_url(path) and not path.startswith("file:"):
-        return path.rstrip("/")
+        return plain_url(path)
     if path.startswith("file:"):
         path = urllib.parse.unquote(urllib.parse.urlsplit(path).path)
     check_folder_path(path)

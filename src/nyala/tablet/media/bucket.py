@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, TypeVar
@@ -61,6 +62,11 @@ ORPHAN_AGE_US: Final = 24 * 3600 * 1_000_000
 ORPHANS_FIRST_S: Final = 3600.0
 ORPHANS_EVERY_S: Final = 24 * 3600.0
 _OF_JOBS: Final = (f"{STAGING_NAME}/", LEASE_FILES_PREFIX, INBOX_PREFIX, ANSWERS_PREFIX)
+# The names that a store gives (O5).
+_OF_STORE: Final = re.compile(
+    rf"{DATA_NAME}/\d+/[0-9a-f-]+\.\w+(\.undo)?|{STAGING_NAME}/[0-9a-f-]+/.+"
+    rf"|{LEASE_FILES_PREFIX}remote-[0-9a-f]+/.+|({INBOX_PREFIX}|{ANSWERS_PREFIX})[0-9a-f]+"
+)
 # A checkpoint is due when the log has grown by this many objects, or bytes, since the last one.
 _SLOTS_MAX: Final = 256
 _BYTES_MAX: Final = 8 << 20
@@ -208,6 +214,8 @@ class Orphans:
     O3  Files of a job stay as long as its lease lives, however old they are.
     O4  After the listing this process proves, by a record of the log, that it is still the writer. A
         fenced process knows only old names, and would delete what its heir has named.
+    O5  Only objects are removed whose names are such as the store gives. Another store may have the
+        prefix `data` of this one.
     """
 
     def __init__(self, env: Env, objects: Objects) -> None:
@@ -232,6 +240,7 @@ class Orphans:
         named = {*present.files(), *present.garbage}
         gone = [info.key for info in infos if info.modified_us < before_us and info.key not in named]
         gone += self._left_by_jobs(before_us)
+        gone = list(filter(_OF_STORE.fullmatch, gone))
         if gone:
             self._objects.delete(gone)
             logger.info("removed %d files that no change names", len(gone))
