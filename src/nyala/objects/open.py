@@ -182,7 +182,7 @@ def _checked(kind: str, given: StorageOptions | None) -> dict[str, Any]:
         options[name] = value
     if not 0 < options.get("timeout_s", 1) <= _TIMEOUT_MAX_S:  # also not a number
         raise InvalidArgumentError(
-            f"the storage option 'timeout_s' must be a number of seconds above 0 and up to {_TIMEOUT_MAX_S}"
+            f"the storage option 'timeout_s' must be positive, and at most {_TIMEOUT_MAX_S} seconds"
         )
     if "credential_provider" in options and not callable(options["credential_provider"]):
         raise InvalidArgumentError("the storage option 'credential_provider' must be a function")
