@@ -32,7 +32,7 @@ def test_a_table_with_a_list_of_columns_is_told_what_it_lost(
 ) -> None:
     """Spark makes it without asking us, and keeps neither path nor table: no read or write of it goes anywhere else."""
     spark.sql(f"CREATE TABLE made (k BIGINT, v BIGINT) USING nyala OPTIONS ({place})")
-    told = r"is not told which table .*CREATE TABLE"
+    told = r"needs the table to .*CREATE TABLE"
     for act in (
         lambda: spark.sql("SELECT * FROM made").collect(),
         lambda: spark.table("made").collect(),
@@ -74,7 +74,7 @@ def test_what_names_a_table_in_other_words(spark: SparkSession, store: Path, pla
         ("SELECT count(*) FROM (TABLE made)", [(2,)]),
     ):
         assert [tuple(row) for row in nyala.spark.sql(spark, text, store=store).collect()] == wanted, text
-    with pytest.raises(nyala.TableNotFoundError, match=r"SELECT \* FROM t, where you mean TABLE t"):
+    with pytest.raises(nyala.TableNotFoundError, match=r"SELECT \* FROM t instead of TABLE t"):
         nyala.spark.sql(spark, "SELECT count(*) FROM (TABLE t)", store=store)
 
 

@@ -287,11 +287,12 @@ def _check_job(job: dict[str, Any]) -> None:
 def loading(
     path: str, table: str, ttl_s: float, *, reserve: bool, what: str = "a load", env: Env = SYSTEM
 ) -> Iterator[tuple[LoadPlan, str]]:
-    """A load from begin to end; yields its plan, and the name of its lease, which tasks renew.
+    """Run a load from its beginning to its end; yield its plan, and the name of its lease.
+
+    Tasks renew the lease, which is released at the end in any case.
 
     reserve: whether existing rows will be changed.
     what:    a description of the job for users who wait for its end.
-    The lease is released at the end in any case.
     Raises: as `request_writer`, and as `begin_load`.
     """
     from nyala.tablet.jobs.load_job import LoadPlan

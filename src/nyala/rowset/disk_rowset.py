@@ -187,8 +187,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
         type: a dictionary of the column's type, or its narrow decimal. The result has this type if
         the block can produce it cheaply, else the column's own type. None: the column's own type.
-        Cost: decodes the base; no copy if no store holds a change that the snapshot applies. Stores
-        that cannot apply by their timestamps are not opened.
+        Cost: decodes the base; no copy if no store holds a change that the snapshot applies. Delta
+        stores whose timestamps show that nothing applies at `snapshot` are not opened.
         """
         patch = self._patch(column, snapshot, lower, upper, stats, access)
         if patch is None:

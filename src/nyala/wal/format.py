@@ -398,7 +398,7 @@ class FrameHeader:
                 offset,
             )
         if length > PAYLOAD_MAX_BYTES or length % ALIGNMENT_BYTES or (is_footer and length):
-            raise CorruptionError(f"a record says that its payload has {length} bytes", path, offset)
+            raise CorruptionError(f"the payload length of a record, {length} bytes, is invalid", path, offset)
         return cls(
             kind,
             values["salt"],

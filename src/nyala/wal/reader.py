@@ -314,9 +314,8 @@ class LogReader:
     """Reads one database's log in one pass, which stops and continues as the writer publishes more.
 
     Threads: one at a time. If one reader has two iterators, only the later one may be used. Raises
-    (during iteration): CorruptionError; MissingFileError if a segment does not exist because the
-    writer dropped
-    it: then the catalogue that named it is out of date.
+    (during iteration): CorruptionError; MissingFileError if the writer has dropped a segment: then
+    the catalogue that named it is out of date.
     """
 
     def __init__(self, env: Env, directory: str, from_segment: int, store_id: str = NO_STORE) -> None:

@@ -58,7 +58,7 @@ def logged() -> Any:
         (NO_TABLE, {"relationName": "`ordres`"}, TableNotFoundError,
          "there is no table 'ordres' in the store 's', and no table or view of Spark's; did you mean 'orders'?"),
         (NO_TABLE, {"relationName": "`main`.`CUSTOMER`"}, TableNotFoundError, "'main.CUSTOMER' in the store 's'"),
-        (NO_TABLE, {"relationName": "`Orders`"}, TableNotFoundError, "FROM Orders, where you mean TABLE Orders"),
+        (NO_TABLE, {"relationName": "`Orders`"}, TableNotFoundError, "FROM Orders instead of TABLE Orders"),
         (NO_TABLE, {"relationName": "`main`.`orders`"}, TableNotFoundError, "; did you mean 'orders'?"),
         (NO_TABLE, {"relationName": "`lager`"}, TableNotFoundError, "did you mean 'Läger'?"),
         (NO_TABLE, {"relationName": "`x``y`"}, TableNotFoundError,

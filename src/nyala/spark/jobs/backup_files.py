@@ -180,7 +180,7 @@ class Backup:
             crc = fields.pop("crc")
             if crc != _crc_of(fields):
                 raise CorruptionError(
-                    f"the backup's metadata has the checksum {crc}, what stands there {_crc_of(fields)}: {_ADVICE}",
+                    f"the backup's metadata has the checksum {crc}, but its content has {_crc_of(fields)}: {_ADVICE}",
                     path,
                 )
             return Backup(
@@ -609,7 +609,7 @@ def _clean_table(root: Address, table: str, moment: int) -> list[str]:
             unknown.append((missing, f"{_missing_text(links[-1], missing)}: {_ADVICE}"))
     for until, reason in unknown:
         logger.warning(
-            "no backup of table %r of %s or before is removed, for it cannot be told which of them are needed: %s",
+            "no backup of table %r made at %s or before is removed, because it is unknown which of them are needed: %s",
             _table_of(root, table), to_datetime(until).isoformat(), reason,
         )  # fmt: skip
     known_after = max((until for until, _ in unknown), default=-1)

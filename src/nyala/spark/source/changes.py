@@ -133,9 +133,9 @@ def _feed(
     except HistoryExpiredError as error:
         raise HistoryExpiredError(
             f"the changes of table {options.table!r} after {nyala.to_datetime(since).isoformat()} ({since}) are no "
-            f"longer kept, so this query cannot go on from its checkpoint: {error}. Start it anew with another "
-            "checkpoint; without startingTimestamp it begins with the table as it stands. A longer `history` of the "
-            "table keeps more"
+            f"longer kept, so this query cannot go on from its checkpoint: {error}. Start the query with another "
+            "checkpoint; without startingTimestamp it begins with the current rows of the table. A longer `history` of "
+            "the table keeps more"
         ) from error
 
 
@@ -157,8 +157,8 @@ def _check_table(table: TableState, offset: Mapping[str, Any]) -> None:
     if is_other:
         raise HistoryExpiredError(
             f"table {table.name!r} is not the one that this query began with, which was dropped or renamed since; "
-            "another has its name, and of that the checkpoint says nothing. Start the query anew with another "
-            "checkpoint; without startingTimestamp it begins with the table as it stands"
+            "the checkpoint does not apply to the table that has this name now. Start the query with another "
+            "checkpoint; without startingTimestamp it begins with the current rows of the table"
         )
 
 
@@ -172,13 +172,13 @@ def _check_moment(offset: Mapping[str, Any], published: int, name: str) -> int:
     if not isinstance(moment, int) or isinstance(moment, bool) or moment < 0:
         raise InvalidArgumentError(
             f"the checkpoint's offset {dict(offset)!r} has no timestamp, so no query of Nyala's wrote it: start the "
-            "query anew with another checkpoint"
+            "query with another checkpoint"
         )
     if moment > max(published, TIMESTAMP_ZERO):
         raise HistoryExpiredError(
             f"the query has read table {name!r} up to {moment}, and the store ends at {published}: it was put back "
-            "from an older copy, and what the query read after that is not in it any more. Start the query anew with "
-            "another checkpoint; without startingTimestamp it begins with the table as it stands"
+            "from an older copy, which lacks changes that the query has read. Start the query with another checkpoint; "
+            "without startingTimestamp it begins with the current rows of the table"
         )
     return moment
 

@@ -108,7 +108,7 @@ class NyalaDataSource(DataSource):
         options = self._with_identity(schema, _KEPT)
         if not {"path", "table"} & options.keys():
             raise InvalidArgumentError(
-                "format 'nyala' is not told which table to read: give .option('path', …) and .option('table', …). "
+                "format 'nyala' needs the table to read: give .option('path', …) and .option('table', …). "
                 "CREATE TABLE t (columns) USING nyala OPTIONS (…) makes no table in the store, and Spark "
                 "loses the options: "
                 "make the table with Nyala (db.create_table), then CREATE TABLE t USING nyala OPTIONS (…) without the "
@@ -194,9 +194,9 @@ class NyalaDataSource(DataSource):
         told = {} if is_as_read(schema) else self._with_identity(schema, _KEPT_FOR_WRITES)
         if not {"path", "table"} & told.keys():
             raise InvalidArgumentError(
-                "format 'nyala' is not told which table the rows are for: give .option('path', …) and "
-                ".option('table', …). Of a table of its own catalogue Spark says it only where it has to fit the rows' "
-                "columns to it: say INSERT INTO t WITH (`path`='…', `table`='…') SELECT …; and instead of CREATE TABLE "
+                "format 'nyala' needs the table to write: give .option('path', …) and .option('table', …). For a table "
+                "of its own catalogue, Spark passes these options only if it converts the rows' columns: write "
+                "INSERT INTO t WITH (`path`='…', `table`='…') SELECT …; and instead of CREATE TABLE "
                 "… AS SELECT make the table with Nyala, CREATE TABLE t USING nyala OPTIONS (…), then "
                 "INSERT. CREATE TABLE "
                 "t (columns) USING nyala makes no table in the store"

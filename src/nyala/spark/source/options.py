@@ -62,7 +62,7 @@ class ReadOptions:
     """Options of `spark.read.format("nyala")`.
 
     path        the store's folder or URL; a relative path starts in the driver's working directory
-    storage     of a store in a bucket: options that are no secrets (`objects.address`)
+    storage     the storage options of a store in a bucket, without secrets (`objects.address`)
     table       the table's name
     at          the moment to read: a Nyala timestamp, ISO text or a WriteResult; None: now
     columns     None: all, in the table's order
@@ -138,7 +138,8 @@ class ChangeOptions:
         for name in ("at", "where"):
             if given.get(name):
                 raise InvalidArgumentError(
-                    f"option {name!r} is none of a read of changes: filter the DataFrame, or give startingTimestamp"
+                    f"option {name!r} is not supported for a read of changes: filter the DataFrame, or give "
+                    "startingTimestamp"
                 )
         start = given.get("startingtimestamp", "")
         versions = given.get("versions", "net").lower()
@@ -227,7 +228,8 @@ class WriteOptions:
         operation = given.get("operation", "upsert").lower()
         if operation not in OPERATIONS:
             raise InvalidArgumentError(
-                f"option operation={operation!r} is none of {', '.join(OPERATIONS)}{_meant(operation, OPERATIONS)}"
+                f"option operation={operation!r} is not supported: use one of {', '.join(OPERATIONS)}"
+                f"{_meant(operation, OPERATIONS)}"
             )
         errors = given.get("errors", "raise").lower()
         if errors not in ("raise", "collect"):

@@ -231,7 +231,7 @@ def _place(node: Node, text: str) -> tuple[int, int, str | None]:
     """Return the position of the table's name, and the alias that it needs. Raises: InvalidArgumentError."""
     metas = [part.meta for part in node.parts]
     if not all("start" in meta and "end" in meta for meta in metas):
-        raise InvalidArgumentError(f"cannot tell where the table {node.name!r} stands in {text!r}")
+        raise InvalidArgumentError(f"cannot find the table {node.name!r} in {text!r}")
     if any(node.args.get(what) for what in ("sample", "version", "when", "pivots", "changes")):
         raise InvalidArgumentError(
             f"table {node.name!r}: TABLESAMPLE, PIVOT and time travel are not taken here; use a subquery, or at="

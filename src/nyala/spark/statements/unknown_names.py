@@ -96,8 +96,8 @@ def _no_table(parts: Sequence[str], folder: str | None, tables: Sequence[str]) -
         )
     if len(parts) == 1 and name.lower() in [table.lower() for table in tables]:
         return TableNotFoundError(
-            f"Spark has no table or view {name!r}, and the store's table of that name stands in a FROM only: SELECT * "
-            f"FROM {name}, where you mean TABLE {name}"
+            f"Spark has no table or view {name!r}, and a table of the store can be read only by FROM: write SELECT * "
+            f"FROM {name} instead of TABLE {name}"
         )
     near = nearest(parts[-1], tables)
     there = ", ".join(tables[:_SHOWN_MAX]) + (", …" if len(tables) > _SHOWN_MAX else "")

@@ -26,7 +26,10 @@ CHANGE_WORDS: Final = ("insert", "update", "delete")
 def values_of(
     rowset: AnyRowSet, column: ColumnSchema, snapshot: int, rowids: Rowids, lower: int, upper: int
 ) -> pa.Array:
-    """The column at rows of [lower, upper): gathered, or decoded whole if that is less work."""
+    """Return the column's values at `rowids`, which are in [lower, upper).
+
+    Few rows are gathered. If there are many, all of [lower, upper) is decoded.
+    """
     if len(rowids) < (upper - lower) * _GATHER_SHARE:
         return rowset.gather(column, snapshot, rowids)
     whole = rowset.decode(column, snapshot, lower, upper)

@@ -147,7 +147,7 @@ class BesideNobody:
     """Lets a process take over only if no other writer seems to live; used as `take_over`'s guard.
 
     The hint of a writer comes a moment after its seal. So if the log has a newer epoch than the hint
-    names, somebody has just become the writer, and this waits for their hint.
+    names, another process has just become the writer: then wait for its hint.
     """
 
     def __init__(self, env: Env, objects: Objects) -> None:

@@ -279,7 +279,7 @@ class ReaderStore:
         return self._version
 
     def check_open(self) -> None:
-        """Raises: StorageError if the store is closed or this is a forked child."""
+        """Raise StorageError if the store is closed, or if this process is a forked child."""
         check_in_use(self.root_path, self._closed, self._pid)
 
     def check_writable(self) -> NoReturn:

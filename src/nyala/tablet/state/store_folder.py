@@ -13,7 +13,7 @@ lock, writer.sock         the writer's lock, and the socket that accepts commits
 A bucket has the same names below its prefix, with objects for the log (`wal.objects.format`), and
 
 lease-files/<lease>/      files that live as long as a job's lease
-inbox/, answers/, news    requests of other processes, and what became of them
+inbox/, answers/, news    requests of other processes, and their answers
 """
 
 from __future__ import annotations
