@@ -282,7 +282,7 @@ def test_a_writer_that_died_with_a_request_leaves_the_outcome_unknown(
             monkeypatch.setattr(Store, "open_in_bucket", cannot_open)
             monkeypatch.setattr(type(env.clock), "sleep_s", sleep_s)
 
-        def cannot_open(*_: object) -> None:
+        def cannot_open(*_: object, **__: object) -> None:
             raise nyala.StorageError("the credentials have expired")
 
         sleep_s = type(env.clock).sleep_s
