@@ -13,8 +13,8 @@ machines need not agree; they only must run at about the same rate.
 
 Invariants
     P1, P2  as for leases in a folder (`catalog.leases`).
-    G1  A file stays for `GRACE_S` after it became garbage, whoever reads. So a read shorter than that
-        needs no lease.
+    G1  A file stays for `GRACE_S` after it became garbage, even without a lease. So a read shorter
+        than that needs no lease.
     G2  No name is used twice. So a reader whose lease ended meets missing files, which is an error,
         and never files of others.
 
@@ -117,7 +117,7 @@ class ObjectLease:
 
 
 class ObjectJobLease:
-    """The lease of a job: whoever knows its name renews it by putting it again (`catalog.job_leases`).
+    """The lease of a job. Any process that knows its name renews it by putting it again.
 
     A renewal that comes too late may create the lease again after the files that it protects were
     deleted. Readers then find that files are missing (G2). Files that live as long as the lease are

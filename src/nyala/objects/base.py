@@ -115,7 +115,7 @@ class Objects(Protocol):
         ...
 
     def copy(self, key: str, new_key: str) -> None:
-        """Copy an object to another key. A bucket copies it by itself: the bytes are not sent here.
+        """Copy an object to another key. A bucket makes the copy: no bytes are sent to this process.
 
         Raises: MissingFileError.
         """

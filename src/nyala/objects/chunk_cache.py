@@ -74,7 +74,7 @@ class _Copy:
 
 
 class CachedObject:
-    """What the cache knows of one object: shared by all files that have it open."""
+    """The cache's record of one object, shared by all files that have the object open."""
 
     def __init__(self, key: str) -> None:
         self.key: Final = key

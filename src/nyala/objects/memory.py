@@ -1,7 +1,7 @@
 """Objects in memory: the exact twin of a bucket, for models and tests.
 
-Several clients share one bucket: `client()` returns another one. The bucket's clock stands still
-until a test moves it, so two objects may have the same time, as in a real bucket.
+Several clients share one bucket: `client()` returns another one. The bucket's clock moves only when a
+test moves it, so two objects may have the same time, as in a real bucket.
 """
 
 from __future__ import annotations

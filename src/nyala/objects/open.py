@@ -70,7 +70,7 @@ PUBLIC_OPTIONS: Final[dict[str, type | tuple[type, ...]]] = {
     "credentials_file": str,
     "timeout_s": (int, float),
 }
-"""The options that are no secrets, and may stand in plans, logs and messages."""
+"""The options that are not secret: plans, logs and messages may show them."""
 
 _FILE_MAX_BYTES: Final = 1 << 20
 _TIMEOUT_MAX_S: Final = 24 * 3600

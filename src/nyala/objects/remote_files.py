@@ -5,8 +5,8 @@
     open      chunks of 256 kB from the cache, and requests for those that it lacks (`chunk_cache`)
 
 A data file gets a name that no other file ever has (`tablet.state.store_folder`). So a file is
-written once, never changes, and its name identifies it. What a bucket does not have raises an error:
-locks, renames, and changes in place.
+written once, never changes, and its name identifies it. Operations that a bucket does not
+have raise an error: locks, renames, and changes in place.
 
 Invariants
     R1  An object appears whole, when `AppendFile.sync` returns, or not at all.

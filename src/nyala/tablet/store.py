@@ -281,7 +281,7 @@ class Store:
         take_over: also fence a writer that seems to live.
         Raises: StorageError, CorruptionError; LockedError beside a living writer, unless `take_over`.
         """
-        from nyala.tablet.media.bucket import BesideNobody, open_bucket
+        from nyala.tablet.media.bucket import RefuseLivingWriter, open_bucket
 
         options = replace(
             options, direct_commit_bytes=min(options.direct_commit_bytes, BUCKET_DIRECT_COMMIT_BYTES)
@@ -290,7 +290,7 @@ class Store:
             undo.callback(objects.close)
             undo.callback(env.files.close)
             with Interruptible():
-                guard = None if take_over else BesideNobody(env, objects)
+                guard = None if take_over else RefuseLivingWriter(env, objects)
                 medium, state, records = open_bucket(env, objects, group_interval_s, guard)
                 undo.callback(medium.lock.release)
                 cache = BlockCache(options.memory_limit_bytes // 4)

@@ -44,7 +44,7 @@ from nyala.wal.reader import SegmentInfo
 from nyala.wal.record import ChangeRecord, LogRecord, decode_record, encode_change_record, encode_record
 from nyala.wal.writer import GROUP_SYNC_INTERVAL_S, LogMark
 
-__all__ = ["BesideNobody", "count_records", "damaged_checkpoints", "living_writer", "open_bucket"]
+__all__ = ["RefuseLivingWriter", "count_records", "damaged_checkpoints", "living_writer", "open_bucket"]
 
 logger = logging.getLogger("nyala.store")
 
@@ -143,7 +143,7 @@ def _lives(objects: Objects, hint: WriterHint) -> bool:
     return written is not None and now_us - written.modified_us <= SILENT_MAX_US
 
 
-class BesideNobody:
+class RefuseLivingWriter:
     """Lets a process take over only if no other writer seems to live; used as `take_over`'s guard.
 
     The hint of a writer comes a moment after its seal. So if the log has a newer epoch than the hint

@@ -3,8 +3,8 @@
     open       put a lease, follow the log from the newest checkpoint, replay its batches
     view       follow the log on: batches are replayed, a change makes a new root
 
-What exists in the log is durable, so a reader needs no other sign from the writer, and no writer has
-to be running.
+An object of the log is durable as soon as it exists. So a reader needs no other sign from the writer,
+and no writer has to be running.
 
 Invariants
     B1  A view that failed or was interrupted may have read records that are not in the root yet. So
@@ -233,7 +233,7 @@ def follow(env: Env, objects: Objects) -> LogFollower:
 
 
 def _vanished(env: Env, objects: Objects, path: str) -> Error:
-    """The error for a missing file. The newest catalogue tells whether the writer removed it."""
+    """Return the error for a missing file. The newest catalogue shows whether the writer removed it."""
     if path in (f"{objects.url}/{file}" for file in read_state(env, objects).files()):
         return MissingFileError(f"{path} does not exist", path=path, errno=errno.ENOENT)
     return HistoryExpiredError(

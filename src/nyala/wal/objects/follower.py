@@ -9,7 +9,7 @@ reads everything before it takes over.
 
 An empty slot is either the end of the log, or a writer deleted it because a checkpoint replaced it.
 In a deleted slot a late request of a former heir may even create a seal. Its epoch has no slot 0,
-because nobody writes there. Rule S2 tells the cases apart:
+because nobody writes there. Rule S2 distinguishes these cases:
 
     S2  At an empty slot, list the checkpoints. If one is beyond this slot, the slot was deleted:
         begin again from it. In slot 0 of an epoch, begin again if there is any checkpoint that this

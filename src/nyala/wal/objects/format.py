@@ -195,7 +195,7 @@ def is_seal_size(size_bytes: int) -> bool:
 
 
 class Kind(enum.IntEnum):
-    """What a record is. In the bucket: never renumber."""
+    """The kind of a record. The numbers are stored in the bucket: never renumber."""
 
     BATCH = 1
     """A resolved batch, `nyala.wal.record`."""
@@ -589,7 +589,7 @@ class CheckpointHeader:
 
     @classmethod
     def decode(cls, header: bytes, path: str) -> CheckpointHeader:
-        """Decode a header by itself, as a note in the log has it. Raises as `decode_group`."""
+        """Decode a header without its checkpoint, as in a note of the log. Raises as `decode_group`."""
         values = CHECKPOINT.decode(header, 0, path, 0)
         position, log_start = (
             (values[f"{prefix}epoch"], values[f"{prefix}{token}"].hex(), values[f"{prefix}n"])

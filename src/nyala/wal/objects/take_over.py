@@ -5,7 +5,7 @@ seals the epoch of the writer before.
     2  follow the log to its first empty slot
     3  create a seal there, which names the next epoch with a fresh token
            the slot has something else by now: create a wall (S7), and go on with 2
-    4  S1: list the checkpoints. If one is beyond the slot, it had been deleted: follow anew from 2
+    4  S1: list the checkpoints. If one is beyond the slot, it had been deleted: begin again at 2
     5  the next epoch is this process's
 
 The former writer need not agree, nor live. Its next group meets the seal, and it raises
@@ -145,7 +145,7 @@ def take_over(
         birth object is read, or created.
     guard: called with the epoch that will be sealed; it raises an error to stop the take-over.
     Raises: CorruptionError; StorageError if the bucket does not answer. Then this process is not the
-            writer; the former writer may be fenced all the same.
+            writer; the former writer may nevertheless be fenced.
     """
     if birth is None:
         birth = create_store(env, objects, patience_s=patience_s)
