@@ -409,6 +409,7 @@ def test_a_fenced_database_opens_the_store_again_if_it_may(server: S3Server, tmp
         db.create_table("t", {"k": "int64", "v": "string"}, "k")
         table = db["t"]
         table.insert({"k": [1], "v": ["a"]})
+        scan, snapshot = table.scan(), db.snapshot()
         heir = heir_of(server, tmp_path / "heir")
         with pytest.raises(nyala.FencedError, match="nothing of this call was written"):
             table.insert({"k": [2], "v": ["lost"]})
@@ -418,7 +419,9 @@ def test_a_fenced_database_opens_the_store_again_if_it_may(server: S3Server, tmp
             table.count()
         heir.close()
         table.insert({"k": [2], "v": ["b"]})
-        assert table.count() == 2
+        assert table.count() == 2 and snapshot["t"].count() == 1
+        with pytest.raises(nyala.StorageError, match="start the scan or feed again"):
+            scan.to_arrow()
     with pytest.raises(nyala.StorageError, match="is closed"):
         table.count()
     with pytest.raises(nyala.InvalidArgumentError, match="on_fenced takes 'raise' or 'reopen'"):
@@ -485,6 +488,17 @@ def test_a_process_that_died_before_its_hint_holds_up_nobody(
     monkeypatch.setattr(bucket, "_HINT_WAIT_S", 0.2)
     with connect(server) as db:
         db["t"].insert({"k": [1], "v": ["a"]})
+
+
+def test_no_renewal_makes_the_lease_of_a_job_shorter(server: S3Server, env: Env) -> None:
+    """As in a folder."""
+    from nyala.catalog.job_leases import create_job_lease, is_living, open_job_lease
+
+    created(server)
+    lease = create_job_lease(env, URL, 7200.0)
+    open_job_lease(env, URL, lease.name).renew_for(60.0)
+    server.advance(3600)
+    assert is_living(env, URL, lease.name)
 
 
 def test_an_address_carries_no_secret(server: S3Server, env: Env) -> None:

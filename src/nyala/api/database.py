@@ -747,7 +747,7 @@ class Database:
         with self._reopen_lock:
             store = self._store
             if isinstance(store, Store) and store.is_fenced and not self._closed:
-                self._handle.close()
+                self._handle.give_up()
                 self._handle = reopen()
 
     def _root(self) -> Root:

@@ -95,6 +95,7 @@ class Handle:
         self.root_path = opened.store.root_path
         self.scans = OpenScans(opened.store)
         self._closed = False
+        self._lost = False
 
     @property
     def closed(self) -> bool:
@@ -103,9 +104,20 @@ class Handle:
 
     def check_open(self) -> None:
         """Raises: StorageError when this handle or the store was closed, or in a forked child (O3, O4)."""
+        if self._lost:
+            raise StorageError(
+                f"another process has written to the store {self.root_path!r}, so this Database had to open it again: "
+                "start the scan or feed again",
+                path=self.root_path,
+            )
         if self._closed:
             raise StorageError(f"this Database of the store {self.root_path!r} is closed: connect() again")
         self.opened.store.check_open()
+
+    def give_up(self) -> None:
+        """Close the handle of a fenced store, which its Database opens again with another handle."""
+        self._lost = True
+        self.close()
 
     def close(self) -> None:
         """Sync, and close the store if this is its last handle. May be called twice."""

@@ -152,8 +152,8 @@ class ObjectJobLease:
         self._put()
 
     def renew_for(self, ttl_s: float) -> None:
-        """Let the lease live for `ttl_s` seconds from now."""
-        self._ttl_s = ttl_s
+        """Let the lease live for `ttl_s` seconds from now, or for its former time if that is longer."""
+        self._ttl_s = max(self._ttl_s, ttl_s)
         self._put()
 
     def left_s(self) -> float:
