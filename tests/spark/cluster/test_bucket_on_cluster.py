@@ -44,6 +44,7 @@ def test_rows_are_written_and_read_by_other_machines(writer: Cluster) -> None:
     assert driver(jobs.answer, text) == [(len(negative), sum(negative))]
 
 
+@pytest.mark.long
 def test_counts_and_failing_rows_come_back(writer: Cluster) -> None:
     driver = writer.driver
     driver(jobs.create, "counted")
@@ -78,6 +79,7 @@ def test_executors_load_upsert_and_compact(writer: Cluster) -> None:
     assert driver(jobs.is_sound)
 
 
+@pytest.mark.long
 def test_a_stream_copies_a_table_into_another_one(writer: Cluster) -> None:
     driver = writer.driver
     driver(jobs.create, "source", "copy")
@@ -91,6 +93,7 @@ def test_a_stream_copies_a_table_into_another_one(writer: Cluster) -> None:
     assert driver(jobs.content, "copy") == driver(jobs.read, "source") == truth
 
 
+@pytest.mark.long
 def test_backups_in_a_bucket_restore_each_moment(writer: Cluster) -> None:
     driver = writer.driver
     driver(jobs.create, "kept")
@@ -136,6 +139,7 @@ def test_a_job_commits_after_the_writer_on_another_machine_was_killed(cluster: C
     assert cluster.driver(jobs.read, "orphaned") == {1: 1, 2: -2, 3: -3}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("job", [jobs.read, jobs.content, jobs.write])
 def test_a_refused_request_is_an_error_without_credentials(
     writer: Cluster, job: Callable[..., object]
@@ -193,6 +197,7 @@ def test_a_job_survives_the_end_of_executors(writer: Cluster) -> None:
     assert driver(jobs.is_sound)
 
 
+@pytest.mark.long
 def test_the_page_runs_and_prints_what_it_says(cluster: Cluster) -> None:
     code = "\n".join(re.findall(r"^```py\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL))
     said = [match[1] for match in re.finditer(r"^\s*print\(.*\)\s+# (.*)$", code, re.MULTILINE)]
@@ -203,6 +208,7 @@ def test_the_page_runs_and_prints_what_it_says(cluster: Cluster) -> None:
     assert cluster.driver(jobs.run_page, code).splitlines() == said
 
 
+@pytest.mark.long
 def test_each_machine_needs_the_credentials_file(writer: Cluster) -> None:
     """The option names a file; what is in it comes from the machine that reads."""
     driver = writer.driver

@@ -58,7 +58,10 @@ def read_by_the_driver() -> tuple[int, int]:
         return int(found[0]), int(found[1])
 
 
-@pytest.mark.parametrize("job", [read, sql, write, load])
+@pytest.mark.parametrize(
+    "job",
+    [read, pytest.param(sql, marks=pytest.mark.long), pytest.param(write, marks=pytest.mark.long), load],
+)
 def test_a_job_on_a_folder_that_workers_do_not_see_says_so(
     cluster: Cluster, store: None, job: Callable[[], None]
 ) -> None:
