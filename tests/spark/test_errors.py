@@ -74,7 +74,7 @@ def test_a_row_that_fails_is_told_with_its_tablet(
         ):
             assert message.endswith(f" (tablet {home[k]})") and message.count("tablet") == 1
     with pytest.raises(
-        DuplicateKeyError, match=rf"row not known \(k=11\): .*; another .* \(tablet {home[11]}\)"
+        DuplicateKeyError, match=rf"unknown row \(k=11\): .*; another .* \(tablet {home[11]}\)"
     ):
         late_load()
     writer = (

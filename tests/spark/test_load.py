@@ -137,7 +137,7 @@ def test_a_row_that_fails_late_is_known_by_its_key(
         .endswith("; another write changed this key while the job ran (tablet 1)")
     )
     with pytest.raises(
-        DuplicateKeyError, match=r"1 rows failed.*\n1 already-present\n  row not known \(k=25\): "
+        DuplicateKeyError, match=r"1 rows failed.*\n1 already-present\n  unknown row \(k=25\): "
     ):
         nyala.spark.load(ids(spark, 20, 30, 1), table)
     assert table.count() == 11

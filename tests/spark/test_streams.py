@@ -150,7 +150,7 @@ def test_a_query_whose_history_is_gone_is_told_how_to_go_on(
         table.compact()
         table.vacuum()
         seen.clear()
-        assert "HistoryExpiredError" in str(failed := run()) and "cannot go on from its checkpoint" in str(
+        assert "HistoryExpiredError" in str(failed := run()) and "cannot continue from its checkpoint" in str(
             failed
         )
         assert not any(seen)

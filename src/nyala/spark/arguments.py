@@ -27,7 +27,7 @@ def check_table(table: Any, call: str) -> None:
     """Raise InvalidArgumentError if `table` is not a Table, StorageError if its Database is closed."""
     if not isinstance(table, Table):
         raise InvalidArgumentError(
-            f"{call} takes a Table of an open Database, not {_shown(table)}: nyala.connect(folder)[name]"
+            f"{call} expects a Table of an open Database, got {_shown(table)}: pass nyala.connect(folder)[name]"
         )
     table._database._handle.check_open()
 
@@ -36,7 +36,7 @@ def check_database(database: Any, call: str) -> None:
     """Raise InvalidArgumentError if `database` is not a Database."""
     if not isinstance(database, Database):
         raise InvalidArgumentError(
-            f"{call} takes an open Database, not {_shown(database)}: nyala.connect(folder)"
+            f"{call} expects an open Database, got {_shown(database)}: pass nyala.connect(folder)"
         )
 
 
@@ -44,8 +44,8 @@ def check_frame(df: Any, call: str) -> None:
     """Raise InvalidArgumentError if `df` is not a Spark DataFrame, classic or Connect."""
     if not (hasattr(df, "sparkSession") and hasattr(df, "schema")):
         raise InvalidArgumentError(
-            f"{call} takes a Spark DataFrame, not {_shown(df)}: spark.createDataFrame(…) makes one of pandas or Arrow; "
-            "without Spark, table.upsert(…) and table.insert(…) take them as they are"
+            f"{call} expects a Spark DataFrame, got {_shown(df)}: convert pandas or Arrow data with "
+            "spark.createDataFrame(…), or write it without Spark: table.upsert(…) or table.insert(…)"
         )
 
 
@@ -67,13 +67,13 @@ def address_of_store(store: Any, call: str, storage_options: Mapping[str, Any] |
         return address_of_database(store)
     if is_bucket_url(store):
         if store.lower().startswith("file:"):
-            raise InvalidArgumentError(f"{call} takes a folder as a path, without file://: got {store!r}")
+            raise InvalidArgumentError(f"{call} expects a folder as a path without file://, got {store!r}")
         return Address.parse(store, text_options(storage_options or {}), "storage_options: ")
     if not isinstance(store, str | os.PathLike) or not isinstance(path := os.fspath(store), str):
-        raise InvalidArgumentError(f"{call} takes the path of a store's folder, not {_shown(store)}")
+        raise InvalidArgumentError(f"{call} expects the path of a store's folder, got {_shown(store)}")
     if storage_options is not None:
         raise InvalidArgumentError(
-            f"{call}: storage_options are for a store in a bucket, {path!r} is a folder"
+            f"{call}: storage_options are only for a store in a bucket, but {path!r} is a folder"
         )
     check_folder_path(path)
     return Address(utf8_path(path))

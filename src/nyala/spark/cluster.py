@@ -202,7 +202,7 @@ def problems(mine: Mapping[str, str], workers: Sequence[Mapping[str, str | None]
             if theirs is None:
                 found[f"{where} have no {title}: {_CURE}"] = None
             elif theirs.split(".")[:count] != mine[name].split(".")[:count]:
-                found[f"{where} have {title} {theirs}, this program has {mine[name]}: {_CURE}"] = None
+                found[f"{where} have {title} {theirs}, but this program has {mine[name]}: {_CURE}"] = None
         lost = worker.get("missing")
         if lost is not None and worker["nyala"] is not None:
             found[f"{where} have no {lost}: {_CURE}"] = None
@@ -227,9 +227,9 @@ def _why(text: str) -> str | None:
     if re.search(r"DATA_SOURCE_NOT_FOUND\b.*\bnyala\b", text):
         return "do not find the format 'nyala'"
     if "PYTHON_VERSION_MISMATCH" in text:
-        return "are of another version than this program's"
+        return "have another Python version than this program"
     cannot = re.search(r'Cannot run program "([^"]*)"', text)
-    return None if cannot is None else f"do not start: there is no {cannot[1]}"
+    return None if cannot is None else f"do not start: {cannot[1]} does not exist"
 
 
 def _cannot_run(spark: SparkSession, error: Exception) -> str:

@@ -28,16 +28,16 @@ __all__ = ["named", "naming", "ours", "place_of", "plain_errors"]
 
 _SENTENCE: Final = re.compile(r"nyala\.errors\.(\w+): ([^\n]*)")
 _LONGEST: Final = 4000
-# A file of a tablet, as `nyala.tablet.state.store_folder` has them.
+# The path of a tablet's file (`nyala.tablet.state.store_folder`).
 _FILE: Final = re.compile(r"\bdata/(\d+)/[\w.\-]+")
 _TABLET: Final = re.compile(r"\btablet \d")
 _TABLE: Final = re.compile(r"table (?:'[^']*'|\"[^\"]*\")")
 
-_NO_MODE_SAID: Final = re.compile(r"UNSUPPORTED_DATA_SOURCE_SAVE_MODE\W[^\n]*nyala")
+_SAVE_MODE_ERROR: Final = re.compile(r"UNSUPPORTED_DATA_SOURCE_SAVE_MODE\W[^\n]*nyala")
 _NO_MODE: Final = (
-    "df.write.format('nyala') has neither the mode 'errorifexists', which Spark takes where none is said, nor "
-    "'ignore': say .mode('append'), which is for every operation (operation='insert-ignore' passes over keys that are "
-    "there); .mode('overwrite') replaces all rows of the table"
+    "df.write.format('nyala') does not support the modes 'errorifexists' (Spark's default) and 'ignore': use "
+    ".mode('append') for any operation (operation='insert-ignore' skips existing keys), or .mode('overwrite') to "
+    "replace all rows of the table"
 )
 
 _E = TypeVar("_E", bound=Error)
@@ -129,7 +129,7 @@ def plain_errors() -> Iterator[None]:
         raise
     except Exception as error:
         found = ours(error)
-        if found is None and _NO_MODE_SAID.search(str(error)) is not None:
+        if found is None and _SAVE_MODE_ERROR.search(str(error)) is not None:
             found = InvalidArgumentError(_NO_MODE)
         if found is None and (unable := missing_in_workers(str(error))) is not None:
             found = Error(unable)

@@ -129,12 +129,9 @@ def check_unaltered(schema: StructType) -> None:
     identity = identity_of(schema) or {}
     if identity.get(COLUMNS, made := _columns_text(schema)) != made:
         raise SchemaError(
-            f"Spark's catalogue has other columns for table {identity.get('table')!r} than when its CREATE TABLE ran: "
-            "ALTER TABLE in Spark changes Spark's catalogue and nothing in the store. Change the table "
-            "with Nyala, `with "
-            "table.alter() as a:`, then in Spark DROP TABLE (which keeps the rows in the store) and "
-            "CREATE TABLE … USING "
-            "nyala OPTIONS (…) again"
+            f"the columns of table {identity.get('table')!r} in Spark's catalogue were altered: ALTER TABLE in Spark "
+            "does not change the store. Alter it with Nyala (`with table.alter() as a:`), then in Spark run DROP "
+            "TABLE (which keeps the rows in the store) and CREATE TABLE … USING nyala OPTIONS (…) again"
         )
 
 
@@ -170,12 +167,12 @@ def check_schema(wanted: StructType, table: str, schema: pa.Schema) -> None:
         found = _spark_type(own.type)
         if found != field.dataType and not _widens(own.type, asked.field(field.name).type):
             raise SchemaError(
-                f"column {field.name!r} of table {table!r} is {found.simpleString()} and cannot be read as "
-                f"{field.dataType.simpleString()}: read it as it is, then cast in Spark"
+                f"column {field.name!r} of table {table!r} has type {found.simpleString()} and cannot be read as "
+                f"{field.dataType.simpleString()}: read it with its own type, then cast in Spark"
             )
         if own.nullable and not field.nullable:
             raise SchemaError(
-                f"column {field.name!r} of table {table!r} may hold NULL and cannot be read as NOT NULL"
+                f"column {field.name!r} of table {table!r} is nullable and cannot be read as NOT NULL"
             )
 
 

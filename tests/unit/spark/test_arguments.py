@@ -26,16 +26,16 @@ class Frame:
 
 
 MISTAKES: list[tuple[Callable[[Any, Any], object], str]] = [
-    (lambda db, table: nyala.spark.load(Frame(), "t"), "nyala.spark.load takes a Table of an open Database, not 't'"),
-    (lambda db, table: nyala.spark.upsert(pd.DataFrame({"k": [1]}), table), "upsert takes a Spark DataFrame"),
-    (lambda db, table: nyala.spark.compact(None, "t"), "nyala.spark.compact takes a Table"),
-    (lambda db, table: nyala.spark.backup(None, "t", "folder"), "nyala.spark.backup takes a Table"),
-    (lambda db, table: nyala.spark.restore(None, "folder", "t", into="new"), "takes an open Database, not 'new'"),
-    (lambda db, table: nyala.spark.restore(None, "folder", 5), "takes a Table of an open Database, not 5"),
-    (lambda db, table: nyala.spark.write(Frame(), table, "t"), "a store's folder, not a nyala.api.table.Table"),
-    (lambda db, table: nyala.spark.write(Frame(), "s", table), "takes the table's name"),
-    (lambda db, table: nyala.spark.sql(None, "SELECT 1", store=5), "takes the path of a store's folder, not 5"),
-    (lambda db, table: nyala.spark.sql("SELECT 1", None), "takes the Spark session and the text of a SELECT"),
+    (lambda db, table: nyala.spark.load(Frame(), "t"), "nyala.spark.load expects a Table of an open Database, got 't'"),
+    (lambda db, table: nyala.spark.upsert(pd.DataFrame({"k": [1]}), table), "upsert expects a Spark DataFrame"),
+    (lambda db, table: nyala.spark.compact(None, "t"), "nyala.spark.compact expects a Table"),
+    (lambda db, table: nyala.spark.backup(None, "t", "folder"), "nyala.spark.backup expects a Table"),
+    (lambda db, table: nyala.spark.restore(None, "folder", "t", into="new"), "expects an open Database, got 'new'"),
+    (lambda db, table: nyala.spark.restore(None, "folder", 5), "expects a Table of an open Database, got 5"),
+    (lambda db, table: nyala.spark.write(Frame(), table, "t"), "a store's folder, got a nyala.api.table.Table"),
+    (lambda db, table: nyala.spark.write(Frame(), "s", table), "expects the table's name"),
+    (lambda db, table: nyala.spark.sql(None, "SELECT 1", store=5), "expects the path of a store's folder, got 5"),
+    (lambda db, table: nyala.spark.sql("SELECT 1", None), "expects the Spark session and the text of a SELECT"),
 ]  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def test_an_invalid_lease_is_refused(tmp_path: Path) -> None:
         for call, lease in itertools.product(LEASED, leases):
             with pytest.raises(nyala.InvalidArgumentError) as error:
                 LEASED[call](table, lease)
-            said = f"{call}: lease={lease!r} is no number of seconds above 0 and up to 31622400 (366 days)"
+            said = f"{call}: lease must be a number of seconds above 0 and up to 31622400 (366 days), got {lease!r}"
             assert str(error.value) == said
 
 

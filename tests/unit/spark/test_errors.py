@@ -61,8 +61,14 @@ def test_what_is_named_is_not_named_again() -> None:
             "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: nyala. Make",
             "do not find the format 'nyala'",
         ),
-        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than", "of another version"),
-        ('java.io.IOException: Cannot run program "/opt/py": error=2', "do not start: there is no /opt/py"),
+        (
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than",
+            "have another Python version",
+        ),
+        (
+            'java.io.IOException: Cannot run program "/opt/py": error=2',
+            "do not start: /opt/py does not exist",
+        ),
     ],
 )
 def test_workers_of_another_python_are_told_with_the_cure(text: str, said: str) -> None:
@@ -77,7 +83,7 @@ def test_workers_of_another_python_are_told_with_the_cure(text: str, said: str) 
 
 def test_a_mode_that_was_forgotten_is_told() -> None:
     """Spark names "Overwrite" as one of two cures, and that throws the table's rows away."""
-    said = r"'errorifexists'.*append.*insert-ignore.*overwrite'\) replaces all rows"
+    said = r"'errorifexists'.*append.*insert-ignore.*overwrite'\) to replace all rows"
     with pytest.raises(nyala.InvalidArgumentError, match=said), nyala.spark.plain_errors():
         raise RuntimeError('[UNSUPPORTED_DATA_SOURCE_SAVE_MODE] The data source "nyala" cannot be written in')
 
@@ -101,7 +107,9 @@ def test_a_compactions_file_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch
         raise MissingFileError("cannot open data/3/1.base: No such file", path="/s/data/3/1.base")
 
     monkeypatch.setattr(file_jobs, "run", run)
-    with pytest.raises(StorageError, match=r"gone \(/s/data/3/1.base\).*compact again") as raised:
+    with pytest.raises(
+        StorageError, match=r"deleted \(/s/data/3/1.base\).*run the compaction again"
+    ) as raised:
         sys.modules["nyala.spark.jobs.compact"]._run(None, None)  # type: ignore[arg-type]
     assert not isinstance(raised.value, MissingFileError)
 

@@ -150,7 +150,7 @@ def test_complete_output_takes_no_other_operation(store: Path) -> None:
     given = {"path": str(store), "table": "t"}
     for operation in ("upsert", "delete", "changes"):
         source = NyalaDataSource({**given, "operation": operation})
-        with pytest.raises(InvalidArgumentError, match="replace all rows of table 't'") as refused:
+        with pytest.raises(InvalidArgumentError, match="replaces all rows of table 't'") as refused:
             source.streamWriter(SCHEMA, overwrite=True)
         assert "foreachBatch" in str(refused.value)
     for options in (given, {**given, "operation": "insert"}):

@@ -288,8 +288,8 @@ def test_the_text_is_changed_only_where_tables_stand() -> None:
     )
 
 
-NO_SELECT = r"takes one SELECT \(SELECT \* FROM t, where you mean TABLE t\): write with .* give spark.sql what names no"
-NOT_TAKEN = "table 't': TABLESAMPLE, PIVOT and time travel are not taken here; use a subquery, or at="
+NO_SELECT = r"accepts only one SELECT \(for TABLE t write SELECT \* FROM t\).* for statements without"
+NOT_TAKEN = "table 't': TABLESAMPLE, PIVOT and time travel are not supported here; use a subquery, or at="
 REFUSED = {
     "DELETE FROM t": NO_SELECT,
     "INSERT INTO t VALUES (1, 2)": NO_SELECT,
@@ -301,9 +301,9 @@ REFUSED = {
     "SHOW TABLES": NO_SELECT,
     "EXPLAIN SELECT * FROM t": NO_SELECT,
     "": NO_SELECT,
-    "SELEC k FROM t": "does not parse",
-    "TABLE t LIMIT 3": "does not parse",
-    "FROM t |> SET v = v + 1": "does not parse",
+    "SELEC k FROM t": "has a syntax error",
+    "TABLE t LIMIT 3": "has a syntax error",
+    "FROM t |> SET v = v + 1": "has a syntax error",
     "SELECT * FROM t TABLESAMPLE (10 PERCENT)": NOT_TAKEN,
     "SELECT * FROM t TABLESAMPLE (3 ROWS)": NOT_TAKEN,
     "SELECT k FROM t TABLESAMPLE (BUCKET 1 OUT OF 2)": NOT_TAKEN,
@@ -322,11 +322,11 @@ def test_what_is_no_select_is_refused(text: str) -> None:
 
 def test_what_does_not_parse_is_said_without_the_parsers_objects() -> None:
     with pytest.raises(
-        InvalidArgumentError, match="does not parse: Expected table name, line 1, at 'where'$"
+        InvalidArgumentError, match="has a syntax error: Expected table name, line 1, at 'where'$"
     ):
         find_uses("SELECT k FROM where", TABLES.get)
     with pytest.raises(
-        InvalidArgumentError, match="does not parse: Where is not complete, line 1, at 'WHERE'$"
+        InvalidArgumentError, match="has a syntax error: Where is incomplete, line 1, at 'WHERE'$"
     ):
         find_uses("SELECT k FROM t WHERE", TABLES.get)
 

@@ -70,12 +70,14 @@ def test_other_widths_of_text_become_sparks() -> None:
 def test_a_given_schema_may_leave_out_reorder_and_widen_but_not_retype() -> None:
     """`.schema("s string, k bigint")` prunes; `.schema("k int")` is a mistake that is named."""
     check_schema(StructType([StructField("s", StringType()), StructField("k", LongType())]), "t", ALL)
-    with pytest.raises(SchemaError, match="column 'k' of table 't' is bigint and cannot be read as int"):
+    with pytest.raises(
+        SchemaError, match="column 'k' of table 't' has type bigint and cannot be read as int"
+    ):
         check_schema(StructType([StructField("k", IntegerType())]), "t", ALL)
     check_schema(StructType([StructField("i8", LongType()), StructField("f", DoubleType())]), "t", ALL)
-    with pytest.raises(SchemaError, match="'g' of table 't' is double and cannot be read as float"):
+    with pytest.raises(SchemaError, match="'g' of table 't' has type double and cannot be read as float"):
         check_schema(StructType([StructField("g", FloatType())]), "t", ALL)
-    with pytest.raises(SchemaError, match="'s' of table 't' may hold NULL and cannot be read as NOT NULL"):
+    with pytest.raises(SchemaError, match="'s' of table 't' is nullable and cannot be read as NOT NULL"):
         check_schema(StructType([StructField("s", StringType(), nullable=False)]), "t", ALL)
     with pytest.raises(ColumnNotFoundError, match="no column 'z'"):
         check_schema(StructType([StructField("z", IntegerType())]), "t", ALL)

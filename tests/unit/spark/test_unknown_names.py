@@ -56,20 +56,20 @@ def logged() -> Any:
     ("condition", "parameters", "kind", "says"),
     [
         (NO_TABLE, {"relationName": "`ordres`"}, TableNotFoundError,
-         "there is no table 'ordres' in the store 's', and no table or view of Spark's; did you mean 'orders'?"),
+         "no table 'ordres' in the store 's', and no such table or view in Spark; did you mean 'orders'?"),
         (NO_TABLE, {"relationName": "`main`.`CUSTOMER`"}, TableNotFoundError, "'main.CUSTOMER' in the store 's'"),
         (NO_TABLE, {"relationName": "`Orders`"}, TableNotFoundError, "FROM Orders instead of TABLE Orders"),
         (NO_TABLE, {"relationName": "`main`.`orders`"}, TableNotFoundError, "; did you mean 'orders'?"),
         (NO_TABLE, {"relationName": "`lager`"}, TableNotFoundError, "did you mean 'Läger'?"),
         (NO_TABLE, {"relationName": "`x``y`"}, TableNotFoundError,
-         "no table 'x`y' in the store 's', and no table or view of Spark's; the store has the tables orders, cust"),
+         "no table 'x`y' in the store 's', and no such table or view in Spark; the store has the tables orders, cust"),
         (NO_COLUMN, {"objectName": "`pric`", "proposal": "`id`"}, ColumnNotFoundError, "'pric' in the tables of the "
          "statement; did you mean 'price'?"),
         (NO_COLUMN, {"objectName": "`v`.`nme`", "proposal": "`v`.`name`, `o`.`id`"}, ColumnNotFoundError,
          "no column 'v.nme' in the tables of the statement; did you mean 'name'?"),
         (NO_COLUMN, {"objectName": "`o`.`Price`", "proposal": ""}, ColumnNotFoundError,
-         "no column 'o.Price': 'o' is no table or alias that has 'price' there"),
-        (NO_COLUMN, {"objectName": "`zzz`"}, ColumnNotFoundError, "there are 'customer', 'id', 'price'"),
+         "no column 'o.Price': 'o' is not a table or alias with column 'price'"),
+        (NO_COLUMN, {"objectName": "`zzz`"}, ColumnNotFoundError, "the columns are 'customer', 'id', 'price'"),
         ("UNRESOLVED_USING_COLUMN_FOR_JOIN", {"colName": "`idd`", "suggestion": "`id`"}, ColumnNotFoundError, "'id'?"),
     ],
 )  # fmt: skip
@@ -87,11 +87,11 @@ def test_an_unknown_name_is_one_sentence(
 def test_without_a_store_its_folder_is_asked_for() -> None:
     """The table is in the store, so its name is right; what is missing is the store."""
     with pytest.raises(
-        TableNotFoundError, match="no table or view 'orders'; the tables of a store .* store=folder"
+        TableNotFoundError, match="no table or view 'orders'; for tables of a store pass store=folder"
     ):
         with telling_names(None, lambda: TABLES, COLUMNS):
             raise Said(NO_TABLE, relationName="`orders`")
-    with pytest.raises(TableNotFoundError, match="; it has none$"), telling_names("s", list, []):
+    with pytest.raises(TableNotFoundError, match="; the store has no tables$"), telling_names("s", list, []):
         raise Said(NO_TABLE, relationName="`orders`")
 
 

@@ -96,9 +96,9 @@ def test_what_is_said_of_rows() -> None:
         "no row of table 't' has this key; pass on_missing=\"ignore\"",
     ]
     wanted = [
-        "duplicate key: table 't' already has a row with this key; operation upsert or insert-ignore takes such rows",
-        "no row of table 't' has this key; operation upsert or update-ignore takes such rows",
-        "no row of table 't' has this key; operation delete-ignore takes such rows",
+        "duplicate key: table 't' already has a row with this key; use operation upsert or insert-ignore",
+        "no row of table 't' has this key; use operation upsert or update-ignore",
+        "no row of table 't' has this key; use operation delete-ignore",
     ]
     # Places among what the commit had before it are none of the DataFrame's.
     python.append(
@@ -123,18 +123,18 @@ def test_the_rules_are_those_of_the_librarys_sentences(store: str, operation: st
         )
         assert done.errors is not None
         (message,) = rows_in_options(done.errors).column("message").to_pylist()
-    assert "takes such rows" in message and not any(python in message for python in PYTHONS)
+    assert "use operation " in message and not any(python in message for python in PYTHONS)
 
 
 def test_a_stream_of_anything_but_changes_is_refused(store: str) -> None:
     """Rows without `_change_type` would hide that some of them were deleted."""
     source = NyalaDataSource({"path": store, "table": "t", "columns": "k"})
     with pytest.raises(
-        Error, match=r"a stream reads what changes in a table: add \.option\('changes', True\)"
+        Error, match=r"a stream can only read a table's changes: add \.option\('changes', True\)"
     ):
         source.streamReader(source.schema())
     ended = NyalaDataSource(
         {"path": store, "table": "t", "columns": "k", "changes": "true", "endingTimestamp": "2026-11-21"}
     )
-    with pytest.raises(Error, match="a stream has no end"):
+    with pytest.raises(Error, match="option endingTimestamp is only for spark.read"):
         ended.streamReader(spark_schema(change_schema(ChangeOptions(store, "t", ("k",)))))

@@ -37,7 +37,7 @@ __all__ = ["ARRAY_ROWS", "LONG_DIGITS", "as_arrays"]
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 Mask: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 
-# Enough rows that the cost of an array is small beside its values; few enough that a row's arrays stay in the cache.
+# Enough rows that an array's fixed cost is small; few enough that a row's arrays stay in the CPU cache.
 ARRAY_ROWS: Final = 2048
 # Arrays of long texts have fewer rows, so that they stay small too.
 _ARRAY_BYTES: Final = 1 << 20

@@ -87,7 +87,7 @@ def looks_small(df: DataFrame, max_bytes: int) -> bool:
         if int(plan.stats().sizeInBytes()) > max_bytes:
             return False
         return all(_SIZED.match(line) for line in plan.toString().splitlines())
-    except Exception:  # if the frame is wrong, its job will say so
+    except Exception:  # if the frame is invalid, its job raises the error
         return False
 
 

@@ -283,11 +283,13 @@ def _restore(
     steps = [step for step in steps if step.files]
     if isinstance(table, str):
         if into is None:
-            raise InvalidArgumentError("restore makes the table in a database: give into=db")
+            raise InvalidArgumentError(
+                "restore needs the database in which to create the table: pass into=db"
+            )
         wanted = name or table
         if wanted in into.list_tables():
             raise TableExistsError(
-                f"table {wanted!r} exists already: restore it under another name (name=…), or drop it first"
+                f"table {wanted!r} already exists: restore under another name (name=…), or drop the table first"
             )
         with _unfinished(into, target, wanted) as made:
             for step in steps:
@@ -296,7 +298,7 @@ def _restore(
         return into.table(wanted)
     if table.count():
         raise InvalidArgumentError(
-            f"table {table.name!r} has rows: restore fills an empty table, or makes one (table as text, into=db)"
+            f"table {table.name!r} is not empty: restore into an empty table, or pass a name and into=db to create one"
         )
     if [step.backup.since for step in steps] in ([], [None]):
         with _restoring(table.name, table.name):

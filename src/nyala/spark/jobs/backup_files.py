@@ -101,7 +101,7 @@ ACTION: Final = "_action"
 _NAME: Final = re.compile(r"(\d{1,19})(?:-full)?")
 _WORK: Final = re.compile(r"\.(\d+)-([0-9a-f]{40}|-)-[0-9a-f]{16}")
 # The advice in errors about damaged metadata.
-_ADVICE: Final = "bring it back as it was, or move the backup's folder elsewhere"
+_ADVICE: Final = "restore the original files, or move the backup's folder elsewhere"
 
 
 class PartFile(NamedTuple):
@@ -174,13 +174,13 @@ class Backup:
             fields = json.loads(root.env.files.read_all(path))
             if fields["version"] != VERSION:
                 raise CorruptionError(
-                    f"this backup has version {fields['version']}, known is {VERSION}: back up to another folder",
+                    f"backup version {fields['version']} is not supported, only {VERSION}: back up to another folder",
                     path,
                 )
             crc = fields.pop("crc")
             if crc != _crc_of(fields):
                 raise CorruptionError(
-                    f"the backup's metadata has the checksum {crc}, but its content has {_crc_of(fields)}: {_ADVICE}",
+                    f"the backup's metadata is damaged: expected checksum {crc}, found {_crc_of(fields)}: {_ADVICE}",
                     path,
                 )
             return Backup(
@@ -351,7 +351,7 @@ def finish_backup(backup: Backup, files: Sequence[PartFile]) -> Backup:
     named = {os.path.basename(file.name) for file in files}
     at = backup.files_at
     for name in set(_names_in(at, backup.work_path)) - named:
-        at.unlink(os.path.join(backup.work_path, name))  # of a task that ran twice
+        at.unlink(os.path.join(backup.work_path, name))  # written by a task that ran twice
     at.sync_dir(backup.work_path)
     text = json.dumps(done.to_json(), indent=1).encode()
     bucket = bucket_of(backup.root.env)
@@ -359,14 +359,14 @@ def finish_backup(backup: Backup, files: Sequence[PartFile]) -> Backup:
         path = os.path.join(backup.path, METADATA)
         if settle(backup.root.env, bucket, path.removeprefix(f"{bucket.url}/"), text) is not None:
             raise StorageError(
-                f"another program made a backup of this moment meanwhile: {path}",
+                f"another program has made a backup of the same timestamp: {path}",
                 path=path,
                 errno=errno.EEXIST,
             )
         return done
     at.write_atomic(os.path.join(backup.work_path, METADATA), text)
     if not at.exists(os.path.join(backup.path, METADATA)):
-        at.remove_tree(backup.path)  # the rest of a backup whose removal was interrupted
+        at.remove_tree(backup.path)  # left over from an interrupted removal
     at.rename(backup.work_path, backup.path)
     at.sync_dir(os.path.dirname(backup.path))
     return done
@@ -405,7 +405,7 @@ def _existing(folder: str, storage_options: Mapping[str, Any] | None) -> Address
     files = root.env.files
     if not (_names_in(files, root.path) if root.in_bucket else files.exists(root.path)):
         raise InvalidArgumentError(
-            f"there is no folder {root.path!r}: give the one that nyala.spark.backup was given"
+            f"folder {root.path!r} does not exist: pass the folder that nyala.spark.backup wrote to"
         )
     return root
 
@@ -449,7 +449,7 @@ def _metadata_in(root: Address, table: str) -> Iterator[str]:
         try:
             there = METADATA in _names_in(files, own)
         except StorageError:
-            there = True  # who reads it is told why he cannot
+            there = True  # reading it raises the error
         if there:
             yield os.path.join(own, METADATA)
 
@@ -609,7 +609,7 @@ def _clean_table(root: Address, table: str, moment: int) -> list[str]:
             unknown.append((missing, f"{_missing_text(links[-1], missing)}: {_ADVICE}"))
     for until, reason in unknown:
         logger.warning(
-            "no backup of table %r made at %s or before is removed, because it is unknown which of them are needed: %s",
+            "no backup of table %r from %s or earlier is removed, because a backup cannot be read: %s",
             _table_of(root, table), to_datetime(until).isoformat(), reason,
         )  # fmt: skip
     known_after = max((until for until, _ in unknown), default=-1)
@@ -644,8 +644,8 @@ def _chain(backups: Sequence[Backup], target: Backup) -> list[Backup]:
 
 def _missing_text(backup: Backup, since: int) -> str:
     return (
-        f"the backup of {backup.table!r} of {to_datetime(backup.until).isoformat()} builds on one of "
-        f"{to_datetime(since).isoformat()}, which is not there"
+        f"the backup of {backup.table!r} from {to_datetime(backup.until).isoformat()} needs the backup from "
+        f"{to_datetime(since).isoformat()}, which is missing"
     )
 
 
@@ -697,11 +697,11 @@ def plan_restore(
         first = backups[0].until if backups else None
         if moment is not None and first is not None:
             raise InvalidArgumentError(
-                f"there is no backup of table {table!r} of {to_datetime(moment).isoformat()} or before in {folder!r}: "
-                f"the first is of {to_datetime(first).isoformat()}"
+                f"no backup of table {table!r} from {to_datetime(moment).isoformat()} or earlier in {folder!r}: "
+                f"the first is from {to_datetime(first).isoformat()}"
             )
         raise InvalidArgumentError(
-            f"there is no backup of table {table!r} in {folder!r}; of others: {', '.join(known) or 'none'}"
+            f"no backup of table {table!r} in {folder!r}; tables with a backup: {', '.join(known) or 'none'}"
         )
     target = mine[-1]
     alive = {number for number, _ in target.partitions}
@@ -736,8 +736,8 @@ def read_part(target: Backup, step: RestoreStep, file: PartFile) -> Iterator[pa.
     crc = google_crc32c.value(body)
     if crc != file.crc or len(body) != file.bytes:
         raise CorruptionError(
-            f"expected {file.bytes} bytes with the checksum {file.crc}, found {len(body)} with {crc}: restore another "
-            "moment, or make a full backup",
+            f"expected {file.bytes} bytes with checksum {file.crc}, found {len(body)} bytes with {crc}: restore "
+            "another moment, or make a full backup",
             path,
         )
     schema = restored_schema(target)

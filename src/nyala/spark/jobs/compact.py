@@ -106,10 +106,10 @@ def _run(env: Env, job: Job) -> Output:
     try:
         return compaction_run.run(env, job)
     except MissingFileError as error:
-        # The writer (the driver) keeps these files. So it has closed the store or ended, and another compacted.
+        # The writer (the driver) keeps these files. So it closed the store or ended, and another writer compacted.
         raise StorageError(
-            f"a file that was to be compacted is gone ({error.path}), because the program that began this job is the "
-            "store's writer no more; nothing of the round was installed: compact again",
+            f"a file to compact was deleted ({error.path}), because the program that started this job is no longer "
+            "the store's writer; no result of the round was installed: run the compaction again",
             path=error.path,
         ) from error
 

@@ -165,7 +165,7 @@ def _run(
     df: DataFrame, table: Table, operation: str, errors: Errors, tasks: int | None, lease: float
 ) -> WriteResult:
     if errors not in ("raise", "collect"):
-        raise InvalidArgumentError(f"errors takes 'raise' or 'collect', not {errors!r}")
+        raise InvalidArgumentError(f"errors must be 'raise' or 'collect', got {errors!r}")
     call = f"nyala.spark.{'upsert' if operation == 'upsert' else 'load'}"
     check_frame(df, call)
     check_table(table, call)
@@ -293,7 +293,7 @@ def _late(errors: pa.Table, table: TableState) -> pa.Table:
 
 def _row_text(number: int | None) -> str:
     if number is None:
-        return "row not known"
+        return "unknown row"
     return f"partition {number >> PLACE_BITS}, row {number & ((1 << PLACE_BITS) - 1)}"
 
 

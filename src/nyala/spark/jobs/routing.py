@@ -63,8 +63,8 @@ def _cast(df: DataFrame, plan: LoadPlan, column: ColumnSchema) -> Column:
     if name in _SAME and isinstance(found, _SAME[name]):
         return given
     raise SchemaError(
-        f"key column {column.name!r} of table {plan.table!r} is {column.type}, and {found.simpleString()} in the "
-        "DataFrame: cast it first, so that Spark finds its tablet"
+        f"key column {column.name!r} of table {plan.table!r} has type {column.type}, but {found.simpleString()} in "
+        "the DataFrame: cast it first, so that Spark can compute each row's tablet"
     )
 
 
@@ -76,7 +76,7 @@ def tablet_number(plan: LoadPlan, keys: dict[str, Column]) -> Column:
     for level in plan.partition_schema.hash_levels:
         if level.seed != DEFAULT_SEED:
             raise InvalidArgumentError(
-                f"table {plan.table!r} hashes with the seed {level.seed}, and Spark only with {DEFAULT_SEED}: write it "
+                f"table {plan.table!r} uses the hash seed {level.seed}, but Spark supports only {DEFAULT_SEED}: write "
                 "with df.write.format('nyala')"
             )
         columns = [keys[c.name] for c in plan.partition_schema.hash_columns(level, schema)]

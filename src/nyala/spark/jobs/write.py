@@ -85,7 +85,7 @@ def write(
     check_frame(df, "nyala.spark.write")
     store = address_of_store(path, "nyala.spark.write", storage_options)
     if not isinstance(table, str):
-        raise InvalidArgumentError(f"nyala.spark.write takes the table's name, not {table!r}")
+        raise InvalidArgumentError(f"nyala.spark.write expects the table's name, got {table!r}")
     with named(f"table {table!r}"):
         return _write(df, store, table, operation, errors)
 
@@ -97,8 +97,8 @@ def _write(df: DataFrame, store: Address, table: str, operation: str, errors: st
         if store.in_bucket or is_classic(df.sparkSession):
             raise
         raise StorageError(
-            f"{error}. With Spark Connect, nyala.spark.write needs the store's folder where this program runs too; "
-            "df.write.format('nyala') needs it only where the server and its executors run",
+            f"{error}. With Spark Connect, nyala.spark.write also needs the store's folder on this machine; "
+            "df.write.format('nyala') needs it only on the machines of the server and its executors",
             path=store.path,
         ) from error
     job = (

@@ -132,10 +132,10 @@ def _feed(
         return db.table(options.table).changes(since, until, options.versions, columns, seen)
     except HistoryExpiredError as error:
         raise HistoryExpiredError(
-            f"the changes of table {options.table!r} after {nyala.to_datetime(since).isoformat()} ({since}) are no "
-            f"longer kept, so this query cannot go on from its checkpoint: {error}. Start the query with another "
-            "checkpoint; without startingTimestamp it begins with the current rows of the table. A longer `history` of "
-            "the table keeps more"
+            f"the changes of table {options.table!r} after {nyala.to_datetime(since).isoformat()} ({since}) have "
+            f"expired, so this query cannot continue from its checkpoint: {error}. Start a new query with a new "
+            "checkpoint; without startingTimestamp it begins with all present rows. A longer `history` of the table "
+            "keeps changes longer"
         ) from error
 
 
@@ -156,9 +156,9 @@ def _check_table(table: TableState, offset: Mapping[str, Any]) -> None:
         is_other = _BEGIN < offset["timestamp"] < table.entry.created
     if is_other:
         raise HistoryExpiredError(
-            f"table {table.name!r} is not the one that this query began with, which was dropped or renamed since; "
-            "the checkpoint does not apply to the table that has this name now. Start the query with another "
-            "checkpoint; without startingTimestamp it begins with the current rows of the table"
+            f"table {table.name!r} is another table than the one that this query started with, which was dropped or "
+            "renamed, so the checkpoint does not apply. Start a new query with a new checkpoint; without "
+            "startingTimestamp it begins with all present rows"
         )
 
 
@@ -171,14 +171,14 @@ def _check_moment(offset: Mapping[str, Any], published: int, name: str) -> int:
     moment = offset.get("timestamp")
     if not isinstance(moment, int) or isinstance(moment, bool) or moment < 0:
         raise InvalidArgumentError(
-            f"the checkpoint's offset {dict(offset)!r} has no timestamp, so no query of Nyala's wrote it: start the "
-            "query with another checkpoint"
+            f"the checkpoint's offset {dict(offset)!r} has no timestamp, so it is not from a Nyala query: start a new "
+            "query with a new checkpoint"
         )
     if moment > max(published, TIMESTAMP_ZERO):
         raise HistoryExpiredError(
-            f"the query has read table {name!r} up to {moment}, and the store ends at {published}: it was put back "
-            "from an older copy, which lacks changes that the query has read. Start the query with another checkpoint; "
-            "without startingTimestamp it begins with the current rows of the table"
+            f"the query has read table {name!r} up to {moment}, but the store ends at {published}: the store was "
+            "restored from an older copy, which lacks the later changes. Start a new query with a new checkpoint; "
+            "without startingTimestamp it begins with all present rows"
         )
     return moment
 
@@ -228,7 +228,7 @@ def plan_changes(
     """
     lease = lease_of_version(options.address, db.stats().version, options.lease_s)
     table = db._view_at(None)[0].table(options.table)
-    for offset in offsets:  # first: the moments of another table may be before this one's creation
+    for offset in offsets:  # first, because timestamps of another table may be before this table's creation
         _check_table(table, offset)
     feed = _feed(db, options, until if since == _BEGIN else since, until, seen)
     root, table = feed._take()
@@ -458,8 +458,8 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
         except (ColumnNotFoundError, SchemaError) as error:
             raise type(error)(
-                f"{error}. The table was altered since this query began: start it again, and it goes on from its "
-                "checkpoint with the columns of now"
+                f"{error}. The table was altered after this query started: restart the query; it continues from its "
+                "checkpoint with the present columns"
             ) from error
         lease = made[0].lease if isinstance(made[0], ChangePartition) else ""
         self._leases.append((until, lease))

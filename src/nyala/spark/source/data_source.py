@@ -108,19 +108,17 @@ class NyalaDataSource(DataSource):
         options = self._with_identity(schema, _KEPT)
         if not {"path", "table"} & options.keys():
             raise InvalidArgumentError(
-                "format 'nyala' needs the table to read: give .option('path', …) and .option('table', …). "
-                "CREATE TABLE t (columns) USING nyala OPTIONS (…) makes no table in the store, and Spark "
-                "loses the options: "
-                "make the table with Nyala (db.create_table), then CREATE TABLE t USING nyala OPTIONS (…) without the "
-                "list of columns, or say SELECT … FROM t WITH (`path`='…', `table`='…')"
+                "format 'nyala' needs .option('path', …) and .option('table', …). CREATE TABLE t (columns) USING nyala "
+                "does not create a table in the store, and Spark drops its options: create the table with "
+                "db.create_table, then run CREATE TABLE t USING nyala OPTIONS (…) without a list of columns, or write "
+                "SELECT … FROM t WITH (`path`='…', `table`='…')"
             )
         if wants_changes(options):
             changes = ChangeOptions.parse(options)
             if changes.max_rows is not None:
                 raise InvalidArgumentError(
-                    "option maxRowsPerTrigger belongs to spark.readStream: a batch read has no triggers; "
-                    "leave it out, or "
-                    "give endingTimestamp"
+                    "option maxRowsPerTrigger is only for spark.readStream: remove it, or limit a batch read with "
+                    "endingTimestamp"
                 )
             return NyalaChangeReader(changes, schema, self.cores)
         return NyalaReader(ReadOptions.parse(options), schema, self._timestamp, self.cores)
@@ -130,15 +128,14 @@ class NyalaDataSource(DataSource):
         options = WriteOptions.parse(self._with_target(schema))
         if options.transaction is not None:
             raise InvalidArgumentError(
-                "option 'transaction' belongs to df.writeStream: a batch write has no number by which it "
-                "is known again; "
-                "leave it out. To repeat a batch write safely: operation='upsert', or operation='insert-ignore'"
+                "option 'transaction' is only for df.writeStream: remove it. To repeat a batch write safely, use "
+                "operation='upsert' or operation='insert-ignore'"
             )
         key = None
         if options.operation.startswith("delete") and not is_as_read(schema):
             # INSERT INTO … WITH (operation = 'delete') (key): Spark fills up the columns left out with NULL.
             key = json.loads((identity_of(schema) or {}).get("key", "null"))
-        # Columns of a table of Spark's catalogue: Spark puts NULL where INSERT leaves one out.
+        # For a table of Spark's catalogue, Spark writes NULL for columns that INSERT omits.
         filled = identity_of(schema) is not None and not is_as_read(schema)
         return NyalaWriter(options, schema, overwrite, key, filled=filled)
 
@@ -148,12 +145,14 @@ class NyalaDataSource(DataSource):
         if not wants_changes(options):
             # `schema()` does not know that it is called for a stream. Without `_change_type` a stream could not show
             # that a row was deleted.
-            raise InvalidArgumentError("a stream reads what changes in a table: add .option('changes', True)")
+            raise InvalidArgumentError(
+                "a stream can only read a table's changes: add .option('changes', True)"
+            )
         changes = ChangeOptions.parse(options)
         if changes.end is not None:
             raise InvalidArgumentError(
-                "a stream has no end: endingTimestamp belongs to spark.read; .trigger(availableNow=True) ends a query "
-                "with what is there"
+                "option endingTimestamp is only for spark.read; use .trigger(availableNow=True) to end a stream after "
+                "the present changes"
             )
         return NyalaChangeStream(changes, schema, self.cores)
 
@@ -162,10 +161,10 @@ class NyalaDataSource(DataSource):
         options = WriteOptions.parse(self._with_target(schema))
         if overwrite and plain_names(self.options).get("operation", "insert") != "insert":
             raise InvalidArgumentError(
-                f"output mode 'complete' has each micro-batch replace all rows of table {options.table!r}, and "
-                f"operation={options.operation!r} is asked for too: leave operation out for that; to change the rows "
-                "that a micro-batch has and keep the others: .outputMode('update').foreachBatch(function), which calls "
-                "nyala.spark.upsert(batch, table)"
+                f"output mode 'complete' replaces all rows of table {options.table!r} by each micro-batch, so it "
+                f"cannot be combined with operation={options.operation!r}: remove the operation. To keep the other "
+                "rows, use .outputMode('update').foreachBatch(function), and call nyala.spark.upsert(batch, table) in "
+                "the function"
             )
         return NyalaStreamWriter(options, schema, overwrite)
 
@@ -191,14 +190,13 @@ class NyalaDataSource(DataSource):
         given = self._given()
         if "table" in given:
             return given
-        told = {} if is_as_read(schema) else self._with_identity(schema, _KEPT_FOR_WRITES)
-        if not {"path", "table"} & told.keys():
+        options = {} if is_as_read(schema) else self._with_identity(schema, _KEPT_FOR_WRITES)
+        if not {"path", "table"} & options.keys():
             raise InvalidArgumentError(
-                "format 'nyala' needs the table to write: give .option('path', …) and .option('table', …). For a table "
-                "of its own catalogue, Spark passes these options only if it converts the rows' columns: write "
-                "INSERT INTO t WITH (`path`='…', `table`='…') SELECT …; and instead of CREATE TABLE "
-                "… AS SELECT make the table with Nyala, CREATE TABLE t USING nyala OPTIONS (…), then "
-                "INSERT. CREATE TABLE "
-                "t (columns) USING nyala makes no table in the store"
+                "format 'nyala' needs .option('path', …) and .option('table', …). For a table of Spark's catalogue, "
+                "write INSERT INTO t WITH (`path`='…', `table`='…') SELECT …, because Spark does not always pass the "
+                "table's options. CREATE TABLE does not create a table in the store: instead of CREATE TABLE … AS "
+                "SELECT, create the table with db.create_table, then run CREATE TABLE t USING nyala OPTIONS (…) and "
+                "INSERT"
             )
-        return told
+        return options

@@ -20,9 +20,9 @@ __all__ = ["errors_in_options", "in_options", "rows_in_options", "without_places
 
 # Rules for the messages of failing rows, without patterns, because thousands of rows may have one message.
 _ROW_RULES: Final = (
-    ('use upsert(), or pass on_conflict="ignore"', "operation upsert or insert-ignore takes such rows"),
-    ('use upsert(), or pass on_missing="ignore"', "operation upsert or update-ignore takes such rows"),
-    ('pass on_missing="ignore"', "operation delete-ignore takes such rows"),
+    ('use upsert(), or pass on_conflict="ignore"', "use operation upsert or insert-ignore"),
+    ('use upsert(), or pass on_missing="ignore"', "use operation upsert or update-ignore"),
+    ('pass on_missing="ignore"', "use operation delete-ignore"),
     ("or use upsert(), where the later row wins", "or use operation upsert, where the later row wins"),
 )
 # Row positions within a task or the commit. They do not identify rows of the DataFrame.

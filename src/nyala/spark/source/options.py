@@ -138,13 +138,12 @@ class ChangeOptions:
         for name in ("at", "where"):
             if given.get(name):
                 raise InvalidArgumentError(
-                    f"option {name!r} is not supported for a read of changes: filter the DataFrame, or give "
-                    "startingTimestamp"
+                    f"option {name!r} is not for a read of changes: filter the DataFrame, or use startingTimestamp"
                 )
         start = given.get("startingtimestamp", "")
         versions = given.get("versions", "net").lower()
         if versions not in ("net", "all"):
-            raise InvalidArgumentError(f"option versions={versions!r} is neither 'net' nor 'all'")
+            raise InvalidArgumentError(f"option versions must be 'net' or 'all', got {versions!r}")
         from_now = start.strip().lower() in ("now", "latest")
         return cls(
             path=_path(given),
@@ -172,7 +171,7 @@ def lease_seconds(value: Any, where: str = "") -> float:
             seconds = float(value)
     if not 0 < seconds <= LEASE_MAX_S:
         raise InvalidArgumentError(
-            f"{where}lease={value!r} is no number of seconds above 0 and up to {LEASE_MAX_S} (366 days)"
+            f"{where}lease must be a number of seconds above 0 and up to {LEASE_MAX_S} (366 days), got {value!r}"
         )
     return seconds
 
@@ -228,12 +227,12 @@ class WriteOptions:
         operation = given.get("operation", "upsert").lower()
         if operation not in OPERATIONS:
             raise InvalidArgumentError(
-                f"option operation={operation!r} is not supported: use one of {', '.join(OPERATIONS)}"
+                f"option operation must be one of {', '.join(OPERATIONS)}, got {operation!r}"
                 f"{_meant(operation, OPERATIONS)}"
             )
         errors = given.get("errors", "raise").lower()
         if errors not in ("raise", "collect"):
-            raise InvalidArgumentError(f"option errors={errors!r} is neither 'raise' nor 'collect'")
+            raise InvalidArgumentError(f"option errors must be 'raise' or 'collect', got {errors!r}")
         return cls(
             path=_path(given),
             storage=_storage(given),
@@ -256,13 +255,13 @@ def _known(options: Mapping[str, str], known: tuple[str, ...], verb: str) -> dic
         if name not in known:
             homes = {"write": _WRITE, "read": _READ, "read of changes (.option('changes', True))": _CHANGES}
             home = next((verb for verb, names in homes.items() if name in names and names != known), None)
-            where = "" if home is None else f"; it belongs to a {home}"
+            where = "" if home is None else f"; it is an option of a {home}"
             raise InvalidArgumentError(
-                f"there is no option {name!r} in a {verb} of format 'nyala'{where or _meant(name, known)}; "
-                f"there are {', '.join(known)}, and {STORAGE}… for a store in a bucket"
+                f"unknown option {name!r} for a {verb} of format 'nyala'{where or _meant(name, known)}; "
+                f"the options are {', '.join(known)}, and {STORAGE}… for a store in a bucket"
             )
         if not given[name]:
-            raise InvalidArgumentError(f"option {name!r} is empty: give it a value, or leave it out")
+            raise InvalidArgumentError(f"option {name!r} is empty: give it a value, or remove it")
     return {**given, **storage}
 
 
@@ -313,14 +312,14 @@ def _names(text: str | None) -> tuple[str, ...] | None:
         try:
             names = json.loads(text)
         except json.JSONDecodeError as error:
-            raise InvalidArgumentError(f"option columns={text!r} is no JSON list: {error}") from None
+            raise InvalidArgumentError(f"option columns={text!r} is not a valid JSON list: {error}") from None
         if not all(isinstance(name, str) for name in names):
-            raise InvalidArgumentError(f"option columns={text!r} is no list of names")
+            raise InvalidArgumentError(f"option columns={text!r} must be a list of names")
     else:
         names = (name.strip() for name in text.split(","))
     found = tuple(str(name) for name in names)
     if not all(found) or len(set(found)) != len(found):
-        raise InvalidArgumentError(f"option columns={text!r} names a column twice or leaves one empty")
+        raise InvalidArgumentError(f"option columns={text!r} contains a duplicate or an empty name")
     return found
 
 
@@ -329,7 +328,7 @@ def _count(given: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     if not text.strip().isdigit() or int(text) < 1:
-        raise InvalidArgumentError(f"option {name}={text!r} is not a whole number above 0")
+        raise InvalidArgumentError(f"option {name} must be a whole number above 0, got {text!r}")
     return int(text)
 
 

@@ -82,8 +82,8 @@ class NyalaStreamWriter(DataSourceStreamArrowWriter):
         query = self._options.transaction or context.getLocalProperty(QUERY_ID)
         if not query:
             raise InvalidArgumentError(
-                "Spark does not tell the id of this streaming query: give the sink .option('transaction', "
-                "'a name of your own that stays the same after a restart')"
+                "Spark did not pass the id of this streaming query: add .option('transaction', NAME) to the sink, with "
+                "a name that stays the same after a restart"
             )
         key, folder = handover.new_staging(
             self._options.path, STAGING_TTL_S, self._options.address.env, self._owner

@@ -98,8 +98,8 @@ class NyalaWriter(DataSourceArrowWriter):
         """only: the columns to write; None: all. filled: whether Spark may have filled missing columns with NULL."""
         if overwrite and options.operation not in ("insert", "upsert"):
             raise InvalidArgumentError(
-                f"mode('overwrite') replaces the content of table {options.table!r} by the rows written: "
-                f"operation {options.operation!r} goes with mode('append')"
+                f"mode('overwrite') replaces all rows of table {options.table!r}, so it cannot be combined with "
+                f"operation {options.operation!r}: use mode('append')"
             )
         self._options = options
         self._overwrite = overwrite
@@ -138,11 +138,10 @@ class NyalaWriter(DataSourceArrowWriter):
             for name in self._never_null:
                 if batch.column(name).null_count:
                     raise InvalidArgumentError(
-                        f"INSERT gives NULL for column {name!r}, which has a default: where a statement leaves out a "
-                        "column, Spark writes NULL and not the default. Give the column a value in the "
-                        "statement, or use "
-                        "df.write.format('nyala') with the options path and table: it leaves out the columns that the "
-                        "DataFrame does not have, and writes NULL where the DataFrame has it"
+                        f"INSERT sends NULL for column {name!r}, which has a default: Spark writes NULL for columns "
+                        "that a statement omits. Give the column a value in the statement, or use "
+                        "df.write.format('nyala') with the options path and table, which applies defaults for columns "
+                        "that the DataFrame does not have"
                     )
             yield batch
 
@@ -214,7 +213,7 @@ def check_no_feed(schema: Schema, table: str, columns: Sequence[str], advice: st
     if marks:
         raise InvalidArgumentError(
             f"the DataFrame written to table {table!r} is a change feed (it has {' and '.join(map(repr, marks))}): "
-            f"{advice}; to write its rows as they stand, drop these columns"
+            f"{advice}; to write the rows unchanged, drop these columns"
         )
 
 

@@ -195,10 +195,10 @@ def valued(spark: SparkSession, terms: Sequence[OpenTerm]) -> list[Predicate | N
         return []
     if spark.conf.get(_TIMES_AS_TEXTS, "false") == "true":
         return [None] * len(terms)
-    asked = ", ".join(f"typeof({term.text}), {_as_number(term)}" for term in terms)
+    items = ", ".join(f"typeof({term.text}), {_as_number(term)}" for term in terms)
     try:
         # VALUES avoids the job that a SELECT without FROM would start.
-        (row,) = spark.sql(f"SELECT {asked} FROM VALUES (0)").collect()
+        (row,) = spark.sql(f"SELECT {items} FROM VALUES (0)").collect()
     except PySparkException:  # if the statement needs the value, Spark raises the error again
         return [None] * len(terms)
     return [_with_value(term, *row[2 * number : 2 * number + 2]) for number, term in enumerate(terms)]

@@ -98,7 +98,7 @@ def sql(
     """
     if not isinstance(text, str):
         raise InvalidArgumentError(
-            "nyala.spark.sql takes the Spark session and the text of a SELECT: sql(spark, 'SELECT …', store=folder)"
+            "nyala.spark.sql expects the Spark session and the text of a SELECT: sql(spark, 'SELECT …', store=folder)"
         )
     lease_s = lease_seconds(lease, "nyala.spark.sql: ")
     home = None if store is None else address_of_store(store, "nyala.spark.sql(store=…)", storage_options)
@@ -162,7 +162,7 @@ def sql(
 
         def answer(uses: Sequence[TableUse], arrays: bool) -> DataFrame:
             if not uses:
-                return spark.sql(text)  # it may have braces
+                return spark.sql(text)  # the text may contain braces
             return spark.sql(with_placeholders(text, uses), **frames_of(uses, arrays))
 
         there = (name for use in uses for name in (schema_of(use.name) or pa.schema([])).names)

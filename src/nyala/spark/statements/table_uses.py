@@ -158,13 +158,13 @@ def _look_for_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema |
     try:
         trees = glot.parse(text, dialect="spark")
     except glot.errors.SqlglotError as error:
-        raise InvalidArgumentError(f"the statement does not parse: {_first_line(error)}") from None
+        raise InvalidArgumentError(f"the statement has a syntax error: {_first_line(error)}") from None
     except TypeError as error:  # sqlglot 28 and 29 raise it for `|> SET`
-        raise InvalidArgumentError("the statement does not parse") from error
+        raise InvalidArgumentError("the statement has a syntax error") from error
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise InvalidArgumentError(
-            "nyala.spark.sql takes one SELECT (SELECT * FROM t, where you mean TABLE t): write with "
-            "df.write.format('nyala') or nyala.spark.upsert, and give spark.sql what names no table of the store"
+            "nyala.spark.sql accepts only one SELECT (for TABLE t write SELECT * FROM t). To write rows, use "
+            "df.write.format('nyala') or nyala.spark.upsert; for statements without tables of the store, use spark.sql"
         )
     tree = trees[0]
     found: dict[str, tuple[Node, tuple[str, ...], pa.Schema]] = {}
@@ -221,20 +221,20 @@ def _first_line(error: Exception) -> str:
     found: Mapping[str, Any] = next(iter(getattr(error, "errors", ())), {})
     if not {"description", "line", "highlight"} <= found.keys():
         return str(error).splitlines()[0]
-    said = str(found["description"]).split(" but got <")[0].rstrip(".")
+    text = str(found["description"]).split(" but got <")[0].rstrip(".")
     # "Required keyword: 'this' missing for <class 'sqlglot.expressions.query.Where'>"
-    said = re.sub(r"^Required keyword: .* missing for <class '.*?(\w+)'>$", r"\1 is not complete", said)
-    return f"{said}, line {found['line']}, at {found['highlight']!r}"
+    text = re.sub(r"^Required keyword: .* missing for <class '.*?(\w+)'>$", r"\1 is incomplete", text)
+    return f"{text}, line {found['line']}, at {found['highlight']!r}"
 
 
 def _place(node: Node, text: str) -> tuple[int, int, str | None]:
     """Return the position of the table's name, and the alias that it needs. Raises: InvalidArgumentError."""
     metas = [part.meta for part in node.parts]
     if not all("start" in meta and "end" in meta for meta in metas):
-        raise InvalidArgumentError(f"cannot find the table {node.name!r} in {text!r}")
+        raise InvalidArgumentError(f"cannot find the position of table {node.name!r} in {text!r}")
     if any(node.args.get(what) for what in ("sample", "version", "when", "pivots", "changes")):
         raise InvalidArgumentError(
-            f"table {node.name!r}: TABLESAMPLE, PIVOT and time travel are not taken here; use a subquery, or at="
+            f"table {node.name!r}: TABLESAMPLE, PIVOT and time travel are not supported here; use a subquery, or at="
         )
     has_alias = bool(node.alias)
     begin, end = min(meta["start"] for meta in metas), max(meta["end"] for meta in metas) + 1

@@ -91,12 +91,12 @@ def _no_table(parts: Sequence[str], folder: str | None, tables: Sequence[str]) -
     name = ".".join(parts)
     if folder is None:
         return TableNotFoundError(
-            f"Spark has no table or view {name!r}; the tables of a store are named with store=folder, as in "
+            f"Spark has no table or view {name!r}; for tables of a store pass store=folder, as in "
             "nyala.spark.sql(spark, text, store='weather')"
         )
     if len(parts) == 1 and name.lower() in [table.lower() for table in tables]:
         return TableNotFoundError(
-            f"Spark has no table or view {name!r}, and a table of the store can be read only by FROM: write SELECT * "
+            f"Spark has no table or view {name!r}; the store's table {name!r} can only be used in FROM: write SELECT * "
             f"FROM {name} instead of TABLE {name}"
         )
     near = nearest(parts[-1], tables)
@@ -106,10 +106,10 @@ def _no_table(parts: Sequence[str], folder: str | None, tables: Sequence[str]) -
         if near
         else f"the store has the tables {there}"
         if tables
-        else "it has none"
+        else "the store has no tables"
     )
     return TableNotFoundError(
-        f"there is no table {name!r} in the store {folder!r}, and no table or view of Spark's; {meant}"
+        f"no table {name!r} in the store {folder!r}, and no such table or view in Spark; {meant}"
     )
 
 
@@ -120,12 +120,12 @@ def _no_column(parts: Sequence[str], columns: Iterable[str]) -> ColumnNotFoundEr
         return None  # the column exists; Spark's own message says why it is not allowed there
     if same is not None:
         return ColumnNotFoundError(
-            f"there is no column {name!r}: {parts[-2]!r} is no table or alias that has {same!r} there"
+            f"no column {name!r}: {parts[-2]!r} is not a table or alias with column {same!r}"
         )
     near = nearest(parts[-1], known)
     shown = ", ".join(map(repr, known[:_SHOWN_MAX])) + (", …" if len(known) > _SHOWN_MAX else "")
-    meant = f"did you mean {near!r}?" if near else f"there are {shown}"
-    return ColumnNotFoundError(f"there is no column {name!r} in the tables of the statement; {meant}")
+    meant = f"did you mean {near!r}?" if near else f"the columns are {shown}"
+    return ColumnNotFoundError(f"no column {name!r} in the tables of the statement; {meant}")
 
 
 def _parts(name: str) -> list[str]:
