@@ -98,13 +98,13 @@ def _take(alteration: Alteration, state: TableState, step: str) -> None:
         "history": (1, lambda text: _set_history(alteration, text)),
     }
     if verb not in verbs:
-        raise click.UsageError(f"step {step!r}: there is no {verb!r}; a step begins with {', '.join(verbs)}")
+        raise click.UsageError(f"step {step!r}: unknown step {verb!r}; a step begins with {', '.join(verbs)}")
     count, call = verbs[verb]
     names, pairs = words[:count], words[count:]
     takes_pairs = verb in ("add", "change")
     strange = next((word for word in pairs if not takes_pairs or "=" not in word), None)
     if len(names) < count or strange is not None:
-        what = f"{strange!r} is too much" if strange is not None else f"it takes {counted(count, 'word')}"
+        what = f"unexpected {strange!r}" if strange is not None else f"expected {counted(count, 'word')}"
         raise click.UsageError(
             f"step {step!r}: {what} after {verb!r}; quote the whole step, as in {_EXAMPLES[verb]!r}, and write "
             "what=value"
@@ -116,7 +116,7 @@ def _set_history(alteration: Alteration, text: str) -> None:
     """Set the history. Raises: click.UsageError for a number without unit, which could discard history by mistake."""
     if text.isdigit() and int(text):
         raise click.UsageError(
-            f"step 'history {text}': {text} of what? write {text}d for days, {text}h, {text}m or {text}s"
+            f"step 'history {text}': {text} has no unit; write {text}d for days, or {text}h, {text}m or {text}s"
         )
     alteration.set_history(0 if text.isdigit() else text)
 
@@ -135,7 +135,7 @@ def _described(type: str | ColumnType, pairs: Mapping[str, str]) -> dict[str, An
     for what, text in pairs.items():
         if what == "nullable":
             if text.lower() not in TRUTH:
-                raise click.UsageError(f"nullable={text}: write true or false")
+                raise click.UsageError(f"nullable={text}: expected true or false")
             out[what] = TRUTH[text.lower()]
         elif what == "default":
             out[what] = None if text == "" else parse_value(parse_type(type), text)
@@ -147,7 +147,8 @@ def _described(type: str | ColumnType, pairs: Mapping[str, str]) -> dict[str, An
             out[what] = text
         else:
             raise click.UsageError(
-                f"{what}={text}: there is type, nullable, default, encoding, compression, block_size and comment"
+                f"{what}={text}: unknown property {what!r}; use type, nullable, default, encoding, compression, "
+                "block_size or comment"
             )
     return out
 

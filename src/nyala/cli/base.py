@@ -104,7 +104,7 @@ def storage_options(
         try:
             found[name] = _CONVERTED.get(name, str)(text)
         except (KeyError, ValueError):
-            raise click.BadParameter(f"{text!r} is no value of {name}", context, parameter) from None
+            raise click.BadParameter(f"{text!r} is not a valid value of {name}", context, parameter) from None
     return found
 
 
@@ -134,7 +134,7 @@ class Group(click.Group):
         """Find the command. Raises click.UsageError, with a hint if the argument is a folder."""
         # Before 8.2, click reads a path as an option, because of its first letter, and shows the help.
         if self.get_command(ctx, args[0]) is None and os.path.isdir(args[0]):
-            hint = "A folder comes behind a command, as in `table list FOLDER`."
+            hint = "Write the folder after a command, as in `table list FOLDER`."
             raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -144,7 +144,7 @@ class Group(click.Group):
 
 
 def program() -> str:
-    """Return how this program was called, for lines that a person is to type."""
+    """Return how this program was called, for commands that messages suggest."""
     called = os.path.basename(sys.argv[0])
     return called if called == "nyala" else f"{os.path.basename(sys.executable)} -m nyala"
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 TABLE: Final = "metrics"
-# This comment tells an earlier demo's table from one that somebody needs.
+# Identifies the table of an earlier demo, which may be replaced.
 COMMENT: Final = "made by nyala demo"
 HOSTS: Final = 12
 METRICS: Final = {"cpu": "%", "memory": "%", "disk": "MB/s", "network": "MB/s", "load": ""}
@@ -53,7 +53,7 @@ def demo(folder: str) -> None:
 
     if is_bucket_url(folder):
         raise Failure(
-            "the demo makes its store in a folder: name one. `table load --create` makes a store in a bucket",
+            "the demo needs a folder: pass its path. For a store in a bucket, use `table load --create`",
             "FolderExpected",
         )
     began_s = time.monotonic()
@@ -62,10 +62,10 @@ def demo(folder: str) -> None:
         strange = [name for name in names if state_of(database, name).entry.comment != COMMENT]
         if strange:
             raise Failure(
-                f"{database.path} is a store with tables of its own ({', '.join(strange[:5])}): name another folder",
+                f"{database.path} is a store with other tables ({', '.join(strange[:5])}): pass another folder",
                 "FolderTaken",
             )
-        _say(f"A store in the folder {folder}: tables with an enforced key, and every moment of their past.")
+        _say(f"Creating a store in the folder {folder}: tables with an enforced key and their history.")
         table = _make_table(database)
         mean = _ask(table)
         before = _correct(database, table)
@@ -84,7 +84,7 @@ def demo(folder: str) -> None:
     name, place = program(), shlex.quote(folder)
     _say(
         f"""
-Done in {duration(seconds)}. The store stays; look at it yourself:
+Done in {duration(seconds)}. The store is not deleted. Look at it:
 
   {name} table describe {place}
   {name} table scan {place} --where "{ONE}" --limit 5
@@ -104,13 +104,13 @@ def _say(text: str) -> None:
 
 def _expect(true: bool, what: str) -> None:
     if not true:
-        raise Failure(f"the demo found something wrong, please report it: expected that {what}")
+        raise Failure(f"the demo failed, please report it: expected that {what}")
 
 
 def _make_table(database: Database) -> Table:
     import nyala
 
-    _say("\n1 of 6  A table with an enforced key, cut into four tablets, and rows in atomic batches")
+    _say("\n1 of 6  Create a table with a primary key and four tablets, and insert rows in atomic batches")
     database.drop_table(TABLE, missing_ok=True)
     table = database.create_table(
         TABLE,
@@ -144,14 +144,14 @@ def _mean(table: Table, at: int | None = None) -> tuple[float, int]:
 
 
 def _ask(table: Table) -> float:
-    _say(f"\n2 of 6  A question: the mean where {ONE}")
+    _say(f"\n2 of 6  Query the mean where {ONE}")
     began_s = time.monotonic()
     mean, rows = _mean(table)
     took_s = time.monotonic() - began_s
     read = table.scan(columns=["value"], where=ONE).explain().to_dict()
     blocks = read["blocks_total"] - read["blocks_skipped"]
     _say(
-        f"   {mean:.2f}, from {rows:,} rows in {duration(took_s)}; it read {read['tablets_read']} of "
+        f"   {mean:.2f}, from {rows:,} rows in {duration(took_s)}; the query read {read['tablets_read']} of "
         f"{read['tablets_total']} tablets, {blocks} of {read['blocks_total']} blocks"
     )
     return mean
@@ -161,7 +161,7 @@ def _correct(database: Database, table: Table) -> int:
     """Halve the values. Returns the timestamp before that."""
     from nyala import compute as pc
 
-    _say("\n3 of 6  A correction: upsert key and value of these rows, and no other column")
+    _say("\n3 of 6  Update these rows: upsert only the key and the value column")
     before = database.now()
     wrong = table.scan(columns=["host", "metric", "time", "value"], where=ONE).to_arrow()
     key = wrong.slice(0, 1).select(["host", "metric", "time"]).to_pylist()[0]
@@ -170,9 +170,9 @@ def _correct(database: Database, table: Table) -> int:
         result = table.upsert(wrong.set_column(3, "value", pc.divide(wrong.column("value"), 2.0)))
     took_s, new = time.monotonic() - began_s, table.get(key)
     assert old is not None and new is not None
-    _expect(new["unit"] == old["unit"], "the unit stays")
+    _expect(new["unit"] == old["unit"], "the unit does not change")
     _say(
-        f"   {result.updated:,} rows updated in {duration(took_s)}, at one timestamp; one of them:\n"
+        f"   {result.updated:,} rows updated in {duration(took_s)}, at one timestamp; for example:\n"
         f"     before  value {old['value']:.2f}  unit {old['unit']}\n"
         f"     after   value {new['value']:.2f}  unit {new['unit']}"
     )
@@ -180,9 +180,9 @@ def _correct(database: Database, table: Table) -> int:
 
 
 def _time_travel(table: Table, before: int, mean: float) -> None:
-    _say("\n4 of 6  Time travel: the same question, now and as of before")
+    _say("\n4 of 6  Time travel: the same query, now and as of before the update")
     (then, _), (now, _) = _mean(table, before), _mean(table)
-    _expect(then == mean, "the past has not changed")
+    _expect(then == mean, "the earlier rows have not changed")
     _expect(math.isclose(now * 2, then), "values were halved")
     _say(f"   now {now:.2f}, before {then:.2f}; no copy was made")
 
@@ -190,7 +190,7 @@ def _time_travel(table: Table, before: int, mean: float) -> None:
 def _mistake(table: Table) -> None:
     from nyala.errors import DuplicateKeyError
 
-    _say("\n5 of 6  A mistake: insert a row whose key is taken")
+    _say("\n5 of 6  A mistake: insert a row with a duplicate key")
     rows, message = table.count(), ""
     try:
         table.insert(_measurements(0, 1).slice(0, 1))
@@ -203,7 +203,7 @@ def _mistake(table: Table) -> None:
 def _second_process(folder: str, table: Table) -> None:
     import subprocess
 
-    _say("\n6 of 6  A second process reads, read-only, while this one is the writer")
+    _say("\n6 of 6  A second process reads the store while this process is the writer")
     fresh = {"host": "host-99", "metric": "cpu", "time": "2026-06-01T12:00:00", "value": 42.0, "unit": "%"}
     with finish_first():
         result = table.upsert([fresh])
@@ -216,7 +216,7 @@ def _second_process(folder: str, table: Table) -> None:
     seen: dict[str, Any] = json.loads(ran.stdout)
     _expect([row["value"] for row in seen["rows"]] == [42.0], "the second process sees the row")
     _expect(seen["timestamp"] >= result.timestamp, "the second process is up to date")
-    _say(f"   it saw the row that process {os.getpid()} had just written")
+    _say(f"   it read the row that process {os.getpid()} has just written")
 
 
 def _measurements(first: int, end: int) -> pa.Table:

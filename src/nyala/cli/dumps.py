@@ -69,7 +69,7 @@ class _FileOrUrl(click.Path):
     "--bytes",
     "show_bytes",
     is_flag=True,
-    help="Byte by byte: offset, hex, meaning; of long values the first 64.",
+    help="Print every byte: offset, hex, meaning. Long values: only the first 64 bytes.",
 )
 def dump_cfile(file: str, show_bytes: bool) -> None:
     """Show the content of a column file or a delta file: columns, blocks, zones.
@@ -95,9 +95,9 @@ def _which_file(folder: str) -> str:
     """Return the message for a folder that was given instead of a column file."""
     found = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*.base"), recursive=True))
     if not found:
-        return f"{folder!r} is a folder, and no column file is in it; they are a store's data/TABLET/*.base"
-    others = f", one of {len(found)} there" if len(found) > 1 else ""
-    return f"{folder!r} is a folder; give a column file, such as {found[0]!r}{others}"
+        return f"{folder!r} is a folder without column files; a store's column files are data/TABLET/*.base"
+    others = f", one of {len(found)} in it" if len(found) > 1 else ""
+    return f"{folder!r} is a folder; pass a column file, such as {found[0]!r}{others}"
 
 
 @click.group(cls=Group)
@@ -126,7 +126,7 @@ def dump_wal(folder: str, show_bytes: bool) -> None:
         return
     directory = folder if segment_numbers(SYSTEM.files, folder) else wal_path(folder)
     if not os.path.isdir(directory):
-        raise StorageError(f"there is no log at {folder!r}: give a store's folder", path=folder)
+        raise StorageError(f"no log found in {folder!r}: pass a store's folder", path=folder)
     _echo_lines(directory, dump(SYSTEM.files, directory, show_bytes))
 
 

@@ -63,13 +63,14 @@ def export(
     """
     format = format_of(file, format_)
     if file == STDIO and settings().json:
-        raise click.UsageError("--json and FILE `-` both want stdout")
+        raise click.UsageError("--json and FILE `-` cannot be combined: both write to stdout")
     if file != STDIO and os.path.exists(file) and not overwrite:
-        raise Failure(f"{file} is there already: --overwrite replaces it", "FileExists")
+        raise Failure(f"{file} already exists: add --overwrite to replace it", "FileExists")
     within = os.path.dirname(os.path.abspath(file))
     if file != STDIO and not os.path.isdir(within):
         raise Failure(
-            f"there is no folder {within} to write {os.path.basename(file)} in: make it first", "NoFolder"
+            f"cannot write {os.path.basename(file)}: the folder {within} does not exist; create it first",
+            "NoFolder",
         )
     began_s = time.monotonic()
     with reader(folder) as database:
@@ -210,7 +211,7 @@ def _path_of_stdout() -> Iterator[str]:
         try:
             with open(read_end, "rb") as source:
                 shutil.copyfileobj(source, sys.stdout.buffer)
-        except OSError as error:  # nobody reads stdout any more
+        except OSError as error:  # the reader of stdout has ended
             failed.append(error)
 
     thread = threading.Thread(target=pump, name="nyala-stdout")

@@ -181,7 +181,7 @@ def _files_in(path: str, given: str | None) -> list[str]:
             if not name.startswith((".", "_")) and (given is not None or _suffix(name) in _SUFFIXES)
         ]
     if not found:
-        raise click.UsageError(f"the folder {path!r} has no Parquet, CSV or JSON file")
+        raise click.UsageError(f"the folder {path!r} contains no Parquet, CSV or JSON file")
     return found
 
 
@@ -285,7 +285,7 @@ def _read_text(
         names = _projection(file, columns, header)
         for batch in _joined(connection.sql(_select(source, names, types)).to_arrow_reader(_READ_ROWS)):
             numbers = batch.column(0).to_numpy()
-            # A line has as many rejected ones before it as have at most this many rows before them.
+            # The rejected lines before a line are those with at most this many rows before them.
             numbers = numbers + np.searchsorted(rejected - np.arange(len(rejected)), numbers, "right")
             yield _part(
                 file, batch, numbers, None if total is None else numbers[-1] / total, names, types, key
@@ -336,7 +336,7 @@ def _bad_row(
     type = types[column]
     message = (
         f"column {column!r}: {_short(cell, _CELL_SHOWN_MAX)!r} is not {type}: write "
-        f"{_WRITTEN.get(type.name, 'a whole number')}, or name a word that means NULL with --null"
+        f"{_WRITTEN.get(type.name, 'a whole number')}, or pass --null for a word that means NULL"
     )
     cells = dict(zip(found, values, strict=True)) | ({column: cell} if column in found else {})
     return row_error(file, number, UNREADABLE, message, cells, column, cell)
@@ -358,7 +358,7 @@ def _select(source: str, names: Sequence[str], types: Mapping[str, ColumnType]) 
     )
 
 
-# How a value of a type is written.
+# Advice for the format of a type's values.
 _WRITTEN: Final = {
     "bool": "true or false",
     "binary": "hex such as 00ff",
@@ -417,7 +417,7 @@ def _short(text: str, length: int) -> str:
 
 # -- CSV and JSON by DuckDB --------------------------------------------------------------------------------
 
-_RECODE: Final = "a file from Windows is converted by iconv -f WINDOWS-1252 -t UTF-8 FILE > OTHER"
+_RECODE: Final = "convert a file from Windows with iconv -f WINDOWS-1252 -t UTF-8 FILE > OTHER"
 
 
 def sql_text(text: str) -> str:
@@ -457,9 +457,9 @@ def _unreadable(name: str, error: Exception) -> Failure:
     """Return the error without the reader's own advice, such as names of options that only DuckDB has."""
     if "Error when sniffing" in str(error):
         advice = "check --delimiter, and look for a double quote that is never closed"
-        return Failure(f"{name}: its rows do not have the columns of its first line; {advice}", "FileError")
+        return Failure(f"{name}: the rows do not match the columns of the first line; {advice}", "FileError")
     if "Parquet magic bytes not found" in str(error) or "Parquet file size is" in str(error):
-        return Failure(f"{name}: not a Parquet file, or it was cut off", "FileError")
+        return Failure(f"{name}: not a Parquet file, or a truncated one", "FileError")
     text = str(error).partition("Possible ")[0].removeprefix("Invalid Input Error: ")
     lines = [_short(line.strip(), _LINE_SHOWN_MAX * 2) for line in text.splitlines() if line.strip()]
     return Failure(f"{name}: {'; '.join(lines[:4]).rstrip('. ')}", "FileError")

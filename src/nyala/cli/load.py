@@ -82,7 +82,7 @@ _DUPLICATE: Final = re.compile(r"duplicate key in this batch: rows (\d+) and (\d
 @click.option(
     "--operation",
     type=click.Choice(OPERATIONS),
-    help="What to do with each row; default: upsert, and insert into a table that --create makes.",
+    help="What to do with each row. Default: upsert; insert if --create creates the table.",
 )
 @click.option(
     "--errors",
@@ -92,9 +92,7 @@ _DUPLICATE: Final = re.compile(r"duplicate key in this batch: rows (\d+) and (\d
     help="raise: a failing row stops the load; collect: failing rows are printed and skipped.",
 )
 @click.option("--columns", metavar="A,B", callback=names, help="Only these columns of the file.")
-@click.option(
-    "--create", is_flag=True, help="Make the table (and the store) if it is missing, with the file's columns."
-)
+@click.option("--create", is_flag=True, help="Create a missing table (and store), with the file's columns.")
 @click.option("--key", metavar="A,B", callback=names, help="With --create: the primary key.")
 @click.option(
     "--hash",
@@ -139,11 +137,11 @@ def load(
     NULL; in JSON, a member that a row lacks. JSON has a row per line, or one array of rows.
     """
     if create and not key:
-        raise click.UsageError("--create needs --key: the columns that tell the rows apart")
+        raise click.UsageError("--create needs --key: the columns that identify a row")
     if not create and (key or hashes or range_ or types):
         raise click.UsageError("--key, --hash, --range and --type describe a new table: add --create")
     if files.count(STDIO) > 1:
-        raise click.UsageError("stdin comes only once")
+        raise click.UsageError("FILE `-` (stdin) can be given only once")
     dialect, began_s = CsvDialect(delimiter, nulls), time.monotonic()
     with find_files(files, format_) as found:
         spec: dict[str, Any] | None = None
@@ -161,7 +159,7 @@ def load(
                 # The types of a CSV are a guess, and those of the key cannot be changed later.
                 columns_made = state_of(database, table).schema.columns
                 shown = ", ".join(f"{column.name} {column.type}" for column in columns_made)
-                click.echo(f"{table} made: {shown}. Wrong type? Pass --type COLUMN=TYPE.", err=True)
+                click.echo(f"{table} created: {shown}. Wrong type? Pass --type COLUMN=TYPE.", err=True)
             load = _Load(
                 database, target, create, operation or ("insert" if create else "upsert"), errors, dialect
             )
@@ -202,7 +200,7 @@ class _Load:
                 with contextlib.suppress(Error, KeyboardInterrupt):
                     self._flush()
             raise
-        kept = f"{counted(self._kept(), 'row')} loaded, and in the log alone for now"
+        kept = f"{counted(self._kept(), 'row')} loaded, so far only in the log"
         try:
             self._flush()
         except (KeyboardInterrupt, Error) as error:
@@ -276,7 +274,7 @@ class _Load:
 
     def _failure(self, file: DataFile, errors: list[dict[str, Any]], count: int, kind: str) -> Failure:
         """Return the error that stops a load: the first failing rows, how many there are, and the way to go on."""
-        advice = "--errors collect leaves such rows out and loads the others"
+        advice = "--errors collect skips such rows and loads the others"
         self._add_lines(file, errors)
         if settings().json or count == 1:
             more = "" if count == 1 else f" ({count:,} rows of this batch fail)"
@@ -295,12 +293,12 @@ class _Load:
     def _report_stop(self, error: BaseException) -> None:
         """Print what an unfinished load leaves (E1)."""
         kept = 0 if self.created else self._kept()
-        said = f"{kept:,} rows are loaded and stay; the rest is not." if kept else ""
+        note = f"{kept:,} rows are loaded and stay; the others are not." if kept else ""
         if self.created:
             self.database.drop_table(self.table.name, missing_ok=True)
-            said = f"{self.table.name} is dropped again: the load did not succeed."
-        if said and not settings().json:
-            click.echo(said, err=True)
+            note = f"{self.table.name} was dropped again, because the load failed."
+        if note and not settings().json:
+            click.echo(note, err=True)
         if isinstance(error, Failure):
             error.details["rows_loaded"] = kept
 
@@ -319,7 +317,7 @@ def _row_text(error: Mapping[str, Any]) -> str:
 def _error_lines(errors: Sequence[Mapping[str, Any]], count: int) -> list[str]:
     lines = [f"  {_row_text(error)}" for error in errors[:_ERRORS_TEXT]]
     left = count - len(lines)
-    return [*lines, f"  … and {left:,} more: --json tells the first {_ERRORS_JSON}"] if left else lines
+    return [*lines, f"  … and {left:,} more: --json prints the first {_ERRORS_JSON}"] if left else lines
 
 
 def _is_impatient(error: BaseException) -> bool:
@@ -333,7 +331,7 @@ def _existing(database: Database, name: str) -> Table:
     try:
         return database.table(name)
     except TableNotFoundError as error:
-        raise TableNotFoundError(f"{error}; --create --key COLUMNS would make it") from None
+        raise TableNotFoundError(f"{error}; --create --key COLUMNS creates it") from None
 
 
 def _write(table: Table, operation: str, batch: pa.RecordBatch, errors: Any) -> WriteResult:

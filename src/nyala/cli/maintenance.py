@@ -75,20 +75,20 @@ def compact(folder: str, table: str | None) -> None:
 @click.command(cls=Command)
 @folder_argument
 @click.argument("table")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def drop(folder: str, table: str, yes: bool) -> None:
     """Drop a table with all its rows and its history. Cannot be undone."""
     with writer(folder, maintenance=False) as database:
         rows = database.table(table).count()
         if not yes:
             if not sys.stdin.isatty():
-                raise click.UsageError(f"this drops {table} with {rows:,} rows for good: add --yes")
-            click.confirm(f"Drop {table} with {rows:,} rows for good?", abort=True)
+                raise click.UsageError(f"this permanently drops {table} with {rows:,} rows: add --yes")
+            click.confirm(f"Permanently drop {table} with {rows:,} rows?", abort=True)
         database.drop_table(table)
         if settings().json:
             echo_json({"store": database.path, "table": table, "rows": rows})
         else:
-            click.echo(f"{table} is dropped, with {rows:,} rows.")
+            click.echo(f"Dropped {table} with {rows:,} rows.")
 
 
 @click.command(cls=Command)
@@ -121,7 +121,7 @@ def vacuum(folder: str, table: str | None, dry_run: bool) -> None:
         {
             "table": lambda one: one["name"],
             "files": lambda one: f"{one['files']:,}",
-            "would be given back" if dry_run else "given back": lambda one: size(one["bytes"]),
+            "would be freed" if dry_run else "freed": lambda one: size(one["bytes"]),
             "rowsets to rewrite" if dry_run else "rewritten": lambda one: f"{one['rowsets_rewritten']:,}",
             "can be read from": lambda one: one["oldest_readable_time"] or "its beginning",
         },
@@ -176,7 +176,7 @@ def _echo_tables(
         return
     if document["waiting_files"] and not document.get("dry_run"):
         click.echo(
-            f"{document['waiting_files']:,} more files wait for readers that still have them, and then go.",
+            f"{document['waiting_files']:,} more files are deleted when their readers have finished.",
             err=True,
         )
     click.echo(f"Done in {duration(seconds)}.", err=True)
@@ -244,9 +244,9 @@ def _echo_report(report: CheckReport, seconds: float, repair: bool) -> None:
         return
     mended = sum(problem.repairable for problem in report.problems)
     if mended and not repair:
-        click.echo(f"--repair mends {mended:,} of them without a loss.", err=True)
+        click.echo(f"--repair fixes {mended:,} of them without data loss.", err=True)
     if mended < len(report.problems):
-        click.echo("What is damaged can be brought back from a backup only.", err=True)
+        click.echo("Damaged data can only be restored from a backup.", err=True)
 
 
 # -- fs copy -----------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def copy(source: str, destination: str, to_options: dict[str, Any]) -> None:
 
     began_s, options = time.monotonic(), settings().storage_options
     if to_options and not is_bucket_url(destination):
-        raise click.UsageError(f"--to-option is for a bucket, and {destination!r} is a folder")
+        raise click.UsageError(f"--to-option is only for a bucket, but {destination!r} is a folder")
     kind, to_kind = (url.partition(":")[0] if is_bucket_url(url) else "file" for url in (source, destination))
     to_options = to_options or (options if kind in ("file", to_kind) else {})
     with (
@@ -350,8 +350,8 @@ def probe(url: str, races: int) -> None:
         echo_json({"url": shown, "kept": not broken, "promises": promises, "seconds": round(seconds, 3)})
     if broken:
         raise Failure(
-            f"do not put a store into {shown}: " + "; ".join(finding.detail for finding in broken),
+            f"{shown} is not suitable for a store: " + "; ".join(finding.detail for finding in broken),
             "BrokenPromise",
         )
     if not settings().json:
-        click.echo(f"Done in {duration(seconds)}. A store may be put into {shown}.", err=True)
+        click.echo(f"Done in {duration(seconds)}. {shown} is suitable for a store.", err=True)

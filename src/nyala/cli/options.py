@@ -37,13 +37,15 @@ def names(context: click.Context, parameter: click.Parameter, value: str | None)
         try:
             found = json.loads(value)
         except json.JSONDecodeError as error:
-            raise click.BadParameter(f"{value!r} is no JSON list: {error}", context, parameter) from None
+            raise click.BadParameter(
+                f"{value!r} is not a valid JSON list: {error}", context, parameter
+            ) from None
         if not all(isinstance(name, str) for name in found):
-            raise click.BadParameter(f"{value!r} is no list of names", context, parameter)
+            raise click.BadParameter(f"{value!r} is not a list of names", context, parameter)
     else:
         found = [name.strip() for name in value.split(",")]
     if not found or not all(found):
-        raise click.BadParameter(f"{value!r} leaves a name empty", context, parameter)
+        raise click.BadParameter(f"{value!r} contains an empty name", context, parameter)
     return [str(name) for name in found]
 
 
@@ -70,18 +72,18 @@ _UNITS: Final = {
 def scan_options(function: F) -> F:
     """Add the options that scan and export share: rows, columns and moment."""
     for option in (
-        click.option("--order", is_flag=True, help="In key order."),
+        click.option("--order", is_flag=True, help="Return rows in key order."),
         click.option("--limit", type=click.IntRange(min=0), metavar="N", help="At most N rows."),
         click.option(
             "--at",
             metavar="TIME",
             callback=moment_option,
-            help="As of then: ISO time (UTC unless it says), how long ago (2h, 1d), or a timestamp of Nyala.",
+            help="Read as of this time: ISO time (default UTC), an age (2h, 1d), or a Nyala timestamp.",
         ),
         click.option(
             "--where",
             metavar="TEXT",
-            help="Only rows for which this holds, e.g. \"host = 'a' AND time >= 5\".",
+            help="Only rows that match this condition, e.g. \"host = 'a' AND time >= 5\".",
         ),
         click.option("--columns", metavar="A,B", callback=names, help="Only these columns, in this order."),
     ):
@@ -93,7 +95,7 @@ def _delimiter(context: click.Context, parameter: click.Parameter, text: str | N
     if text in ("\\t", "tab"):
         return "\t"
     if text is not None and len(text.encode()) != 1:
-        raise click.UsageError(f"--delimiter takes one character, not {text!r}")
+        raise click.UsageError(f"--delimiter must be one character, got {text!r}")
     return text
 
 
@@ -101,7 +103,7 @@ format_option = click.option(
     "--format",
     "format_",
     type=click.Choice(["parquet", "csv", "json"]),
-    help="The format of FILE; default: by its name.",
+    help="The format of FILE. Default: from its name.",
 )
 delimiter_option = click.option(
     "--delimiter",

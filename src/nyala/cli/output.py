@@ -32,7 +32,7 @@ __all__ = [
     "size",
 ]
 
-# The number of rows that a scan prints on a terminal without --limit. More would only scroll away.
+# The number of rows that a scan prints on a terminal without --limit.
 TERMINAL_ROWS: Final = 100
 # Plain text is printed in chunks of this many rows. A later chunk with wider cells has wider columns.
 _CHUNK_ROWS: Final = 1000

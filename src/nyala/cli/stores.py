@@ -102,9 +102,7 @@ def _tell_of_empty_store(database: Database, url: str) -> None:
 
     with contextlib.suppress(Error):
         if not database.list_tables() and not settings().json:
-            click.echo(
-                f"{url} is a store without tables now; the next `table load --create` fills it.", err=True
-            )
+            click.echo(f"{url} is now a store without tables; `table load --create` adds one.", err=True)
 
 
 def _remove_new_store(made: Sequence[str]) -> None:
@@ -155,7 +153,7 @@ def no_file(context: click.Context, parameter: click.Parameter, folder: str) -> 
     if os.path.isfile(folder):
         from nyala.errors import StorageError
 
-        raise StorageError(f"a store is a folder, and {folder!r} is a file", path=folder)
+        raise StorageError(f"expected a store's folder, but {folder!r} is a file", path=folder)
     return folder
 
 
@@ -170,18 +168,20 @@ def _require_store(folder: str) -> None:
     if is_bucket_url(folder):
         require_bucket_store(folder)
     elif not SYSTEM.files.exists(birth_path(folder)):
-        there = "" if os.path.isdir(folder) else " (there is no such folder)"
+        there = "" if os.path.isdir(folder) else " (the folder does not exist)"
         if there and os.sep not in folder:
-            there = " (there is no such folder; FOLDER comes first, then TABLE)"
+            there = " (the folder does not exist; FOLDER comes first, then TABLE)"
         others = [] if there else sorted(os.listdir(folder))
         if {WAL_NAME, DATA_NAME} & set(others):
             find_store(SYSTEM, folder)  # raises: a store that has lost `nyala.json`
         if others:
-            how = f"it has other files ({', '.join(others[:3])}); give the folder that connect() was given"
+            how = (
+                f"it has other files ({', '.join(others[:3])}); pass the folder that was passed to connect()"
+            )
         else:
             how = (
-                f"`{program()} demo {shlex.quote(folder)}` would make one to look at, `table load --create` one of "
-                "your own data"
+                f"create one with `{program()} demo {shlex.quote(folder)}` (an example), or from your data with "
+                "`table load --create`"
             )
         raise StorageError(f"there is no Nyala store at {folder!r}{there}: {how}", path=folder)
 
@@ -196,7 +196,7 @@ def require_bucket_store(url: str) -> None:
     with contextlib.closing(open_objects(url, settings().storage_options)) as objects:
         if read_birth(SYSTEM, objects) is None:
             raise StorageError(
-                f"there is no Nyala store at {objects.url!r}: `table load --create` makes one of your own data",
+                f"there is no Nyala store at {objects.url!r}: create one from your data with `table load --create`",
                 path=objects.url,
             )
 
@@ -211,11 +211,11 @@ def find_table(database: Database, name: str | None) -> Table:
     if not names:
         from nyala.errors import TableNotFoundError
 
-        raise TableNotFoundError("the store has no tables yet: `table load --create` makes one from a file")
-    raise click.UsageError(f"the store has {len(names)} tables, name one: {', '.join(names)}")
+        raise TableNotFoundError("the store has no tables: create one from a file with `table load --create`")
+    raise click.UsageError(f"the store has {len(names)} tables; pass the name of one: {', '.join(names)}")
 
 
-# -- what a table is. The library has no public words for some of it, hence its state. ---------------------
+# -- describing a table. Uses the table's state where the public API has no method. ------------------------
 
 
 def state_of(database: Database, name: str) -> TableState:

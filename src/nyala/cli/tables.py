@@ -172,7 +172,7 @@ def _past_text(stats: Mapping[str, Any]) -> str:
         return ""
     dead = stats["dead_rows"]
     rows = f", with {dead:,} deleted rows" if dead else ""
-    return f"{size(stats['history_bytes'])} of what is in files{rows}"
+    return f"{size(stats['history_bytes'])} of the files{rows}"
 
 
 @table.command()
@@ -215,7 +215,7 @@ def scan(
         else:
             whole = rows.to_arrow()
             count = echo_stream(rows.schema, whole.slice(0, TERMINAL_ROWS).to_batches())
-            more = "" if whole.num_rows <= TERMINAL_ROWS else ", and there are more: --limit N shows N"
+            more = "" if whole.num_rows <= TERMINAL_ROWS else "; the table has more rows, --limit N shows N"
         if not count:
             tell_why_empty(rows)
         if is_terminal():
@@ -247,11 +247,16 @@ _FIGURES: Final = {
     required=True,
     metavar="TIME",
     callback=moment_option,
-    help="After then: ISO time, how long ago (2h, 1d), or a timestamp of Nyala.",
+    help="Changes after this time: ISO time, an age (2h, 1d), or a Nyala timestamp.",
 )
-@click.option("--until", metavar="TIME", callback=moment_option, help="Up to then, as --since; default: now.")
+@click.option(
+    "--until",
+    metavar="TIME",
+    callback=moment_option,
+    help="Changes up to this time, in the formats of --since. Default: now.",
+)
 @click.option("--versions", type=click.Choice(["net", "all"]), default="net",
-              help="net: a row per key, as it is at the end; all: every version in between.")  # fmt: skip
+              help="net: one row per key with its last state; all: every version in between.")  # fmt: skip
 @click.option("--columns", metavar="A,B", callback=names, help="Only these columns besides the key's.")
 def changes(
     folder: str, table: str | None, since: Any, until: Any, versions: Any, columns: list[str] | None
@@ -317,7 +322,7 @@ def stats(folder: str, table: str | None, by_column: bool) -> None:
         if echo_list(document, "tables", columns, _FIGURES.values()) and any(
             one["memory_bytes"] for one in documents
         ):
-            click.echo("What is in memory is in the log as well; a flush writes it to files.", err=True)
+            click.echo("Rows in memory are also in the log; a flush writes them to files.", err=True)
 
 
 def _column_stats(database: Database, table: Table) -> None:
@@ -326,7 +331,7 @@ def _column_stats(database: Database, table: Table) -> None:
         document = {"store": database.path, "name": table.name, **moment(whole["timestamp"])}
         echo_json({**document, "base_bytes": whole["base_bytes"], "columns": found})
         return
-    headings = ["column", "type", "asked for", "stored as", "in files", "bits a row"]
+    headings = ["column", "type", "setting", "stored as", "in files", "bits per row"]
     echo_rows(
         headings,
         [
@@ -343,7 +348,7 @@ def _column_stats(database: Database, table: Table) -> None:
         right=headings[4:],
     )
     if whole["memory_bytes"]:
-        click.echo("What is in memory is in the log as well; a flush writes it to files.", err=True)
+        click.echo("Rows in memory are also in the log; a flush writes them to files.", err=True)
 
 
 def _asked(column: Mapping[str, Any]) -> str:

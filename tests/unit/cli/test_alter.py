@@ -64,24 +64,24 @@ def test_a_step_that_is_refused_changes_nothing(run: Run, store: str) -> None:
     ("step", "message"),
     [
         ("", "it takes"),
-        ("remove old", "there is no 'remove'; a step begins with add, drop"),
-        ("drop", "it takes 1 word after 'drop'; quote the whole step, as in 'drop NAME'"),
-        ("drop old v", "'v' is too much"),
+        ("remove old", "unknown step 'remove'; a step begins with add, drop"),
+        ("drop", "expected 1 word after 'drop'; quote the whole step, as in 'drop NAME'"),
+        ("drop old v", "unexpected 'v'"),
         (
             "add x int8 7",
-            "'7' is too much after 'add'; quote the whole step, as in 'add NAME TYPE what=value', and write",
+            "unexpected '7' after 'add'; quote the whole step, as in 'add NAME TYPE what=value', and write",
         ),
         ("add x int8 default=seven", "'seven' is not int8"),
         ("add x double default=seven", "'seven' is not double"),
         ("add x bool default=seven", "'seven' is not bool"),
-        ("change v nullable=perhaps", "write true or false"),
-        ("change v colour=red", "colour=red: there is type, nullable"),
+        ("change v nullable=perhaps", "expected true or false"),
+        ("change v colour=red", "colour=red: unknown property 'colour'; use type, nullable"),
         ("comment 'open", "No closing quotation"),
     ],
 )
 def test_what_is_no_step_is_a_mistake_of_usage(run: Run, store: str, step: str, message: str) -> None:
     if not step:
-        assert "there is no ''" in run("table", "alter", store, "t", "''", code=2).stderr
+        assert "unknown step ''" in run("table", "alter", store, "t", "''", code=2).stderr
         return
     assert message in run("table", "alter", store, "t", step, code=2).stderr.replace("\n", " ")
 
@@ -137,4 +137,4 @@ def test_bounds_of_several_columns(run: Run, tmp_path: Path) -> None:
 def test_a_history_without_a_unit_is_refused(run: Run, store: str) -> None:
     """30 seconds for who means days: the past is gone with the next vacuum."""
     said = run("table", "alter", store, "t", "history 30", code=2).stderr
-    assert "30 of what? write 30d for days" in said
+    assert "30 has no unit; write 30d for days" in said

@@ -168,7 +168,7 @@ def test_a_verb_without_its_noun(run: Run) -> None:
 
 def test_a_folder_in_place_of_a_command(run: Run, tmp_path: Path) -> None:
     last = run(tmp_path, code=2).stderr.splitlines()[-1]
-    assert "A folder comes behind a command, as in `table list FOLDER`." in last
+    assert "Write the folder after a command, as in `table list FOLDER`." in last
 
 
 def test_debug_shows_the_traceback(run: Run, example: Example) -> None:
@@ -186,7 +186,7 @@ def test_reading_what_is_no_store(run: Run, tmp_path: Path, folder: str) -> None
     for line in (["list"], ["describe"], ["scan"], ["stats"], ["load", "t", __file__, "--format", "csv"]):
         ran = run("table", line[0], tmp_path / folder, *line[1:], code=1)
         assert "there is no Nyala store at" in ran.stderr and len(ran.stderr.splitlines()) == 1
-    assert "there is no log at" in run("wal", "dump", tmp_path / folder, code=1).stderr
+    assert "no log found in" in run("wal", "dump", tmp_path / folder, code=1).stderr
     assert sorted(os.listdir(tmp_path)) == ["empty", "other"]
     assert os.listdir(tmp_path / "empty") == []
 
@@ -203,7 +203,7 @@ def test_a_file_in_the_place_of_the_folder(run: Run, tmp_path: Path, line: str) 
     file = tmp_path / "x.csv"
     file.write_text("k\n1\n")
     words = [str(file) if word == "F" else word for word in shlex.split(line)]
-    assert run(*words, code=1).stderr == f"Error: a store is a folder, and {str(file)!r} is a file\n"
+    assert run(*words, code=1).stderr == f"Error: expected a store's folder, but {str(file)!r} is a file\n"
     assert os.listdir(tmp_path) == ["x.csv"]
 
 

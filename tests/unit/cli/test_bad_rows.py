@@ -20,8 +20,8 @@ from .conftest import Run, csv, rows
 
 def test_a_bad_field_in_a_csv(run: Run, numbers: Path, tmp_path: Path) -> None:
     """Of a file of a million lines it is not said which cannot be read."""
-    collect = "; --errors collect leaves such rows out and loads the others"
-    write = "write a whole number, or name a word that means NULL with --null"
+    collect = "; --errors collect skips such rows and loads the others"
+    write = "write a whole number, or pass --null for a word that means NULL"
     width = "Expected Number of Columns: 2 Found"
     for text, complaint in (
         ("k,v\n1,2\n2,many\n", f", row 2, line 3 (k = 2): column 'v': 'many' is not int8: {write}{collect}"),
@@ -88,7 +88,7 @@ def test_collect_leaves_out_what_cannot_be_read(run: Run, tmp_path: Path, packed
     ran = run(*line)
     assert "12 rows in" in ran.stdout and "2 updated, 10 failed" in ran.stdout
     assert "failed, unreadable: 8 rows\nfailed, out-of-range: 2 rows\n" in ran.stderr
-    assert ran.stderr.endswith("  … and 5 more: --json tells the first 100\n")
+    assert ran.stderr.endswith("  … and 5 more: --json prints the first 100\n")
     ran = run("table", "load", tmp_path / "s", "t", "-", "--errors", "collect", "--json", stdin=MIXED)
     assert [(e["row"], e["line"]) for e in ran.json["errors"]] == [(row, line) for row, line, *_ in found]
 
@@ -98,11 +98,11 @@ def test_a_batch_with_many_bad_rows_tells_the_first(run: Run, numbers: Path, tmp
     for bad, kind in (("many", "FileError"), ("1000", "InvalidValueError")):
         file = csv(tmp_path, "k,v\n" + "".join(f"{k},{bad}\n" for k in range(250)))
         first, *told, last = run("table", "load", numbers, "t", file, code=1).stderr.splitlines()
-        assert first.startswith("Error: 250 rows of a batch fail; --errors collect leaves such rows out")
+        assert first.startswith("Error: 250 rows of a batch fail; --errors collect skips such rows")
         assert [line.partition(" (")[0] for line in told] == [
             f"  {file}, row {n}, line {n + 1}" for n in range(1, 6)
         ]
-        assert last == "  … and 245 more: --json tells the first 100"
+        assert last == "  … and 245 more: --json prints the first 100"
         error = json.loads(run("table", "load", numbers, "t", file, "--json", code=1).stderr)["error"]
         assert (error["type"], error["failed"], len(error["errors"])) == (kind, 250, 100)
         assert error["errors"][99]["line"] == 101 and len(error["message"].splitlines()) == 1

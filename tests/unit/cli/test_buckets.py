@@ -79,7 +79,7 @@ def test_commands_beside_a_writer(run: Run, server: S3Server, csv: Path) -> None
 @pytest.mark.parametrize(
     ("words", "code", "advice"),
     [
-        (["demo", URL], 1, "name one"),
+        (["demo", URL], 1, "pass the name of one"),
         (["table", "list", "https://host/store"], 1, "is a URL"),
         (["table", "list", "s3://bucket/a b"], 1, "choose another prefix"),
         (["table", "list", "s3://bucket/a?region=x"], 1, "give --option NAME=VALUE"),
@@ -184,7 +184,7 @@ def test_a_load_that_fails_says_that_the_new_store_is_empty(
     (tmp_path / "bad.csv").write_text("k,v\n1,a\n1,b\n")
     load = ["table", "load", URL, "t", "--create", "--key", "k", *options(server)]
     said = run(*load, tmp_path / "bad.csv", code=1).stderr
-    assert f"{URL} is a store without tables now; the next `table load --create` fills it" in said
+    assert f"{URL} is now a store without tables; `table load --create` adds one" in said
     run(*load, csv)
     assert "without tables" not in run(*load[:3], "u", *load[4:], tmp_path / "bad.csv", code=1).stderr
 
@@ -194,7 +194,7 @@ def test_a_load_that_fails_says_that_the_new_store_is_empty(
     [
         ("region", 2, "expected name=value"),
         ("secret_access_key=x", 2, "is a secret"),
-        ("timeout_s=soon", 2, "is no value of timeout_s"),
+        ("timeout_s=soon", 2, "is not a valid value of timeout_s"),
         ("regoin=x", 1, "did you mean 'region'?"),
     ],
 )

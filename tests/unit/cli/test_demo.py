@@ -45,7 +45,7 @@ def test_the_demo_as_a_person_runs_it(tmp_path: Path) -> None:
         "5,000 rows updated",
         "no copy was made",
         "DuplicateKeyError: ",
-        "it saw the row that",
+        "it read the row that",
     ):
         assert said in found.stdout
     lines = re.findall(r"^  python\S* -m nyala (.*)$", found.stdout, re.MULTILINE)

@@ -72,7 +72,7 @@ def test_a_folder_in_the_place_of_a_column_file(run: Run, example: Example, tmp_
     assert path is not None and run("cfile", "dump", path[1]).lines
     (tmp_path / "empty").mkdir()
     said = run("cfile", "dump", tmp_path / "empty", code=2).stderr.replace("\n", " ")
-    assert "is a folder, and no column file is in it; they are a store's data/TABLET/*.base" in said
+    assert "is a folder without column files; a store's column files are data/TABLET/*.base" in said
 
 
 @pytest.mark.parametrize("flags", [[], ["--bytes"]])

@@ -279,7 +279,7 @@ def test_what_is_no_parquet_file(run: Run, numbers: Path, tmp_path: Path, data: 
     file = tmp_path / "x.parquet"
     file.write_bytes(data)
     ran = run("table", "load", numbers, "t", file, code=1)
-    assert ran.stderr == f"Error: {file}: not a Parquet file, or it was cut off\n"
+    assert ran.stderr == f"Error: {file}: not a Parquet file, or a truncated one\n"
 
 
 def test_a_file_without_rows(run: Run, numbers: Path, tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_ctrl_c_ends_a_load_between_batches(
     monkeypatch.setattr(load, "_write", interrupted)
     before = signal.getsignal(signal.SIGINT)
     ran = run("table", "load", numbers, "t", file, code=130)
-    assert ran.stderr == "8 rows are loaded and stay; the rest is not.\nStopped.\n"
+    assert ran.stderr == "8 rows are loaded and stay; the others are not.\nStopped.\n"
     assert [row["k"] for row in rows(numbers, "t", where="k >= 10")] == list(range(10, 18))
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -356,7 +356,7 @@ def test_ctrl_c_ends_the_flush(
     if late:
         assert "row 20000" in ran.stderr.splitlines()[-1]  # what stopped the load is told, whatever came then
     else:
-        assert ran.stderr == "19,999 rows loaded, and in the log alone for now.\nStopped.\n"
+        assert ran.stderr == "19,999 rows loaded, so far only in the log.\nStopped.\n"
     memory, rowsets = memory_and_rowsets(run, numbers)
     assert memory > 0 and rowsets == 0
     assert len(rows(numbers, "t")) == (19_005 if late else 20_004)
@@ -400,7 +400,7 @@ def test_create(run: Run, tmp_path: Path) -> None:
         (["--create", "--key", "k", "--range", "k"], "write it as column=value,value"),
         (["--create", "--key", "k", "--range", "k=1,x"], "'x' is not int64"),
         (["--create", "--key", "k", "--type", "k"], "write it as column=type"),
-        (["--delimiter", "||"], "takes one character"),
+        (["--delimiter", "||"], "must be one character"),
     ],
 )
 def test_words_that_make_no_table(run: Run, tmp_path: Path, words: list[str], complaint: str) -> None:
@@ -485,7 +485,7 @@ def test_a_new_store_that_got_nothing_is_gone(run: Run, tmp_path: Path) -> None:
     file = csv(tmp_path, "k,v\n1,1000\n")
     words = ("t", file, "--create", "--key", "k", "--type", "v=int8")
     said = run("table", "load", tmp_path / "a" / "b" / "s", *words, code=1).stderr.splitlines()
-    assert said[0].startswith("t made: ") and said[1] == "t is dropped again: the load did not succeed."
+    assert said[0].startswith("t created: ") and said[1] == "t was dropped again, because the load failed."
     assert "row 1, line 2" in said[2] and os.listdir(tmp_path) == ["x.csv"]
     (tmp_path / "a").mkdir()
     run("table", "load", tmp_path / "a" / "s", *words, code=1)
@@ -505,7 +505,7 @@ def test_new_table_from_parquet(run: Run, tmp_path: Path) -> None:
     data = pa.table({"k": [1], "d": ["x"], "n": [dt.datetime(2026, 1, 1)], "r": [0.5]}).cast(schema)
     pq.write_table(data, tmp_path / "x.parquet")
     said = run("table", "load", tmp_path / "s", "t", tmp_path / "x.parquet", "--create", "--key", "k").stderr
-    assert "t made: k int32, d string, n timestamp, r float. Wrong type? Pass --type COLUMN=TYPE." in said
+    assert "t created: k int32, d string, n timestamp, r float. Wrong type? Pass --type COLUMN=TYPE." in said
     assert "is a file" in run("table", "list", tmp_path / "x.parquet", code=1).stderr
     columns = run("table", "describe", tmp_path / "s", "--json").json["columns"]
     assert [(one["name"], one["type"], one["nullable"]) for one in columns] == [
@@ -591,7 +591,7 @@ def test_a_folder_of_files(run: Run, tmp_path: Path) -> None:
     assert rows(tmp_path / "s", "t") == [{"k": 1, "v": 1}, {"k": 2, "v": 2}]
     (tmp_path / "none").mkdir()
     assert (
-        "has no Parquet, CSV or JSON file"
+        "contains no Parquet, CSV or JSON file"
         in run("table", "load", tmp_path / "s", "t", tmp_path / "none", code=2).stderr
     )
 

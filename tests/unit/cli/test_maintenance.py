@@ -93,7 +93,7 @@ def test_vacuum_dry_run_changes_nothing(run: Run, store: Path) -> None:
     assert one["bytes"] > 0 and one["rowsets_rewritten"] == 3 and one["oldest_readable"] > 0
     assert one["oldest_readable_time"].endswith("Z")
     assert files() == before
-    assert "would be given back" in run("table", "vacuum", store, "--dry-run").lines[0]
+    assert "would be freed" in run("table", "vacuum", store, "--dry-run").lines[0]
 
 
 def test_vacuum(run: Run, store: Path) -> None:
@@ -159,7 +159,7 @@ def test_files_that_a_reader_has_are_waited_for(run: Run, store: Path) -> None:
     with nyala.connect(store, read_only=True) as db:
         scan = db["t"].scan()
         said = run("table", "compact", store, "t").stderr
-        assert re.match(r"\d+ more files wait for readers that still have them, and then go", said)
+        assert re.match(r"\d+ more files are deleted when their readers have finished", said)
         assert scan.count() == 300
     assert run("table", "vacuum", store, "--json").json["waiting_files"] == 0
 

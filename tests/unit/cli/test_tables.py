@@ -51,7 +51,7 @@ def test_an_empty_store(run: Run, tmp_path: Path) -> None:
     assert run("table", "list", tmp_path / "s", "--json").json["tables"] == []
     assert run("table", "stats", tmp_path / "s", "--json").json["tables"] == []
     assert run("tablet", "list", tmp_path / "s", "--json").json["tablets"] == []
-    assert "no tables yet" in run("table", "scan", tmp_path / "s", code=1).stderr
+    assert "the store has no tables" in run("table", "scan", tmp_path / "s", code=1).stderr
 
 
 def test_an_empty_table(run: Run, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_history(run: Run, tmp_path: Path, history: Any, said: str) -> None:
 def test_which_table(run: Run, example: Example) -> None:
     """Without a table's name the wrong table is shown."""
     ran = run("table", "scan", example.path, code=2)
-    assert "name one: metrics, types" in ran.stderr
+    assert "pass the name of one: metrics, types" in ran.stderr
     with nyala.connect(example.path) as db:
         db.drop_table("types")
     assert len(run("table", "scan", example.path).lines) == 7
@@ -256,7 +256,7 @@ def test_rows_that_are_in_memory_only_are_said_to_be_in_the_log(run: Run, tmp_pa
 
         assert re.fullmatch(r"\d+\.\d KB in memory and in the log, 0 B in files", size())
         said = run("table", "stats", tmp_path / "s")
-        assert said.stderr == "What is in memory is in the log as well; a flush writes it to files.\n"
+        assert said.stderr == "Rows in memory are also in the log; a flush writes them to files.\n"
         db.flush()
         assert re.fullmatch(
             r"1\.\d KB in files", size()
@@ -289,7 +289,7 @@ def test_stats_of_columns(run: Run, tmp_path: Path) -> None:
         assert run("table", "stats", tmp_path / "s", "--columns").lines[-1].endswith("0 B")
         table.insert({"k": range(10_000), "v": [n * n * 7919 % 99_991 / 4 for n in range(10_000)]})
         said = run("table", "stats", tmp_path / "s", "t", "--columns")
-        assert "a flush writes it to files" in said.stderr
+        assert "a flush writes them to files" in said.stderr
         db.flush()
         found = table.column_stats()
         table.insert({"k": range(20_000, 60_000), "v": [1 / (n + 3) for n in range(40_000)]})
@@ -316,7 +316,7 @@ def test_what_history_costs(run: Run, tmp_path: Path) -> None:
     lines = run("table", "describe", tmp_path / "s").lines
     assert "readable   from its beginning on" in lines
     past = next(line for line in lines if line.startswith("the past"))
-    assert re.fullmatch(r"the past   \d+\.\d KB of what is in files, with 300 deleted rows", past)
+    assert re.fullmatch(r"the past   \d+\.\d KB of the files, with 300 deleted rows", past)
 
 
 def test_a_moment_before_the_history(run: Run, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_the_command_fails_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("nyala.objects.memory.MemoryObjects.create", Ignores.create)
     done = cli_runner().invoke(app, ["fs", "probe", "s3://bucket/store", "--races", "5"])
     assert done.exit_code == 1
-    assert "do not put a store into s3://bucket/store" in done.stderr
+    assert "s3://bucket/store is not suitable for a store" in done.stderr
     assert "the bucket ignores If-None-Match" in done.stderr
 
 
