@@ -79,7 +79,7 @@ def test_commands_beside_a_writer(run: Run, server: S3Server, csv: Path) -> None
 @pytest.mark.parametrize(
     ("words", "code", "advice"),
     [
-        (["demo", URL], 1, "pass the name of one"),
+        (["demo", URL], 1, "the demo needs a folder"),
         (["table", "list", "https://host/store"], 1, "is a URL"),
         (["table", "list", "s3://bucket/a b"], 1, "choose another prefix"),
         (["table", "list", "s3://bucket/a?region=x"], 1, "give --option NAME=VALUE"),
@@ -173,7 +173,7 @@ def test_a_copy_between_two_services_has_options_for_each(
         assert run("table", "scan", URL, *options(second)).stdout == expected
     assert run("table", "scan", f"file://{tmp_path}/b").stdout == expected
     said = run("fs", "copy", URL, tmp_path / "c", *options(server), "--to-option", "region=x", code=2).stderr
-    assert "--to-option is for a bucket" in " ".join(said.split())
+    assert "--to-option is only for a bucket" in " ".join(said.split())
     assert "is a secret" in run("fs", "copy", URL, URL, "--to-option", "session_token=x", code=2).stderr
 
 

@@ -93,7 +93,7 @@ def test_a_folder_with_something_else_is_left_alone(run: Run, tmp_path: Path, sm
     with nyala.connect(tmp_path / "mine") as db:
         db.create_table("metrics", {"k": "int64"}, "k").insert({"k": [1, 2]})
     ran = run("demo", tmp_path / "mine", code=1)
-    assert "tables of its own (metrics)" in ran.stderr and ran.stdout == ""
+    assert "a store with other tables (metrics)" in ran.stderr and ran.stdout == ""
     with nyala.connect(tmp_path / "mine", read_only=True) as db:
         assert db["metrics"].count() == 2
 

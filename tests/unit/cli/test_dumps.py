@@ -68,7 +68,7 @@ def test_cfile_dump_of_a_damaged_file(run: Run, cfile: Path) -> None:
 def test_a_folder_in_the_place_of_a_column_file(run: Run, example: Example, tmp_path: Path) -> None:
     """Somebody knows the store's folder, and not what is in it."""
     said = run("cfile", "dump", example.path, code=2).stderr.replace("\n", " ")
-    path = re.search(r"give a column file, such as '(.*?)', one of \d+ there", said)
+    path = re.search(r"pass a column file, such as '(.*?)', one of \d+ in it", said)
     assert path is not None and run("cfile", "dump", path[1]).lines
     (tmp_path / "empty").mkdir()
     said = run("cfile", "dump", tmp_path / "empty", code=2).stderr.replace("\n", " ")

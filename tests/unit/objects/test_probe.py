@@ -166,7 +166,7 @@ def test_the_command_fails_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> N
         (["ftp://x"], "expected one of s3://"),
         (["s3://x", "--option", "region"], "expected name=value"),
         (["s3://x", "--option", "secret_access_key=very"], "is a secret"),
-        (["s3://x", "--option", "allow_http=very"], "is no value of allow_http"),
+        (["s3://x", "--option", "allow_http=very"], "is not a valid value of allow_http"),
         (["s3://x", "--option", "regoin=very"], "did you mean 'region'"),
     ],
 )
