@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 import nyala
 import nyala.spark
+from nyala.spark.arguments import address_of_store
 from nyala.testing.s3_server import S3Server
 
 if TYPE_CHECKING:
@@ -167,6 +168,14 @@ def test_a_session_may_have_a_store(spark: SparkSession, db: nyala.Database, opt
         assert db["registered"].count() == 4
     finally:
         nyala.spark.register(spark)
+
+
+def test_a_closed_database_names_no_store(db: nyala.Database, options: dict[str, Any]) -> None:
+    """`write`, `sql` and `register` refuse it, as `load` does."""
+    with nyala.connect(URL.replace("store", "closed"), storage_options=options) as closed:
+        assert address_of_store(closed, "nyala.spark.write").path == closed.path
+    with pytest.raises(nyala.StorageError, match="is closed"):
+        address_of_store(closed, "nyala.spark.write")
 
 
 def test_secrets_and_misspelt_options_are_refused(spark: SparkSession, options: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ def check_table(table: Any, call: str) -> None:
         raise InvalidArgumentError(
             f"{call} expects a Table of an open Database, got {_shown(table)}: pass nyala.connect(folder)[name]"
         )
-    table._database._handle.check_open()
+    table._database._opened()
 
 
 def check_database(database: Any, call: str) -> None:
@@ -57,13 +57,15 @@ def address_of_database(database: Database) -> Address:
 def address_of_store(store: Any, call: str, storage_options: Mapping[str, Any] | None = None) -> Address:
     """Return where a store is, given as a path, a URL or an open Database.
 
-    Raises: InvalidArgumentError for others, and for secret storage options.
+    Raises: InvalidArgumentError for others, and for secret storage options; StorageError for a
+        Database that is closed.
     """
     if isinstance(store, Database):
         if storage_options is not None:
             raise InvalidArgumentError(
                 f"{call}: storage_options belong to a URL: pass an open Database without them"
             )
+        store._opened()
         return address_of_database(store)
     if is_bucket_url(store):
         if store.lower().startswith("file:"):
