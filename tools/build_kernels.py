@@ -23,7 +23,7 @@ PARTS = (
     "gathering.pxi",
     "runs.pxi",
     "scattering.pxi",
-)  # what the source includes
+)  # the files that the source includes
 
 
 def build(folder: str = PACKAGE, speed: str = "") -> list[str]:
@@ -33,9 +33,9 @@ def build(folder: str = PACKAGE, speed: str = "") -> list[str]:
     """
     if sys.byteorder != "little":
         raise OSError(
-            "the kernels read blocks, which are little-endian, as they lie: this machine is big-endian"
+            "the kernels need a little-endian machine, because blocks are little-endian; this machine is big-endian"
         )
-    from setuptools import (  # before Cython, which else takes the distutils of Python 3.11
+    from setuptools import (  # before Cython, which otherwise uses the distutils of Python 3.11
         Distribution,
         Extension,
     )

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# Of each layer the modules to break, and the tests under tests/ that have to notice.
+# For each layer: the modules to break, and the tests under tests/ that must fail.
 LAYERS = {
     "schema": ("schema/*", "unit/schema scripts/predicates scripts/null_and_nan scripts/schema"),
     "keys": ("keys/*", "unit/keys scripts/scan scripts/pruning"),

@@ -58,7 +58,7 @@ def test_no_python_is_said_plainly(tmp_path: Path) -> None:
     fake(tmp_path, "python3.10", "exit 1")
     found = run("make-venv", str(tmp_path / "venv"), path=tmp_path, PYTHON="python3.10")
     assert found.returncode == 1
-    assert "no Python 3.11 or newer was found" in found.stderr
+    assert "no Python 3.11 or newer found" in found.stderr
     assert not (tmp_path / "venv").exists()
 
 

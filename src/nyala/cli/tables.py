@@ -352,8 +352,8 @@ def _column_stats(database: Database, table: Table) -> None:
 
 
 def _asked(column: Mapping[str, Any]) -> str:
-    asked = (column["encoding"], column["compression"], block_size_text(column["block_size"]))
-    return ", ".join(filter(None, asked))
+    storage = (column["encoding"], column["compression"], block_size_text(column["block_size"]))
+    return ", ".join(filter(None, storage))
 
 
 def _stored(rows: Mapping[str, int]) -> str:

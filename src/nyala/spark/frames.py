@@ -185,8 +185,8 @@ def _by_tasks(
     made = None
     if arrays and internals.arrays_wanted(spark, schema):
         of_bytes = StructType([StructField(f.name, BinaryType(), False) for f in schema.fields])
-        given = tasks(internals.as_arrays, of_bytes)
-        made = internals.rows_of_arrays(given, schema, rows, scan._engine().text_bytes())
+        packed = tasks(internals.as_arrays, of_bytes)
+        made = internals.rows_of_arrays(packed, schema, rows, scan._engine().text_bytes())
     if made is None:
         made = tasks(lambda batch: (batch,), schema)
     return LeasedFrame(made if limit is None else made.limit(limit), lease)

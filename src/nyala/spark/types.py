@@ -157,7 +157,7 @@ def check_schema(wanted: StructType, table: str, schema: pa.Schema) -> None:
 
     Raises: ColumnNotFoundError or SchemaError, with the column, its type and the requested type.
     """
-    asked = arrow_schema(wanted)
+    requested = arrow_schema(wanted)
     for field in wanted.fields:
         if field.name not in schema.names:
             raise ColumnNotFoundError(
@@ -165,7 +165,7 @@ def check_schema(wanted: StructType, table: str, schema: pa.Schema) -> None:
             )
         own = schema.field(field.name)
         found = _spark_type(own.type)
-        if found != field.dataType and not _widens(own.type, asked.field(field.name).type):
+        if found != field.dataType and not _widens(own.type, requested.field(field.name).type):
             raise SchemaError(
                 f"column {field.name!r} of table {table!r} has type {found.simpleString()} and cannot be read as "
                 f"{field.dataType.simpleString()}: read it with its own type, then cast in Spark"
@@ -176,9 +176,9 @@ def check_schema(wanted: StructType, table: str, schema: pa.Schema) -> None:
             )
 
 
-def _widens(own: pa.DataType, asked: pa.DataType) -> bool:
+def _widens(own: pa.DataType, requested: pa.DataType) -> bool:
     try:
-        return widens(parse_type(own), parse_type(asked))
+        return widens(parse_type(own), parse_type(requested))
     except SchemaError:  # Nyala does not have this type
         return False
 

@@ -1,4 +1,4 @@
-"""Tools for tests, shipped so that others can test what they build on Nyala. Production code never imports this.
+"""Test tools, shipped so that users can test programs that use Nyala. Production code never imports this package.
 
 recording_files.py   files that remember every change and sync
 power_cut.py         what a power cut leaves of them

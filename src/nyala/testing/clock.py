@@ -7,7 +7,7 @@ import threading
 
 __all__ = ["ManualClock", "SeededRandomness"]
 
-# An event that is set from outside does not wake the clock's waiters; they look for it this often, in real time.
+# Setting an event does not wake the clock's waiters, so they poll the event at this interval, in real time.
 _EVENT_POLL_S = 0.001
 
 
@@ -36,11 +36,11 @@ class ManualClock:
             self._condition.notify_all()
 
     def set_now_us(self, now_us: int) -> None:
-        """Step the wall clock, also backwards, as an administrator or NTP may; the monotonic one stays."""
+        """Step the wall clock forwards or backwards, like an administrator or NTP; the monotonic clock stays."""
         self._now_us = now_us
 
     def sleep_s(self, seconds: float) -> None:
-        # A microsecond at least: who sleeps for the rest of his time, which may be less, must get to its end.
+        # At least one microsecond, so that a sleep shorter than that also advances the clock.
         self.advance(max(seconds, 1e-6) if seconds > 0 else seconds)
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:

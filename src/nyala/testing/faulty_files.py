@@ -36,19 +36,19 @@ __all__ = [
 
 
 class SimulatedCrash(BaseException):
-    """The world has stopped. Not an Exception, so that no handler takes it for an error to be dealt with."""
+    """The process has crashed, in simulation. A BaseException, so that no error handler catches it."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One change of the outside, about to be made."""
+    """One change of the file system that is about to happen."""
 
     kind: str
     path: str
 
 
 class _WatchedFile:
-    """An AppendFile whose owner is asked before every step."""
+    """An AppendFile that calls its owner before every operation."""
 
     def __init__(self, inner: AppendFile, owner: _Watcher) -> None:
         self._inner = inner
@@ -100,7 +100,7 @@ class _WatchedFile:
 
 
 class _Watcher(FileWrapper):
-    """Asks `before` and tells `after` every change."""
+    """Calls `before` before every change, and `after` after it."""
 
     def before(self, operation: Operation) -> None:
         raise NotImplementedError
@@ -175,12 +175,12 @@ class _Watcher(FileWrapper):
 
 FaultKind: TypeAlias = Literal["eio", "enospc", "short", "crash"]
 
-# These need no space: a full disk does not keep them from working.
+# These operations need no space, so they succeed on a full disk.
 _WITHOUT_SPACE: Final = frozenset({"sync", "sync_dir", "unlink", "remove_tree", "truncate"})
 
 
 class _ShortWrite(Exception):
-    """Half of a write is to be made before `error` is raised."""
+    """Half of the write is performed before `error` is raised."""
 
     def __init__(self, error: StorageError) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class FaultyFiles(_Watcher):
         return 0 if self._full else super().free_bytes(path)
 
     def preallocate(self, path: str, length: int) -> None:
-        # Not counted: the reserve holds nothing that anybody reads.
+        # Not counted, because nothing reads the reserve.
         operation = Operation("preallocate", path)
         if self._crashed:
             raise SimulatedCrash(operation)
@@ -264,7 +264,7 @@ class FaultyFiles(_Watcher):
 
 
 class _UnreliableFile:
-    """A RandomFile whose owner is asked before every read."""
+    """A RandomFile that calls its owner before every read."""
 
     def __init__(self, inner: RandomFile, owner: UnreadableFiles) -> None:
         self._inner = inner
@@ -335,11 +335,11 @@ def _fault(operation: Operation, number: int) -> StorageError:
 
 
 SYNCS: Final = frozenset({"sync", "sync_dir", "truncate"})
-"""Kinds of operations that make something durable."""
+"""Kinds of operations that make data durable."""
 WRITES: Final = frozenset({"create", "append", "write_at"})
-"""Kinds that put bytes or a new file there."""
+"""Kinds of operations that write bytes or create a file."""
 NAMES: Final = frozenset({"rename", "link", "unlink", "remove_tree", "make_dirs"})
-"""Kinds that change names."""
+"""Kinds of operations that change names."""
 
 
 class KillingFiles(_Watcher):

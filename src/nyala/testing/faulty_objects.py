@@ -212,4 +212,4 @@ def _carry_out(do: Callable[[], object]) -> None:
     try:
         do()
     except StorageError:
-        pass  # nobody waits for the answer of a late request
+        pass  # a late request has no caller that waits for its result

@@ -22,7 +22,7 @@ class FileWrapper:
         return self._inner.is_remote
 
     def bind(self, folder: str) -> Files:
-        return self  # not bound: what a test does to these files, it does to all of them
+        return self  # the same wrapper, so that a test's faults apply to all callers
 
     def watch(self, path: str) -> None:
         pass

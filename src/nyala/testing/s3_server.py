@@ -258,7 +258,11 @@ class S3Server:
             if parts is None:
                 return _error(404, "NoSuchUpload")
             if sorted(parts) != numbers:
-                return _error(400, "InvalidPart", f"{numbers} are named, {sorted(parts)} are there")
+                return _error(
+                    400,
+                    "InvalidPart",
+                    f"the request names the parts {numbers}, the upload has {sorted(parts)}",
+                )
             whole = b"".join(parts[number] for number in numbers)
         answer = self._put(key, headers, whole)
         if answer.status != 200:
@@ -397,7 +401,7 @@ def _cut(connection: socket.socket) -> None:
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # it is cut already
+        pass  # the connection is already closed
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -424,7 +428,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         body = self.rfile.read(int(length))
         if len(body) < int(length):
-            return  # the client went away
+            return  # the client closed the connection
         fault = server._count(self.command, key, len(body))
         if fault == "drop before":
             self._cut()

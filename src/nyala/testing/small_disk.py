@@ -81,8 +81,8 @@ class SmallDisk(FileWrapper):
         self.root = root
         self.why: Why = why
         self._capacity = capacity_bytes
-        self._taken: int | None = None  # of the budget, by the other program
-        self._inodes: int | None = None  # files that may be there; None: any number
+        self._taken: int | None = None  # bytes of the budget that the other program uses
+        self._inodes: int | None = None  # the number of files that may exist; None: no limit
 
     def _used(self) -> tuple[int, int]:
         files = size = 0
@@ -117,7 +117,7 @@ class SmallDisk(FileWrapper):
             raise StorageError(f"cannot write {path}: {os.strerror(number)}", path=path, errno=number)
 
     def free_bytes(self, path: str) -> int:
-        taken = 0 if self.why == "quota" else self._taken or 0  # the system does not tell of quotas
+        taken = 0 if self.why == "quota" else self._taken or 0  # free space does not include quotas
         return max(self._capacity - taken - self._used()[1], 0)
 
     def create(self, path: str) -> AppendFile:

@@ -80,8 +80,8 @@ def _condition(message: list[tuple[int, Any]], names: Sequence[str], *, exact_do
     functions = {}
     for declaration in _all(message, 2):
         for function in _all(_fields(declaration), 3):
-            said = dict(_fields(function))
-            functions[said.get(2, 0)] = bytes(said[3]).decode()
+            parts = dict(_fields(function))
+            functions[parts.get(2, 0)] = bytes(parts[3]).decode()
     (referred,) = _all(message, 3)
     tree = _node(_one(referred, 1), functions, names)
     if exact_doubles and any(abs(number) >= 2**53 for number in _numbers(tree)):

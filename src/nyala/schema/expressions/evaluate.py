@@ -150,10 +150,10 @@ class _OneColumn(Bound):
         return frozenset((self.column.name,))
 
     def mask(self, arrays: Arrays, n: int) -> Mask:
-        given = arrays[self.column.name]
-        if pa.types.is_run_end_encoded(given.type):
-            return self._mask_of_runs(given)
-        array = _array(given, self.column)
+        stored = arrays[self.column.name]
+        if pa.types.is_run_end_encoded(stored.type):
+            return self._mask_of_runs(stored)
+        array = _array(stored, self.column)
         if not pa.types.is_dictionary(array.type):
             return self._mask_of(array)
         words = array.dictionary
@@ -184,10 +184,10 @@ class BoundNull(_OneColumn):
     negated: bool
 
     def mask(self, arrays: Arrays, n: int) -> Mask:
-        given = arrays[self.column.name]
-        if pa.types.is_run_end_encoded(given.type):
-            return self._mask_of_runs(given)
-        array = _array(given, self.column)
+        stored = arrays[self.column.name]
+        if pa.types.is_run_end_encoded(stored.type):
+            return self._mask_of_runs(stored)
+        array = _array(stored, self.column)
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode() if array.dictionary.null_count else array.indices
         return self._mask_of(array)

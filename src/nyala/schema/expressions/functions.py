@@ -346,34 +346,34 @@ def build_cast(value: Value, spec: str) -> Value:
 
 
 def _cast_function(value: Value, wanted: ColumnType) -> Callable[[pa.Array], pa.Array | Checked] | None:
-    given = value.type
+    source_type = value.type
     if wanted.is_integer:
-        if given == _STRING:
+        if source_type == _STRING:
             return lambda array: _to_integer(_parsed(array, _WHOLE, pa.decimal256(39, 0)), wanted)
-        if given == _BOOL:
+        if source_type == _BOOL:
             return lambda array: array.cast(INT)
         return (lambda array: _to_integer(array, wanted)) if is_number(value) else None
     if wanted.name == "decimal":
-        if given == _STRING:
+        if source_type == _STRING:
             return lambda array: _to_decimal(_parsed(array, _NUMBER, pa.decimal256(76, 37)), wanted)
         return (lambda array: _to_decimal(array, wanted)) if is_number(value) else None
     if wanted.is_floating:
-        if given == _STRING:
+        if source_type == _STRING:
             return lambda array: _narrowed(_parsed_floats(array), wanted)
         return (lambda array: _narrowed(to_double(array), wanted)) if is_number(value) else None
     if wanted.name == "bool":
-        if given == _STRING:
+        if source_type == _STRING:
             return _to_bool
-        if given == _BOOL:
+        if source_type == _BOOL:
             return lambda array: array
         return (lambda array: pc.not_equal(to_double(array), 0.0)) if is_number(value) else None
     if wanted.name == "string":
-        return None if given == _BINARY else _to_text
+        return None if source_type == _BINARY else _to_text
     if wanted.name == "binary":
-        return (lambda array: array.cast(_BINARY)) if given in (_STRING, _BINARY) else None
-    if given == TIMESTAMP and wanted.name == "date":
+        return (lambda array: array.cast(_BINARY)) if source_type in (_STRING, _BINARY) else None
+    if source_type == TIMESTAMP and wanted.name == "date":
         return lambda array: pc.floor_temporal(array.view(INT).view(pa.timestamp("us")), 1, "day").cast(_DATE)
-    if given in (_STRING, _DATE, TIMESTAMP):
+    if source_type in (_STRING, _DATE, TIMESTAMP):
         return lambda array: _by_table(array, wanted)
     return None
 

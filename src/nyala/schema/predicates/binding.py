@@ -281,8 +281,8 @@ def _spell_list(
     placed = _place_list(column, values)
     if placed is not None:
         return placed
-    given = values if isinstance(values, tuple) else value_lists.literals_of(values)
-    spelled = tuple(_spell(column, literal) for literal in given)
+    items = values if isinstance(values, tuple) else value_lists.literals_of(values)
+    spelled = tuple(_spell(column, literal) for literal in items)
     placed = _place_list(column, spelled)  # the values may have one type now
     return spelled if placed is None else placed
 

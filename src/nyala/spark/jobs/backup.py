@@ -356,8 +356,8 @@ def _restoring(filled: str, wanted: str) -> Iterator[None]:
         error.args = (f"{where} (being restored){'' if text[:1] in ':, ' else ': '}{text}", *error.args[1:])
         if isinstance(error, WriteError) and error.errors is not None:
             at = error.errors.schema.get_field_index("message")
-            said = pc.replace_substring(error.errors.column(at), repr(filled), repr(wanted))
-            error.errors = error.errors.set_column(at, "message", said)
+            messages = pc.replace_substring(error.errors.column(at), repr(filled), repr(wanted))
+            error.errors = error.errors.set_column(at, "message", messages)
         raise
 
 

@@ -510,7 +510,7 @@ def list_backups(
     ```
     """
     whole, damaged = find_backups(os.fspath(folder), storage_options)
-    told: list[dict[str, Any]] = [
+    entries: list[dict[str, Any]] = [
         {
             "table": backup.table,
             "kind": "full" if backup.since is None else "incremental",
@@ -526,7 +526,7 @@ def list_backups(
         for backup in whole
     ]
     unknown = dict.fromkeys(("since", "rows", "bytes", "files"))
-    told += [
+    entries += [
         {
             **unknown,
             "table": found.table,
@@ -538,7 +538,7 @@ def list_backups(
         }
         for found in damaged
     ]
-    return sorted(told, key=lambda one: (one["until"], one["table"]))
+    return sorted(entries, key=lambda one: (one["until"], one["table"]))
 
 
 def clean_backups(

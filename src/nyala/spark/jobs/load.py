@@ -181,11 +181,11 @@ def _run_job(
 ) -> WriteResult:
     address, name, columns = address_of_database(table._database), table.name, df.columns
     path, env = address.path, address.env
-    given = arrow_schema(df.schema)
+    arrow = arrow_schema(df.schema)
     if tasks is None and not table._database.read_only:
         state = table._database._store.root.table(name)
         check_no_feed(state.schema, name, columns, _FEED_ADVICE)
-        check_columns_of(state, operation, given)
+        check_columns_of(state, operation, arrow)
         with plain_errors():
             rows = small_rows(df, f"{operation} into {name}")
         if rows is not None:
@@ -198,14 +198,14 @@ def _run_job(
         renewing(address, lease_name, lease_s),
     ):
         check_no_feed(plan.schema, name, columns, _FEED_ADVICE)
-        check_columns(plan, operation, given)
+        check_columns(plan, operation, arrow)
         key, folder = handover.new_staging(path, lease_s + STAGING_MARGIN_S, env, process_mark(), lease_name)
         try:
             held = HeldLease(address, lease_name, lease_s)
-            told = _tell_tasks(plan, folder, address)
+            task_plan = _plan_for_tasks(plan, folder, address)
             frame = _by_tablet(df, plan, tasks)
             with watching(df.sparkSession, f"{operation} into {name}"), plain_errors():
-                task = _writer(told, operation, held, frame.columns)
+                task = _writer(task_plan, operation, held, frame.columns)
                 answers = _plainly_named(frame).mapInArrow(task, _ANSWER).collect()
             staged = [
                 StagedTablet.from_json(json.loads(bytes(row.staged)))
@@ -284,10 +284,12 @@ def _late(errors: pa.Table, table: TableState) -> pa.Table:
 
     Only the tasks knew Spark's row numbers; the commit numbers the rows that it resolved again.
     """
-    place, said = (errors.schema.get_field_index(name) for name in ("row", "message"))
-    unknown = pa.nulls(errors.num_rows, errors.schema.field(place).type)
+    row_at, message_at = (errors.schema.get_field_index(name) for name in ("row", "message"))
+    unknown = pa.nulls(errors.num_rows, errors.schema.field(row_at).type)
     why = pc.binary_join_element_wise(errors.column("message"), pa.scalar(LATE), "; ")
-    errors = errors.set_column(place, errors.schema.field(place), unknown).set_column(said, "message", why)
+    errors = errors.set_column(row_at, errors.schema.field(row_at), unknown).set_column(
+        message_at, "message", why
+    )
     return with_tablets(errors, table)
 
 
@@ -325,7 +327,7 @@ def _plainly_named(frame: DataFrame) -> DataFrame:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Told:
+class _TaskPlan:
     """The job's plan for the tasks: the plan without tablets, and the place of each tablet's part in a file."""
 
     address: Address
@@ -346,7 +348,7 @@ class _Told:
         return LoadPlan.from_json(json.loads(text))
 
 
-def _tell_tasks(plan: LoadPlan, folder: str, address: Address) -> _Told:
+def _plan_for_tasks(plan: LoadPlan, folder: str, address: Address) -> _TaskPlan:
     """Write the plan into one file for the tasks, so that the data sent to each task does not grow with the table."""
     path = os.path.join(folder, "plan.json")
     places, parts, at = [], [], 0
@@ -363,10 +365,10 @@ def _tell_tasks(plan: LoadPlan, folder: str, address: Address) -> _Told:
     finally:
         file.close()
     bare = dataclasses.replace(plan, tablets=())
-    return _Told(address, bare, f"{layout.STAGING_NAME}/{os.path.basename(folder)}", path, tuple(places))
+    return _TaskPlan(address, bare, f"{layout.STAGING_NAME}/{os.path.basename(folder)}", path, tuple(places))
 
 
-def _writer(told: _Told, operation: str, lease: HeldLease, names: Sequence[str]) -> Any:
+def _writer(task_plan: _TaskPlan, operation: str, lease: HeldLease, names: Sequence[str]) -> Any:
     """Return the function that runs in the tasks. names: the column names in order."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -381,15 +383,15 @@ def _writer(told: _Told, operation: str, lease: HeldLease, names: Sequence[str])
                 yield batch
 
         for ordinal, rows in itertools.groupby(_slices(batches, names), key=lambda piece: piece[0]):
-            plan = told.plan if ordinal < 0 else told.of(ordinal)
+            plan = task_plan.plan if ordinal < 0 else task_plan.of(ordinal)
             try:
                 staged, failed = write_tablet(
-                    told.address.env,
+                    task_plan.address.env,
                     plan,
                     None if ordinal < 0 else 0,
                     operation,
                     kept(rows),
-                    told.folder,
+                    task_plan.folder,
                     f"{attempt}-{ordinal}",
                 )
             except Error as error:

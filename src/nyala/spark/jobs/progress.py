@@ -58,8 +58,8 @@ def _watching_classic(spark: SparkSession, lines: _Lines) -> Iterator[None]:
     context: Any = spark.sparkContext
     status = context.statusTracker()
     # Keep the program's own group, because the program may cancel its jobs by it.
-    given = context.getLocalProperty(_GROUP)
-    group = given or f"nyala-{SYSTEM.randomness.token_hex(6)}"
+    own_group = context.getLocalProperty(_GROUP)
+    group = own_group or f"nyala-{SYSTEM.randomness.token_hex(6)}"
     earlier = set(status.getJobIdsForGroup(group))
     context.setLocalProperty(_GROUP, group)
 
@@ -86,14 +86,14 @@ def _watching_classic(spark: SparkSession, lines: _Lines) -> Iterator[None]:
         stopped.set()
         watcher.join()
         with contextlib.suppress(Exception):
-            context.setLocalProperty(_GROUP, given)
+            context.setLocalProperty(_GROUP, own_group)
 
 
 @contextlib.contextmanager
 def _watching_connect(spark: Any, lines: _Lines) -> Iterator[None]:
     next_s = SYSTEM.clock.monotonic_s() + EVERY_S
 
-    def told(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+    def on_progress(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
         nonlocal next_s
         now_s = SYSTEM.clock.monotonic_s()
         if stages and now_s >= next_s:
@@ -101,11 +101,11 @@ def _watching_connect(spark: Any, lines: _Lines) -> Iterator[None]:
             finished = sum(stage.num_completed_tasks for stage in stages)
             lines.tell(finished, sum(stage.num_tasks for stage in stages), inflight_tasks)
 
-    spark.registerProgressHandler(told)
+    spark.registerProgressHandler(on_progress)
     try:
         yield
     finally:
-        spark.removeProgressHandler(told)
+        spark.removeProgressHandler(on_progress)
 
 
 @contextlib.contextmanager

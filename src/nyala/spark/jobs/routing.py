@@ -51,17 +51,17 @@ def key_columns(df: DataFrame, plan: LoadPlan) -> dict[str, Column]:
 
 def _cast(df: DataFrame, plan: LoadPlan, column: ColumnSchema) -> Column:
     found = df.schema[column.name].dataType
-    given = F.col("`" + column.name.replace("`", "``") + "`")
+    value = F.col("`" + column.name.replace("`", "``") + "`")
     name = column.type.name
     whole = isinstance(found, T.ByteType | T.ShortType | T.IntegerType | T.LongType)
     if name in _INTEGERS and whole:
-        return given.try_cast(_INTEGERS[name])
+        return value.try_cast(_INTEGERS[name])
     if name == "decimal" and (whole or isinstance(found, T.DecimalType)):
-        return given.try_cast(f"decimal({column.type.precision},{column.type.scale})")
+        return value.try_cast(f"decimal({column.type.precision},{column.type.scale})")
     if isinstance(found, T.StringType) and not found.isUTF8BinaryCollation():
-        given = F.collate(given, "UTF8_BINARY")  # texts that are equal in a collation may be different keys
+        value = F.collate(value, "UTF8_BINARY")  # texts that are equal in a collation may be different keys
     if name in _SAME and isinstance(found, _SAME[name]):
-        return given
+        return value
     raise SchemaError(
         f"key column {column.name!r} of table {plan.table!r} has type {column.type}, but {found.simpleString()} in "
         "the DataFrame: cast it first, so that Spark can compute each row's tablet"

@@ -149,9 +149,9 @@ def _check_table(table: TableState, offset: Mapping[str, Any]) -> None:
 
     An older offset has only a timestamp. It belongs to another table if the timestamp is before this table's creation.
     """
-    said, mine = offset.get("table"), _identity(table)
-    if isinstance(said, Mapping):
-        is_other = {name: said.get(name) for name in mine} != mine
+    identity, mine = offset.get("table"), _identity(table)
+    if isinstance(identity, Mapping):
+        is_other = {name: identity.get(name) for name in mine} != mine
     else:
         is_other = _BEGIN < offset["timestamp"] < table.entry.created
     if is_other:

@@ -198,9 +198,9 @@ def plan_rows(options: WriteOptions, columns: Sequence[str], schema: StructType)
     with named(f"table {options.table!r}"):
         plan = routing_plan(options.address.env, options.path, options.table)
         if options.operation != CHANGES:
-            given = arrow_schema(schema)
+            arrow = arrow_schema(schema)
             check_no_feed(plan.schema, options.table, columns, ".option('operation', 'changes') applies them")
-            check_columns(plan, options.operation, pa.schema([given.field(name) for name in columns]))
+            check_columns(plan, options.operation, pa.schema([arrow.field(name) for name in columns]))
     return plan
 
 

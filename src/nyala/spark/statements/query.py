@@ -152,8 +152,8 @@ def sql(
                 table, rows = found
                 # Spark would lose rows that have no column.
                 columns = use.columns or (table.primary_key[0],)
-                said = [next(values) for _ in use.open]
-                terms = [term for term in (rows, use.where, *said) if term is not None]
+                constants = [next(values) for _ in use.open]
+                terms = [term for term in (rows, use.where, *constants) if term is not None]
                 scan = table.scan(list(columns), all_of(terms) if terms else None)
                 make = functools.partial(leased_frame, spark, scan, lease_s, arrays=arrays)
                 found_frame = task_frame(spark, scan, (columns, repr(terms), lease_s, arrays), make)

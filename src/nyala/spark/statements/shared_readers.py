@@ -141,16 +141,16 @@ def close_readers() -> None:
 
 
 def task_frame(
-    spark: SparkSession, scan: Scan, asked: Hashable, make: Callable[[], LeasedFrame]
+    spark: SparkSession, scan: Scan, request: Hashable, make: Callable[[], LeasedFrame]
 ) -> LeasedFrame:
     """Return the shared frame of a scan; call `make` if there is none or its lease has expired (M3).
 
-    asked: the scan's columns, predicate and lease duration, as part of the key.
+    request: the scan's columns, predicate and lease duration, as part of the key.
     make:  makes the frame. A frame without a lease is not shared.
     """
     root, table = scan._take()
     # A shared frame keeps its session alive, so no other session has the same id.
-    key = (id(spark), scan._store.root_path, root.version, table.id, scan.timestamp, asked)
+    key = (id(spark), scan._store.root_path, root.version, table.id, scan.timestamp, request)
     del root, table
     with _lock:
         found = _frames.get(key)

@@ -106,23 +106,23 @@ def find_uses(
     Cost:      some milliseconds; for a text that was analysed before, one call of `schema_of` per name.
     Raises:    InvalidArgumentError if the text is not one SELECT; ImportError without sqlglot.
     """
-    asked, uses = _known.get(text, ({}, None))
+    schemas, uses = _known.get(text, ({}, None))
     if (
         uses is not None
         and not double_quoted_names
-        and all(schema_of(name) == schema for name, schema in asked.items())
+        and all(schema_of(name) == schema for name, schema in schemas.items())
     ):
         return uses
-    asked = {}
+    schemas = {}
 
     def ask(name: tuple[str, ...]) -> pa.Schema | None:
-        asked[name] = schema_of(name)
-        return asked[name]
+        schemas[name] = schema_of(name)
+        return schemas[name]
 
     uses = _look_for_uses(text, ask)
     if double_quoted_names:
-        return whole_uses(uses, asked.__getitem__)
-    _keep(text, asked, uses)
+        return whole_uses(uses, schemas.__getitem__)
+    _keep(text, schemas, uses)
     return uses
 
 
@@ -140,16 +140,16 @@ def whole_uses(
 
 def keep_whole(text: str, uses: list[TableUse]) -> None:
     """Make `find_uses` return these uses from now on for a text that was analysed before."""
-    asked, _ = _known.get(text, (None, None))
-    if asked is not None:
-        _keep(text, asked, uses)
+    schemas, _ = _known.get(text, (None, None))
+    if schemas is not None:
+        _keep(text, schemas, uses)
 
 
-def _keep(text: str, asked: dict[tuple[str, ...], pa.Schema | None], uses: list[TableUse]) -> None:
+def _keep(text: str, schemas: dict[tuple[str, ...], pa.Schema | None], uses: list[TableUse]) -> None:
     with _known_lock:
         if len(_known) >= _KNOWN_MAX and text not in _known:
             del _known[next(iter(_known))]
-        _known[text] = (asked, uses)
+        _known[text] = (schemas, uses)
 
 
 def _look_for_uses(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema | None]) -> list[TableUse]:

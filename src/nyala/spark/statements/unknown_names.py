@@ -77,12 +77,12 @@ def _in_one_sentence(
     error: AnalysisException, folder: str | None, tables: Callable[[], Sequence[str]], columns: Iterable[str]
 ) -> Error | None:
     condition = (error.getCondition() or "").partition(".")[0]
-    said: dict[str, Any] = dict(error.getMessageParameters() or {})
-    if condition == "TABLE_OR_VIEW_NOT_FOUND" and "relationName" in said:
-        return _no_table(_parts(said["relationName"]), folder, tables() if folder is not None else ())
+    parameters: dict[str, Any] = dict(error.getMessageParameters() or {})
+    if condition == "TABLE_OR_VIEW_NOT_FOUND" and "relationName" in parameters:
+        return _no_table(_parts(parameters["relationName"]), folder, tables() if folder is not None else ())
     if condition in _COLUMN:
-        name = said.get("objectName") or said.get("colName")
-        guessed = _guessed(said.get("proposal") or said.get("suggestion") or "")
+        name = parameters.get("objectName") or parameters.get("colName")
+        guessed = _guessed(parameters.get("proposal") or parameters.get("suggestion") or "")
         return None if name is None else _no_column(_parts(name), {*columns, *guessed})
     return None
 
