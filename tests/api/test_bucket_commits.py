@@ -501,6 +501,36 @@ def test_no_renewal_makes_the_lease_of_a_job_shorter(server: S3Server, env: Env)
     assert is_living(env, URL, lease.name)
 
 
+EXIT = """
+import json, sys, nyala
+url, options = json.loads(sys.argv[1])
+db = nyala.connect(url, storage_options=options)
+db["t"].insert({"k": [1], "v": ["a"]})
+"""
+
+
+def test_a_program_that_ends_without_close_leaves_the_store_free(server: S3Server) -> None:
+    created(server)
+    subprocess.run([sys.executable, "-c", EXIT, json.dumps([URL, server.options])], check=True)
+    with connect(server) as db:
+        assert db["t"].count() == 1
+
+
+def test_lock_timeout_waits_for_a_dead_writer_and_the_error_says_how_long(
+    server: S3Server, tmp_path: Path
+) -> None:
+    created(server)
+    heir = heir_of(server, tmp_path / "heir")
+    heir._medium.lock.release()  # it was killed
+    with pytest.raises(nyala.LockedError, match=r"the store is free in 1\d seconds: lock_timeout=20 waits"):
+        connect(server)
+    timer = threading.Timer(1.0, server.advance, [bucket.SILENT_MAX_US / 1e6])
+    timer.start()
+    with connect(server, lock_timeout=30) as db:
+        assert db["t"].count() == 0
+    timer.join()
+
+
 def test_an_address_carries_no_secret(server: S3Server, env: Env) -> None:
     """A1."""
     address = pickle.loads(pickle.dumps(address_of(env, URL)))

@@ -205,6 +205,7 @@ def connect(
                     memory_limit_bytes=limit,
                     maintenance=maintenance,
                     rowset_target_bytes=target,
+                    lock_timeout_s=patience_s,
                     limits=limits,
                 ),
                 storage_options, kept, size, _seconds("group_interval", group_interval),

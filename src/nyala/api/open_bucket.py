@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Final, cast
 
 from nyala.api.open_store import Handle, OpenStore, share_or_open
-from nyala.env import Env
+from nyala.env import SYSTEM, Env
+from nyala.errors import LockedError
 from nyala.objects.address import Address, open_env, place_of
 from nyala.objects.base import Objects
 from nyala.objects.open import StorageOptions, open_objects
@@ -18,6 +19,7 @@ __all__ = ["open_address_for_reading", "open_bucket_for_reading", "open_bucket_f
 
 
 MEMORY_LIMIT_BYTES: Final = 1 << 30
+_LOCK_POLL_S: Final = 1.0
 
 
 def open_bucket_for_writing(
@@ -36,8 +38,16 @@ def open_bucket_for_writing(
     """
 
     def opened() -> Store:
-        env, objects = _reached(url, storage_options, cache_dir, cache_bytes)
-        return Store.open_in_bucket(env, objects, options, group_interval_s, take_over=take_over)
+        clock = SYSTEM.clock
+        deadline_s = clock.monotonic_s() + options.lock_timeout_s
+        while True:
+            env, objects = _reached(url, storage_options, cache_dir, cache_bytes)
+            try:
+                return Store.open_in_bucket(env, objects, options, group_interval_s, take_over=take_over)
+            except LockedError:
+                if clock.monotonic_s() >= deadline_s:
+                    raise
+            clock.sleep_s(min(_LOCK_POLL_S, max(0.0, deadline_s - clock.monotonic_s())))
 
     return share_or_open(place_of(url, storage_options), url, options, opened)
 

@@ -33,8 +33,9 @@ from typing import Any, Final
 
 from nyala.catalog.leases import EVERYTHING, lease_expired
 from nyala.env import Env
+from nyala.env.overlapped import each
 from nyala.errors import StorageError
-from nyala.objects.base import Objects
+from nyala.objects.base import ObjectInfo, Objects
 
 __all__ = [
     "GRACE_S",
@@ -56,6 +57,7 @@ TTL_S: Final = 300.0
 # A list of leases is used again for this time. The grace protects the files of leases made since.
 _LISTED_S: Final = 10.0
 _LEASE_BYTES_MAX: Final = 4096
+_READ_AT_ONCE: Final = 16
 _JOB: Final = "remote-"
 
 
@@ -230,8 +232,11 @@ class ObjectLeases:
             return None
         now_us = bucket_time_us(self._objects)
         oldest: int | None = None
-        for info in infos:
-            found = _decode(self._objects.get(info.key) if info.size_bytes <= _LEASE_BYTES_MAX else b"")
+
+        def read(info: ObjectInfo) -> tuple[int, float] | None:
+            return _decode(self._objects.get(info.key) if info.size_bytes <= _LEASE_BYTES_MAX else b"")
+
+        for info, found in zip(infos, each(self._env.files, read, infos, _READ_AT_ONCE), strict=True):
             if found is None:
                 continue  # released meanwhile
             version, ttl_s = found

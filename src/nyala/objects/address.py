@@ -37,6 +37,7 @@ _CACHE_BYTES_MAX: Final = 20 << 30
 _CACHE_SHARE: Final = 10  # of the free space of its disk
 # The options that choose the server, or may do so.
 _SERVERS: Final = ("endpoint", "account_name", "profile", "credentials_file")
+_SECRETS: Final = ("access_key_id", "secret_access_key", "session_token", "account_key", "sas_token")
 _YES_NO: Final = {"true": True, "false": False}
 
 _lock = threading.Lock()
@@ -71,9 +72,10 @@ class Address:
         for name, text in options.items():
             if name not in PUBLIC_OPTIONS:
                 near = nearest(name, PUBLIC_OPTIONS)
+                what = "is a secret" if name in _SECRETS else "is not supported"
                 raise InvalidArgumentError(
-                    f"option {prefix}{name} is not supported: "
-                    + (f"did you mean {prefix}{near}? " if near else "")
+                    f"option {prefix}{name} {what}: "
+                    + (f"did you mean {prefix}{near}? " if near and name not in _SECRETS else "")
                     + f"Use one of {', '.join(prefix + known for known in PUBLIC_OPTIONS)}. Credentials are not "
                     "allowed in options, because plans and logs show options: give each machine environment variables "
                     f"or a role, or name a file with {prefix}credentials_file"

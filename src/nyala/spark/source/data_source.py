@@ -169,9 +169,10 @@ class NyalaDataSource(DataSource):
         return NyalaStreamWriter(options, schema, overwrite)
 
     def _given(self) -> dict[str, str]:
-        """Return the options of this statement, with the session's store if it names none."""
+        """Return the options of this statement, with the session's store if it names none or the same."""
         given = plain_names(self.options)
-        return given if "path" in given else {**self.home, **given}
+        is_home = "path" not in given or given["path"].rstrip("/") == self.home.get("path")
+        return {**self.home, **given} if is_home else given
 
     def _with_identity(self, schema: StructType, names: tuple[str, ...]) -> dict[str, str]:
         """Return the given options, completed by those that are stored in the schema."""

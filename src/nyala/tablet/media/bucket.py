@@ -137,10 +137,15 @@ def _hint(objects: Objects) -> WriterHint | None:
 
 
 def _lives(objects: Objects, hint: WriterHint) -> bool:
+    return _left_us(objects, hint) > 0
+
+
+def _left_us(objects: Objects, hint: WriterHint) -> int:
+    """After how many microseconds the writer counts as dead, without another sign of life; 0: now."""
     if hint.closed:
-        return False
+        return 0
     now_us, written = bucket_time_us(objects), objects.head(WRITER_KEY)
-    return written is not None and now_us - written.modified_us <= SILENT_MAX_US
+    return 0 if written is None else max(0, SILENT_MAX_US - (now_us - written.modified_us))
 
 
 class RefuseLivingWriter:
@@ -167,10 +172,12 @@ class RefuseLivingWriter:
 
     def _look(self) -> WriterHint | None:
         hint = _hint(self._objects)
-        if hint is not None and _lives(self._objects, hint):
+        left_us = 0 if hint is None else _left_us(self._objects, hint)
+        if hint is not None and left_us:
             raise LockedError(
                 f"process {hint.pid} on host {hint.host} writes to the store {self._objects.url!r}: close it there, "
-                "open it here with read_only=True, or pass take_over=True; then that process can no longer write"
+                "open it here with read_only=True, or pass take_over=True; then that process can no longer write. If "
+                f"that process has ended, the store is free in {left_us / 1e6:.0f} seconds: lock_timeout=20 waits"
             )
         return hint
 

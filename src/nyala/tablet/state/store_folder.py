@@ -56,12 +56,12 @@ def check_folder_path(text: str) -> None:
     if found is not None:
         local = "/" + text[found.end() :].lstrip("/")
         raise InvalidArgumentError(
-            f"{text!r} is a URL, but a store needs a folder of this machine: "
+            f"{text!r} is a URL, but not of a kind that can hold a store: "
             + (
                 f"write {local!r}"
                 if found[1].lower() == "file"
-                else f"give the path of a local disk or a mounted volume ({found[1]}: cannot hold a store). To keep a "
-                "copy there, copy the output of nyala.spark.backup"
+                else "give the path of a folder, or a URL such as s3://bucket/prefix (also gs://, az://, abfss://). A "
+                "service of your own is s3://bucket/prefix with the storage option 'endpoint'"
             )
         )
 
