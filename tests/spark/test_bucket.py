@@ -155,7 +155,7 @@ def test_backups_go_to_and_come_from_a_bucket(
     assert nyala.spark.list_backups(BACKUPS + "2", **in_bucket)[0]["rows"] == 90
     with pytest.raises(nyala.InvalidArgumentError, match="is inside the store's folder"):
         nyala.spark.backup(spark, table, f"{URL}/backups", **in_bucket)
-    with pytest.raises(nyala.InvalidArgumentError, match="there is no folder"):
+    with pytest.raises(nyala.InvalidArgumentError, match="does not exist: pass the folder"):
         nyala.spark.list_backups("s3://bucket/nowhere", **in_bucket)
 
 

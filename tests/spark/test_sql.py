@@ -177,7 +177,7 @@ def test_a_mistyped_name_is_one_sentence(
         (
             "SELECT a.x FROM t a JOIN u b ON a.k = b.k",
             nyala.ColumnNotFoundError,
-            "'a.x': 'a' is no table or alias",
+            "'a.x': 'a' is not a table or alias",
         ),
         ("SELECT k FROM t JOIN u USING (kk)", nyala.ColumnNotFoundError, "no column 'kk'"),
     ):

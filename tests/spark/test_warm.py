@@ -58,17 +58,17 @@ def test_statements_share_a_reader_that_follows_the_writer(spark: SparkSession, 
 def test_an_idle_reader_is_closed_and_one_in_use_is_not(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with nyala.connect(store):
         monkeypatch.setattr(warm, "IDLE_S", 0.0)
-        path = str(store)
-        with warm.reading(Address(path)) as db:
-            reader = warm._readers[path]
-            warm._close_if_idle(path, reader)
+        address = Address(str(store))
+        with warm.reading(address) as db:
+            reader = warm._readers[address]
+            warm._close_if_idle(address, reader)
             assert db.list_tables() == []
             monkeypatch.setattr(warm, "IDLE_S", 3600.0)
-        warm._close_if_idle(path, reader)
-        assert warm._readers[path] is reader
+        warm._close_if_idle(address, reader)
+        assert warm._readers[address] is reader
         monkeypatch.setattr(warm, "IDLE_S", 0.0)
-        warm._close_if_idle(path, reader)
-        assert path not in warm._readers and not readers_of(store)
+        warm._close_if_idle(address, reader)
+        assert address not in warm._readers and not readers_of(store)
 
 
 def test_a_store_in_the_place_of_another_is_read_anew(spark: SparkSession, tmp_path: Path) -> None:
