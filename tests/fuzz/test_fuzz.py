@@ -27,6 +27,7 @@ from nyala.api.database import Database
 from nyala.api.scan import read_token
 from nyala.errors import Error
 from nyala.handover import channel as handover_channel
+from nyala.handover import frames
 from nyala.tablet.changes import change_token
 from nyala.tablet.changes.change_token import make_change_tokens, read_change_token, rows_token
 from nyala.tablet.changes.spec import ChangeSpec
@@ -307,6 +308,6 @@ def test_any_message_to_the_writer_is_a_request_or_no_frame(
         left.shutdown(socket.SHUT_WR)
         try:
             message, found = handover_channel._Wire(right, lambda: 5.0).receive_frame()
-        except (handover_channel._BrokenFrame, EOFError):
+        except (frames.BrokenFrame, EOFError):
             return
         assert isinstance(message, dict) and (changes is not None or found == attachments)

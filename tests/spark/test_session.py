@@ -127,7 +127,7 @@ def test_other_versions_are_told(spark: SparkSession, monkeypatch: pytest.Monkey
     mine = cluster._mine()
     monkeypatch.setattr(cluster, "_mine", lambda: mine | {"pyarrow": "1.2.3"})
     with pytest.warns(
-        UserWarning, match=r"have pyarrow \d[\d.]*, this program has 1\.2\.3: set the environment"
+        UserWarning, match=r"have pyarrow \d[\d.]*, but this program has 1\.2\.3: set the environment"
     ):
         nyala.spark.register(spark)
     with warnings.catch_warnings(record=True) as caught:
@@ -146,7 +146,7 @@ def test_what_differs_is_said_once_and_what_does_not_matter_is_not() -> None:
     part = same | {"host": "c", "missing": "google_crc32c"}
     found = problems(mine, [same, newer, newer, same | {"host": "b", "nyala": None}, part])
     assert [text.split(":")[0] for text in found] == [
-        "Spark's Python workers (/p on a) have Python 3.12.0, this program has 3.11.7",
+        "Spark's Python workers (/p on a) have Python 3.12.0, but this program has 3.11.7",
         "Spark's Python workers (/p on b) have no nyala",
         "Spark's Python workers (/p on c) have no google_crc32c",
     ]

@@ -233,7 +233,7 @@ def test_no_secret_is_in_anything_that_spark_keeps_or_shows(cluster: Cluster) ->
     driver(jobs.create, "shown")
     driver(jobs.update, "shown", {k: k for k in range(MANY)})
     driver(jobs.write, "shown", {1: 2})
-    with pytest.raises(RemoteError, match="storage.secret_access_key is not supported") as error:
+    with pytest.raises(RemoteError, match="storage.secret_access_key is a secret") as error:
         driver(jobs.read_with_a_secret_option, "shown", given)
     plans, sent = driver(jobs.shown, "shown")
     driver(jobs.close)

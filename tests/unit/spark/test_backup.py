@@ -415,7 +415,9 @@ def test_a_damaged_backup_hides_no_other(
 
     assert clean_backups(folder, last.until) == [*paths[3:5], *others[:5]]
     assert [record.name for record in caplog.records] == ["nyala.spark"]
-    assert f"'t' from {told['time'].isoformat()} or earlier" in caplog.text and str(ill) in caplog.text
+    assert f"'t' from {told['time'].isoformat()} or earlier" in "\n".join(caplog.messages) and str(
+        ill
+    ) in "\n".join(caplog.messages)
     assert all(Path(path).is_dir() for path in (paths[0], paths[1], paths[5], others[5]))
     if damage == "no folder":
         ill.unlink()
@@ -439,7 +441,9 @@ def test_clean_keeps_what_a_backup_without_its_base_may_need(
     assert first is not None and gone is not None and last is not None
     shutil.move(gone.path, tmp_path / "elsewhere")
     assert clean_backups(folder, last.until) == []
-    assert "needs the backup from" in caplog.text and "which is missing" in caplog.text
+    assert "needs the backup from" in "\n".join(caplog.messages) and "which is missing" in "\n".join(
+        caplog.messages
+    )
     shutil.move(tmp_path / "elsewhere", gone.path)
     assert rows(bring_back(db, folder, "r")) == rows(db["t"])
 

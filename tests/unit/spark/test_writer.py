@@ -155,7 +155,7 @@ def test_failing_rows_are_not_passed_over_in_silence(
     message = run_task(writer, 0, {"k": list(range(10)), "v": ["y"] * 10})
     with caplog.at_level("WARNING", logger="nyala.spark"):
         writer.commit([message])
-    assert "9 rows were not applied (9 already-present\n  row 0 (k=0)" in caplog.text
+    assert "9 rows were not applied (9 already-present\n  row 0 (k=0)" in caplog.messages[0]
     assert content(store)[-1] == (9, "y")
 
 
