@@ -501,21 +501,6 @@ def test_no_renewal_makes_the_lease_of_a_job_shorter(server: S3Server, env: Env)
     assert is_living(env, URL, lease.name)
 
 
-EXIT = """
-import json, sys, nyala
-url, options = json.loads(sys.argv[1])
-db = nyala.connect(url, storage_options=options)
-db["t"].insert({"k": [1], "v": ["a"]})
-"""
-
-
-def test_a_program_that_ends_without_close_leaves_the_store_free(server: S3Server) -> None:
-    created(server)
-    subprocess.run([sys.executable, "-c", EXIT, json.dumps([URL, server.options])], check=True)
-    with connect(server) as db:
-        assert db["t"].count() == 1
-
-
 def test_lock_timeout_waits_for_a_dead_writer_and_the_error_says_how_long(
     server: S3Server, tmp_path: Path
 ) -> None:

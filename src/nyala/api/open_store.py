@@ -19,7 +19,6 @@ O4  A closed handle refuses every call, also while another handle of the store i
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import gc
 import logging
@@ -266,16 +265,6 @@ def _forget_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
-
-
-@atexit.register
-def _close_at_exit() -> None:
-    """Close stores in buckets, so that the next writer need not wait until this one counts as dead."""
-    for place in _places.values():
-        opened = place.opened
-        if opened is not None and opened.pid == os.getpid() and not opened.store.env.is_local:
-            with contextlib.suppress(Exception):  # nobody is left who could react
-                opened.close()
 
 
 def open_for_writing(env: Env, folder: str, options: StoreOptions) -> Handle:
