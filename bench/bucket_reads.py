@@ -77,6 +77,10 @@ def load(path: str, rows: pa.Table, **options: Any) -> None:
         table.compact()
 
 
+def asking(db: nyala.Database) -> Callable[[str], Any]:
+    return lambda sql: db.sql(sql).fetchall()
+
+
 def parquet(at: Server) -> tuple[Ask, str]:
     """A connection of DuckDB to the Parquet file, and how it reads it."""
     import duckdb
@@ -131,7 +135,7 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
                 else:
                     options = {**remote, "refresh": 3600} if kind == "bucket" else {}
                     opened = nyala.connect(url if kind == "bucket" else local, read_only=True, **options)
-                    ask = lambda sql, db=opened: db.sql(sql).fetchall()  # noqa: E731
+                    ask = asking(opened)
                 for runs_before in (0, _WARM_RUNS):  # cold, warm
                     for _ in range(runs_before):
                         ask(sql)

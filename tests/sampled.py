@@ -54,7 +54,7 @@ def in_turns(rows: Sequence[Any], columns: Sequence[Any]) -> list[Any]:
 def chequered(
     rows: Sequence[First], columns: Sequence[Second], request: pytest.FixtureRequest, colours: int = 2
 ) -> list[tuple[First, Second]]:
-    """The pairs, of which the gate has those of one colour, as on a chessboard."""
+    """All pairs by night; in the gate the pairs of one colour, if row + column gives each pair a colour."""
     colour = chance_of(request).randrange(colours)
     return [
         (first, second)

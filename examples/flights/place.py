@@ -53,7 +53,7 @@ def clear_earlier_demo(place: Place) -> None:
     other = "Name another place: --store FOLDER, or --store URL"
     try:
         if not place.in_bucket:
-            place.connect(read_only=True).close()  # makes no store where there is none
+            place.connect(read_only=True).close()  # raises an error if this folder holds no store
         with place.connect() as db:  # refuses if another process is its writer
             tables = set(db.list_tables())
             strange = tables - set(TABLES)

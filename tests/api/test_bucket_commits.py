@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 import nyala
+from nyala.catalog import object_leases
 from nyala.env import SYSTEM, Env
 from nyala.handover import inbox
 from nyala.handover.commits import commit_staged, discard_staging, new_staging
-from nyala.objects.address import Address, address_of
+from nyala.objects.address import Address, address_of, bucket_of
 from nyala.objects.base import Objects
 from nyala.objects.open import open_objects
 from nyala.objects.remote_files import RemoteFiles
@@ -302,7 +306,7 @@ def test_a_request_is_found_though_an_old_token_came_back(
     created(server)
     monkeypatch.setattr(inbox, "_LOOK_S", 0.2)
     monkeypatch.setattr(inbox, "POLL_S", 0.05)
-    objects: Objects = env.files.objects  # type: ignore[attr-defined]
+    objects = cast("Objects", bucket_of(env))
     with connect(server):
         monkeypatch.setattr("nyala.handover.commits.serving", lambda objects: None)
         commit_staged(URL, staged(env, {1: "a"}), env)
@@ -329,10 +333,10 @@ def test_an_answer_that_makes_no_sense_is_our_error(
     created(server)
     monkeypatch.setattr(inbox, "living_writer", lambda objects: object())
     body = b"".join(map(bytes, inbox.encode_frame(answer, [])))
-    get = type(env.files.objects).get  # type: ignore[attr-defined]
+    kind = type(cast("Objects", bucket_of(env)))
+    get = kind.get
     monkeypatch.setattr(
-        type(env.files.objects),  # type: ignore[attr-defined]
-        "get", lambda self, key: body if key.startswith("answers/") else get(self, key),
+        kind, "get", lambda self, key: body if key.startswith("answers/") else get(self, key),
     )  # fmt: skip
     with pytest.raises(nyala.StorageError, match="makes no sense") as raised:
         commit_staged(URL, staged(env, {1: "a"}), env)
@@ -389,7 +393,7 @@ def test_requests_and_staged_files_that_nobody_needs_go_after_a_day(
         env.files.write_atomic(f"{folder}/held", b"")
         _, alone = new_staging(URL, 60.0, env)
         env.files.write_atomic(f"{alone}/alone", b"")
-        objects: Objects = env.files.objects  # type: ignore[attr-defined]
+        objects = cast("Objects", bucket_of(env))
         objects.put("inbox/0123", b"")
         objects.put("answers/4567", b"")
         db._writer().collect_garbage()
@@ -436,7 +440,10 @@ def test_two_writers_that_stall_in_turn_take_over_once_for_each_stall(
     """Each looks dead to the other while it stands still. Ping-pong is bounded: a living writer is left alone."""
     created(server)
     writers = [heir_of(server, tmp_path / "0")]
-    epochs = lambda: sum("/log/" in key and key.endswith("0" * 12) for key in server.bodies())  # noqa: E731
+
+    def epochs() -> int:
+        return sum("/log/" in key and key.endswith("0" * 12) for key in server.bodies())
+
     before, refused = epochs(), 0
     for turn in range(1, 5):
         for _ in range(3):  # beside a living writer nobody takes over
@@ -499,6 +506,56 @@ def test_no_renewal_makes_the_lease_of_a_job_shorter(server: S3Server, env: Env)
     open_job_lease(env, URL, lease.name).renew_for(60.0)
     server.advance(3600)
     assert is_living(env, URL, lease.name)
+
+
+EXIT = """
+import json, sys, nyala
+url, options = json.loads(sys.argv[1])
+db = nyala.connect(url, storage_options=options, on_fenced="reopen")
+db["t"].insert({"k": [1], "v": ["a"]})
+"""
+
+
+def test_a_program_that_ends_without_close_leaves_the_store_free(server: S3Server) -> None:
+    created(server)
+    subprocess.run([sys.executable, "-c", EXIT, json.dumps([URL, server.options])], check=True, timeout=60)
+    with connect(server) as db:
+        assert db["t"].count() == 1
+
+
+def test_a_wait_for_the_lock_can_be_interrupted(server: S3Server, tmp_path: Path) -> None:
+    created(server)
+    heir = heir_of(server, tmp_path / "heir")
+    timer = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])
+    begun_s = time.monotonic()
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        connect(server, lock_timeout=300)
+    assert time.monotonic() - begun_s < 100, "before the lock_timeout"
+    heir.close()
+
+
+def test_a_store_below_inbox_or_leases_of_another_one_is_left_alone(
+    server: S3Server, env: Env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its objects are neither requests nor leases of the outer store."""
+    monkeypatch.setattr(object_leases, "GRACE_S", 0.0)
+    monkeypatch.setattr(object_leases, "_LISTED_S", 0.0)
+    created(server)
+    for name in ("inbox", "leases"):
+        with nyala.connect(f"{URL}/{name}", storage_options=server.options) as inner:
+            inner.create_table("i", {"k": "int64"}, "k").insert([(1,)])
+    server.advance(48 * 3600)
+    with connect(server, maintenance=False) as db:
+        objects = cast("Objects", bucket_of(env))
+        assert inbox.InboxServer(env, objects, lambda request, _: ({}, [])).serve() == 0
+        db["t"].insert({"k": [1], "v": ["a"]})
+        db.flush()
+        db._writer().collect_garbage()
+        assert object_leases.ObjectLeases(env, objects, 5).oldest_needed() == 5
+    for name in ("inbox", "leases"):
+        with nyala.connect(f"{URL}/{name}", storage_options=server.options) as inner:
+            assert inner["i"].count() == 1 and inner.check().ok
 
 
 def test_lock_timeout_waits_for_a_dead_writer_and_the_error_says_how_long(

@@ -1,4 +1,4 @@
-"""A check and a repair of a store in a bucket, by its URL: what is derived, and a checkpoint, are made anew."""
+"""Check and repair a store in a bucket by its URL. Repair rewrites derived data and a damaged checkpoint."""
 
 from __future__ import annotations
 

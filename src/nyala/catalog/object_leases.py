@@ -26,6 +26,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import socket
 import threading
 from collections import deque
@@ -59,6 +60,8 @@ _LISTED_S: Final = 10.0
 _LEASE_BYTES_MAX: Final = 4096
 _READ_AT_ONCE: Final = 16
 _JOB: Final = "remote-"
+# Another store may have the prefix `leases` of this one: its objects are no leases.
+_LEASE: Final = re.compile(rf"{LEASES_PREFIX}({_JOB})?[0-9a-f]+")
 
 
 def bucket_time_us(objects: Objects) -> int:
@@ -227,7 +230,7 @@ class ObjectLeases:
         return self._old if leased is None else min(leased, self._old)
 
     def _oldest_leased(self) -> int | None:
-        infos = self._objects.list(LEASES_PREFIX)
+        infos = [info for info in self._objects.list(LEASES_PREFIX) if _LEASE.fullmatch(info.key)]
         if not infos:
             return None
         now_us = bucket_time_us(self._objects)

@@ -32,6 +32,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import threading
 import weakref
 from collections.abc import Hashable, Sequence
@@ -69,6 +70,8 @@ _BUSY_POLLS: Final = 50
 _ANSWER_POLL_S: Final = (0.05, 1.0)
 _serving: Final[weakref.WeakValueDictionary[Hashable, InboxServer]] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
+# Another store may have the prefix `inbox` of this one: its objects are no requests.
+_REQUEST: Final = re.compile(rf"{INBOX_PREFIX}[0-9a-f]{{1,64}}")
 # How often a sender looks whether the writer lives.
 _LOOK_S: Final = 3.0
 
@@ -219,7 +222,7 @@ class InboxServer:
         Raises: FencedError if this process is not the writer any more; StorageError if the bucket
             fails, and then a request may be executed again later (I2).
         """
-        infos = self._objects.list(INBOX_PREFIX)
+        infos = [info for info in self._objects.list(INBOX_PREFIX) if _REQUEST.fullmatch(info.key)]
         for info in infos:
             if self._stop.is_set():
                 break

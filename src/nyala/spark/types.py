@@ -110,7 +110,7 @@ def is_as_read(schema: StructType) -> bool:
 
 
 def identity_of(schema: StructType) -> dict[str, str] | None:
-    """Return the identity that `spark_schema` stored, in whichever field it now is; None if there is none."""
+    """Return the identity that `spark_schema` stored, in whichever field it now is; None for another schema."""
     for field in schema.fields:
         text = (field.metadata or {}).get(IDENTITY)
         if isinstance(text, str):

@@ -46,7 +46,7 @@ from nyala.cfile.blocks.cache import BlockCache
 from nyala.cfile.errors import KeysError, SummaryError
 from nyala.delta.run import MAX_TIMESTAMP
 from nyala.env import Env
-from nyala.errors import CorruptionError, Error, LockedError, StorageError
+from nyala.errors import CorruptionError, Error, StorageError
 from nyala.objects.open import StorageOptions
 from nyala.rowset.compaction import inputs as compacting
 from nyala.rowset.disk_rowset import DiskRowSet
@@ -65,7 +65,7 @@ from nyala.tablet.check import (
     no_progress,
 )
 from nyala.tablet.media.base import StoreLog
-from nyala.tablet.media.bucket import living_writer, open_bucket
+from nyala.tablet.media.bucket import RefuseLivingWriter, open_bucket
 from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.opening import delta_entry, open_root
 from nyala.tablet.state.root import TableState
@@ -77,6 +77,8 @@ from nyala.wal.writer import LogWriter
 logger = logging.getLogger("nyala.repair")
 
 __all__ = ["repair_bucket", "repair_folder"]
+
+_ADVICE: Final = "then repair the store. If that process has ended, it counts as dead in {seconds} seconds"
 
 _MISPLACED: Final[frozenset[ProblemKind]] = frozenset({"missing-file", "log"})
 _LOSES: Final = "continuing without it would lose rows or their history: restore the store from a backup"
@@ -151,13 +153,7 @@ def repair_bucket(
     notes: list[str] = []
     try:
         with bucket_at(url, storage_options) as (env, objects):
-            hint = living_writer(objects)
-            if hint is not None:
-                raise LockedError(
-                    f"process {hint.pid} on host {hint.host} writes to the store {objects.url!r}: close it there, then "
-                    "repair the store"
-                )
-            medium, state, _ = open_bucket(env, objects, 0.0)
+            medium, state, _ = open_bucket(env, objects, 0.0, RefuseLivingWriter(env, objects, _ADVICE))
             try:
                 repairs += _rewrite_rowsets(
                     env, objects.url, before.problems, {"index", "surplus"}, lambda: (state, medium.log)
@@ -167,7 +163,7 @@ def repair_bucket(
                 medium.lock.release()
         with bucket_at(url, storage_options) as (env, objects):
             with contextlib.closing(
-                Store.open_in_bucket(env, objects, StoreOptions(maintenance=False), 0.0)
+                Store.open_in_bucket(env, objects, StoreOptions(maintenance=False), 0.0, take_over=False)
             ) as store:
                 store.write_checkpoint()
         repairs += [

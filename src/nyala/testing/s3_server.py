@@ -367,21 +367,33 @@ def _unchunked(body: bytes) -> bytes:
 
 
 class _Server(ThreadingHTTPServer):
-    """Knows its open connections, so that `close` can cut them and wait for their threads."""
+    """Knows its open connections, so that `close` can cut them and wait for their threads.
 
-    daemon_threads = False
+    The threads are daemons: a program that ends without `close` would wait for connections that stay open.
+    """
+
     request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.owner: S3Server
         self._connections: set[socket.socket] = set()
         self._connections_lock = threading.Lock()
+        self._workers: list[threading.Thread] = []
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        worker = threading.Thread(
+            target=self.process_request_thread, args=(request, client_address), daemon=True
+        )
         with self._connections_lock:
             self._connections.add(request)
-        super().process_request(request, client_address)
+            self._workers = [*(one for one in self._workers if one.is_alive()), worker]
+        worker.start()
+
+    def server_close(self) -> None:
+        super().server_close()
+        for worker in self._workers:
+            worker.join(_REAL_TIME_MARGIN_S)
 
     def shutdown_request(self, request: Any) -> None:
         with self._connections_lock:

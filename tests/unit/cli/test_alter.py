@@ -100,7 +100,7 @@ def test_what_is_written_at_a_shell_is_what_the_message_says(run: Run, store: st
 
 
 def test_an_empty_word_is_the_default(run: Run, store: str) -> None:
-    """What was asked for at a shell could not be taken back: "unknown encoding ''"."""
+    """Without it nobody could undo an encoding from the shell: it said "unknown encoding ''"."""
     run("table", "alter", store, "t", "change v encoding=rle compression=zstd block_size=4096")
     run(
         "table",

@@ -129,7 +129,7 @@ def _quote_regex(text: str) -> str:
 
 
 def text_after_prefix(prefix: str) -> str | None:
-    """Return the least text greater than all texts that begin with `prefix`; None if there is none."""
+    """Return the least text greater than all texts that begin with `prefix`; None if no such text exists."""
     code_points: list[Any] = [ord(char) for char in prefix]
     while code_points:
         following = code_points.pop() + 1

@@ -80,7 +80,7 @@ def _array_of_objects(values: Sequence[Any]) -> pa.Array | None:
 
 
 def plain(array: pa.Array) -> pa.Array | None:
-    """Convert the array to a type that `place` and Arrow's functions support; None if there is none."""
+    """Convert the array to a type that `place` and Arrow's functions support; None if no such type exists."""
     types = pa.types
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()

@@ -5,7 +5,7 @@
            <table>/.<until>-<owner>-<token>/   a backup in progress; renamed to <until> when complete
 
 In a bucket nothing can be renamed: the files of a backup in progress are in <until>/<token>/ already,
-and backup.json is put last, if there is none. Names of tables are escaped as keys allow.
+and backup.json is put last, by put-if-absent. Names of tables are escaped as keys allow.
 
     full          the table as of `until`                         every row, action insert
     incremental   the net changes in (last backup, until]         insert, update or delete

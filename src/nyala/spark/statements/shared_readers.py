@@ -143,7 +143,7 @@ def close_readers() -> None:
 def task_frame(
     spark: SparkSession, scan: Scan, request: Hashable, make: Callable[[], LeasedFrame]
 ) -> LeasedFrame:
-    """Return the shared frame of a scan; call `make` if there is none or its lease has expired (M3).
+    """Return the shared frame of a scan; call `make` if no frame is shared, or its lease has expired (M3).
 
     request: the scan's columns, predicate and lease duration, as part of the key.
     make:  makes the frame. A frame without a lease is not shared.

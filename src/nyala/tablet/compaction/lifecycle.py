@@ -99,7 +99,7 @@ def _space_for(input_bytes: int) -> int:
 
 
 def shrink_to_disk(store: Store, table: TableState, tablet_id: int, plan: Plan) -> Plan | None:
-    """A merge of the plan's smallest rowsets for which the disk has space; None if there is none.
+    """A merge of the plan's smallest rowsets for which the disk has space; None if it has space for no merge.
 
     That merge may free the space for the rest.
     """

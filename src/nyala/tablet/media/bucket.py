@@ -14,6 +14,7 @@ Source: docs/design/object-storage.md.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import re
@@ -51,6 +52,7 @@ logger = logging.getLogger("nyala.store")
 _T = TypeVar("_T")
 
 HEARTBEAT_S: Final = 5.0
+_LEAVE_S: Final = 3.0
 SILENT_MAX_US: Final = 15_000_000
 """A writer whose hint is older, by the bucket's clock, counts as dead."""
 
@@ -148,6 +150,12 @@ def _left_us(objects: Objects, hint: WriterHint) -> int:
     return 0 if written is None else max(0, SILENT_MAX_US - (now_us - written.modified_us))
 
 
+_ADVICE: Final = (
+    "open it here with read_only=True, or pass take_over=True; then that process can no longer write. If that process "
+    "has ended, the store is free in {seconds} seconds: lock_timeout=20 waits"
+)
+
+
 class RefuseLivingWriter:
     """Lets a process take over only if no other writer seems to live; used as `take_over`'s guard.
 
@@ -155,10 +163,14 @@ class RefuseLivingWriter:
     names, another process has just become the writer: then wait for its hint.
     """
 
-    def __init__(self, env: Env, objects: Objects) -> None:
-        """Raises: LockedError if a writer seems to live."""
+    def __init__(self, env: Env, objects: Objects, advice: str = _ADVICE) -> None:
+        """advice: what to do besides closing the store there; {seconds}: until the writer counts as dead.
+
+        Raises: LockedError if a writer seems to live.
+        """
         self._env = env
         self._objects = objects
+        self._advice = advice
         self._hint = self._look()
 
     def __call__(self, epoch: Epoch) -> None:
@@ -176,8 +188,7 @@ class RefuseLivingWriter:
         if hint is not None and left_us:
             raise LockedError(
                 f"process {hint.pid} on host {hint.host} writes to the store {self._objects.url!r}: close it there, "
-                "open it here with read_only=True, or pass take_over=True; then that process can no longer write. If "
-                f"that process has ended, the store is free in {left_us / 1e6:.0f} seconds: lock_timeout=20 waits"
+                + self._advice.format(seconds=round(left_us / 1e6))
             )
         return hint
 
@@ -338,21 +349,37 @@ def _mark(mark: ObjectMark) -> LogMark:
 
 
 class BucketLock:
-    """Refreshes the hint that this process writes, in a thread, until `release`."""
+    """Refreshes the hint that this process writes, in a thread, until `release`.
+
+    A program that ends without closing the store says so in the hint, if the bucket answers soon.
+    Then the next writer need not wait until this one counts as dead.
+    """
 
     def __init__(self, env: Env, log: ObjectLog) -> None:
         self._env = env
         self._log = log
         self._stop = threading.Event()
+        self._leaving = False
         self._thread = threading.Thread(target=self._run, name="nyala-heartbeat", daemon=True)
         self._thread.start()
+        atexit.register(self._leave)
 
     def _run(self) -> None:
         while not self._env.clock.wait(self._stop, HEARTBEAT_S) and self._log.failure is None:
             self._log.announce()
+        if self._leaving and self._log.failure is None:
+            self._log.leave()
+
+    def _leave(self) -> None:
+        """At the program's end. The thread writes the hint, so that the program need not wait long."""
+        self._leaving = True
+        self._stop.set()
+        with contextlib.suppress(RuntimeError):  # in a forked child, whose thread does not exist
+            self._thread.join(_LEAVE_S)
 
     def release(self) -> None:
         """May be called twice."""
+        atexit.unregister(self._leave)
         self._stop.set()
         with contextlib.suppress(RuntimeError):  # in a forked child, whose thread does not exist
             self._thread.join(HEARTBEAT_S)

@@ -503,7 +503,15 @@ class ObjectLog:
     # ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def announce(self) -> None:
-        """Write the hint that this process writes, and when it was last alive.
+        """Write the hint that this process writes, and when it was last alive."""
+        self._write_hint(self._closed)
+
+    def leave(self) -> None:
+        """Write the hint that this process writes no more, although the log was not closed."""
+        self._write_hint(True)
+
+    def _write_hint(self, closed: bool) -> None:
+        """Write the hint.
 
         The hint of a later epoch stays: its process has fenced this one, which may not know it yet.
         A hint that cannot be written is left out.
@@ -519,7 +527,7 @@ class ObjectLog:
             epoch=self._start.epoch.name,
             since_us=self._since_us,
             alive_us=self._env.clock.now_us(),
-            closed=self._closed,
+            closed=closed,
         )
         with contextlib.suppress(StorageError):
             persist(
