@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     )
     from nyala.api.scan import Scan
     from nyala.api.table import Table
+    from nyala.api.transaction import Transaction, TransactionTable
     from nyala.api.types import DataLike, KeyLike, Moment, PredicateLike
     from nyala.errors import (
         ColumnNotFoundError,
+        ConflictError,
         CorruptionError,
         DuplicateKeyError,
         Error,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
         StorageError,
         TableExistsError,
         TableNotFoundError,
+        TransactionEndedError,
         WriteError,
     )
     from nyala.mvcc.timestamp import to_datetime
@@ -72,6 +75,7 @@ __all__ = [
     "ColumnNotFoundError",
     "ColumnStats",
     "CompactionResult",
+    "ConflictError",
     "CorruptionError",
     "DataLike",
     "Database",
@@ -105,6 +109,9 @@ __all__ = [
     "TableStats",
     "TableView",
     "TabletStats",
+    "Transaction",
+    "TransactionEndedError",
+    "TransactionTable",
     "VacuumResult",
     "WriteError",
     "WriteResult",
@@ -141,7 +148,11 @@ _HOMES = {
     "ChangeFeed": "nyala.api.change_feed",
     "CheckReport": "nyala.tablet.check",
     "ColumnNotFoundError": "nyala.errors",
+    "ConflictError": "nyala.errors",
     "CorruptionError": "nyala.errors",
+    "TransactionEndedError": "nyala.errors",
+    "Transaction": "nyala.api.transaction",
+    "TransactionTable": "nyala.api.transaction",
     "Database": "nyala.api.database",
     "DuplicateKeyError": "nyala.errors",
     "Error": "nyala.errors",

@@ -11,6 +11,8 @@
     │   ├── KeyNotFoundError                 … or use upsert(), or on_missing="ignore"
     │   ├── NoPartitionError                 … or add the range partition
     │   └── InvalidValueError (ValueError)   … correct the values
+    ├── ConflictError                        read again and repeat the write; nothing was written
+    ├── TransactionEndedError                begin another transaction
     ├── CorruptionError                      stop: bytes on disk are not what was written
     ├── LockedError                          wait, or end the other writer
     ├── HistoryExpiredError                  read at a later moment, or load again
@@ -43,6 +45,7 @@ __all__ = [
     "ROW_ERROR_CODES",
     "VALUE_TOO_LARGE",
     "ColumnNotFoundError",
+    "ConflictError",
     "CorruptionError",
     "DuplicateKeyError",
     "Error",
@@ -58,6 +61,7 @@ __all__ = [
     "StorageError",
     "TableExistsError",
     "TableNotFoundError",
+    "TransactionEndedError",
     "WriteError",
     "bounded",
     "write_error",
@@ -216,6 +220,26 @@ class NoPartitionError(WriteError):
 
 class InvalidValueError(WriteError, ValueError):
     """A value does not fit its column, or is missing."""
+
+
+class ConflictError(Error):
+    """A key of a write changed after the moment at which the write was computed. Nothing was written.
+
+    `table` names the table, and `keys` is an Arrow table of such keys, at most 100; None if another
+    process reported the conflict.
+    """
+
+    def __init__(self, message: str, table: str = "", keys: pa.Table | None = None) -> None:
+        super().__init__(message)
+        self.table = table
+        self.keys = keys
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.args[0], self.table, self.keys))
+
+
+class TransactionEndedError(Error):
+    """The transaction was committed, rolled back, or ended after it was idle for too long."""
 
 
 class CorruptionError(Error):

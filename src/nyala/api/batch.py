@@ -20,7 +20,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from nyala.api.table import choice
+from nyala.api.writable import choice
 from nyala.errors import InvalidArgumentError
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.write.write_path import Request, write
@@ -79,7 +79,7 @@ class Batch:
         if self._used:
             raise InvalidArgumentError("a batch can be used once: make another with db.batch()")
         self._database._writer().check_writable()
-        self._database._open.enter_batch()
+        self._database._open.enter_block("batch")
         self._open = self._used = True
         return self
 
@@ -87,6 +87,6 @@ class Batch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open = False
-        self._database._open.leave_batch()
+        self._database._open.leave_block()
         if kind is None and self._requests:
             self.results = write(self._database._writer(), self._requests)

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
 
 import pyarrow as pa
 
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from nyala.api.results import FlushResult, StoreStats
     from nyala.api.scan import Scan
     from nyala.api.table import Table
+    from nyala.api.transaction import Transaction
     from nyala.objects.open import StorageOptions
     from nyala.partition.levels import HashSpec, RangeSpec
     from nyala.sql.connection import Connection
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from nyala.tablet.recovery.reader_store import ReaderStore
     from nyala.tablet.scan.split import ScanSpec
 
+_Made = TypeVar("_Made")
 _MEMORY_MIN_BYTES: Final = 16_000_000
 _ROWSET_MIN_BYTES: Final = 1_000_000
 
@@ -574,6 +576,76 @@ class Database:
 
         self._writer()
         return Batch(self)
+
+    def transaction(self, *, timeout: float = 60) -> Transaction:
+        """Begin a transaction: it reads one snapshot and its own writes, and commits as one batch.
+
+        Parameters
+        ----------
+        timeout
+            Seconds after which the transaction is rolled back if it is not used: it holds history.
+
+        Returns
+        -------
+        Transaction
+            Use it as a context manager. The end of the block commits; an exception rolls back.
+
+        Raises
+        ------
+        ReadOnlyError
+            The store was opened with `read_only=True`.
+
+        Examples
+        --------
+        >>> with db.transaction() as tx:
+        ...     row = tx["metrics"]["a", 1]
+        ...     tx["metrics"].update([{**row, "value": row["value"] + 1}]).updated
+        1
+        """
+        from nyala.api.transaction import Transaction
+
+        self._writer()
+        return Transaction(self, _seconds("timeout", timeout))
+
+    def run(self, function: Callable[[Transaction], _Made], retries: int = 5) -> _Made:
+        """Run a function in a transaction, and repeat it after a conflict.
+
+        The first three tries let other writers go on. Later tries hold the store's commit lock while
+        the function runs, so they cannot meet a conflict: a row that everybody changes starves nobody.
+
+        Parameters
+        ----------
+        function
+            Called with the transaction. It may run several times, so it should have no other effects.
+            An exception rolls back, and is raised here.
+        retries
+            How often the function is repeated after a conflict.
+
+        Returns
+        -------
+        object
+            What the function returned in the try that was committed.
+
+        Raises
+        ------
+        ConflictError
+            The last try met a conflict. Not possible with three or more retries.
+
+        Examples
+        --------
+        >>> def count_up(tx):
+        ...     row = tx["metrics"]["a", 1]
+        ...     tx["metrics"].update([{**row, "value": row["value"] + 1}])
+        ...     return row["value"] + 1
+        >>> db.run(count_up)
+        2.0
+        """
+        from nyala.api.transaction import run
+
+        number = whole_number(retries)
+        if number is None or number < 0:
+            raise InvalidArgumentError(f"retries takes a whole number, 0 or more, not {retries!r}")
+        return run(self, function, number)
 
     def snapshot(self, at: Any = None) -> Snapshot:
         """Return all tables at one moment, which stay readable until the snapshot is closed.

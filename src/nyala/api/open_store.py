@@ -27,7 +27,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from nyala.catalog.store_lock import StoreLock
 from nyala.env import Env
@@ -182,7 +182,7 @@ class OpenStore:
         self.sql: Connection | None = None
         self.sql_lock = threading.Lock()
         self.pid = os.getpid()
-        self._batches: set[int] = set()  # threads that are inside `with db.batch()`
+        self._blocks: dict[int, Literal["batch", "transaction"]] = {}  # by thread
         if isinstance(store, Store):
             if store.options.durability == "group":
                 self.group_sync = GroupSync(store)
@@ -206,21 +206,34 @@ class OpenStore:
         self.handles.add(made)
         return made
 
-    def enter_batch(self) -> None:
-        """Note that this thread is inside `with db.batch()`. Raises: InvalidArgumentError if it is already."""
-        self.refuse_in_batch("db.batch()", "b.insert(…) of the first batch")
-        self._batches.add(threading.get_ident())
+    def enter_block(self, what: Literal["batch", "transaction"]) -> None:
+        """Note that this thread is inside `with db.batch()` or `with db.transaction()`.
 
-    def leave_batch(self) -> None:
-        """Note that this thread has left its `with db.batch()`."""
-        self._batches.discard(threading.get_ident())
+        Raises: InvalidArgumentError if it is already inside one of them.
+        """
+        self.refuse_in_block(f"db.{what}()", "the methods of the first batch")
+        self._blocks[threading.get_ident()] = what
 
-    def refuse_in_batch(self, call: str, instead: str) -> None:
-        """Check that this thread may write outside a batch. Raises: InvalidArgumentError inside `with db.batch()`."""
-        if threading.get_ident() in self._batches:
+    def leave_block(self) -> None:
+        """Note that this thread has left its block."""
+        self._blocks.pop(threading.get_ident(), None)
+
+    def refuse_in_block(self, call: str, instead: str) -> None:
+        """Check that this thread may write outside a batch or transaction.
+
+        instead: what to call in a batch.
+        Raises: InvalidArgumentError inside such a block.
+        """
+        what = self._blocks.get(threading.get_ident())
+        if what == "batch":
             raise InvalidArgumentError(
                 f"{call} inside `with db.batch() as b` would be committed at once, and not with the batch: use "
                 f"{instead}"
+            )
+        if what == "transaction":
+            raise InvalidArgumentError(
+                f"{call} inside `with db.transaction() as tx` would be committed at once, and not with the "
+                "transaction: use the tables of the transaction, tx['name']"
             )
 
     def sync(self) -> None:

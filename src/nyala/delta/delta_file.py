@@ -88,6 +88,8 @@ More text is read in parts.
 """
 # Rowid and timestamp of a record.
 _RECORD_KEY_BYTES: Final = 16
+# Up to this many rows, `changed_after` reads the records of each row by itself.
+_SINGLE_ROWS_MAX: Final = 16
 _NOTHING: Final = np.empty(0, np.int64)
 
 
@@ -398,6 +400,25 @@ class DeltaFile:
         rowids, timestamps = self._record_keys(column_id, None, *self._records_of(column_id, lower, upper))
         first, last = np.searchsorted(rowids, (lower, upper)).tolist()
         return rowids[first:last], timestamps[first:last]
+
+    def changed_after(self, rowids: Rowids, timestamp: int) -> npt.NDArray[np.bool_]:
+        """Return one bool per row: whether it has a record newer than `timestamp`. `rowids` ascend.
+
+        Cost: for few rows the blocks that hold their records, for many those from the first row to
+        the last. Reads no values. Raises: as `run`.
+        """
+        changed = np.zeros(len(rowids), np.bool_)
+        if self.timestamp_max <= timestamp or not len(rowids):
+            return changed
+        ranges = [(int(row), int(row) + 1) for row in rowids]
+        if len(ranges) > _SINGLE_ROWS_MAX:
+            ranges = [(ranges[0][0], ranges[-1][1])]
+        for column_id in {group: column_id for column_id, group in self._groups.items()}.values():
+            for lower, upper in ranges:
+                records = self._read_range_keys(column_id, lower, upper)
+                newer = records.rowids[records.timestamps > timestamp] + lower
+                changed |= np.isin(rowids, newer)
+        return changed
 
     def check_run(self, column_id: int) -> RunBounds | None:
         """Check the column's records part by part, without filling the cache; None if it has none.

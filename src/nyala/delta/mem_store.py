@@ -41,6 +41,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.delta.batch import DeltaBatch, SharedBatch
@@ -135,6 +136,20 @@ class DeltaMemStore:
             max(old.timestamp_max, high),
             old.column_ids if batch.column_ids <= old.column_ids else old.column_ids | batch.column_ids,
         )
+
+    def copy(self) -> DeltaMemStore:
+        """Return a store with the same records, which takes appends of its own. Cost: O(1)."""
+        twin = DeltaMemStore()
+        twin._state = self._state
+        return twin
+
+    def changed_after(self, rowids: Rowids, timestamp: int) -> npt.NDArray[np.bool_]:
+        """Return one bool per row: whether it has a record newer than `timestamp`.
+
+        Cost: the rowids of the nodes that have newer records.
+        """
+        found = [part for node in self._state.nodes for part in node.rowids_after(timestamp)]
+        return np.isin(rowids, np.concatenate(found)) if found else np.zeros(len(rowids), np.bool_)
 
     @property
     def record_count(self) -> int:

@@ -253,6 +253,25 @@ class Node:
                 }
             )
 
+    def rowids_after(self, timestamp: int) -> Iterator[Rowids]:
+        """Yield the rowids of the records newer than `timestamp`, in any order; rows may repeat."""
+        waiting: list[Node] = [self]
+        while waiting:
+            node = waiting.pop()
+            content = node.content
+            if node.timestamp_max <= timestamp:
+                continue
+            if isinstance(content, tuple):
+                waiting += content
+            elif isinstance(content, Append):
+                times = content.timestamps
+                yield content.rowids[times > timestamp] if isinstance(times, np.ndarray) else content.rowids
+            else:
+                # Columns that were written together share their vectors.
+                distinct = {(id(run.rowids), id(run.timestamps)): run for run in content.values()}
+                for run in distinct.values():
+                    yield run.rowids[run.timestamps > timestamp]
+
     # --- single rows ------------------------------------------------------------------------------
 
     def cells(self, rowid: int, column_ids: Set[int], snapshot: int) -> dict[int, Cell]:

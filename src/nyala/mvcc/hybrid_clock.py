@@ -57,6 +57,16 @@ class HybridClock:
         jump_us = self._jump_us(wall_us)
         return wall_us - jump_us if jump_us > FORWARD_BOUND_US else wall_us
 
+    def reserve(self, count: int) -> int:
+        """Return the first of `count` timestamps in a row that no later call returns.
+
+        4,096 timestamps are one microsecond, so a million of them move the clock by 0.3 ms.
+        Raises: as `next`.
+        """
+        first = self.next()
+        self.latest = first + count - 1
+        return first
+
     def next(self) -> int:
         """Return a timestamp greater than all before (C1).
 

@@ -82,6 +82,26 @@ class DiskRowSet(RowSetVersion, LazyValues):
         """
         return self.gather_liveness(MAX_TIMESTAMP, rowids)
 
+    def changed_after(self, rowids: Rowids, timestamp: int) -> Bools:
+        """Return one bool per row: whether it was inserted or changed after `timestamp`.
+
+        `rowids` ascend. Cost: as `DeltaFile.changed_after`, for the files with newer records.
+        """
+        changed = np.zeros(len(rowids), np.bool_)
+        for store in self._change_stores:
+            changed |= store.changed_after(rowids, timestamp)
+        return changed
+
+    @property
+    def timestamp_max(self) -> int | None:
+        """The greatest timestamp of an insertion or change in the history; None without any."""
+        times = (store.timestamp_max for store in self._change_stores)
+        return max((time for time in times if time is not None), default=None)
+
+    @property
+    def _change_stores(self) -> tuple[DeltaFile | DeltaMemStore, ...]:
+        return (*self.undo, *self.redo, *self.changes.memory)
+
     # --- reading (the same names as in MemRowSet) -------------------------------------------------
 
     def rowid_range(self, key_range: KeyRange, stats: ReadStats | None = None) -> tuple[int, int]:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from nyala.api.database import Snapshot
     from nyala.api.engine_scan import EngineScan
+    from nyala.api.transaction import Transaction
     from nyala.sql.connection import Connection
 
 _HEAD_ROWS = 10
@@ -56,7 +57,7 @@ _BATCH_ROWS = 1 << 17
 
 def run(
     connection: Connection,
-    snapshot: Snapshot,
+    snapshot: Snapshot | Transaction,
     text: str,
     parameters: Sequence[Any] | dict[str, Any] | None = None,
 ) -> Result:

@@ -76,6 +76,7 @@ from nyala.tablet.state.history import oldest_readable
 from nyala.tablet.state.idempotency import keys_to_forget
 from nyala.tablet.state.locks import OwnedLock
 from nyala.tablet.state.opening import check_in_use, delta_entry, open_root, open_rowset, remove_orphans
+from nyala.tablet.state.pins import HistoryPins
 from nyala.tablet.state.reservations import Reservations
 from nyala.tablet.state.result import Ticket
 from nyala.tablet.state.root import Root, TableState, TabletState
@@ -156,6 +157,7 @@ class Store:
         self.commit_lock = OwnedLock()
         self.flush_lock = OwnedLock()
         self.direct_commit_bytes = options.direct_commit_bytes
+        self.pins = HistoryPins(env.clock)
         self.reservations = Reservations()
         self.job_reservations = JobReservations()
         self.changed = threading.Event()  # set when files were added or removed: compactions may be due
@@ -648,7 +650,9 @@ class Store:
 
     def history_cut(self, entry: TableEntry) -> int:
         """History that only snapshots before this timestamp need may be discarded now; 0: none."""
-        return oldest_readable(entry, self._publisher.shown, self.clock.now_us())
+        cut = oldest_readable(entry, self._publisher.shown, self.clock.now_us())
+        pinned = self.pins.oldest()
+        return cut if pinned is None else min(cut, pinned)
 
     def committed(self, key: str) -> CommittedKey | None:
         """The batch committed with this idempotency key; None: there is none."""

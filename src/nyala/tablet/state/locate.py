@@ -71,18 +71,21 @@ def locate(
     keys: EncodedKeys,
     tablets: np.ndarray,
     newer_than: np.ndarray | None = None,
+    at: int | None = None,
 ) -> Located:
-    """Find the rowset in which each key is live now.
+    """Find the rowset in which each key is live: now, or at a moment.
 
     keys: in (tablet, key) order; equal keys may repeat.
     newer_than: a timestamp per row, for replay (R1). Row i is searched only in DiskRowSets with an
         earlier `deltas_durable`, and among rows in memory that were inserted earlier.
+    at: a timestamp, for the private tables of a transaction (`write.transaction`); None: now. All
+        rows of each tablet's `memory` were inserted at it or before.
     Cost: per touched tablet one look-up in memory, and one per DiskRowSet whose key range holds a
     key.
     """
     count = len(keys)
     if count == 1 and newer_than is None:
-        return _locate_one(table, keys, int(tablets[0]))
+        return _locate_one(table, keys, int(tablets[0]), at)
     slices = equal_ranges(tablets)
     if all(table.tablets[ordinal].is_empty for ordinal, _, _ in slices):
         # The first load of a table: avoid writing three long vectors of equal values.
@@ -104,7 +107,7 @@ def locate(
         if key_runs.has_runs:
             _look_in(found, tablet.memory, part, begin, ordinal, rowids=key_runs.find_in_runs(part))
         for frozen in tablet.frozen:
-            _look_in(found, frozen, part, begin, ordinal, rowids=frozen.find(part))
+            _look_in(found, frozen, part, begin, ordinal, rowids=frozen.find(part), at=at)
         if not tablet.rowsets:
             continue
         for disk, lower, upper in tablet.tree.candidates(part):
@@ -114,7 +117,8 @@ def locate(
                 eligible = newer_than[begin + lower : begin + upper] > disk.meta.deltas_durable
                 if not eligible.any():
                     continue
-            _look_in(found, disk, inside, begin + lower, ordinal, rowids=disk.find(inside), eligible=eligible)
+            rowids = disk.find(inside)
+            _look_in(found, disk, inside, begin + lower, ordinal, rowids=rowids, eligible=eligible, at=at)
     if newer_than is not None:
         _forget_younger(found, newer_than)
     return found
@@ -134,14 +138,14 @@ def _forget_younger(found: Located, newer_than: np.ndarray) -> None:
             found.codes[younger], found.rowids[younger] = ABSENT, -1
 
 
-def _locate_one(table: TableState, key: EncodedKeys, ordinal: int) -> Located:
+def _locate_one(table: TableState, key: EncodedKeys, ordinal: int, at: int | None) -> Located:
     """`locate` for one key: searches as `get` does, with fewer calls."""
     found = Located(np.array([ABSENT], np.int32), np.array([-1]), np.array([-1]), [])
     tablet = table.tablets[ordinal]
     for memory in (tablet.memory, *tablet.frozen):
         rowid = memory.find_one(key)
         if rowid >= 0:
-            _look_in(found, memory, key, 0, ordinal, rowids=np.array([rowid]))
+            _look_in(found, memory, key, 0, ordinal, rowids=np.array([rowid]), at=at)
     if tablet.rowsets and found.codes[0] == ABSENT:
         canonical = key.at(0)
         holding = tablet.tree.holding(canonical)
@@ -150,7 +154,7 @@ def _locate_one(table: TableState, key: EncodedKeys, ordinal: int) -> Located:
         for disk in holding:
             rowid = disk.keys.find_one(key, canonical)
             if rowid >= 0:
-                _look_in(found, disk, key, 0, ordinal, rowids=np.array([rowid]))
+                _look_in(found, disk, key, 0, ordinal, rowids=np.array([rowid]), at=at)
     return found
 
 
@@ -209,13 +213,19 @@ def _look_in(
     *,
     rowids: np.ndarray,
     eligible: np.ndarray | None = None,
+    at: int | None = None,
 ) -> None:
     """Record where `keys` (from row `begin` of the batch) are live; `rowids`: their rows or -1."""
     hit = (rowids >= 0 if eligible is None else (rowids >= 0) & eligible).nonzero()[0]
     if not len(hit):
         return
     rowids = rowids[hit]
-    if rowset.may_have_dead and not (live := rowset.live(rowids)).all():
+    live: np.ndarray | None = None
+    if at is not None:
+        live = rowset.gather_liveness(at, rowids)
+    elif rowset.may_have_dead:
+        live = rowset.live(rowids)
+    if live is not None and not live.all():
         if isinstance(rowset, MemRowSet) and rowset.frozen_at is None:
             dead = ~live
             found.ghosts[begin + hit[dead]] = rowids[dead]

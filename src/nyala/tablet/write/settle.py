@@ -135,8 +135,11 @@ class _Overlay:
         self.given = np.zeros((len(existed), len(value_ids)), np.bool_) if several else None
 
 
-def settle(table: TableState, operations: Sequence[PreparedOperation]) -> Settlement:
-    """Decide each row of `operations`, all on `table`. Call under the commit lock."""
+def settle(table: TableState, operations: Sequence[PreparedOperation], at: int | None = None) -> Settlement:
+    """Decide each row of `operations`, all on `table`. Call under the commit lock.
+
+    at: for a transaction's private table, the moment at which keys are looked up; None: now.
+    """
     # Errors are copied because a batch that is too large for the log is settled twice.
     settlement = Settlement(
         table, operations=operations, errors=[_copy(operation.errors) for operation in operations]
@@ -146,7 +149,7 @@ def settle(table: TableState, operations: Sequence[PreparedOperation]) -> Settle
         places = [np.arange(len(keys))]
     else:
         keys, tablets, places = _distinct_keys(table, operations)
-    located = locate(table, keys, tablets)
+    located = locate(table, keys, tablets, at=at)
     settlement.rowsets = located.rowsets
     if len(keys) == 1 and len(operations) == 1 and _settle_one(settlement, located):
         return settlement

@@ -37,26 +37,29 @@ if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
 
-def delete_where(store: Store, name: str, where: Any) -> WriteResult:
-    """Delete the rows that `where` selects. Raises: errors of the predicate; StorageError."""
-    store.check_writable()
+Select = Callable[[TableState, int], tuple[pa.Table, RowErrors]]
+"""Reads a table at a snapshot; returns rows to write by key, and the rows that cannot be written.
 
-    def select(table: TableState) -> tuple[pa.Table, RowErrors]:
+Raises: errors of a predicate or an assignment; StorageError.
+"""
+
+
+def to_delete(where: Any) -> Select:
+    """Select the keys of the rows that satisfy `where`."""
+
+    def select(table: TableState, snapshot: int) -> tuple[pa.Table, RowErrors]:
         key = [column.name for column in table.schema.key_columns]
-        return _select(store, table, key, where), RowErrors()
+        return _select(table, snapshot, key, where), RowErrors()
 
-    return _write_selected(store, name, "delete", select)
+    return select
 
 
-def update_where(
-    store: Store, name: str, assignments: Mapping[str, Any], where: Any, *, collect: bool
-) -> WriteResult:
-    """Set columns of the rows that `where` selects (None: all rows) to constants or expressions.
+def to_update(assignments: Mapping[str, Any], where: Any) -> Select:
+    """Select the rows that satisfy `where` (None: all), with new values: constants or expressions.
 
-    Raises: InvalidArgumentError for a key column; ColumnNotFoundError; InvalidValueError if a value
-        does not fit its column.
+    Raises: InvalidArgumentError. The selection raises InvalidArgumentError for a key column,
+        ColumnNotFoundError, and InvalidValueError if a value does not fit its column.
     """
-    store.check_writable()
     if not isinstance(assignments, Mapping):
         raise InvalidArgumentError(
             f"update takes set={{column: value or expression}}, not set={assignments!r}"
@@ -64,13 +67,13 @@ def update_where(
     if not assignments:
         raise InvalidArgumentError("update(set={}) changes no column: give at least one column and its value")
 
-    def select(table: TableState) -> tuple[pa.Table, RowErrors]:
+    def select(table: TableState, snapshot: int) -> tuple[pa.Table, RowErrors]:
         schema = table.schema
         keys = [column.name for column in schema.key_columns]
         for column in assignments:
             if schema.by_name(column).name in keys:
                 raise InvalidArgumentError(
-                    f"column {column!r} is part of the key of {name!r} and cannot be updated: delete the row and "
+                    f"column {column!r} is part of the key of {table.name!r} and cannot be updated: delete the row and "
                     "insert it with the new key"
                 )
         parsed: dict[str, Expression] = {
@@ -82,7 +85,7 @@ def update_where(
                 [*keys, *(used for expression in parsed.values() for used in sorted(expression.columns))]
             )
         )
-        rows = _select(store, table, needed, where)
+        rows = _select(table, snapshot, needed, where)
         out = rows.select(keys)
         errors = RowErrors()
         for column, expression in parsed.items():
@@ -96,7 +99,7 @@ def update_where(
             out = out.append_column(column, values)
         return out, errors
 
-    return _write_selected(store, name, "update", select, collect=collect)
+    return select
 
 
 def _evaluated(expression: Expression, rows: pa.Table) -> Iterator[tuple[int, Assigned]]:
@@ -115,27 +118,22 @@ def _evaluated(expression: Expression, rows: pa.Table) -> Iterator[tuple[int, As
             yield count, values
 
 
-def _select(store: Store, table: TableState, columns: Sequence[str], where: Any) -> pa.Table:
-    spec = ScanSpec(
-        table.schema, table.schema.project(columns), store.marks.applied, bind(where, table.schema)
-    )
+def _select(table: TableState, snapshot: int, columns: Sequence[str], where: Any) -> pa.Table:
+    spec = ScanSpec(table.schema, table.schema.project(columns), snapshot, bind(where, table.schema))
     batches = read_path.run(read_path.plan(table, spec, ScanCounters()), spec, ScanCounters())
     return pa.Table.from_batches(list(batches), schema=spec.arrow_schema)
 
 
-def _write_selected(
-    store: Store,
-    name: str,
-    operation: str,
-    select: Callable[[TableState], tuple[pa.Table, RowErrors]],
-    *,
-    collect: bool = False,
+def write_selected(
+    store: Store, name: str, operation: str, select: Select, *, collect: bool = False
 ) -> WriteResult:
+    """Select rows and write them as one batch under the commit lock. Raises: as `Select`, `write`."""
+    store.check_writable()
     request = Request(name, operation, None)
 
     def under_lock() -> tuple[Any, Ticket]:
         table = store.root.table(name)
-        rows, errors = select(table)
+        rows, errors = select(table, store.marks.applied)
         prepared = [(table, prepare(table, operation, rows, ignore=False, errors=errors))]
         settlements = settle_requests(store, [request], prepared, collect=collect)
         return settlements, commit(store, [settlement for settlement, _ in settlements])

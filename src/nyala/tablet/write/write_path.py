@@ -43,7 +43,14 @@ from nyala.delta.batch import SharedBatch, held_bytes
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS
 from nyala.env.interrupts import Uninterrupted
-from nyala.errors import Error, FencedError, InvalidArgumentError, StorageError, write_error
+from nyala.errors import (
+    ConflictError,
+    Error,
+    FencedError,
+    InvalidArgumentError,
+    StorageError,
+    write_error,
+)
 from nyala.keys.encoded_keys import EncodedKeys
 from nyala.rowset.key_lookup.key_runs import SharedKeys
 from nyala.rowset.mem_rowset import MemRowSet
@@ -56,6 +63,7 @@ from nyala.tablet.state.idempotency import decode_result, encode_counts
 from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.result import Ticket, WriteResult
 from nyala.tablet.state.root import TableState
+from nyala.tablet.write.conflicts import check_unchanged
 from nyala.tablet.write.prepare import PreparedOperation, prepare
 from nyala.tablet.write.settle import Effect, OperationCounts, Settlement, row_counts, settle
 from nyala.wal.record import LogRecord, SettledGroup
@@ -92,7 +100,11 @@ class Request:
 
 
 def write(
-    store: Store, requests: Sequence[Request], *, collect: bool = False, idempotency_key: str | None = None
+    store: Store,
+    requests: Sequence[Request],
+    *,
+    collect: bool = False,
+    idempotency_key: str | None = None,
 ) -> list[WriteResult]:
     """Execute `requests` as one atomic batch with one timestamp; returns one result per request.
 
@@ -114,11 +126,31 @@ def write(
                 error.args = (f"{request.operation} into {request.table!r}: {error}", *error.args[1:])
             raise
 
+    return commit_checked(store, requests, prepared, collect=collect, idempotency_key=idempotency_key)
+
+
+def commit_checked(
+    store: Store,
+    requests: Sequence[Request],
+    prepared: Sequence[tuple[TableState, PreparedOperation]],
+    *,
+    since: int | None = None,
+    collect: bool = False,
+    idempotency_key: str | None = None,
+) -> list[WriteResult]:
+    """Commit prepared requests as one batch, unless one of their keys changed after `since`.
+
+    since: the snapshot from which the requests were computed; None: nothing is checked.
+    Others: as `write`.
+
+    Raises: ConflictError; then nothing changed. Otherwise as `write`.
+    """
+
     def under_lock() -> tuple[list[tuple[Settlement, list[int]]] | CommittedKey, Ticket]:
         if idempotency_key is not None and (earlier := store.committed(idempotency_key)) is not None:
             # Another thread may have committed it a moment ago, and it may not be durable yet.
             return earlier, Ticket(earlier.timestamp, store.log.end_offset)
-        settlements = settle_requests(store, requests, prepared, collect=collect)
+        settlements = settle_requests(store, requests, prepared, collect=collect, since=since)
         return settlements, commit(store, [settlement for settlement, _ in settlements], idempotency_key)
 
     given = sum(operation.nbytes for _, operation in prepared if operation.row_count >= LARGE_ROWS_MIN)
@@ -168,19 +200,28 @@ def locked(
 
     large: the batch is probably too large for the log, so take both locks at once.
     """
-    if store.memory_is_full() or store.log_is_full():
-        if store.options.maintenance:
-            store.wait_for_room()
-        else:
-            from nyala.tablet.flush.lifecycle import flush
-
-            flush(store)
-            store.collect_garbage()
+    make_room(store)
     if not large:
         with contextlib.suppress(TooLargeForLog):
             return _run_whole(store, under_lock)
     with store.flush_lock:
         return _run_whole(store, under_lock)
+
+
+def make_room(store: Store) -> None:
+    """Wait for a flush if memory or the log is full. A flush needs the commit lock.
+
+    Raises: StorageError.
+    """
+    if store.commit_lock.held() or not (store.memory_is_full() or store.log_is_full()):
+        return
+    if store.options.maintenance:
+        store.wait_for_room()
+        return
+    from nyala.tablet.flush.lifecycle import flush
+
+    flush(store)
+    store.collect_garbage()
 
 
 def _run_whole(store: Store, under_lock: Callable[[], tuple[_Outcome, Ticket]]) -> tuple[_Outcome, Ticket]:
@@ -224,11 +265,14 @@ def settle_requests(
     prepared: Sequence[tuple[TableState, PreparedOperation]],
     *,
     collect: bool,
+    since: int | None = None,
 ) -> list[tuple[Settlement, list[int]]]:
     """Settle prepared requests, grouped by table in the order of first mention.
 
+    since: also check that no key changed after this moment (`commit_checked`).
+
     Returns: per table its settlement and the indexes of its requests.
-    Raises:  WriteError if a row failed, unless `collect`.
+    Raises:  WriteError if a row failed, unless `collect`; ConflictError.
     """
     by_table: dict[int, list[int]] = {}
     for index, (table, _) in enumerate(prepared):
@@ -236,6 +280,8 @@ def settle_requests(
     out: list[tuple[Settlement, list[int]]] = []
     for indexes in by_table.values():
         table = store.root.table(requests[indexes[0]].table)
+        if since is not None:
+            _check_same(prepared[indexes[0]][0], table)
         operations = [
             # If the schema or the partitions changed after preparing, prepare the data again.
             operation
@@ -244,11 +290,24 @@ def settle_requests(
             for index in indexes
             for seen, operation in [prepared[index]]
         ]
+        if since is not None:
+            check_unchanged(table, operations, since)
         settlement = settle(table, operations)
         if settlement.failed and not collect:
-            raise _failure(settlement, [requests[index] for index in indexes])
+            raise failure(settlement, [requests[index] for index in indexes])
         out.append((settlement, indexes))
     return out
+
+
+def _check_same(seen: TableState, table: TableState) -> None:
+    """Check that `table` is the table for which a write was computed. Raises: ConflictError."""
+    if table.id == seen.id and _same_shape(seen, table):
+        return
+    what = "was altered" if table.id == seen.id else "was dropped, and another table has its name now,"
+    raise ConflictError(
+        f"table {table.name!r} {what} after this write was computed. Nothing was written: begin again",
+        table.name,
+    )
 
 
 def _same_shape(seen: TableState, table: TableState) -> bool:
@@ -494,7 +553,7 @@ def _error_table(
     return found.set_column(place, found.schema.field(place), named).sort_by("row")
 
 
-def _failure(settlement: Settlement, requests: Sequence[Request]) -> Exception:
+def failure(settlement: Settlement, requests: Sequence[Request]) -> Exception:
     """The exception for a batch with failing rows: their number, kinds, and the first message."""
     operations = settlement.operations
     tables = [

@@ -1,0 +1,231 @@
+"""Transactions: read one snapshot and the own writes, commit as one batch with one timestamp.
+
+    with db.transaction() as tx:
+        a, b = tx["accounts"]["a"], tx["accounts"]["b"]
+        tx["accounts"].update([{"id": "a", "sum": a["sum"] - 5}, {"id": "b", "sum": b["sum"] + 5}])
+
+The isolation is that of snapshots, and the first committer wins: the commit raises `ConflictError`
+if another writer changed a written key after the transaction began. Rows that were only read are
+not checked, so two transactions that read the same rows and write different ones both commit (write
+skew).
+
+Source: docs/design/transactions.md; docs/how-to/transactions.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from nyala.api.readable import SchemaOf
+from nyala.api.writable import WritableTable
+from nyala.errors import ConflictError, InvalidArgumentError
+from nyala.tablet.state.result import WriteResult
+from nyala.tablet.state.root import Root, TableState
+from nyala.tablet.write.transaction import begin
+from nyala.tablet.write.where_writes import Select
+from nyala.tablet.write.write_path import Request, make_room
+
+if TYPE_CHECKING:
+    from nyala.api.database import Database
+    from nyala.sql.result import Result
+    from nyala.tablet.store import Store
+
+__all__ = ["Transaction", "TransactionTable", "run"]
+
+# Tries of `run` that let other writers go on.
+OPTIMISTIC_TRIES: Final = 3
+_Made = TypeVar("_Made")
+
+
+class Transaction:
+    """Reads of one snapshot and writes that are committed together. Made by `Database.transaction`.
+
+    Thread-safe. Writes fail at once if a row fails, and leave the transaction as it was. Memory: the
+    written rows, at most a quarter of `memory_limit`.
+
+    Attributes
+    ----------
+    results
+        One `WriteResult` per write, in order, after the commit.
+
+    Examples
+    --------
+    >>> with db.transaction() as tx:
+    ...     tx["metrics"].delete(where="value < 2").deleted
+    ...     tx["metrics"].count(), metrics.count()
+    1
+    (2, 3)
+    >>> metrics.count()
+    2
+    """
+
+    def __init__(self, database: Database, timeout_s: float) -> None:
+        self._database = database
+        store = database._writer()
+        self._open = begin(store, timeout_s=timeout_s, bytes_max=store.memory_limit_bytes // 4)
+        self._in_block = False
+        self._closed = False
+        self.results: list[WriteResult] = []
+
+    @property
+    def timestamp(self) -> int:
+        """The snapshot that the transaction reads, a timestamp."""
+        return self._open.since
+
+    def _pinned(self) -> Root:
+        return self._open.view()[0]
+
+    def table(self, name: str) -> TransactionTable:
+        """Return a table as the transaction sees it.
+
+        Raises
+        ------
+        TableNotFoundError
+            The table did not exist when the transaction began.
+        TransactionEndedError
+            The transaction has ended.
+        """
+        self._pinned().table(name)
+        return TransactionTable(self, name)
+
+    def __getitem__(self, name: str) -> TransactionTable:
+        return self.table(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._pinned().by_name
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.list_tables())
+
+    def list_tables(self) -> list[str]:
+        """Return the names of the tables, sorted."""
+        return sorted(self._pinned().by_name)
+
+    def sql(self, text: str, parameters: Sequence[Any] | dict[str, Any] | None = None) -> Result:
+        """Return the result of a SELECT over the tables as the transaction sees them: see `Database.sql`.
+
+        Examples
+        --------
+        >>> with db.transaction() as tx:
+        ...     tx["metrics"].insert([("z", 1, 5.0)]).inserted
+        ...     tx.sql("SELECT max(value) FROM metrics").fetchone()
+        1
+        (5.0,)
+        """
+        self._pinned()
+        connection = self._database._connection()
+        from nyala.sql.result import run as run_sql
+
+        return run_sql(connection, self, text, parameters)
+
+    def commit(self) -> list[WriteResult]:
+        """Commit all writes as one batch, and end the transaction.
+
+        Returns
+        -------
+        list of WriteResult
+            One per write; all have the timestamp of the commit.
+
+        Raises
+        ------
+        ConflictError
+            Another writer changed one of the written keys after the transaction began, or altered one
+            of the tables. Nothing was written.
+        TransactionEndedError
+            The transaction has ended before.
+        """
+        self._closed = True
+        self.results = self._open.commit()
+        return self.results
+
+    def rollback(self) -> None:
+        """Discard all writes, and end the transaction. May be called twice."""
+        self._closed = True
+        self._open.roll_back()
+
+    def __enter__(self) -> Transaction:
+        self._pinned()
+        self._database._open.enter_block("transaction")
+        self._in_block = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._database._open.leave_block()
+        if kind is not None:
+            self.rollback()
+        elif not self._closed:
+            self.commit()
+
+
+class TransactionTable(WritableTable):
+    """A table in a transaction: the methods of `Table` that read and write rows. Made by `tx["name"]`."""
+
+    def __init__(self, transaction: Transaction, name: str) -> None:
+        self._transaction = transaction
+        self._database = transaction._database
+        self._name = name
+
+    def _view(self, at: Any, schema: SchemaOf | None = None) -> tuple[Root, TableState, int]:
+        if at is not None:
+            raise InvalidArgumentError(
+                "a transaction reads the moment of its beginning: to read another moment use "
+                f"db[{self._name!r}].scan(at=…)"
+            )
+        root, now = self._transaction._open.view()
+        return root, root.table(self._name), now
+
+    def _interval(
+        self, since: Any, until: Any, schema: SchemaOf | None = None
+    ) -> tuple[Root, TableState, int, int]:
+        raise InvalidArgumentError(
+            f"a transaction has no change feed: use db[{self._name!r}].changes(…) after the commit"
+        )
+
+    def _check_call(self, call: str, instead: str) -> None:
+        self._transaction._open.view()
+
+    def _commit(self, request: Request, collect: bool) -> WriteResult:
+        return self._transaction._open.write(request, collect=collect)
+
+    def _write_selected(self, operation: str, select: Select, collect: bool) -> WriteResult:
+        return self._transaction._open.write_selected(self._name, operation, select, collect=collect)
+
+    def __repr__(self) -> str:
+        if self._transaction._open.ended:
+            return f"TransactionTable {self._name} (the transaction has ended)"
+        return f"TransactionTable {self._name}: {', '.join(self.columns)}"
+
+
+def run(database: Database, function: Callable[[Transaction], _Made], retries: int) -> _Made:
+    """See `Database.run`."""
+    for attempt in itertools.count():
+        waiting = attempt < OPTIMISTIC_TRIES
+        try:
+            with (
+                contextlib.nullcontext() if waiting else _alone(database._writer()),
+                database.transaction() as tx,
+            ):
+                made = function(tx)
+            return made
+        except ConflictError:
+            if attempt >= retries:
+                raise
+    raise AssertionError("the loop has no end")
+
+
+@contextlib.contextmanager
+def _alone(store: Store) -> Iterator[None]:
+    """Keep all other writers out.
+
+    A large commit needs both locks, and a full memory is flushed by another thread, so both come
+    before the commit lock.
+    """
+    make_room(store)
+    with store.flush_lock, store.commit_lock:
+        yield

@@ -1,0 +1,294 @@
+"""Writing a table: what `Table` and a transaction's tables have in common.
+
+A `Table` commits each call as one atomic batch. A `TransactionTable` collects the calls for the
+commit of its transaction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from nyala.api.readable import ReadableTable
+from nyala.errors import InvalidArgumentError, WriteError
+from nyala.presentation.progress import Progress, teller
+from nyala.schema.expressions.parser import Parameters
+from nyala.schema.predicates.predicate import parse_where
+from nyala.tablet.state.result import WriteResult
+from nyala.tablet.write import where_writes
+from nyala.tablet.write.where_writes import Select
+from nyala.tablet.write.write_path import Request
+
+if TYPE_CHECKING:
+    from nyala.api.types import DataLike, KeyLike, PredicateLike
+
+__all__ = ["Errors", "WritableTable", "choice"]
+
+Errors = Literal["raise", "collect"]
+
+
+class WritableTable(ReadableTable):
+    """The methods that write rows."""
+
+    def _check_call(self, call: str, instead: str) -> None:
+        """Check that this thread may write to the table here and now.
+
+        call: the call in words, for the message. instead: what to call inside `with db.batch()`.
+        """
+        raise AssertionError("each kind of table says when it takes writes")
+
+    def _commit(self, request: Request, collect: bool) -> WriteResult:
+        """Write rows by key."""
+        raise AssertionError("each kind of table says where it writes")
+
+    def _write_selected(self, operation: str, select: Select, collect: bool) -> WriteResult:
+        """Write rows that are selected from the table."""
+        raise AssertionError("each kind of table says where it writes")
+
+    def insert(
+        self,
+        data: DataLike,
+        on_conflict: Literal["error", "ignore"] = "error",
+        errors: Errors = "raise",
+        *,
+        progress: bool | Progress = False,
+    ) -> WriteResult:
+        """Insert new rows.
+
+        Parameters
+        ----------
+        data
+            Anything with Arrow's stream protocol (pyarrow, polars, pandas, DuckDB), a dict of columns, or
+            a list of dicts, of tuples in the order of `columns`, or of dataclasses. A column that is left
+            out takes its default, or NULL.
+        on_conflict
+            `"error"`: a duplicate key is the row error `already-present`. `"ignore"`: such rows are
+            skipped.
+        errors
+            `"raise"`: one failing row rejects the whole batch. `"collect"`: failing rows are returned in
+            `result.errors`, and the others are written.
+        progress
+            `True` shows lines. A function is called with (rows done, None) after each record batch of a
+            `pyarrow.RecordBatchReader`, or at the end of other data.
+
+        Returns
+        -------
+        WriteResult
+            The timestamp and the counts. `table.scan(at=result)` reads the table with this batch.
+
+        Raises
+        ------
+        DuplicateKeyError, InvalidValueError, NoPartitionError, WriteError
+            Rows failed, and nothing was written. `error.errors` is an Arrow table of them.
+        ColumnNotFoundError, SchemaError
+            A column is unknown, or its type does not fit.
+        StorageError
+            The store cannot write.
+
+        Examples
+        --------
+        >>> metrics.insert([("c", 1, 1.0), ("c", 2, 2.0)]).inserted
+        2
+        """
+        return self._write("insert", data, choice("on_conflict", on_conflict, "ignore"), errors, progress)
+
+    def upsert(
+        self, data: DataLike, errors: Errors = "raise", *, progress: bool | Progress = False
+    ) -> WriteResult:
+        """Insert rows with new keys, and update rows whose keys exist.
+
+        An update changes only the columns that are given. Parameters, result and errors: as `insert`.
+        If a key comes twice in one call, the later row wins.
+
+        Examples
+        --------
+        >>> metrics.upsert([{"host": "a", "time": 1, "value": 7.0}, {"host": "d", "time": 1, "value": 1.0}])
+        WriteResult(timestamp=..., inserted=1, updated=1, deleted=0, ignored=0, errors=0 rows)
+        """
+        return self._write("upsert", data, False, errors, progress)
+
+    def update(
+        self,
+        data: DataLike | None = None,
+        on_missing: Literal["error", "ignore"] = "error",
+        errors: Errors = "raise",
+        *,
+        set: Mapping[str, Any] | None = None,
+        where: PredicateLike | None = None,
+        params: Parameters = None,
+        progress: bool | Progress = False,
+    ) -> WriteResult:
+        """Change columns of existing rows: by key (`data`), or of all rows that satisfy `where` (`set`).
+
+        Parameters
+        ----------
+        data
+            Rows with the whole key and the columns to change, in any form that `insert` takes.
+        on_missing
+            `"error"`: a missing key is the row error `not-found`. `"ignore"`: such rows are skipped.
+        errors, progress
+            As in `insert`.
+        set
+            Columns and their new values. A value is a constant, or an expression over the row:
+            `{"status": "done", "n": nyala.expr("n + 1")}`. Text is always a constant.
+        where, params
+            As in `scan`; which rows `set` changes. Default: all rows.
+
+        Returns
+        -------
+        WriteResult
+            With `updated`, the number of changed rows.
+
+        Raises
+        ------
+        KeyNotFoundError
+            A key is missing and `on_missing="error"`; nothing was written.
+        InvalidArgumentError
+            Both `data` and `set` are given, or neither.
+
+        Examples
+        --------
+        >>> metrics.update(set={"value": nyala.expr("value * 10")}, where="host = 'a'").updated
+        2
+        """
+        ignore = choice("on_missing", on_missing, "ignore")
+        if (data is None) == (set is None):
+            either = "either data (keys and columns) or set={'column': value} with where="
+            raise InvalidArgumentError(
+                f"update takes {either}, and {'has neither' if data is None else 'not both'}"
+            )
+        if set is None:
+            if where is not None or params is not None:
+                raise InvalidArgumentError(
+                    "update(data) finds its rows by key; where= goes with set=: update(set={'column': value}, where=…)"
+                )
+            return self._write("update", data, ignore, errors, progress)
+        self._check_call("update(set=…)", "a write by key in the batch")
+        select = where_writes.to_update(set, parse_where(where, params))
+        return self._write_selected("update", select, _collect(errors))
+
+    def delete(
+        self,
+        keys: DataLike | KeyLike | None = None,
+        on_missing: Literal["error", "ignore"] = "error",
+        errors: Errors = "raise",
+        *,
+        where: PredicateLike | None = None,
+        params: Parameters = None,
+        progress: bool | Progress = False,
+    ) -> WriteResult:
+        """Delete rows by key, or all rows that satisfy `where`.
+
+        Parameters
+        ----------
+        keys
+            One key as in `get`, a list of keys, or the key columns in any form that `insert` takes.
+        on_missing
+            `"error"`: a missing key is the row error `not-found`. `"ignore"`: such keys are skipped.
+        errors, progress
+            As in `insert`.
+        where, params
+            As in `scan`. `where="TRUE"` deletes all rows.
+
+        Returns
+        -------
+        WriteResult
+            With `deleted`, the number of deleted rows.
+
+        Raises
+        ------
+        KeyNotFoundError
+            A key is missing and `on_missing="error"`; nothing was written.
+        InvalidArgumentError
+            Both `keys` and `where` are given, or neither.
+
+        Examples
+        --------
+        >>> metrics.delete(("a", 1)).deleted
+        1
+        >>> metrics.delete(where="value > 2").deleted
+        1
+        """
+        ignore = choice("on_missing", on_missing, "ignore")
+        if (keys is None) == (where is None):
+            raise InvalidArgumentError(
+                f"delete takes either keys or where=, and {'has neither' if keys is None else 'not both'}; "
+                "where='TRUE' deletes all rows"
+            )
+        where = parse_where(where, params)
+        if where is not None:
+            self._check_call("delete(where=…)", "a write by key in the batch")
+            return self._write_selected("delete", where_writes.to_delete(where), False)
+        return self._write("delete", keys, ignore, errors, progress)
+
+    def _write(
+        self, operation: str, data: Any, ignore: bool, errors: Errors, progress: bool | Progress = False
+    ) -> WriteResult:
+        self._check_call(f"{operation}(…)", f"b.{operation}({self._name!r}, …)")
+        collect = _collect(errors)
+        show = teller(progress, lambda done, total: f"{operation} into {self._name}: {done:,} rows")
+        if not isinstance(data, pa.RecordBatchReader):
+            result = self._commit(Request(self._name, operation, data, ignore), collect)
+            if show is not None:
+                show(_rows_of(result), None)
+            return result
+        total: WriteResult | None = None
+        done = 0
+        try:
+            for batch in data:
+                result = self._commit(Request(self._name, operation, batch, ignore), collect)
+                total = result if total is None else _sum(total, result, done)
+                done += batch.num_rows
+                if show is not None:
+                    show(done, None)
+        except BaseException as error:  # the stream's own errors and Ctrl-C, too
+            with contextlib.suppress(AttributeError):
+                error.applied = done  # type: ignore[attr-defined]
+            if done and isinstance(error, WriteError):  # which says that nothing was written
+                error.args = (
+                    f"a record batch of the stream failed, after {done:,} rows that stay written: {error}",
+                    *error.args[1:],
+                )
+            raise
+        return (
+            total
+            if total is not None
+            else self._commit(Request(self._name, operation, data.schema.empty_table(), ignore), False)
+        )
+
+
+def _collect(errors: str) -> bool:
+    if errors not in ("raise", "collect"):
+        raise InvalidArgumentError(f"errors takes 'raise' or 'collect', not {errors!r}")
+    return errors == "collect"
+
+
+def choice(argument: str, value: str, ignore: str) -> bool:
+    """Whether such rows are skipped. Raises: InvalidArgumentError for an unknown word."""
+    if value not in ("error", ignore):
+        raise InvalidArgumentError(f"{argument} takes 'error' or {ignore!r}, not {value!r}")
+    return value == ignore
+
+
+def _rows_of(result: WriteResult) -> int:
+    """The number of rows in the data."""
+    return result.inserted + result.updated + result.deleted + result.ignored + len(result.errors)
+
+
+def _sum(left: WriteResult, right: WriteResult, offset: int) -> WriteResult:
+    """Add the results of two batches of a stream; row numbers of the second follow those of the first."""
+    errors = right.errors
+    if len(errors):
+        rows = pa.compute.add(errors.column("row"), offset)
+        errors = errors.set_column(0, errors.schema.field(0), rows)
+    return WriteResult(
+        right.timestamp,
+        left.inserted + right.inserted,
+        left.updated + right.updated,
+        left.deleted + right.deleted,
+        left.ignored + right.ignored,
+        pa.concat_tables([left.errors, errors]),
+    )

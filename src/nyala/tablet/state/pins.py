@@ -1,0 +1,70 @@
+"""Moments whose history must stay while open transactions need it.
+
+A transaction's commit looks for changes after its snapshot. Maintenance that discards history would
+discard the traces of these changes. So each open transaction pins its snapshot, and
+`Store.history_cut` never passes a pin. A pin ends by itself when it was not used for its timeout:
+a forgotten transaction must not keep history for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from nyala.env.clock import Clock
+
+__all__ = ["HistoryPins", "Pin"]
+
+
+class Pin:
+    """One pinned moment. Thread-safe."""
+
+    def __init__(self, pins: HistoryPins, timestamp: int, timeout_s: float) -> None:
+        self.timestamp = timestamp
+        self.timeout_s = timeout_s
+        self._pins = pins
+        self._used_s = pins.clock.monotonic_s()
+        self._ended = False
+
+    def use(self) -> bool:
+        """Note that the pin is in use, and return whether it still holds history."""
+        with self._pins.lock:
+            self._end_if_idle()
+            self._used_s = self._pins.clock.monotonic_s()
+            return not self._ended
+
+    def release(self) -> None:
+        """Give the history back. May be called twice."""
+        with self._pins.lock:
+            self._ended = True
+            self._pins.held.discard(self)
+
+    def _end_if_idle(self) -> None:
+        """End the pin if it was not used for its timeout. Under the lock of `pins`."""
+        if self._pins.clock.monotonic_s() - self._used_s > self.timeout_s:
+            self._ended = True
+            self._pins.held.discard(self)
+
+
+class HistoryPins:
+    """All pins of one open store. Thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.lock = threading.Lock()
+        self.held: set[Pin] = set()
+
+    def add(self, timestamp: int, timeout_s: float) -> Pin:
+        """Pin a moment until `release`, or until it was not used for `timeout_s` seconds."""
+        pin = Pin(self, timestamp, timeout_s)
+        with self.lock:
+            self.held.add(pin)
+        return pin
+
+    def oldest(self) -> int | None:
+        """Return the oldest moment in use; None without any. Ends pins that were idle for too long."""
+        if not self.held:
+            return None
+        with self.lock:
+            for pin in list(self.held):
+                pin._end_if_idle()
+            return min((pin.timestamp for pin in self.held), default=None)

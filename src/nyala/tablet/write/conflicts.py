@@ -1,0 +1,98 @@
+"""Finds the keys of a write set that changed after the moment at which it was computed.
+
+A transaction, or any other write that was computed from a snapshot, is committed only if nobody
+changed its keys since then. `check_unchanged` runs under the commit lock. It looks up the keys of
+the write set, dead rows included, and asks for records newer than the snapshot. Deletions leave
+such records too, so a key that was deleted meanwhile counts as changed.
+
+Requires: no history after the snapshot was discarded (`Store.pins`).
+
+Cost: rowsets without newer records are not searched, so the cost depends on the write set and not
+on how much else was written.
+Source: docs/design/transactions.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.errors import ConflictError
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.mvcc.timestamp import to_datetime
+from nyala.schema.arrow_values import python_at
+from nyala.tablet.state.locate import equal_ranges
+from nyala.tablet.state.root import AnyRowSet, TableState
+from nyala.tablet.write.prepare import PreparedOperation
+
+_KEYS_MAX: Final = 100
+
+
+def check_unchanged(table: TableState, operations: Sequence[PreparedOperation], since: int) -> None:
+    """Check that no key of `operations` has a record newer than `since`. Under the commit lock.
+
+    Raises: ConflictError.
+    """
+    entry = table.entry
+    if max(entry.rewritten, entry.history_start) > since:
+        raise ConflictError(
+            f"table {table.name!r} was rewritten or lost history after {_time(since)}, so this write cannot be "
+            "checked for conflicts. Nothing was written: read again and repeat the write",
+            table.name,
+        )
+    for operation in operations:
+        changed = np.flatnonzero(changed_after(table, operation.keys, operation.tablets, since))
+        if len(changed):
+            raise _conflict(table, operation.keys.take(changed), since)
+
+
+def changed_after(table: TableState, keys: EncodedKeys, tablets: np.ndarray, since: int) -> np.ndarray:
+    """Return one bool per key: whether a row with this key was inserted, changed or deleted after `since`.
+
+    keys: in (tablet, key) order.
+    """
+    changed = np.zeros(len(keys), np.bool_)
+    if not len(keys):
+        return changed
+    keys.prepare_search()
+    for ordinal, begin, end in equal_ranges(tablets):
+        tablet = table.tablets[ordinal]
+        part = keys.slice(begin, end - begin)
+        part.prepare_slices()
+        for memory in (tablet.memory, *tablet.frozen):
+            _mark(changed, memory, part, begin, since)
+        for disk, lower, upper in tablet.tree.candidates(part) if tablet.rowsets else ():
+            _mark(changed, disk, part.slice(lower, upper - lower), begin + lower, since)
+    return changed
+
+
+def _mark(changed: np.ndarray, rowset: AnyRowSet, keys: EncodedKeys, begin: int, since: int) -> None:
+    newest = rowset.timestamp_max
+    if newest is None or newest <= since:
+        return
+    rowids = rowset.find(keys)
+    hit = np.flatnonzero(rowids >= 0)
+    if len(hit):
+        changed[begin + hit] |= rowset.changed_after(rowids[hit], since)
+
+
+def _conflict(table: TableState, keys: EncodedKeys, since: int) -> ConflictError:
+    names = table.schema.key_names
+    shown = pa.table(
+        dict(zip(names, table.codec.decode(keys.slice(0, min(len(keys), _KEYS_MAX))), strict=True))
+    )
+    first = ", ".join(f"{name}={python_at(shown.column(name), 0)!r}" for name in names)
+    others = "" if len(keys) == 1 else f" and {len(keys) - 1:,} other keys"
+    return ConflictError(
+        f"another write changed table {table.name!r} at key {first}{others} after {_time(since)}, the moment that "
+        "this write was computed from. Nothing was written: read again and repeat the write (db.run() does both)",
+        table.name,
+        shown,
+    )
+
+
+def _time(timestamp: int) -> str:
+    return to_datetime(timestamp).isoformat()

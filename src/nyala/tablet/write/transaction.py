@@ -1,0 +1,248 @@
+"""A transaction's private view of the tables: one snapshot, and the transaction's own writes on top.
+
+    begin     reserve a range of timestamps (T, T + STATEMENTS_MAX], pin the history since T
+    write     settle the rows against the private tables, apply them there at the next timestamp
+    read      any read of the engine, on the private tables, at the newest private timestamp
+    commit    all operations in their order as one batch, checked for conflicts since T
+
+A private table shares every file and every row of the snapshot's table. Each MemRowSet is copied in
+O(1), and takes private changes only; private inserts go to a new MemRowSet. A DiskRowSet gets its
+own DeltaMemStore when the transaction first changes one of its rows. So scans, look-ups, counts and
+predicates need no other code for transactions.
+
+Invariants
+    X1  Private timestamps are reserved from the store's clock: no batch of another writer has one.
+        Batches up to T are visible in the transaction, later ones are not.
+    X2  Nothing of the transaction is visible to others, or logged, before its commit.
+    X3  If no key of the write set changed since T, the commit decides each row as the transaction
+        did. Otherwise it is refused, and nothing changes (first committer wins).
+    X4  A statement that fails leaves the private tables as they were.
+
+Memory: the rows written so far, at most `bytes_max`, in the form in which they are logged.
+Source: docs/design/transactions.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from nyala.delta.mem_store import DeltaMemStore
+from nyala.env.interrupts import Uninterrupted
+from nyala.errors import InvalidArgumentError, TransactionEndedError
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.schema.conversion.row_errors import RowErrors
+from nyala.tablet.state.result import Ticket, WriteResult
+from nyala.tablet.state.root import Root, TableState, TabletState
+from nyala.tablet.write.prepare import PreparedOperation, prepare
+from nyala.tablet.write.settle import Settlement, settle
+from nyala.tablet.write.write_path import (
+    Request,
+    commit_checked,
+    failure,
+    plan_apply,
+    results_of,
+)
+
+if TYPE_CHECKING:
+    from nyala.tablet.state.pins import Pin
+    from nyala.tablet.store import Store
+
+STATEMENTS_MAX: Final = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateRoot(Root):
+    """A root with private tables. `base` keeps the snapshot's files while a scan holds this root."""
+
+    base: Root | None = None
+
+
+class OpenTransaction:
+    """The state of one transaction. Thread-safe: statements run one after another."""
+
+    def __init__(self, store: Store, pin: Pin, root: Root, bytes_max: int) -> None:
+        self._store = store
+        self._pin = pin
+        self._base = root
+        self._root = root
+        self._private: set[int] = set()  # ids of tables with private state
+        self._deltas: set[DeltaMemStore] = set()  # of DiskRowSets, made by this transaction
+        self._now = pin.timestamp
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._written: list[tuple[Request, TableState, PreparedOperation]] = []
+        self._lock = threading.RLock()
+        self._ended = ""
+
+    @property
+    def since(self) -> int:
+        """The snapshot: the newest timestamp of other writers that the transaction can see."""
+        return self._pin.timestamp
+
+    @property
+    def ended(self) -> bool:
+        return bool(self._ended)
+
+    def view(self) -> tuple[Root, int]:
+        """Return the root and the timestamp to read at. Raises: TransactionEndedError."""
+        with self._lock:
+            self._check()
+            return self._root, self._now
+
+    def write(self, request: Request, *, collect: bool) -> WriteResult:
+        """Write rows by key. Raises: as `write_path.write`; TransactionEndedError."""
+        return self._run(
+            request,
+            lambda table: prepare(table, request.operation, request.data, ignore=request.ignore),
+            collect=collect,
+        )
+
+    def write_selected(
+        self,
+        name: str,
+        operation: str,
+        select: Callable[[TableState, int], tuple[Any, RowErrors]],
+        *,
+        collect: bool = False,
+    ) -> WriteResult:
+        """Write the rows that `select(table, snapshot)` returns, with its errors. Raises: as `write`."""
+
+        def prepared(table: TableState) -> PreparedOperation:
+            rows, errors = select(table, self._now)
+            return prepare(table, operation, rows, ignore=False, errors=errors)
+
+        return self._run(Request(name, operation, None), prepared, collect=collect)
+
+    def commit(self) -> list[WriteResult]:
+        """Commit all writes as one batch, and end. Returns one result per write.
+
+        Raises: ConflictError, StorageError; the transaction has ended then, too.
+        """
+        with self._lock:
+            self._check()
+            written, since = self._written, self.since
+            try:
+                if not written:
+                    return []
+                return commit_checked(
+                    self._store,
+                    [request for request, _, _ in written],
+                    [(table, operation) for _, table, operation in written],
+                    since=since,
+                    collect=True,  # rows that failed were reported by their statements
+                )
+            finally:
+                self._end("was committed")
+
+    def roll_back(self) -> None:
+        """Forget all writes, and end. Does nothing if the transaction has ended."""
+        with self._lock:
+            if not self._ended:
+                self._end("was rolled back")
+
+    def _end(self, how: str) -> None:
+        self._ended = how
+        self._pin.release()
+        self._written = []
+        self._root = self._base = Root(self._base.version, {})
+
+    def _check(self) -> None:
+        if not self._ended and not self._pin.use():
+            self._end(
+                f"was idle for more than {self._pin.timeout_s:g} s and was rolled back; "
+                "db.transaction(timeout=…) sets this limit"
+            )
+        if self._ended:
+            raise TransactionEndedError(
+                f"this transaction {self._ended}: begin another one with db.transaction()"
+            )
+        self._store.check_writable()
+
+    def _run(
+        self, request: Request, prepared: Callable[[TableState], PreparedOperation], *, collect: bool
+    ) -> WriteResult:
+        with self._lock:
+            self._check()
+            table = self._private_table(request.table)
+            operation = prepared(table)
+            settlement = settle(table, [operation], at=self._now)
+            if settlement.failed and not collect:
+                raise failure(settlement, [request])
+            nbytes = self._bytes + operation.nbytes
+            if nbytes > self._bytes_max:
+                raise InvalidArgumentError(
+                    f"the writes of this transaction take {nbytes / 1e6:,.0f} MB, and its limit is "
+                    f"{self._bytes_max / 1e6:,.0f} MB: nothing of this call was written. Commit before, write the "
+                    "rows in one call without a transaction, or raise memory_limit"
+                )
+            if self._now - self.since >= STATEMENTS_MAX:
+                raise InvalidArgumentError(
+                    f"this transaction has written {STATEMENTS_MAX:,} times, which is the most: commit it"
+                )
+            with Uninterrupted():
+                self._apply(settlement)
+                self._bytes = nbytes
+                self._written.append((request, table, operation))
+            return results_of([request], [(settlement, [0])], self.since)[0]
+
+    def _private_table(self, name: str) -> TableState:
+        """Return the table with private memory; made when the transaction first writes to it."""
+        table = self._root.table(name)
+        if table.id in self._private:
+            return table
+        made = {tablet.id: self._private_tablet(table, tablet) for tablet in table.tablets}
+        self._install(made)
+        self._private.add(table.id)
+        return self._root.table(name)
+
+    def _private_tablet(self, table: TableState, tablet: TabletState) -> TabletState:
+        frozen = tuple(memory.copy(self.since) for memory in (*tablet.frozen, tablet.memory))
+        return dataclasses.replace(tablet, memory=self._store.new_memory(table), frozen=frozen)
+
+    def _install(self, changed: Mapping[int, TabletState]) -> None:
+        root = self._root.with_tablets(changed)
+        self._root = PrivateRoot(root.version, root.tables, self._base)
+
+    def _apply(self, settlement: Settlement) -> None:
+        """Apply the effects to the private tables, at the next private timestamp."""
+        self._make_private(settlement)
+        additions = [addition for effect in settlement.effects for addition in plan_apply(settlement, effect)]
+        self._now += 1
+        for addition in additions:
+            addition.apply(self._now)
+
+    def _make_private(self, settlement: Settlement) -> None:
+        """Give each DiskRowSet that the effects change a DeltaMemStore of this transaction."""
+        used = {int(code) for effect in settlement.effects for code in np.unique(effect.codes) if code >= 0}
+        changed: dict[int, TabletState] = {}
+        for code in used:
+            ordinal, rowset = settlement.rowsets[code]
+            if not isinstance(rowset, DiskRowSet) or rowset.deltas in self._deltas:
+                continue
+            own = dataclasses.replace(rowset, deltas=rowset.deltas.copy())
+            self._deltas.add(own.deltas)
+            tablet = settlement.table.tablets[ordinal]
+            tablet = changed.get(tablet.id, tablet)
+            rowsets = tuple(own if each is rowset else each for each in tablet.rowsets)
+            changed[tablet.id] = dataclasses.replace(tablet, rowsets=rowsets)
+            settlement.rowsets[code] = ordinal, own
+        if changed:
+            self._install(changed)
+
+
+def begin(store: Store, *, timeout_s: float, bytes_max: int) -> OpenTransaction:
+    """Begin a transaction on the applied state of the store. Raises: StorageError."""
+    with Uninterrupted():
+        with store.commit_lock:
+            store.check_writable()
+            pin = store.pins.add(store.clock.reserve(STATEMENTS_MAX + 1), timeout_s)
+            root = store.root
+            ticket = Ticket(store.marks.applied, store.log.end_offset)
+        store.finish(ticket)  # what the transaction reads must be durable before anybody acts on it
+    return OpenTransaction(store, pin, root, bytes_max)
