@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from nyala.api.readable import SchemaOf
 from nyala.api.writable import WritableTable
 from nyala.errors import ConflictError, InvalidArgumentError
+from nyala.mvcc.timestamp import to_datetime
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.root import Root, TableState
 from nyala.tablet.write.transaction import begin
@@ -67,7 +68,6 @@ class Transaction:
         self._database = database
         store = database._writer()
         self._open = begin(store, timeout_s=timeout_s, bytes_max=store.memory_limit_bytes // 4)
-        self._in_block = False
         self._closed = False
         self.results: list[WriteResult] = []
 
@@ -149,8 +149,11 @@ class Transaction:
 
     def __enter__(self) -> Transaction:
         self._pinned()
-        self._database._open.enter_block("transaction")
-        self._in_block = True
+        try:
+            self._database._open.enter_block("transaction")
+        except InvalidArgumentError:
+            self.rollback()
+            raise
         return self
 
     def __exit__(
@@ -161,6 +164,11 @@ class Transaction:
             self.rollback()
         elif not self._closed:
             self.commit()
+
+    def __repr__(self) -> str:
+        if self._open.ended:
+            return "Transaction (ended)"
+        return f"Transaction at {to_datetime(self.timestamp).isoformat()}"
 
 
 class TransactionTable(WritableTable):
