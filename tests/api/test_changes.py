@@ -42,7 +42,9 @@ def table(db: Database) -> Any:
 
 
 def told(feed: Any) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in feed.to_arrow().to_pylist())
+    """The rows without their commit time."""
+    found = feed.to_arrow().drop_columns("_commit_timestamp").to_pylist()
+    return sorted(tuple(row.values()) for row in found)
 
 
 # --- changes ----------------------------------------------------------------------------------------------
@@ -58,8 +60,10 @@ def test_every_form_has_the_same_rows(table: Any) -> None:
     assert isinstance(feed, nyala.ChangeFeed)
     assert told(feed) == told(feed) == expected
     assert sorted(feed.to_reader().read_all().to_pylist(), key=lambda row: row["k"])[1] == {
-        "k": 2, "v": None, "_change_type": "delete", "_commit_timestamp": deleted.timestamp,
+        "k": 2, "v": None, "_change_type": "delete",
+        "_commit_version": deleted.timestamp, "_commit_timestamp": deleted.time,
     }  # fmt: skip
+    expected = [(*row, write.time) for row, write in zip(expected, (updated, deleted), strict=True)]
     assert sorted(feed.to_polars().rows()) == sorted(pl.DataFrame(feed).rows()) == expected
     assert (
         sorted(duckdb.sql("SELECT * FROM feed").fetchall()) == sorted(feed.to_duckdb().fetchall()) == expected
@@ -76,9 +80,48 @@ def test_the_schema_says_what_can_be_null(table: Any) -> None:
         "k": ("int64", False),
         "v": ("int64", True),
         "_change_type": ("string", False),
-        "_commit_timestamp": ("int64", False),
+        "_commit_version": ("int64", False),
+        "_commit_timestamp": ("timestamp[us, tz=UTC]", False),
     }
     assert pa.schema(table.changes(0)) == table.changes(0).schema
+
+
+def test_the_values_before_each_change(db: Database, table: Any) -> None:
+    """A preimage directly before each postimage, and deleted rows with their values: in a stream, a view, a reader."""
+    table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
+    since = table.upsert({"k": [4], "v": [4]})
+    table.flush()
+    first = table.update({"k": [3, 1], "v": [30, 10]})
+    second = table.update({"k": [1], "v": [11]})
+    deleted = table.delete({"k": [2]})
+    again = table.insert({"k": [2, 5], "v": [22, 5]})
+    gone = table.delete({"k": [4, 5]})
+    every = [
+        (1, 1, "update_preimage", first), (1, 10, "update_postimage", first),
+        (3, 3, "update_preimage", first), (3, 30, "update_postimage", first),
+        (1, 10, "update_preimage", second), (1, 11, "update_postimage", second),
+        (2, 2, "delete", deleted),
+        (2, 22, "insert", again), (5, 5, "insert", again),
+        (4, 4, "delete", gone), (5, 5, "delete", gone),
+    ]  # fmt: skip
+    net = [
+        (1, 1, "update_preimage", second), (1, 11, "update_postimage", second),
+        (2, 2, "update_preimage", again), (2, 22, "update_postimage", again),
+        (3, 3, "update_preimage", first), (3, 30, "update_postimage", first),
+        (4, 4, "delete", gone),
+    ]  # fmt: skip
+    with nyala.connect(db.path, read_only=True) as reader:
+        for read in (table, reader["t"], table.at(gone)):
+            for versions, expected in (("all", every), ("net", net)):
+                feed = read.changes(since, versions=versions, before=True)
+                assert feed.before and feed.schema == table.changes(since).schema
+                rows = [tuple(row.values()) for row in feed.to_reader().read_all().to_pylist()]
+                if versions == "net":
+                    rows.sort(key=lambda row: row[0])
+                assert rows == [(k, v, kind, at.timestamp, at.time) for k, v, kind, at in expected]
+    assert told(table.changes(since, versions="all", columns=[], before=True))[0] == (
+        1, "update_postimage", first.timestamp,
+    )  # fmt: skip
 
 
 def test_feeds_that_begin_where_the_last_one_ended_leave_nothing_out(table: Any) -> None:
@@ -137,6 +180,7 @@ def test_wrong_arguments_say_what_is_right(table: Any) -> None:
         ({"since": None}, "after which they begin"),
         ({"since": "soon"}, "^since=.*neither a timestamp nor an ISO"),
         ({"since": first, "versions": "both"}, "'net' or 'all'"),
+        ({"since": first, "before": second}, "before takes True or False.*until="),
         ({"since": first, "columns": "v"}, "list of names"),
         ({"since": first, "columns": ["v", "v"]}, "twice"),
     ):

@@ -161,7 +161,7 @@ def _rename(db: Database, chance: random.Random) -> None:
 def _restore(db: Database, chance: random.Random) -> None:
     versions = db["t"].history({"k": chance.randrange(16)})
     if len(versions):
-        db["t"].restore(to=versions.column("_commit_timestamp")[0].as_py())
+        db["t"].restore(to=versions.column("_commit_version")[0].as_py())
 
 
 OPERATIONS: dict[str, Operation] = {

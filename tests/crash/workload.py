@@ -90,7 +90,7 @@ STEPS: list[Step] = [
     lambda db: db["t"].compact(),
     lambda db: db["t"].update({"k": [9], "v": [12]}),
     lambda db: db["t"].vacuum(),
-    lambda db: db["t"].restore(to=db["t"].history({"k": 60}).column("_commit_timestamp")[-1].as_py() - 1),
+    lambda db: db["t"].restore(to=db["t"].history({"k": 60}).column("_commit_version")[-1].as_py() - 1),
 ]
 
 State = dict[str, list[dict[str, Any]]]

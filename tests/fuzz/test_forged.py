@@ -366,7 +366,14 @@ def test_any_change_token_under_a_right_checksum(db: Database, seed: int) -> Non
     store = db._writer()
     state = store.root.table("t")
     flushed_until = min(rowset.meta.deltas_durable for rowset in state.tablets[0].rowsets)
-    spec = ChangeSpec(state.schema.columns, 1, 0, flushed_until, chance.choice(["all", "net"]))
+    spec = ChangeSpec(
+        state.schema.columns,
+        1,
+        0,
+        flushed_until,
+        chance.choice(["all", "net"]),
+        chance.choice(["until", "both"]),
+    )
     token = chance.choice(make_change_tokens(store.root_path, state, spec))
     head = change_token._HEAD.size
     meta = json.loads(token[head:])
@@ -422,7 +429,7 @@ def a_commit(path: Path, chance: random.Random) -> dict[str, Any]:
     names = ["k", "v", "s"] if table == "t" else ["a", "b", "v"]
     operation = chance.choice([*OPERATION_NAMES, handover.CHANGES])
     if operation == handover.CHANGES:
-        names += ["_change_type", "_commit_timestamp"]
+        names += ["_change_type", chance.choice(["_commit_version", "_commit_timestamp"])]
     key, name = staged(path, chance, names)
     job = {"key": key, "table": table, "operation": operation, "errors": chance.choice(["raise", "collect"]),
            "files": [name], "columns": names, "overwrite": chance.random() < 0.2}  # fmt: skip

@@ -166,6 +166,9 @@ class Looks:
         try:
             feed = table.changes(since, until, versions="net" if net else "all", schema=schema)
             found = feed.to_arrow().to_pylist()
+            images = table.changes(
+                since, until, versions="net" if net else "all", schema=schema, before=True
+            ).to_arrow()
         except HistoryExpiredError as error:
             self._refused(name, since, error)
             return
@@ -174,9 +177,13 @@ class Looks:
             found.sort(key=lambda row: model.key_of(row, seen))
         what = f"{'net' if net else 'all'} changes of {name} in ({since}, {until}], schema {schema!r}"
         assert_same(found, model.changes(since, until, seen, net), what)
+        rows = images.to_pylist()
+        if net:
+            rows.sort(key=lambda row: model.key_of(row, seen))
+        assert_same(rows, model.changes(since, until, seen, net, images=True), f"{what}, with values before")
         if not net:
-            assert [row["_commit_timestamp"] for row in found] == sorted(
-                row["_commit_timestamp"] for row in found
+            assert [row["_commit_version"] for row in found] == sorted(
+                row["_commit_version"] for row in found
             )
         told = sorted(one["timestamp"] for one in feed.dropped_ranges)
         gone = [one for one in model.gone if one.held and one.created <= until and one.dropped > since]

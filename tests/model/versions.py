@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import nyala
 from tests.model.values import VALUES, WIDER, Predicate, encodings, holds, plain
 
 NOW = 2**63 - 1
@@ -133,19 +134,30 @@ class Table:
 
     # ── what changed ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def changes(self, since: int, until: int, seen: int, net: bool) -> list[Row]:
-        """What `changes(since, until)` gives: net, by key; or all versions, by timestamp and key."""
+    def changes(self, since: int, until: int, seen: int, net: bool, images: bool = False) -> list[Row]:
+        """What `changes(since, until)` gives: net, by key; or all versions, by timestamp and key.
+
+        images: with the rows before each change.
+        """
         out: list[tuple[Any, Row]] = []
         for key in self.versions:
             told = self._told(key, since, until, seen)
-            was = last(self.versions[key], since) is not None
+            before = last(self.versions[key], since)
+            was = before is not None
             if net and told:
                 is_there = told[-1].row is not None
                 if not was and not is_there:
                     continue
                 told = [told[-1]]
             for version in told:
-                out.append(((version.timestamp, key), self._change(key, version, was, seen)))
+                if not net:
+                    before = last(self.versions[key], version.timestamp - 1)
+                shown = (
+                    self._images(key, version, before, seen)
+                    if images
+                    else [self._change(key, version, was, seen)]
+                )
+                out += [((version.timestamp, key), row) for row in shown]
                 was = version.row is not None
         out.sort(key=lambda one: one[0][1] if net else one[0])
         return [row for _, row in out]
@@ -173,7 +185,21 @@ class Table:
         else:
             shown = self.show(key, version.row, seen)
         kind = "delete" if version.row is None else "update" if was else "insert"
-        return {**shown, "_change_type": kind, "_commit_timestamp": version.timestamp}
+        return self._marked(shown, kind, version.timestamp)
+
+    def _images(self, key: Key, version: Version, before: dict[int, Any] | None, seen: int) -> list[Row]:
+        """The rows before and after a change."""
+        found = []
+        for row, word in ((before, "preimage"), (version.row, "postimage")):
+            if row is not None:
+                kind = "insert" if before is None else "delete" if version.row is None else f"update_{word}"
+                found.append(self._marked(self.show(key, row, seen), kind, version.timestamp))
+        return found
+
+    def _marked(self, shown: Row, kind: str, at: int) -> Row:
+        return {
+            **shown, "_change_type": kind, "_commit_version": at, "_commit_timestamp": nyala.to_datetime(at),
+        }  # fmt: skip
 
     # ── what is done to it ──────────────────────────────────────────────────────────────────────────────────────────
 

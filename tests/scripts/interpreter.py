@@ -24,7 +24,7 @@ Reads (a line for each row, in key order)
     scan t(key, val) @15 limit=2 current where …   All but the name is optional. `current`: the present columns.
     count t [@15] [where …] · get t key=1 [@15] · get-many t key=1; key=2 · moments t 10 15 (a line for each moment)
     explain t [where …]                            Tablets, rowsets and rows that a scan reads, of all.
-    changes t since=10 [until=20] [all]            Net changes in key order, or all versions; each with `@time`.
+    changes t since=10 [until=20] [all] [before]   Net changes in key order, or all versions; each with `@time`.
     history t key=1 [since=10] [until=20] · sql SELECT … · check (prints problems)
 
 Files
@@ -67,6 +67,7 @@ from nyala.errors import Error, WriteError
 from nyala.mvcc.timestamp import LOGICAL_MAX, from_physical
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.schema import Schema
+from nyala.tablet.changes.spec import FEED_COLUMNS
 from nyala.tablet.compaction.background import Compactor
 from nyala.tablet.compaction.lifecycle import compact, run_here
 from nyala.tablet.compaction.plans import (
@@ -306,15 +307,15 @@ class Interpreter:
         table = self.db[name]
         if word == "history":
             key = _rows(" ".join(option for option in options if not re.match("since=|until=", option)))
-            found = table.history(*key, **moments)
-        elif "all" in options:
-            found = table.changes(**moments, versions="all").to_arrow()
+            found = table.history(*key, **moments).to_pylist()
         else:
-            found = table.changes(**moments).to_arrow()
-            found = found.sort_by([(column, "ascending") for column in table.primary_key])
+            versions, before = "all" if "all" in options else "net", "before" in options
+            found = table.changes(**moments, versions=versions, before=before).to_arrow().to_pylist()
+            if versions == "net":
+                found.sort(key=lambda row: [row[column] for column in table.primary_key])
         lines = []
-        for row in found.to_pylist():
-            kind, stamp = row.pop("_change_type"), row.pop("_commit_timestamp")
+        for row in found:
+            kind, stamp, _ = (row.pop(name) for name in FEED_COLUMNS)
             lines.append(f"{_line(row)} {kind or 'unchanged'} @{'?' if stamp is None else stamp >> 12}")
         return lines
 

@@ -83,7 +83,7 @@ def run_flow(spark: SparkSession, store: str) -> None:
     a version that comes twice is an error, whatever its values."""
     begin = (Path(store).parent / "begin").read_text()
     feed = feed_of_t(spark, store, startingTimestamp=begin, versions="all")
-    rows = feed.selectExpr("k", "_commit_timestamp AS at", "_change_type AS what", "v")
+    rows = feed.selectExpr("k", "_commit_version AS at", "_change_type AS what", "v")
     put(rows, store, table="trail", operation="insert")
 
 

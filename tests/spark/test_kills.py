@@ -363,7 +363,7 @@ def check_copy(world: World, db: nyala.Database, *, whole: bool) -> None:
 
     def states(name: str) -> list[Rows]:
         feed = db[name].changes(begin, db.now(), "all").to_arrow()
-        found = [rows_of(db[name], at) for at in sorted(set(feed.column("_commit_timestamp").to_pylist()))]
+        found = [rows_of(db[name], at) for at in sorted(set(feed.column("_commit_version").to_pylist()))]
         return [rows for number, rows in enumerate(found) if not number or rows != found[number - 1]]
 
     source, copy = states("t"), states("copy")

@@ -92,7 +92,7 @@ def test_output_mode_complete(spark: SparkSession, store: Path, tmp_path: Path) 
         assert single.to_arrow().to_pylist() == [{"v": 30, "count": 1}]
         changes = single.changes(since=then).to_arrow().sort_by("v")
         assert changes["_change_type"].to_pylist() == ["delete", "insert"]
-        assert len(set(changes["_commit_timestamp"].to_pylist())) == 1
+        assert len(set(changes["_commit_version"].to_pylist())) == 1
 
 
 def test_a_query_that_ended_keeps_no_files(spark: SparkSession, store: Path, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_query_whose_history_is_gone_is_told_how_to_go_on(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
     """It stood still while the changes that its checkpoint waits for were given up: an error, and no change is passed
-    over; `_commit_timestamp` comes with each row, in batches of the size that was asked for."""
+    over; `_commit_version` comes with each row, in batches of the size that was asked for."""
     with nyala.connect(store, maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])
         moments = [table.insert({"k": [number], "v": [number]}).timestamp for number in range(3)]
@@ -128,7 +128,7 @@ def test_a_query_whose_history_is_gone_is_told_how_to_go_on(
             feed = spark.readStream.format("nyala").options(path=str(store), table="t", changes="true")
             query = (
                 feed.options(startingTimestamp=moments[0], maxRowsPerTrigger=1).load()
-                .select("k", "_change_type", "_commit_timestamp").writeStream
+                .select("k", "_change_type", "_commit_version").writeStream
                 .foreachBatch(lambda batch, _: seen.append([tuple(row) for row in batch.collect()]))
                 .option("checkpointLocation", str(tmp_path / "checkpoint"))
                 .trigger(availableNow=True).start()

@@ -30,9 +30,12 @@ DROPPED_RANGES: Final = b"nyala.dropped_ranges"
 class ChangeFeed(PinnedRows):
     """The rows of one table that changed between two moments. Made by `Table.changes`.
 
-    Columns: those of the key, the others, `_change_type` ("insert", "update" or "delete") and
-    `_commit_timestamp` (int64, a timestamp of Nyala). A deleted row has its key, and NULL in all other
-    columns.
+    Columns: those of the key, the others, `_change_type` ("insert", "update" or "delete"),
+    `_commit_version` (int64, a timestamp of Nyala) and `_commit_timestamp` (its time, in UTC). A deleted
+    row has its key, and NULL in all other columns.
+
+    With `before=True` an update is two rows, "update_preimage" and directly after it
+    "update_postimage", and a deleted row has its values.
 
     Thread-safe. Nothing is read before a method asks for rows, and every read gives the same rows.
     """
@@ -65,6 +68,11 @@ class ChangeFeed(PinnedRows):
     def versions(self) -> Versions:
         """`"net"`: one row per key. `"all"`: every version of every row."""
         return self._spec.versions
+
+    @property
+    def before(self) -> bool:
+        """Whether the feed has the values before each change."""
+        return self._spec.values_at == "both"
 
     @property
     def dropped_ranges(self) -> list[dict[str, Any]]:

@@ -336,6 +336,8 @@ class ReadableTable:
         versions: Literal["net", "all"] = "net",
         columns: Sequence[str] | None = None,
         schema: SchemaOf | None = None,
+        *,
+        before: bool = False,
     ) -> ChangeFeed:
         """Return the rows that changed after `since`, up to and including `until`.
 
@@ -355,17 +357,21 @@ class ReadableTable:
             part of the feed as well.
         schema
             `"at"`: the columns of the moment `until`. `"current"`: the present ones. Default: `"at"`.
+        before
+            Also return the values before each change: an update is two rows, `"update_preimage"` and
+            directly after it `"update_postimage"`, and a deleted row has its values.
 
         Returns
         -------
         ChangeFeed
-            The columns, `_change_type` ("insert", "update" or "delete") and `_commit_timestamp`. An
-            earlier table of the same name is not part of it.
+            The columns, `_change_type` ("insert", "update" or "delete"), `_commit_version` (the exact
+            timestamp) and `_commit_timestamp` (its time). An earlier table of the same name is not
+            part of it.
 
         Raises
         ------
         InvalidArgumentError
-            `since` is later than `until`, or a moment is in the future.
+            `since` is later than `until`, a moment is in the future, or `before` is not a bool.
         HistoryExpiredError
             `since` is older than the table's history.
         TableNotFoundError
@@ -380,15 +386,23 @@ class ReadableTable:
         1
         >>> metrics.changes(since=start).to_arrow()["_change_type"].to_pylist()
         ['update']
+        >>> metrics.changes(since=start, before=True).to_arrow()["value"].to_pylist()
+        [1.0, 5.0]
         """
         if since is None:
             raise InvalidArgumentError(
                 "changes takes the moment after which they begin: a timestamp, a datetime, ISO text or a WriteResult"
             )
+        if not isinstance(before, bool):
+            raise InvalidArgumentError(
+                f"before takes True or False (whether the feed has the values before each change), not {before!r}; "
+                "until=… ends a feed at a moment"
+            )
         root, table, lower, upper = self._interval(since, until, schema)
         from nyala.tablet.changes.spec import make_change_spec
 
-        spec = make_change_spec(table, lower, upper, versions, resolve_columns(table, columns))
+        shown = resolve_columns(table, columns)
+        spec = make_change_spec(table, lower, upper, versions, shown, "both" if before else "until")
         return self._database._make_change_feed(root, table, spec)
 
     def history(self, key: KeyLike, since: Moment | None = None, until: Moment | None = None) -> pa.Table:
@@ -400,8 +414,8 @@ class ReadableTable:
             As in `get`.
         since, until
             As in `changes`. Default for `since`: the oldest readable moment. A row that existed before
-            that comes first with its values of that moment; its `_change_type` and `_commit_timestamp`
-            are NULL.
+            that comes first with its values of that moment; its `_change_type`, `_commit_version` and
+            `_commit_timestamp` are NULL.
 
         Returns
         -------

@@ -258,18 +258,29 @@ _FIGURES: Final = {
 @click.option("--versions", type=click.Choice(["net", "all"]), default="net",
               help="net: one row per key with its last state; all: every version in between.")  # fmt: skip
 @click.option("--columns", metavar="A,B", callback=names, help="Only these columns besides the key's.")
+@click.option(
+    "--before",
+    is_flag=True,
+    help="Also the values before each change: an update is two rows, and deleted rows have values.",
+)
 def changes(
-    folder: str, table: str | None, since: Any, until: Any, versions: Any, columns: list[str] | None
+    folder: str,
+    table: str | None,
+    since: Any,
+    until: Any,
+    versions: Any,
+    columns: list[str] | None,
+    before: bool,
 ) -> None:
     """Rows of one table that changed between two moments: key, values, what happened and when.
 
-    The key's columns come first; of a deleted row the others are NULL.
+    The key's columns come first; of a deleted row the others are NULL without --before.
     """
     with reader(folder) as database:
         found = find_table(database, table)
         for option, given in (("--since", since), ("--until", until)):
             _check_moment(database, option, given)
-        feed = found.changes(since, until, versions, columns)
+        feed = found.changes(since, until, versions, columns, before=before)
         if not settings().json:
             echo_stream(feed.schema, feed.to_reader())
             return
@@ -277,6 +288,7 @@ def changes(
             "store": database.path,
             "table": found.name,
             "versions": feed.versions,
+            "before": feed.before,
             "since": feed.since,
             "since_time": moment(feed.since)["time"],
             "until": feed.until,

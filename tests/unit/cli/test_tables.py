@@ -339,10 +339,14 @@ def test_a_moment_before_the_history(run: Run, tmp_path: Path) -> None:
 def test_changes(run: Run, example: Example) -> None:
     """What happened since yesterday takes a program to find out."""
     line = ("table", "changes", example.path, "metrics", "--since")
+    last = nyala.to_datetime(example.last).isoformat().removesuffix("+00:00").rstrip("0") + "Z"
     assert run(*line, example.first, "--columns", "value").lines == [
-        "host  time                  value  _change_type    _commit_timestamp",
-        f"a     2026-01-01T00:00:00Z   NULL  update        {example.last}",
+        "host  time                  value  _change_type      _commit_version  _commit_timestamp",
+        f"a     2026-01-01T00:00:00Z   NULL  update        {example.last}  {last}",
     ]
+    lines = run(*line, example.first, "--columns", "value", "--before").lines
+    assert [text.split()[3] for text in lines[1:]] == ["update_preimage", "update_postimage"]
+    assert [text.split()[2] for text in lines[1:]] == ["1.0", "NULL"]
     iso = nyala.to_datetime(example.first).isoformat().replace("+00:00", "Z")
     found = run(*line, iso, "--until", example.last, "--versions", "all", "--json").json
     assert found["until"] == example.last and found["since_time"] == iso and found["versions"] == "all"

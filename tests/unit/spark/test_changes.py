@@ -35,7 +35,7 @@ from nyala.tablet.changes import change_token
 
 Row = tuple[object, ...]
 Offset = dict[str, Any]
-MARKS = ("_change_type", "_commit_timestamp")
+MARKS = ("_change_type", "_commit_version", "_commit_timestamp")
 
 
 @pytest.fixture
@@ -326,7 +326,37 @@ def test_a_batch_read_of_the_feed(db: nyala.Database) -> None:
     source = make_source(db, startingTimestamp=since, endingTimestamp=until, columns="v")
     reader = source.reader(schema=source.schema())
     found = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
-    assert found == [{"k": 1, "v": None, "_change_type": "delete", "_commit_timestamp": until}]
+    marks = {
+        "_change_type": "delete",
+        "_commit_version": until,
+        "_commit_timestamp": nyala.to_datetime(until),
+    }
+    assert found == [{"k": 1, "v": None, **marks}]
+    source = make_source(db, startingTimestamp=since, endingTimestamp=until, columns="v", before="true")
+    reader = source.reader(schema=source.schema())
+    found = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    assert found == [{"k": 1, "v": 1, **marks}]
+
+
+def test_a_stream_with_the_values_before_each_change(db: nyala.Database) -> None:
+    """before=true: from files and from memory, net and all; it begins with the table's rows as inserts."""
+    table = db["t"]
+    table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
+    for versions in ("net", "all"):
+        stream = make_stream(db, before=True, versions=versions)
+        first = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+        assert {row[2] for row in rows(stream, stream.initialOffset(), first)} == {"insert"}
+        before = {k: v for k, v, _ in rows(stream, stream.initialOffset(), first)}
+        table.upsert({"k": [1], "v": [before[1] + 10]})
+        table.flush()
+        table.upsert({"k": [2], "v": [before[2] + 10]})
+        expected = [(k, before[k] + add, kind) for k in (1, 2)
+                    for kind, add in (("update_preimage", 0), ("update_postimage", 10))]  # fmt: skip
+        assert drain(stream, first, ReadAllAvailable()) == [
+            sorted(expected[:2], key=repr), sorted(expected[2:], key=repr),
+        ]  # fmt: skip
+    with pytest.raises(InvalidArgumentError, match="option before='perhaps' must be true or false"):
+        make_stream(db, before="perhaps")
 
 
 # ------------------------------------------------------------------------------------------------ altered tables

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -186,7 +188,7 @@ def test_overwrite_replaces_the_content_in_one_commit(store: Path, run_task) -> 
     with nyala.connect(store) as db:
         assert db["t"].scan(at=before).to_arrow().num_rows == 2
         moments = db["t"].changes(since=before, versions="all").to_arrow()
-    assert len(set(moments["_commit_timestamp"].to_pylist())) == 1
+    assert len(set(moments["_commit_version"].to_pylist())) == 1
     assert sorted(moments["_change_type"].to_pylist()) == ["delete", "insert", "update"]
 
 
@@ -206,22 +208,37 @@ def test_a_refused_job_says_how_many_rows_of_which_kind_and_the_first(store: Pat
     assert len(str(raised.value)) <= 2000
 
 
-def test_rows_of_a_change_feed_are_carried_out(store: Path, run_task) -> None:
-    """operation="changes": what the feed says was deleted goes, the rest stands as the feed's last row of it says."""
+@pytest.mark.parametrize("order", [
+    {"_commit_version": [5, 5, 7, 6, 5, 7, 7]},
+    {"_commit_timestamp": [5, 5, 7, 6, 5, 7, 7]},
+    {"_commit_timestamp": [dt.datetime(2026, 1, 1, second=s, tzinfo=dt.UTC) for s in (5, 5, 7, 6, 5, 7, 7)]},
+    {"_commit_version": [5, 5, 7, 6, 5, 7, 7], "_commit_timestamp": [dt.datetime(2026, 1, 1, tzinfo=dt.UTC)] * 7},
+])  # fmt: skip
+def test_rows_of_a_change_feed_are_carried_out(store: Path, run_task, order: dict[str, Any]) -> None:
+    """operation="changes": what the feed says was deleted goes, the rest stands as the feed's last row of it says. The
+    order is that of the version or of the time; rows of before a change say nothing."""
     with nyala.connect(store) as db:
         db["t"].insert({"k": [1, 2], "v": ["a", "b"]})
     writer = make_writer(store, operation="changes")
     feed = pa.record_batch(
         {
-            "k": [1, 2, 3, 3, 9],
-            "v": [None, "B", "late", "early", None],
-            "_change_type": ["delete", "update", "insert", "insert", "delete"],
-            "_commit_timestamp": [5, 5, 7, 6, 5],
+            "k": [1, 2, 3, 3, 9, 2, 2],
+            "v": [None, "b", "late", "early", None, "b", "B"],
+            "_change_type": [
+                "delete",
+                "update",
+                "insert",
+                "insert",
+                "delete",
+                "update_preimage",
+                "update_postimage",
+            ],
+            **order,
         }
     )
     path = Path(writer._staging) / "feed.arrow"
     writer_module.stage_rows(iter([feed]), str(path), writer._plan, writer._options.address)
-    writer.commit([StagedFile(0, "feed.arrow", 5)])
+    writer.commit([StagedFile(0, "feed.arrow", 7)])
     assert content(store) == [(2, "B"), (3, "late")]
 
 
@@ -278,7 +295,9 @@ def test_rows_that_were_staged_before_an_alteration(store: Path, run_task) -> No
         assert db["t"].get({"k": 1}) == {"k": 1, "x": "a", "w": 7}
 
 
-@pytest.mark.parametrize("marks", [("_change_type", "_commit_timestamp"), ("_commit_timestamp",)])
+@pytest.mark.parametrize(
+    "marks", [("_change_type", "_commit_version"), ("_commit_timestamp",), ("_commit_version",)]
+)
 def test_a_feed_that_is_written_as_rows_is_told(store: Path, marks: tuple[str, ...]) -> None:
     """What it says was deleted would be rows; and that the table has no such column says nothing to its owner."""
     feed = StructType([*SCHEMA.fields, *(StructField(name, StringType()) for name in marks)])

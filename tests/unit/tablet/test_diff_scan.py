@@ -1,7 +1,8 @@
 """Change feeds between two moments, compared with a dictionary of versions.
 
 `World` writes to a table and to the dictionary at once. So it has the answer for any interval:
-net changes, all versions, the history of a key, and the snapshot after applying the net changes.
+net changes, all versions, the values before each of them, the history of a key, and the snapshot
+after applying the net changes.
 """
 
 from __future__ import annotations
@@ -45,17 +46,35 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 def changes(
-    table: Any, since: int, until: int | None = None, versions: str = "net", **small: int
+    table: Any,
+    since: int,
+    until: int | None = None,
+    versions: str = "net",
+    before: bool = False,
+    **small: int,
 ) -> list[Change]:
     """The feed's rows as tuples, by key if net. `small`: splits and slices of a few rows."""
     root, state, lower, upper = table._interval(since, until)
-    spec = dataclasses.replace(make_change_spec(state, lower, upper, versions, state.schema.columns), **small)
+    spec = make_change_spec(
+        state, lower, upper, versions, state.schema.columns, "both" if before else "until"
+    )
+    spec = dataclasses.replace(spec, **small)
     found = pa.Table.from_batches(change_batches(state, spec), schema=spec.arrow_schema)
     found.validate(full=True)
     assert not any(found.column(f.name).null_count for f in spec.arrow_schema if not f.nullable)
     del root
-    rows = [tuple(row.values()) for row in found.to_pylist()]
-    return sorted(rows, key=lambda row: row[: spec.key_count]) if versions == "net" else rows
+    return told(found, versions, spec.key_count)
+
+
+def told(found: pa.Table, versions: str = "all", key_count: int = 1) -> list[Change]:
+    """The rows as tuples, without the commit time, which is that of the commit version."""
+    times = found.column("_commit_timestamp")
+    assert times.type == pa.timestamp("us", "UTC")
+    assert times.to_pylist() == [
+        None if at is None else nyala.to_datetime(at) for at in found.column("_commit_version").to_pylist()
+    ]
+    rows = [tuple(row.values()) for row in found.drop_columns("_commit_timestamp").to_pylist()]
+    return sorted(rows, key=lambda row: row[:key_count]) if versions == "net" else rows
 
 
 # --- the specification's own example, in every place where records lie ----------------------------------
@@ -99,10 +118,16 @@ def test_a_batch_larger_than_a_slice_comes_by_key(db: Database, flushed: bool) -
     if flushed:
         table.flush()
     changed = table.update({"k": order[:6], "v": [0] * 6}).timestamp
-    expected = [(k, k, "insert", born) for k in range(12)] + [
-        (k, 0, "update", changed) for k in sorted(order[:6])
+    expected = [(k, k, "insert", born) for k in range(12)]
+    updates = [(k, 0, "update", changed) for k in sorted(order[:6])]
+    small = {"slice_versions": 4, "split_rows": 2}
+    assert changes(table, NEVER, versions="all", **small) == expected + updates
+    images = [
+        (k, v, f"update_{which}", changed)
+        for k in sorted(order[:6])
+        for v, which in ((k, "preimage"), (0, "postimage"))
     ]
-    assert changes(table, NEVER, versions="all", slice_versions=4, split_rows=2) == expected
+    assert changes(table, NEVER, versions="all", before=True, **small) == expected + images
 
 
 def test_values_of_every_type_go_through_the_timeline(db: Database) -> None:
@@ -126,7 +151,7 @@ def test_values_of_every_type_go_through_the_timeline(db: Database) -> None:
         table.upsert([{"k": "x", **row}])
         table.flush()
     rows = table.changes(NEVER, versions="all").to_arrow().to_pylist()
-    for row, at in zip(rows, table.history({"k": "x"}).column("_commit_timestamp").to_pylist(), strict=True):
+    for row, at in zip(rows, table.history({"k": "x"}).column("_commit_version").to_pylist(), strict=True):
         seen = table.get({"k": "x"}, at=at)
         assert repr({name: row[name] for name in seen}) == repr(seen)
     assert [row["_change_type"] for row in rows] == ["insert", "update", "update"]
@@ -157,24 +182,23 @@ class World:
     def state(self, at: int) -> dict[int, Row]:
         return {key: row for key in sorted(self.versions) if (row := self.row(key, at)) is not None}
 
-    def net(self, since: int, until: int) -> list[Change]:
-        found = []
+    def net(self, since: int, until: int, images: bool = False) -> list[Change]:
+        """images: with the values before each change."""
+        found: list[Change] = []
         for key in sorted(self.versions):
             stamps = [stamp for stamp, _ in self.versions[key] if since < stamp <= until]
             before, after = self.row(key, since), self.row(key, until)
             if stamps and (before or after):
-                kind = "insert" if before is None else "delete" if after is None else "update"
-                found.append(_told(key, after, kind, stamps[-1]))
+                found += _told(key, before, after, stamps[-1], images)
         return found
 
-    def all(self, since: int, until: int) -> list[Change]:
-        found = []
+    def all(self, since: int, until: int, images: bool = False) -> list[Change]:
+        found: list[Change] = []
         for key, versions in self.versions.items():
             before: Row | None = None
             for stamp, row in versions:
-                kind = "insert" if before is None else "delete" if row is None else "update"
                 if since < stamp <= until:
-                    found.append(_told(key, row, kind, stamp))
+                    found += _told(key, before, row, stamp, images)
                 before = row
         return sorted(found, key=lambda change: (change[-1], change[0]))
 
@@ -230,6 +254,8 @@ class World:
         net = changes(self.table, since, until, **small)
         assert net == self.net(since, until)
         assert changes(self.table, since, until, "all", **small) == self.all(since, until)
+        assert changes(self.table, since, until, "net", True, **small) == self.net(since, until, True)
+        assert changes(self.table, since, until, "all", True, **small) == self.all(since, until, True)
         applied = self.state(since)
         for key, a, b, kind, _ in net:
             assert (key in applied) == (kind != "insert")
@@ -239,14 +265,21 @@ class World:
         scanned = self.table.scan(at=until).to_arrow().to_pylist()
         assert applied == {row["k"]: row for row in scanned} == self.state(until)
         for key in [*list(self.versions)[:2], 99]:
-            history = [
-                tuple(row.values()) for row in self.table.history({"k": key}, since, until).to_pylist()
-            ]
+            history = told(self.table.history({"k": key}, since, until))
             assert history == [change for change in self.all(since, until) if change[0] == key]
 
 
-def _told(key: int, row: Row | None, kind: str, stamp: int) -> Change:
-    return (key, None if row is None else row["a"], None if row is None else row["b"], kind, stamp)
+def _told(key: int, before: Row | None, after: Row | None, stamp: int, images: bool) -> list[Change]:
+    """The rows of one change."""
+    nothing: Row = {"a": None, "b": None}
+    kind = "insert" if before is None else "delete" if after is None else "update"
+    if not images:
+        shown = [(after or nothing, kind)]
+    elif kind == "update":
+        shown = [(before or nothing, "update_preimage"), (after or nothing, "update_postimage")]
+    else:
+        shown = [(after or before or nothing, kind)]
+    return [(key, row["a"], row["b"], word, stamp) for row, word in shown]
 
 
 KEYS = st.integers(0, 5)
@@ -328,5 +361,6 @@ def test_columns_of_the_feeds_own_names_are_refused(db: Database) -> None:
         "k",
         "v",
         "_change_type",
+        "_commit_version",
         "_commit_timestamp",
     ]

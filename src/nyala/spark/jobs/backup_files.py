@@ -67,7 +67,7 @@ from nyala.tablet.changes.change_token import (
     read_change_token,
     rows_token,
 )
-from nyala.tablet.changes.spec import CHANGE_TYPE, COMMIT_TIMESTAMP
+from nyala.tablet.changes.spec import CHANGE_TYPE, FEED_COLUMNS
 from nyala.tablet.jobs.load_job import partition_from_json, partition_to_json
 from nyala.tablet.scan.token import MAGIC as TOKEN_MAGIC
 from nyala.tablet.scan.token import tablet_of
@@ -317,7 +317,7 @@ def write_item(backup: Backup, item: BackupItem, name: str, source: Env | None =
             action = batch.column(CHANGE_TYPE)
         else:
             action = pa.repeat("insert", batch.num_rows)
-        names = [column for column in batch.schema.names if column not in (CHANGE_TYPE, COMMIT_TIMESTAMP)]
+        names = [column for column in batch.schema.names if column not in FEED_COLUMNS]
         part = pa.table(
             [*(batch.column(column) for column in names), action],
             names=[*(f"c{ids[column]}" for column in names), ACTION],

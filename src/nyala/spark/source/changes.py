@@ -26,7 +26,7 @@ first micro-batch of a query without a start is the whole table, of any size.
 Invariants
     F1  The micro-batches (start, end] of a query have no gap and no overlap, also after restarts. The same offsets give
         the same rows as long as the table's history reaches back to `start`.
-    F2  With versions="net", a key occurs at most once in a micro-batch.
+    F2  With versions="net", a key has at most one change in a micro-batch.
     F3  A query reads only the table with which it began, or ends with an error.
     F4  Rows of a dropped range partition do not stop a stream. It continues without them.
 
@@ -80,13 +80,14 @@ from nyala.spark.source.reader import (
 from nyala.spark.types import arrow_schema, check_schema, conform
 from nyala.tablet.changes import change_token
 from nyala.tablet.changes import records as diff_records
+from nyala.tablet.changes.batches import commit_columns
 from nyala.tablet.changes.change_token import (
     changes_in_memory,
     make_change_tokens,
     read_change_token,
     rows_token,
 )
-from nyala.tablet.changes.spec import CHANGE_TYPE, COMMIT_TIMESTAMP
+from nyala.tablet.changes.spec import FEED_COLUMNS
 from nyala.tablet.scan.read_path import ScanSpec
 from nyala.tablet.scan.token import make_tokens, planned_rows, tablet_of
 
@@ -129,7 +130,9 @@ def _feed(
     """Return the change feed of the table. Raises: HistoryExpiredError that says how to go on with the query."""
     columns = None if options.columns is None else list(options.columns)
     try:
-        return db.table(options.table).changes(since, until, options.versions, columns, seen)
+        return db.table(options.table).changes(
+            since, until, options.versions, columns, seen, before=options.before
+        )
     except HistoryExpiredError as error:
         raise HistoryExpiredError(
             f"the changes of table {options.table!r} after {nyala.to_datetime(since).isoformat()} ({since}) have "
@@ -286,10 +289,12 @@ def read_changes(
 def _read_item(item: bytes, inserted_at: int | None, env: Env) -> Iterator[pa.RecordBatch]:
     if inserted_at is not None:
         for batch in read_token(item, env=env):
-            count = batch.num_rows
-            marks = [pa.repeat("insert", count), pa.repeat(pa.scalar(inserted_at, pa.int64()), count)]
+            marks = [
+                pa.repeat("insert", batch.num_rows),
+                *commit_columns(np.full(batch.num_rows, inserted_at)),
+            ]
             yield pa.RecordBatch.from_arrays(
-                [*batch.columns, *marks], names=[*batch.schema.names, CHANGE_TYPE, COMMIT_TIMESTAMP]
+                [*batch.columns, *marks], names=[*batch.schema.names, *FEED_COLUMNS]
             )
     else:
         yield from read_change_token(item, env)

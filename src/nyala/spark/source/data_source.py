@@ -41,7 +41,7 @@ __all__ = ["NyalaDataSource"]
 
 # The options of a CREATE TABLE that define the table. The others belong to one statement.
 _KEPT: Final = (
-    "path", "table", "where", "at", "changes", "startingtimestamp", "endingtimestamp", "versions",
+    "path", "table", "where", "at", "changes", "startingtimestamp", "endingtimestamp", "versions", "before",
     "partitions", "lease",
 )  # fmt: skip
 _KEPT_FOR_WRITES: Final = ("path", "table")

@@ -48,7 +48,7 @@ LEASE_DEFAULT_S: Final = 3600
 LEASE_MAX_S: Final = 366 * 24 * 3600
 
 _READ: Final = ("path", "table", "at", "columns", "where", "partitions", "lease")
-_CHANGES: Final = ("startingtimestamp", "endingtimestamp", "versions", "maxrowspertrigger")
+_CHANGES: Final = ("startingtimestamp", "endingtimestamp", "versions", "before", "maxrowspertrigger")
 _WRITE: Final = ("path", "table", "operation", "errors", "result", "transaction")
 # Options that Spark itself adds to those of a stream or of a table in its catalogue.
 _SPARKS: Final = (
@@ -110,8 +110,9 @@ class ChangeOptions:
     start       the moment after which the changes begin; None: begin with the present rows, as inserts
     from_now    begin with the writes after the query's start
     end         the last moment; None: now for a batch; a stream has no end
-    versions    "net": one row per key and micro-batch; "all": every version of every row
-    max_rows    about the maximum number of rows of a micro-batch; a batch of the table is never split
+    versions    "net": one change per key and micro-batch; "all": every version of every row
+    before      whether the rows before each change are returned too (update_preimage, and the values of deleted rows)
+    max_rows    about the maximum number of changes of a micro-batch; a batch of the table is never split
     """
 
     path: str
@@ -121,6 +122,7 @@ class ChangeOptions:
     from_now: bool = False
     end: int | str | None = None
     versions: Literal["net", "all"] = "net"
+    before: bool = False
     max_rows: int | None = None
     partitions: int | None = None
     lease_s: float = LEASE_DEFAULT_S
@@ -154,6 +156,7 @@ class ChangeOptions:
             from_now=from_now,
             end=_moment(given.get("endingtimestamp")),
             versions="net" if versions == "net" else "all",
+            before=_is_true(given, "before"),
             max_rows=_count(given, "maxrowspertrigger"),
             partitions=_count(given, "partitions"),
             lease_s=_lease(given),
@@ -190,10 +193,7 @@ def plain_names(options: Mapping[str, str]) -> dict[str, str]:
 
 def wants_changes(options: Mapping[str, str]) -> bool:
     """Whether the options request the change feed. Raises: InvalidArgumentError if the value is not a bool."""
-    text = plain_names(options).get("changes", "false").strip().lower()
-    if text not in ("true", "false", "1", "0", "yes", "no"):
-        raise InvalidArgumentError(f"option changes={text!r} must be true or false")
-    return text in ("true", "1", "yes")
+    return _is_true(plain_names(options), "changes")
 
 
 @dataclass(frozen=True)
@@ -321,6 +321,13 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     if not all(found) or len(set(found)) != len(found):
         raise InvalidArgumentError(f"option columns={text!r} contains a duplicate or an empty name")
     return found
+
+
+def _is_true(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name, "false").strip().lower()
+    if text not in ("true", "false", "1", "0", "yes", "no"):
+        raise InvalidArgumentError(f"option {name}={text!r} must be true or false")
+    return text in ("true", "1", "yes")
 
 
 def _count(given: Mapping[str, str], name: str) -> int | None:

@@ -44,7 +44,7 @@ from nyala.spark.source.option_messages import errors_in_options, in_options, ro
 from nyala.spark.source.options import WriteOptions
 from nyala.spark.source.reader import JVM, begin_task
 from nyala.spark.types import arrow_schema
-from nyala.tablet.changes.spec import CHANGE_TYPE, COMMIT_TIMESTAMP
+from nyala.tablet.changes.spec import FEED_COLUMNS
 from nyala.tablet.jobs.load_job import LoadPlan
 from nyala.tablet.jobs.load_write import check_columns
 from nyala.tablet.jobs.staged_files import check_names, with_tablets, write_routed
@@ -209,7 +209,7 @@ def check_no_feed(schema: Schema, table: str, columns: Sequence[str], advice: st
 
     Written like other rows, the feed's deletes would become rows.
     """
-    marks = [name for name in (CHANGE_TYPE, COMMIT_TIMESTAMP) if name in columns and name not in schema]
+    marks = [name for name in FEED_COLUMNS if name in columns and name not in schema]
     if marks:
         raise InvalidArgumentError(
             f"the DataFrame written to table {table!r} is a change feed (it has {' and '.join(map(repr, marks))}): "

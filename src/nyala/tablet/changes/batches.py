@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from nyala.delta.run import Rowids, Timestamps
 from nyala.keys.encoded_keys import EncodedKeys
+from nyala.mvcc.timestamp import LOGICAL_BITS
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.schema import ColumnSchema
 from nyala.tablet.changes.spec import Bools, ChangeSpec
@@ -19,8 +20,8 @@ from nyala.tablet.state.root import AnyRowSet, TableState
 
 # Rows are gathered one by one if they are less than this share of the split.
 _GATHER_SHARE: Final = 1 / 32
-INSERT, UPDATE, DELETE, NOTHING = range(4)
-CHANGE_WORDS: Final = ("insert", "update", "delete")
+INSERT, UPDATE, DELETE, PREIMAGE, POSTIMAGE, NOTHING = range(6)
+CHANGE_WORDS: Final = ("insert", "update", "delete", "update_preimage", "update_postimage")
 
 
 def values_of(
@@ -55,11 +56,29 @@ def change_types(before: Bools, after: Bools) -> npt.NDArray[np.int64]:
     return found
 
 
+def images(before: Bools, after: Bools) -> tuple[Rowids, Bools, npt.NDArray[np.int64]]:
+    """The rows before and after each change: (number of the change, is it the row after, type).
+
+    The row before a change directly precedes the row after it. A change without either has no row.
+    """
+    places = np.flatnonzero(np.column_stack([before, after]))
+    number, is_after = places // 2, places % 2 == 1
+    types = np.where(
+        is_after, np.where(before[number], POSTIMAGE, INSERT), np.where(after[number], PREIMAGE, DELETE)
+    )
+    return number, is_after, types
+
+
 def finished(
     spec: ChangeSpec, arrays: list[pa.Array], types: npt.NDArray[Any], times: Timestamps
 ) -> pa.RecordBatch:
     words = pa.array(CHANGE_WORDS).take(pa.array(types))
-    return pa.RecordBatch.from_arrays([*arrays, words, pa.array(times)], schema=spec.arrow_schema)
+    return pa.RecordBatch.from_arrays([*arrays, words, *commit_columns(times)], schema=spec.arrow_schema)
+
+
+def commit_columns(times: Timestamps) -> tuple[pa.Array, pa.Array]:
+    """The columns `_commit_version` and `_commit_timestamp` of rows that were written at `times`."""
+    return pa.array(times), pa.array(times >> LOGICAL_BITS).view(pa.timestamp("us", "UTC"))
 
 
 def keys_of(table: TableState, spec: ChangeSpec, batch: pa.RecordBatch) -> EncodedKeys:

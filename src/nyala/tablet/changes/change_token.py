@@ -5,7 +5,7 @@
     8       4     version, u32 little-endian
     12      4     CRC-32C of all following bytes, u32
     16      …     JSON: store path, table, tablet, schema, columns, since, until, versions,
-                  rowsets with their files
+                  moment of the values, rowsets with their files
 
 Changes in memory cannot be sent as files. If a tablet's memory meets the interval, the maker of the
 tokens reads that tablet itself (`changes_in_memory`) and sends the rows (`rows_token`): the same
@@ -49,7 +49,7 @@ __all__ = ["MAGIC", "changes_in_memory", "make_change_tokens", "read_change_toke
 
 MAGIC: Final = b"nyalachg"
 _ROWS_MAGIC: Final = b"nyalachr"
-VERSION: Final = 1
+VERSION: Final = 2
 _HEAD: Final = struct.Struct("<8sII")
 _CACHE_BYTES: Final = 64 << 20
 
@@ -69,6 +69,7 @@ def make_change_tokens(root_path: str, table: TableState, spec: ChangeSpec) -> l
             "since": spec.since,
             "until": spec.until,
             "versions": spec.versions,
+            "values_at": spec.values_at,
             "rowsets": [RowSetFiles.of(rowset).to_json() for rowset in tablet.rowsets],
         }
         made.append(_seal(MAGIC, json.dumps(meta, separators=(",", ":")).encode()))
@@ -122,6 +123,8 @@ def _read_files(data: bytes, env: Env) -> Iterator[pa.RecordBatch]:
             raise ValueError(f"invalid table {meta['table']!r} or store path {meta['path']!r}")
         if meta["versions"] not in ("net", "all"):
             raise ValueError(f"invalid versions {meta['versions']!r}")
+        if meta["values_at"] not in ("until", "both"):
+            raise ValueError(f"invalid moment of the values {meta['values_at']!r}")
         schema = Schema.from_json(json.dumps(meta["schema"]))
         cache = BlockCache(_CACHE_BYTES)
         entry = TableEntry(
@@ -141,7 +144,9 @@ def _read_files(data: bytes, env: Env) -> Iterator[pa.RecordBatch]:
         columns = schema.project(meta["columns"])
         if columns[: schema.key_count] != schema.key_columns:
             raise ValueError(f"columns {meta['columns']!r} do not begin with the key columns")
-        spec = ChangeSpec(columns, schema.key_count, meta["since"], meta["until"], meta["versions"])
+        spec = ChangeSpec(
+            columns, schema.key_count, *moments, versions=meta["versions"], values_at=meta["values_at"]
+        )
     try:
         with kept_by_lease(*kept):
             yield from change_batches(dataclasses.replace(bare, tablets=(tablet,)), spec)

@@ -20,6 +20,7 @@ from nyala.tablet.changes.batches import (
     NOTHING,
     change_types,
     finished,
+    images,
     in_key_order,
     joined,
     spread,
@@ -27,7 +28,7 @@ from nyala.tablet.changes.batches import (
     values_of,
 )
 from nyala.tablet.changes.records import Touched, may_meet, may_move
-from nyala.tablet.changes.spec import COMMIT_TIMESTAMP, ChangeSpec
+from nyala.tablet.changes.spec import COMMIT_VERSION, Bools, ChangeSpec
 from nyala.tablet.scan.key_merge import KeyedRows, aligned_heads
 from nyala.tablet.scan.parallel import in_parallel
 from nyala.tablet.state.root import AnyRowSet, TableState, TabletState
@@ -101,6 +102,8 @@ def _overlapping(table: TableState, tablet: TabletState, spec: ChangeSpec) -> li
 def _net_split(touched: Touched, lower: int, upper: int, moved: bool | None) -> pa.RecordBatch | None:
     """The touched rows of [lower, upper): key, values, newest timestamp, liveness before and after.
 
+    With `values_at="both"` the values after the interval come first, then those before it.
+
     moved: only rows that were born or died (True), or only others (False); None: all.
     """
     spec, rowset = touched.spec, touched.rowset
@@ -112,17 +115,20 @@ def _net_split(touched: Touched, lower: int, upper: int, moved: bool | None) -> 
         return None
     before = rowset.gather_liveness(spec.since, rowids)
     after = rowset.gather_liveness(spec.until, rowids)
-    shown, at = (after, spec.until) if spec.values_at == "until" else (before, spec.since)
-    arrays = []
-    for index, column in enumerate(spec.columns):
-        if index < spec.key_count:
-            arrays.append(values_of(rowset, column, spec.until, rowids, lower, upper))
-        else:
-            arrays.append(spread(values_of(rowset, column, at, rowids[shown], lower, upper), shown))
-    return pa.RecordBatch.from_arrays(
-        [*arrays, pa.array(newest), pa.array(before), pa.array(after)],
-        names=[*(column.name for column in spec.columns), COMMIT_TIMESTAMP, _BEFORE, _AFTER],
-    )
+    keys, others = spec.columns[: spec.key_count], spec.columns[spec.key_count :]
+    arrays = [values_of(rowset, column, spec.until, rowids, lower, upper) for column in keys]
+    for is_shown, at in _moments(spec, before, after):
+        shown = rowids[is_shown]
+        arrays += [spread(values_of(rowset, c, at, shown, lower, upper), is_shown) for c in others]
+    marks = [pa.array(newest), pa.array(before), pa.array(after)]
+    names = [*map(str, range(len(arrays))), COMMIT_VERSION, _BEFORE, _AFTER]
+    return pa.RecordBatch.from_arrays([*arrays, *marks], names=names)
+
+
+def _moments(spec: ChangeSpec, before: Bools, after: Bools) -> list[tuple[Bools, int]]:
+    """(the rows that exist, moment) of each set of values of `_net_split`."""
+    then, now = (before, spec.since), (after, spec.until)
+    return [now, then] if spec.values_at == "both" else [now] if spec.values_at == "until" else [then]
 
 
 def _moved_splits(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator[KeyedRows]:
@@ -140,32 +146,39 @@ def _one_row_a_key(spec: ChangeSpec, heads: list[KeyedRows]) -> pa.RecordBatch:
     rows = joined([head[1] for head in heads])
     order = keys.sort_indices()
     starts = np.flatnonzero(np.append(True, ~keys.take(order).equal_neighbours()))
-    newest, before, after = (
-        to_numpy(rows.column(name))[order] for name in (COMMIT_TIMESTAMP, _BEFORE, _AFTER)
-    )
-    # The row that exists at the moment of the values has them. If none does, any row has the key
-    # and NULLs.
-    shown = after if spec.values_at == "until" else before
-    winner = np.maximum.reduceat(np.where(shown, np.arange(len(order)), 0), starts)
-    winner = np.maximum(winner, starts)
-    chosen = rows.take(pa.array(order[winner]))
+    newest, before, after = (to_numpy(rows.column(name))[order] for name in (COMMIT_VERSION, _BEFORE, _AFTER))
+    arrays = rows.select(range(spec.key_count)).take(pa.array(order[starts])).columns
+    value_count = len(spec.columns) - spec.key_count
+    for number, (is_shown, _) in enumerate(_moments(spec, before, after)):
+        # The row that exists at the moment of the values has them. If none does, any row has NULLs.
+        winner = np.maximum.reduceat(np.where(is_shown, np.arange(len(order)), 0), starts)
+        winner = order[np.maximum(winner, starts)]
+        first = spec.key_count + number * value_count
+        arrays += rows.select(range(first, first + value_count)).take(pa.array(winner)).columns
     return pa.RecordBatch.from_arrays(
         [
-            *chosen.columns[: len(spec.columns)],
+            *arrays,
             pa.array(np.maximum.reduceat(newest, starts)),
             pa.array(np.logical_or.reduceat(before, starts)),
             pa.array(np.logical_or.reduceat(after, starts)),
         ],
-        names=chosen.schema.names,
+        names=rows.schema.names,
     )
 
 
 def _net_rows(spec: ChangeSpec, batch: pa.RecordBatch) -> pa.RecordBatch:
     """The final rows of a batch, without keys that existed neither before nor after."""
-    count = len(spec.columns)
-    before, after = to_numpy(batch.column(count + 1)), to_numpy(batch.column(count + 2))
-    types, times = change_types(before, after), to_numpy(batch.column(count))
-    arrays = batch.columns[:count]
+    times, before, after = map(to_numpy, batch.columns[-3:])
+    arrays = batch.columns[: len(spec.columns)]
+    if spec.values_at == "both":
+        number, is_after, types = images(before, after)
+        keys, now = arrays[: spec.key_count], arrays[spec.key_count :]
+        then = batch.columns[len(spec.columns) : -3]
+        place = pa.array(np.where(is_after, number, number + batch.num_rows))
+        shown = [key.take(pa.array(number)) for key in keys]
+        shown += [pa.concat_arrays(pair).take(place) for pair in zip(now, then, strict=True)]
+        return finished(spec, shown, types, times[number])
+    types = change_types(before, after)
     kept = np.flatnonzero(types != NOTHING)
     if len(kept) < len(types):
         types, times = types[kept], times[kept]

@@ -18,10 +18,14 @@ from nyala.tablet.scan.read_path import SPLIT_ROWS
 from nyala.tablet.state.root import TableState
 
 Versions = Literal["net", "all"]
+ValuesAt = Literal["since", "until", "both"]
 Bools = npt.NDArray[np.bool_]
 
 CHANGE_TYPE: Final = "_change_type"
+COMMIT_VERSION: Final = "_commit_version"
 COMMIT_TIMESTAMP: Final = "_commit_timestamp"
+FEED_COLUMNS: Final = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
+"""The columns of a feed after those of the table, named as in Delta's change data feed."""
 
 # Versions that are sorted by time at once. Small slices reread the interval's records more often;
 # large ones take more memory.
@@ -33,8 +37,9 @@ class ChangeSpec(LazyValues):
     """The change feed of one table between two moments.
 
     columns:   the key columns first, then others.
-    values_at: net changes have the values after the interval ("until") or before it ("since";
-        inserted rows then have NULL in every column outside the key).
+    values_at: "until": the values after a change; deleted rows have NULL outside the key. "both":
+        the rows before and after each change. "since": net changes only, with the values before
+        the interval; inserted rows have NULL outside the key.
     """
 
     columns: tuple[ColumnSchema, ...]
@@ -42,20 +47,21 @@ class ChangeSpec(LazyValues):
     since: int
     until: int
     versions: Versions = "net"
-    values_at: Literal["since", "until"] = "until"
+    values_at: ValuesAt = "until"
     split_rows: int = SPLIT_ROWS
     slice_versions: int = SLICE_VERSIONS
 
     @lazy_value
     def arrow_schema(self) -> pa.Schema:
-        """The result's schema. Non-key columns are nullable: deleted rows have no values."""
+        """The result's schema. Non-key columns are nullable: deleted rows may have no values."""
         fields = [column.arrow_field() for column in self.columns]
         fields[self.key_count :] = [field.with_nullable(True) for field in fields[self.key_count :]]
         return pa.schema(
             [
                 *fields,
                 pa.field(CHANGE_TYPE, pa.string(), nullable=False),
-                pa.field(COMMIT_TIMESTAMP, pa.int64(), nullable=False),
+                pa.field(COMMIT_VERSION, pa.int64(), nullable=False),
+                pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", "UTC"), nullable=False),
             ]
         )
 
@@ -73,17 +79,23 @@ class ChangeSpec(LazyValues):
 
 
 def make_change_spec(
-    table: TableState, since: int, until: int, versions: str, columns: Sequence[ColumnSchema]
+    table: TableState,
+    since: int,
+    until: int,
+    versions: str,
+    columns: Sequence[ColumnSchema],
+    values_at: ValuesAt = "until",
 ) -> ChangeSpec:
     """Check a user's request. The key columns always come first. Raises: InvalidArgumentError."""
     if versions not in ("net", "all"):
         raise InvalidArgumentError(f"invalid versions={versions!r}: pass 'net' or 'all'")
     schema = table.schema
     shown = (*schema.key_columns, *(column for column in columns if not schema.is_key(column.name)))
-    reserved = next((c.name for c in shown if c.name in (CHANGE_TYPE, COMMIT_TIMESTAMP)), None)
+    reserved = next((c.name for c in shown if c.name in FEED_COLUMNS), None)
     if reserved is not None:
         raise InvalidArgumentError(
             f"table {table.name!r} has a column {reserved!r}, but a change feed uses this name for its own column: "
             "leave it out, with columns=[…]"
         )
-    return ChangeSpec(shown, schema.key_count, since, until, "net" if versions == "net" else "all")
+    kind: Versions = "net" if versions == "net" else "all"
+    return ChangeSpec(shown, schema.key_count, since, until, kind, values_at)

@@ -33,6 +33,7 @@ from nyala.tablet.changes.batches import (
     distinct,
     finished,
     first_of_each,
+    images,
     in_key_order,
     joined,
     keys_of,
@@ -48,7 +49,7 @@ from nyala.tablet.changes.records import (
     rowsets_of,
     text_row_bytes,
 )
-from nyala.tablet.changes.spec import COMMIT_TIMESTAMP, ChangeSpec
+from nyala.tablet.changes.spec import COMMIT_VERSION, Bools, ChangeSpec
 from nyala.tablet.scan.key_merge import KeyedRows, aligned_heads
 from nyala.tablet.scan.parallel import in_parallel
 from nyala.tablet.scan.read_path import get_many
@@ -65,7 +66,8 @@ def all_versions(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch
 def _most_versions(table: TableState, spec: ChangeSpec) -> int:
     """How many versions are sorted at once; fewer if they have much text."""
     text = max((text_row_bytes(rowset, spec) for rowset in rowsets_of(table, spec)), default=0.0)
-    return max(1, min(spec.slice_versions, int(LITTLE_TEXT_BYTES / max(1.0, text))))
+    most = min(spec.slice_versions, int(LITTLE_TEXT_BYTES / max(1.0, text)))
+    return max(1, most // 2 if spec.values_at == "both" else most)
 
 
 def _slices(table: TableState, spec: ChangeSpec, most: int) -> Iterator[tuple[int, int, int]]:
@@ -94,7 +96,7 @@ def _of_slice(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
         return
     rows = joined(batches)
     order = keys_of(table, spec, rows).sort_indices()
-    order = order[np.argsort(to_numpy(rows.column(COMMIT_TIMESTAMP))[order], kind="stable")]
+    order = order[np.argsort(to_numpy(rows.column(COMMIT_VERSION))[order], kind="stable")]
     for begin in range(0, len(order), spec.split_rows):
         yield rows.take(pa.array(order[begin : begin + spec.split_rows]))
 
@@ -131,6 +133,8 @@ def _versions(touched: Touched, lower: int, upper: int) -> pa.RecordBatch:
     after = to_numpy(grid.fill(_timeline(rowset, None, spec, lower, upper), pa.array(was)))
     before = np.append(False, after)[: len(after)]
     before[grid.first] = was
+    if spec.values_at == "both":
+        return _images(touched, lower, upper, grid, before, after)
     arrays = []
     for index, column in enumerate(spec.columns):
         base = values_of(rowset, column, spec.since, rowids, lower, upper)
@@ -143,6 +147,28 @@ def _versions(touched: Touched, lower: int, upper: int) -> pa.RecordBatch:
     kept = types != NOTHING
     batch = finished(spec, arrays, np.where(kept, types, 0), grid.timestamps)
     return batch if kept.all() else batch.filter(pa.array(kept))
+
+
+def _images(
+    touched: Touched, lower: int, upper: int, grid: _Grid, before: Bools, after: Bools
+) -> pa.RecordBatch:
+    """The rows before and after each version of `_versions`: the row before is the previous version."""
+    spec, rowset = touched.spec, touched.rowset
+    number, is_after, types = images(before, after)
+    # Places in the base values followed by the values of the versions.
+    values = np.arange(len(before)) + len(grid.rows)
+    previous = values - 1
+    previous[grid.first] = grid.row_of[grid.first]
+    place = pa.array(np.where(is_after, values[number], previous[number]))
+    arrays = []
+    for index, column in enumerate(spec.columns):
+        base = values_of(rowset, column, spec.since, grid.rows + lower, lower, upper)
+        if index < spec.key_count:
+            arrays.append(base.take(pa.array(grid.row_of[number])))
+        else:
+            filled = grid.fill(_timeline(rowset, column, spec, lower, upper), base)
+            arrays.append(pa.concat_arrays([base, filled]).take(place))
+    return finished(spec, arrays, types, grid.timestamps[number])
 
 
 @dataclass(frozen=True)
@@ -287,7 +313,7 @@ def versions_of_key(
     Cost: reads the rowids and timestamps of all records of the rowsets that hold the key.
     """
     fields = list(spec.arrow_schema)
-    fields[-2:] = [field.with_nullable(True) for field in fields[-2:]]
+    fields[-3:] = [field.with_nullable(True) for field in fields[-3:]]
     if ordinal < 0:
         return pa.schema(fields).empty_table()
     tablet = table.tablets[ordinal]
@@ -296,7 +322,7 @@ def versions_of_key(
     batches = []
     if from_state:
         found, values = get_many(table, key, np.array([ordinal]), spec.columns, spec.since)
-        unknown = [pa.nulls(len(found), field.type) for field in fields[-2:]]
+        unknown = [pa.nulls(len(found), field.type) for field in fields[-3:]]
         batches.append(pa.RecordBatch.from_arrays([*values, *unknown], schema=pa.schema(fields)))
     for rowset in rowsets:
         if not may_meet(rowset, spec):
@@ -307,4 +333,4 @@ def versions_of_key(
             batches.append(pa.RecordBatch.from_arrays(rows.columns, schema=pa.schema(fields)))
     rows = pa.Table.from_batches(batches, schema=pa.schema(fields))
     # Timestamps are never negative, so the state at `since`, which has none, comes first.
-    return rows.take(pc.sort_indices(pc.fill_null(rows.column(COMMIT_TIMESTAMP), -1)))
+    return rows.take(pc.sort_indices(pc.fill_null(rows.column(COMMIT_VERSION), -1)))

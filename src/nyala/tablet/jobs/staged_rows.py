@@ -20,7 +20,7 @@ import pyarrow as pa
 from nyala import compute as pc
 from nyala.catalog.model import CommittedKey
 from nyala.errors import InvalidArgumentError
-from nyala.tablet.changes.spec import CHANGE_TYPE, COMMIT_TIMESTAMP
+from nyala.tablet.changes.spec import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, FEED_COLUMNS
 from nyala.tablet.jobs.staged_files import StagedRows
 from nyala.tablet.scan import read_path
 from nyala.tablet.scan.read_path import ScanCounters, ScanSpec
@@ -97,9 +97,9 @@ def apply_changes(
     An update of a missing row inserts it, a delete of a missing row does nothing, so a feed may be
     applied again.
 
-    staged: the columns of a feed: the key, other columns, `_change_type`, and `_commit_timestamp`
-        if a key comes several times. The row with the last timestamp counts, or the last row
-        without timestamps.
+    staged: the columns of a feed: the key, other columns, `_change_type`, and `_commit_version` or
+        `_commit_timestamp` if a key comes several times. The row with the last version counts, or
+        the last row without versions. Rows with the values before an update are passed over.
     Raises: InvalidArgumentError if `_change_type` is missing or has an unknown value; as `write`.
     """
     store.check_writable()
@@ -120,7 +120,7 @@ def apply_changes(
     table = store.root.table(name)
     places = after[_last_of_each_key(table, data.take(pa.array(after)))]
     deleted = pc.equal(kind.take(pa.array(places)), _DELETE).combine_chunks().to_numpy(zero_copy_only=False)
-    columns = [c for c in data.column_names if c not in (CHANGE_TYPE, COMMIT_TIMESTAMP)]
+    columns = [column for column in data.column_names if column not in FEED_COLUMNS]
     upserts, deletes = staged.take(places[~deleted]), staged.take(places[deleted])
     keys = [column.name for column in table.schema.key_columns]
     requests = [
@@ -140,10 +140,9 @@ def _last_of_each_key(table: TableState, data: pa.Table) -> np.ndarray:
     if not len(keys):
         return np.empty(0, np.int64)
     order = np.arange(len(keys))
-    if COMMIT_TIMESTAMP in data.column_names:
-        times = (
-            pc.cast(data.column(COMMIT_TIMESTAMP), pa.int64()).combine_chunks().to_numpy(zero_copy_only=False)
-        )
+    version = next((name for name in (COMMIT_VERSION, COMMIT_TIMESTAMP) if name in data.column_names), None)
+    if version is not None:
+        times = pc.cast(data.column(version), pa.int64()).combine_chunks().to_numpy(zero_copy_only=False)
         order = np.argsort(times, kind="stable")
     # The sort is stable, so of equal keys the last one in `order` comes last.
     order = order[keys.take(order).sort_indices()]

@@ -49,7 +49,9 @@ class _Run:
 def _after(keys: EncodedKeys, bound: bytes) -> int:
     """Count the keys that are <= bound; the keys ascend."""
     at = keys.lower_bound(bound)
-    return at + 1 if at < len(keys) and keys.at(at) == bound else at
+    while at < len(keys) and keys.at(at) == bound:
+        at += 1
+    return at
 
 
 def aligned_heads(
@@ -61,7 +63,7 @@ def aligned_heads(
     read on.
 
     sources: per rowset a lower bound of its keys, and a function that starts reading it. Its
-        batches must come in key order, each key once.
+        batches must come in key order. Few rows have the same key, and one batch has all of them.
     Raises:  CorruptionError if keys do not ascend and therefore no row can be returned. Other
              disorder is not detected.
     Memory:  one batch per rowset that overlaps the current key.
