@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nyala.api.alter import Alteration
+    from nyala.api.backups import clean_backups, list_backups, restore_backup
     from nyala.api.batch import Batch
     from nyala.api.change_feed import ChangeFeed
     from nyala.api.database import Database, Snapshot, check, connect
     from nyala.api.description import ColumnDescription, TableDescription
     from nyala.api.readable import TableView
     from nyala.api.results import (
+        BackupResult,
         ColumnStats,
         CompactionResult,
         FlushResult,
+        RestoredTable,
         StoreStats,
+        TableBackup,
         TableStats,
         TabletStats,
         VacuumResult,
@@ -68,6 +72,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Alteration",
+    "BackupResult",
     "Batch",
     "ChangeFeed",
     "CheckReport",
@@ -97,12 +102,14 @@ __all__ = [
     "Problem",
     "RangeBound",
     "ReadOnlyError",
+    "RestoredTable",
     "Scan",
     "SchemaError",
     "Snapshot",
     "StorageError",
     "StoreStats",
     "Table",
+    "TableBackup",
     "TableDescription",
     "TableExistsError",
     "TableNotFoundError",
@@ -117,12 +124,15 @@ __all__ = [
     "WriteResult",
     "__version__",
     "check",
+    "clean_backups",
     "col",
     "column",
     "connect",
     "expr",
     "hash_partition",
+    "list_backups",
     "range_partition",
+    "restore_backup",
     "to_datetime",
 ]
 
@@ -131,6 +141,12 @@ __all__ = [
 _HOMES = {
     "ColumnDescription": "nyala.api.description",
     "TableDescription": "nyala.api.description",
+    "BackupResult": "nyala.api.results",
+    "RestoredTable": "nyala.api.results",
+    "TableBackup": "nyala.api.results",
+    "clean_backups": "nyala.api.backups",
+    "list_backups": "nyala.api.backups",
+    "restore_backup": "nyala.api.backups",
     "ColumnStats": "nyala.api.results",
     "CompactionResult": "nyala.api.results",
     "FlushResult": "nyala.api.results",

@@ -42,6 +42,7 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
             "db": db,
             "metrics": metrics,
             "folder": tmp_path / "other",
+            "backups": tmp_path / "backups",
         }
         parser = doctest.DocTestParser()
         example = parser.get_doctest(inspect.getdoc(_documented()[name]) or "", names, name, None, None)

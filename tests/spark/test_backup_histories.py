@@ -73,8 +73,8 @@ class World:
         elif what in ("backup", "full"):
             made = nyala.spark.backup(self.spark, self.table, self.backups, full=what == "full")
             if made is not None:
-                self.kinds.append(made["kind"])
-                self.moments.append((made["until"], self.rows(self.table)))
+                self.kinds.append(made.kind)
+                self.moments.append((made.until, self.rows(self.table)))
         elif what == "flush":
             self.table.flush()
         elif what == "compact":
@@ -114,7 +114,7 @@ def run(spark: SparkSession, steps: Sequence[Step], large: bool) -> None:
         try:
             for step in steps:
                 world.do(step)
-            backed_up = [found["until"] for found in nyala.spark.list_backups(world.backups)]
+            backed_up = [found.until for found in nyala.list_backups(world.backups)]
             assert backed_up == [moment for moment, _ in world.moments]
             world.check(world.moments)
         finally:

@@ -134,16 +134,16 @@ def test_backups_go_to_and_come_from_a_bucket(
     table.insert({"k": range(100), "v": ["old"] * 100, "n": [0] * 100})
     in_bucket = {"storage_options": options}
     full = nyala.spark.backup(spark, table, BACKUPS, **in_bucket)
-    assert full is not None and (full["kind"], full["rows"]) == ("full", 100)
+    assert full is not None and (full.kind, full.rows) == ("full", 100)
     assert nyala.spark.backup(spark, table, BACKUPS, **in_bucket) is None
     table.delete(where="k < 10")
     more = nyala.spark.backup(spark, table, BACKUPS, **in_bucket)
-    assert more is not None and more["kind"] == "incremental"
-    listed = nyala.spark.list_backups(BACKUPS, **in_bucket)
-    assert [(one["table"], one["kind"]) for one in listed] == [
+    assert more is not None and more.kind == "incremental"
+    listed = nyala.list_backups(BACKUPS, **in_bucket)
+    assert [(one.table, one.kind) for one in listed] == [
         (table.name, "full"), (table.name, "incremental")
     ]  # fmt: skip
-    then = nyala.spark.restore(spark, BACKUPS, table.name, full["until"], into=db, name="then", **in_bucket)
+    then = nyala.spark.restore(spark, BACKUPS, table.name, full.until, into=db, name="then", **in_bucket)
     now = nyala.spark.restore(spark, BACKUPS, table.name, into=db, name="now", **in_bucket)
     assert (then.count(), now.count()) == (100, 90)
     assert nyala.spark.backup(spark, table, tmp_path / "backups") is not None
@@ -151,12 +151,12 @@ def test_backups_go_to_and_come_from_a_bucket(
         nyala.spark.restore(spark, BACKUPS, table.name, into=folder, **in_bucket)
         assert folder[table.name].count() == 90
         nyala.spark.backup(spark, folder[table.name], BACKUPS + "2", **in_bucket)
-    assert len(nyala.spark.clean_backups(BACKUPS, more["until"] + 1, **in_bucket)) == 2
-    assert nyala.spark.list_backups(BACKUPS + "2", **in_bucket)[0]["rows"] == 90
+    assert len(nyala.clean_backups(BACKUPS, more.until + 1, **in_bucket)) == 2
+    assert nyala.list_backups(BACKUPS + "2", **in_bucket)[0].rows == 90
     with pytest.raises(nyala.InvalidArgumentError, match="is inside the store's folder"):
         nyala.spark.backup(spark, table, f"{URL}/backups", **in_bucket)
     with pytest.raises(nyala.InvalidArgumentError, match="does not exist: pass the folder"):
-        nyala.spark.list_backups("s3://bucket/nowhere", **in_bucket)
+        nyala.list_backups("s3://bucket/nowhere", **in_bucket)
 
 
 def test_a_session_may_have_a_store(spark: SparkSession, db: nyala.Database, options: dict[str, Any]) -> None:
@@ -178,7 +178,9 @@ def test_a_closed_database_names_no_store(db: nyala.Database, options: dict[str,
         address_of_store(closed, "nyala.spark.write")
 
 
-def test_secrets_and_misspelt_options_are_refused(spark: SparkSession, options: dict[str, Any]) -> None:
+def test_secrets_and_misspelt_options_are_refused(
+    spark: SparkSession, db: nyala.Database, options: dict[str, Any]
+) -> None:
     for more, says in (
         ({"storage.secret_access_key": "the-secret"}, "Credentials are not allowed in options"),
         ({"storage.account_key": "the-secret"}, "Credentials are not allowed in options"),
@@ -192,7 +194,9 @@ def test_secrets_and_misspelt_options_are_refused(spark: SparkSession, options: 
     for call in (
         lambda: nyala.spark.register(spark, URL, storage_options={"secret_access_key": "the-secret"}),
         lambda: nyala.spark.sql(spark, "SELECT 1", URL, storage_options={"secret_access_key": "the-secret"}),
-        lambda: nyala.spark.list_backups(BACKUPS, storage_options={"secret_access_key": "the-secret"}),
+        lambda: nyala.spark.restore(
+            spark, BACKUPS, "t", into=db, storage_options={"secret_access_key": "the-secret"}
+        ),
     ):
         with pytest.raises(nyala.InvalidArgumentError, match="Credentials are not allowed in options"):
             call()

@@ -78,10 +78,10 @@ assert db["copy"].to_arrow().sort_by("k").equals(table.to_arrow().sort_by("k"))
 # maintenance and backup
 table.flush()
 assert nyala.spark.compact(spark, table)["compactions"] >= 1
-assert nyala.spark.backup(spark, table, "backups")["kind"] == "full"
+assert nyala.spark.backup(spark, table, "backups").kind == "full"
 table.delete({"k": [200, 201]})
 table.upsert({"k": [202, 2000], "v": [-1, 1]})
-assert nyala.spark.backup(spark, table, "backups")["kind"] == "incremental"
+assert nyala.spark.backup(spark, table, "backups").kind == "incremental"
 again = nyala.spark.restore(spark, "backups", "t", into=db, name="again")
 assert again.to_arrow().sort_by("k").equals(table.to_arrow().sort_by("k"))
 

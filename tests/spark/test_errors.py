@@ -14,11 +14,12 @@ from pyspark.sql import SparkSession
 
 import nyala
 import nyala.spark
+from nyala.backup.layout import Backup
+from nyala.backup.read import RestoreStep
 from nyala.errors import CorruptionError, DuplicateKeyError, HistoryExpiredError, KeyNotFoundError
 from nyala.handover import commits as handover
 from nyala.spark.jobs import backup as backup_jobs
 from nyala.spark.jobs import small_frames as small
-from nyala.spark.jobs.backup_files import Backup, RestoreStep
 
 
 @pytest.fixture
@@ -162,8 +163,8 @@ def test_a_restore_that_fails_names_the_table_that_it_is_for(
         for step in ("full", "incremental"):
             table.delete({"k": [len(list(folder.rglob("*.parquet")))]})
             made = nyala.spark.backup(spark, table, folder)
-            assert made is not None and made["kind"] == step
-            file = min((folder / "t" / str(made["until"])).glob("*.parquet"))
+            assert made is not None and made.kind == step
+            file = min((folder / "t" / str(made.until)).glob("*.parquet"))
             body = file.read_bytes()
             file.write_bytes(body[:-1])
             for name, job in (

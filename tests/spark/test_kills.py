@@ -34,7 +34,6 @@ from tests.spark.kill_jobs import AFTER, BEFORE, JOBS, Commit, carry_out
 
 import nyala
 import nyala.spark
-from nyala.spark.jobs.backup_files import begin_backup, finish_backup, plan_backup, write_item
 
 HERE = Path(__file__).parent
 
@@ -131,29 +130,29 @@ STEPS = {
         "nyala.handover.commits:commit_load_files:after",
     ],
     "backup": [
-        "nyala.spark.jobs.backup_files:begin_backup:after",
-        "nyala.spark.jobs.backup_files:write_item:before",
-        "nyala.spark.jobs.backup_files:write_item:after",
-        "nyala.spark.jobs.backup_files:finish_backup:before",
+        "nyala.backup.write:begin_backup:after",
+        "nyala.backup.write:write_part:before",
+        "nyala.backup.write:write_part:after",
+        "nyala.backup.write:finish_backup:before",
         "nyala.env.posix_files:PosixFiles.rename:before",
         "nyala.env.posix_files:PosixFiles.rename:after",
-        "nyala.spark.jobs.backup_files:finish_backup:after",
+        "nyala.backup.write:finish_backup:after",
     ],
     "restore": [
         "nyala.tablet.state.unfinished:unfinished_name:after",
-        "nyala.spark.jobs.backup_files:read_part:before",
+        "nyala.backup.read:read_part:before",
         "nyala.tablet.jobs.load_write:write_tablet:after",
         *INSTALL,
         "nyala.handover.commits:commit_load_files:after",
         *HANDED_OVER,
         "nyala.api.database:Database.rename_table:before",
         "nyala.api.database:Database.rename_table:after",
-        "nyala.api.database:Database.drop_table:before",
+        "nyala.tablet.store:Store.drop_table:before",
     ],
     "small restore": [
         *(f"{step}:{number}" for number in (1, 2) for step in COMMIT),
         "nyala.api.database:Database.rename_table:before",
-        "nyala.api.database:Database.drop_table:before",
+        "nyala.tablet.store:Store.drop_table:before",
     ],
     "compact": [
         "nyala.tablet.compaction.file_jobs:run:before",
@@ -255,14 +254,8 @@ def prepare_backups(db: nyala.Database, folder: Path) -> None:
     for table in (db["t"], copy):
         for kind in ("full", "incremental"):
             table.upsert({"k": [-1], "v": [0]}) if kind == "full" else table.delete({"k": [-1]})
-            planned = plan_backup(table, str(folder))
-            assert planned is not None
-            backup, items, root = planned
-            begin_backup(backup)
-            files = [write_item(backup, item, f"part-{number}.parquet") for number, item in enumerate(items)]
-            finish_backup(backup, [file for file in files if file is not None])
-            del root
-    assert [b["kind"] for b in nyala.spark.list_backups(folder)] == ["full", "incremental"] * 2
+            db.backup(folder, [table.name])
+    assert [b.kind for b in nyala.list_backups(folder)] == ["full", "incremental"] * 2
     copy.delete(where="TRUE")
 
 
@@ -404,9 +397,7 @@ def state_of(db: nyala.Database, name: str) -> Any:
 
 def check_backups(folder: Path) -> None:
     """After a backup that was killed and run again there is one, whole, and nothing besides."""
-    assert [str(path) for path in (folder / "t").iterdir()] == [
-        b["path"] for b in nyala.spark.list_backups(folder)
-    ]
+    assert [str(path) for path in (folder / "t").iterdir()] == [b.path for b in nyala.list_backups(folder)]
 
 
 @pytest.mark.long

@@ -308,10 +308,10 @@ def test_backup_and_restore(
     table.delete({"k": [1]})
     table.upsert({"k": [3, 4], "v": [30, 40]})
     second = nyala.spark.backup(spark, table, tmp_path / "backups")
-    assert (first["kind"], first["rows"], second["kind"], second["rows"]) == ("full", 3, "incremental", 3)
-    then = nyala.spark.restore(spark, tmp_path / "backups", "t", first["until"], into=db, name="then")
+    assert (first.kind, first.rows, second.kind, second.rows) == ("full", 3, "incremental", 3)
+    then = nyala.spark.restore(spark, tmp_path / "backups", "t", first.until, into=db, name="then")
     now = nyala.spark.restore(spark, tmp_path / "backups", "t", into=db, name="now")
-    assert then.to_arrow().sort_by("k").equals(table.scan(at=first["until"]).to_arrow().sort_by("k"))
+    assert then.to_arrow().sort_by("k").equals(table.scan(at=first.until).to_arrow().sort_by("k"))
     assert now.to_arrow().sort_by("k").equals(table.to_arrow().sort_by("k"))
     # Into a table that is there the rows come by way of another one, whose files nobody keeps afterwards.
     monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
@@ -355,7 +355,7 @@ def test_an_error_of_a_worker_is_one_of_ours(spark: SparkSession, db: nyala.Data
         ) as raised:
             job()
         assert "\n" not in str(raised.value)
-    assert nyala.spark.list_backups(tmp_path / "backups") == []
+    assert nyala.list_backups(tmp_path / "backups") == []
 
 
 def test_a_job_whose_lease_is_over_says_so(spark: SparkSession, db: nyala.Database) -> None:
@@ -450,7 +450,7 @@ with nyala.connect("store") as db:
     assert nyala.spark.sql(spark, "SELECT sum(v) AS s FROM t WHERE k < 10", store="store").first().s == -45
     first = nyala.spark.backup(spark, table, "backups")
     table.delete({"k": [999]})
-    assert nyala.spark.backup(spark, table, "backups")["kind"] == "incremental"
+    assert nyala.spark.backup(spark, table, "backups").kind == "incremental"
     assert nyala.spark.compact(spark, table)["compactions"] >= 1
     little, small.SMALL_BYTES = small.SMALL_BYTES, -1       # by tasks too
     again = nyala.spark.restore(spark, "backups", "t", into=db, name="again")

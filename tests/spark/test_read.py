@@ -328,7 +328,7 @@ def test_what_is_in_memory_travels_in_a_file_that_goes_with_the_lease(
             monkeypatch.setattr(module, "place", placed)
         monkeypatch.setattr(frames, "LOCAL_MAX_ROWS", -1)
         assert table.scan().to_spark(spark).agg({"k": "sum"}).first() == (199990000,)
-        assert nyala.spark.backup(spark, table, tmp_path / "backups")["rows"] == 20_000
+        assert nyala.spark.backup(spark, table, tmp_path / "backups").rows == 20_000
         assert len(sizes) == 2 and 1 < max(sizes) <= 1 << 20
         for lease in leases.glob("remote-*"):
             if lease.is_file():  # as when its time is over

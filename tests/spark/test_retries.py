@@ -19,7 +19,7 @@ import importlib.abc, importlib.util, os, sys
 FAILING = {
     "nyala.tablet.jobs.load_write": "write_tablet",
     "nyala.tablet.compaction.file_jobs": "run",
-    "nyala.spark.jobs.backup_files": "write_item",
+    "nyala.backup.write": "write_part",
 }
 
 def wrap(function, module):
@@ -92,9 +92,9 @@ with nyala.connect("store", maintenance=False) as db:
     after("compact", "nyala.tablet.compaction.file_jobs")
     pathlib.Path("job").write_text("backup")
     made = nyala.spark.backup(spark, table, "backups")
-    assert made["rows"] == 1500
-    after("backup", "nyala.spark.jobs.backup_files")
-    assert len(list(pathlib.Path("backups", "t").glob("*/part-*"))) == made["files"]
+    assert made.rows == 1500
+    after("backup", "nyala.backup.write")
+    assert len(list(pathlib.Path("backups", "t").glob("*/part-*"))) == made.files
 spark.stop()
 print("done")
 """

@@ -26,9 +26,10 @@ ROOT = Path(__file__).parent.parent.parent
 
 NAMES = {
     "open": {"connect", "Database", "Snapshot", "Alteration", "Batch", "Table", "TableView", "Scan", "ChangeFeed",
-             "WriteResult", "check", "CheckReport", "Problem"},
+             "WriteResult", "check", "CheckReport", "Problem", "restore_backup", "list_backups", "clean_backups"},
     "results": {"ColumnStats", "CompactionResult", "FlushResult", "MaintenanceStatus", "StoreStats", "TableStats",
-                "TabletStats", "VacuumResult", "ColumnDescription", "TableDescription"},
+                "TabletStats", "VacuumResult", "ColumnDescription", "TableDescription", "BackupResult",
+                "TableBackup", "RestoredTable"},
     "types": {"DataLike", "KeyLike", "Moment", "PredicateLike"},
     "say": {"col", "expr", "column", "Limits", "RangeBound", "hash_partition", "range_partition", "to_datetime",
             "__version__"},

@@ -5,17 +5,28 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from nyala.mvcc.timestamp import to_datetime
+
+if TYPE_CHECKING:
+    from nyala.backup.layout import Backup
 
 __all__ = [
+    "BackupResult",
     "ColumnStats",
     "CompactionResult",
     "FlushResult",
+    "RestoredTable",
     "StoreStats",
+    "TableBackup",
     "TableStats",
     "TabletStats",
     "VacuumResult",
+    "table_backup",
 ]
 
 
@@ -147,3 +158,77 @@ class StoreStats:
     """Bytes of the block cache."""
     cache_hits: int
     cache_misses: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableBackup:
+    """One backup of one table, from `Database.backup` and `nyala.list_backups`."""
+
+    table: str
+    kind: Literal["full", "incremental", "damaged"]
+    """`"damaged"`: its metadata cannot be read; `error` says why."""
+    since: int | None = None
+    """The moment of the backup on which an incremental one depends; None for a full one."""
+    until: int
+    """The moment to which the table can be restored, a timestamp."""
+    rows: int | None = None
+    """Rows in its files: live rows, or changes; None if damaged."""
+    bytes: int | None = None
+    files: int | None = None
+    path: str
+    """Its folder."""
+    of_store: bool = False
+    """Whether it is part of a backup of all tables at this moment."""
+    error: str | None = None
+
+    @property
+    def time(self) -> dt.datetime:
+        """`until` as a time."""
+        return to_datetime(self.until)
+
+
+def table_backup(made: Backup, of_store: bool = False) -> TableBackup:
+    """Describe a complete backup."""
+    return TableBackup(
+        table=made.table,
+        kind="full" if made.since is None else "incremental",
+        since=made.since,
+        until=made.until,
+        rows=sum(file.rows for file in made.files),
+        bytes=sum(file.bytes for file in made.files),
+        files=len(made.files),
+        path=made.path,
+        of_store=of_store,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackupResult:
+    """What `Database.backup` wrote: the backups of tables, all of one moment."""
+
+    until: int
+    """The moment to which the tables can be restored, a timestamp."""
+    tables: tuple[TableBackup, ...]
+    """The new backups."""
+    unchanged: tuple[str, ...]
+    """Tables that needed none: nothing was written to the store since their last backup."""
+
+    @property
+    def rows(self) -> int:
+        return sum(table.rows or 0 for table in self.tables)
+
+    @property
+    def bytes(self) -> int:
+        return sum(table.bytes or 0 for table in self.tables)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoredTable:
+    """A table that `nyala.restore_backup` made."""
+
+    name: str
+    source: str
+    """The name of the backed-up table."""
+    until: int
+    """The moment whose rows the table has."""
+    rows: int

@@ -6,17 +6,18 @@
     nyala fs check FOLDER                  check all files of a store
     nyala fs copy SOURCE DESTINATION       copy a whole store between folders and buckets
     nyala fs probe URL                     test whether a bucket is fit for a store
+    nyala backup STORE FOLDER              back up tables; nyala restore FOLDER STORE brings them back
+    nyala backups list|clean FOLDER        the backups in a folder
     nyala cfile dump FILE                  show the content of a column file
     nyala wal dump FOLDER                  show the content of the log
 
     app       the root command: options of all commands, errors and exit codes
-    demo, tables, load, export, alter, maintenance, dumps          the commands
+    demo, tables, load, export, alter, maintenance, backups, dumps          the commands
     options   arguments and options of several commands
     base      shared by all commands: options, errors, library messages in the words of the command line
     stores    opening a store, finding a table in it
     files     Parquet, CSV and JSON files, read in bounded memory
     output, cells, progress                tables, JSON, values as text, bars, Ctrl-C
-    version   what `--version` prints, also without click
 
 Invariants
     L1  stdout has only the result; with `--json`, exactly one JSON document. Everything else goes to stderr.
@@ -38,7 +39,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-__all__ = ["main"]
+__all__ = ["main", "version_text"]
 
 
 def main() -> NoReturn:
@@ -68,7 +69,6 @@ def _without_click(words: Sequence[str]) -> int:
     if "--version" not in options:
         print("nyala: the commands need click: pip install 'nyala[cli]'", file=sys.stderr)
         return 1
-    from nyala.cli.version import version_text
     from nyala.errors import Error
 
     try:
@@ -77,6 +77,18 @@ def _without_click(words: Sequence[str]) -> int:
         print(f"Error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def version_text(as_json: bool) -> str:
+    """Return the version and the kernels that run. Raises Error for an invalid setting of the kernels."""
+    import json
+
+    from nyala import __version__
+    from nyala.cfile import kernels
+
+    if as_json:
+        return json.dumps({"version": __version__, "kernels": kernels.described()})
+    return f"nyala {__version__} (kernels: {kernels.described()})"
 
 
 def _end_quietly_if_nobody_reads() -> None:

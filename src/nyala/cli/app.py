@@ -3,6 +3,8 @@
     nyala: App ── demo
               ├── table: Group ── list, describe, scan, changes, alter, load, export, drop, stats, compact, vacuum
               ├── tablet: Group ── list
+              ├── backup, restore
+              ├── backups: Group ── list, clean
               ├── fs: Group ── check, copy, probe
               └── cfile, wal: Group ── dump
 
@@ -20,6 +22,7 @@ from typing import Any, Final
 import click
 
 from nyala.cli.alter import alter
+from nyala.cli.backups import backup, backups, restore
 from nyala.cli.base import Failure, Group, cli_words, settings, shared_options
 from nyala.cli.demo import demo
 from nyala.cli.dumps import cfile, tablet, wal
@@ -104,7 +107,7 @@ def _report(error: Exception, as_json: bool) -> None:
 def _print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     if not value or context.resilient_parsing:
         return
-    from nyala.cli.version import version_text
+    from nyala.cli import version_text
     from nyala.errors import Error
 
     try:
@@ -133,6 +136,6 @@ def app() -> None:
 
 for _verb in (alter, load, export, drop, compact, vacuum):
     table.add_command(_verb)
-_COMMANDS: Final[tuple[click.Command, ...]] = (demo, table, tablet, fs, cfile, wal)
+_COMMANDS: Final[tuple[click.Command, ...]] = (demo, table, tablet, fs, backup, restore, backups, cfile, wal)
 for _command in _COMMANDS:
     app.add_command(_command)

@@ -38,7 +38,6 @@ except ImportError as error:
 from nyala.spark.errors import plain_errors
 from nyala.spark.frames import scan_to_spark
 from nyala.spark.jobs.backup import backup, restore
-from nyala.spark.jobs.backup_files import clean_backups, list_backups
 from nyala.spark.jobs.compact import compact
 from nyala.spark.jobs.load import load, upsert
 from nyala.spark.jobs.write import write
@@ -49,9 +48,7 @@ from nyala.spark.statements.query import sql
 __all__ = [
     "NyalaDataSource",
     "backup",
-    "clean_backups",
     "compact",
-    "list_backups",
     "load",
     "plain_errors",
     "register",

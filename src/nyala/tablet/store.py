@@ -389,6 +389,10 @@ class Store:
                 parts.callback(self._publisher.stop)
 
     @property
+    def store_id(self) -> str:
+        return self.state.store_id
+
+    @property
     def memory_limit_bytes(self) -> int:
         return self.options.memory_limit_bytes
 

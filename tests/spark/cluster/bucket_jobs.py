@@ -169,7 +169,7 @@ def compact(table: str) -> Any:
 
 def backup(table: str) -> str | None:
     made = nyala.spark.backup(session(), database()[table], BACKUPS, storage_options=_options)
-    return None if made is None else made["kind"]
+    return None if made is None else made.kind
 
 
 def restore(table: str, name: str, at: int | None = None) -> None:

@@ -1,7 +1,8 @@
-"""`nyala.spark.backup` and `nyala.spark.restore`: run the plans of `backup_files` in Spark's tasks.
+"""`nyala.spark.backup` and `nyala.spark.restore`: the work of `nyala.backup` in Spark's tasks.
 
-    restore one backup of the chain    small     the driver reads its files and writes them as one batch
-                                       others    tasks read the files; `load`, or a write of changes
+    backup                           tokens of scans and change feeds ──► tasks write the files
+    restore one backup of the chain  small     the driver reads its files and writes them as one batch
+                                     others    tasks read the files; `load`, or a write of changes
 
 Most incremental backups are small. For a few rows, a shuffle and tasks take tens of times as long as the driver.
 
@@ -13,44 +14,44 @@ Invariants
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from nyala import compute as pc
-from nyala.env import SYSTEM, process_mark
-from nyala.errors import Error, InvalidArgumentError, StorageError, TableExistsError, WriteError
+from nyala.api.results import TableBackup, table_backup
+from nyala.api.scan import read_token
+from nyala.backup.layout import Backup, PartFile
+from nyala.backup.plan import BackupPlan, plan_backup
+from nyala.backup.read import RestoreStep, plan_restore, restored_schema
+from nyala.backup.restore import apply_rows, check_free, filling, restoring, rows_of
+from nyala.backup.write import begin_backup, finish_backup, remove_work, write_part
+from nyala.env import SYSTEM, Env, process_mark
+from nyala.errors import Error, InvalidArgumentError
 from nyala.handover import commits as handover
-from nyala.spark.arguments import address_of_database, check_database, check_table
+from nyala.spark.arguments import address_of_database, address_of_store, check_database, check_table
 from nyala.spark.cluster import cores_of
 from nyala.spark.errors import named, naming, plain_errors
 from nyala.spark.frames import leased_frame
 from nyala.spark.jobs import small_frames as small
-from nyala.spark.jobs.backup_files import (
-    Backup,
-    BackupItem,
-    PartFile,
-    RestoreStep,
-    begin_backup,
-    finish_backup,
-    plan_backup,
-    plan_restore,
-    read_part,
-    restored_schema,
-    write_item,
-)
 from nyala.spark.jobs.load import load
 from nyala.spark.jobs.progress import renewing, watching
 from nyala.spark.jobs.write import write
 from nyala.spark.source.options import LEASE_DEFAULT_S, lease_seconds
-from nyala.spark.source.reader import in_task, load_placed, place
+from nyala.spark.source.reader import in_task, load_placed
+from nyala.spark.source.reader import place as place_tokens
 from nyala.spark.types import arrow_schema, conform, spark_schema
-from nyala.tablet.changes.spec import CHANGE_TYPE
-from nyala.tablet.jobs.staged_files import StagedRows
-from nyala.tablet.jobs.staged_rows import apply_changes
-from nyala.tablet.state.unfinished import unfinished_name
+from nyala.tablet.changes.change_token import (
+    changes_in_memory,
+    make_change_tokens,
+    read_change_token,
+    rows_token,
+)
+from nyala.tablet.changes.spec import ChangeSpec
+from nyala.tablet.scan.token import MAGIC as TOKEN_MAGIC
+from nyala.tablet.scan.token import make_tokens, tablet_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,7 +65,6 @@ __all__ = ["backup", "restore"]
 TASKS_PER_CORE: Final = 2
 # The decoded rows of a small backup that the driver holds at most. Tasks restore files that decode to more.
 HELD_BYTES_MAX: Final = 256 << 20
-_REMOVAL_PAUSES_S: Final = (0.02, 0.1, 0.5)
 
 
 def backup(
@@ -75,8 +75,11 @@ def backup(
     full: bool = False,
     lease: float = LEASE_DEFAULT_S,
     storage_options: Mapping[str, Any] | None = None,
-) -> dict[str, Any] | None:
+) -> TableBackup | None:
     """Back up a table into a folder: the changes since its last backup there, or all rows.
+
+    `Database.backup` does the same in this process, for any number of tables at one moment, and writes the
+    same files. `nyala.list_backups` and `nyala.clean_backups` work on both.
 
     Parameters
     ----------
@@ -97,9 +100,9 @@ def backup(
 
     Returns
     -------
-    dict or None
-        `kind` ("full" or "incremental"), `until` (the moment to which the table can be restored), `rows`,
-        `bytes` and `files`. None if nothing changed since the last backup.
+    TableBackup or None
+        `until` is the moment to which the table can be restored. None if nothing changed since the last
+        backup.
 
     Raises
     ------
@@ -112,7 +115,7 @@ def backup(
     --------
     ```python
     made = nyala.spark.backup(spark, db["flights"], "backups")
-    print("no change" if made is None else made["kind"])
+    print("no change" if made is None else made.kind)
     ```
     """
     check_table(table, "nyala.spark.backup")
@@ -128,32 +131,35 @@ def _backup(
     full: bool,
     lease_s: float,
     storage_options: Mapping[str, Any] | None,
-) -> dict[str, Any] | None:
-    planned = plan_backup(table, folder, full=full, storage_options=storage_options)
-    if planned is None:
+) -> TableBackup | None:
+    place = address_of_store(folder, "a backup", storage_options)
+    database = table._database
+    root, _, until = database._view_at(None)
+    plan, _ = plan_backup(place, database._opened(), root, table.name, until, full=full)
+    if plan is None:
         return None
-    made, items, root = planned
-    address = address_of_database(table._database)
+    made, items = plan.backup, _items(plan, database.path)
+    address = address_of_database(database)
     held = handover.remote_lease(address.path, lease_s, address.env, process_mark())
     try:
         held.announce(root.version)
         begin_backup(made)
-        (placed,) = place(address, held.name, [[item.data for item in items]])
-        numbered = [(item.tablet_id, data) for item, data in zip(items, placed, strict=True)]
+        (placed,) = place_tokens(address, held.name, [[data for _, data in items]])
+        numbered = [(tablet_id, data) for (tablet_id, _), data in zip(items, placed, strict=True)]
 
         def write_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     tablet_id, data = numbered[number]
-                    name = f"part-{number:05d}-{SYSTEM.randomness.token_hex(4)}.parquet"
+                    name = f"part-{number:05d}-{SYSTEM.randomness.token_hex(4)}"
                     try:
-                        item = BackupItem(tablet_id, load_placed(data, address))
-                        file = write_item(made, item, name, address.env)
+                        rows = _rows(load_placed(data, address), address.env)
+                        files = write_part(made, tablet_id, rows, name)
                     except Error as error:
                         naming(error, f"table {made.table!r}, tablet {tablet_id}")
                         raise
-                    if file is not None:
-                        yield pa.RecordBatch.from_pylist([file._asdict()])
+                    if files:
+                        yield pa.RecordBatch.from_pylist([file._asdict() for file in files])
 
         answers: list[Any] = []
         if numbered:
@@ -167,34 +173,35 @@ def _backup(
                 answers = frame.mapInArrow(
                     in_task(write_all), "name string, tablet bigint, rows bigint, bytes bigint, crc bigint"
                 ).collect()
-        done = finish_backup(made, [PartFile(*row) for row in answers])
+        return table_backup(finish_backup(made, [PartFile(*row) for row in answers]))
     except BaseException:
-        _remove_work(made)
+        remove_work(made)
         raise
     finally:
         held.release()
-    return {
-        "kind": "full" if done.since is None else "incremental",
-        "until": done.until,
-        "rows": sum(file.rows for file in done.files),
-        "bytes": sum(file.bytes for file in done.files),
-        "files": len(done.files),
-    }
 
 
-def _remove_work(backup: Backup) -> None:
-    """Remove the files of a failed backup. A cancelled task may write for a moment more, so it tries several times.
+def _items(plan: BackupPlan, store_path: str) -> list[tuple[int, bytes]]:
+    """The backup's rows as (tablet id, token): of scans, of change feeds, or of changes in memory."""
+    table, spec = plan.table, plan.spec
+    items: list[tuple[int, bytes]] = []
+    if not isinstance(spec, ChangeSpec):
+        for made in make_tokens(store_path, table, spec, len(table.tablets)):
+            tablet_id = tablet_of(made.data)
+            assert tablet_id is not None
+            items.append((tablet_id, made.data))
+        return items
+    for tablet in table.tablets:
+        alone = dataclasses.replace(table, tablets=(tablet,))
+        items += [(tablet.id, token) for token in make_change_tokens(store_path, alone, spec)]
+        rows = [batch for batch in changes_in_memory(alone, spec) if batch.num_rows]
+        if rows:
+            items.append((tablet.id, rows_token(pa.Table.from_batches(rows))))
+    return items
 
-    Once the folder is gone, a task cannot create a file.
-    """
-    for pause_s in _REMOVAL_PAUSES_S:
-        try:
-            backup.files_at.remove_tree(backup.work_path)
-            return
-        except StorageError:
-            SYSTEM.clock.sleep_s(pause_s)
-    with contextlib.suppress(StorageError):  # the next backup removes it
-        backup.files_at.remove_tree(backup.work_path)
+
+def _rows(data: bytes, env: Env) -> Iterator[pa.RecordBatch]:
+    return read_token(data, env=env) if data.startswith(TOKEN_MAGIC) else read_change_token(data, env)
 
 
 def restore(
@@ -279,7 +286,8 @@ def _restore(
     lease_s: float,
     storage_options: Mapping[str, Any] | None,
 ) -> Table:
-    target, steps = plan_restore(folder, source, at, storage_options)
+    address = address_of_store(folder, "a backup", storage_options)
+    target, steps = plan_restore(address, source, at)
     steps = [step for step in steps if step.files]
     if isinstance(table, str):
         if into is None:
@@ -287,11 +295,8 @@ def _restore(
                 "restore needs the database in which to create the table: pass into=db"
             )
         wanted = name or table
-        if wanted in into.list_tables():
-            raise TableExistsError(
-                f"table {wanted!r} already exists: restore under another name (name=…), or drop the table first"
-            )
-        with _unfinished(into, target, wanted) as made:
+        check_free([wanted], into._root().by_name)
+        with _filling(into, target, wanted) as made:
             for step in steps:
                 _apply(spark, target, step, made, lease_s)
             into.rename_table(made.name, wanted)
@@ -300,16 +305,23 @@ def _restore(
         raise InvalidArgumentError(
             f"table {table.name!r} is not empty: restore into an empty table, or pass a name and into=db to create one"
         )
-    if [step.backup.since for step in steps] in ([], [None]):
-        with _restoring(table.name, table.name):
+    if [step.is_full for step in steps] in ([], [True]):
+        with restoring(table.name, table.name):
             for step in steps:
                 _apply(spark, target, step, table, lease_s)
         return table
-    with _unfinished(table._database, target, table.name) as made:
+    with _filling(table._database, target, table.name) as made:
         for step in steps:
             _apply(spark, target, step, made, lease_s)
         _copy(spark, made.scan(), table, lease_s, is_small=_are_small(steps))
     return table
+
+
+@contextlib.contextmanager
+def _filling(database: Database, target: Backup, wanted: str) -> Iterator[Table]:
+    """`filling` with a Table, and errors in the block that name the final table."""
+    with filling(database._writer(), target, wanted) as name, restoring(name, wanted):
+        yield database.table(name)
 
 
 def _copy(spark: SparkSession, scan: Scan, table: Table, lease_s: float, *, is_small: bool) -> None:
@@ -328,65 +340,22 @@ def _copy(spark: SparkSession, scan: Scan, table: Table, lease_s: float, *, is_s
             found.lease.give_back()
 
 
-@contextlib.contextmanager
-def _unfinished(database: Database, target: Backup, wanted: str) -> Iterator[Table]:
-    """Create an empty table for the rows of a backup; drop it at the end unless it was renamed."""
-    store = database._writer()
-    name = unfinished_name(SYSTEM, wanted)
-    with _restoring(name, wanted):
-        store.create_table(
-            name, target.schema, target.partition_schema, [p for _, p in target.partitions],
-            comment=target.comment, history_us=target.history_us,
-        )  # fmt: skip
-        try:
-            yield database.table(name)
-        finally:
-            database.drop_table(name, missing_ok=True)
-
-
-@contextlib.contextmanager
-def _restoring(filled: str, wanted: str) -> Iterator[None]:
-    """Make errors name the final table instead of the temporary one, and say that it is being restored."""
-    try:
-        yield
-    except Error as error:
-        text = str(error).replace(repr(filled), repr(wanted))
-        where = f"table {wanted!r}"
-        text = text.removeprefix(where)
-        error.args = (f"{where} (being restored){'' if text[:1] in ':, ' else ': '}{text}", *error.args[1:])
-        if isinstance(error, WriteError) and error.errors is not None:
-            at = error.errors.schema.get_field_index("message")
-            messages = pc.replace_substring(error.errors.column(at), repr(filled), repr(wanted))
-            error.errors = error.errors.set_column(at, "message", messages)
-        raise
-
-
 def _apply(spark: SparkSession, target: Backup, step: RestoreStep, table: Table, lease_s: float) -> None:
-    is_full = step.backup.since is None
     rows = None if table._database.read_only else _small_rows(target, step)
-    if rows is not None and is_full:
-        table.insert(rows.drop_columns([CHANGE_TYPE]))
-    elif rows is not None:
-        apply_changes(table._database._writer(), table.name, StagedRows(rows))
-    elif is_full:
-        load(_frame(spark, target, step).drop(CHANGE_TYPE), table, lease=lease_s)
+    if rows is not None:
+        apply_rows(table._database._writer(), table.name, step, rows)
+    elif step.is_full:
+        load(_frame(spark, target, step), table, lease=lease_s)
     else:
-        frame = _frame(spark, target, step)
-        write(frame, table._database, table.name, operation="changes")
+        write(_frame(spark, target, step), table._database, table.name, operation="changes")
 
 
 def _small_rows(target: Backup, step: RestoreStep) -> pa.Table | None:
     """Return all rows of a small backup; None if the backup is not small (J1). Raises: as `read_part`."""
     if not _are_small([step]):
         return None
-    rows = (batch for file in step.files for batch in _rows_of(target, step, file))
-    return _held(rows, restored_schema(target))
-
-
-def _rows_of(target: Backup, step: RestoreStep, file: PartFile) -> Iterator[pa.RecordBatch]:
-    """`read_part`, whose errors name the backup and the tablet."""
-    with named(f"backup of table {target.table!r}, tablet {file.tablet}"):
-        yield from read_part(target, step, file)
+    rows = (batch for file in step.files for batch in rows_of(target, step, file))
+    return _held(rows, restored_schema(target, step))
 
 
 def _are_small(steps: Sequence[RestoreStep]) -> bool:
@@ -409,13 +378,13 @@ def _held(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.Table | No
 
 
 def _frame(spark: SparkSession, target: Backup, step: RestoreStep) -> DataFrame:
-    schema = spark_schema(restored_schema(target))
+    schema = spark_schema(restored_schema(target, step))
     exact = arrow_schema(schema)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for rows in _rows_of(target, step, step.files[number]):
+                for rows in rows_of(target, step, step.files[number]):
                     yield conform(rows, exact)
 
     return spark.range(0, len(step.files), 1, _slots(spark, len(step.files))).mapInArrow(

@@ -163,6 +163,10 @@ class BucketReader:
         return self.view()[0]
 
     @property
+    def store_id(self) -> str:
+        return self._state.store_id
+
+    @property
     def version(self) -> int:
         """The loaded catalogue version."""
         return self._state.version

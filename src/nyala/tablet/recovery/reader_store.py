@@ -274,6 +274,10 @@ class ReaderStore:
         return self.view()[0]
 
     @property
+    def store_id(self) -> str:
+        return self._state.store_id
+
+    @property
     def version(self) -> int:
         """The loaded catalogue version."""
         return self._version

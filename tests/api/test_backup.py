@@ -1,7 +1,8 @@
-"""Backups without a Spark session: what is written and read back makes the table again, over random histories."""
+"""Backups: what is written and read back makes the tables again, over random histories, also after kills and damage."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import shutil
 import subprocess
@@ -14,25 +15,14 @@ import pyarrow as pa
 import pytest
 
 import nyala
-from nyala.env import process_mark
+from nyala.backup import restore as restoring
+from nyala.backup.layout import OpenedPlace, PartFile
+from nyala.backup.listing import find_backups
+from nyala.backup.plan import BackupPlan, plan_backup
+from nyala.backup.read import plan_restore, read_part
+from nyala.backup.write import begin_backup, finish_backup, rows_of_tablet, write_part
+from nyala.env import SYSTEM, process_mark
 from nyala.errors import CorruptionError, InvalidArgumentError, StorageError, TableExistsError
-from nyala.spark.jobs import backup as backup_jobs
-from nyala.spark.jobs.backup_files import (
-    Backup,
-    RestoreStep,
-    begin_backup,
-    clean_backups,
-    find_backups,
-    finish_backup,
-    list_backups,
-    plan_backup,
-    plan_restore,
-    read_part,
-    write_item,
-)
-from nyala.tablet.changes.spec import CHANGE_TYPE
-from nyala.tablet.jobs.staged_files import StagedRows
-from nyala.tablet.jobs.staged_rows import apply_changes
 
 
 @pytest.fixture
@@ -50,38 +40,31 @@ def db(tmp_path: Path) -> Iterator[nyala.Database]:
         yield opened
 
 
-def back_up(db: nyala.Database, folder: Path, **options: Any) -> Backup | None:
-    """What `nyala.spark.backup` does, with tasks in this process."""
-    planned = plan_backup(db["t"], str(folder), **options)
-    if planned is None:
-        return None
-    backup, items, root = planned
-    begin_backup(backup)
-    files = [write_item(backup, item, f"part-{number}.parquet") for number, item in enumerate(items)]
-    del root
-    return finish_backup(backup, [file for file in files if file is not None])
+def back_up(db: nyala.Database, folder: Path, full: bool = False, table: str = "t") -> Any:
+    """Back up one table; None if nothing changed."""
+    made = db.backup(folder, [table], full=full)
+    return made.tables[0] if made.tables else None
 
 
 def bring_back(db: nyala.Database, folder: Path, name: str, at: Any = None) -> nyala.Table:
-    """What `nyala.spark.restore` does, with tasks in this process."""
-    target, steps = plan_restore(str(folder), "t", at)
-    db._store.create_table(
-        name, target.schema, target.partition_schema, [p for _, p in target.partitions], comment=target.comment,
-        history_us=target.history_us,
-    )  # fmt: skip
-    for step in steps:
-        apply_step(db, target, step, name)
+    (made,) = nyala.restore_backup(folder, db, {"t": name}, at)
+    assert (made.name, made.source, made.rows) == (name, "t", db[name].count())
     return db[name]
 
 
-def apply_step(db: nyala.Database, target: Backup, step: RestoreStep, name: str) -> None:
-    batches = [batch for file in step.files for batch in read_part(target, step, file)]
-    if batches:
-        rows = pa.Table.from_batches(batches)
-        if step.backup.since is None:
-            db[name].insert(rows.drop_columns([CHANGE_TYPE]))
-        else:
-            apply_changes(db._store, name, StagedRows(rows))
+def planned(db: nyala.Database, folder: Path, table: str = "t") -> BackupPlan:
+    root, until = db._store.view()
+    plan, _ = plan_backup(OpenedPlace(str(folder), SYSTEM), db._store, root, table, until)
+    assert plan is not None
+    return plan
+
+
+def write_all(plan: BackupPlan) -> list[PartFile]:
+    return [
+        file
+        for tablet in plan.table.tablets
+        for file in write_part(plan.backup, tablet.id, rows_of_tablet(plan, tablet), f"part-{tablet.id}")
+    ]
 
 
 def rows(table: Any) -> list[dict[str, Any]]:
@@ -98,13 +81,13 @@ def test_full_then_what_changed(db: nyala.Database, tmp_path: Path) -> None:
     db["t"].upsert({"k": [2, 70], "v": [20, 70]})
     second = back_up(db, folder)
     assert first is not None and second is not None
-    assert [(b["kind"], b["rows"]) for b in list_backups(folder)] == [("full", 3), ("incremental", 3)]
+    assert [(b.kind, b.rows) for b in nyala.list_backups(folder)] == [("full", 3), ("incremental", 3)]
     assert rows(bring_back(db, folder, "r1", first.until)) == rows(db["t"].at(first.until))
     assert rows(bring_back(db, folder, "r2")) == rows(db["t"])
     with pytest.raises(
         InvalidArgumentError, match=r"no backup of table 't' from .* or earlier .*: the first is from 20"
     ):
-        plan_restore(str(folder), "t", first.until - 1)
+        nyala.restore_backup(folder, db, ["t"], first.until - 1)
 
 
 @pytest.mark.parametrize("seed", [11, 12])
@@ -153,12 +136,12 @@ def test_over_a_random_history(db: nyala.Database, tmp_path: Path, seed: int) ->
             made = back_up(db, folder, full=rng.random() < 0.15)
             if made is not None:
                 moments.append((made.until, rows(db["t"])))
-    assert len(moments) > 5 and len({b["kind"] for b in list_backups(folder)}) == 2
+    assert len(moments) > 5 and len({b.kind for b in nyala.list_backups(folder)}) == 2
     for number, (moment, expected) in enumerate(moments):
         assert rows(bring_back(db, folder, f"r{number}", moment)) == expected
     middle = moments[len(moments) // 2][0]
-    removed = clean_backups(folder, middle)
-    kept = [found["until"] for found in list_backups(folder)]
+    removed = nyala.clean_backups(folder, middle)
+    kept = [found.until for found in nyala.list_backups(folder)]
     assert len(kept) + len(removed) == len(moments)
     for number, (moment, expected) in enumerate(moments):
         if moment >= middle:
@@ -179,7 +162,7 @@ def test_a_dropped_range_stays_dropped(db: nyala.Database, tmp_path: Path) -> No
     db["t"].insert({"k": [60], "v": [-60], "w": ["e"]})
     back_up(db, folder)
     assert before is not None and dropped is not None
-    assert dropped.since is not None and len(dropped.dropped_ranges) == 1
+    assert dropped.since is not None
     assert [row["k"] for row in rows(bring_back(db, folder, "r1", before.until))] == [1, 60, 61]
     assert [row["k"] for row in rows(bring_back(db, folder, "r2", dropped.until))] == [1, 2]
     assert [(row["k"], row["v"]) for row in rows(bring_back(db, folder, "r3"))] == [(1, 1), (2, 2), (60, -60)]
@@ -189,17 +172,16 @@ def test_a_backup_that_broke_off_is_none(db: nyala.Database, tmp_path: Path) -> 
     """Files without metadata are passed over, and removed by clean."""
     folder = tmp_path / "backups"
     db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
-    planned = plan_backup(db["t"], str(folder))
-    assert planned is not None
-    backup, items, _ = planned
+    plan = planned(db, folder)
+    backup = plan.backup
     begin_backup(backup)
-    write_item(backup, items[0], "part.parquet")
-    assert list_backups(folder) == []
+    write_all(plan)
+    assert nyala.list_backups(folder) == []
     db["t"].insert({"k": [2], "v": [2], "w": ["b"]})
     again = back_up(db, folder)
     assert again is not None and again.since is None
-    assert clean_backups(folder, again.until) == [backup.work_path]
-    assert [found["path"] for found in list_backups(folder)] == [again.path]
+    assert nyala.clean_backups(folder, again.until) == [backup.work_path]
+    assert [found.path for found in nyala.list_backups(folder)] == [again.path]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="marks are Linux'")
@@ -213,12 +195,11 @@ def test_what_a_killed_driver_left_goes(
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     mark = process_mark(process.pid)
     monkeypatch.setitem(plan_backup.__globals__, "process_mark", lambda: mark)  # `backup` is a function, too
-    planned = plan_backup(db["t"], str(folder))
+    plan = planned(db, folder)
     monkeypatch.undo()
-    assert planned is not None
-    theirs, items, _ = planned
+    theirs = plan.backup
     begin_backup(theirs)
-    write_item(theirs, items[0], "part.parquet")
+    write_all(plan)
     made = back_up(db, folder)
     assert made is not None and Path(theirs.work_path).exists()
     process.kill()
@@ -227,7 +208,7 @@ def test_what_a_killed_driver_left_goes(
         db["t"].insert({"k": [2], "v": [2], "w": ["b"]})
         assert back_up(db, folder) is not None
     else:
-        assert clean_backups(folder, 0) == [theirs.work_path]
+        assert nyala.clean_backups(folder, 0) == [theirs.work_path]
     assert not Path(theirs.work_path).exists()
     assert Path(made.path, "backup.json").exists()
 
@@ -247,8 +228,8 @@ def test_a_full_backup_of_a_moment_that_has_an_incremental_one(db: nyala.Databas
     db["t"].delete({"k": [0]})
     after = back_up(db, folder)
     assert after is not None and after.since == full.until
-    assert len(clean_backups(folder, after.until)) == 2
-    assert [found["path"] for found in list_backups(folder)] == [full.path, after.path]
+    assert len(nyala.clean_backups(folder, after.until)) == 2
+    assert [found.path for found in nyala.list_backups(folder)] == [full.path, after.path]
     assert rows(bring_back(db, folder, "r2")) == rows(db["t"])
 
 
@@ -260,43 +241,41 @@ def test_a_restored_table_is_there_when_it_is_whole(
     for number in range(3):
         db["t"].insert({"k": [number], "v": [number], "w": ["a"]})
         back_up(db, folder)
-    seen: list[tuple[list[str], int]] = []
+    seen: list[list[str]] = []
+    apply_rows = restoring.apply_rows
 
-    def apply(spark: None, target: Backup, step: RestoreStep, table: nyala.Table, lease_s: float) -> None:
-        apply_step(db, target, step, table.name)
-        seen.append((db.list_tables(), table.count()))
+    def apply(store: Any, name: str, step: Any, part: pa.Table) -> None:
+        apply_rows(store, name, step, part)
+        seen.append(db.list_tables())
         if len(seen) == 5:
-            raise StorageError(f"table {table.name!r}, tablet 5: the disk is full")
+            raise StorageError(f"table {name!r}, tablet 5: the disk is full")
 
-    monkeypatch.setattr(backup_jobs, "_apply", apply)
-    assert rows(backup_jobs.restore(None, folder, "t", into=db, name="again")) == rows(db["t"])  # type: ignore[arg-type]
-    assert [(len(tables), count) for tables, count in seen] == [(2, 1), (2, 2), (2, 3)]
-    assert all("again" not in tables for tables, _ in seen) and db.list_tables() == ["again", "t"]
-    with pytest.raises(TableExistsError, match=r"'t' already exists: restore under another name \(name=…\)"):
-        backup_jobs.restore(None, folder, "t", into=db)  # type: ignore[arg-type]
+    monkeypatch.setattr(restoring, "apply_rows", apply)
+    assert rows(bring_back(db, folder, "again")) == rows(db["t"])
+    assert len(seen) == 3 and all(len(tables) == 2 and "again" not in tables for tables in seen)
+    with pytest.raises(TableExistsError, match=r"'t' already exists: restore under another name"):
+        nyala.restore_backup(folder, db, ["t"])
     with pytest.raises(StorageError, match=r"^table 'third' \(being restored\), tablet 5: the disk is full$"):
-        backup_jobs.restore(None, folder, "t", into=db, name="third")  # type: ignore[arg-type]
+        nyala.restore_backup(folder, db, {"t": "third"})
     assert db.list_tables() == ["again", "t"]
 
 
 def test_folders_that_are_not_there_and_names_that_are_no_folders(db: nyala.Database, tmp_path: Path) -> None:
     """A mistyped folder is no folder without backups; a table of any name has a folder inside the one given."""
     for call in (
-        list_backups,
-        lambda folder: clean_backups(folder, 0),
-        lambda folder: plan_restore(folder, "t"),
+        nyala.list_backups,
+        lambda folder: nyala.clean_backups(folder, 0),
+        lambda folder: nyala.restore_backup(folder, db, ["t"]),
+        lambda folder: nyala.restore_backup(folder, db),
     ):
         with pytest.raises(InvalidArgumentError, match=r"folder '.*bakups' does not exist"):
             call(str(tmp_path / "bakups"))
     folder = tmp_path / "backups"
     for name in ("..", "a/b", "%2F"):
         db.create_table(name, {"k": "int64"}, ["k"]).insert({"k": [1]})
-        planned = plan_backup(db[name], str(folder))
-        assert planned is not None
-        begin_backup(planned[0])
-        finish_backup(planned[0], [])
+        back_up(db, folder, table=name)
     (folder / "notes.txt").write_text("mine")
-    assert sorted(found["table"] for found in list_backups(folder)) == ["%2F", "..", "a/b"]
+    assert sorted(found.table for found in nyala.list_backups(folder)) == ["%2F", "..", "a/b"]
     assert {path.name for path in tmp_path.iterdir()} == {"store", "backups"}
 
 
@@ -306,8 +285,8 @@ def test_a_store_is_not_backed_up_into_itself(db: nyala.Database, tmp_path: Path
     (tmp_path / "link").symlink_to(db.path)
     for folder in (db.path, f"{db.path}/backups", str(tmp_path / "link")):
         with pytest.raises(InvalidArgumentError, match="is inside the store's folder"):
-            plan_backup(db["t"], folder)
-    assert plan_backup(db["t"], db.path + "-backups") is not None
+            db.backup(folder)
+    assert db.backup(db.path + "-backups").tables
 
 
 def test_a_damaged_backup_is_told_and_never_read(db: nyala.Database, tmp_path: Path) -> None:
@@ -316,7 +295,8 @@ def test_a_damaged_backup_is_told_and_never_read(db: nyala.Database, tmp_path: P
     db["t"].insert({"k": [1, 60], "v": [1, 2], "w": ["a", "b"]})
     made = back_up(db, folder)
     assert made is not None
-    target, (step,) = plan_restore(str(folder), "t")
+    place = OpenedPlace(str(folder), SYSTEM)
+    target, (step,) = plan_restore(place, "t")
     chance = random.Random(5)
     for file in step.files:
         path = Path(made.path) / file.name
@@ -338,12 +318,12 @@ def test_a_damaged_backup_is_told_and_never_read(db: nyala.Database, tmp_path: P
     told = 0
     for at in chance.sample(range(len(whole)), 200):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(7)]) + whole[at + 1 :])
-        whole_ones, damaged = find_backups(str(folder))
+        whole_ones, damaged = find_backups(place)
         if damaged:
             told += 1
             assert whole_ones == [] and "backup.json: " in damaged[0].reason
         else:
-            assert whole_ones == [made]  # white space, or another spelling of a number
+            assert whole_ones == [target]  # white space, or another spelling of a number
     assert told > 150
 
 
@@ -353,10 +333,7 @@ def test_a_damaged_backup_of_another_table_is_no_matter(db: nyala.Database, tmp_
     db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
     for name in ("a/b", "."):
         db.create_table(name, {"k": "int64"}, ["k"]).insert({"k": [1]})
-        planned = plan_backup(db[name], str(folder))
-        assert planned is not None
-        begin_backup(planned[0])
-        damaged = finish_backup(planned[0], [])
+        damaged = back_up(db, folder, table=name)
         Path(damaged.path, "backup.json").write_text("{")
     made = back_up(db, folder)
     assert made is not None
@@ -366,9 +343,9 @@ def test_a_damaged_backup_of_another_table_is_no_matter(db: nyala.Database, tmp_
     with pytest.raises(
         InvalidArgumentError, match=r"no backup of table 'u' in .*; tables with a backup: \., a/b, t$"
     ):
-        plan_restore(str(folder), "u")
-    listed = list_backups(folder)
-    assert [(found["table"], found["kind"]) for found in listed] == [
+        nyala.restore_backup(folder, db, ["u"])
+    listed = nyala.list_backups(folder)
+    assert [(found.table, found.kind) for found in listed] == [
         ("a/b", "damaged"), (".", "damaged"), ("t", "full"), ("t", "incremental")
     ]  # fmt: skip
 
@@ -385,10 +362,7 @@ def test_a_damaged_backup_hides_no_other(
         db["t"].insert({"k": [number], "v": [number], "w": ["x"]})
         made.append(back_up(db, folder, full=number in (3, 5)))
         db["u"].insert({"k": [number]})
-        planned = plan_backup(db["u"], str(folder), full=True)
-        assert planned is not None
-        begin_backup(planned[0])
-        others.append(finish_backup(planned[0], []).path)
+        others.append(back_up(db, folder, full=True, table="u").path)
     paths = [found.path for found in made if found is not None]
     last = made[-1]
     assert last is not None and len(paths) == 6
@@ -402,20 +376,21 @@ def test_a_damaged_backup_hides_no_other(
         shutil.rmtree(ill)
         ill.symlink_to(ill.name)
 
-    listed = [found for found in list_backups(folder) if found["table"] == "t"]
-    assert [found["path"] for found in listed] == paths
-    assert [found["kind"] for found in listed] == [
+    listed = [found for found in nyala.list_backups(folder) if found.table == "t"]
+    assert [found.path for found in listed] == paths
+    assert [found.kind for found in listed] == [
         "full", "incremental", "damaged", "full", "incremental", "full"
     ]  # fmt: skip
-    assert [found["error"] is None for found in listed] == [True, True, False, True, True, True]
-    assert {name for name, value in listed[2].items() if value is None} == {"since", "rows", "bytes", "files"}
+    assert [found.error is None for found in listed] == [True, True, False, True, True, True]
     told = listed[2]
-    assert (str(told["until"]), told["time"]) == (ill.name, nyala.to_datetime(told["until"]))
-    assert str(ill) in told["error"]
+    nothing = {name for name, value in dataclasses.asdict(told).items() if value is None}
+    assert nothing == {"since", "rows", "bytes", "files"}
+    assert (str(told.until), told.time) == (ill.name, nyala.to_datetime(told.until))
+    assert told.error is not None and str(ill) in told.error
 
-    assert clean_backups(folder, last.until) == [*paths[3:5], *others[:5]]
-    assert [record.name for record in caplog.records] == ["nyala.spark"]
-    assert f"'t' from {told['time'].isoformat()} or earlier" in "\n".join(caplog.messages) and str(
+    assert nyala.clean_backups(folder, last.until) == [*paths[3:5], *others[:5]]
+    assert [record.name for record in caplog.records] == ["nyala.backup"]
+    assert f"'t' from {told.time.isoformat()} or earlier" in "\n".join(caplog.messages) and str(
         ill
     ) in "\n".join(caplog.messages)
     assert all(Path(path).is_dir() for path in (paths[0], paths[1], paths[5], others[5]))
@@ -424,7 +399,7 @@ def test_a_damaged_backup_hides_no_other(
     else:
         shutil.rmtree(ill)
     caplog.clear()
-    assert clean_backups(folder, last.until) == paths[:2] and not caplog.records
+    assert nyala.clean_backups(folder, last.until) == paths[:2] and not caplog.records
     assert rows(bring_back(db, folder, "r")) == rows(db["t"])
 
 
@@ -440,7 +415,7 @@ def test_clean_keeps_what_a_backup_without_its_base_may_need(
     first, gone, last = made
     assert first is not None and gone is not None and last is not None
     shutil.move(gone.path, tmp_path / "elsewhere")
-    assert clean_backups(folder, last.until) == []
+    assert nyala.clean_backups(folder, last.until) == []
     assert "needs the backup from" in "\n".join(caplog.messages) and "which is missing" in "\n".join(
         caplog.messages
     )
@@ -471,14 +446,13 @@ def test_clean_keeps_what_a_running_backup_builds_on(db: nyala.Database, tmp_pat
     db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
     first = back_up(db, folder)
     db["t"].insert({"k": [2], "v": [2], "w": ["b"]})
-    planned = plan_backup(db["t"], str(folder))
-    assert first is not None and planned is not None
-    running, items, _ = planned
-    assert running.since == first.until
+    plan = planned(db, folder)
+    running = plan.backup
+    assert first is not None and running.since == first.until
     begin_backup(running)
-    files = [write_item(running, item, f"part-{number}.parquet") for number, item in enumerate(items)]
-    assert clean_backups(folder, running.until) == []
-    finish_backup(running, [file for file in files if file is not None])
+    files = write_all(plan)
+    assert nyala.clean_backups(folder, running.until) == []
+    finish_backup(running, files)
     assert rows(bring_back(db, folder, "r")) == rows(db["t"])
 
 
@@ -508,11 +482,11 @@ def test_clean_keeps_what_later_ones_build_on(db: nyala.Database, tmp_path: Path
     paths = [found.path for found in made if found is not None]
     last = made[3]
     assert last is not None
-    assert clean_backups(folder, last.until) == paths[:2]
+    assert nyala.clean_backups(folder, last.until) == paths[:2]
     assert rows(bring_back(db, folder, "r")) == rows(db["t"])
     (Path(paths[2]) / "backup.json").write_text("{}")
     with pytest.raises(CorruptionError, match="metadata"):
-        plan_restore(str(folder), "t")
+        nyala.restore_backup(folder, db, {"t": "x"})
     (Path(paths[2]) / "backup.json").unlink()
     with pytest.raises(CorruptionError, match="needs the backup from"):
-        plan_restore(str(folder), "t")
+        nyala.restore_backup(folder, db, {"t": "x"})

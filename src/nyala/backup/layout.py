@@ -1,0 +1,320 @@
+"""The files of backups: their names, their metadata, and the folder or bucket that has them.
+
+    folder/<table>/<until>/part-….parquet      rows of one tablet: a column c<id> per column, and _action
+                          /backup.json         written last; a folder without it is not a backup
+           <table>/.<until>-<owner>-<token>/   a backup in progress; renamed to <until> when complete
+           %store/<until>.json                 names the backups of all tables of a store at one moment
+
+In a bucket nothing can be renamed: the files of a backup in progress are in
+<until>/<owner>-<token>/ already, and backup.json is put last, by put-if-absent. There `%store` is
+called `=store`. Names of tables are escaped, so none of them is `%store`.
+
+Invariants
+    B1  backup.json exists only if all files that it names exist and are synced. The folder is renamed
+        to its final name after that; in a bucket, backup.json itself makes the backup. So an
+        interrupted backup is not a backup, and no backup changes an earlier one.
+    B2  Columns are identified by their ids. A renamed column matches, a dropped one is left out, and
+        earlier rows get the default of a later column.
+    B7  A store's record is written after all backups that it names. They are of one moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import quote, unquote
+
+import google_crc32c
+
+from nyala.env import SYSTEM, Env, Files
+from nyala.env.paths import is_bucket_url, plain_url, utf8_path
+from nyala.errors import CorruptionError, InvalidArgumentError, StorageError
+from nyala.objects.address import bucket_of, open_env
+from nyala.objects.open import StorageOptions, open_objects
+from nyala.objects.settle import settle
+from nyala.partition.model import Partition, PartitionSchema
+from nyala.schema.schema import Schema
+from nyala.tablet.jobs.load_job import partition_from_json, partition_to_json
+from nyala.tablet.state.store_folder import check_folder_path
+
+__all__ = [
+    "ACTION",
+    "ADVICE",
+    "METADATA",
+    "NAME",
+    "WORK",
+    "Backup",
+    "OpenedPlace",
+    "PartFile",
+    "Place",
+    "StoreRecord",
+    "folder_of",
+    "names_in",
+    "open_place",
+    "path_in",
+    "records_path",
+    "table_of",
+]
+
+VERSION: Final = 3
+METADATA: Final = "backup.json"
+ACTION: Final = "_action"
+# Names of a backup's folder, and of the folder of a backup in progress. A timestamp has at most 19 digits.
+NAME: Final = re.compile(r"(\d{1,19})(?:-full)?")
+WORK: Final = re.compile(r"\.(\d+)-([0-9a-f]{40}|-)-[0-9a-f]{16}")
+BUCKET_WORK: Final = re.compile(r"([0-9a-f]{40}|-)-[0-9a-f]{16}")
+RECORD: Final = re.compile(r"(\d{1,19})\.json")
+ADVICE: Final = "restore the original files, or move the backup's folder elsewhere"
+"""The advice in errors about damaged metadata."""
+_UNCACHED: Final = 0
+
+
+# ------------------------------------------------------------------------------------------------ places
+
+
+class Place(Protocol):
+    """A folder or a prefix of a bucket that has backups. An `Address` is one, too."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def in_bucket(self) -> bool: ...
+    @property
+    def env(self) -> Env: ...
+
+
+@dataclass(frozen=True)
+class OpenedPlace:
+    """A place that this process has open, with any credentials."""
+
+    path: str
+    env: Env
+
+    @property
+    def in_bucket(self) -> bool:
+        return is_bucket_url(self.path)
+
+
+@contextlib.contextmanager
+def open_place(
+    folder: str | os.PathLike[str], storage_options: StorageOptions | None
+) -> Iterator[OpenedPlace]:
+    """Open a backup folder, or the URL of one. Raises: InvalidArgumentError, ImportError, StorageError."""
+    path: object = os.fspath(folder) if isinstance(folder, os.PathLike) else folder
+    if not isinstance(path, str) or not path:
+        raise InvalidArgumentError(f"a backup needs a folder: pass its path or its URL, not {folder!r}")
+    if is_bucket_url(path):
+        env = open_env(open_objects(path, storage_options), cache_bytes=_UNCACHED)
+        try:
+            yield OpenedPlace(plain_url(path), env)
+        finally:
+            env.files.close()
+        return
+    if storage_options is not None:
+        raise InvalidArgumentError(
+            f"storage_options are for a backup in a bucket: pass a URL, such as 's3://bucket/backups', not {path!r}"
+        )
+    check_folder_path(path)
+    yield OpenedPlace(utf8_path(os.path.expanduser(path)), SYSTEM)
+
+
+def path_in(place: Place, *names: str) -> str:
+    """The path or URL of a file or folder inside the place."""
+    return "/".join((place.path.rstrip("/"), *names))
+
+
+def folder_of(place: Place, table: str) -> str:
+    """Return the name of a table's folder. A key of a bucket has fewer characters, and none of them is %."""
+    if place.in_bucket:
+        name = quote(table, safe="").replace("~", "%7E").replace("%", "=")
+        return f"=2E{name[1:]}" if name.startswith(".") else name
+    name = table.replace("%", "%25").replace("/", "%2F")
+    return name.replace(".", "%2E") if name in (".", "..") else name
+
+
+def table_of(place: Place, folder: str) -> str:
+    """The inverse of `folder_of`."""
+    return unquote(folder.replace("=", "%") if place.in_bucket else folder)
+
+
+def records_path(place: Place) -> str:
+    """The folder of the records of whole stores. No table has a folder of this name."""
+    return path_in(place, "=store" if place.in_bucket else "%store")
+
+
+def names_in(files: Files, path: str) -> list[str]:
+    """As `list_dir`; empty for a file, because a user's own files may be beside a backup's folder."""
+    try:
+        return files.list_dir(path)
+    except StorageError as error:
+        if error.errno != errno.ENOTDIR:
+            raise
+        return []
+
+
+# ------------------------------------------------------------------------------------------------ metadata
+
+
+class PartFile(NamedTuple):
+    """A file of a backup. crc: CRC-32C of its bytes."""
+
+    name: str
+    tablet: int
+    rows: int
+    bytes: int
+    crc: int
+
+
+@dataclass(frozen=True)
+class Backup:
+    """One backup of a table: the content of backup.json. since is None for a full backup."""
+
+    place: Place
+    store: str
+    """The id of the store. Two stores may have tables of one name and id."""
+    table: str
+    table_id: int
+    rewritten: int
+    since: int | None
+    until: int
+    schema: Schema
+    partition_schema: PartitionSchema
+    partitions: tuple[tuple[int, Partition], ...]
+    history_us: int | None
+    comment: str
+    name: str
+    """The folder's name: `until`, or `until`-full if that moment already has an incremental backup."""
+    files: tuple[PartFile, ...] = ()
+    work: str = ""
+    """The name of the folder while the backup is in progress."""
+
+    @property
+    def identity(self) -> tuple[str, int, int]:
+        """An incremental backup depends on an earlier one with the same identity."""
+        return self.store, self.table_id, self.rewritten
+
+    @property
+    def path(self) -> str:
+        return path_in(self.place, folder_of(self.place, self.table), self.name)
+
+    @property
+    def work_path(self) -> str:
+        return path_in(self.place, folder_of(self.place, self.table), self.work)
+
+    @property
+    def files_at(self) -> Files:
+        """The files of the folder or bucket."""
+        return self.place.env.files
+
+    def to_json(self) -> bytes:
+        return _sealed(
+            {
+                "version": VERSION,
+                "store": self.store,
+                "table": self.table,
+                "table_id": self.table_id,
+                "rewritten": self.rewritten,
+                "since": self.since,
+                "until": self.until,
+                "schema": json.loads(self.schema.to_json()),
+                "partition_schema": json.loads(self.partition_schema.to_json()),
+                "tablets": [{"id": number, **partition_to_json(p)} for number, p in self.partitions],
+                "history_us": self.history_us,
+                "comment": self.comment,
+                "files": [list(file) for file in self.files],
+            }
+        )
+
+    @staticmethod
+    def read(place: Place, path: str) -> Backup:
+        """Read backup.json. Raises: CorruptionError for damaged metadata or another version; StorageError."""
+        with _telling_damage(path):
+            fields = _opened(place, path)
+            return Backup(
+                place, fields["store"], fields["table"], fields["table_id"], fields["rewritten"], fields["since"],
+                fields["until"], Schema.from_json(json.dumps(fields["schema"])),
+                PartitionSchema.from_json(json.dumps(fields["partition_schema"])),
+                tuple((tablet["id"], partition_from_json(tablet)) for tablet in fields["tablets"]),
+                fields["history_us"], fields["comment"], os.path.basename(os.path.dirname(path)),
+                tuple(PartFile(*file) for file in fields["files"]),
+            )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StoreRecord:
+    """The backups of all tables of a store at one moment: table names and the names of their backups' folders."""
+
+    store: str
+    until: int
+    tables: Mapping[str, str]
+
+    def path(self, place: Place) -> str:
+        return f"{records_path(place)}/{self.until}.json"
+
+    def write(self, place: Place) -> None:
+        """Write the record; nothing if an equal one is there."""
+        files, path = place.env.files, self.path(place)
+        files.make_dirs(os.path.dirname(path))
+        files.write_atomic(
+            path,
+            _sealed(
+                {"version": VERSION, "store": self.store, "until": self.until, "tables": dict(self.tables)}
+            ),
+        )
+        files.sync_dir(os.path.dirname(path))
+
+    @staticmethod
+    def read(place: Place, path: str) -> StoreRecord:
+        """Raises: CorruptionError, StorageError."""
+        with _telling_damage(path):
+            fields = _opened(place, path)
+            return StoreRecord(fields["store"], fields["until"], dict(fields["tables"]))
+
+
+def put_metadata(place: Place, path: str, data: bytes) -> None:
+    """Write backup.json in a bucket, by put-if-absent. Raises: StorageError if there is another one."""
+    bucket = bucket_of(place.env)
+    assert bucket is not None
+    if settle(place.env, bucket, path.removeprefix(f"{bucket.url}/"), data) is not None:
+        raise StorageError(
+            f"another program has made a backup of the same timestamp: {path}", path=path, errno=errno.EEXIST
+        )
+
+
+def _sealed(fields: dict[str, Any]) -> bytes:
+    """The fields as JSON with their own CRC-32C."""
+    return json.dumps({**fields, "crc": _crc_of(fields)}, indent=1).encode()
+
+
+def _opened(place: Place, path: str) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(place.env.files.read_all(path))
+    if fields["version"] != VERSION:
+        raise CorruptionError(
+            f"backup version {fields['version']} is not supported, only {VERSION}: back up to another folder",
+            path,
+        )
+    crc = fields.pop("crc")
+    if crc != _crc_of(fields):
+        raise CorruptionError(
+            f"the backup's metadata is damaged: expected checksum {crc}, found {_crc_of(fields)}: {ADVICE}",
+            path,
+        )
+    return fields
+
+
+@contextlib.contextmanager
+def _telling_damage(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptionError(f"the backup's metadata cannot be read ({error}): {ADVICE}", path) from error
+
+
+def _crc_of(fields: dict[str, Any]) -> int:
+    return int(google_crc32c.value(json.dumps(fields, sort_keys=True).encode()))

@@ -1,0 +1,123 @@
+"""What the next backup of a table contains: all rows at a moment, or the changes since its last backup.
+
+    full          the table as of `until`                         every row, action insert
+    incremental   the net changes in (last backup, until]         insert, update or delete
+
+Invariants
+    B3  Rows belong to tablets, and tablet ids are never reused. A dropped range is in no later change
+        feed. A restore leaves out rows of tablets that the target moment does not have, even if the
+        range was added again.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nyala.backup.layout import Backup, Place
+from nyala.backup.listing import backups_of, is_whole, newest_of
+from nyala.env import SYSTEM, process_mark
+from nyala.env.paths import is_bucket_url
+from nyala.errors import HistoryExpiredError, InvalidArgumentError
+from nyala.tablet.changes.spec import CHANGE_TYPE, COMMIT_TIMESTAMP, ChangeSpec
+from nyala.tablet.scan.read_path import ScanSpec
+from nyala.tablet.state.history import check_readable
+from nyala.tablet.state.root import Root, TableState
+
+if TYPE_CHECKING:
+    from nyala.tablet.media.bucket_reader import BucketReader
+    from nyala.tablet.recovery.reader_store import ReaderStore
+    from nyala.tablet.store import Store
+
+__all__ = ["BackupPlan", "check_outside", "plan_backup"]
+
+
+@dataclass(frozen=True)
+class BackupPlan:
+    """A backup without its files yet, and the rows that they will have.
+
+    The caller holds the root of `table`, or leases its version, until the files are written.
+    """
+
+    backup: Backup
+    table: TableState
+    spec: ScanSpec | ChangeSpec
+
+
+def check_outside(place: Place, store_path: str) -> None:
+    """Raises: InvalidArgumentError if the backup's folder is inside the store's."""
+    path = place.path
+    if place.in_bucket or is_bucket_url(store_path):
+        inside = f"{path}/".startswith(f"{store_path}/")
+    else:
+        own = os.path.realpath(store_path)
+        inside = os.path.commonpath([own, os.path.realpath(path)]) == own
+    if inside:
+        raise InvalidArgumentError(
+            f"the folder {path!r} is inside the store's folder, and a backup in it would be lost with the store: "
+            "choose a folder outside"
+        )
+
+
+def plan_backup(
+    place: Place,
+    store: Store | ReaderStore | BucketReader,
+    root: Root,
+    name: str,
+    until: int,
+    *,
+    full: bool = False,
+) -> tuple[BackupPlan | None, Backup | None]:
+    """Plan the backup of table `name` at the moment `until`, the newest of `root`.
+
+    Returns: the plan, None if that moment has a backup already; and the newest backup that is there.
+    Raises: TableNotFoundError; CorruptionError if the metadata of an earlier backup is damaged;
+        InvalidArgumentError if the folder is inside the store.
+    """
+    check_outside(place, store.root_path)
+    table = root.table(name).as_of(until)
+    entry, schema = table.entry, table.schema
+    earlier = backups_of(place, name)
+    last = newest_of(earlier)
+    since: int | None = None
+    if last is not None and last.identity == (store.store_id, table.id, entry.rewritten):
+        if last.until == until and (last.since is None or not full):
+            return None, last
+        if (
+            not full
+            and last.until < until
+            and is_whole(earlier, last)
+            and _has_changes_since(store, table, last, until)
+        ):
+            since = last.until
+    spec = (
+        ScanSpec(schema, schema.columns, until)
+        if since is None
+        else ChangeSpec(schema.columns, schema.key_count, since, until)
+    )
+    taken = any(found.until == until for found in earlier)
+    owner, token = process_mark() or "-", SYSTEM.randomness.token_hex(8)
+    folder = f"{until}-full" if taken else str(until)
+    backup = Backup(
+        place, store.store_id, name, table.id, entry.rewritten, since, until, schema, entry.partition_schema,
+        tuple((tablet.id, tablet.partition) for tablet in table.tablets), entry.history_us, entry.comment, folder,
+        work=f"{folder}/{owner}-{token}" if place.in_bucket else f".{until}-{owner}-{token}",
+    )  # fmt: skip
+    return BackupPlan(backup, table, spec), last
+
+
+def _has_changes_since(
+    store: Store | ReaderStore | BucketReader, table: TableState, last: Backup, until: int
+) -> bool:
+    """Whether the table's change feed reaches back to its last backup.
+
+    It does not if the table's history is shorter, or if columns have the names that a feed uses.
+    """
+    if {CHANGE_TYPE, COMMIT_TIMESTAMP} & set(table.schema.names):
+        return False
+    try:
+        check_readable(table.entry, last.until, until, store.env.clock.now_us())
+    except HistoryExpiredError:
+        return False
+    return True

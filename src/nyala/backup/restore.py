@@ -1,0 +1,163 @@
+"""Makes tables from backups, in the process that writes the store.
+
+    filling      an empty table under a temporary name (`tablet/state/unfinished.py`)
+    fill         the rows of each backup of the chain, in batches of some 64 MB
+    rename       all tables get their names when all of them are complete
+
+A killed restore leaves tables under temporary names only, or complete ones. The next open drops the
+former.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.backup.layout import Backup, PartFile
+from nyala.backup.read import RestoreStep, read_part, restored_schema
+from nyala.env import SYSTEM
+from nyala.errors import Error, InvalidArgumentError, TableExistsError, TableNotFoundError, WriteError
+from nyala.tablet.alter import alter, rename_table
+from nyala.tablet.jobs.staged_files import StagedRows
+from nyala.tablet.jobs.staged_rows import apply_changes
+from nyala.tablet.scan import read_path
+from nyala.tablet.scan.read_path import ScanCounters, ScanSpec
+from nyala.tablet.state.unfinished import unfinished_name
+from nyala.tablet.write.write_path import Request, write
+
+if TYPE_CHECKING:
+    from nyala.tablet.store import Store
+
+__all__ = ["Restored", "apply_rows", "check_free", "filling", "restore", "restoring", "rows_of"]
+
+BATCH_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A table that was restored."""
+
+    name: str
+    source: str
+    until: int
+    rows: int
+
+
+def check_free(names: Sequence[str], taken: Mapping[str, object]) -> None:
+    """Raises: TableExistsError if a table of one of the names exists; InvalidArgumentError if two names are equal."""
+    for name in names:
+        if name in taken:
+            raise TableExistsError(
+                f"table {name!r} already exists: restore under another name, or drop the table first"
+            )
+    double = next((name for name in names if names.count(name) > 1), None)
+    if double is not None:
+        raise InvalidArgumentError(f"two backups would be restored as table {double!r}: pass different names")
+
+
+def restore(
+    store: Store,
+    plans: Mapping[str, tuple[Backup, list[RestoreStep]]],
+    progress: Callable[[int, int], None],
+) -> list[Restored]:
+    """Create the tables of `plans`, by their new names; they get these names when all are complete.
+
+    progress: called with the files done, and their number.
+    Raises: TableExistsError; CorruptionError, StorageError for a backup that cannot be read. No table
+        has its name then.
+    """
+    check_free(list(plans), store.root.by_name)
+    total = sum(len(step.files) for _, steps in plans.values() for step in steps)
+    done = 0
+    with contextlib.ExitStack() as unfinished:
+        filled = {}
+        for wanted, (target, steps) in plans.items():
+            name = filled[wanted] = unfinished.enter_context(filling(store, target, wanted))
+            with restoring(name, wanted):
+                for step in steps:
+                    for file in step.files:
+                        for rows in _in_batches(target, step, file):
+                            apply_rows(store, name, step, rows)
+                        done += 1
+                        progress(done, total)
+        made = []
+        for wanted, (target, _) in plans.items():
+            table = store.root.table(filled[wanted])
+            alter(store, table.id, [rename_table(wanted)])
+            made.append(Restored(wanted, target.table, target.until, _count(store, wanted)))
+    return made
+
+
+@contextlib.contextmanager
+def filling(store: Store, target: Backup, wanted: str) -> Iterator[str]:
+    """Create an empty table like the backed-up one, under a temporary name; drop it unless it was renamed."""
+    name = unfinished_name(SYSTEM, wanted)
+    with restoring(name, wanted):
+        store.create_table(
+            name, target.schema, target.partition_schema, [p for _, p in target.partitions],
+            comment=target.comment, history_us=target.history_us,
+        )  # fmt: skip
+    try:
+        yield name
+    finally:
+        with contextlib.suppress(TableNotFoundError):
+            store.drop_table(name)
+
+
+@contextlib.contextmanager
+def restoring(filled: str, wanted: str) -> Iterator[None]:
+    """Make errors name the final table instead of the temporary one, and say that it is being restored."""
+    try:
+        yield
+    except Error as error:
+        text = str(error).replace(repr(filled), repr(wanted))
+        where = f"table {wanted!r}"
+        text = text.removeprefix(where)
+        error.args = (f"{where} (being restored){'' if text[:1] in ':, ' else ': '}{text}", *error.args[1:])
+        if isinstance(error, WriteError) and error.errors is not None:
+            at = error.errors.schema.get_field_index("message")
+            messages = pc.replace_substring(error.errors.column(at), repr(filled), repr(wanted))
+            error.errors = error.errors.set_column(at, "message", messages)
+        raise
+
+
+def apply_rows(store: Store, name: str, step: RestoreStep, rows: pa.Table) -> None:
+    """Write some rows of a backup into the table, in one batch."""
+    if step.is_full:
+        write(store, [Request(name, "insert", rows)])
+    else:
+        apply_changes(store, name, StagedRows(rows))
+
+
+def rows_of(target: Backup, step: RestoreStep, file: PartFile) -> Iterator[pa.RecordBatch]:
+    """`read_part`, whose errors name the backup and the tablet."""
+    try:
+        yield from read_part(target, step, file)
+    except Error as error:
+        error.args = (f"backup of table {target.table!r}, tablet {file.tablet}: {error}", *error.args[1:])
+        raise
+
+
+def _in_batches(target: Backup, step: RestoreStep, file: PartFile) -> Iterator[pa.Table]:
+    schema = restored_schema(target, step)
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in rows_of(target, step, file):
+        held.append(batch)
+        size += batch.nbytes
+        if size >= BATCH_BYTES:
+            yield pa.Table.from_batches(held, schema=schema)
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held, schema=schema)
+
+
+def _count(store: Store, name: str) -> int:
+    table = store.root.table(name)
+    spec, counters = ScanSpec(table.schema, (), store.marks.applied), ScanCounters()
+    return read_path.count(read_path.plan(table, spec, counters), spec, counters)
