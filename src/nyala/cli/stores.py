@@ -1,6 +1,6 @@
 """Opens a store, finds a table in it, and describes tables.
 
-Only `load --create` and `demo` make stores, so that a typing error makes no folder. `load --create` removes its new
+Only `load --create`, `restore` and `demo` make stores, so that a typing error makes no folder. `load --create` removes its new
 store if the store got no table.
 """
 

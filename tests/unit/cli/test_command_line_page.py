@@ -10,6 +10,7 @@ from typing import Any
 import click
 import pytest
 
+import nyala
 from nyala.cli import app as app_module
 from nyala.cli import demo as demo_module
 from nyala.cli import files, load, maintenance
@@ -118,6 +119,10 @@ def keys_of(document: Any) -> set[str]:
         "tablet list {store}",
         "fs check {orphaned}",
         "fs copy {store} {tmp}/copy",
+        "backup {store} {tmp}/backups",
+        "restore {backups} {tmp}/restored",
+        "backups list {backups}",
+        "backups clean {backups} --older-than 2100-01-01",
         "fs probe file://{tmp}/bucket --races 5",
         "table drop {store} metrics --yes",
         "cfile dump {cfile}",
@@ -128,7 +133,10 @@ def test_json_keys(run: Run, example: Example, tmp_path: Path, line: str) -> Non
     """A program asks for a key that the page promises and the document has not."""
     (tmp_path / "x.csv").write_text("host,time,unit\na,2026-01-01,%\nb,2026-01-01,\n")
     cfile = min((example.path / "data").rglob("*.base"))
+    with nyala.connect(example.path, read_only=True) as db:
+        db.backup(tmp_path / "made")
     places = {
+        "backups": tmp_path / "made",
         "store": example.path,
         "orphaned": example.path,
         "csv": tmp_path / "x.csv",
