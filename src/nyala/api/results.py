@@ -215,10 +215,12 @@ class BackupResult:
 
     @property
     def rows(self) -> int:
+        """Rows in all files."""
         return sum(table.rows or 0 for table in self.tables)
 
     @property
     def bytes(self) -> int:
+        """Bytes of all files."""
         return sum(table.bytes or 0 for table in self.tables)
 
 

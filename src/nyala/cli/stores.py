@@ -1,7 +1,7 @@
 """Opens a store, finds a table in it, and describes tables.
 
-Only `load --create`, `restore` and `demo` make stores, so that a typing error makes no folder. `load --create` removes its new
-store if the store got no table.
+Only `load --create`, `restore` and `demo` make stores, so that a typing error makes no folder. `load --create` and
+`restore` remove their new store if it got no table.
 """
 
 from __future__ import annotations
