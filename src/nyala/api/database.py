@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
 
 import pyarrow as pa
 
-from nyala.api.open_store import Handle, OpenStore, open_for_writing
+from nyala.api.opening.open_store import Handle, OpenStore, open_for_writing
 from nyala.catalog.checkpoint import birth_path
 from nyala.env import SYSTEM
 from nyala.env.paths import is_bucket_url, utf8_path
@@ -190,7 +190,7 @@ def connect(
     target = parse_size("rowset_size", rowset_size, _ROWSET_MIN_BYTES)
     awaited = None if not_before is None else parse_at(not_before, name="not_before")
     if in_bucket:
-        from nyala.api import open_bucket
+        from nyala.api.opening import open_bucket
 
         kept = None if cache_dir is None else _folder(cache_dir)
         size = None if cache_bytes is None else parse_size("cache_bytes", cache_bytes, 0)

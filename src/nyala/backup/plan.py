@@ -20,7 +20,7 @@ from nyala.backup.listing import backups_of, is_whole, newest_of
 from nyala.env import SYSTEM, process_mark
 from nyala.env.paths import is_bucket_url
 from nyala.errors import HistoryExpiredError, InvalidArgumentError
-from nyala.tablet.changes.spec import CHANGE_TYPE, COMMIT_TIMESTAMP, ChangeSpec
+from nyala.tablet.changes.spec import FEED_COLUMNS, ChangeSpec
 from nyala.tablet.scan.read_path import ScanSpec
 from nyala.tablet.state.history import check_readable
 from nyala.tablet.state.root import Root, TableState
@@ -114,7 +114,7 @@ def _has_changes_since(
 
     It does not if the table's history is shorter, or if columns have the names that a feed uses.
     """
-    if {CHANGE_TYPE, COMMIT_TIMESTAMP} & set(table.schema.names):
+    if set(FEED_COLUMNS) & set(table.schema.names):
         return False
     try:
         check_readable(table.entry, last.until, until, store.env.clock.now_us())

@@ -65,7 +65,7 @@ def write_part(
     """Write and sync the rows of one tablet, as files `name`-<number>.parquet. Without rows: no file.
 
     batches: with the columns of the table in their order; an increment's key comes first, and its
-        batches end with the change type and the timestamp.
+        batches go on with the change type.
     """
     columns = backup.schema.columns
     names = [*(f"c{column.id}" for column in columns), ACTION]

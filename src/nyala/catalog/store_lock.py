@@ -6,7 +6,7 @@ lock when the process dies, so the lock of a killed writer can be taken at once.
 commit. After a release the file stays, empty.
 
 flock belongs to the open file, not to the process, so a second lock in one process fails too. A
-second `connect` therefore shares the open store (`nyala.api.open_store`).
+second `connect` therefore shares the open store (`nyala.api.opening.open_store`).
 Source: docs/design/processes-and-locks.md, "One writer, and commits of others".
 """
 

@@ -39,7 +39,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-__all__ = ["main", "version_text"]
+__all__ = ["main"]
 
 
 def main() -> NoReturn:
@@ -70,6 +70,7 @@ def _without_click(words: Sequence[str]) -> int:
         print("nyala: the commands need click: pip install 'nyala[cli]'", file=sys.stderr)
         return 1
     from nyala.errors import Error
+    from nyala.presentation.version import version_text
 
     try:
         print(version_text("--json" in words))
@@ -77,18 +78,6 @@ def _without_click(words: Sequence[str]) -> int:
         print(f"Error: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def version_text(as_json: bool) -> str:
-    """Return the version and the kernels that run. Raises Error for an invalid setting of the kernels."""
-    import json
-
-    from nyala import __version__
-    from nyala.cfile import kernels
-
-    if as_json:
-        return json.dumps({"version": __version__, "kernels": kernels.described()})
-    return f"nyala {__version__} (kernels: {kernels.described()})"
 
 
 def _end_quietly_if_nobody_reads() -> None:

@@ -107,8 +107,8 @@ def _report(error: Exception, as_json: bool) -> None:
 def _print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     if not value or context.resilient_parsing:
         return
-    from nyala.cli import version_text
     from nyala.errors import Error
+    from nyala.presentation.version import version_text
 
     try:
         click.echo(version_text(settings(context).json))

@@ -35,7 +35,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 import nyala
 from nyala.api.database import Database
-from nyala.api.open_bucket import open_address_for_reading
+from nyala.api.opening.open_bucket import open_address_for_reading
 from nyala.catalog.job_leases import keep_job_lease, open_job_lease
 from nyala.env import SYSTEM, mark_of_ancestor
 from nyala.errors import ColumnNotFoundError, Error, HistoryExpiredError, InvalidArgumentError, SchemaError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, cast
 
-from nyala.api.open_store import Handle, OpenStore, share_or_open
+from nyala.api.opening.open_store import Handle, OpenStore, share_or_open
 from nyala.env import SYSTEM, Env
 from nyala.errors import LockedError
 from nyala.objects.address import Address, open_env, place_of

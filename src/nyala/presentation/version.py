@@ -1,0 +1,17 @@
+"""What `nyala --version` prints. It does not need click, so that a bug report can be written without it."""
+
+from __future__ import annotations
+
+__all__ = ["version_text"]
+
+
+def version_text(as_json: bool) -> str:
+    """Return the version and the kernels that run. Raises Error for an invalid setting of the kernels."""
+    import json
+
+    from nyala import __version__
+    from nyala.cfile import kernels
+
+    if as_json:
+        return json.dumps({"version": __version__, "kernels": kernels.described()})
+    return f"nyala {__version__} (kernels: {kernels.described()})"
