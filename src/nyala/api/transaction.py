@@ -18,7 +18,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from nyala.api.readable import SchemaOf
 from nyala.api.writable import WritableTable
@@ -46,7 +46,8 @@ class Transaction:
     """Reads of one snapshot and writes that are committed together. Made by `Database.transaction`.
 
     Thread-safe. Writes fail at once if a row fails, and leave the transaction as it was. Memory: the
-    written rows, at most a quarter of `memory_limit`.
+    written rows, and 5,500 bytes for each call that writes; together at most a quarter of
+    `memory_limit`.
 
     Attributes
     ----------
@@ -133,8 +134,8 @@ class Transaction:
         Raises
         ------
         ConflictError
-            Another writer changed one of the written keys after the transaction began, or altered one
-            of the tables. Nothing was written.
+            Another writer changed one of the written keys after the transaction began, or altered or
+            dropped one of the written tables. Nothing was written.
         TransactionEndedError
             The transaction has ended before.
         """
@@ -203,6 +204,16 @@ class TransactionTable(WritableTable):
 
     def _write_selected(self, operation: str, select: Select, collect: bool) -> WriteResult:
         return self._transaction._open.write_selected(self._name, operation, select, collect=collect)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f"a table of a transaction reads and writes rows only, and has no {name!r}; "
+                f"db[{self._name!r}] has the other methods of a table",
+                name=name,
+                obj=self,
+            )
 
     def __repr__(self) -> str:
         if self._transaction._open.ended:

@@ -85,7 +85,7 @@ def _conflict(table: TableState, keys: EncodedKeys, since: int) -> ConflictError
         dict(zip(names, table.codec.decode(keys.slice(0, min(len(keys), _KEYS_MAX))), strict=True))
     )
     first = ", ".join(f"{name}={python_at(shown.column(name), 0)!r}" for name in names)
-    others = "" if len(keys) == 1 else f" and {len(keys) - 1:,} other keys"
+    others = {1: "", 2: " and 1 other key"}.get(len(keys), f" and {len(keys) - 1:,} other keys")
     return ConflictError(
         f"another write changed table {table.name!r} at key {first}{others} after {_time(since)}, the moment that "
         "this write was computed from. Nothing was written: read again and repeat the write (db.run() does both)",

@@ -279,9 +279,10 @@ def settle_requests(
         by_table.setdefault(table.id, []).append(index)
     out: list[tuple[Settlement, list[int]]] = []
     for indexes in by_table.values():
-        table = store.root.table(requests[indexes[0]].table)
-        if since is not None:
-            _check_same(prepared[indexes[0]][0], table)
+        if since is None:
+            table = store.root.table(requests[indexes[0]].table)
+        else:
+            table = _unaltered(store, prepared[indexes[0]][0])
         operations = [
             # If the schema or the partitions changed after preparing, prepare the data again.
             operation
@@ -299,14 +300,22 @@ def settle_requests(
     return out
 
 
-def _check_same(seen: TableState, table: TableState) -> None:
-    """Check that `table` is the table for which a write was computed. Raises: ConflictError."""
-    if table.id == seen.id and _same_shape(seen, table):
-        return
-    what = "was altered" if table.id == seen.id else "was dropped, and another table has its name now,"
+def _unaltered(store: Store, seen: TableState) -> TableState:
+    """Return the table for which a write was computed, as it is now.
+
+    Its name may have changed. A range partition that was dropped and added again is another tablet.
+    Raises: ConflictError if columns or tablets changed, or the table was dropped.
+    """
+    table = store.root.tables.get(seen.id)
+    if table is None:
+        what = "was dropped"
+    elif table.schema is not seen.schema or [t.id for t in table.tablets] != [t.id for t in seen.tablets]:
+        what = "was altered"
+    else:
+        return table
     raise ConflictError(
-        f"table {table.name!r} {what} after this write was computed. Nothing was written: begin again",
-        table.name,
+        f"table {seen.name!r} {what} after this write was computed. Nothing was written: begin again",
+        seen.name,
     )
 
 
