@@ -33,8 +33,9 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.tablet.state.locate import ABSENT, locate
 from nyala.tablet.state.root import TableState
+from nyala.tablet.write.effects import Effect, Settlement
 from nyala.tablet.write.prepare import prepare
-from nyala.tablet.write.settle import Effect, Settlement, settle
+from nyala.tablet.write.settle import settle
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]
@@ -308,8 +309,10 @@ def compare(world: World, operations: list[Operation]) -> Settlement:
     found: dict[str, dict[Key, Row]] = {"insert": {}, "update": {}, "delete": {}}
     for effect in settlement.effects:
         rows = effect_rows(world, effect)
-        assert not rows.keys() & found[effect.kind].keys(), "S1"
-        found[effect.kind] |= rows
+        for key, values in rows.items():
+            known = found[effect.kind].setdefault(key, {})
+            assert not known.keys() & values.keys() and (effect.kind == "update" or not known), "S1"
+            known |= values
         check_places(world, settlement, effect)
     assert found["insert"] == expected.inserts
     assert found["update"] == expected.updates

@@ -83,13 +83,13 @@ class InputColumns:
 
     A column is a pa.Array, a pa.ChunkedArray, a numpy.ndarray or a sequence of Python values.
     index_names: the names of a pandas DataFrame's index levels, which are not in `columns`; None for an unnamed level.
-    left_out:    columns that only some dicts of a list have, each with the first row that lacks it.
+    given:       columns that only some rows have, each with one bool per row. Other rows have NULL there.
     """
 
     columns: Mapping[str, Any]
     row_count: int
     index_names: tuple[Any, ...] = ()
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    given: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,8 @@ class Converted:
     """Whether columns use the user's memory despite `copy`: long columns, and see `borrow_above_bytes` of `convert`."""
     too_long: LongKeys | None = None
     """Rows whose key is longer than its varchar; they have no other error."""
+    given: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
+    """Columns outside the key that only some rows have, each with one bool per row."""
 
 
 @dataclass(frozen=True)
@@ -154,8 +156,7 @@ def convert(
     given = data if isinstance(data, InputColumns) else read_input(data)
     _check_index(given, schema, operation, key_only)
     _check_names(given.columns, schema, operation, key_only)
-    if given.left_out:
-        _check_left_out(given.left_out, schema, operation)
+    partly = {name: mask for name, mask in given.given.items() if not schema.is_key(name)}
     errors = RowErrors()
     too_long: dict[int, str] = {}
     converted: dict[str, Any] = {}
@@ -165,7 +166,8 @@ def convert(
 
     def converted_one(column: ColumnSchema) -> tuple[Column, bool, RowErrors]:
         found, raw = RowErrors(), given.columns[column.name]
-        return *_convert_column(raw, column, found, limits, cut=not schema.is_key(column.name)), found
+        cut, rows = not schema.is_key(column.name), partly.get(column.name)
+        return *_convert_column(raw, column, found, limits, cut=cut, given=rows), found
 
     for column, (array, shares, found) in zip(
         wanted, _each(converted_one, wanted, given.row_count), strict=True
@@ -188,7 +190,7 @@ def convert(
     for row in errors.rows.tolist() if too_long else ():
         too_long.pop(row, None)
     long = LongKeys(np.array(list(too_long), np.int64), list(too_long.values())) if too_long else None
-    return Converted(converted, given.row_count, errors, borrowed=borrowed, too_long=long)
+    return Converted(converted, given.row_count, errors, borrowed=borrowed, too_long=long, given=partly)
 
 
 def _too_long(whole: Column, column: ColumnSchema) -> dict[int, str]:
@@ -246,29 +248,6 @@ def _check_names(names: Mapping[str, Any], schema: Schema, operation: str, key_o
             )
 
 
-def _check_left_out(left_out: Mapping[str, int], schema: Schema, operation: str) -> None:
-    """Reject columns that only some rows give, if NULL for the other rows could surprise the user.
-
-    That is so for an upsert or update, where the stored value might be meant to stay, and for an insert into a column
-    with a default.
-    """
-    for name, row in left_out.items():
-        column = schema.by_name(name)
-        if schema.is_key(name):
-            continue  # the row fails later, like any NULL in a key
-        if operation in ("upsert", "update"):
-            raise InvalidArgumentError(
-                f"{operation}: row {row} of the list has no column {name!r}, but other rows have it. Use None for "
-                "NULL. To keep the stored values, write rows with different columns in separate calls (db.batch() "
-                "makes them one commit)"
-            )
-        if operation == "insert" and column.write_default is not NO_DEFAULT:
-            raise InvalidArgumentError(
-                f"insert: row {row} of the list has no column {name!r}, but other rows have it. The default applies "
-                "only if no row of a call has the column: give it in every row, or insert in separate calls"
-            )
-
-
 def _check_index(given: InputColumns, schema: Schema, operation: str, key_only: bool) -> None:
     """Reject a named DataFrame index that is not also a column: it looks like data, but would not be written."""
     lost = [name for name in given.index_names if name is not None and name not in given.columns]
@@ -288,9 +267,18 @@ def _check_index(given: InputColumns, schema: Schema, operation: str, key_only: 
 
 
 def _convert_column(
-    raw: Any, column: ColumnSchema, errors: RowErrors, limits: Limits, *, cut: bool
+    raw: Any,
+    column: ColumnSchema,
+    errors: RowErrors,
+    limits: Limits,
+    *,
+    cut: bool,
+    given: npt.NDArray[np.bool_] | None,
 ) -> tuple[Column, bool]:
-    """Convert a column; also return whether it may share the user's memory. cut: truncate to the varchar length."""
+    """Convert a column; also return whether it may share the user's memory.
+
+    cut: truncate to the varchar length. given: the rows that have the column; None: all.
+    """
     where = f"column {column.name!r}: "
     wanted = column.type if cut else column.type.uncut
     memory: list[tuple[int, int]] = []
@@ -334,6 +322,8 @@ def _convert_column(
     if not column.nullable and (long is not None or array.null_count):
         # Failed rows are NULL too, but keep their first error (E1).
         nulls = long.null_rows() if long is not None else _null_rows(array)
+        if given is not None:
+            nulls = nulls[given[nulls]]
         if len(nulls):
             errors.add(nulls, NULL, f"{where}NULL, but the column is NOT NULL; give a value")
     return array, long is not None or whole or _shares(array, memory)
@@ -551,7 +541,7 @@ def _from_series(series: Any) -> Any:
 
 
 def _from_rows(rows: Sequence[Any]) -> InputColumns:
-    """Read a list of dicts. A missing item is NULL, and `left_out` names its column."""
+    """Read a list of dicts. A missing item is NULL, and `given` says which rows have it."""
     if not all(issubclass(cls, Mapping) for cls in set(map(type, rows))):
         place = next(place for place, row in enumerate(rows) if not isinstance(row, Mapping))
         raise InvalidArgumentError(
@@ -561,13 +551,13 @@ def _from_rows(rows: Sequence[Any]) -> InputColumns:
     names = dict.fromkeys(itertools.chain.from_iterable(rows))
     _check_text(names)
     columns = {name: list(map(operator.methodcaller("get", name), rows)) for name in names}
-    left_out: dict[str, int] = {}
+    given: dict[str, npt.NDArray[np.bool_]] = {}
     if set(map(len, rows)) - {len(names)}:
         for name in names:
-            without = next((place for place, row in enumerate(rows) if name not in row), None)
-            if without is not None:
-                left_out[name] = without
-    return InputColumns(columns, len(rows), left_out=left_out)
+            has = np.fromiter(map(operator.methodcaller("__contains__", name), rows), np.bool_, len(rows))
+            if not has.all():
+                given[name] = has
+    return InputColumns(columns, len(rows), given=given)
 
 
 def _from_columns(data: Mapping[Any, Any]) -> InputColumns:

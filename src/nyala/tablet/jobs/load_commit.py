@@ -65,8 +65,8 @@ from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.root import TableState, TabletState
 from nyala.tablet.state.validation import checked
 from nyala.tablet.write.direct_commit import write_effects
+from nyala.tablet.write.effects import Settlement, row_counts
 from nyala.tablet.write.prepare import OPERATION_NAMES, prepare
-from nyala.tablet.write.settle import Settlement, row_counts
 from nyala.tablet.write.write_path import (
     Request,
     find_committed,

@@ -53,8 +53,9 @@ from nyala.tablet.state.leased_files import kept_by_lease
 from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.root import TableState
 from nyala.tablet.write.direct_commit import absent_before, redo_runs
+from nyala.tablet.write.effects import Effect, Settlement
 from nyala.tablet.write.prepare import PreparedOperation, prepare
-from nyala.tablet.write.settle import Effect, Settlement, settle
+from nyala.tablet.write.settle import settle
 
 __all__ = ["ROW", "write_tablet"]
 

@@ -50,7 +50,7 @@ from nyala.schema.plain_arrays import array_of_numbers
 from nyala.tablet.state.idempotency import encode_counts
 from nyala.tablet.state.locate import ABSENT, find_ghosts, locate
 from nyala.tablet.state.root import Root, TableState
-from nyala.tablet.write.settle import Effect, Settlement
+from nyala.tablet.write.effects import Effect, Settlement
 from nyala.tablet.write.write_path import plan_apply
 from nyala.wal.record import LogRecord, RecordLocation, SettledGroup
 

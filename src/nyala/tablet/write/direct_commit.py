@@ -49,7 +49,8 @@ from nyala.tablet.state.idempotency import encode_counts
 from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.opening import delta_entry
 from nyala.tablet.state.root import TabletState
-from nyala.tablet.write.settle import Effect, Settlement, row_counts, settle
+from nyala.tablet.write.effects import Effect, Settlement, row_counts
+from nyala.tablet.write.settle import settle
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store

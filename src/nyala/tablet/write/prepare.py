@@ -11,8 +11,8 @@ Source: ARCHITECTURE.md, "The life of a write"; docs/design/rules.md, W5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -42,6 +42,9 @@ OPERATION_NAMES: Final = (
 )  # fmt: skip
 
 
+LONG_KEY_ADVICE: Final = "a key is never truncated; shorten it, or make the column a string"
+
+
 @dataclass
 class PreparedOperation:
     """One operation on one table: converted, checked, routed and sorted, but not looked up.
@@ -64,7 +67,16 @@ class PreparedOperation:
     # Columns may be views of the user's memory: copy them to keep them after the call.
     borrowed: bool = False
     ready: ReadyData | None = None  # the columns in the log's form, if all rows are used in this order
-    ignored: int = 0  # rows of an ignoring update or delete whose key cannot exist
+    # Rows of an ignoring update or delete whose key cannot exist.
+    passed_over: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    # Columns that only some rows give, by column id: one bool per row.
+    given: Mapping[int, np.ndarray] = field(default_factory=dict)
+    # For rows with operations of their own (`prepare_rows`): each row's index in OPERATION_NAMES.
+    codes: np.ndarray | None = None
+
+    @property
+    def ignored(self) -> int:
+        return len(self.passed_over)
 
     @property
     def group_sizes(self) -> np.ndarray:
@@ -128,38 +140,60 @@ def prepare(
         if ready is None
         else dict(zip(ready.ids, ready.arrays, strict=True))
     )
+    partly: dict[int, np.ndarray] = {schema.by_name(name).id: rows for name, rows in converted.given.items()}
     keyless: list[str] = []
     missing: tuple[str, ...] = ()
-    dropped, ignored = _without_long_keys(table, name, converted, errors, ignore)
+    passed_over = _without_long_keys(table, name, converted, errors, ignore)
     if len(columns) < len(schema) or name == "update":
         keyless, missing = _missing_columns(table, name, columns, errors, count)
+    if partly and name == "insert":
+        for column, lacking in required_but_missing(table, columns, partly, count):
+            errors.add(np.flatnonzero(lacking), MISSING_COLUMN, missing_text((column,), table))
 
-    rows = np.flatnonzero(~(errors.failed_mask(count) | dropped)) if errors or ignored else np.arange(count)
+    if errors or len(passed_over):
+        kept = ~errors.failed_mask(count)
+        kept[passed_over] = False
+        rows = np.flatnonzero(kept)
+    else:
+        rows = np.arange(count)
     if keyless or not len(rows):
         return PreparedOperation(
             name, ignore, columns, count, errors, table.codec.empty(), np.empty(0, np.int32),
-            np.empty(0, np.int64), np.zeros(1, np.int64), missing, schema, converted.borrowed, ignored=ignored,
+            np.empty(0, np.int64), np.zeros(1, np.int64), missing, schema, converted.borrowed,
+            given=partly, passed_over=passed_over,
         )  # fmt: skip
     if len(rows) != count:
         some = pa.array(rows)
         by_name = {column: by_name[column].take(some) for column in schema.key_names}
     given = {column: by_name[column] for column in schema.key_names}
     keys = encode_keys(table, given, len(rows))
-    bad: np.ndarray | None = None  # mask over `rows`; None: no row is bad
-    if name in ("insert", "upsert") and table.codec.width is None and schema.key_count > 1:
-        sizes = keys.sizes()
-        bad = sizes > table.limits.max_key_bytes
-        if not bad.any():
-            bad = None
-        else:
-            errors.add(
-                rows[bad], KEY_TOO_LARGE,
-                [
-                    f"the encoded key has {size} bytes, but the key of table {table.name!r} may have at most "
-                    f"{table.limits.max_key_bytes} (max_key_bytes)"
-                    for size in sizes[bad].tolist()
-                ],
-            )  # fmt: skip
+    bad = None
+    if name in ("insert", "upsert"):
+        bad = too_large(table, keys)
+        if bad is not None:
+            add_too_large(table, rows[bad], keys.sizes()[bad], errors)
+    rows, keys, tablets, starts = routed_groups(table, rows, keys, given, errors, bad, routed)
+    return PreparedOperation(
+        name, ignore, columns, count, errors, keys, tablets, rows, starts, missing, schema, converted.borrowed,
+        ready, passed_over, partly,
+    )  # fmt: skip
+
+
+def routed_groups(
+    table: TableState,
+    rows: np.ndarray,
+    keys: EncodedKeys,
+    given: Mapping[str, Column],
+    errors: RowErrors,
+    bad: np.ndarray | None,
+    routed: np.ndarray | None = None,
+) -> tuple[np.ndarray, EncodedKeys, np.ndarray, np.ndarray]:
+    """Route rows, sort them by tablet and key, and group them by key.
+
+    rows, keys, given: the rows' numbers, encoded keys and key columns.
+    bad: rows with an error, as a mask over `rows`; None: no row has one.
+    Returns: the good rows, their distinct keys, the tablets of these keys, and the groups' starts.
+    """
     if routed is None:
         tablets = route_keys(table, given, len(rows))
     else:
@@ -185,33 +219,61 @@ def prepare(
         starts = group_starts(keys)
         if len(starts) - 1 != len(rows):
             keys, tablets = keys.take(starts[:-1]), tablets[starts[:-1]]
-    return PreparedOperation(
-        name, ignore, columns, count, errors, keys, tablets, rows, starts, missing, schema, converted.borrowed,
-        ready, ignored,
+    return rows, keys, tablets, starts
+
+
+def too_large(table: TableState, keys: EncodedKeys) -> np.ndarray | None:
+    """A mask of the keys that are too large to be stored; None if all fit."""
+    if table.codec.width is not None or table.schema.key_count < 2:
+        return None
+    large = keys.sizes() > table.limits.max_key_bytes
+    return large if large.any() else None
+
+
+def add_too_large(table: TableState, rows: np.ndarray, sizes: np.ndarray, errors: RowErrors) -> None:
+    errors.add(
+        rows, KEY_TOO_LARGE,
+        [
+            f"the encoded key has {size} bytes, but the key of table {table.name!r} may have at most "
+            f"{table.limits.max_key_bytes} (max_key_bytes)"
+            for size in sizes.tolist()
+        ],
     )  # fmt: skip
+
+
+def required_but_missing(
+    table: TableState, columns: Mapping[int, Column], given: Mapping[int, np.ndarray], count: int
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the columns that a new row needs, each with a mask of the rows that do not give it."""
+    for column in table.schema.value_columns:
+        if column.nullable or column.write_default is not NO_DEFAULT:
+            continue
+        if column.id not in columns:
+            yield column.name, np.ones(count, np.bool_)
+        elif column.id in given:
+            yield column.name, ~given[column.id]
 
 
 def _without_long_keys(
     table: TableState, name: str, converted: Converted, errors: RowErrors, ignore: bool
-) -> tuple[np.ndarray, int]:
-    """Find keys that exceed their varchar's length; returns (rows to ignore, their number).
+) -> np.ndarray:
+    """Find keys that exceed their varchar's length; returns the rows to ignore.
 
     An update or delete finds no row with such a key; an insert or upsert cannot store it. Both are
     row errors, unless the operation ignores missing keys.
     """
-    passed_over = np.zeros(converted.row_count, np.bool_)
+    nothing = np.empty(0, np.int64)
     long = converted.too_long
     if long is None:
-        return passed_over, 0
+        return nothing
     if name in ("insert", "upsert"):
-        advice = "a key is never truncated; shorten it, or make the column a string"
-        errors.add(long.rows, VALUE_TOO_LARGE, [f"{message}: {advice}" for message in long.messages])
+        errors.add(long.rows, VALUE_TOO_LARGE, [f"{message}: {LONG_KEY_ADVICE}" for message in long.messages])
     elif not ignore:
         advice = f'so no row of table {table.name!r} has this key; pass on_missing="ignore" to skip such rows'
         errors.add(long.rows, NOT_FOUND, [f"{message}, {advice}" for message in long.messages])
     else:
-        passed_over[long.rows] = True
-    return passed_over, int(passed_over.sum())
+        return long.rows
+    return nothing
 
 
 def _missing_columns(
@@ -227,13 +289,13 @@ def _missing_columns(
     if name == "update" and count and len(columns) <= schema.key_count and not keyless:
         raise InvalidArgumentError(
             f"update of {table.name!r} changes no column: give at least one column besides the key "
-            f"({_names(schema.key_columns)})"
+            f"({column_names(schema.key_columns)})"
         )
     if keyless:
         errors.add(
             np.arange(count),
             MISSING_COLUMN,
-            f"key column {keyless[0]!r} of table {table.name!r} is missing: {name} needs all key columns",
+            keyless_text(table, keyless[0], name),
         )
     missing = tuple(
         column.name
@@ -308,5 +370,9 @@ def missing_text(missing: Sequence[str], table: TableState) -> str:
     )
 
 
-def _names(columns: Sequence[ColumnSchema]) -> str:
+def keyless_text(table: TableState, column: str, operation: str) -> str:
+    return f"key column {column!r} of table {table.name!r} is missing: {operation} needs all key columns"
+
+
+def column_names(columns: Sequence[ColumnSchema]) -> str:
     return ", ".join(column.name for column in columns)

@@ -40,13 +40,15 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.conversion.row_errors import RowErrors
 from nyala.tablet.state.result import Ticket, WriteResult
 from nyala.tablet.state.root import Root, TableState, TabletState
+from nyala.tablet.write.effects import Settlement
 from nyala.tablet.write.prepare import PreparedOperation, prepare
-from nyala.tablet.write.settle import Settlement, settle
+from nyala.tablet.write.settle import settle
 from nyala.tablet.write.write_path import (
     Request,
     commit_checked,
     failure,
     plan_apply,
+    prepare_request,
     results_of,
 )
 
@@ -104,7 +106,7 @@ class OpenTransaction:
         """Write rows by key. Raises: as `write_path.write`; TransactionEndedError."""
         return self._run(
             request,
-            lambda table: prepare(table, request.operation, request.data, ignore=request.ignore),
+            lambda table: prepare_request(table, request),
             collect=collect,
         )
 

@@ -64,8 +64,10 @@ from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.result import Ticket, WriteResult
 from nyala.tablet.state.root import TableState
 from nyala.tablet.write.conflicts import check_unchanged
+from nyala.tablet.write.effects import Effect, OperationCounts, Settlement, row_counts
 from nyala.tablet.write.prepare import PreparedOperation, prepare
-from nyala.tablet.write.settle import Effect, OperationCounts, Settlement, row_counts, settle
+from nyala.tablet.write.prepare_rows import prepare_rows
+from nyala.tablet.write.settle import settle
 from nyala.wal.record import LogRecord, SettledGroup
 
 if TYPE_CHECKING:
@@ -240,9 +242,18 @@ class TooLargeForLog(Exception):
 
 def _prepare(store: Store, table: TableState, request: Request) -> tuple[TableState, PreparedOperation]:
     """Data too large for the log is not copied: it is written to files before the call ends."""
-    return table, prepare(
+    return table, prepare_request(table, request, borrow_above_bytes=store.direct_commit_bytes)
+
+
+def prepare_request(
+    table: TableState, request: Request, *, borrow_above_bytes: int | None = None
+) -> PreparedOperation:
+    """`prepare`, or `prepare_rows` if the request's rows have operations of their own ("apply")."""
+    if request.operation == "apply":
+        return prepare_rows(table, request.data)
+    return prepare(
         table, request.operation, request.data, ignore=request.ignore, routed=request.routed,
-        borrow_above_bytes=store.direct_commit_bytes,
+        borrow_above_bytes=borrow_above_bytes,
     )  # fmt: skip
 
 

@@ -1,0 +1,107 @@
+"""The outcome of settling a batch: effects to log and apply, counts, and texts of row errors.
+
+Source: docs/design/writes-and-batches.md, "Resolving a batch in closed form".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.delta.batch import held_bytes
+from nyala.delta.run import LIVENESS
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.schema.conversion.long_column import Column
+from nyala.schema.conversion.row_errors import RowErrors
+from nyala.schema.plain_arrays import array_of_numbers
+from nyala.tablet.state.idempotency import COUNTS
+from nyala.tablet.state.idempotency import FAILED as FAILED_COUNT
+from nyala.tablet.state.root import AnyRowSet, TableState
+from nyala.tablet.write.prepare import PreparedOperation
+
+# The outcome of one row.
+INSERTED, UPDATED, DELETED, IGNORED, FAILED = range(5)
+
+
+@dataclass
+class Effect:
+    """One kind of change to some keys of one table: logged as one group, then applied to memory."""
+
+    kind: str  # "insert" | "update" | "delete"
+    keys: EncodedKeys
+    tablets: np.ndarray  # ordinal of the tablet, per row
+    columns: Mapping[int, Column]  # key columns first; then the values
+    codes: np.ndarray  # index into Settlement.rowsets; ABSENT for an insert
+    # The row's position in that rowset. For an insert: the ghost in the MemRowSet to revive, or -1.
+    rowids: np.ndarray
+    batch: pa.RecordBatch | None = None  # the columns as the log stores them, if they are one batch
+    message: pa.Buffer | None = None  # the batch's IPC message, if it is already encoded
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns."""
+        return held_bytes(self.columns.values()) if self.message is None else self.message.size
+
+    def new_values(self, key_ids: Collection[int]) -> dict[int, Column]:
+        """The columns that an update or a delete writes: those outside the key, or the liveness."""
+        if self.kind == "delete":
+            return {LIVENESS: array_of_numbers(np.zeros(len(self.codes), np.bool_))}
+        return {number: column for number, column in self.columns.items() if number not in key_ids}
+
+
+@dataclass
+class OperationCounts:
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    ignored: int = 0
+
+
+@dataclass
+class Settlement:
+    """The outcome for one table: effects to log and apply, counts and errors per operation."""
+
+    table: TableState
+    effects: list[Effect] = field(default_factory=list)
+    rowsets: list[tuple[int, AnyRowSet]] = field(default_factory=list)  # (tablet ordinal, rowset)
+    counts: list[OperationCounts] = field(default_factory=list)
+    errors: list[RowErrors] = field(default_factory=list)
+    # By index of the operation, if its rows have operations of their own: each row's outcome.
+    outcomes: dict[int, np.ndarray] = field(default_factory=dict)
+    operations: Sequence[PreparedOperation] = ()
+
+    @property
+    def failed(self) -> bool:
+        return any(bool(errors) for errors in self.errors)
+
+
+def row_counts(settlements: Sequence[Settlement]) -> dict[str, int]:
+    """The row counts that are recorded under a batch's idempotency key."""
+    counts = {
+        name: sum(getattr(counts, name) for settlement in settlements for counts in settlement.counts)
+        for name in COUNTS
+    }
+    counts[FAILED_COUNT] = sum(len(errors) for settlement in settlements for errors in settlement.errors)
+    return counts
+
+
+def present_text(table: TableState) -> str:
+    return (
+        f"duplicate key: table {table.name!r} already has a row with this key; use upsert(), or pass "
+        'on_conflict="ignore"'
+    )
+
+
+def repeated_text(first: int, row: int) -> str:
+    return (
+        f"duplicate key in this batch: rows {first} and {row} have the same key; remove one, or use upsert(), where "
+        "the later row wins"
+    )
+
+
+def missing_row_text(table: TableState, operation: str) -> str:
+    advice = "use upsert(), or pass" if operation == "update" else "pass"
+    return f'no row of table {table.name!r} has this key; {advice} on_missing="ignore"'

@@ -1,0 +1,166 @@
+"""Prepares a list of rows that each have an operation and columns of their own.
+
+    [("insert", {"id": 1, "n": 1}), ("update", {"id": 1, "note": "x"}), ("delete-ignore", 7)]
+
+All rows are converted together, column by column. A mask per column says which rows give it, and a
+code per row says which operation it is. `settle_rows` decides them in their order.
+
+Cost: one step per row and name in Python, as for any list of dicts; then O(columns) calls.
+Source: docs/design/writes-and-batches.md; docs/design/kudu.md, "Outcomes of operations".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.errors import (
+    MISSING_COLUMN,
+    NOT_FOUND,
+    VALUE_TOO_LARGE,
+    InvalidArgumentError,
+    SchemaError,
+)
+from nyala.schema.conversion.convert import InputColumns, convert, read_input
+from nyala.schema.conversion.long_column import Column
+from nyala.schema.conversion.python_rows import named_key
+from nyala.schema.conversion.row_errors import RowErrors
+from nyala.schema.schema import Schema
+from nyala.tablet.state.root import TableState
+from nyala.tablet.write.prepare import (
+    LONG_KEY_ADVICE,
+    OPERATION_NAMES,
+    PreparedOperation,
+    add_too_large,
+    column_names,
+    encode_keys,
+    keyless_text,
+    missing_text,
+    required_but_missing,
+    routed_groups,
+    too_large,
+)
+
+_CODES: Final = {name: code for code, name in enumerate(OPERATION_NAMES)}
+_IGNORING: Final = np.array([name.endswith("-ignore") for name in OPERATION_NAMES])
+_INSERTS: Final = [_CODES["insert"], _CODES["insert-ignore"]]
+_UPDATES: Final = [_CODES["update"], _CODES["update-ignore"]]
+_MAKING: Final = [*_INSERTS, _CODES["upsert"]]
+
+
+def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]]) -> PreparedOperation:
+    """`prepare` for a list of (operation, row or key), in which each row has its own operation.
+
+    operation: one of OPERATION_NAMES. A row is a dict, a dataclass, or a tuple in the order of the
+        table's columns; a key is as in `Table.get`. Different rows may give different columns.
+
+    Raises: InvalidArgumentError for an item that is no such pair; as `prepare`.
+    """
+    schema = table.schema
+    codes, given_rows = _row_operations(data, schema)
+    converted = convert(given_rows, schema, operation="apply", limits=table.limits)
+    errors, count = converted.errors, converted.row_count
+    by_name = converted.columns
+    columns: dict[int, Column] = {schema.by_name(name).id: array for name, array in by_name.items()}
+    partly: dict[int, np.ndarray] = {schema.by_name(name).id: rows for name, rows in converted.given.items()}
+    makes = np.isin(codes, _MAKING)
+    ignored = np.zeros(count, np.bool_)
+    if converted.too_long is not None:
+        for row, message in zip(converted.too_long.rows.tolist(), converted.too_long.messages, strict=True):
+            if makes[row]:
+                errors.add([row], VALUE_TOO_LARGE, f"{message}: {LONG_KEY_ADVICE}")
+            elif _IGNORING[codes[row]]:
+                ignored[row] = True
+            else:
+                errors.add([row], NOT_FOUND, f"{message}, so no row of table {table.name!r} has this key")
+    keyless = [column.name for column in schema.key_columns if column.id not in columns]
+    if keyless:
+        errors.add(np.arange(count), MISSING_COLUMN, keyless_text(table, keyless[0], "apply"))
+    inserts = np.isin(codes, _INSERTS)
+    for column, lacking in required_but_missing(table, columns, partly, count):
+        errors.add(np.flatnonzero(lacking & inserts), MISSING_COLUMN, missing_text((column,), table))
+    _check_changes(table, codes, columns, partly, errors)
+    rows = np.flatnonzero(~(errors.failed_mask(count) | ignored))
+    keys, tablets, starts = table.codec.empty(), np.empty(0, np.int32), np.zeros(1, np.int64)
+    if len(rows) and not keyless:
+        some = pa.array(rows)
+        key_columns = {name: by_name[name].take(some) for name in schema.key_names}
+        keys = encode_keys(table, key_columns, len(rows))
+        bad = too_large(table, keys)
+        if bad is not None:
+            bad &= makes[rows]
+            add_too_large(table, rows[bad], keys.sizes()[bad], errors)
+        rows, keys, tablets, starts = routed_groups(table, rows, keys, key_columns, errors, bad)
+    else:
+        rows = np.empty(0, np.int64)
+    return PreparedOperation(
+        "apply", False, columns, count, errors, keys, tablets, rows, starts, (), schema, converted.borrowed,
+        passed_over=np.flatnonzero(ignored), given=partly, codes=codes,
+    )  # fmt: skip
+
+
+def _row_operations(data: Any, schema: Schema) -> tuple[np.ndarray, InputColumns]:
+    """The code of each item's operation, and the rows as columns. Raises: InvalidArgumentError."""
+    if not isinstance(data, list | tuple):
+        raise InvalidArgumentError(
+            f"apply takes a list of (operation, row) pairs, such as [('upsert', {{'id': 1}})], not "
+            f"{type(data).__name__}"
+        )
+    codes, rows = [], []
+    for place, item in enumerate(data):
+        if not isinstance(item, tuple | list) or len(item) != 2 or item[0] not in _CODES:
+            raise InvalidArgumentError(
+                f"apply: item {place} is {item!r}, but each item is a pair of an operation and a row; the operations "
+                f"are {', '.join(OPERATION_NAMES)}"
+            )
+        operation, row = item
+        codes.append(_CODES[operation])
+        rows.append(_named_row(row, schema, operation, place))
+    return np.array(codes, np.uint8), read_input(rows)
+
+
+def _named_row(row: Any, schema: Schema, operation: str, place: int) -> Mapping[str, Any]:
+    if operation.startswith("delete"):
+        key = named_key(row, schema.key_names, operation)
+        extra = next((name for name in key if not schema.is_key(name)), None)
+        if extra is not None:
+            raise SchemaError(
+                f"apply: item {place}: {operation} takes the key columns ({', '.join(schema.key_names)}) only; remove "
+                f"{extra!r}"
+            )
+        return key
+    if isinstance(row, Mapping):
+        return row
+    if dataclasses.is_dataclass(row) and not isinstance(row, type):
+        return {each.name: getattr(row, each.name) for each in dataclasses.fields(row)}
+    if isinstance(row, tuple):
+        names = getattr(row, "_fields", schema.names)
+        if len(row) == len(names):
+            return dict(zip(names, row, strict=True))
+    raise InvalidArgumentError(
+        f"apply: item {place}: {operation} takes a row as a dict, a dataclass, or a tuple of {len(schema.names)} "
+        f"values ({', '.join(schema.names)}), not {row!r}"
+    )
+
+
+def _check_changes(
+    table: TableState,
+    codes: np.ndarray,
+    columns: Mapping[int, Column],
+    partly: Mapping[int, np.ndarray],
+    errors: RowErrors,
+) -> None:
+    """Add an error for each update that names no column besides the key."""
+    changes = np.zeros(len(codes), np.bool_)
+    for column in table.schema.value_columns:
+        if column.id in columns:
+            changes |= partly.get(column.id, True)
+    empty = np.flatnonzero(np.isin(codes, _UPDATES) & ~changes)
+    errors.add(
+        empty, MISSING_COLUMN,
+        f"this update changes no column: give at least one besides the key ({column_names(table.schema.key_columns)})",
+    )  # fmt: skip

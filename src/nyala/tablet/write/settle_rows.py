@@ -1,0 +1,390 @@
+"""Settles several operations, or rows with operations of their own, in their order.
+
+`settle` decides one operation whose rows all give the same columns. This module decides the rest:
+the operations of a batch, lists of mixed rows (`prepare_rows`), and rows with different columns.
+
+    rows by key, in the order of the batch     a step decides the n-th row of every key
+    k1  insert(a, b)  update(b)                1: insert k1, upsert k2, delete k3
+    k2  upsert(a)                              2: update k1
+    k3  delete                                 one effect per key (S1): insert k1 with its later b, …
+
+The last row that gives a column supplies its value, unless a later row made the key again: then
+columns that nobody gave since have their defaults.
+
+Cost: O(columns) Arrow and NumPy calls, and some NumPy calls for each further row of the key with
+the most rows.
+Invariants: those of `settle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.errors import ALREADY_PRESENT, MISSING_COLUMN, NOT_FOUND
+from nyala.keys.encoded_keys import EncodedKeys
+from nyala.schema.conversion.convert import default_array
+from nyala.schema.conversion.long_column import Column, joined
+from nyala.schema.schema import ColumnSchema
+from nyala.tablet.state.locate import ABSENT, Located, locate
+from nyala.tablet.state.root import TableState
+from nyala.tablet.write.effects import (
+    DELETED,
+    FAILED,
+    IGNORED,
+    INSERTED,
+    UPDATED,
+    Effect,
+    OperationCounts,
+    Settlement,
+    missing_row_text,
+    present_text,
+    repeated_text,
+)
+from nyala.tablet.write.prepare import (
+    OPERATION_NAMES,
+    PreparedOperation,
+    group_starts,
+    missing_text,
+    required_but_missing,
+    tablet_key_order,
+)
+
+INSERT, UPSERT, UPDATE, DELETE = range(4)
+_NAMES: Final = ("insert", "upsert", "update", "delete")
+_KIND_OF_CODE: Final = np.array([_NAMES.index(name.partition("-")[0]) for name in OPERATION_NAMES], np.int8)
+_IGNORES: Final = np.array([name.endswith("-ignore") for name in OPERATION_NAMES])
+
+
+@dataclass
+class _Rows:
+    """The rows of all operations, by key and then in the order of the batch; one element per row."""
+
+    key: np.ndarray  # number of the key
+    operation: np.ndarray  # index of the operation
+    row: np.ndarray  # row number in the operation's data
+    kind: np.ndarray  # INSERT, UPSERT, UPDATE or DELETE
+    ignore: np.ndarray
+    outcome: np.ndarray
+    made: np.ndarray  # whether the row created its key
+    maker: np.ndarray  # for a failed insert: the earlier row that created the key, or -1
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+
+class _Keys:
+    """The state of all keys of the batch; one element per key."""
+
+    def __init__(self, existed: np.ndarray) -> None:
+        self.existed = existed
+        self.alive = existed.copy()
+        self.maker = np.full(len(existed), -1, np.int64)  # the last row that created the key
+
+
+def settle_rows(
+    table: TableState, operations: Sequence[PreparedOperation], settlement: Settlement, at: int | None
+) -> None:
+    """Decide the rows of `operations` in their order, and add the outcome to `settlement`."""
+    keys, tablets, rows = _combined(table, operations)
+    located = locate(table, keys, tablets, at=at)
+    settlement.rowsets = located.rowsets
+    state = _Keys(located.codes != ABSENT)
+    needs = _needs(table, operations, rows)
+    for part in _turns(rows):
+        _decide(part, rows, state, needs)
+    _report(table, operations, settlement, rows, needs)
+    _fold(settlement, operations, rows, state, keys, tablets, located)
+
+
+def _combined(
+    table: TableState, operations: Sequence[PreparedOperation]
+) -> tuple[EncodedKeys, np.ndarray, _Rows]:
+    """The distinct keys in (tablet, key) order, their tablets, and all rows."""
+    parts = [operation for operation in operations if len(operation.keys)]
+    if not parts:
+        nothing = np.empty(0, np.int64)
+        empty = _Rows(*(nothing,) * 8)
+        return table.codec.empty(), np.empty(0, np.int32), empty
+    if len(parts) == 1:
+        keys, tablets, places = parts[0].keys, parts[0].tablets, [np.arange(len(parts[0].keys))]
+    else:
+        keys = EncodedKeys.concat([operation.keys for operation in parts])
+        tablets = np.concatenate([operation.tablets for operation in parts])
+        order = tablet_key_order(keys, tablets, len(table.tablets))
+        if order is None:
+            order = np.arange(len(keys))
+        keys, tablets = keys.take(order), tablets[order]
+        starts = group_starts(keys)
+        place = np.empty(len(keys), np.int64)
+        place[order] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        keys, tablets = keys.take(starts[:-1]), tablets[starts[:-1]]
+        ends = np.cumsum([len(operation.keys) for operation in parts])
+        places = np.split(place, ends[:-1])
+    numbers = [index for index, operation in enumerate(operations) if len(operation.keys)]
+    key = np.concatenate(
+        [np.repeat(at, operation.group_sizes) for at, operation in zip(places, parts, strict=True)]
+    )
+    number = np.concatenate([np.full(len(op.rows), index) for index, op in zip(numbers, parts, strict=True)])
+    row = np.concatenate([operation.rows for operation in parts])
+    code = np.concatenate([_codes(operation)[operation.rows] for operation in parts])
+    order = np.lexsort((row, number, key))
+    key, number, row, code = key[order], number[order], row[order], code[order]
+    count = len(key)
+    return keys, tablets, _Rows(
+        key, number, row, _KIND_OF_CODE[code], _IGNORES[code],
+        np.full(count, FAILED, np.int8), np.zeros(count, np.bool_), np.full(count, -1, np.int64),
+    )  # fmt: skip
+
+
+def _codes(operation: PreparedOperation) -> np.ndarray:
+    """The index in OPERATION_NAMES of each row of the operation's data."""
+    if operation.codes is not None:
+        return operation.codes
+    name = operation.name + ("-ignore" if operation.ignore and operation.name != "upsert" else "")
+    return np.full(operation.row_count, OPERATION_NAMES.index(name), np.uint8)
+
+
+def _needs(
+    table: TableState, operations: Sequence[PreparedOperation], rows: _Rows
+) -> list[tuple[str, np.ndarray]]:
+    """Columns that new rows need: each with a mask of the rows that do not give it."""
+    found: dict[str, np.ndarray] = {}
+    for index, operation in enumerate(operations):
+        for column, lacking in required_but_missing(
+            table, operation.columns, operation.given, operation.row_count
+        ):
+            mask = found.setdefault(column, np.zeros(len(rows), np.bool_))
+            mine = rows.operation == index
+            mask[mine] = lacking[rows.row[mine]]
+    return list(found.items())
+
+
+def _turns(rows: _Rows) -> Iterator[np.ndarray | slice]:
+    """Yield the first rows of all keys, then the second rows, and so on."""
+    count = len(rows)
+    if not count:
+        return
+    first = np.append(True, rows.key[1:] != rows.key[:-1])
+    if first.all():
+        yield slice(None)
+        return
+    starts = np.flatnonzero(first)
+    turn = np.arange(count) - np.repeat(starts, np.diff(np.append(starts, count)))
+    order = np.argsort(turn, kind="stable")
+    yield from np.split(order, np.cumsum(np.bincount(turn))[:-1])
+
+
+def _decide(
+    at: np.ndarray | slice, rows: _Rows, state: _Keys, needs: Sequence[tuple[str, np.ndarray]]
+) -> None:
+    """Decide rows of different keys on top of the earlier rows, and update the keys."""
+    key, kind = rows.key[at], rows.kind[at]
+    alive = state.alive[key]
+    insert, upsert, delete = kind == INSERT, kind == UPSERT, kind == DELETE
+    made = (insert | upsert) & ~alive
+    for _, lacking in needs:
+        made &= ~lacking[at]
+    changed = alive & (upsert | (kind == UPDATE))
+    gone = alive & delete
+    lost = ~(made | changed | gone)
+    rows.made[at] = made
+    rows.maker[at] = np.where(insert & alive, state.maker[key], -1)
+    outcome = np.select([made, changed, gone], [INSERTED, UPDATED, DELETED], FAILED)
+    rows.outcome[at] = np.where(lost & rows.ignore[at], IGNORED, outcome)
+    state.alive[key] = (alive | made) & ~gone
+    number = np.arange(len(rows))[at]
+    state.maker[key[made]] = number[made]
+
+
+def _report(
+    table: TableState,
+    operations: Sequence[PreparedOperation],
+    settlement: Settlement,
+    rows: _Rows,
+    needs: Sequence[tuple[str, np.ndarray]],
+) -> None:
+    """Add counts, outcomes and row errors to the settlement."""
+    for index, operation in enumerate(operations):
+        mine = rows.operation == index
+        number = rows.row[mine]
+        outcome = np.full(operation.row_count, FAILED, np.int8)
+        outcome[operation.passed_over] = IGNORED
+        outcome[number] = rows.outcome[mine]
+        settlement.outcomes[index] = outcome
+        counted = np.bincount(outcome, minlength=FAILED + 1).tolist()
+        settlement.counts.append(
+            OperationCounts(counted[INSERTED], counted[UPDATED], counted[DELETED], counted[IGNORED])
+        )
+        failed = np.flatnonzero(mine & (rows.outcome == FAILED))
+        if len(failed):
+            _add_errors(table, settlement, index, rows, failed, needs)
+
+
+def _add_errors(
+    table: TableState,
+    settlement: Settlement,
+    index: int,
+    rows: _Rows,
+    failed: np.ndarray,
+    needs: Sequence[tuple[str, np.ndarray]],
+) -> None:
+    """Add an error for each row in `failed`, which are all of one operation."""
+    errors, kind = settlement.errors[index], rows.kind[failed]
+    for update, name in ((True, "update"), (False, "delete")):
+        lost = failed[kind == (UPDATE if update else DELETE)]
+        errors.add(rows.row[lost], NOT_FOUND, missing_row_text(table, name))
+    inserts = failed[kind <= UPSERT]
+    for column, lacking in needs:
+        errors.add(rows.row[inserts[lacking[inserts]]], MISSING_COLUMN, missing_text((column,), table))
+    inserts = failed[kind == INSERT]
+    maker = rows.maker[inserts]
+    same = (maker >= 0) & (rows.operation[maker] == index)
+    repeated = inserts[same]
+    messages = [
+        repeated_text(first, row)
+        for first, row in zip(rows.row[maker[same]].tolist(), rows.row[repeated].tolist(), strict=True)
+    ]
+    errors.add(rows.row[repeated], ALREADY_PRESENT, messages)
+    errors.add(rows.row[inserts[~same]], ALREADY_PRESENT, present_text(table))
+
+
+# ------------------------------------------------------------------------------------------------ effects
+
+
+def _fold(
+    settlement: Settlement,
+    operations: Sequence[PreparedOperation],
+    rows: _Rows,
+    state: _Keys,
+    keys: EncodedKeys,
+    tablets: np.ndarray,
+    located: Located,
+) -> None:
+    """Turn the final state of every key into effects (S1, S2)."""
+    if not len(keys):
+        return
+    table = settlement.table
+    applied = (rows.outcome == INSERTED) | (rows.outcome == UPDATED)
+    # Rows before the last creation of their key supply no values.
+    applied &= np.arange(len(rows)) >= state.maker[rows.key]
+    values: dict[int, _Values] = {
+        column.id: found
+        for column in table.schema.value_columns
+        if (found := _Values.of(column, operations, rows, applied, len(keys))) is not None
+    }
+    first_rows = np.flatnonzero(np.append(True, rows.key[1:] != rows.key[:-1]))
+    for column in table.schema.key_columns:
+        found = _Values.of(column, operations, rows, np.ones(len(rows), np.bool_), len(keys), first_rows)
+        assert found is not None, "a row with a key gives all key columns"
+        values[column.id] = found
+
+    def add(kind: str, at: np.ndarray, columns: Sequence[ColumnSchema]) -> None:
+        if not len(at):
+            return
+        needed = (*table.schema.key_columns, *columns)
+        places = located.ghosts if kind == "insert" else located.rowids
+        settlement.effects.append(
+            Effect(
+                kind,
+                keys.take(at),
+                tablets[at],
+                {column.id: _column(table, column, values.get(column.id), at) for column in needed},
+                located.codes[at],
+                places[at],
+            )
+        )
+
+    every = table.schema.value_columns
+    add("insert", np.flatnonzero(state.alive & ~state.existed), every)
+    updated = state.alive & state.existed
+    again = updated & (state.maker >= 0)
+    add("update", np.flatnonzero(again), every)
+    for at, columns in _by_columns(np.flatnonzero(updated & ~again), every, values):
+        add("update", at, columns)
+    add("delete", np.flatnonzero(state.existed & ~state.alive), ())
+
+
+def _by_columns(
+    at: np.ndarray, every: Sequence[ColumnSchema], values: Mapping[int, _Values]
+) -> Iterator[tuple[np.ndarray, list[ColumnSchema]]]:
+    """Divide updated keys into groups that change the same columns.
+
+    If there are more such groups than columns, each column is a group of its own: a key may be in
+    several.
+    """
+    columns = [column for column in every if column.id in values]
+    if not len(at) or not columns:
+        return
+    given = np.stack([values[column.id].pick[at] >= 0 for column in columns])
+    patterns, group = np.unique(np.packbits(given, axis=0), axis=1, return_inverse=True)
+    group = group.reshape(-1)
+    if patterns.shape[1] > len(columns):
+        for column, has in zip(columns, given, strict=True):
+            yield at[has], [column]
+        return
+    for number in range(patterns.shape[1]):
+        members = np.flatnonzero(group == number)
+        some = [column for column, has in zip(columns, given[:, members[0]], strict=True) if has]
+        if some:
+            yield at[members], some
+
+
+@dataclass(frozen=True)
+class _Values:
+    """A column's values in all operations that give it, and the value of each key in them; -1: none."""
+
+    parts: list[Column]
+    pick: np.ndarray
+
+    @staticmethod
+    def of(
+        column: ColumnSchema,
+        operations: Sequence[PreparedOperation],
+        rows: _Rows,
+        applied: np.ndarray,
+        key_count: int,
+        chosen: np.ndarray | None = None,
+    ) -> _Values | None:
+        """Return the values of the last `applied` row of each key that gives the column.
+
+        chosen: only these rows, one for each key. Returns None if no operation gives the column.
+        """
+        parts: list[Column] = []
+        source = np.full(len(rows), -1, np.int64)
+        begin = 0
+        for index, operation in enumerate(operations):
+            array = operation.columns.get(column.id)
+            if array is None:
+                continue
+            mine = applied & (rows.operation == index)
+            given = operation.given.get(column.id)
+            if given is not None:
+                mine[mine] = given[rows.row[mine]]
+            source[mine] = begin + rows.row[mine]
+            parts.append(array)
+            begin += len(array)
+        if not parts:
+            return None
+        giving = np.flatnonzero(source >= 0) if chosen is None else chosen
+        pick = np.full(key_count, -1, np.int64)
+        pick[rows.key[giving]] = source[giving]  # of equal positions NumPy keeps the last
+        return _Values(parts, pick)
+
+
+def _column(table: TableState, column: ColumnSchema, values: _Values | None, at: np.ndarray) -> Column:
+    """The column's values of the keys at `at`; the default for keys without a value."""
+    parts = [] if values is None else list(values.parts)
+    pick = np.full(len(at), -1, np.int64) if values is None else values.pick[at]
+    if (pick < 0).any():
+        pick = np.where(pick < 0, sum(len(part) for part in parts), pick)
+        parts.append(default_array(column, 1))
+    if not column.type.is_variable:
+        whole = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+        return whole.take(pa.array(pick))
+    text = joined(parts, column.type, table.limits).take(pick)
+    return text if text.nbytes > table.limits.max_slice_bytes else text.array()
