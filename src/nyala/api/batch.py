@@ -6,27 +6,49 @@
     b.results[0].timestamp == b.results[1].timestamp
 
 Rows are checked and written when the block ends. An exception in the block writes nothing. One failing
-row rejects the whole batch. Operations apply in their order: a later one sees what an earlier one did.
+row rejects the whole batch, unless the batch collects errors. Operations apply in their order: a later
+one sees what an earlier one did.
 
 Inside the block the same thread cannot write in another way, for instance by `table.insert(…)` or a
 second batch. Such a write would be committed at once, whatever becomes of the batch, so it raises
 `InvalidArgumentError`.
+
+Calls with few rows as Python values are gathered: they become one list of row operations for each
+table, which is converted and written at once.
 
 Source: docs/design/writes-and-batches.md, "Resolving a batch in closed form".
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from nyala.api.writable import choice
+import numpy as np
+import pyarrow as pa
+
+from nyala.api.writable import Errors, choice, collect
 from nyala.errors import InvalidArgumentError
 from nyala.tablet.state.result import WriteResult
+from nyala.tablet.write.effects import DELETED, FAILED, IGNORED, INSERTED, UPDATED
 from nyala.tablet.write.write_path import Request, write
 
 if TYPE_CHECKING:
     from nyala.api.database import Database
+
+# Calls with more rows are requests of their own.
+_GATHERED_ROWS_MAX: Final = 64
+
+
+@dataclasses.dataclass
+class _Gathered:
+    """Row operations of several calls on one table. `calls`: (index of the call, its number of rows)."""
+
+    table: str
+    operations: list[tuple[str, Any]]
+    calls: list[tuple[int, int]]
 
 
 class Batch:
@@ -46,9 +68,13 @@ class Batch:
     [True, True]
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, errors: Errors = "raise") -> None:
         self._database = database
-        self._requests: list[Request] = []
+        self._collect = collect(errors)
+        self._parts: list[_Gathered | tuple[int, Request]] = []
+        self._open_parts: dict[str, _Gathered] = {}
+        self._known: set[str] = set()
+        self._calls = 0
         self._open = False
         self._used = False
         self.results: list[WriteResult] = []
@@ -69,11 +95,38 @@ class Batch:
         """Add a delete by key; arguments as `Table.delete`. Raises: TableNotFoundError."""
         self._add(table, "delete", keys, choice("on_missing", on_missing, "ignore"))
 
+    def apply(self, table: str, operations: Sequence[tuple[str, Any]]) -> None:
+        """Add a list of different operations; arguments as `Table.apply`. Raises: TableNotFoundError."""
+        self._check(table)
+        self._append(Request(table, "apply", operations))
+
     def _add(self, table: str, operation: str, data: Any, ignore: bool) -> None:
+        self._check(table)
+        rows = _few_rows(data, operation)
+        if rows is None:
+            self._append(Request(table, operation, data, ignore))
+            return
+        gathered = self._open_parts.get(table)
+        if gathered is None:
+            gathered = self._open_parts[table] = _Gathered(table, [], [])
+            self._parts.append(gathered)
+        name = f"{operation}-ignore" if ignore else operation
+        for row in rows:
+            gathered.operations.append((name, row))
+        gathered.calls.append((self._calls, len(rows)))
+        self._calls += 1
+
+    def _append(self, request: Request) -> None:
+        self._open_parts.pop(request.table, None)  # later calls on this table come after this one
+        self._parts.append((self._calls, request))
+        self._calls += 1
+
+    def _check(self, table: str) -> None:
         if not self._open:
             raise InvalidArgumentError("a batch takes operations inside its `with` block only")
-        self._database._writer().root.table(table)  # an unknown name fails on its own line
-        self._requests.append(Request(table, operation, data, ignore))
+        if table not in self._known:
+            self._database._writer().root.table(table)  # an unknown name fails on its own line
+            self._known.add(table)
 
     def __enter__(self) -> Batch:
         if self._used:
@@ -88,5 +141,61 @@ class Batch:
     ) -> None:
         self._open = False
         self._database._open.leave_block()
-        if kind is None and self._requests:
-            self.results = write(self._database._writer(), self._requests)
+        if kind is None and self._parts:
+            self._commit()
+
+    def _commit(self) -> None:
+        requests = [
+            Request(part.table, "apply", part.operations) if isinstance(part, _Gathered) else part[1]
+            for part in self._parts
+        ]
+        written = write(self._database._writer(), requests, collect=self._collect)
+        results: dict[int, WriteResult] = {}
+        for part, result in zip(self._parts, written, strict=True):
+            if isinstance(part, _Gathered):
+                results |= _result_of_each(part, result)
+            else:
+                results[part[0]] = result
+        self.results = [results[index] for index in range(self._calls)]
+
+
+def _few_rows(data: Any, operation: str) -> Sequence[Any] | None:
+    """The rows of a call with few rows as Python values; None for other data."""
+    if type(data) is list and len(data) == 1 and type(data[0]) is dict:
+        return data
+    is_one = _is_key if operation == "delete" else _is_row
+    if isinstance(data, list):
+        return data if 0 < len(data) <= _GATHERED_ROWS_MAX and all(map(is_one, data)) else None
+    if operation == "delete" and isinstance(data, str | int | tuple):
+        return [data]
+    return None
+
+
+def _is_row(item: Any) -> bool:
+    return isinstance(item, dict | tuple) or (dataclasses.is_dataclass(item) and not isinstance(item, type))
+
+
+def _is_key(item: Any) -> bool:
+    return isinstance(item, dict | tuple | str | int)
+
+
+def _result_of_each(gathered: _Gathered, whole: WriteResult) -> dict[int, WriteResult]:
+    """The results of the gathered calls, by the index of the call."""
+    if whole._outcomes is None:  # the batch of an idempotency key that was committed before
+        return {index: whole for index, _ in gathered.calls}
+    sizes = np.array([size for _, size in gathered.calls])
+    starts = np.cumsum(sizes) - sizes
+    counts = np.add.reduceat(whole._outcomes[:, None] == np.arange(FAILED + 1), starts, dtype=np.int64)
+    rows = whole.errors.column("row").to_numpy()
+    bounds = np.searchsorted(rows, [*starts.tolist(), int(sizes.sum())]).tolist()
+    results, none = {}, whole.errors.slice(0, 0)
+    for place, ((index, _), found) in enumerate(zip(gathered.calls, counts.tolist(), strict=True)):
+        errors = none
+        if bounds[place] < bounds[place + 1]:
+            errors = whole.errors.slice(bounds[place], bounds[place + 1] - bounds[place])
+            own = pa.array(errors.column("row").to_numpy() - starts[place])
+            errors = errors.set_column(0, errors.schema.field(0), own)
+        results[index] = WriteResult(
+            whole.timestamp, found[INSERTED], found[UPDATED], found[DELETED], found[IGNORED], errors
+        )
+    return results

@@ -562,8 +562,14 @@ class Database:
 
     # ---------------------------------------------------------------------------------------- read, write
 
-    def batch(self) -> Batch:
+    def batch(self, errors: Literal["raise", "collect"] = "raise") -> Batch:
         """Return a batch of operations on any tables: one timestamp, all or nothing; see `Batch`.
+
+        Parameters
+        ----------
+        errors
+            `"raise"`: one failing row rejects the whole batch. `"collect"`: failing rows are returned in
+            the results' `errors`, and all other rows are written.
 
         Examples
         --------
@@ -576,7 +582,7 @@ class Database:
         from nyala.api.batch import Batch
 
         self._writer()
-        return Batch(self)
+        return Batch(self, errors)
 
     def transaction(self, *, timeout: float = 60) -> Transaction:
         """Begin a transaction: it reads one snapshot and its own writes, and commits as one batch.

@@ -7,7 +7,7 @@ commit of its transaction.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from nyala.tablet.write.write_path import Request
 if TYPE_CHECKING:
     from nyala.api.types import DataLike, KeyLike, PredicateLike
 
-__all__ = ["Errors", "WritableTable", "choice"]
+__all__ = ["Errors", "WritableTable", "choice", "collect"]
 
 Errors = Literal["raise", "collect"]
 
@@ -168,7 +168,7 @@ class WritableTable(ReadableTable):
             return self._write("update", data, ignore, errors, progress)
         self._check_call("update(set=…)", "a write by key in the batch")
         select = where_writes.to_update(set, parse_where(where, params))
-        return self._write_selected("update", select, _collect(errors))
+        return self._write_selected("update", select, collect(errors))
 
     def delete(
         self,
@@ -224,14 +224,61 @@ class WritableTable(ReadableTable):
             return self._write_selected("delete", where_writes.to_delete(where), False)
         return self._write("delete", keys, ignore, errors, progress)
 
+    def apply(self, operations: Sequence[tuple[str, Any]], errors: Errors = "raise") -> WriteResult:
+        """Execute a list of different operations on rows, in their order, as one atomic batch.
+
+        Parameters
+        ----------
+        operations
+            Pairs of an operation and a row. The operations are `insert`, `insert-ignore`, `upsert`,
+            `update`, `update-ignore`, `delete` and `delete-ignore`. A row is a dict, a tuple in the order
+            of `columns`, or a dataclass; dicts may have different columns, and each changes only its own.
+            For a delete, a key as in `get`.
+        errors
+            `"raise"`: one failing row rejects the whole list. `"collect"`: failing rows are returned in
+            `result.errors`, where `row` is the position in the list, and the others are written.
+
+        Returns
+        -------
+        WriteResult
+            The timestamp and the counts. A later operation sees what an earlier one did.
+
+        Raises
+        ------
+        DuplicateKeyError, KeyNotFoundError, InvalidValueError, NoPartitionError, WriteError
+            Rows failed, and nothing was written.
+        InvalidArgumentError
+            An item is no such pair.
+
+        Notes
+        -----
+        Source: docs/design/kudu.md, "Outcomes of operations".
+
+        Examples
+        --------
+        >>> result = metrics.apply(
+        ...     [
+        ...         ("insert", {"host": "q", "time": 1, "value": 1.0}),
+        ...         ("update", {"host": "q", "time": 1, "value": 2.0}),
+        ...         ("insert", ("a", 1, 9.0)),
+        ...         ("delete", ("b", 1)),
+        ...     ],
+        ...     errors="collect",
+        ... )
+        >>> result.inserted, result.updated, result.deleted, result.errors["row"].to_pylist()
+        (1, 1, 1, [2])
+        """
+        self._check_call("apply(…)", f"b.apply({self._name!r}, …)")
+        return self._commit(Request(self._name, "apply", operations), collect(errors))
+
     def _write(
         self, operation: str, data: Any, ignore: bool, errors: Errors, progress: bool | Progress = False
     ) -> WriteResult:
         self._check_call(f"{operation}(…)", f"b.{operation}({self._name!r}, …)")
-        collect = _collect(errors)
+        collects = collect(errors)
         show = teller(progress, lambda done, total: f"{operation} into {self._name}: {done:,} rows")
         if not isinstance(data, pa.RecordBatchReader):
-            result = self._commit(Request(self._name, operation, data, ignore), collect)
+            result = self._commit(Request(self._name, operation, data, ignore), collects)
             if show is not None:
                 show(_rows_of(result), None)
             return result
@@ -239,7 +286,7 @@ class WritableTable(ReadableTable):
         done = 0
         try:
             for batch in data:
-                result = self._commit(Request(self._name, operation, batch, ignore), collect)
+                result = self._commit(Request(self._name, operation, batch, ignore), collects)
                 total = result if total is None else _sum(total, result, done)
                 done += batch.num_rows
                 if show is not None:
@@ -260,7 +307,7 @@ class WritableTable(ReadableTable):
         )
 
 
-def _collect(errors: str) -> bool:
+def collect(errors: str) -> bool:
     if errors not in ("raise", "collect"):
         raise InvalidArgumentError(f"errors takes 'raise' or 'collect', not {errors!r}")
     return errors == "collect"

@@ -554,7 +554,7 @@ def _from_rows(rows: Sequence[Any]) -> InputColumns:
     given: dict[str, npt.NDArray[np.bool_]] = {}
     if set(map(len, rows)) - {len(names)}:
         for name in names:
-            has = np.fromiter(map(operator.methodcaller("__contains__", name), rows), np.bool_, len(rows))
+            has = np.array([name in row for row in rows], np.bool_)
             if not has.all():
                 given[name] = has
     return InputColumns(columns, len(rows), given=given)

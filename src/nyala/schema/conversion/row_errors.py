@@ -98,15 +98,18 @@ class RowErrors:
             mask[rows] = True
         return mask
 
-    def to_arrow(self, operation: str, key_columns: Mapping[str, Column]) -> pa.Table:
+    def to_arrow(self, operation: str | Sequence[str], key_columns: Mapping[str, Column]) -> pa.Table:
         """Return the table for `WriteError.errors` and `WriteResult.errors`.
 
-        `key_columns`: the known key columns of the whole batch. The table has the keys of the failed rows; a key that
-        did not convert is NULL. A key column named like an error column gets the prefix "key_".
+        `operation`: of all failed rows, or one for each. `key_columns`: the known key columns of the whole batch.
+        The table has the keys of the failed rows; a key that did not convert is NULL. A key column named like an
+        error column gets the prefix "key_".
         """
         columns = {
             "row": pa.array(self.rows, pa.int64()),
-            "operation": pa.array([operation] * len(self), pa.string()),
+            "operation": pa.array(
+                [operation] * len(self) if isinstance(operation, str) else operation, pa.string()
+            ),
             "code": pa.array(self.codes, pa.string()),
             "message": pa.array(self.messages, pa.string()),
         }

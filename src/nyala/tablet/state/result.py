@@ -37,6 +37,8 @@ class WriteResult:
     deleted: int = 0
     ignored: int = 0
     errors: Any = field(default_factory=_none_failed, compare=False)
+    _outcomes: Any = field(default=None, compare=False, repr=False)
+    """For rows with operations of their own: each row's outcome, as `tablet.write.effects` numbers them."""
 
     @property
     def time(self) -> dt.datetime:

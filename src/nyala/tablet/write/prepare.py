@@ -146,6 +146,8 @@ def prepare(
     passed_over = _without_long_keys(table, name, converted, errors, ignore)
     if len(columns) < len(schema) or name == "update":
         keyless, missing = _missing_columns(table, name, columns, errors, count)
+    if partly and name == "update":
+        check_changes(table, np.ones(count, np.bool_), columns, partly, errors)
     if partly and name == "insert":
         for column, lacking in required_but_missing(table, columns, partly, count):
             errors.add(np.flatnonzero(lacking), MISSING_COLUMN, missing_text((column,), table))
@@ -238,6 +240,24 @@ def add_too_large(table: TableState, rows: np.ndarray, sizes: np.ndarray, errors
             f"{table.limits.max_key_bytes} (max_key_bytes)"
             for size in sizes.tolist()
         ],
+    )  # fmt: skip
+
+
+def check_changes(
+    table: TableState,
+    updates: np.ndarray,
+    columns: Mapping[int, Column],
+    given: Mapping[int, np.ndarray],
+    errors: RowErrors,
+) -> None:
+    """Add an error for each row in the mask `updates` that gives no column besides the key."""
+    changes = np.zeros(len(updates), np.bool_)
+    for column in table.schema.value_columns:
+        if column.id in columns:
+            changes |= given.get(column.id, True)
+    errors.add(
+        np.flatnonzero(updates & ~changes), MISSING_COLUMN,
+        f"this update changes no column: give at least one besides the key ({column_names(table.schema.key_columns)})",
     )  # fmt: skip
 
 

@@ -28,7 +28,6 @@ from nyala.errors import (
 from nyala.schema.conversion.convert import InputColumns, convert, read_input
 from nyala.schema.conversion.long_column import Column
 from nyala.schema.conversion.python_rows import named_key
-from nyala.schema.conversion.row_errors import RowErrors
 from nyala.schema.schema import Schema
 from nyala.tablet.state.root import TableState
 from nyala.tablet.write.prepare import (
@@ -36,7 +35,7 @@ from nyala.tablet.write.prepare import (
     OPERATION_NAMES,
     PreparedOperation,
     add_too_large,
-    column_names,
+    check_changes,
     encode_keys,
     keyless_text,
     missing_text,
@@ -49,6 +48,7 @@ _CODES: Final = {name: code for code, name in enumerate(OPERATION_NAMES)}
 _IGNORING: Final = np.array([name.endswith("-ignore") for name in OPERATION_NAMES])
 _INSERTS: Final = [_CODES["insert"], _CODES["insert-ignore"]]
 _UPDATES: Final = [_CODES["update"], _CODES["update-ignore"]]
+_DELETES: Final = [_CODES["delete"], _CODES["delete-ignore"]]
 _MAKING: Final = [*_INSERTS, _CODES["upsert"]]
 
 
@@ -83,7 +83,7 @@ def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]]) -> Prepared
     inserts = np.isin(codes, _INSERTS)
     for column, lacking in required_but_missing(table, columns, partly, count):
         errors.add(np.flatnonzero(lacking & inserts), MISSING_COLUMN, missing_text((column,), table))
-    _check_changes(table, codes, columns, partly, errors)
+    check_changes(table, np.isin(codes, _UPDATES), columns, partly, errors)
     rows = np.flatnonzero(~(errors.failed_mask(count) | ignored))
     keys, tablets, starts = table.codec.empty(), np.empty(0, np.int32), np.zeros(1, np.int64)
     if len(rows) and not keyless:
@@ -118,8 +118,10 @@ def _row_operations(data: Any, schema: Schema) -> tuple[np.ndarray, InputColumns
                 f"are {', '.join(OPERATION_NAMES)}"
             )
         operation, row = item
-        codes.append(_CODES[operation])
-        rows.append(_named_row(row, schema, operation, place))
+        code = _CODES[operation]
+        codes.append(code)
+        plain = type(row) is dict and code not in _DELETES
+        rows.append(row if plain else _named_row(row, schema, operation, place))
     return np.array(codes, np.uint8), read_input(rows)
 
 
@@ -145,22 +147,3 @@ def _named_row(row: Any, schema: Schema, operation: str, place: int) -> Mapping[
         f"apply: item {place}: {operation} takes a row as a dict, a dataclass, or a tuple of {len(schema.names)} "
         f"values ({', '.join(schema.names)}), not {row!r}"
     )
-
-
-def _check_changes(
-    table: TableState,
-    codes: np.ndarray,
-    columns: Mapping[int, Column],
-    partly: Mapping[int, np.ndarray],
-    errors: RowErrors,
-) -> None:
-    """Add an error for each update that names no column besides the key."""
-    changes = np.zeros(len(codes), np.bool_)
-    for column in table.schema.value_columns:
-        if column.id in columns:
-            changes |= partly.get(column.id, True)
-    empty = np.flatnonzero(np.isin(codes, _UPDATES) & ~changes)
-    errors.add(
-        empty, MISSING_COLUMN,
-        f"this update changes no column: give at least one besides the key ({column_names(table.schema.key_columns)})",
-    )  # fmt: skip

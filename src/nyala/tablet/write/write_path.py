@@ -65,7 +65,7 @@ from nyala.tablet.state.result import Ticket, WriteResult
 from nyala.tablet.state.root import TableState
 from nyala.tablet.write.conflicts import check_unchanged
 from nyala.tablet.write.effects import Effect, OperationCounts, Settlement, row_counts
-from nyala.tablet.write.prepare import PreparedOperation, prepare
+from nyala.tablet.write.prepare import OPERATION_NAMES, PreparedOperation, prepare
 from nyala.tablet.write.prepare_rows import prepare_rows
 from nyala.tablet.write.settle import settle
 from nyala.wal.record import LogRecord, SettledGroup
@@ -125,10 +125,19 @@ def write(
             prepared.append(_prepare(store, root.table(request.table), request))
         except Error as error:
             if len(requests) > 1:  # the caller's line does not show which request is meant
-                error.args = (f"{request.operation} into {request.table!r}: {error}", *error.args[1:])
+                error.args = (f"{_label(request)} into {request.table!r}: {error}", *error.args[1:])
             raise
 
     return commit_checked(store, requests, prepared, collect=collect, idempotency_key=idempotency_key)
+
+
+def _label(request: Request) -> str:
+    """The operation's name; of a list of row operations, that of all rows if they have the same."""
+    if request.operation == "apply" and isinstance(request.data, list):
+        names = {item[0] for item in request.data if isinstance(item, tuple)}
+        if len(names) == 1:
+            return str(names.pop())
+    return request.operation
 
 
 def commit_checked(
@@ -565,12 +574,16 @@ def _error_table(
     for column in table.schema.key_columns:
         array = operation.columns.get(column.id)
         keys[column.name] = array if array is not None else pa.nulls(operation.row_count, column.type.arrow)
-    found = errors.to_arrow(request.operation + ("-ignore" if request.ignore else ""), keys)
+    if operation.codes is None:
+        named: str | Sequence[str] = request.operation + ("-ignore" if request.ignore else "")
+    else:
+        named = [OPERATION_NAMES[code] for code in operation.codes[errors.rows].tolist()]
+    found = errors.to_arrow(named, keys)
     if request.numbers is None:
         return found
     place = found.schema.get_field_index("row")
-    named = pa.array(request.numbers[errors.rows], pa.int64())
-    return found.set_column(place, found.schema.field(place), named).sort_by("row")
+    numbers = pa.array(request.numbers[errors.rows], pa.int64())
+    return found.set_column(place, found.schema.field(place), numbers).sort_by("row")
 
 
 def failure(settlement: Settlement, requests: Sequence[Request]) -> Exception:
@@ -610,6 +623,7 @@ def results_of(
             results[index] = WriteResult(
                 timestamp, counts.inserted, counts.updated, counts.deleted, counts.ignored,
                 _error_table(settlement.table, requests[index], settlement.errors[place], settlement.operations[place]),
+                settlement.outcomes.get(place),
             )  # fmt: skip
     assert all(result is not None for result in results)
     return [result for result in results if result is not None]
