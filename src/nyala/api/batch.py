@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from nyala.api.writable import Errors, choice, collect
 from nyala.errors import InvalidArgumentError
+from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.write.effects import DELETED, FAILED, IGNORED, INSERTED, UPDATED
 from nyala.tablet.write.write_path import Request, write
@@ -68,9 +69,10 @@ class Batch:
     [True, True]
     """
 
-    def __init__(self, database: Database, errors: Errors = "raise") -> None:
+    def __init__(self, database: Database, errors: Errors = "raise", message: str | None = None) -> None:
         self._database = database
         self._collect = collect(errors)
+        self._message = check_message(message)
         self._parts: list[_Gathered | tuple[int, Request]] = []
         self._open_parts: dict[str, _Gathered] = {}
         self._known: set[str] = set()
@@ -149,7 +151,7 @@ class Batch:
             Request(part.table, "apply", part.operations) if isinstance(part, _Gathered) else part[1]
             for part in self._parts
         ]
-        written = write(self._database._writer(), requests, collect=self._collect)
+        written = write(self._database._writer(), requests, collect=self._collect, message=self._message)
         results: dict[int, WriteResult] = {}
         for part, result in zip(self._parts, written, strict=True):
             if isinstance(part, _Gathered):

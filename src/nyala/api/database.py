@@ -48,7 +48,8 @@ from nyala.presentation.previews import html_preview
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import build_schema, check_comment, check_table_name
 from nyala.schema.sizes import SIZE_MAX_BYTES, size_in_bytes, whole_number
-from nyala.tablet.state.history import check_created, check_readable, parse_history
+from nyala.tablet.state.history import check_created, check_readable, oldest_readable, parse_history
+from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.root import Root, TableState
 from nyala.tablet.state.store_folder import check_folder_path
 from nyala.tablet.store import DURABILITIES, Store, StoreOptions
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from nyala.api.change_feed import ChangeFeed
     from nyala.api.description import TableDescription
     from nyala.api.readable import ReadableTable, SchemaOf, TableView
-    from nyala.api.results import BackupResult, FlushResult, StoreStats
+    from nyala.api.results import BackupResult, CommitList, FlushResult, StoreStats
     from nyala.api.scan import Scan
     from nyala.api.table import Table
     from nyala.api.transaction import Transaction
@@ -562,7 +563,7 @@ class Database:
 
     # ---------------------------------------------------------------------------------------- read, write
 
-    def batch(self, errors: Literal["raise", "collect"] = "raise") -> Batch:
+    def batch(self, errors: Literal["raise", "collect"] = "raise", *, message: str | None = None) -> Batch:
         """Return a batch of operations on any tables: one timestamp, all or nothing; see `Batch`.
 
         Parameters
@@ -570,6 +571,8 @@ class Database:
         errors
             `"raise"`: one failing row rejects the whole batch. `"collect"`: failing rows are returned in
             the results' `errors`, and all other rows are written.
+        message
+            A text of at most 1,000 characters about the commit; `commits()` shows it.
 
         Examples
         --------
@@ -582,15 +585,17 @@ class Database:
         from nyala.api.batch import Batch
 
         self._writer()
-        return Batch(self, errors)
+        return Batch(self, errors, message)
 
-    def transaction(self, *, timeout: float = 60) -> Transaction:
+    def transaction(self, *, timeout: float = 60, message: str | None = None) -> Transaction:
         """Begin a transaction: it reads one snapshot and its own writes, and commits as one batch.
 
         Parameters
         ----------
         timeout
             Seconds after which the transaction is rolled back if it is not used: it holds history.
+        message
+            A text of at most 1,000 characters about the commit; `commits()` shows it.
 
         Returns
         -------
@@ -612,7 +617,7 @@ class Database:
         from nyala.api.transaction import Transaction
 
         self._writer()
-        return Transaction(self, _seconds("timeout", timeout))
+        return Transaction(self, _seconds("timeout", timeout), check_message(message))
 
     def run(self, function: Callable[[Transaction], _Made], retries: int = 5) -> _Made:
         """Run a function in a transaction, and repeat it after a conflict.
@@ -702,6 +707,65 @@ class Database:
         [('a', 2), ('b', 1)]
         """
         return self.snapshot(at).sql(text, parameters)
+
+    def commits(self, since: Any = None, until: Any = None) -> CommitList:
+        """Return the commits that changed rows of any table, oldest first.
+
+        A commit is one batch: one write call, `with db.batch()`, a transaction, or a Spark job. Its
+        counts are those of the rows as they changed: a key that one batch deletes and inserts is an
+        update.
+
+        Parameters
+        ----------
+        since
+            Exclusive lower bound, as in `Table.changes`. Default: for each table its oldest readable
+            moment.
+        until
+            Inclusive upper bound. Default: now.
+
+        Returns
+        -------
+        CommitList
+            Its `Commit` objects have `timestamp`, `time`, `inserted`, `updated`, `deleted`, `tables` and
+            `message`; `to_arrow()` returns them as a table.
+
+        Raises
+        ------
+        InvalidArgumentError
+            `since` is later than `until`, or a moment is in the future.
+        HistoryExpiredError
+            `since` is older than the history of a table.
+
+        Notes
+        -----
+        Reads which rows were written and when, and no values. Commits of dropped tables and range
+        partitions are not listed, and neither are changes of schemas.
+
+        Examples
+        --------
+        >>> with db.batch(message="a correction of b") as b:
+        ...     b.update("metrics", [("b", 1, 4.0)])
+        >>> [(commit.updated, commit.tables, commit.message) for commit in db.commits()[-1:]]
+        [(1, ('metrics',), 'a correction of b')]
+        """
+        lower = None if since is None else self._view_at(since, "since")[1]
+        root, upper, published = self._view_at(until, "until")
+        if lower is not None and until is None:
+            upper = max(lower, upper)
+        if lower is not None and lower > upper:
+            from nyala.api.readable import since_after_until
+
+            raise InvalidArgumentError(since_after_until(lower, upper))
+        from nyala.api.results import CommitList
+        from nyala.tablet.changes.commits import commit_counts, commit_table
+
+        now_us, found = self._store.env.clock.now_us(), {}
+        for table in root.tables.values():
+            if lower is not None:
+                check_readable(table.entry, lower, published, now_us, naive_note(since))
+            begin = oldest_readable(table.entry, published, now_us) if lower is None else lower
+            found[table.name] = commit_counts(table.as_of(upper), begin, upper)
+        return CommitList(commit_table(found, self._opened().messages()))
 
     def now(self) -> int:
         """Return the published timestamp, which a scan without `at` reads; `connect(not_before=…)` takes it."""

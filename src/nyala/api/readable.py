@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from nyala.api.change_feed import ChangeFeed
     from nyala.api.database import Database
+    from nyala.api.results import CommitList
     from nyala.api.types import DataLike, KeyLike, Moment, PredicateLike
 
 __all__ = ["ReadableTable", "SchemaOf", "TableView", "since_after_until", "with_schema_of"]
@@ -404,6 +405,42 @@ class ReadableTable:
         shown = resolve_columns(table, columns)
         spec = make_change_spec(table, lower, upper, versions, shown, "both" if before else "until")
         return self._database._make_change_feed(root, table, spec)
+
+    def commits(self, since: Moment | None = None, until: Moment | None = None) -> CommitList:
+        """Return the commits that changed rows of this table, oldest first.
+
+        Parameters
+        ----------
+        since, until
+            As in `changes`. Default for `since`: the oldest readable moment.
+
+        Returns
+        -------
+        CommitList
+            As `Database.commits`; each commit counts the rows of this table only.
+
+        Raises
+        ------
+        InvalidArgumentError, HistoryExpiredError, TableNotFoundError
+            As `changes`.
+
+        Examples
+        --------
+        >>> metrics.upsert([("a", 1, 9.0), ("e", 1, 1.0)], message="corrections of May").updated
+        1
+        >>> commit = metrics.commits()[-1]
+        >>> commit.inserted, commit.updated, commit.message
+        (1, 1, 'corrections of May')
+        >>> metrics.count(at=commit), metrics.count(at=commit.timestamp - 1)
+        (4, 3)
+        """
+        root, table, lower, upper = self._interval(since, until)
+        from nyala.api.results import CommitList
+        from nyala.tablet.changes.commits import commit_counts, commit_table
+
+        found = {table.name: commit_counts(table, lower, upper)}
+        del root
+        return CommitList(commit_table(found, self._database._opened().messages()))
 
     def history(self, key: KeyLike, since: Moment | None = None, until: Moment | None = None) -> pa.Table:
         """Return every version of one row, oldest first.

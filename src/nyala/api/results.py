@@ -1,4 +1,4 @@
-"""What the methods that measure or maintain a table return: frozen dataclasses.
+"""What the methods that measure, list or maintain return: frozen dataclasses, and lists of them.
 
 `dataclasses.asdict(result)` makes a dict of one, for JSON.
 """
@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
+
+import pyarrow as pa
 
 from nyala.mvcc.timestamp import to_datetime
+from nyala.presentation.previews import html_preview
 
 if TYPE_CHECKING:
     from nyala.backup.layout import Backup
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BackupResult",
     "ColumnStats",
+    "Commit",
+    "CommitList",
     "CompactionResult",
     "FlushResult",
     "RestoredTable",
@@ -28,6 +33,9 @@ __all__ = [
     "VacuumResult",
     "table_backup",
 ]
+
+
+_COMMITS_SHOWN: Final = 10
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,89 @@ class ColumnStats:
     nulls: int
     bytes: int
     """Bytes of base data."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit, from `Table.commits` or `Database.commits`; usable as a moment: `scan(at=commit)`."""
+
+    timestamp: int
+    """The moment of the commit."""
+    time: dt.datetime
+    """Its time in UTC, to the microsecond."""
+    inserted: int
+    """Rows that did not exist before the commit."""
+    updated: int
+    """Rows that existed before and after it, and were written."""
+    deleted: int
+    tables: tuple[str, ...]
+    """The present names of the tables in which rows changed."""
+    message: str | None
+    """What the caller said, by `message=`."""
+
+
+class CommitList:
+    """The commits of an interval, oldest first. Made by `Table.commits` and `Database.commits`.
+
+    It has a length, can be indexed and sliced, and gives `Commit` objects in a loop.
+
+    Examples
+    --------
+    >>> commits = metrics.commits()
+    >>> [(commit.inserted, commit.tables) for commit in commits]
+    [(3, ('metrics',))]
+    >>> commits[-1].message is None
+    True
+    """
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+
+    def to_arrow(self) -> pa.Table:
+        """Return the commits as an Arrow table, with the fields of `Commit` as columns."""
+        return self._rows
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self._rows.__arrow_c_stream__(requested_schema)
+
+    def __len__(self) -> int:
+        return int(self._rows.num_rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Commit: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> CommitList: ...
+
+    def __getitem__(self, place: int | slice) -> Commit | CommitList:
+        if isinstance(place, slice):
+            return CommitList(self._rows.take(pa.array(range(*place.indices(len(self))), pa.int64())))
+        number = place + len(self) if place < 0 else place
+        if not 0 <= number < len(self):
+            raise IndexError(f"commit {place} of {len(self)}")
+        return next(iter(CommitList(self._rows.slice(number, 1))))
+
+    def __iter__(self) -> Iterator[Commit]:
+        for batch in self._rows.to_batches(max_chunksize=10_000):
+            for row in batch.drop_columns(["time"]).to_pylist():
+                row["tables"] = tuple(row["tables"])
+                yield Commit(time=to_datetime(row["timestamp"]), **row)
+
+    def __repr__(self) -> str:
+        last = self[-_COMMITS_SHOWN:]
+        shown = f"CommitList of {len(self):,} commits"
+        if len(last) < len(self):
+            shown += f", the last {len(last)} of them"
+        return "\n".join([shown, *map(_line, last)])
+
+    def _repr_html_(self) -> str:
+        return html_preview(f"CommitList of {len(self):,} commits", lambda n: self._rows.slice(0, n))
+
+
+def _line(commit: Commit) -> str:
+    counts = f"{commit.inserted:,} inserted, {commit.updated:,} updated, {commit.deleted:,} deleted"
+    message = "" if commit.message is None else f": {commit.message}"
+    return f"  {commit.time.isoformat()}  {counts} in {', '.join(commit.tables)}{message}"
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from nyala.presentation.progress import Progress, Work, teller
 from nyala.tablet.compaction.measurement import dead_rows_of
 from nyala.tablet.scan import read_path
 from nyala.tablet.state.history import check_created, check_readable, oldest_readable
+from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.root import Root, TableState
 from nyala.tablet.write import where_writes
@@ -64,11 +65,18 @@ class Table(WritableTable):
 
     # ---------------------------------------------------------------------------------------- write
 
-    def restore(self, to: Moment) -> WriteResult:
+    def restore(self, to: Moment, *, message: str | None = None) -> WriteResult:
         """Make the table as it was at the moment `to`, as one new batch.
 
         The batch deletes rows that came later, inserts rows that were deleted, and sets changed values
         back. Rows that did not change are not touched. The state before the restore stays readable.
+
+        Parameters
+        ----------
+        to
+            The moment, as in `scan`.
+        message
+            A text about the commit, as in `insert`.
 
         Raises
         ------
@@ -88,7 +96,7 @@ class Table(WritableTable):
         _, table, moment = self._view(to, name="to")
         from nyala.tablet.write.restore import restore
 
-        return restore(store, table.id, moment)
+        return restore(store, table.id, moment, check_message(message))
 
     def _store_to_write(self, call: str, instead: str) -> Store:
         """Return the store. Raises: ReadOnlyError; InvalidArgumentError inside `with db.batch()` (see `Batch`)."""
@@ -99,12 +107,14 @@ class Table(WritableTable):
     def _check_call(self, call: str, instead: str) -> None:
         self._store_to_write(call, instead)
 
-    def _commit(self, request: Request, collect: bool) -> WriteResult:
-        return write(self._database._writer(), [request], collect=collect)[0]
+    def _commit(self, request: Request, collect: bool, message: str | None) -> WriteResult:
+        return write(self._database._writer(), [request], collect=collect, message=message)[0]
 
-    def _write_selected(self, operation: str, select: Select, collect: bool) -> WriteResult:
+    def _write_selected(
+        self, operation: str, select: Select, collect: bool, message: str | None
+    ) -> WriteResult:
         return where_writes.write_selected(
-            self._database._writer(), self._name, operation, select, collect=collect
+            self._database._writer(), self._name, operation, select, collect=collect, message=message
         )
 
     # ---------------------------------------------------------------------------------------- read

@@ -65,10 +65,11 @@ class Transaction:
     2
     """
 
-    def __init__(self, database: Database, timeout_s: float) -> None:
+    def __init__(self, database: Database, timeout_s: float, message: str | None) -> None:
         self._database = database
         store = database._writer()
         self._open = begin(store, timeout_s=timeout_s, bytes_max=store.memory_limit_bytes // 4)
+        self._message = message
         self._closed = False
         self.results: list[WriteResult] = []
 
@@ -140,7 +141,7 @@ class Transaction:
             The transaction has ended before.
         """
         self._closed = True
-        self.results = self._open.commit()
+        self.results = self._open.commit(self._message)
         return self.results
 
     def rollback(self) -> None:
@@ -199,10 +200,14 @@ class TransactionTable(WritableTable):
     def _check_call(self, call: str, instead: str) -> None:
         self._transaction._open.view()
 
-    def _commit(self, request: Request, collect: bool) -> WriteResult:
+    def _commit(self, request: Request, collect: bool, message: str | None) -> WriteResult:
+        _refuse_message(message)
         return self._transaction._open.write(request, collect=collect)
 
-    def _write_selected(self, operation: str, select: Select, collect: bool) -> WriteResult:
+    def _write_selected(
+        self, operation: str, select: Select, collect: bool, message: str | None
+    ) -> WriteResult:
+        _refuse_message(message)
         return self._transaction._open.write_selected(self._name, operation, select, collect=collect)
 
     if not TYPE_CHECKING:
@@ -219,6 +224,13 @@ class TransactionTable(WritableTable):
         if self._transaction._open.ended:
             return f"TransactionTable {self._name} (the transaction has ended)"
         return f"TransactionTable {self._name}: {', '.join(self.columns)}"
+
+
+def _refuse_message(message: str | None) -> None:
+    if message is not None:
+        raise InvalidArgumentError(
+            "a transaction is one commit with one message: pass it to db.transaction(message=…)"
+        )
 
 
 def run(database: Database, function: Callable[[Transaction], _Made], retries: int) -> _Made:

@@ -17,6 +17,7 @@ from nyala.errors import InvalidArgumentError, WriteError
 from nyala.presentation.progress import Progress, teller
 from nyala.schema.expressions.parser import Parameters
 from nyala.schema.predicates.predicate import parse_where
+from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.write import where_writes
 from nyala.tablet.write.where_writes import Select
@@ -40,11 +41,13 @@ class WritableTable(ReadableTable):
         """
         raise AssertionError("each kind of table says when it takes writes")
 
-    def _commit(self, request: Request, collect: bool) -> WriteResult:
+    def _commit(self, request: Request, collect: bool, message: str | None) -> WriteResult:
         """Write rows by key."""
         raise AssertionError("each kind of table says where it writes")
 
-    def _write_selected(self, operation: str, select: Select, collect: bool) -> WriteResult:
+    def _write_selected(
+        self, operation: str, select: Select, collect: bool, message: str | None
+    ) -> WriteResult:
         """Write rows that are selected from the table."""
         raise AssertionError("each kind of table says where it writes")
 
@@ -54,6 +57,7 @@ class WritableTable(ReadableTable):
         on_conflict: Literal["error", "ignore"] = "error",
         errors: Errors = "raise",
         *,
+        message: str | None = None,
         progress: bool | Progress = False,
     ) -> WriteResult:
         """Insert new rows.
@@ -70,6 +74,8 @@ class WritableTable(ReadableTable):
         errors
             `"raise"`: one failing row rejects the whole batch. `"collect"`: failing rows are returned in
             `result.errors`, and the others are written.
+        message
+            A text of at most 1,000 characters about the commit; `table.commits()` shows it.
         progress
             `True` shows lines. A function is called with (rows done, None) after each record batch of a
             `pyarrow.RecordBatchReader`, or at the end of other data.
@@ -93,10 +99,16 @@ class WritableTable(ReadableTable):
         >>> metrics.insert([("c", 1, 1.0), ("c", 2, 2.0)]).inserted
         2
         """
-        return self._write("insert", data, choice("on_conflict", on_conflict, "ignore"), errors, progress)
+        ignore = choice("on_conflict", on_conflict, "ignore")
+        return self._write("insert", data, ignore, errors, message, progress)
 
     def upsert(
-        self, data: DataLike, errors: Errors = "raise", *, progress: bool | Progress = False
+        self,
+        data: DataLike,
+        errors: Errors = "raise",
+        *,
+        message: str | None = None,
+        progress: bool | Progress = False,
     ) -> WriteResult:
         """Insert rows with new keys, and update rows whose keys exist.
 
@@ -108,7 +120,7 @@ class WritableTable(ReadableTable):
         >>> metrics.upsert([{"host": "a", "time": 1, "value": 7.0}, {"host": "d", "time": 1, "value": 1.0}])
         WriteResult(timestamp=..., inserted=1, updated=1, deleted=0, ignored=0, errors=0 rows)
         """
-        return self._write("upsert", data, False, errors, progress)
+        return self._write("upsert", data, False, errors, message, progress)
 
     def update(
         self,
@@ -119,6 +131,7 @@ class WritableTable(ReadableTable):
         set: Mapping[str, Any] | None = None,
         where: PredicateLike | None = None,
         params: Parameters = None,
+        message: str | None = None,
         progress: bool | Progress = False,
     ) -> WriteResult:
         """Change columns of existing rows: by key (`data`), or of all rows that satisfy `where` (`set`).
@@ -129,7 +142,7 @@ class WritableTable(ReadableTable):
             Rows with the whole key and the columns to change, in any form that `insert` takes.
         on_missing
             `"error"`: a missing key is the row error `not-found`. `"ignore"`: such rows are skipped.
-        errors, progress
+        errors, message, progress
             As in `insert`.
         set
             Columns and their new values. A value is a constant, or an expression over the row:
@@ -165,10 +178,10 @@ class WritableTable(ReadableTable):
                 raise InvalidArgumentError(
                     "update(data) finds its rows by key; where= goes with set=: update(set={'column': value}, where=…)"
                 )
-            return self._write("update", data, ignore, errors, progress)
+            return self._write("update", data, ignore, errors, message, progress)
         self._check_call("update(set=…)", "a write by key in the batch")
         select = where_writes.to_update(set, parse_where(where, params))
-        return self._write_selected("update", select, collect(errors))
+        return self._write_selected("update", select, collect(errors), check_message(message))
 
     def delete(
         self,
@@ -178,6 +191,7 @@ class WritableTable(ReadableTable):
         *,
         where: PredicateLike | None = None,
         params: Parameters = None,
+        message: str | None = None,
         progress: bool | Progress = False,
     ) -> WriteResult:
         """Delete rows by key, or all rows that satisfy `where`.
@@ -188,7 +202,7 @@ class WritableTable(ReadableTable):
             One key as in `get`, a list of keys, or the key columns in any form that `insert` takes.
         on_missing
             `"error"`: a missing key is the row error `not-found`. `"ignore"`: such keys are skipped.
-        errors, progress
+        errors, message, progress
             As in `insert`.
         where, params
             As in `scan`. `where="TRUE"` deletes all rows.
@@ -221,10 +235,17 @@ class WritableTable(ReadableTable):
         where = parse_where(where, params)
         if where is not None:
             self._check_call("delete(where=…)", "a write by key in the batch")
-            return self._write_selected("delete", where_writes.to_delete(where), False)
-        return self._write("delete", keys, ignore, errors, progress)
+            select = where_writes.to_delete(where)
+            return self._write_selected("delete", select, False, check_message(message))
+        return self._write("delete", keys, ignore, errors, message, progress)
 
-    def apply(self, operations: Sequence[tuple[str, Any]], errors: Errors = "raise") -> WriteResult:
+    def apply(
+        self,
+        operations: Sequence[tuple[str, Any]],
+        errors: Errors = "raise",
+        *,
+        message: str | None = None,
+    ) -> WriteResult:
         """Execute a list of different operations on rows, in their order, as one atomic batch.
 
         Parameters
@@ -237,6 +258,8 @@ class WritableTable(ReadableTable):
         errors
             `"raise"`: one failing row rejects the whole list. `"collect"`: failing rows are returned in
             `result.errors`, where `row` is the position in the list, and the others are written.
+        message
+            A text about the commit, as in `insert`.
 
         Returns
         -------
@@ -269,16 +292,22 @@ class WritableTable(ReadableTable):
         (1, 1, 1, [2])
         """
         self._check_call("apply(…)", f"b.apply({self._name!r}, …)")
-        return self._commit(Request(self._name, "apply", operations), collect(errors))
+        return self._commit(Request(self._name, "apply", operations), collect(errors), check_message(message))
 
     def _write(
-        self, operation: str, data: Any, ignore: bool, errors: Errors, progress: bool | Progress = False
+        self,
+        operation: str,
+        data: Any,
+        ignore: bool,
+        errors: Errors,
+        message: str | None,
+        progress: bool | Progress = False,
     ) -> WriteResult:
         self._check_call(f"{operation}(…)", f"b.{operation}({self._name!r}, …)")
-        collects = collect(errors)
+        collects, message = collect(errors), check_message(message)
         show = teller(progress, lambda done, total: f"{operation} into {self._name}: {done:,} rows")
         if not isinstance(data, pa.RecordBatchReader):
-            result = self._commit(Request(self._name, operation, data, ignore), collects)
+            result = self._commit(Request(self._name, operation, data, ignore), collects, message)
             if show is not None:
                 show(_rows_of(result), None)
             return result
@@ -286,7 +315,7 @@ class WritableTable(ReadableTable):
         done = 0
         try:
             for batch in data:
-                result = self._commit(Request(self._name, operation, batch, ignore), collects)
+                result = self._commit(Request(self._name, operation, batch, ignore), collects, message)
                 total = result if total is None else _sum(total, result, done)
                 done += batch.num_rows
                 if show is not None:
@@ -303,7 +332,9 @@ class WritableTable(ReadableTable):
         return (
             total
             if total is not None
-            else self._commit(Request(self._name, operation, data.schema.empty_table(), ignore), False)
+            else self._commit(
+                Request(self._name, operation, data.schema.empty_table(), ignore), False, message
+            )
         )
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 from nyala.catalog.model import (
     CatalogChange,
     CatalogState,
+    CommitMessage,
     CommittedKey,
     DeltaEntry,
     DroppedRange,
@@ -224,7 +225,11 @@ COMMITTED_KEYS: Final = Shape(
     "committed_keys", (("key", _TEXT, "key"), *_plain("timestamp", "version"), ("result", _TEXT, "result"))
 )
 
-SHAPES: Final = (STORE, TABLES, SCHEMAS, DROPPED_RANGES, TABLETS, ROWSETS, PARTS, DELTAS, COMMITTED_KEYS)
+MESSAGES: Final = Shape("messages", (("timestamp", _INT, "timestamp"), ("message", _TEXT, "message")))
+
+SHAPES: Final = (
+    STORE, TABLES, SCHEMAS, DROPPED_RANGES, TABLETS, ROWSETS, PARTS, DELTAS, COMMITTED_KEYS, MESSAGES,
+)  # fmt: skip
 
 
 # --- entries ----------------------------------------------------------------------------------------
@@ -279,6 +284,10 @@ def _decode_delta(value: Any) -> DeltaEntry:
     return DeltaEntry(**DELTAS.decode(value))
 
 
+def _decode_message(value: Any) -> CommitMessage:
+    return CommitMessage(**MESSAGES.decode(value))
+
+
 def _decode_key(value: Any) -> CommittedKey:
     return CommittedKey(**COMMITTED_KEYS.decode(value))
 
@@ -289,6 +298,7 @@ _ENTRIES: Final[Mapping[str, tuple[Callable[[Any], dict[str, Any]], Callable[[An
     "rowsets": (ROWSETS.encode, _decode_rowset),
     "parts": (PARTS.encode, _decode_part),
     "deltas": (DELTAS.encode, _decode_delta),
+    "messages": (MESSAGES.encode, _decode_message),
 }
 
 

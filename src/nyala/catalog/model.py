@@ -54,6 +54,7 @@ from nyala.schema.schema import Schema
 __all__ = [
     "CatalogChange",
     "CatalogState",
+    "CommitMessage",
     "CommittedKey",
     "DeltaEntry",
     "DroppedRange",
@@ -237,6 +238,19 @@ class CommittedKey:
 
 
 @dataclass(frozen=True)
+class CommitMessage:
+    """What a caller said about the commit with this timestamp."""
+
+    timestamp: int
+    message: str
+
+    @property
+    def id(self) -> int:
+        """The key of the entry: a commit has one timestamp and one message."""
+        return self.timestamp
+
+
+@dataclass(frozen=True)
 class CatalogState:
     """The whole catalogue at one version. Immutable, so any thread may read it."""
 
@@ -256,6 +270,7 @@ class CatalogState:
     deltas: Mapping[int, DeltaEntry]
     garbage: Mapping[str, int]  # path to the version with which it became garbage (P2)
     committed_keys: Mapping[str, CommittedKey]
+    messages: Mapping[int, CommitMessage]
 
     @staticmethod
     def empty(store_id: str, created_us: int) -> CatalogState:
@@ -271,6 +286,7 @@ class CatalogState:
             1,
             1,
             1,
+            nothing,
             nothing,
             nothing,
             nothing,
@@ -380,6 +396,7 @@ class CatalogState:
                 *(rowset.deltas_durable for rowset in self.rowsets.values()),
                 *(delta.timestamp_max for delta in self.deltas.values()),
                 *(key.timestamp for key in self.committed_keys.values()),
+                *self.messages,
                 *(_newest_of(table) for table in self.tables.values()),
                 *(tablet.created for tablet in self.tablets.values()),
             ),
@@ -415,6 +432,8 @@ class CatalogChange:
     wal_start: int | None = None
     committed_keys: list[CommittedKey] = field(default_factory=list)
     drop_committed_keys: list[str] = field(default_factory=list)
+    put_messages: list[CommitMessage] = field(default_factory=list)
+    drop_messages: list[int] = field(default_factory=list)
 
 
 def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
@@ -447,6 +466,7 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
             *(rowset.deltas_durable for rowset in change.put_rowsets),
             *(delta.timestamp_max for delta in change.put_deltas),
             *(key.timestamp for key in keys),
+            *(message.timestamp for message in change.put_messages),
             *(_newest_of(table) for table in change.put_tables),
             *(tablet.created for tablet in change.put_tablets),
         ),
@@ -467,6 +487,9 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
         garbage=garbage,
         committed_keys=_changed(
             state.committed_keys, {key.key: key for key in keys}, change.drop_committed_keys
+        ),
+        messages=_changed(
+            state.messages, {message.id: message for message in change.put_messages}, change.drop_messages
         ),
     )
     _assert_applied(new, change)

@@ -114,6 +114,7 @@ _DUPLICATE: Final = re.compile(r"duplicate key in this batch: rows (\d+) and (\d
 @click.option(
     "--null", "nulls", metavar="WORD", multiple=True, help="A word that means NULL in a CSV; may be repeated."
 )
+@click.option("--message", metavar="TEXT", help="A text about the load, stored with each of its batches.")
 def load(
     folder: str,
     table: str,
@@ -129,6 +130,7 @@ def load(
     format_: str | None,
     delimiter: str | None,
     nulls: tuple[str, ...],
+    message: str | None,
 ) -> None:
     """Load Parquet, CSV or JSON files, or folders of them, into a table, in batches; `-` is stdin, a CSV by default.
 
@@ -143,6 +145,9 @@ def load(
     if files.count(STDIO) > 1:
         raise click.UsageError("FILE `-` (stdin) can be given only once")
     dialect, began_s = CsvDialect(delimiter, nulls), time.monotonic()
+    from nyala.tablet.state.messages import check_message
+
+    check_message(message)
     with find_files(files, format_) as found:
         spec: dict[str, Any] | None = None
         if create:
@@ -161,7 +166,13 @@ def load(
                 shown = ", ".join(f"{column.name} {column.type}" for column in columns_made)
                 click.echo(f"{table} created: {shown}. Wrong type? Pass --type COLUMN=TYPE.", err=True)
             load = _Load(
-                database, target, create, operation or ("insert" if create else "upsert"), errors, dialect
+                database,
+                target,
+                create,
+                operation or ("insert" if create else "upsert"),
+                errors,
+                dialect,
+                message,
             )
             load.run(found, columns)
             _echo_result(load, [file.name for file in found], time.monotonic() - began_s)
@@ -177,6 +188,7 @@ class _Load:
     operation: str
     on_error: str
     dialect: CsvDialect
+    message: str | None
     rows: int = 0
     batches: int = 0
     counts: Counter[str] = field(default_factory=Counter)  # inserted, updated, deleted, ignored
@@ -228,7 +240,7 @@ class _Load:
             with finish_first():  # E2
                 if part.batch.num_rows:
                     try:
-                        result = _write(self.table, self.operation, part.batch, self.on_error)
+                        result = _write(self.table, self.operation, part.batch, self.on_error, self.message)
                     except WriteError as error:
                         raise self._refused(error, file, part) from error
                     self.batches += 1
@@ -334,15 +346,18 @@ def _existing(database: Database, name: str) -> Table:
         raise TableNotFoundError(f"{error}; --create --key COLUMNS creates it") from None
 
 
-def _write(table: Table, operation: str, batch: pa.RecordBatch, errors: Any) -> WriteResult:
+def _write(
+    table: Table, operation: str, batch: pa.RecordBatch, errors: Any, message: str | None
+) -> WriteResult:
     verb, _, ignore = operation.partition("-")
+    given: dict[str, Any] = {"errors": errors, "message": message}
     if verb == "insert":
-        return table.insert(batch, on_conflict="ignore" if ignore else "error", errors=errors)
+        return table.insert(batch, on_conflict="ignore" if ignore else "error", **given)
     if verb == "upsert":
-        return table.upsert(batch, errors=errors)
+        return table.upsert(batch, **given)
     if verb == "update":
-        return table.update(batch, on_missing="ignore" if ignore else "error", errors=errors)
-    return table.delete(batch, on_missing="ignore" if ignore else "error", errors=errors)
+        return table.update(batch, on_missing="ignore" if ignore else "error", **given)
+    return table.delete(batch, on_missing="ignore" if ignore else "error", **given)
 
 
 def _echo_result(load: _Load, files: Sequence[str], seconds: float) -> None:

@@ -49,6 +49,7 @@ from nyala.objects.remote_files import RemoteFiles
 from nyala.schema.arrow_ipc import from_ipc, to_ipc
 from nyala.tablet.jobs.staging import make_staging, staging_folder
 from nyala.tablet.state import store_folder as layout
+from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.validation import validating
 from nyala.tablet.store import Store, StoreOptions
@@ -130,7 +131,8 @@ def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str
     job: a dict of "key", "table", "operation" (one of OPERATION_NAMES, or CHANGES), "errors"
         ("raise" | "collect"), "files" (names in the staging folder of the key, or [key, name] in
         another one) and "columns". Optional: "record_as" (the idempotency key, if it is not the
-        job's key) and "overwrite" (true: the rows replace the table's content).
+        job's key), "overwrite" (true: the rows replace the table's content) and "message" (stored
+        with the commit).
     Returns: {"timestamp", "inserted", "updated", "deleted", "ignored", "errors": table of failed
     rows or None}.
     Raises: errors of the write; LockedError if a writer neither answers nor ends within a minute.
@@ -336,6 +338,7 @@ def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
     key, collect = job.get("record_as", job["key"]), job.get("errors") == "collect"
     if (earlier := find_committed(store, key)) is not None:
         return earlier  # even if its files or its table no longer exist
+    message = check_message(job.get("message"))
     name, _, ignore = operation.partition("-")
     from nyala.tablet.jobs.staged_files import read_staged
 
@@ -343,13 +346,15 @@ def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
     if operation == CHANGES:
         from nyala.tablet.jobs.staged_rows import apply_changes
 
-        return apply_changes(store, job["table"], staged, collect=collect, idempotency_key=key)
+        return apply_changes(
+            store, job["table"], staged, collect=collect, idempotency_key=key, message=message
+        )
     request = Request(job["table"], name, staged.data, bool(ignore), staged.numbers, staged.routed)
     if job.get("overwrite"):
         from nyala.tablet.jobs.staged_rows import replace_content
 
-        return replace_content(store, request, collect=collect, idempotency_key=key)
-    return write(store, [request], collect=collect, idempotency_key=key)[0]
+        return replace_content(store, request, collect=collect, idempotency_key=key, message=message)
+    return write(store, [request], collect=collect, idempotency_key=key, message=message)[0]
 
 
 def figures(result: WriteResult) -> dict[str, Any]:

@@ -27,7 +27,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +38,7 @@ from nyala.catalog.loading import apply_changes, check_log_exists, without_colle
 from nyala.catalog.model import (
     CatalogChange,
     CatalogState,
+    CommitMessage,
     CommittedKey,
     DeltaEntry,
     PartEntry,
@@ -75,6 +76,7 @@ from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.history import oldest_readable
 from nyala.tablet.state.idempotency import keys_to_forget
 from nyala.tablet.state.locks import OwnedLock
+from nyala.tablet.state.messages import messages_to_forget
 from nyala.tablet.state.opening import check_in_use, delta_entry, open_root, open_rowset, remove_orphans
 from nyala.tablet.state.pins import HistoryPins
 from nyala.tablet.state.reservations import Reservations
@@ -171,6 +173,7 @@ class Store:
         self._root = root
         self._roots: weakref.WeakSet[Root] = weakref.WeakSet([root])
         self._keys: dict[str, CommittedKey] = {}  # keys in the log that the catalogue does not have yet
+        self._messages: dict[int, CommitMessage] = {}  # the same of messages
         self._replayed_to: int | None = 0  # during the replay of the log; None: it is complete
         self._failure: BaseException | None = None
         self._closed = False
@@ -328,7 +331,7 @@ class Store:
         replayer = Replayer(self._root, self._relieved)
         replayer.feed(records)
         replayer.drain()
-        self._note_keys(replayer.report)
+        self._note_commits(replayer.report)
         self._replayed_to = None
         self.marks = Watermarks(self.clock.latest)
         self._measure_memory(self._root)
@@ -340,7 +343,7 @@ class Store:
             return self._root
         from nyala.tablet.flush.lifecycle import flush
 
-        self._note_keys(report)
+        self._note_commits(report)
         self._replayed_to = timestamp
         self.marks.advance_applied(timestamp)
         try:
@@ -353,9 +356,11 @@ class Store:
             logger.info("flushed %d rows during the log's replay, because the log is long", flushed.rows)
         return self._root
 
-    def _note_keys(self, report: ReplayReport) -> None:
-        keys = report.idempotency_keys
+    def _note_commits(self, report: ReplayReport) -> None:
+        """Note the keys and messages that only the log has."""
+        keys, messages = report.idempotency_keys, report.messages
         self._keys.update((key, found) for key, found in keys.items() if key not in self.state.committed_keys)
+        self._messages.update((at, found) for at, found in messages.items() if at not in self.state.messages)
 
     def close(self) -> None:
         """Sync and close the log, and release the lock. May be called twice.
@@ -495,11 +500,13 @@ class Store:
         change.committed_keys += [
             found for key, found in self._keys.items() if key not in known and key not in mine
         ]
+        self._change_messages(change, after)
         before = self.state
         try:
             self.state = self._commit(change)
             self._medium.leases.note_version(self.state.version)
             self._keys.clear()
+            self._messages.clear()
             self.install(after)
             self.log.drop(dropped)
             # The log is synced through all applied batches, and all others are now in the
@@ -518,6 +525,20 @@ class Store:
                 self.poison(error)
             raise
         self.publish(durably=True)
+
+    def _change_messages(self, change: CatalogChange, after: Root) -> None:
+        """Add the log's messages to `change`, and drop those of commits that cannot be listed."""
+        known = self.state.messages
+        new = [message for at, message in self._messages.items() if at not in known] + change.put_messages
+        if not known and not new:
+            return
+        entries = [table.entry for table in after.tables.values()]
+        oldest = min(
+            (max(self.history_cut(entry), entry.created) for entry in entries), default=self.clock.latest
+        )
+        gone = set(messages_to_forget({**known, **{message.id: message for message in new}}, oldest))
+        change.put_messages = [message for message in new if message.id not in gone]
+        change.drop_messages = sorted(gone & known.keys())
 
     def _commit(self, change: CatalogChange) -> CatalogState:
         """Make `change` durable in the log; returns the state that it makes."""
@@ -558,14 +579,18 @@ class Store:
 
     # ---------------------------------------------------------------------------------------- log and publishing
 
-    def note_applied(self, timestamp: int, nbytes: int, key: CommittedKey | None) -> None:
-        """Note that a logged batch is in memory, with its key. Under the commit lock."""
+    def note_applied(
+        self, timestamp: int, nbytes: int, key: CommittedKey | None, message: str | None = None
+    ) -> None:
+        """Note that a logged batch is in memory, with its key and message. Under the commit lock."""
         self.marks.advance_applied(timestamp)
         self._memory_bytes += nbytes
         if self._memory_bytes - self._measured_bytes > self.options.memory_limit_bytes // MEASURE_SHARE:
             self._measure_memory(self._root)
         if key is not None:
             self._keys[key.key] = key
+        if message is not None:
+            self._messages[timestamp] = CommitMessage(timestamp, message)
         if self.options.durability != "commit":
             self.marks.advance_published(timestamp)
         self._press()
@@ -661,6 +686,11 @@ class Store:
     def committed(self, key: str) -> CommittedKey | None:
         """The batch committed with this idempotency key; None: there is none."""
         return self._keys.get(key) or self.state.committed_keys.get(key)
+
+    def messages(self) -> Mapping[int, CommitMessage]:
+        """The messages of commits, by timestamp. Read them after `view` for the commits that it shows."""
+        pending = dict(self._messages)  # first: a transaction moves them into the state
+        return {**self.state.messages, **pending}
 
     # ---------------------------------------------------------------------------------------- memory
 

@@ -98,7 +98,8 @@ def _dump_frame(frame: Frame, data: bytes, path: str, show_bytes: bool) -> Itera
 def batch_lines(title: str, record: LogRecord) -> Iterator[str]:
     """Yield the lines of a batch; `title` begins the first one."""
     key = "" if record.idempotency_key is None else f", key {json.dumps(record.idempotency_key)}"
-    yield f"{title}{key}"
+    message = "" if record.message is None else f", message {json.dumps(record.message)}"
+    yield f"{title}{key}{message}"
     for group in record.groups:
         bounds = zip(group.tablet_ids, group.offsets, group.offsets[1:], strict=False)
         tablets = ", ".join(f"{tablet}: {upper - lower}" for tablet, lower, upper in bounds)

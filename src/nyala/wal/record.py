@@ -6,11 +6,11 @@ record has the rows as they were resolved, not as the user sent them:
     payload = meta_length (4 bytes) | meta (JSON, UTF-8) | zeros to a multiple of 8 |
               schema message | batch message   of the first group | … of the second group | …
 
-`meta` is {"key": idempotency key or null, "told": counts, "groups": [{"table", "version", "kind",
-"tablets", "offsets", "schema", "batch"}, …]}. "told" is optional. "schema" and "batch" are the
-lengths in bytes of the group's two Arrow IPC messages (encapsulated message format, each a multiple
-of 8 bytes). Every record contains its schema, so reading it needs no other record, no catalogue and
-no file. The record's header has the timestamp.
+`meta` is {"key": idempotency key or null, "told": counts, "message": text, "groups": [{"table",
+"version", "kind", "tablets", "offsets", "schema", "batch"}, …]}. "told" and "message" are optional.
+"schema" and "batch" are the lengths in bytes of the group's two Arrow IPC messages (encapsulated
+message format, each a multiple of 8 bytes). Every record contains its schema, so reading it needs
+no other record, no catalogue and no file. The record's header has the timestamp.
 
 Invariants
     S1  Rows of a group are sorted by tablet: those of tablet_ids[i] are [offsets[i], offsets[i +
@@ -89,6 +89,8 @@ class LogRecord:
     """The counts of the result, for a client that sends the same idempotency key again; "told" in
     `meta`.
     """
+    message: str | None = None
+    """What the caller said about the batch."""
 
     @property
     def row_count(self) -> int:
@@ -169,9 +171,12 @@ def encode_record(record: LogRecord) -> list[Any]:
                 "batch": batch.size,
             }
         )
-    fields: dict[str, object] = {"key": record.idempotency_key, "groups": groups}
+    fields: dict[str, object] = {"key": record.idempotency_key}
     if record.counts is not None:
-        fields = {"key": record.idempotency_key, "told": dict(record.counts), "groups": groups}
+        fields["told"] = dict(record.counts)
+    if record.message is not None:
+        fields["message"] = record.message
+    fields["groups"] = groups
     meta = _META.encode(fields).encode()
     padding = -(_META_LENGTH.size + len(meta)) % ALIGNMENT_BYTES
     assert all(body.size % ALIGNMENT_BYTES == 0 for body in bodies), "L1"
@@ -208,6 +213,9 @@ def decode_record(
         counts = meta.get("told")
         if counts is not None and not all(type(count) is int for count in counts.values()):
             raise ValueError(f"the counts are not integers: {counts}")
+        message = cast("str | None", meta.get("message"))
+        if not (message is None or isinstance(message, str)):
+            raise ValueError(f"the message is of type {type(message).__name__}")
         for part in meta["groups"]:
             middle, upper = lower + part["schema"], lower + part["schema"] + part["batch"]
             if not lower <= middle <= upper <= payload.size:
@@ -234,4 +242,4 @@ def decode_record(
             raise ValueError(f"{payload.size - lower} bytes after the last Arrow message")
     except (ValueError, KeyError, TypeError, AttributeError, OSError, pa.ArrowException) as error:
         raise CorruptionError(f"the payload of a record is invalid: {error}", path, offset) from error
-    return LogRecord(timestamp, key, tuple(groups), (path, offset), counts)
+    return LogRecord(timestamp, key, tuple(groups), (path, offset), counts, message)

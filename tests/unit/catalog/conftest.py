@@ -9,6 +9,7 @@ import pytest
 
 from nyala.catalog.model import (
     CatalogChange,
+    CommitMessage,
     CommittedKey,
     DeltaEntry,
     DroppedRange,
@@ -125,4 +126,5 @@ def full_change() -> CatalogChange:
         garbage=["wal/000001.log", "data/1/ü.base"],
         wal_start=2,
         committed_keys=[CommittedKey("spark-job-7", 55, '{"inserted":3}')],
+        put_messages=[CommitMessage(54, "the load of May ✓")],
     )

@@ -646,3 +646,13 @@ def test_without_duckdb_the_way_to_get_it_is_said(
     monkeypatch.setitem(sys.modules, "duckdb", None)
     said = run("table", "load", numbers, "t", csv(tmp_path, "k\n1\n"), code=1).stderr
     assert "pip install 'nyala[cli]'" in said and "Traceback" not in said
+
+
+def test_the_message_of_a_load(run: Run, example: Example, tmp_path: Path) -> None:
+    """Nobody knows later which load wrote a row; a message that is too long stops the load before it begins."""
+    file = csv(tmp_path, "host,time,value\nnew,2026-02-01T00:00:00Z,1.0\n")
+    run("table", "load", example.path, "metrics", file, "--message", "the load of May")
+    with nyala.connect(example.path, read_only=True) as db:
+        assert [(c.inserted, c.message) for c in db["metrics"].commits()][-1] == (1, "the load of May")
+    long = run("table", "load", example.path, "metrics", file, "--message", "x" * 1001, code=1)
+    assert "message has 1,001 characters, and at most 1,000 are stored" in long.stderr

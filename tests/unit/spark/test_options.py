@@ -55,6 +55,14 @@ def test_a_moment_may_be_a_result() -> None:
     """`.option("at", result)` reads as of that write, although Spark passes options as text."""
     result = nyala.WriteResult(timestamp=7012345678901234, inserted=3)
     assert ReadOptions.parse({**PLACE, "at": str(result)}).at == result.timestamp
+    commit = nyala.Commit(result.timestamp, result.time, 1, 0, 0, ("t",), None)
+    assert ReadOptions.parse({**PLACE, "at": str(commit)}).at == result.timestamp
+
+
+def test_a_message_is_checked_before_any_task_runs() -> None:
+    assert WriteOptions.parse({**PLACE, "message": "corrections of May"}).message == "corrections of May"
+    with pytest.raises(InvalidArgumentError, match="option message has 1,001 characters"):
+        WriteOptions.parse({**PLACE, "message": "x" * 1001})
 
 
 @pytest.mark.parametrize(

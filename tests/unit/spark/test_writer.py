@@ -192,6 +192,14 @@ def test_overwrite_replaces_the_content_in_one_commit(store: Path, run_task) -> 
     assert sorted(moments["_change_type"].to_pylist()) == ["delete", "insert", "update"]
 
 
+def test_a_message_is_that_of_the_commit(store: Path, run_task) -> None:
+    """.option("message", …) is what `commits()` shows."""
+    writer = make_writer(store, operation="insert", message="a job of Spark")
+    writer.commit([run_task(writer, 0, {"k": [1], "v": ["a"]})])
+    with nyala.connect(store, read_only=True) as db:
+        assert [(c.inserted, c.message) for c in db.commits()] == [(1, "a job of Spark")]
+
+
 def test_a_refused_job_says_how_many_rows_of_which_kind_and_the_first(store: Path, run_task) -> None:
     """errors="raise": Spark shows the text of an error only, so what went wrong is in it."""
     with nyala.connect(store) as db:

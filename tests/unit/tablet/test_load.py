@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import random
@@ -14,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from tests.loads import a_job, begin_request, content, open_with_table, run, stage
+from tests.loads import a_job, begin_request, content, env_of, open_with_table, run, stage
 
 import nyala
 from nyala.env import SYSTEM
@@ -51,6 +52,13 @@ OTHERS: dict[str, Callable[[nyala.Database], object]] = {
     "other keys": lambda db: db["t"].upsert({"k": [100, 101], "v": [0, 0]}),
     "flush": lambda db: (db["t"].update({"k": [2], "w": ["x"]}), db["t"].flush()),
 }  # fmt: skip
+
+
+def test_a_loads_message_is_that_of_its_commit(db: nyala.Database) -> None:
+    """It is in the transaction that names the load's files."""
+    with a_job(db, "insert", {"k": [1, 2], "v": [1, 2], "w": ["a", "b"]}) as (job, _):
+        handover.commit_load_files(db.path, dataclasses.replace(job, message="the load"), env_of(db))
+    assert [(c.inserted, c.message) for c in db.commits()] == [(2, "the load")]
 
 
 @pytest.mark.parametrize("what", OTHERS)

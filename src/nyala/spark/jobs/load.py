@@ -59,6 +59,7 @@ from nyala.tablet.jobs.load_write import check_columns, check_columns_of, write_
 from nyala.tablet.jobs.staged_files import ROW, TABLET, check_names, with_tablets
 from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.leased_files import kept_by_lease
+from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.result import WriteResult
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def load(
     *,
     on_conflict: Literal["error", "ignore"] = "error",
     errors: Errors = "raise",
+    message: str | None = None,
     tasks: int | None = None,
     lease: float = LEASE_DEFAULT_S,
 ) -> WriteResult:
@@ -106,6 +108,8 @@ def load(
     errors
         "raise": one failing row rejects the batch. "collect": the good rows are written, and the failing
         rows are in `.errors` of the result.
+    message
+        A text of at most 1,000 characters about the commit; `table.commits()` shows it.
     tasks
         The number of tasks that write. Default: one per tablet, at most four per core. If the frame is
         small and this process is the store's writer, the default is to write the rows here, without tasks.
@@ -135,7 +139,7 @@ def load(
     ```
     """
     operation = "insert-ignore" if on_conflict == "ignore" else "insert"
-    return _run(df, table, operation, errors, tasks, lease)
+    return _run(df, table, operation, errors, message, tasks, lease)
 
 
 def upsert(
@@ -143,6 +147,7 @@ def upsert(
     table: Table,
     *,
     errors: Errors = "raise",
+    message: str | None = None,
     tasks: int | None = None,
     lease: float = LEASE_DEFAULT_S,
 ) -> WriteResult:
@@ -158,11 +163,17 @@ def upsert(
     print(nyala.spark.upsert(corrected, db["flights"]).updated)
     ```
     """
-    return _run(df, table, "upsert", errors, tasks, lease)
+    return _run(df, table, "upsert", errors, message, tasks, lease)
 
 
 def _run(
-    df: DataFrame, table: Table, operation: str, errors: Errors, tasks: int | None, lease: float
+    df: DataFrame,
+    table: Table,
+    operation: str,
+    errors: Errors,
+    message: str | None,
+    tasks: int | None,
+    lease: float,
 ) -> WriteResult:
     if errors not in ("raise", "collect"):
         raise InvalidArgumentError(f"errors must be 'raise' or 'collect', got {errors!r}")
@@ -170,14 +181,22 @@ def _run(
     check_frame(df, call)
     check_table(table, call)
     lease_s = lease_seconds(lease, f"{call}: ")
+    check_message(message)
     name = table.name
     check_names(name, unique_columns(name, df.schema))
     with named(f"table {name!r}"):
-        return _run_job(df, table, call, operation, errors, tasks, lease_s)
+        return _run_job(df, table, call, operation, errors, message, tasks, lease_s)
 
 
 def _run_job(
-    df: DataFrame, table: Table, call: str, operation: str, errors: Errors, tasks: int | None, lease_s: float
+    df: DataFrame,
+    table: Table,
+    call: str,
+    operation: str,
+    errors: Errors,
+    message: str | None,
+    tasks: int | None,
+    lease_s: float,
 ) -> WriteResult:
     address, name, columns = address_of_database(table._database), table.name, df.columns
     path, env = address.path, address.env
@@ -189,7 +208,7 @@ def _run_job(
         with plain_errors():
             rows = small_rows(df, f"{operation} into {name}")
         if rows is not None:
-            return _write_here(rows, table, operation, errors)
+            return _write_here(rows, table, operation, errors, message)
     with (
         handover.loading(path, name, lease_s, reserve=operation == "upsert", what=call, env=env) as (
             plan,
@@ -220,7 +239,7 @@ def _run_job(
             touched = {made.rowset_id for tablet in staged for made in tablet.deltas}
             job = LoadCommit(
                 key, plan.table_id, plan.schema.version, plan.snapshot, operation, tuple(columns), tuple(staged),
-                {number: files[number] for number in touched}, errors == "collect",
+                {number: files[number] for number in touched}, errors == "collect", message,
             )  # fmt: skip
             try:
                 outcome = handover.commit_load_files(path, job, env)
@@ -239,7 +258,9 @@ def _run_job(
     return WriteResult(**outcome, errors=pa.concat_tables(found_errors, promote_options="permissive"))
 
 
-def _write_here(rows: pa.Table, table: Table, operation: str, errors: Errors) -> WriteResult:
+def _write_here(
+    rows: pa.Table, table: Table, operation: str, errors: Errors, message: str | None
+) -> WriteResult:
     """Write a small frame's rows in this process (`small_frames`). Failing rows keep Spark's row numbers."""
     numbers = rows.column(ROW).combine_chunks()
     data = rows.drop_columns([ROW])
@@ -251,10 +272,10 @@ def _write_here(rows: pa.Table, table: Table, operation: str, errors: Errors) ->
 
     try:
         if operation == "upsert":
-            result = table.upsert(data, errors=errors)
+            result = table.upsert(data, errors=errors, message=message)
         else:
             conflict: Literal["error", "ignore"] = "ignore" if operation == "insert-ignore" else "error"
-            result = table.insert(data, conflict, errors=errors)
+            result = table.insert(data, conflict, errors=errors, message=message)
     except WriteError as error:
         if error.errors is None:
             raise

@@ -18,6 +18,7 @@ from nyala.spark.arguments import address_of_store, check_frame, spark_options
 from nyala.spark.cluster import is_classic
 from nyala.spark.errors import named, plain_errors
 from nyala.spark.jobs.progress import watching
+from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.result import WriteResult
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def write(
     *,
     operation: str = "upsert",
     errors: Literal["raise", "collect"] = "raise",
+    message: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> WriteResult:
     """Write a DataFrame into a table as one atomic batch, and return the counts.
@@ -59,6 +61,8 @@ def write(
     errors
         "raise": one failing row rejects the batch. "collect": the good rows are written, and the failing
         rows are in `.errors` of the result.
+    message
+        A text of at most 1,000 characters about the commit; `table.commits()` shows it.
     storage_options
         For a URL: those options of `nyala.connect` that are no secrets. Each machine takes credentials from
         its own environment, or from the `credentials_file`.
@@ -86,11 +90,14 @@ def write(
     store = address_of_store(path, "nyala.spark.write", storage_options)
     if not isinstance(table, str):
         raise InvalidArgumentError(f"nyala.spark.write expects the table's name, got {table!r}")
+    options = {"table": table, "operation": operation, "errors": errors}
+    if (text := check_message(message)) is not None:
+        options["message"] = text
     with named(f"table {table!r}"):
-        return _write(df, store, table, operation, errors)
+        return _write(df, store, options)
 
 
-def _write(df: DataFrame, store: Address, table: str, operation: str, errors: str) -> WriteResult:
+def _write(df: DataFrame, store: Address, options: Mapping[str, str]) -> WriteResult:
     try:
         key, folder = handover.new_staging(store.path, _RESULT_TTL_S, store.env, process_mark())
     except StorageError as error:
@@ -101,14 +108,10 @@ def _write(df: DataFrame, store: Address, table: str, operation: str, errors: st
             "df.write.format('nyala') needs it only on the machines of the server and its executors",
             path=store.path,
         ) from error
-    job = (
-        df.write.format("nyala")
-        .options(**spark_options(store), table=table, operation=operation, errors=errors, result=folder)
-        .mode("append")
-    )
+    job = df.write.format("nyala").options(**spark_options(store), **options, result=folder).mode("append")
     try:
         try:
-            with watching(df.sparkSession, f"{operation} into {table}"), plain_errors():
+            with watching(df.sparkSession, f"{options['operation']} into {options['table']}"), plain_errors():
                 job.save()
         except WriteError as error:
             error.errors = _failed_rows(store.env, folder)

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, TypeAlias
 from nyala.env.paths import is_bucket_url, plain_url, utf8_path
 from nyala.errors import InvalidArgumentError
 from nyala.objects.address import Address
+from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.store_folder import check_folder_path
 from nyala.tablet.write.prepare import OPERATION_NAMES
 
@@ -49,7 +50,7 @@ LEASE_MAX_S: Final = 366 * 24 * 3600
 
 _READ: Final = ("path", "table", "at", "columns", "where", "partitions", "lease")
 _CHANGES: Final = ("startingtimestamp", "endingtimestamp", "versions", "before", "maxrowspertrigger")
-_WRITE: Final = ("path", "table", "operation", "errors", "result", "transaction")
+_WRITE: Final = ("path", "table", "operation", "errors", "result", "transaction", "message")
 # Options that Spark itself adds to those of a stream or of a table in its catalogue.
 _SPARKS: Final = (
     "checkpointlocation", "queryname", "provider", "location", "owner", "external", "comment", "collation",
@@ -205,6 +206,7 @@ class WriteOptions:
     transaction for a stream: a name that identifies the query instead of its checkpoint's id; None: Spark's id
     result      a folder, made if missing. The commit writes result.json (timestamp and counts) into it and, if rows
                 failed, errors.parquet. None: failing rows are logged
+    message     a text about the commit, which `table.commits()` shows
     """
 
     path: str
@@ -213,6 +215,7 @@ class WriteOptions:
     errors: Literal["raise", "collect"] = "raise"
     result: str | None = None
     transaction: str | None = None
+    message: str | None = None
 
     storage: Storage = ()
 
@@ -241,6 +244,7 @@ class WriteOptions:
             errors="raise" if errors == "raise" else "collect",
             result=_result(given.get("result")),
             transaction=given.get("transaction") or None,
+            message=_message(given.get("message")),
         )
 
 
@@ -293,11 +297,18 @@ def _result(folder: str | None) -> str | None:
     return os.path.abspath(folder) if folder and not is_bucket_url(folder) else folder or None
 
 
+def _message(text: str | None) -> str | None:
+    try:
+        return check_message(text)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"option {error}") from None
+
+
 def _moment(text: str | None) -> int | str | None:
-    """Parse a moment. Spark converts the value of `.option("at", …)` to text, so a WriteResult arrives as its repr."""
+    """Parse a moment. Spark converts the value of `.option("at", …)` to text, so a result arrives as its repr."""
     if not text:
         return None
-    result = re.match(r"WriteResult\(timestamp=(\d+),", text)
+    result = re.match(r"(?:WriteResult|Commit)\(timestamp=(\d+),", text)
     if result is not None:
         return int(result[1])
     return int(text) if text.strip().isdigit() else text

@@ -122,6 +122,7 @@ class NyalaStreamWriter(DataSourceStreamArrowWriter):
                 "files": files,
                 "columns": self._columns,
                 "overwrite": self._overwrite,
+                "message": self._options.message,
             }
             try:
                 outcome = handover.commit_staged(self._options.path, job, self._options.address.env)

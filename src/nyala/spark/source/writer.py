@@ -160,6 +160,7 @@ class NyalaWriter(DataSourceArrowWriter):
                     "files": [m.name for m in staged if m.name is not None],
                     "columns": self._columns,
                     "overwrite": self._overwrite,
+                    "message": self._options.message,
                 },
                 self._options.address.env,
             )

@@ -127,12 +127,8 @@ def _version_splits(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> I
 def _versions(touched: Touched, lower: int, upper: int) -> pa.RecordBatch:
     """All versions of the rows [lower, upper), by rowid and timestamp."""
     spec, rowset = touched.spec, touched.rowset
-    grid = _Grid.of([records.between(lower, upper) for records in touched.records])
+    grid, before, after = _lives(touched, lower, upper)
     rowids = grid.rows + lower
-    was = rowset.gather_liveness(spec.since, rowids)
-    after = to_numpy(grid.fill(_timeline(rowset, None, spec, lower, upper), pa.array(was)))
-    before = np.append(False, after)[: len(after)]
-    before[grid.first] = was
     if spec.values_at == "both":
         return _images(touched, lower, upper, grid, before, after)
     arrays = []
@@ -147,6 +143,25 @@ def _versions(touched: Touched, lower: int, upper: int) -> pa.RecordBatch:
     kept = types != NOTHING
     batch = finished(spec, arrays, np.where(kept, types, 0), grid.timestamps)
     return batch if kept.all() else batch.filter(pa.array(kept))
+
+
+def version_types(touched: Touched, lower: int, upper: int) -> tuple[Timestamps, npt.NDArray[np.int64]]:
+    """The timestamp and the change type of each version of the rows [lower, upper); reads no values."""
+    grid, before, after = _lives(touched, lower, upper)
+    types = change_types(before, after)
+    kept = types != NOTHING
+    return grid.timestamps[kept], types[kept]
+
+
+def _lives(touched: Touched, lower: int, upper: int) -> tuple[_Grid, Bools, Bools]:
+    """The versions of the rows [lower, upper), and whether the row was live before and after each."""
+    spec, rowset = touched.spec, touched.rowset
+    grid = _Grid.of([records.between(lower, upper) for records in touched.records])
+    was = rowset.gather_liveness(spec.since, grid.rows + lower)
+    after = to_numpy(grid.fill(_timeline(rowset, None, spec, lower, upper), pa.array(was)))
+    before = np.append(False, after)[: len(after)]
+    before[grid.first] = was
+    return grid, before, after
 
 
 def _images(

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from nyala.catalog.model import CatalogChange, CommittedKey, RowSetEntry
+from nyala.catalog.model import CatalogChange, CommitMessage, CommittedKey, RowSetEntry
 from nyala.delta.delta_file import DeltaFile, write_delta_file
 from nyala.delta.run import MAX_TIMESTAMP, DeltaRun
 from nyala.env.interrupts import Uninterrupted
@@ -60,6 +60,7 @@ from nyala.tablet.state.history import check_readable
 from nyala.tablet.state.idempotency import encode_counts
 from nyala.tablet.state.leased_files import kept_by_lease
 from nyala.tablet.state.locate import ABSENT, locate
+from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.opening import delta_entry
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.root import TableState, TabletState
@@ -94,6 +95,7 @@ class LoadCommit:
     columns:  the columns that the rows have; in new rows the others take their defaults.
     files:    the rowsets as of S that staged deltas refer to, to find keys of rows whose rowset is
               gone.
+    message:  stored with the commit.
     """
 
     key: str
@@ -105,6 +107,7 @@ class LoadCommit:
     tablets: tuple[StagedTablet, ...]
     files: Mapping[int, RowSetFiles]
     collect: bool
+    message: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -129,6 +132,7 @@ class LoadCommit:
         )
         if job.operation not in OPERATION_NAMES or not all(isinstance(name, str) for name in job.columns):
             raise ValueError(f"invalid operation {job.operation!r} or columns {job.columns}")
+        check_message(job.message)
         ids = [tablet.tablet_id for tablet in job.tablets]
         changed = [made.rowset_id for tablet in job.tablets for made in tablet.deltas]
         if len(set(ids)) < len(ids) or len(set(changed)) < len(changed):
@@ -436,6 +440,8 @@ def _commit(
     timestamp = store.clock.next()
     change = CatalogChange(timestamp=timestamp)
     change.committed_keys.append(CommittedKey(job.key, timestamp, encode_counts(counts)))
+    if job.message is not None:
+        change.put_messages.append(CommitMessage(timestamp, job.message))
     changed: dict[int, TabletState] = {}
     placed = _link_staged(store, parts, written)
     for part in parts:

@@ -50,7 +50,12 @@ _BEFORE: Final = "update_preimage"
 
 
 def replace_content(
-    store: Store, request: Request, *, collect: bool = False, idempotency_key: str | None = None
+    store: Store,
+    request: Request,
+    *,
+    collect: bool = False,
+    idempotency_key: str | None = None,
+    message: str | None = None,
 ) -> WriteResult:
     """Replace all rows of the table by those of `request` (an insert or upsert), in one batch.
 
@@ -73,7 +78,7 @@ def replace_content(
         emptied = prepare(table, "delete", _keys(store, table), ignore=False)
         requests = [Request(request.table, "delete", None), request]
         settlements = settle_requests(store, requests, [(table, emptied), (first, prepared)], collect=collect)
-        ticket = commit(store, [settlement for settlement, _ in settlements], idempotency_key)
+        ticket = commit(store, [settlement for settlement, _ in settlements], idempotency_key, message)
         return results_of(requests, settlements, ticket.timestamp), ticket
 
     outcome, ticket = locked(store, under_lock)
@@ -90,7 +95,13 @@ def _keys(store: Store, table: TableState) -> pa.Table:
 
 
 def apply_changes(
-    store: Store, name: str, staged: StagedRows, *, collect: bool = False, idempotency_key: str | None = None
+    store: Store,
+    name: str,
+    staged: StagedRows,
+    *,
+    collect: bool = False,
+    idempotency_key: str | None = None,
+    message: str | None = None,
 ) -> WriteResult:
     """Apply the rows of a change feed to table `name`, in one batch.
 
@@ -127,7 +138,7 @@ def apply_changes(
         Request(name, "upsert", upserts.data.select(columns), False, upserts.numbers, upserts.routed),
         Request(name, "delete", deletes.data.select(keys), True, deletes.numbers, deletes.routed),
     ]
-    put, cut = write(store, requests, collect=collect, idempotency_key=idempotency_key)
+    put, cut = write(store, requests, collect=collect, idempotency_key=idempotency_key, message=message)
     failed = [part.errors for part in (put, cut) if len(part.errors)]
     errors = pa.concat_tables(failed).sort_by("row") if failed else put.errors
     return WriteResult(put.timestamp, put.inserted, put.updated, cut.deleted, cut.ignored, errors)

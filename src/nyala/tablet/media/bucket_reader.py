@@ -23,13 +23,13 @@ import errno
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NoReturn
 
 from nyala.catalog.loading import apply_changes, without_collector
-from nyala.catalog.model import CatalogState
+from nyala.catalog.model import CatalogState, CommitMessage
 from nyala.catalog.object_leases import ObjectLease
 from nyala.cfile.blocks.cache import BlockCache
 from nyala.env import Env, MissingFileError
@@ -152,6 +152,11 @@ class BucketReader:
         """Catch up; returns the root and its catalogue."""
         root, _ = self.view()
         return root, self._state
+
+    def messages(self) -> Mapping[int, CommitMessage]:
+        """The messages of commits, by timestamp, as of the last view or later."""
+        with self._lock:
+            return {**self._state.messages, **self._replayer.report.messages}
 
     def unflushed(self) -> list[LogRecord]:
         """The batches whose rows may be in no file of the catalogue that `look` returned last."""

@@ -43,7 +43,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from nyala.catalog.model import CommittedKey
+from nyala.catalog.model import CommitMessage, CommittedKey
 from nyala.errors import CorruptionError
 from nyala.schema.adapter import adapt, are_versions
 from nyala.schema.plain_arrays import array_of_numbers
@@ -86,6 +86,7 @@ class ReplayReport:
     rows: int = 0
     timestamp_max: int = 0
     idempotency_keys: dict[str, CommittedKey] = field(default_factory=dict)
+    messages: dict[int, CommitMessage] = field(default_factory=dict)
 
 
 class Replayer:
@@ -118,6 +119,8 @@ class Replayer:
             if record.idempotency_key is not None:
                 key = CommittedKey(record.idempotency_key, record.timestamp, encode_counts(record.counts))
                 self.report.idempotency_keys[key.key] = key
+            if record.message is not None:
+                self.report.messages[record.timestamp] = CommitMessage(record.timestamp, record.message)
             for group in record.groups:
                 self._take(group, record)
                 self._rows_since += group.batch.num_rows

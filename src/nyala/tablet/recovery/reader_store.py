@@ -42,14 +42,14 @@ import os
 import socket
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 from nyala.catalog.format import LOCK_NAME
 from nyala.catalog.leases import Lease, reader_lease
 from nyala.catalog.loading import read_catalogue, version_of
-from nyala.catalog.model import CatalogState
+from nyala.catalog.model import CatalogState, CommitMessage
 from nyala.catalog.store_lock import StoreLock
 from nyala.cfile.blocks.cache import BlockCache
 from nyala.env import Env
@@ -268,6 +268,11 @@ class ReaderStore:
         self.view()
         with self._lock:
             return self._root, self._state, self._log.position
+
+    def messages(self) -> Mapping[int, CommitMessage]:
+        """The messages of commits, by timestamp, as of the last view or later."""
+        with self._lock:
+            return {**self._state.messages, **self._replayer.report.messages}
 
     @property
     def root(self) -> Root:

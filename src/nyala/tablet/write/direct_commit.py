@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from nyala.catalog.model import CatalogChange, CommittedKey, RowSetEntry
+from nyala.catalog.model import CatalogChange, CommitMessage, CommittedKey, RowSetEntry
 from nyala.delta.delta_file import write_delta_file
 from nyala.delta.run import LIVENESS, DeltaRun
 from nyala.env.interrupts import Interruptible
@@ -56,7 +56,9 @@ if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
 
-def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency_key: str | None) -> int:
+def commit_directly(
+    store: Store, settlements: Sequence[Settlement], idempotency_key: str | None, message: str | None
+) -> int:
     """Write settled effects as files and commit them; returns the timestamp. Under the commit lock.
 
     Raises: StorageError if a file cannot be written; nothing of the batch is committed then.
@@ -87,6 +89,8 @@ def commit_directly(store: Store, settlements: Sequence[Settlement], idempotency
         change.committed_keys.append(
             CommittedKey(idempotency_key, timestamp, encode_counts(row_counts(settlements)))
         )
+    if message is not None:
+        change.put_messages.append(CommitMessage(timestamp, message))
     written: list[str] = []
     changed: dict[int, TabletState] = {}
     try:

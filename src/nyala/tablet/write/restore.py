@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["restore"]
 
 
-def restore(store: Store, table_id: int, to: int) -> WriteResult:
+def restore(store: Store, table_id: int, to: int, message: str | None = None) -> WriteResult:
     """Restore the table to its state at `to`. No changes: zero counts, the current timestamp.
 
     Raises: TableNotFoundError if the table was dropped meanwhile; HistoryExpiredError;
@@ -62,7 +62,7 @@ def restore(store: Store, table_id: int, to: int) -> WriteResult:
         requests = [Request(table.name, name, None) for name in operations]
         prepared = [(table, prepare(table, name, rows, ignore=False)) for name, rows in operations.items()]
         settlements = settle_requests(store, requests, prepared, collect=False)
-        ticket = commit(store, [settlement for settlement, _ in settlements])
+        ticket = commit(store, [settlement for settlement, _ in settlements], message=message)
         return results_of(requests, settlements, ticket.timestamp), ticket
 
     results, ticket = locked(store, under_lock)

@@ -126,8 +126,8 @@ class OpenTransaction:
 
         return self._run(Request(name, operation, None), prepared, collect=collect)
 
-    def commit(self) -> list[WriteResult]:
-        """Commit all writes as one batch, and end. Returns one result per write.
+    def commit(self, message: str | None = None) -> list[WriteResult]:
+        """Commit all writes as one batch with this message, and end. Returns one result per write.
 
         Raises: ConflictError, StorageError; the transaction has ended then, too.
         """
@@ -145,6 +145,7 @@ class OpenTransaction:
                     [(table, operation) for _, table, operation in written],
                     since=since,
                     collect=True,  # rows that failed were reported by their statements
+                    message=message,
                 )
                 how = "was committed"
                 return results

@@ -125,7 +125,13 @@ def _select(table: TableState, snapshot: int, columns: Sequence[str], where: Any
 
 
 def write_selected(
-    store: Store, name: str, operation: str, select: Select, *, collect: bool = False
+    store: Store,
+    name: str,
+    operation: str,
+    select: Select,
+    *,
+    collect: bool = False,
+    message: str | None = None,
 ) -> WriteResult:
     """Select rows and write them as one batch under the commit lock. Raises: as `Select`, `write`."""
     store.check_writable()
@@ -136,7 +142,7 @@ def write_selected(
         rows, errors = select(table, store.marks.applied)
         prepared = [(table, prepare(table, operation, rows, ignore=False, errors=errors))]
         settlements = settle_requests(store, [request], prepared, collect=collect)
-        return settlements, commit(store, [settlement for settlement, _ in settlements])
+        return settlements, commit(store, [settlement for settlement, _ in settlements], message=message)
 
     settlements, ticket = locked(store, under_lock)
     return results_of([request], settlements, ticket.timestamp)[0]

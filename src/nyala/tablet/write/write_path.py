@@ -107,6 +107,7 @@ def write(
     *,
     collect: bool = False,
     idempotency_key: str | None = None,
+    message: str | None = None,
 ) -> list[WriteResult]:
     """Execute `requests` as one atomic batch with one timestamp; returns one result per request.
 
@@ -114,6 +115,7 @@ def write(
         the whole batch.
     idempotency_key: if the store has already committed a batch with this key, nothing is written.
         Each result then has the timestamp and the total counts of that batch.
+    message: stored with the commit (`check_message`).
 
     Raises: WriteError or a subclass (nothing changed); errors of `prepare`; StorageError.
     """
@@ -128,7 +130,9 @@ def write(
                 error.args = (f"{_label(request)} into {request.table!r}: {error}", *error.args[1:])
             raise
 
-    return commit_checked(store, requests, prepared, collect=collect, idempotency_key=idempotency_key)
+    return commit_checked(
+        store, requests, prepared, collect=collect, idempotency_key=idempotency_key, message=message
+    )
 
 
 def _label(request: Request) -> str:
@@ -148,6 +152,7 @@ def commit_checked(
     since: int | None = None,
     collect: bool = False,
     idempotency_key: str | None = None,
+    message: str | None = None,
 ) -> list[WriteResult]:
     """Commit prepared requests as one batch, unless one of their keys changed after `since`.
 
@@ -162,7 +167,8 @@ def commit_checked(
             # Another thread may have committed it a moment ago, and it may not be durable yet.
             return earlier, Ticket(earlier.timestamp, store.log.end_offset)
         settlements = settle_requests(store, requests, prepared, collect=collect, since=since)
-        return settlements, commit(store, [settlement for settlement, _ in settlements], idempotency_key)
+        settled = [settlement for settlement, _ in settlements]
+        return settlements, commit(store, settled, idempotency_key, message)
 
     given = sum(operation.nbytes for _, operation in prepared if operation.row_count >= LARGE_ROWS_MIN)
     outcome, ticket = locked(store, under_lock, large=given > store.direct_commit_bytes)
@@ -349,8 +355,16 @@ def _same_shape(seen: TableState, table: TableState) -> bool:
 # ------------------------------------------------------------------------------------------------ commit
 
 
-def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str | None = None) -> Ticket:
-    """Log and apply settled effects under one timestamp. Under the commit lock."""
+def commit(
+    store: Store,
+    settlements: Sequence[Settlement],
+    idempotency_key: str | None = None,
+    message: str | None = None,
+) -> Ticket:
+    """Log and apply settled effects under one timestamp. Under the commit lock.
+
+    Without effects there is nothing to list, so the message is not stored.
+    """
     effects = [effect for settlement in settlements for effect in settlement.effects]
     if not effects and idempotency_key is None:
         return Ticket(store.marks.applied, None)
@@ -359,7 +373,7 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
             raise TooLargeForLog
         from nyala.tablet.write.direct_commit import commit_directly
 
-        return Ticket(commit_directly(store, settlements, idempotency_key), None)
+        return Ticket(commit_directly(store, settlements, idempotency_key, message), None)
     if any(operation.borrowed for settlement in settlements for operation in settlement.operations) or any(
         isinstance(column, LongColumn) for effect in effects for column in effect.columns.values()
     ):
@@ -384,6 +398,7 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
         idempotency_key,
         tuple(settled_group(settlement, effect, batch) for settlement, effect, batch in groups),
         counts=counts,
+        message=message if groups else None,
     )
     try:
         offset = store.log.append(record)
@@ -395,7 +410,7 @@ def commit(store: Store, settlements: Sequence[Settlement], idempotency_key: str
             if idempotency_key is None
             else CommittedKey(idempotency_key, timestamp, encode_counts(counts))
         )
-        store.note_applied(timestamp, nbytes, key)
+        store.note_applied(timestamp, nbytes, key, record.message)
     except BaseException as error:
         if store.log.appended.timestamp != timestamp and store.log.failure is None:
             raise  # nothing was logged: the log failed (for example a full disk) or was interrupted

@@ -1,0 +1,59 @@
+"""Messages of commits: the text that a caller gave to a write, and when it is forgotten.
+
+The log stores a message with its batch. The catalogue stores it from its next transaction on
+(`Store.transact`), until no table can be read at the commit any more, or newer messages fill
+`MESSAGES_MAX_BYTES`. Everything here is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from nyala.catalog.model import CommitMessage
+from nyala.errors import InvalidArgumentError
+
+__all__ = ["MESSAGES_MAX_BYTES", "MESSAGE_MAX_LENGTH", "check_message", "messages_to_forget"]
+
+MESSAGE_MAX_LENGTH: Final = 1000
+# The catalogue is read whole at each open, so it holds no more than this.
+MESSAGES_MAX_BYTES: Final = 16 << 20
+# What an entry takes in a checkpoint besides its text.
+_ENTRY_BYTES: Final = 64
+
+
+def check_message(message: object) -> str | None:
+    """Return the message of a commit. Raises: InvalidArgumentError if it is no text, or too long."""
+    if message is None:
+        return None
+    if not isinstance(message, str):
+        raise InvalidArgumentError(f"message takes a text, not {message!r:.100}")
+    if not message:
+        raise InvalidArgumentError("message is empty: give the commit a text, or leave message= out")
+    if len(message) > MESSAGE_MAX_LENGTH:
+        raise InvalidArgumentError(
+            f"message has {len(message):,} characters, and at most {MESSAGE_MAX_LENGTH:,} are stored: "
+            f"{message[:40]!r}… Shorten it, or keep the text in a table"
+        )
+    try:
+        message.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(
+            f"message {message!r:.100} has half of a surrogate pair, which is not a character"
+        ) from None
+    return message
+
+
+def messages_to_forget(known: Mapping[int, CommitMessage], oldest: int) -> list[int]:
+    """The commits whose messages are forgotten.
+
+    oldest: the oldest moment at which any table can be read; commits up to it cannot be listed.
+    """
+    gone = [timestamp for timestamp in known if timestamp <= oldest]
+    left = sorted(known.keys() - set(gone), reverse=True)
+    total = 0
+    for number, timestamp in enumerate(left):
+        total += len(known[timestamp].message.encode()) + _ENTRY_BYTES
+        if total > MESSAGES_MAX_BYTES:
+            return gone + left[number:]
+    return gone
