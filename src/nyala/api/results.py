@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from nyala.mvcc.timestamp import to_datetime
 from nyala.presentation.previews import html_preview
-
 from nyala.tablet.state.root import TableState, dropped_bytes
 
 if TYPE_CHECKING:
