@@ -15,18 +15,19 @@ import pyarrow as pa
 from nyala.api.readable import ReadableTable
 from nyala.errors import InvalidArgumentError, WriteError
 from nyala.presentation.progress import Progress, teller
-from nyala.schema.expressions.parser import Parameters
+from nyala.schema.expressions.parser import Parameters, parse_predicate
 from nyala.schema.predicates.predicate import parse_where
 from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.write import where_writes
+from nyala.tablet.write.conditions import Condition, NewestBy, When
 from nyala.tablet.write.where_writes import Select
 from nyala.tablet.write.write_path import Request
 
 if TYPE_CHECKING:
     from nyala.api.types import DataLike, KeyLike, PredicateLike
 
-__all__ = ["Errors", "WritableTable", "choice", "collect"]
+__all__ = ["Errors", "WritableTable", "choice", "collect", "condition"]
 
 Errors = Literal["raise", "collect"]
 
@@ -107,20 +108,50 @@ class WritableTable(ReadableTable):
         data: DataLike,
         errors: Errors = "raise",
         *,
+        when: str | None = None,
+        params: Parameters = None,
+        newest_by: str | None = None,
         message: str | None = None,
         progress: bool | Progress = False,
     ) -> WriteResult:
         """Insert rows with new keys, and update rows whose keys exist.
 
-        An update changes only the columns that are given. Parameters, result and errors: as `insert`.
-        If a key comes twice in one call, the later row wins.
+        An update changes only the columns that are given. If a key comes twice in one call, the later
+        row wins.
+
+        Parameters
+        ----------
+        data, errors, progress
+            As in `insert`.
+        when
+            A condition over `old.…` and `new.…`, such as `"new.seq > old.seq"`. An existing row is
+            updated only if it is TRUE; other rows count as ignored. `new.…` names columns of `data`.
+        params
+            Values for `?` (a list) or for `:name` and `$name` (a dict) in the text of `when`.
+        newest_by
+            A column that grows with each change of a row. A row is written only if its value is greater
+            than all that were seen for its key, also by deletes with `newest_by`, so late and repeated
+            events change nothing. Deletes are remembered for the table's history.
+
+        Returns
+        -------
+        WriteResult
+            As `insert`.
+
+        Raises
+        ------
+        InvalidArgumentError, ColumnNotFoundError, SchemaError
+            The condition does not fit the table or the data.
 
         Examples
         --------
         >>> metrics.upsert([{"host": "a", "time": 1, "value": 7.0}, {"host": "d", "time": 1, "value": 1.0}])
         WriteResult(timestamp=..., inserted=1, updated=1, deleted=0, ignored=0, errors=0 rows)
+        >>> metrics.upsert([("a", 1, 6.0)], when="new.value > old.value").ignored
+        1
         """
-        return self._write("upsert", data, False, errors, message, progress)
+        chosen = condition(when, params, newest_by)
+        return self._write("upsert", data, False, errors, message, progress, chosen)
 
     def update(
         self,
@@ -191,6 +222,7 @@ class WritableTable(ReadableTable):
         *,
         where: PredicateLike | None = None,
         params: Parameters = None,
+        newest_by: str | None = None,
         message: str | None = None,
         progress: bool | Progress = False,
     ) -> WriteResult:
@@ -206,6 +238,10 @@ class WritableTable(ReadableTable):
             As in `insert`.
         where, params
             As in `scan`. `where="TRUE"` deletes all rows.
+        newest_by
+            A column that `keys` has besides the key, as in `upsert`: a row is deleted only if the value is
+            newer. Otherwise, and for a missing key, the delete counts as ignored. It is remembered, and
+            an `upsert(newest_by=…)` of an older row is ignored.
 
         Returns
         -------
@@ -234,10 +270,14 @@ class WritableTable(ReadableTable):
             )
         where = parse_where(where, params)
         if where is not None:
+            if newest_by is not None:
+                raise InvalidArgumentError("delete takes newest_by= with keys, not with where=")
             self._check_call("delete(where=…)", "a write by key in the batch")
             select = where_writes.to_delete(where)
             return self._write_selected("delete", select, False, check_message(message))
-        return self._write("delete", keys, ignore, errors, message, progress)
+        return self._write(
+            "delete", keys, ignore, errors, message, progress, condition(None, None, newest_by)
+        )
 
     def apply(
         self,
@@ -302,12 +342,14 @@ class WritableTable(ReadableTable):
         errors: Errors,
         message: str | None,
         progress: bool | Progress = False,
+        condition: Condition | None = None,
     ) -> WriteResult:
         self._check_call(f"{operation}(…)", f"b.{operation}({self._name!r}, …)")
         collects, message = collect(errors), check_message(message)
         show = teller(progress, lambda done, total: f"{operation} into {self._name}: {done:,} rows")
         if not isinstance(data, pa.RecordBatchReader):
-            result = self._commit(Request(self._name, operation, data, ignore), collects, message)
+            request = Request(self._name, operation, data, ignore, condition=condition)
+            result = self._commit(request, collects, message)
             if show is not None:
                 show(_rows_of(result), None)
             return result
@@ -315,7 +357,8 @@ class WritableTable(ReadableTable):
         done = 0
         try:
             for batch in data:
-                result = self._commit(Request(self._name, operation, batch, ignore), collects, message)
+                request = Request(self._name, operation, batch, ignore, condition=condition)
+                result = self._commit(request, collects, message)
                 total = result if total is None else _sum(total, result, done)
                 done += batch.num_rows
                 if show is not None:
@@ -342,6 +385,23 @@ def collect(errors: str) -> bool:
     if errors not in ("raise", "collect"):
         raise InvalidArgumentError(f"errors takes 'raise' or 'collect', not {errors!r}")
     return errors == "collect"
+
+
+def condition(when: str | None, params: Parameters, newest_by: str | None) -> Condition | None:
+    """The condition of a write. Raises: InvalidArgumentError."""
+    if when is not None and newest_by is not None:
+        raise InvalidArgumentError("upsert takes either when= or newest_by=, not both")
+    if newest_by is not None:
+        if not isinstance(newest_by, str):
+            raise InvalidArgumentError(f"newest_by takes the name of a column, not {newest_by!r}")
+        return NewestBy(newest_by)
+    if when is None:
+        if params is not None:
+            raise InvalidArgumentError('params= needs a when= text: when="new.n > ?", params=[5]')
+        return None
+    if not isinstance(when, str):
+        raise InvalidArgumentError(f'when takes a text such as "new.seq > old.seq", not {when!r}')
+    return When(parse_predicate(when, params, qualifiers=("old", "new")))
 
 
 def choice(argument: str, value: str, ignore: str) -> bool:

@@ -24,8 +24,8 @@ from nyala.catalog.model import (
     CommitMessage,
     CommittedKey,
     DeltaEntry,
+    DroppedRange,
     PartEntry,
-    PurgedRange,
     RowSetEntry,
     TableEntry,
     TabletEntry,
@@ -175,17 +175,15 @@ TABLES: Final = Shape(
         ("schema_version", _INT, "schema.version"),
         ("partition_schema", _LEVELS, "partition_schema"),
         *_plain("history_start", "created", "rewritten"),
-        ("drops", _INTS, "drops"),
     ),
 )
 SCHEMAS: Final = Shape("schemas", (("schema", _SCHEMA, "schema"), ("since", _INT, "since")))
-PURGED_RANGES: Final = Shape(
-    "purged_ranges",
+DROPPED_RANGES: Final = Shape(
+    "dropped_ranges",
     (
         ("range_lower", _HEX_OR_NULL, "lower"),
         ("range_upper", _HEX_OR_NULL, "upper"),
-        ("created", _INT, "created"),
-        ("drops", _INTS, "drops"),
+        *_plain("created", "dropped"),
     ),
 )
 TABLETS: Final = Shape(
@@ -196,7 +194,6 @@ TABLETS: Final = Shape(
         ("range_lower", _HEX_OR_NULL, "partition.range_lower"),
         ("range_upper", _HEX_OR_NULL, "partition.range_upper"),
         *_plain("inserts_durable", "created"),
-        ("drops", _INTS, "drops"),
     ),
 )
 _FILE: Final = (
@@ -231,7 +228,7 @@ COMMITTED_KEYS: Final = Shape(
 MESSAGES: Final = Shape("messages", (("timestamp", _INT, "timestamp"), ("message", _TEXT, "message")))
 
 SHAPES: Final = (
-    STORE, TABLES, SCHEMAS, PURGED_RANGES, TABLETS, ROWSETS, PARTS, DELTAS, COMMITTED_KEYS, MESSAGES,
+    STORE, TABLES, SCHEMAS, DROPPED_RANGES, TABLETS, ROWSETS, PARTS, DELTAS, COMMITTED_KEYS, MESSAGES,
 )  # fmt: skip
 
 
@@ -249,14 +246,14 @@ def _encode_table(table: TableEntry) -> dict[str, Any]:
         SCHEMAS.encode(_SchemaVersion(schema, table.schema_since.get(version, 0)))
         for version, schema in table.schemas.items()
     ]
-    purged = [PURGED_RANGES.encode(gone) for gone in table.purged]
-    return {**TABLES.encode(table), "schemas": versions, "purged_ranges": purged}
+    dropped = [DROPPED_RANGES.encode(gone) for gone in table.dropped]
+    return {**TABLES.encode(table), "schemas": versions, "dropped_ranges": dropped}
 
 
 def _decode_table(value: Any) -> TableEntry:
     own = dict(value)
     versions = [SCHEMAS.decode(each) for each in _list(own.pop("schemas", None))]
-    ranges = [PURGED_RANGES.decode(each) for each in _list(own.pop("purged_ranges", None))]
+    ranges = [DROPPED_RANGES.decode(each) for each in _list(own.pop("dropped_ranges", None))]
     fields = TABLES.decode(own)
     schemas = {each["schema"].version: each["schema"] for each in versions}
     since = {each["schema"].version: each["since"] for each in versions}
@@ -264,17 +261,15 @@ def _decode_table(value: Any) -> TableEntry:
         fields["id"], fields["name"], fields["comment"], fields["history_us"],
         schemas[fields["schema_version"]], MappingProxyType(schemas), fields["partition_schema"],
         fields["history_start"], fields["created"], MappingProxyType(since),
-        tuple([PurgedRange(e["range_lower"], e["range_upper"], e["created"], e["drops"]) for e in ranges]),
-        fields["rewritten"], fields["drops"],
+        tuple([DroppedRange(e["range_lower"], e["range_upper"], e["created"], e["dropped"]) for e in ranges]),
+        fields["rewritten"],
     )  # fmt: skip
 
 
 def _decode_tablet(value: Any) -> TabletEntry:
     found = TABLETS.decode(value)
     partition = Partition(found["hash_buckets"], found["range_lower"], found["range_upper"])
-    return TabletEntry(
-        found["id"], found["table_id"], partition, found["inserts_durable"], found["created"], found["drops"]
-    )
+    return TabletEntry(found["id"], found["table_id"], partition, found["inserts_durable"], found["created"])
 
 
 def _decode_rowset(value: Any) -> RowSetEntry:

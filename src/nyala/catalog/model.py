@@ -14,21 +14,18 @@ Invariants
     M1  The table of every tablet, the tablet of every rowset, and the rowset of every part and
         delta exist.
     M2  An id is never reused: the `next_…` ids are greater than all ids ever used.
-    M3  Names of tables that are not dropped are unique; a table's current schema is among its
-        schemas.
+    M3  Table names are unique; a table's current schema is among its schemas.
     M4  Paths are relative to the store's folder and stay inside it; no file is named twice, and no
         file in use is garbage.
     M5  Each schema version of a table has a start timestamp. The timestamps ascend with the
         version, and the highest version is current.
-    M6  A table's tablets are partitions of it: T1, T2 and T4 of `partition.model` hold for those
-        that are not dropped.
+    M6  A table's tablets are partitions of it: T1, T2 and T4 of `partition.model` hold.
     M7  A delta file is UNDO or REDO, and names its columns by id.
     M8  No rowset's key_min is greater than its key_max.
     M9  Version, ids and timestamps are far enough below 2^63, the limit of 64 bits.
     M10 A rowset has at most 2^20 rows per byte of its file: a block has at most 2^20 rows and at
         least one byte.
     M11 Every file has an id of 32 hexadecimal digits, the same as in its head and footers.
-    M12 The moments at which a table or tablet was dropped and undropped ascend, after its creation.
     T1  `timestamp_max` is at least every timestamp that any transaction named; it never falls.
 
 Left out: when files are written and when data may be dropped (`nyala.tablet`); staged files of
@@ -39,7 +36,6 @@ R2, P2 and T1.
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import itertools
 import re
@@ -61,15 +57,14 @@ __all__ = [
     "CommitMessage",
     "CommittedKey",
     "DeltaEntry",
+    "DroppedRange",
     "PartEntry",
-    "PurgedRange",
     "RowSetEntry",
     "TableEntry",
     "TabletEntry",
     "apply",
-    "existed_at",
-    "purging_tables",
-    "purging_tablets",
+    "dropping_tables",
+    "dropping_tablets",
 ]
 
 
@@ -78,31 +73,21 @@ _NUMBER_MAX: Final = (1 << 63) - (1 << 40)
 _FILE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
-def existed_at(created: int, drops: Sequence[int], timestamp: int) -> bool:
-    """Whether something existed at a moment that was created, and then dropped, undropped, …"""
-    return created <= timestamp and bisect.bisect_right(drops, timestamp) % 2 == 0
-
-
 @dataclass(frozen=True)
-class PurgedRange:
-    """A dropped range partition whose rows were removed; its range keys are [lower, upper).
+class DroppedRange:
+    """A range partition that was dropped with rows in it; its range keys are [lower, upper).
 
-    A read at a moment at which it existed raises an error if it needs these keys. None: unbounded.
+    A read at a moment in [created, dropped) that needs these keys raises an error. None: unbounded.
     """
 
     lower: bytes | None
     upper: bytes | None
     created: int
-    drops: tuple[int, ...]
-
-    @property
-    def dropped(self) -> int:
-        """The moment from which on the range did not exist."""
-        return self.drops[-1]
+    dropped: int
 
     def missing_at(self, timestamp: int) -> bool:
         """Whether the range existed at that moment."""
-        return existed_at(self.created, self.drops, timestamp)
+        return self.created <= timestamp < self.dropped
 
 
 @dataclass(frozen=True)
@@ -115,9 +100,8 @@ class TableEntry:
     created:       the timestamp of its creation; nothing exists before.
     schema_since:  by version, the timestamp from which it holds; without an entry, from the
                    beginning.
-    purged:        range partitions whose rows readable snapshots would need, oldest first.
+    dropped:       range partitions whose rows readable snapshots would need, oldest first.
     rewritten:     the timestamp at which a repartition rewrote all rows without history; 0: never.
-    drops:         the timestamps at which it was dropped, undropped, dropped, and so on.
     """
 
     id: int
@@ -130,18 +114,8 @@ class TableEntry:
     history_start: int = 0
     created: int = 0
     schema_since: Mapping[int, int] = field(default_factory=dict)
-    purged: tuple[PurgedRange, ...] = ()
+    dropped: tuple[DroppedRange, ...] = ()
     rewritten: int = 0
-    drops: tuple[int, ...] = ()
-
-    @property
-    def dropped(self) -> int:
-        """The timestamp at which the table was dropped; 0: it is not dropped."""
-        return self.drops[-1] if len(self.drops) % 2 else 0
-
-    def existed_at(self, timestamp: int) -> bool:
-        """Whether the table existed at that moment."""
-        return existed_at(self.created, self.drops, timestamp)
 
     def schema_at(self, timestamp: int) -> Schema:
         """The schema at a moment; before the table's creation, the first schema."""
@@ -161,38 +135,24 @@ class TableEntry:
         ]
 
     def without_past(self, cut: int) -> TableEntry:
-        """The entry without schemas and purged ranges that no snapshot from `cut` on needs."""
+        """The entry without schemas and dropped ranges that no snapshot from `cut` on needs."""
         kept = {schema.version: schema for schema in (*self.earlier_schemas(cut), self.schema)}
-        purged = tuple(gone for gone in self.purged if gone.dropped > cut)
-        if len(kept) == len(self.schemas) and len(purged) == len(self.purged):
+        dropped = tuple(gone for gone in self.dropped if gone.dropped > cut)
+        if len(kept) == len(self.schemas) and len(dropped) == len(self.dropped):
             return self
         since = {version: self.schema_since.get(version, 0) for version in kept}
-        return dataclasses.replace(self, schemas=kept, schema_since=since, purged=purged)
+        return dataclasses.replace(self, schemas=kept, schema_since=since, dropped=dropped)
 
 
 @dataclass(frozen=True)
 class TabletEntry:
-    """One horizontal partition of a table.
-
-    inserts_durable: rule R2.
-    drops:           the timestamps at which its range partition was dropped, undropped, and so on.
-    """
+    """One horizontal partition of a table. `inserts_durable`: rule R2. `created`: its creation."""
 
     id: int
     table_id: int
     partition: Partition
     inserts_durable: int
     created: int = 0
-    drops: tuple[int, ...] = ()
-
-    @property
-    def dropped(self) -> int:
-        """The timestamp at which its range partition was dropped; 0: it is not dropped."""
-        return self.drops[-1] if len(self.drops) % 2 else 0
-
-    def existed_at(self, timestamp: int) -> bool:
-        """Whether the tablet existed at that moment."""
-        return existed_at(self.created, self.drops, timestamp)
 
 
 @dataclass(frozen=True)
@@ -395,28 +355,18 @@ class CatalogState:
         names: set[str] = set()
         by_table = self.tablets_by_table()
         for table in self.tables.values():
-            if not table.dropped and table.name in names:
+            if table.name in names:
                 yield f"M3: two tables have the name {table.name!r}"
-            if not table.dropped:
-                names.add(table.name)
+            names.add(table.name)
             if table.schemas.get(table.schema.version) != table.schema:
                 yield f"M3: the current schema of table {table.id} is not among its schemas"
-            tablets = by_table.get(table.id, ())
-            partitions = [tablet.partition for tablet in tablets if not tablet.dropped]
+            partitions = [tablet.partition for tablet in by_table.get(table.id, ())]
             problem = problem_of(table.partition_schema, partitions, table.schema)
-            for tablet in tablets:  # a dropped one may overlap others
-                problem = problem or problem_of(table.partition_schema, [tablet.partition], table.schema)
             if problem is not None:
                 yield f"M6: partitions of table {table.id}: {problem}"
             moments = [table.schema_since.get(version, 0) for version in sorted(table.schemas)]
             if moments != sorted(moments) or table.schema.version != max(table.schemas, default=-1):
                 yield f"M5: the schema versions of table {table.id} are not in order of time"
-            for created, drops in ((each.created, each.drops) for each in (table, *tablets)):
-                if list(drops) != sorted({*drops}) or (drops and drops[0] < created):
-                    yield f"M12: table {table.id} or a tablet was created at {created} and dropped at {drops}"
-            for gone in table.purged:
-                if not len(gone.drops) % 2 or list(gone.drops) != sorted({*gone.drops}):
-                    yield f"M12: a purged range of table {table.id} was dropped at {gone.drops}"
         for delta in self.deltas.values():
             if delta.kind not in ("undo", "redo") or any(
                 type(number) is not int for number in delta.column_ids
@@ -448,7 +398,7 @@ class CatalogState:
                 *(key.timestamp for key in self.committed_keys.values()),
                 *self.messages,
                 *(_newest_of(table) for table in self.tables.values()),
-                *(max(tablet.created, *tablet.drops, 0) for tablet in self.tablets.values()),
+                *(tablet.created for tablet in self.tablets.values()),
             ),
             default=0,
         )
@@ -518,7 +468,7 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
             *(key.timestamp for key in keys),
             *(message.timestamp for message in change.put_messages),
             *(_newest_of(table) for table in change.put_tables),
-            *(max(tablet.created, *tablet.drops, 0) for tablet in change.put_tablets),
+            *(tablet.created for tablet in change.put_tablets),
         ),
         wal_start=state.wal_start if change.wal_start is None else change.wal_start,
         next_table_id=_next_id(state.next_table_id, change.put_tables),
@@ -553,8 +503,7 @@ def _newest_of(table: TableEntry) -> int:
         table.created,
         table.rewritten,
         *(since for since in table.schema_since.values()),
-        *(gone.dropped for gone in table.purged),
-        *table.drops,
+        *(gone.dropped for gone in table.dropped),
     )
 
 
@@ -575,8 +524,7 @@ def _assert_applied(new: CatalogState, change: CatalogChange) -> None:
         assert all(p.rowset_id in new.rowsets for p in new.parts.values()), "M1: a dropped rowset has parts"
         assert all(d.rowset_id in new.rowsets for d in new.deltas.values()), "M1: a dropped rowset has deltas"
     if change.put_tables:
-        names = [table.name for table in new.tables.values() if not table.dropped]
-        assert len({*names}) == len(names), "M3: one name twice"
+        assert len({table.name for table in new.tables.values()}) == len(new.tables), "M3: one name twice"
         for table in change.put_tables:
             assert table.schemas.get(table.schema.version) == table.schema, "M3: current schema missing"
     put: list[_WithPath] = [*change.put_rowsets, *change.put_parts, *change.put_deltas]
@@ -585,8 +533,8 @@ def _assert_applied(new: CatalogState, change: CatalogChange) -> None:
         assert path not in new.garbage, f"M4: {path!r} is in use and garbage"
 
 
-def purging_tablets(state: CatalogState, tablet_ids: Collection[int], change: CatalogChange) -> None:
-    """Remove these tablets with all their data in `change`; their files become garbage."""
+def dropping_tablets(state: CatalogState, tablet_ids: Collection[int], change: CatalogChange) -> None:
+    """Drop these tablets with all their data in `change`; their files become garbage."""
     within = set(tablet_ids)
     rowsets = [rowset for rowset in state.rowsets.values() if rowset.tablet_id in within]
     of_rowsets = {rowset.id for rowset in rowsets}
@@ -599,11 +547,11 @@ def purging_tablets(state: CatalogState, tablet_ids: Collection[int], change: Ca
     change.garbage += _paths([*rowsets, *parts, *deltas])
 
 
-def purging_tables(state: CatalogState, table_ids: Collection[int], timestamp: int) -> CatalogChange:
-    """The change that removes these tables with all their data; their files become garbage."""
+def dropping_tables(state: CatalogState, table_ids: Collection[int], timestamp: int) -> CatalogChange:
+    """The change that drops these tables with all their data; their files become garbage."""
     change = CatalogChange(timestamp=timestamp, drop_tables=list(table_ids))
     tablets = [tablet.id for tablet in state.tablets.values() if tablet.table_id in table_ids]
-    purging_tablets(state, tablets, change)
+    dropping_tablets(state, tablets, change)
     return change
 
 

@@ -7,6 +7,9 @@ Invariants
         clock stays writable.
     C3  A wall clock that jumps ahead by more than a day while the store is open is rejected. The
         monotonic clock is the reference; it also counts the time that the machine slept.
+    C4  The timestamp before each one of next() is not used by any other batch, and no reader has it
+        as its moment. A row that is inserted there and deleted at the batch's own timestamp was never
+        visible (a tombstone).
 
 Called under the commit lock of the database; except for `now_us`, it is not thread-safe by itself.
 Source: docs/design/kudu.md, "Clock". There is no error bound for several machines, because one
@@ -81,7 +84,8 @@ class HybridClock:
                 "store was open; nothing was written. Set the clock right and write again; if it is right now, close "
                 "the store and call connect() again"
             )
-        timestamp = max(from_physical(wall_us), self.latest + 1)
+        # The timestamp before it stays free, for rows that a batch inserts and deletes (C4).
+        timestamp = max(from_physical(wall_us), self.latest + 2)
         if timestamp >= TIMESTAMP_MAX:
             raise StorageError(
                 f"this machine's clock says {_time(wall_us)}, but the timestamps of a store end at "

@@ -49,7 +49,7 @@ __all__ = [
     "encode_record",
 ]
 
-ROW_KINDS: Final = frozenset({"insert", "update", "delete"})
+ROW_KINDS: Final = frozenset({"insert", "update", "delete", "tombstone"})
 RecordLocation: TypeAlias = tuple[str | None, int | None]
 """The file of a record and its offset; None for a record that was not read from a file."""
 _META_LENGTH: Final = struct.Struct("<I")
@@ -59,8 +59,9 @@ _COLUMN_ID: Final = re.compile("0|[1-9][0-9]{0,18}")
 
 @dataclass(frozen=True)
 class SettledGroup:
-    """The rows of one table and kind (insert, update or delete) that a batch changed, over all
-    tablets (S1, S2).
+    """The rows of one table and kind that a batch changed, over all tablets (S1, S2).
+
+    kind: "insert", "update", "delete", or "tombstone" for rows that were never alive.
     """
 
     table_id: int

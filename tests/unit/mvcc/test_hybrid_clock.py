@@ -23,17 +23,23 @@ def test_a_timestamp_has_the_wall_clocks_time() -> None:
     assert clock.next() == from_physical(NOW_US)
 
 
-def test_c2_within_a_microsecond_the_counter_rises() -> None:
-    """Batches within one microsecond have different timestamps, in their order."""
+def test_c2_c4_within_a_microsecond_the_counter_rises_by_two() -> None:
+    """Batches within one microsecond have different timestamps, in their order, with a free one between."""
     clock = HybridClock(ManualClock(NOW_US))
     given_ = [clock.next() for _ in range(5000)]
-    assert given_ == list(range(from_physical(NOW_US), from_physical(NOW_US) + 5000))
+    assert given_ == list(range(from_physical(NOW_US), from_physical(NOW_US) + 10000, 2))
+
+
+def test_reserved_timestamps_are_not_given_again() -> None:
+    clock = HybridClock(ManualClock(NOW_US))
+    first = clock.reserve(100)
+    assert clock.next() > first + 99
 
 
 def test_c1_timestamps_exceed_those_before_the_open() -> None:
     """After a reopen, no timestamp is less than one in the log or the catalogue."""
     clock = HybridClock(ManualClock(NOW_US), latest=from_physical(NOW_US + 50))
-    assert clock.next() == from_physical(NOW_US + 50) + 1 == clock.latest
+    assert clock.next() == from_physical(NOW_US + 50) + 2 == clock.latest
 
 
 @given(
@@ -75,7 +81,7 @@ def test_a_step_back_logs_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     wall.set_now_us(NOW_US - 60_000_000)
     with caplog.at_level(logging.WARNING, "nyala.clock"):
         first = clock.next()
-        assert clock.next() == first + 1
+        assert clock.next() == first + 2
     assert [record.getMessage() for record in caplog.records] == [
         "the clock stepped back by 60.0 s; timestamps continue from the newest one until it has caught up"
     ]
@@ -88,7 +94,7 @@ def test_c2_a_clock_years_behind_does_not_stop_writes() -> None:
     wall = ManualClock(NOW_US)
     newest = from_physical(NOW_US + 365 * DAY_US)
     clock = HybridClock(wall, newest)
-    assert [clock.next(), clock.next()] == [newest + 1, newest + 2]
+    assert [clock.next(), clock.next()] == [newest + 2, newest + 4]
     wall.advance(366 * 86_400)
     assert clock.next() == from_physical(wall.now_us())
 
@@ -110,7 +116,7 @@ def test_c3_a_jump_ahead_stops_writes_until_the_clock_is_right() -> None:
         assert clock.latest == newest
     assert clock.now_us() == right_us, "nothing expires by a time that is not believed"
     wall.set_now_us(right_us - 30 * DAY_US)
-    assert clock.next() == newest + 1
+    assert clock.next() == newest + 2
     wall.set_now_us(right_us + 1)
     assert clock.next() == from_physical(right_us + 1)
 
@@ -127,7 +133,7 @@ def test_a_jump_of_less_than_a_day_logs_a_warning(caplog: pytest.LogCaptureFixtu
 def test_the_last_timestamp_is_an_error_and_no_overflow() -> None:
     """In May 2041, writes raise an error; no timestamp wraps around."""
     end_us = physical_us(TIMESTAMP_MAX)
-    clock = HybridClock(ManualClock(end_us), latest=TIMESTAMP_MAX - 2)
+    clock = HybridClock(ManualClock(end_us), latest=TIMESTAMP_MAX - 3)
     assert clock.next() == TIMESTAMP_MAX - 1
     with pytest.raises(StorageError, match="the timestamps of a store end at 2041-05-10"):
         clock.next()

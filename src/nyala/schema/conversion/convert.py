@@ -129,6 +129,7 @@ def convert(
     copy: bool = True,
     borrow_above_bytes: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
+    sequence: str | None = None,
 ) -> Converted:
     """Convert `data` to the types of `schema`.
 
@@ -138,6 +139,7 @@ def convert(
                or finishes before the user's code continues.
     borrow_above_bytes: larger data is not copied, because copying a gigabyte takes as long as encoding it, and
                such data is usually written to files during the call. Code that keeps the data must copy it.
+    sequence:  a column besides the key columns that "key" allows.
     Raises:    ColumnNotFoundError for an unknown column; SchemaError for incompatible types, duplicate names, and
                value columns in a delete; InvalidArgumentError for unsupported data, and for a named DataFrame index
                that is not also a column.
@@ -145,7 +147,7 @@ def convert(
     """
     key_only = columns == "key" or operation == "delete"
     ready = take_ready(data, schema, limits.max_cell_bytes) if copy else None
-    if ready is not None and not (key_only and not schema.is_key(ready.names[-1])):
+    if ready is not None and (not key_only or {*ready.names} <= {*schema.key_names, sequence}):
         return Converted(
             dict(zip(ready.names, ready.arrays, strict=True)), ready.row_count, RowErrors(), ready
         )
@@ -155,7 +157,7 @@ def convert(
         data = with_names(data, schema.names, operation)
     given = data if isinstance(data, InputColumns) else read_input(data)
     _check_index(given, schema, operation, key_only)
-    _check_names(given.columns, schema, operation, key_only)
+    _check_names(given.columns, schema, operation, key_only, sequence)
     partly = {name: mask for name, mask in given.given.items() if not schema.is_key(name)}
     errors = RowErrors()
     too_long: dict[int, str] = {}
@@ -229,13 +231,15 @@ def _each(
         yield from found
 
 
-def _check_names(names: Mapping[str, Any], schema: Schema, operation: str, key_only: bool) -> None:
+def _check_names(
+    names: Mapping[str, Any], schema: Schema, operation: str, key_only: bool, sequence: str | None
+) -> None:
     for name in names:
         if name not in schema:
             hint = find_name(name, schema.names)
             raise ColumnNotFoundError(f"{operation}: the data has an unknown column {name!r}{hint}")
     if key_only:
-        extra = [name for name in names if not schema.is_key(name)]
+        extra = [name for name in names if not schema.is_key(name) and name != sequence]
         if extra:
             if operation == "get":
                 raise SchemaError(

@@ -63,7 +63,7 @@ from nyala.schema.expressions.nodes import (
     is_distinct,
     negate,
 )
-from nyala.schema.expressions.tokens import TEXT_LENGTH_MAX, Token, TokenStream
+from nyala.schema.expressions.tokens import TEXT_LENGTH_MAX, Token, TokenStream, syntax_error
 from nyala.schema.expressions.value_lists import as_array
 from nyala.schema.types import parse_type
 from nyala.suggestion import nearest
@@ -98,12 +98,20 @@ _SQL_TYPES: Final = {
 _STATEMENT: Final = re.compile(r"\s*(where|select)\b", re.IGNORECASE)
 
 
-def parse_predicate(text: str, parameters: Parameters = None, *, length_max: int = TEXT_LENGTH_MAX) -> Node:
+def parse_predicate(
+    text: str,
+    parameters: Parameters = None,
+    *,
+    length_max: int = TEXT_LENGTH_MAX,
+    qualifiers: Sequence[str] = (),
+) -> Node:
     """Parse a condition's SQL text to a tree. Does not resolve names.
+
+    qualifiers: names that may stand before a column, as in `new.n`; the column's name is then "new.n".
 
     Raises: InvalidArgumentError with the text, a caret below the error, and what was expected there.
     """
-    return _parse(text, parameters, length_max, is_condition=True)
+    return _parse(text, parameters, length_max, is_condition=True, qualifiers=qualifiers)
 
 
 def parse(text: str, parameters: Parameters = None) -> Node:
@@ -138,13 +146,20 @@ def expr(text: str, params: Parameters = None) -> Expr:
     return Expr(parse(text, params))
 
 
-def _parse(text: str, parameters: Parameters, length_max: int, *, is_condition: bool) -> Node:
+def _parse(
+    text: str,
+    parameters: Parameters,
+    length_max: int,
+    *,
+    is_condition: bool,
+    qualifiers: Sequence[str] = (),
+) -> Node:
     stream = TokenStream(text, length_max)
     if stream.token.kind == "end":
         raise InvalidArgumentError(
             "the predicate is empty; TRUE selects every row" if is_condition else "the expression is empty"
         )
-    parser = _Parser(stream, parameters)
+    parser = _Parser(stream, parameters, qualifiers)
     tree = parser.condition() if is_condition else parser.expression()
     if stream.token.kind != "end":
         parser.fail_after("AND, OR or the end" if is_condition else "an operator or the end")
@@ -153,13 +168,14 @@ def _parse(text: str, parameters: Parameters, length_max: int, *, is_condition: 
 
 
 class _Parser:
-    def __init__(self, stream: TokenStream, parameters: Parameters) -> None:
+    def __init__(self, stream: TokenStream, parameters: Parameters, qualifiers: Sequence[str] = ()) -> None:
         if isinstance(parameters, str | bytes) or not isinstance(parameters, Sequence | Mapping | None):
             raise InvalidArgumentError(
                 f"params must be a list of values for ?, or a dict for :name, got {quote(parameters)}"
             )
         self._stream = stream
         self._parameters = parameters
+        self._qualifiers = qualifiers
         self._taken: set[int | str] = set()
 
     def fail_after(self, expected: str) -> NoReturn:
@@ -417,7 +433,26 @@ class _Parser:
         if token.is_keyword("INTERVAL") and following.kind in ("string", "number"):
             stream.fail("a column or a value (intervals are not supported: compute the timestamp first)")
         stream.advance()
+        if stream.token.is_op("."):
+            return self._qualified(token)
+        if self._qualifiers:
+            stream.fail(f"{' or '.join(name + '.' for name in self._qualifiers)} before the column", token)
         return Column(token.text)
+
+    def _qualified(self, qualifier: Token) -> Node:
+        """Parse the rest of a column that follows a qualifier, from the dot on."""
+        stream = self._stream
+        name = qualifier.text.lower()
+        if name not in self._qualifiers:
+            raise syntax_error(
+                stream.source,
+                stream.token.position,
+                "unexpected character '.': write a column without its table",
+            )
+        stream.advance()
+        if stream.token.kind not in ("name", "quoted"):
+            stream.fail(f"a column after {name}.")
+        return Column(f"{name}.{stream.advance().value!s}")
 
     def _signed(self) -> Node:
         stream = self._stream

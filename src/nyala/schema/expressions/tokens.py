@@ -37,7 +37,7 @@ _TOKEN: Final = re.compile(
       | (?P<string>'(?:[^']|'')*')
       | (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)
       | (?P<param>\?|:(?!:)[^\W\d]\w*|\$[^\W\d]\w*)
-      | (?P<op>::|<>|<=|>=|!=|==|\|\||[-+*/%=<>(),])""",
+      | (?P<op>::|<>|<=|>=|!=|==|\|\||[-+*/%=<>(),.])""",
     re.VERBOSE,
 )
 _UNENDED: Final = {
@@ -51,7 +51,6 @@ _MEANT: Final = {
         "|": "join conditions with OR",
         "!": "write NOT a, or a <> b",
         "~": "write NOT a, or a LIKE 'x%'",
-        ".": "write a column without its table",
         "`": 'write a name with special characters in double quotes, as in "a b"',
         ";": "remove it",
         **dict.fromkeys("$:@", "write a parameter as ?, :name or $name"),

@@ -78,6 +78,8 @@ def _slices(table: TableState, spec: ChangeSpec, most: int) -> Iterator[tuple[in
     while begin < len(moments):
         end = int(np.searchsorted(sums, sums[begin] + most, side="right")) - 1
         end = max(end, begin + 1)
+        while end < len(moments) and moments[end] == moments[end - 1] + 1:
+            end += 1  # a tombstone is inserted and deleted in one slice
         until = int(moments[end - 1])
         yield since, until, int(sums[end] - sums[begin])
         since, begin = until, end
@@ -161,7 +163,16 @@ def _lives(touched: Touched, lower: int, upper: int) -> tuple[_Grid, Bools, Bool
     after = to_numpy(grid.fill(_timeline(rowset, None, spec, lower, upper), pa.array(was)))
     before = np.append(False, after)[: len(after)]
     before[grid.first] = was
+    _hide_tombstones(grid, before, after)
     return grid, before, after
+
+
+def _hide_tombstones(grid: _Grid, before: Bools, after: Bools) -> None:
+    """Let rows that were inserted just before their deletion be dead all along (C4 of the clock)."""
+    times, row = grid.timestamps, grid.row_of
+    pair = (row[1:] == row[:-1]) & (times[1:] == times[:-1] + 1)
+    born = np.flatnonzero(pair & ~before[:-1] & after[:-1] & ~after[1:])
+    after[born] = before[born + 1] = False
 
 
 def _images(

@@ -1,7 +1,7 @@
 """Bootstrap: replays the log's records into the catalogue's rowsets (rule R1).
 
     record, in log order, for a row of tablet A at time t
-      A is not in the catalogue          skip: the table was purged
+      A is not in the catalogue          skip: the table was dropped
       insert                             into A's MemRowSet iff t > A.inserts_durable
       update, delete                     to the one place where the key is live, among the
                                          MemRowSet's rows inserted before t and the rowsets with
@@ -132,7 +132,7 @@ class Replayer:
                     self._root = self._relieve(record.timestamp, self.report)
 
     def _take(self, group: SettledGroup, record: LogRecord) -> None:
-        table = self._root.any_table(group.table_id)
+        table = self._root.tables.get(group.table_id)
         if table is None:
             return
         wrong = _invalid(group, table)
@@ -142,6 +142,14 @@ class Replayer:
             group = _projected(group, table)
             if group.kind == "update" and group.batch.num_columns == table.schema.key_count:
                 return  # it has only columns that were dropped before the history begins
+        if group.kind == "tombstone":
+            # Rare, and in order with all other rows of the key.
+            self.drain()
+            gathered = _Gathered()
+            gathered.add(group, record)
+            self.report.rows += gathered.rows
+            _apply(table, group.kind, gathered)
+            return
         if group.kind == "delete":
             waiting = self._deletes
             self._note_deleted(group, table)
@@ -180,9 +188,7 @@ class Replayer:
         ):
             for (table_id, _), gathered in waiting.items():
                 self.report.rows += gathered.rows
-                table = self._root.any_table(table_id)
-                assert table is not None, "no table goes during a replay"
-                _apply(table.whole, kind, gathered)
+                _apply(self._root.tables[table_id], kind, gathered)
             waiting.clear()
         self._waiting = 0
         self._deleted.clear()
@@ -237,13 +243,15 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
     timestamps = np.repeat(
         np.array(gathered.timestamps, np.int64), [group.batch.num_rows for group in gathered.groups]
     )
-    # Tablets that the catalogue no longer has get ordinal -1.
+    # Tablets that the catalogue no longer has (or unflushed ones of a dropped range) get ordinal
+    # -1.
     known = np.array(sorted(table.ordinal_of), np.int64)
     ordinals_of = np.array([table.ordinal_of[number] for number in known.tolist()], np.int64)
     at = np.minimum(np.searchsorted(known, tablet_ids), len(known) - 1)
     keep = known[at] == tablet_ids if len(known) else np.zeros(len(tablet_ids), np.bool_)
     ordinals = np.where(keep, ordinals_of[at], -1) if len(known) else np.full(len(tablet_ids), -1)
-    if kind == "insert" and len(table.tablets):
+    adds = kind in ("insert", "tombstone")
+    if adds and len(table.tablets):
         durable = np.array([tablet.entry.inserts_durable for tablet in table.tablets], np.int64)
         keep &= timestamps > durable[np.maximum(ordinals, 0)]
     rows = np.flatnonzero(keep)
@@ -257,7 +265,7 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
     order = by_key[np.argsort(ordinals[by_key], kind="stable")]
     order = order[keep[order]]
     keys, ordinals, timestamps = keys.take(order), ordinals[order], timestamps[order]
-    if kind != "insert":
+    if not adds:
         same_row = keys.equal_neighbours() & (ordinals[1:] == ordinals[:-1])
         again = np.flatnonzero(same_row & (timestamps[1:] == timestamps[:-1]))
         if len(again):  # W4
@@ -269,7 +277,7 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
         pick = array_of_numbers(order)
         columns = {number: array.take(pick) for number, array in columns.items()}
     settlement = Settlement(table)
-    if kind == "insert":
+    if adds:
         # R1 needs only the timestamp of an insert; the look-up finds ghosts in the MemRowSet.
         effect = Effect(
             kind,

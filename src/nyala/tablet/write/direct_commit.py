@@ -120,7 +120,7 @@ def write_effects(
     Adds entries to `change`, tablets with new rowsets to `changed`, and paths to `written`.
     """
     for effect in settlement.effects:
-        if effect.kind == "insert":
+        if effect.kind in ("insert", "tombstone"):
             _write_inserts(store, settlement, effect, timestamp, change, changed, written)
         else:
             _write_deltas(store, settlement, effect, timestamp, change, changed, written)
@@ -130,7 +130,7 @@ def _changed_rowsets(settlements: Sequence[Settlement]) -> Iterator[DiskRowSet]:
     """The rowsets on disk that have updated or deleted rows."""
     for settlement in settlements:
         for effect in settlement.effects:
-            if effect.kind != "insert":
+            if effect.kind in ("update", "delete"):
                 for code in np.unique(effect.codes).tolist():
                     rowset = settlement.rowsets[code][1]
                     if isinstance(rowset, DiskRowSet):
@@ -150,10 +150,11 @@ def _write_inserts(
     parts: list[tuple[int, int, RowSetImage, int, int]] = []
     for ordinal, begin, end in equal_ranges(effect.tablets):
         count = end - begin
+        dead = effect.kind == "tombstone"
         image = RowSetImage(
             keys=effect.keys.slice(begin, count),
             columns={number: array.slice(begin, count) for number, array in effect.columns.items()},
-            liveness=None,
+            liveness=pa.array(np.zeros(count, np.bool_)) if dead else None,
             undo={},
             positions=np.empty(0, np.int64),
         )
@@ -165,7 +166,9 @@ def _write_inserts(
     def write(part: tuple[int, int, RowSetImage, int, int]) -> WrittenRowSet:
         ordinal, rowset_id, image, lower, upper = part
         tablet_id = table.tablets[ordinal].id
-        undo = {LIVENESS: absent_before(timestamp, upper - lower)}
+        undo = {
+            LIVENESS: (dead_at if effect.kind == "tombstone" else absent_before)(timestamp, upper - lower)
+        }
         image = dataclasses.replace(image.piece(lower, upper), undo=undo)
         result = write_rowset(
             store.env.files, store.root_path, store.new_data_path(tablet_id, rowset_id, "base"), rowset_id,
@@ -192,6 +195,16 @@ def absent_before(timestamp: int, count: int) -> DeltaRun:
         rowids=np.arange(count, dtype=np.int64),
         timestamps=np.full(count, timestamp, np.int64),
         values=pa.array(np.zeros(count, np.bool_)),
+    )
+
+
+def dead_at(timestamp: int, count: int) -> DeltaRun:
+    """The UNDO of tombstones: inserted just before `timestamp` and deleted at it."""
+    return DeltaRun(
+        kind="undo",
+        rowids=np.repeat(np.arange(count, dtype=np.int64), 2),
+        timestamps=np.tile(np.array([timestamp, timestamp - 1], np.int64), count),
+        values=pa.array(np.tile([True, False], count)),
     )
 
 

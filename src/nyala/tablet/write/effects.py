@@ -30,7 +30,8 @@ INSERTED, UPDATED, DELETED, IGNORED, FAILED = range(5)
 class Effect:
     """One kind of change to some keys of one table: logged as one group, then applied to memory."""
 
-    kind: str  # "insert" | "update" | "delete"
+    # "insert" | "update" | "delete" | "tombstone": a row that was never alive, to remember a delete
+    kind: str
     keys: EncodedKeys
     tablets: np.ndarray  # ordinal of the tablet, per row
     columns: Mapping[int, Column]  # key columns first; then the values
@@ -46,10 +47,11 @@ class Effect:
         return held_bytes(self.columns.values()) if self.message is None else self.message.size
 
     def new_values(self, key_ids: Collection[int]) -> dict[int, Column]:
-        """The columns that an update or a delete writes: those outside the key, or the liveness."""
-        if self.kind == "delete":
-            return {LIVENESS: array_of_numbers(np.zeros(len(self.codes), np.bool_))}
-        return {number: column for number, column in self.columns.items() if number not in key_ids}
+        """The columns that are written to an existing row: those outside the key, and the liveness."""
+        values = {number: column for number, column in self.columns.items() if number not in key_ids}
+        if self.kind in ("delete", "tombstone"):
+            values[LIVENESS] = array_of_numbers(np.zeros(len(self.codes), np.bool_))
+        return values
 
 
 @dataclass

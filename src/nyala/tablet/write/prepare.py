@@ -71,6 +71,8 @@ class PreparedOperation:
     passed_over: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     # Columns that only some rows give, by column id: one bool per row.
     given: Mapping[int, np.ndarray] = field(default_factory=dict)
+    # The column id of `conditions.NewestBy`: deletes have a value in it, which their dead rows keep.
+    sequence: int | None = None
     # For rows with operations of their own (`prepare_rows`): each row's index in OPERATION_NAMES.
     codes: np.ndarray | None = None
 
@@ -112,6 +114,7 @@ def prepare(
     errors: RowErrors | None = None,
     routed: np.ndarray | None = None,
     borrow_above_bytes: int | None = None,
+    sequence: str | None = None,
 ) -> PreparedOperation:
     """Do all work of one operation that does not depend on the table's rows.
 
@@ -119,13 +122,14 @@ def prepare(
     routed: each row's tablet id as another process computed it, or -1; see `routed_ordinals`.
     borrow_above_bytes: larger data is not copied, see `PreparedOperation.borrowed`; None: always
     copy.
+    sequence: a column outside the key that a delete has as well.
 
     Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError for faults of the whole
         operation. Faults of single rows go into `.errors`.
     """
     schema = table.schema
     converted = convert(
-        data, schema, columns="key" if name == "delete" else "all", operation=name,
+        data, schema, columns="key" if name == "delete" else "all", operation=name, sequence=sequence,
         borrow_above_bytes=borrow_above_bytes, limits=table.limits,
     )  # fmt: skip
     if errors is None:

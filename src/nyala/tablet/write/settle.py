@@ -81,7 +81,7 @@ def settle(table: TableState, operations: Sequence[PreparedOperation], at: int |
     settlement = Settlement(
         table, operations=operations, errors=[_copy(operation.errors) for operation in operations]
     )
-    if len(operations) > 1 or operations[0].codes is not None or operations[0].given:
+    if len(operations) > 1 or not _is_uniform(operations[0]):
         settle_rows(table, operations, settlement, at)
         return settlement
     (operation,) = operations
@@ -95,6 +95,12 @@ def settle(table: TableState, operations: Sequence[PreparedOperation], at: int |
     settlement.counts = [decision.counts]
     _fold(settlement, operation, decision, state, located)
     return settlement
+
+
+def _is_uniform(operation: PreparedOperation) -> bool:
+    """Whether all rows have the same operation and columns, and deletes leave no sequence behind."""
+    remembers = operation.sequence is not None and operation.name == "delete"
+    return operation.codes is None and not operation.given and not remembers
 
 
 def _settle_one(settlement: Settlement, located: Located) -> bool:

@@ -84,6 +84,7 @@ class _Keys:
         self.existed = existed
         self.alive = existed.copy()
         self.maker = np.full(len(existed), -1, np.int64)  # the last row that created the key
+        self.deleter = np.full(len(existed), -1, np.int64)  # the last row that deleted it, if it may
 
 
 def settle_rows(
@@ -132,11 +133,15 @@ def _combined(
     number = np.concatenate([np.full(len(op.rows), index) for index, op in zip(numbers, parts, strict=True)])
     row = np.concatenate([operation.rows for operation in parts])
     code = np.concatenate([_codes(operation)[operation.rows] for operation in parts])
+    kind, ignore = _KIND_OF_CODE[code], _IGNORES[code]
+    # A delete with a sequence is remembered, whether there is a row or not.
+    remembering = np.isin(number, [index for index, op in enumerate(operations) if op.sequence is not None])
+    ignore |= remembering & (kind == DELETE)
     order = np.lexsort((row, number, key))
-    key, number, row, code = key[order], number[order], row[order], code[order]
+    key, number, row = key[order], number[order], row[order]
     count = len(key)
     return keys, tablets, _Rows(
-        key, number, row, _KIND_OF_CODE[code], _IGNORES[code],
+        key, number, row, kind[order], ignore[order],
         np.full(count, FAILED, np.int8), np.zeros(count, np.bool_), np.full(count, -1, np.int64),
     )  # fmt: skip
 
@@ -199,6 +204,7 @@ def _decide(
     state.alive[key] = (alive | made) & ~gone
     number = np.arange(len(rows))[at]
     state.maker[key[made]] = number[made]
+    state.deleter[key[delete]] = number[delete]
 
 
 def _report(
@@ -287,7 +293,7 @@ def _fold(
         if not len(at):
             return
         needed = (*table.schema.key_columns, *columns)
-        places = located.ghosts if kind == "insert" else located.rowids
+        places = located.ghosts if kind in ("insert", "tombstone") else located.rowids
         settlement.effects.append(
             Effect(
                 kind,
@@ -306,7 +312,23 @@ def _fold(
     add("update", np.flatnonzero(again), every)
     for at, columns in _by_columns(np.flatnonzero(updated & ~again), every, values):
         add("update", at, columns)
-    add("delete", np.flatnonzero(state.existed & ~state.alive), ())
+    gone = state.existed & ~state.alive
+    sequence = next((op.sequence for op in operations if op.sequence is not None), None)
+    if sequence is None:
+        add("delete", np.flatnonzero(gone), ())
+        return
+    # Dead rows keep the sequence of their delete.
+    column = table.schema.by_id(sequence)
+    deleted = np.flatnonzero(~state.alive & (state.deleter >= 0))
+    chosen = state.deleter[deleted]
+    found = _Values.of(column, operations, rows, np.ones(len(rows), np.bool_), len(keys), chosen)
+    assert found is not None, "a delete with a sequence gives it"
+    values[sequence] = found
+    add("delete", np.flatnonzero(gone), (column,))
+    for other in every:
+        if other.id != sequence:
+            values[other.id] = _Values.nothing(other, len(keys))
+    add("tombstone", deleted[~state.existed[deleted]], every)
 
 
 def _by_columns(
@@ -340,6 +362,16 @@ class _Values:
 
     parts: list[Column]
     pick: np.ndarray
+
+    @staticmethod
+    def nothing(column: ColumnSchema, key_count: int) -> _Values:
+        """The values of rows that nobody sees: NULL, or zero or empty if the column is NOT NULL."""
+        none = pa.nulls(1, column.type.arrow)
+        if not column.nullable:
+            zeros = pa.py_buffer(bytes(64))
+            buffers = [None, zeros, zeros] if column.type.is_variable else [None, zeros]
+            none = pa.Array.from_buffers(column.type.arrow, 1, buffers)
+        return _Values([none], np.zeros(key_count, np.int64))
 
     @staticmethod
     def of(

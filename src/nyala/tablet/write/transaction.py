@@ -1,6 +1,6 @@
 """A transaction's private view of the tables: one snapshot, and the transaction's own writes on top.
 
-    begin     reserve a range of timestamps (T, T + STATEMENTS_MAX], pin the history since T
+    begin     reserve a range of timestamps after T, pin the history since T
     write     settle the rows against the private tables, apply them there at the next timestamp
     read      any read of the engine, on the private tables, at the newest private timestamp
     commit    all operations in their order as one batch, checked for conflicts since T
@@ -40,6 +40,7 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.conversion.row_errors import RowErrors
 from nyala.tablet.state.result import Ticket, WriteResult
 from nyala.tablet.state.root import Root, TableState, TabletState
+from nyala.tablet.write.conditions import choose
 from nyala.tablet.write.effects import Settlement
 from nyala.tablet.write.prepare import PreparedOperation, prepare
 from nyala.tablet.write.settle import settle
@@ -183,6 +184,9 @@ class OpenTransaction:
             self._check()
             table = self._private_table(request.table)
             operation = prepared(table)
+            if request.condition is not None:
+                operation = choose(table, operation, request.condition, self._now)
+                request = dataclasses.replace(request, condition=None)
             settlement = settle(table, [operation], at=self._now)
             if settlement.failed and not collect:
                 raise failure(settlement, [request])
@@ -193,7 +197,7 @@ class OpenTransaction:
                     f"{self._bytes_max / 1e6:,.0f} MB: nothing of this call was written. Commit before, write the "
                     "rows in one call without a transaction, or raise memory_limit"
                 )
-            if self._now - self.since >= STATEMENTS_MAX:
+            if self._now - self.since >= 2 * STATEMENTS_MAX:
                 raise InvalidArgumentError(
                     f"this transaction has written {STATEMENTS_MAX:,} times, which is the most: commit it"
                 )
@@ -219,13 +223,13 @@ class OpenTransaction:
 
     def _install(self, changed: Mapping[int, TabletState]) -> None:
         root = self._root.with_tablets(changed)
-        self._root = PrivateRoot(root.version, root.tables, root.dropped, self._base)
+        self._root = PrivateRoot(root.version, root.tables, self._base)
 
     def _apply(self, settlement: Settlement) -> None:
         """Apply the effects to the private tables, at the next private timestamp."""
         self._make_private(settlement)
         additions = [addition for effect in settlement.effects for addition in plan_apply(settlement, effect)]
-        self._now += 1
+        self._now += 2  # as the store's clock does (C4 of `mvcc.hybrid_clock`)
         for addition in additions:
             addition.apply(self._now)
 
@@ -253,7 +257,7 @@ def begin(store: Store, *, timeout_s: float, bytes_max: int) -> OpenTransaction:
     with Uninterrupted():
         with store.commit_lock:
             store.check_writable()
-            pin = store.pins.add(store.clock.reserve(STATEMENTS_MAX + 1), timeout_s)
+            pin = store.pins.add(store.clock.reserve(2 * STATEMENTS_MAX + 2), timeout_s)
             root = store.root
             ticket = Ticket(store.marks.applied, store.log.end_offset)
         store.finish(ticket)  # what the transaction reads must be durable before anybody acts on it

@@ -63,6 +63,7 @@ from nyala.tablet.state.idempotency import decode_result, encode_counts
 from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.result import Ticket, WriteResult
 from nyala.tablet.state.root import TableState
+from nyala.tablet.write.conditions import Condition, NewestBy, check_condition, choose
 from nyala.tablet.write.conflicts import check_unchanged
 from nyala.tablet.write.effects import Effect, OperationCounts, Settlement, row_counts
 from nyala.tablet.write.prepare import OPERATION_NAMES, PreparedOperation, prepare
@@ -90,6 +91,7 @@ class Request:
     """One operation of a batch.
 
     numbers: the row numbers to use in errors, int64; None: positions in `data`.
+    condition: which rows are written, by the stored ones (`write.conditions`); None: all.
     routed:  the tablet id of each row as another process computed it, or -1; None: not computed.
     """
 
@@ -99,6 +101,7 @@ class Request:
     ignore: bool = False
     numbers: np.ndarray | None = None
     routed: np.ndarray | None = None
+    condition: Condition | None = None
 
 
 def write(
@@ -265,11 +268,14 @@ def prepare_request(
 ) -> PreparedOperation:
     """`prepare`, or `prepare_rows` if the request's rows have operations of their own ("apply")."""
     if request.operation == "apply":
-        return prepare_rows(table, request.data)
-    return prepare(
-        table, request.operation, request.data, ignore=request.ignore, routed=request.routed,
-        borrow_above_bytes=borrow_above_bytes,
-    )  # fmt: skip
+        prepared = prepare_rows(table, request.data)
+    else:
+        sequence = request.condition.column if isinstance(request.condition, NewestBy) else None
+        prepared = prepare(
+            table, request.operation, request.data, ignore=request.ignore, routed=request.routed,
+            borrow_above_bytes=borrow_above_bytes, sequence=sequence,
+        )  # fmt: skip
+    return prepared if request.condition is None else check_condition(table, prepared, request.condition)
 
 
 def _prepare_again(
@@ -316,6 +322,12 @@ def settle_requests(
             else _prepare_again(store, table, requests[index], operation)
             for index in indexes
             for seen, operation in [prepared[index]]
+        ]
+        operations = [
+            operation
+            if (condition := requests[index].condition) is None
+            else choose(table, operation, condition, store.marks.applied)
+            for index, operation in zip(indexes, operations, strict=True)
         ]
         if since is not None:
             check_unchanged(table, operations, since)
@@ -476,16 +488,39 @@ class DeltaAddition:
     length: int
     nbytes: int
     order: np.ndarray | None = None
+    shift: int = 0  # -1: at the timestamp before the batch's (`TombstoneAddition`)
 
     def apply(self, timestamps: int | np.ndarray) -> None:
         part = timestamps if isinstance(timestamps, int) else _timestamps_of(self, timestamps)
-        self.deltas.append(self.rowids, part, self.shared, self.offset)
+        self.deltas.append(self.rowids, part + self.shift, self.shared, self.offset)
 
 
-Addition = InsertAddition | DeltaAddition
+@dataclass(frozen=True)
+class TombstoneAddition:
+    """New rows that remember deletes of unknown keys.
+
+    They live from the timestamp before the batch's to the batch's, when nobody reads (`HybridClock`).
+    """
+
+    insert: InsertAddition
+
+    @property
+    def nbytes(self) -> int:
+        return self.insert.nbytes
+
+    def apply(self, timestamps: int | np.ndarray) -> None:
+        insert = self.insert
+        part = timestamps if isinstance(timestamps, int) else _timestamps_of(insert, timestamps)
+        first = insert.memory.insert(insert.keys, insert.shared, insert.offset, insert.length, part - 1)
+        rowids = np.arange(first, first + insert.length)
+        dead = array_of_numbers(np.zeros(insert.length, np.bool_))
+        insert.memory.deltas.append(rowids, part, {LIVENESS: dead})
 
 
-def _timestamps_of(addition: Addition, timestamps: np.ndarray) -> np.ndarray:
+Addition = InsertAddition | DeltaAddition | TombstoneAddition
+
+
+def _timestamps_of(addition: InsertAddition | DeltaAddition, timestamps: np.ndarray) -> np.ndarray:
     """The addition's part of `timestamps`, which has one per row of the effect (replay).
 
     `order` gives the effect's row of each shared row; None: the same order.
@@ -496,7 +531,7 @@ def _timestamps_of(addition: Addition, timestamps: np.ndarray) -> np.ndarray:
 
 def plan_apply(settlement: Settlement, effect: Effect) -> list[Addition]:
     """Allocate everything that applying `effect` adds to memory (W3)."""
-    if effect.kind == "insert":
+    if effect.kind in ("insert", "tombstone"):
         return _plan_insert(settlement.table, effect)
     count = len(effect.codes)
     columns = effect.new_values(settlement.table.schema.key_ids)
@@ -523,18 +558,25 @@ def _ascending(codes: np.ndarray, rowids: np.ndarray) -> bool:
 
 def _plan_insert(table: TableState, effect: Effect) -> list[Addition]:
     ghosts = effect.rowids >= 0
+    wrap: Callable[[InsertAddition], Addition] = (
+        TombstoneAddition if effect.kind == "tombstone" else lambda addition: addition
+    )
     if not ghosts.any():
-        return _plan_fresh(
+        inserts = _plan_fresh(
             table, effect.keys, effect.tablets, effect.columns, effect.nbytes, batch=effect.batch
         )
+        return list(map(wrap, inserts))
     # A ghost (dead row) of the MemRowSet that takes inserts comes back to life: REINSERT (R5). Dead
     # rows in other rowsets stay dead, and the row is new.
     out: list[Addition] = []
     fresh = np.flatnonzero(~ghosts)
     if len(fresh):
         some = {number: array.take(array_of_numbers(fresh)) for number, array in effect.columns.items()}
-        out += _plan_fresh(
-            table, effect.keys.take(fresh), effect.tablets[fresh], some, held_bytes(some.values()), fresh
+        out += map(
+            wrap,
+            _plan_fresh(
+                table, effect.keys.take(fresh), effect.tablets[fresh], some, held_bytes(some.values()), fresh
+            ),
         )
     back = np.flatnonzero(ghosts)
     order = back[np.lexsort((effect.rowids[back], effect.tablets[back]))]
@@ -542,11 +584,17 @@ def _plan_insert(table: TableState, effect: Effect) -> list[Addition]:
         number: array.take(array_of_numbers(order))
         for number, array in effect.new_values(table.schema.key_ids).items()
     }
-    columns[LIVENESS] = array_of_numbers(np.ones(len(order), np.bool_))
+    columns[LIVENESS] = array_of_numbers(np.full(len(order), effect.kind == "insert"))
+    alive = SharedBatch({LIVENESS: array_of_numbers(np.ones(len(order), np.bool_))})
     nbytes = held_bytes(columns.values())
     shared, row_bytes = SharedBatch(columns, nbytes), nbytes // len(order)
     for ordinal, begin, end in equal_ranges(effect.tablets[order]):
         rowids = effect.rowids[order[begin:end]]
+        if effect.kind == "tombstone":
+            deltas = table.tablets[ordinal].memory.deltas
+            out.append(
+                DeltaAddition(deltas, rowids, alive, begin, end - begin, 16 * (end - begin), order, -1)
+            )
         out.append(
             DeltaAddition(
                 table.tablets[ordinal].memory.deltas, rowids, shared, begin, end - begin,
@@ -564,7 +612,7 @@ def _plan_fresh(
     nbytes: int,
     order: np.ndarray | None = None,
     batch: pa.RecordBatch | None = None,
-) -> list[Addition]:
+) -> list[InsertAddition]:
     shared, shared_keys = SharedBatch(columns, nbytes, batch), SharedKeys(keys)
     count = len(tablets)
     row_bytes = (nbytes + keys.nbytes) // max(count, 1)

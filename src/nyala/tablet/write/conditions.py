@@ -1,0 +1,283 @@
+"""Conditional writes: which rows of a batch are written, by comparing them with the stored rows.
+
+    when="new.n > old.n"    an existing row is updated only if the condition is TRUE
+    newest_by="seq"         a row is written only if its `seq` is greater than all seen for its key
+
+`choose` runs under the commit lock, before `settle`. It reads the stored rows of the batch's keys and
+leaves out the rows that lose; they are counted as ignored. Rows with one key are compared in their
+order: the second with what the first one left.
+
+`newest_by` also looks at deleted rows. A delete with a sequence stores it in the dead row, and a
+delete of an unknown key stores a row that was never alive (a tombstone). So a late event does not
+bring back a row that a newer delete removed. Dead rows are remembered for the table's history.
+
+Source: docs/how-to/change-events.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from nyala import compute as pc
+from nyala.errors import NULL, InvalidArgumentError
+from nyala.schema.conversion.convert import default_array
+from nyala.schema.conversion.long_column import Column, LongColumn
+from nyala.schema.expressions.nodes import Node, names_in
+from nyala.schema.predicates.predicate import BoundPredicate
+from nyala.schema.schema import FIRST_COLUMN_ID, ColumnId, ColumnSchema, Schema
+from nyala.tablet.scan import read_path
+from nyala.tablet.state.locate import equal_ranges
+from nyala.tablet.state.root import AnyRowSet, TableState
+from nyala.tablet.write.prepare import PreparedOperation
+
+OLD, NEW = "old.", "new."
+
+
+@dataclass(frozen=True)
+class NewestBy:
+    """Write a row only if its value in `column` is greater than all that were seen for its key."""
+
+    column: str
+
+
+@dataclass(frozen=True)
+class When:
+    """Update an existing row only if the condition over `old.…` and `new.…` columns is TRUE."""
+
+    tree: Node
+
+
+Condition = NewestBy | When
+
+
+def check_condition(
+    table: TableState, operation: PreparedOperation, condition: Condition
+) -> PreparedOperation:
+    """Check the condition against the data, without the lock; rows without a sequence get an error.
+
+    Raises: InvalidArgumentError, ColumnNotFoundError, SchemaError.
+    """
+    if isinstance(condition, When):
+        _bound(table.schema, condition)
+        for name in sorted(names_in(condition.tree)):
+            if name.startswith(NEW):
+                _given(table, operation, name.removeprefix(NEW), f"when= names {name}")
+        return operation
+    column = table.schema.by_name(condition.column)
+    if table.schema.is_key(column.name):
+        raise InvalidArgumentError(
+            f"newest_by={column.name!r} is part of the key of table {table.name!r}; name a column that grows with "
+            "each change of a row"
+        )
+    operation = dataclasses.replace(operation, sequence=column.id)
+    if not operation.row_count:
+        return operation
+    values = _given(table, operation, column.name, f"newest_by={column.name!r}")
+    empty = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
+    if not len(empty):
+        return operation
+    operation.errors.add(
+        empty, NULL, f"column {column.name!r}: NULL, but newest_by needs a value in each row"
+    )
+    return _kept(operation, ~np.isin(operation.rows, empty))
+
+
+def choose(
+    table: TableState, operation: PreparedOperation, condition: Condition, snapshot: int
+) -> PreparedOperation:
+    """Return the operation with only the rows that win. Under the commit lock.
+
+    snapshot: the moment of the stored rows, which includes every batch before this one.
+    """
+    if not len(operation.rows):
+        return operation
+    if isinstance(condition, NewestBy):
+        wins = _newest(table, operation, table.schema.by_name(condition.column), snapshot)
+    else:
+        wins = _satisfied(table, operation, condition, snapshot)
+    if wins.all():
+        return operation
+    lost = operation.rows[~wins]
+    kept = _kept(operation, wins)
+    return dataclasses.replace(kept, passed_over=np.concatenate([operation.passed_over, lost]))
+
+
+def _given(table: TableState, operation: PreparedOperation, name: str, why: str) -> pa.Array:
+    """The column's values in the data. Raises: InvalidArgumentError if not all rows give it."""
+    column = table.schema.by_name(name)
+    array = operation.columns.get(column.id)
+    if array is None or column.id in operation.given:
+        some = "has no column" if array is None else "has rows without the column"
+        raise InvalidArgumentError(f"{why}, but the data {some} {name!r}: give it in each row")
+    return _plain(array, why)
+
+
+def _plain(array: Column, why: str) -> pa.Array:
+    if isinstance(array, LongColumn):
+        raise InvalidArgumentError(
+            f"{why}: more than 2 GiB of text cannot be compared in one call; write in parts"
+        )
+    return array
+
+
+def _kept(operation: PreparedOperation, kept: np.ndarray) -> PreparedOperation:
+    """The operation with only these of its `rows` (a mask)."""
+    group = np.repeat(np.arange(len(operation.keys)), operation.group_sizes)
+    sizes = np.bincount(group[kept], minlength=len(operation.keys))
+    groups = np.flatnonzero(sizes)
+    return dataclasses.replace(
+        operation,
+        rows=operation.rows[kept],
+        starts=np.concatenate(([0], np.cumsum(sizes[groups]))),
+        keys=operation.keys.take(groups),
+        tablets=operation.tablets[groups],
+    )
+
+
+# ------------------------------------------------------------------------------------------------ newest_by
+
+
+def _newest(
+    table: TableState, operation: PreparedOperation, column: ColumnSchema, snapshot: int
+) -> np.ndarray:
+    """A mask of the rows whose sequence exceeds all earlier ones of their key."""
+    new = _plain(operation.columns[column.id], f"newest_by={column.name!r}").take(pa.array(operation.rows))
+    stored = list(_stored(table, operation, column, snapshot))
+    keys = np.concatenate([np.empty(0, np.int64), *(places for places, _ in stored)])
+    ranks = _ranks(pa.concat_arrays([new, *(values for _, values in stored)]))
+    count = len(new)
+    known = np.zeros(len(operation.keys), np.int64)  # the greatest rank stored for each key; 0: none
+    np.maximum.at(known, keys, ranks[count:])
+    group = np.repeat(np.arange(len(operation.keys)), operation.group_sizes)
+    # One running maximum over all keys: those of a later key are greater than all of an earlier one.
+    step = int(ranks.max()) + 1
+    seen, own = known[group] + group * step, ranks[:count] + group * step
+    running = np.maximum.accumulate(np.maximum(seen, own))
+    before = np.maximum(np.concatenate(([-1], running[:-1])), seen)
+    wins: np.ndarray = own > before
+    return wins
+
+
+def _ranks(values: pa.Array) -> np.ndarray:
+    """Dense ranks from 1 on in ascending order; 0 for NULL."""
+    found: np.ndarray = pc.rank(values, "ascending", tiebreaker="dense").to_numpy().astype(np.int64)
+    return np.where(values.is_null().to_numpy(zero_copy_only=False), 0, found) if values.null_count else found
+
+
+def _stored(
+    table: TableState, operation: PreparedOperation, column: ColumnSchema, snapshot: int
+) -> Iterator[tuple[np.ndarray, pa.Array]]:
+    """Yield (number of the key, sequence) of all rows with the operation's keys, dead or alive."""
+    keys, tablets = operation.keys, operation.tablets
+    keys.prepare_search()
+    for ordinal, begin, end in equal_ranges(tablets):
+        tablet = table.tablets[ordinal]
+        part = keys.slice(begin, end - begin)
+        part.prepare_slices()
+        candidates: list[tuple[AnyRowSet, int, int]] = [
+            (memory, 0, end - begin) for memory in (tablet.memory, *tablet.frozen) if memory.row_count
+        ]
+        candidates += tablet.tree.candidates(part) if tablet.rowsets else []
+        for rowset, lower, upper in candidates:
+            rowids = rowset.find(part.slice(lower, upper - lower))
+            hit = np.flatnonzero(rowids >= 0)
+            if len(hit):
+                yield begin + lower + hit, rowset.rows((column,), snapshot, rowids[hit])[0]
+
+
+# ------------------------------------------------------------------------------------------------ when
+
+
+def _bound(schema: Schema, condition: When) -> BoundPredicate:
+    """The condition bound to the columns `new.…` and `old.…`."""
+    columns = [
+        *(dataclasses.replace(column, name=NEW + column.name) for column in schema.columns),
+        *(dataclasses.replace(column, name=OLD + column.name, nullable=True) for column in schema.columns),
+    ]
+    numbered = tuple(
+        dataclasses.replace(column, id=ColumnId(FIRST_COLUMN_ID + index))
+        for index, column in enumerate(columns)
+    )
+    both = Schema(numbered, schema.key_count, next_column_id=FIRST_COLUMN_ID + len(numbered))
+    return BoundPredicate(condition.tree, both)
+
+
+def _satisfied(table: TableState, operation: PreparedOperation, condition: When, snapshot: int) -> np.ndarray:
+    """A mask of the rows that are new, or for which the condition is TRUE."""
+    predicate = _bound(table.schema, condition)
+    names = [name.removeprefix(OLD) for name in sorted(predicate.columns) if name.startswith(OLD)]
+    current = _Current(table, operation, [table.schema.by_name(name) for name in names], snapshot)
+    new = {
+        name: _plain(operation.columns[table.schema.by_name(name.removeprefix(NEW)).id], "when=")
+        for name in sorted(predicate.columns)
+        if name.startswith(NEW)
+    }
+    wins = np.zeros(len(operation.rows), np.bool_)
+    for turn, keys in _turns(operation):
+        rows = operation.rows[turn]
+        there = current.exists[keys]
+        accepted = ~there
+        if there.any():
+            old_rows = pa.array(rows[there])
+            arrays = {name: array.take(old_rows) for name, array in new.items()}
+            arrays |= {OLD + name: values for name, values in current.values(keys[there]).items()}
+            accepted[there] = predicate.evaluate(arrays, int(there.sum()))
+        wins[turn] = accepted
+        current.note(keys[accepted], rows[accepted])
+    return wins
+
+
+def _turns(operation: PreparedOperation) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield positions in `rows` and their keys: the first row of each key, then the second, …"""
+    sizes = operation.group_sizes
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    turn = np.arange(len(group)) - np.repeat(operation.starts[:-1], sizes)
+    for number in range(int(sizes.max())):
+        positions = np.flatnonzero(turn == number)
+        yield positions, group[positions]
+
+
+class _Current:
+    """The values of some columns of each key: stored ones first, then those of accepted rows."""
+
+    def __init__(
+        self, table: TableState, operation: PreparedOperation, columns: Sequence[ColumnSchema], snapshot: int
+    ) -> None:
+        count = len(operation.keys)
+        found, arrays = read_path.get_many(table, operation.keys, operation.tablets, columns, snapshot)
+        place = np.full(count, -1, np.int64)
+        place[found] = np.arange(len(found))
+        self.exists = place >= 0
+        self._columns = columns
+        self._operation = operation
+        self._parts: dict[str, pa.Array] = {}
+        self._source: dict[str, np.ndarray] = {}
+        self._rows_at: dict[str, int] = {}
+        for column, stored in zip(columns, arrays, strict=True):
+            given = operation.columns.get(column.id)
+            parts = [stored, default_array(column, 1, "read")]
+            if given is not None:
+                parts.append(_plain(given, f"when= names {OLD}{column.name}"))
+            self._parts[column.name] = pa.concat_arrays(parts)
+            self._source[column.name] = place.copy()
+            self._rows_at[column.name] = len(stored) + 1
+
+    def values(self, keys: np.ndarray) -> dict[str, pa.Array]:
+        return {name: self._parts[name].take(pa.array(source[keys])) for name, source in self._source.items()}
+
+    def note(self, keys: np.ndarray, rows: np.ndarray) -> None:
+        """Note that these rows are written to these keys."""
+        made = keys[~self.exists[keys]]
+        for column in self._columns:
+            name = column.name
+            self._source[name][made] = self._rows_at[name] - 1  # the default
+            if column.id in self._operation.columns:
+                mask = self._operation.given.get(column.id)
+                gives = slice(None) if mask is None else mask[rows]
+                self._source[name][keys[gives]] = self._rows_at[name] + rows[gives]
+        self.exists[keys] = True

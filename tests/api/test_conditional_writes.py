@@ -1,0 +1,229 @@
+"""Conditional upserts, and writes by a sequence that late and repeated events cannot undo."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nyala
+from nyala.api.database import Database
+
+Event = dict[str, Any]
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[nyala.Database]:
+    with nyala.connect(tmp_path / "s", maintenance=False) as db:
+        make(db)
+        yield db
+
+
+def make(db: nyala.Database) -> nyala.Table:
+    return db.create_table(
+        "t",
+        {"k": "int64", "seq": "int64", "v": "string", "must": nyala.column("decimal(9,2)", nullable=False)},
+        primary_key="k",
+        partition_by=nyala.hash_partition("k", buckets=2),
+    )
+
+
+def state(table: Any) -> dict[int, tuple[int, str]]:
+    return {row["k"]: (row["seq"], row["v"]) for row in table.scan().to_arrow().to_pylist()}
+
+
+def row(k: int, seq: int | None, v: str = "") -> Event:
+    return {"k": k, "seq": seq, "v": v, "must": 1}
+
+
+# --- when= ----------------------------------------------------------------------------------------------
+
+
+def test_an_existing_row_is_updated_only_if_the_condition_is_true(db: nyala.Database) -> None:
+    table = db["t"]
+    table.insert([row(1, 5, "old"), row(2, 5, "old"), row(3, None, "old")])
+    result = table.upsert(
+        [row(1, 6, "new"), row(2, 5, "new"), row(3, 9, "new"), row(4, 0, "new")], when="new.seq > old.seq"
+    )
+    assert (result.inserted, result.updated, result.ignored) == (1, 1, 2)
+    assert state(table) == {1: (6, "new"), 2: (5, "old"), 3: (None, "old"), 4: (0, "new")}
+
+
+def test_the_second_row_of_a_key_is_compared_with_the_first(db: nyala.Database) -> None:
+    table = db["t"]
+    result = table.upsert(
+        [row(1, 5, "a"), row(1, 4, "b"), row(1, 7, "c"), row(1, 6, "d")], when="new.seq > old.seq"
+    )
+    assert (result.inserted, result.updated, result.ignored) == (1, 1, 2)
+    assert state(table) == {1: (7, "c")}
+
+
+def test_a_condition_may_use_any_column_and_parameters(db: nyala.Database) -> None:
+    table = db["t"]
+    table.insert([row(1, 1, "locked"), row(2, 1, "free")])
+    table.upsert(
+        [{"k": 1, "seq": 2}, {"k": 2, "seq": 2}],
+        when="old.v <> :state AND new.seq - old.seq BETWEEN 1 AND 5",
+        params={"state": "locked"},
+    )
+    assert state(table) == {1: (1, "locked"), 2: (2, "free")}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"when": "seq > 1"}, "old. or new. before the column"),
+        ({"when": "new.seq >"}, "expected a value after >"),
+        ({"when": "new.seq > old.sek"}, "no column 'old.sek'"),
+        ({"when": "new.seq > other.seq"}, "write a column without its table"),
+        ({"when": "new.must > 0"}, "when= names new.must, but the data has no column 'must'"),
+        ({"when": "new.seq > old.seq", "newest_by": "seq"}, "either when= or newest_by=, not both"),
+        ({"when": 5}, "when takes a text"),
+        ({"params": [1]}, "params= needs a when= text"),
+        ({"newest_by": "sek"}, "no column 'sek'"),
+        ({"newest_by": "k"}, "newest_by='k' is part of the key"),
+        ({"newest_by": "must"}, "newest_by='must', but the data has no column 'must'"),
+    ],
+)
+def test_a_wrong_condition_says_what_to_write(db: nyala.Database, options: Event, says: str) -> None:
+    table = db["t"]
+    with pytest.raises((nyala.InvalidArgumentError, nyala.ColumnNotFoundError), match=says):
+        table.upsert([{"k": 1, "seq": 1, "v": "x"}], **options)
+    assert table.count() == 0
+
+
+# --- newest_by= -----------------------------------------------------------------------------------------
+
+
+def test_a_row_without_a_sequence_fails(db: nyala.Database) -> None:
+    result = db["t"].upsert([row(1, None), row(2, 1)], newest_by="seq", errors="collect")
+    assert result.errors["row"].to_pylist() == [0] and result.errors["code"].to_pylist() == ["null"]
+    assert state(db["t"]) == {2: (1, "")}
+
+
+def test_a_late_event_does_not_bring_back_a_deleted_row(db: nyala.Database) -> None:
+    """Whether the row was known or not, and whatever became of its files since."""
+    table = db["t"]
+    table.insert([row(1, 5)])
+    gone = table.delete([{"k": 1, "seq": 7}, {"k": 2, "seq": 7}], newest_by="seq")
+    assert (gone.deleted, gone.ignored) == (1, 1)
+
+    def late() -> None:
+        assert db["t"].upsert([row(1, 6), row(2, 7)], newest_by="seq").ignored == 2
+        assert state(db["t"]) == {}
+
+    late()
+    table.flush()
+    late()
+    table.compact()
+    late()
+    assert table.upsert([row(1, 8), row(2, 8)], newest_by="seq").inserted == 2
+    path = db.path
+    db.close()
+    assert nyala.check(path).problems == ()
+
+
+def test_a_delete_of_an_unknown_key_is_seen_by_nobody(db: nyala.Database) -> None:
+    """The row that remembers it was never alive: not in feeds, not in the past."""
+    table = db["t"]
+    start = db.now()
+    result = table.delete([{"k": 1, "seq": 7}], newest_by="seq")
+    for _ in range(2):
+        assert table.changes(since=start, versions="all").to_arrow().num_rows == 0
+        assert table.changes(since=start).to_arrow().num_rows == 0
+        assert table.count(at=result) == table.count() == 0 and table.history(1).num_rows == 0
+        table.flush()
+    table.upsert([row(1, 8)], newest_by="seq")
+    assert table.changes(since=start, versions="all").to_arrow()["_change_type"].to_pylist() == ["insert"]
+
+
+def events_of(random_: random.Random, keys: int, count: int) -> list[tuple[str, Event]]:
+    """Changes of some rows with ascending sequences, each a row or a delete."""
+    events = []
+    for seq in range(1, count + 1):
+        k = random_.randrange(keys)
+        if random_.random() < 0.3:
+            events.append(("delete", {"k": k, "seq": seq}))
+        else:
+            events.append(("upsert", row(k, seq, f"v{seq}")))
+    return events
+
+
+def truth(events: list[tuple[str, Event]]) -> dict[int, tuple[int, str]]:
+    rows: dict[int, tuple[int, str]] = {}
+    for operation, event in sorted(events, key=lambda each: each[1]["seq"]):
+        if operation == "delete":
+            rows.pop(event["k"], None)
+        else:
+            rows[event["k"]] = event["seq"], event["v"]
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_events_in_any_order_make_the_table_of_the_right_order(tmp_path: Path, seed: int) -> None:
+    """Late, repeated and shuffled events, with flushes, compactions, replays and direct commits between."""
+    random_ = random.Random(seed)
+    events = events_of(random_, keys=12, count=80)
+    arriving = events + random_.sample(events, 30)
+    random_.shuffle(arriving)
+    path = tmp_path / "s"
+    db = nyala.connect(path, maintenance=False)
+    make(db)
+    while arriving:
+        table = db["t"]
+        operation = arriving[0][0]
+        size = random_.choice([1, 1, 5, 20])
+        part = [event for name, event in arriving[:size] if name == operation]
+        arriving = [each for each in arriving[:size] if each[0] != operation] + arriving[size:]
+        store = db._writer()
+        store.direct_commit_bytes = random_.choice([0, 64 << 20])
+        if random_.random() < 0.2:
+            with db.transaction() as tx:
+                write(tx["t"], operation, part)
+        else:
+            write(table, operation, part)
+        act = random_.random()
+        if act < 0.15:
+            table.flush()
+        elif act < 0.25:
+            table.compact()
+        elif act < 0.35:
+            db.close()
+            db = nyala.connect(path, maintenance=False)
+    assert state(db["t"]) == truth(events)
+    db.close()
+    assert nyala.check(path).problems == ()
+
+
+def write(table: Any, operation: str, events: list[Event]) -> None:
+    getattr(table, operation)(events, newest_by="seq")
+
+
+def test_dead_rows_are_remembered_for_the_history(tmp_path: Path) -> None:
+    """With history=0 the next compaction forgets a delete: the page says so."""
+    with nyala.connect(tmp_path / "s", maintenance=False) as db:
+        table = make(db)
+        with table.alter() as steps:
+            steps.set_history(0)
+        table.insert([row(1, 5)])
+        table.delete([{"k": 1, "seq": 7}], newest_by="seq")
+        assert table.upsert([row(1, 6)], newest_by="seq").ignored == 1
+        table.flush()
+        table.compact()
+        table.vacuum()
+        assert table.upsert([row(1, 6)], newest_by="seq").inserted == 1
+
+
+def test_a_bucket_remembers_deletes_too(tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'b'}"
+    with nyala.connect(url, maintenance=False) as db:
+        make(db)
+        db["t"].delete([{"k": 1, "seq": 7}], newest_by="seq")
+    with nyala.connect(url, maintenance=False) as db:
+        assert isinstance(db, Database)
+        assert db["t"].upsert([row(1, 6)], newest_by="seq").ignored == 1
+        db["t"].flush()
+        assert db["t"].upsert([row(1, 7), row(1, 9)], newest_by="seq").inserted == 1
