@@ -334,6 +334,80 @@ class WritableTable(ReadableTable):
         self._check_call("apply(…)", f"b.apply({self._name!r}, …)")
         return self._commit(Request(self._name, "apply", operations), collect(errors), check_message(message))
 
+    def apply_changes(
+        self,
+        events: DataLike,
+        *,
+        operation: str = "op",
+        sequence: str | None = None,
+        sequence_column: str | None = None,
+        columns: Sequence[str] | Mapping[str, str] | None = None,
+        units: Mapping[str, str] | None = None,
+        operations: Mapping[str, str] | None = None,
+        errors: Errors = "raise",
+        message: str | None = None,
+    ) -> WriteResult:
+        """Apply change events in their order, as one atomic batch: inserts, updates and deletes of rows.
+
+        Parameters
+        ----------
+        events
+            Envelopes of Debezium (`before`, `after`, `op`), flat rows with an operation, or the change
+            feed of a table: a list of dicts or of JSON texts, or any data that `insert` takes.
+        operation
+            The field with the operation: `c`, `r`, `u`, `insert`, `update` or `upsert`; `d` or `delete`.
+            A change feed has `_change_type`.
+        sequence
+            A field that grows with each change of a row, such as `"ts_ms"` or `"source.lsn"`. Then late
+            and repeated events change nothing, in any order: see `newest_by` of `upsert`.
+        sequence_column
+            The table's column that keeps the sequence. Default: the field's name.
+        columns
+            The fields to write, or a dict from field to column. Default: all.
+        units
+            `{"created": "ms"}`: the whole numbers of this column are times in `s`, `ms`, `us`, `ns`, or
+            dates in `d`, days since 1970.
+        operations
+            Further operations: a dict from a value to `"upsert"`, `"delete"` or `"skip"`.
+        errors, message
+            As in `insert`. `row` of an error is the event's position.
+
+        Returns
+        -------
+        WriteResult
+            The counts. A delete of a missing row, and an event that is not newer, count as ignored.
+
+        Raises
+        ------
+        InvalidArgumentError, SchemaError
+            The events do not have such a format.
+        WriteError
+            Rows failed, and nothing was written.
+
+        Notes
+        -----
+        Text is parsed for columns of type decimal.
+
+        Examples
+        --------
+        >>> metrics.apply_changes(
+        ...     [
+        ...         {"op": "c", "after": {"host": "n", "time": 1, "value": 1.5}, "before": None},
+        ...         {"op": "d", "before": {"host": "a", "time": 1, "value": 1.0}, "after": None},
+        ...     ]
+        ... )
+        WriteResult(timestamp=..., inserted=1, updated=0, deleted=1, ignored=0, errors=0 rows)
+        """
+        from nyala.api.change_events import EventFormat, read_events
+
+        self._check_call("apply_changes(…)", "b.apply(…)")
+        chosen = EventFormat(operation, sequence, sequence_column, columns, units or {}, operations or {})
+        schema = self._view(None)[1].schema
+        rows, numbers = read_events(events, schema, chosen)
+        newest = None if sequence is None else NewestBy(sequence_column or sequence.rpartition(".")[2])
+        request = Request(self._name, "apply", rows, numbers=numbers, condition=newest)
+        return self._commit(request, collect(errors), check_message(message))
+
     def _write(
         self,
         operation: str,

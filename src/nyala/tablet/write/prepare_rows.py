@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -52,8 +52,16 @@ _DELETES: Final = [_CODES["delete"], _CODES["delete-ignore"]]
 _MAKING: Final = [*_INSERTS, _CODES["upsert"]]
 
 
-def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]]) -> PreparedOperation:
-    """`prepare` for a list of (operation, row or key), in which each row has its own operation.
+class MixedRows(NamedTuple):
+    """Rows as columns, each with an operation. Deletes give the key, and perhaps a sequence."""
+
+    operations: tuple[str, ...]  # of OPERATION_NAMES
+    codes: Sequence[int]  # each row's index in `operations`
+    rows: InputColumns
+
+
+def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]] | MixedRows) -> PreparedOperation:
+    """`prepare` for rows that each have their own operation: a list of (operation, row or key).
 
     operation: one of OPERATION_NAMES. A row is a dict, a dataclass, or a tuple in the order of the
         table's columns; a key is as in `Table.get`. Different rows may give different columns.
@@ -105,6 +113,9 @@ def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]]) -> Prepared
 
 def _row_operations(data: Any, schema: Schema) -> tuple[np.ndarray, InputColumns]:
     """The code of each item's operation, and the rows as columns. Raises: InvalidArgumentError."""
+    if isinstance(data, MixedRows):
+        known = np.array([_CODES[name] for name in data.operations], np.uint8)
+        return known[np.asarray(data.codes, np.int64)], data.rows
     if not isinstance(data, list | tuple):
         raise InvalidArgumentError(
             f"apply takes a list of (operation, row) pairs, such as [('upsert', {{'id': 1}})], not "
