@@ -77,6 +77,20 @@ def _batch(db: Database, chance: random.Random) -> None:
             batch.upsert(name, _rows(chance, name.split("_")[0]))
 
 
+def _transaction(db: Database, chance: random.Random) -> None:
+    """Statements that build on each other; sometimes too large for the log, sometimes in vain."""
+    names = [name for name in db.list_tables() if name != "r"]  # a range may be gone
+    with db.transaction() as tx:
+        for name in names:
+            tx[name].upsert(_rows(chance, name.split("_")[0]))
+            tx[name].update(set={"v": nyala.expr("v + 1")}, where="v > 300")
+            tx[name].delete(where="v < 50")
+        if "t" in names and not chance.randrange(4):
+            tx["t"].upsert({"k": range(20, 80), "v": [chance.randrange(9)] * 60, "s": ["s" * 60] * 60})
+        if not chance.randrange(6):
+            tx.rollback()
+
+
 def _commit_directly(db: Database, chance: random.Random) -> None:
     if "t" in db:
         begin = chance.randrange(30)
@@ -182,6 +196,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "delete where": _on_a_table(lambda table, name, chance: table.delete(where="v < 100")),
     "batch": _batch,
+    "transaction": _transaction,
     "bulk load": _commit_directly,
     "flush": lambda db, chance: db.flush(),
     "flush of a table": _on_a_table(lambda table, name, chance: table.flush()),

@@ -64,6 +64,13 @@ def write(db: Database) -> None:
         batch.insert("u", [(2,)])
 
 
+def transact(db: Database, count: int = 2) -> None:
+    with db.transaction() as tx:
+        tx["t"].upsert({"k": range(30, 30 + count), "v": ["x" * 900] * count})
+        tx["u"].insert([(tx["t"].count(),)])
+        tx["t"].delete(where="k = 3")
+
+
 def alter(db: Database) -> None:
     with db["t"].alter() as change:
         change.add_column("n", "int64", default=5)
@@ -81,6 +88,8 @@ def checkpoint(db: Database) -> None:
 
 WORK: dict[str, Callable[[Database], object]] = {
     "a batch over two tables": write,
+    "a transaction": transact,
+    "a transaction committed as files": lambda db: transact(db, 60),
     "a flush": lambda db: db.flush(),
     "a compaction": lambda db: db["t"].compact(),
     "a batch committed as files": lambda db: db["t"].upsert({"k": range(30, 90), "v": ["x" * 900] * 60}),

@@ -28,6 +28,17 @@ def _batch(db: Database) -> None:
         batch.delete("t", {"k": [2]})
 
 
+def _transaction(db: Database, count: int) -> None:
+    """Statements over two tables that build on each other; with many rows they are committed as files."""
+    with db.transaction() as tx:
+        tx["t"].upsert({"k": list(range(30, 30 + count)), "v": [1] * count})
+        tx["t"].update(set={"v": nyala.expr("v + 1")}, where="k < 33")
+        tx["u"].upsert({"k": [7], "v": [tx["t"][30]["v"]]})
+        tx["t"].delete([31])
+        tx["t"].insert({"k": [31], "v": [tx["u"][7]["v"]]})
+        tx["t"].delete(where="k = 32")
+
+
 def _create(db: Database) -> None:
     columns = {"k": "int64", "v": "int64", "s": nyala.column("string", default="-")}
     db.create_table("t", columns, "k", [nyala.hash_partition("k", buckets=2)])
@@ -62,6 +73,7 @@ STEPS: list[Step] = [
     lambda db: db["t"].update({"k": [3, 4], "v": [33, 44]}),
     _batch,
     lambda db: db["t"].flush(),
+    lambda db: _transaction(db, 6),
     lambda db: db["t"].insert({"k": [2], "v": [22], "s": ["again"]}),
     lambda db: db["t"].delete({"k": [5, 6]}),
     lambda db: db["t"].insert({"k": [5], "v": [55]}),
@@ -77,6 +89,7 @@ STEPS: list[Step] = [
     lambda db: db["t"].update({"k": [9], "v": [100]}),
     lambda db: db["t"].upsert({"k": list(range(15, 400)), "v": list(range(385))}),
     lambda db: db["t"].update(set={"v": nyala.expr("v + 1")}, where="k < 10"),
+    lambda db: _transaction(db, 400),
     lambda db: db.drop_table("u"),
     lambda db: db.create_table("u", {"k": "int64", "v": "int64"}, "k"),
     lambda db: db["u"].insert({"k": [1], "v": [-1]}),

@@ -153,7 +153,9 @@ class Transaction:
         self._pinned()
         try:
             self._database._open.enter_block("transaction")
-        except InvalidArgumentError:
+        except BaseException as error:
+            if not isinstance(error, InvalidArgumentError):  # Ctrl-C; otherwise another block is open
+                self._database._open.leave_block()
             self.rollback()
             raise
         return self

@@ -405,15 +405,19 @@ class DeltaFile:
         """Return one bool per row: whether it has a record newer than `timestamp`. `rowids` ascend.
 
         Cost: for few rows the blocks that hold their records, for many those from the first row to
-        the last. Reads no values. Raises: as `run`.
+        the last. Reads no values, and nothing of columns whose records are all older. Raises: as `run`.
         """
         changed = np.zeros(len(rowids), np.bool_)
         if self.timestamp_max <= timestamp or not len(rowids):
             return changed
-        ranges = [(int(row), int(row) + 1) for row in rowids]
-        if len(ranges) > _SINGLE_ROWS_MAX:
-            ranges = [(ranges[0][0], ranges[-1][1])]
-        for column_id in {group: column_id for column_id, group in self._groups.items()}.values():
+        if len(rowids) > _SINGLE_ROWS_MAX:
+            ranges = [(int(rowids[0]), int(rowids[-1]) + 1)]
+        else:
+            ranges = [(row, row + 1) for row in rowids.tolist()]
+        for group, column_id in {group: column_id for column_id, group in self._groups.items()}.items():
+            newest = self._column(ColumnKey(DELTA_TIMESTAMP, group)).column_zone().max
+            if newest is not None and newest <= timestamp:
+                continue
             for lower, upper in ranges:
                 records = self._read_range_keys(column_id, lower, upper)
                 newer = records.rowids[records.timestamps > timestamp] + lower

@@ -3,12 +3,14 @@
 A transaction's commit looks for changes after its snapshot. Maintenance that discards history would
 discard the traces of these changes. So each open transaction pins its snapshot, and
 `Store.history_cut` never passes a pin. A pin ends by itself when it was not used for its timeout:
-a forgotten transaction must not keep history for ever.
+a forgotten transaction must not keep history for ever. It also ends when its owner is collected,
+for example after Ctrl-C between two lines.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
 
 from nyala.env.clock import Clock
 
@@ -51,7 +53,7 @@ class HistoryPins:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.lock = threading.Lock()
-        self.held: set[Pin] = set()
+        self.held: weakref.WeakSet[Pin] = weakref.WeakSet()
 
     def add(self, timestamp: int, timeout_s: float) -> Pin:
         """Pin a moment until `release`, or until it was not used for `timeout_s` seconds."""
