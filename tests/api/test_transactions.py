@@ -904,3 +904,18 @@ def test_ctrl_c_leaves_a_whole_batch_or_none(db: Database) -> None:
     assert not db._writer().pins.held
     with db.transaction() as tx:
         tx["a"].insert([(-1, 1)])
+
+
+def test_an_idle_transaction_gives_back_its_files(db: Database) -> None:
+    """Maintenance ends it, not only its next use; a statement that takes long is not idle."""
+    table = key_value_table(db)
+    table.insert([(1, 1)])
+    tx = db.transaction(timeout=0.01)
+    with tx._open._pin.busy():
+        time.sleep(0.05)
+        assert db._writer().pins.oldest() == tx.timestamp
+    time.sleep(0.05)
+    assert db._writer().pins.oldest() is None
+    assert not tx._open._root.tables
+    with pytest.raises(TransactionEndedError, match="idle for more than 0.01 s"):
+        tx.commit()

@@ -9,8 +9,10 @@ for example after Ctrl-C between two lines.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
+from collections.abc import Callable, Iterator
 
 from nyala.env.clock import Clock
 
@@ -25,7 +27,22 @@ class Pin:
         self.timeout_s = timeout_s
         self._pins = pins
         self._used_s = pins.clock.monotonic_s()
+        self._statements = 0  # that are running
         self._ended = False
+        self.on_idle: weakref.WeakMethod[Callable[[], None]] | None = None
+        """Called when the pin ends because it was idle. Weak: the owner may be collected."""
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """Keep the pin from ending during a statement, however long it takes."""
+        with self._pins.lock:
+            self._statements += 1
+        try:
+            yield
+        finally:
+            with self._pins.lock:
+                self._statements -= 1
+                self._used_s = self._pins.clock.monotonic_s()
 
     def use(self) -> bool:
         """Note that the pin is in use, and return whether it still holds history."""
@@ -42,9 +59,13 @@ class Pin:
 
     def _end_if_idle(self) -> None:
         """End the pin if it was not used for its timeout. Under the lock of `pins`."""
-        if self._pins.clock.monotonic_s() - self._used_s > self.timeout_s:
+        idle_s = self._pins.clock.monotonic_s() - self._used_s
+        if not self._ended and not self._statements and idle_s > self.timeout_s:
             self._ended = True
             self._pins.held.discard(self)
+            on_idle = None if self.on_idle is None else self.on_idle()
+            if on_idle is not None:
+                on_idle()
 
 
 class HistoryPins:

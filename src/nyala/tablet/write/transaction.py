@@ -25,9 +25,11 @@ Source: docs/design/transactions.md.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -87,6 +89,7 @@ class OpenTransaction:
         self._written: list[tuple[Request, TableState, PreparedOperation]] = []
         self._lock = threading.RLock()
         self._ended = ""
+        pin.on_idle = weakref.WeakMethod(self._forget)
 
     @property
     def since(self) -> int:
@@ -132,8 +135,7 @@ class OpenTransaction:
 
         Raises: ConflictError, StorageError; the transaction has ended then, too.
         """
-        with self._lock:
-            self._check()
+        with self._statement():
             written, since = self._written, self.since
             if not written:
                 self._end("was committed")
@@ -162,8 +164,20 @@ class OpenTransaction:
     def _end(self, how: str) -> None:
         self._ended = how
         self._pin.release()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Give back the rows and the files."""
         self._written = []
         self._root = self._base = Root(self._base.version, {})
+
+    @contextlib.contextmanager
+    def _statement(self) -> Iterator[None]:
+        """One statement at a time, during which the transaction is not idle."""
+        with self._lock:
+            self._check()
+            with self._pin.busy():
+                yield
 
     def _check(self) -> None:
         if not self._ended and not self._pin.use():
@@ -180,8 +194,7 @@ class OpenTransaction:
     def _run(
         self, request: Request, prepared: Callable[[TableState], PreparedOperation], *, collect: bool
     ) -> WriteResult:
-        with self._lock:
-            self._check()
+        with self._statement():
             table = self._private_table(request.table)
             operation = prepared(table)
             if request.condition is not None:
