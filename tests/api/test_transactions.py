@@ -355,6 +355,58 @@ def test_a_stream_is_written_batch_by_batch(db: Database) -> None:
     assert table.count() == 3
 
 
+def test_conditions_see_the_snapshot_and_the_own_writes(db: Database) -> None:
+    table = db.create_table("t", {"k": "int64", "seq": "int64"}, "k")
+    table.insert([(1, 1), (2, 2)])
+    with db.transaction() as tx:
+        tx["t"].upsert([(2, 5)])
+        result = tx["t"].upsert([(1, 3), (2, 3), (3, 3)], when="new.seq > old.seq")
+        assert (result.inserted, result.updated, result.ignored) == (1, 1, 1)
+        result = tx["t"].upsert([(1, 2), (2, 6), (4, 1)], newest_by="seq")
+        assert (result.inserted, result.updated, result.ignored) == (1, 1, 1)
+        tx["t"].apply_changes([{"op": "delete", "k": 5, "seq": 9}], sequence="seq")
+        assert tx["t"].upsert([(5, 8)], newest_by="seq").ignored == 1
+        seen = rows(tx["t"])
+    assert rows(table) == seen == [(1, 3), (2, 6), (3, 3), (4, 1)]
+    assert table.upsert([(5, 8)], newest_by="seq").ignored == 1, "the delete is remembered"
+
+
+def test_a_condition_does_not_see_what_others_wrote_later(db: Database) -> None:
+    """The row that it would lose to is a conflict at the commit, and not an ignored row."""
+    table = db.create_table("t", {"k": "int64", "seq": "int64"}, "k")
+    for condition in ({"newest_by": "seq"}, {"when": "new.seq > old.seq"}):
+        tx = db.transaction()
+        table.upsert([(1, 10)])
+        assert tx["t"].upsert([(1, 5)], **condition).inserted == 1  # type: ignore[arg-type]
+        assert rows(tx["t"]) == [(1, 5)]
+        with pytest.raises(ConflictError, match="k=1 "):
+            tx.commit()
+        table.delete(1)
+        table.flush()
+
+
+def test_lists_of_operations_and_messages(db: Database) -> None:
+    table = key_value_table(db)
+    table.insert([(1, 1)])
+    with db.transaction(message="a story") as tx:
+        result = tx["t"].apply(
+            [
+                ("insert", (2, 2)),
+                ("update", {"k": 1, "v": 5}),
+                ("delete", 2),
+                ("insert", (1, 0)),
+                ("upsert", (3, 3)),
+            ],
+            errors="collect",
+        )
+        assert result.errors["row"].to_pylist() == [3]
+        assert rows(tx["t"]) == [(1, 5), (3, 3)]
+        with pytest.raises(InvalidArgumentError, match=r"pass it to db\.transaction\(message=…\)"):
+            tx["t"].insert([(9, 9)], message="x")
+    assert rows(table) == [(1, 5), (3, 3)]
+    assert list(db.commits())[-1].message == "a story"
+
+
 def test_an_empty_or_vain_transaction_commits_nothing(db: Database) -> None:
     table = key_value_table(db)
     at = table.insert([(1, 1)]).timestamp

@@ -52,9 +52,7 @@ TABLES = {
 @dataclass
 class TableModel:
     rows: State = field(default_factory=dict)
-    changed: dict[int, int] = field(
-        default_factory=dict
-    )  # by key, the number of the last commit that changed it
+    changed: dict[int, int] = field(default_factory=dict)  # by key, the number of its last commit
     shape: int = 0  # alterations so far
     moments: list[tuple[int, State]] = field(default_factory=list)  # timestamp and rows after each commit
 
@@ -81,30 +79,43 @@ class Outcome:
     effects: set[int]  # keys that were inserted, updated or deleted
 
 
-def apply(state: State, operation: str, rows: list[dict[str, Any]], ignore: bool) -> Outcome:
-    new, inserted, updated, deleted, ignored = dict(state), 0, 0, 0, 0
-    codes, code = [], "already-present" if operation == "insert" else "not-found"
-    effects = set()
-    for row in rows:
+Item = tuple[str, dict[str, Any]]
+"""An operation, as `Table.apply` names it, or "upsert when new.v > old.v"; and a row."""
+WHEN = "upsert when new.v > old.v"
+
+
+def outcome_of(state: State, items: list[Item]) -> Outcome:
+    new, codes = dict(state), []
+    inserted, updated, deleted, ignored = 0, 0, 0, 0
+    named, effects = set(), set()
+    for operation, row in items:
         k = row["k"]
         before = new.get(k)
-        if (before is None and operation in ("update", "delete")) or (
-            before is not None and operation == "insert"
+        if operation == WHEN and before is not None and not _greater(row["v"], before[0]):
+            ignored += 1  # as if it was left out of the call
+            continue
+        named.add(k)
+        if (before is None and operation.startswith(("update", "delete"))) or (
+            before is not None and operation.startswith("insert")
         ):
-            if ignore:
+            if operation.endswith("-ignore"):
                 ignored += 1
             else:
-                codes.append(code)
+                codes.append("not-found" if before is None else "already-present")
             continue
         effects.add(k)
-        if operation == "delete":
+        if operation.startswith("delete"):
             del new[k]
             deleted += 1
         else:
             v, w = before or (None, None)
             new[k] = (row.get("v", v), row.get("w", w))
             inserted, updated = inserted + (before is None), updated + (before is not None)
-    return Outcome(new, (inserted, updated, deleted, ignored), codes, {row["k"] for row in rows}, effects)
+    return Outcome(new, (inserted, updated, deleted, ignored), codes, named, effects)
+
+
+def _greater(left: int | None, right: int | None) -> bool:
+    return left is not None and right is not None and left > right
 
 
 class History:
@@ -119,7 +130,7 @@ class History:
         self.commits = 0
         self.open: list[Open] = []
         self.done: list[str] = []  # what happened, for the failure's report
-        self.direct_commit_bytes = self.chance.choice([DIRECT_COMMIT_BYTES, 1 << 30])
+        self.direct_commit_bytes = self.chance.choice([1, DIRECT_COMMIT_BYTES, 1 << 30, 1 << 30])
         self.seen = dict.fromkeys(("commit", "conflict", "files", "between"), 0)
         self.db = self._connect()
         for name, options in TABLES.items():
@@ -161,34 +172,53 @@ class History:
             self.open.append(Open(self.db.transaction(), self.commits, rows, shapes))
             self.done.append(f"begin {id(self.open[-1]) % 1000}")
 
-    def _some_rows(self, operation: str, state: State) -> list[dict[str, Any]]:
-        count = self.chance.choice([1, 1, 2, 3, 8])
-        keys = self.chance.sample(range(KEYS), count)
+    def _some_keys(self, operation: str, state: State) -> list[int]:
+        keys = self.chance.sample(range(KEYS), self.chance.choice([1, 1, 2, 3, 8]))
         if self.chance.randrange(4):  # mostly what succeeds
             fit = [k for k in keys if (k in state) == (operation in ("update", "delete"))]
             keys = fit if fit and operation != "upsert" else keys
-        if operation == "upsert" and not self.chance.randrange(5):
-            keys += keys[:1]
-        if operation == "delete":
-            return [{"k": k} for k in keys]
-        columns = self.chance.choice([("v",), ("w",), ("v", "w")])
-        values = [None, *range(9)]
-        return [{"k": k} | {column: self.chance.choice(values) for column in columns} for k in keys]
+        return keys + keys[:1] if operation == "upsert" and not self.chance.randrange(5) else keys
+
+    def _row(self, operation: str, k: int, columns: tuple[str, ...] | None = None) -> dict[str, Any]:
+        if operation.startswith("delete"):
+            return {"k": k}
+        columns = columns or self.chance.choice([("v",), ("w",), ("v", "w")])
+        return {"k": k} | {column: self.chance.choice([None, *range(9)]) for column in columns}
 
     def _do(self, table: Any, state: State) -> Outcome | None:
         """Carry out a random statement; returns its outcome, or None if it failed as a whole."""
-        operation = self.chance.choice(["insert", "upsert", "upsert", "update", "delete", "where", "where"])
+        operation = self.chance.choice(
+            ["insert", "upsert", "upsert", "when", "update", "delete", "where", "where", "apply"]
+        )
+        how = self.chance.choice(["raise", "raise", "collect", "ignore"])
+        options: dict[str, Any] = {"errors": "collect"} if how == "collect" else {}
         if operation == "where":
             return self._where(table, state)
-        rows = self._some_rows(operation, state)
-        how = self.chance.choice(["raise", "raise", "collect", "ignore"])
-        self.done.append(f"  {table!r}: {operation} {rows} {how}")
-        options: dict[str, Any] = {"errors": "collect"} if how == "collect" else {}
-        if how == "ignore" and operation != "upsert":
-            options["on_conflict" if operation == "insert" else "on_missing"] = "ignore"
-        outcome = apply(state, operation, rows, how == "ignore")
+        if operation == "apply":
+            items = []
+            for _ in range(self.chance.randrange(1, 9)):
+                word = self.chance.choice(["insert", "upsert", "upsert", "update", "delete"])
+                word += "-ignore" if word != "upsert" and self.chance.randrange(3) else ""
+                items.append((word, self._row(word, self.chance.randrange(KEYS))))
+            arguments: tuple[Any, ...] = (items,)
+        else:
+            columns = ("v",) if operation == "when" else self.chance.choice([("v",), ("w",), ("v", "w")])
+            word = "upsert" if operation == "when" else operation
+            rows = [self._row(word, k, columns) for k in self._some_keys(word, state)]
+            if operation == "when":
+                options["when"], word = "new.v > old.v", WHEN
+            elif how == "ignore" and operation != "upsert":
+                options["on_conflict" if operation == "insert" else "on_missing"] = "ignore"
+                word += "-ignore"
+            operation, items, arguments = (
+                word.split()[0].split("-")[0],
+                [(word, row) for row in rows],
+                (rows,),
+            )
+        self.done.append(f"  {table!r}: {items} {how}")
+        outcome = outcome_of(state, items)
         try:
-            result = getattr(table, operation)(rows, **options)
+            result = getattr(table, operation)(*arguments, **options)
         except WriteError as error:
             assert how != "collect" and error.errors is not None
             assert error.errors["code"].to_pylist() == outcome.codes != []
@@ -203,13 +233,11 @@ class History:
         chosen = [k for k, (v, _) in state.items() if v is not None and v >= low]
         if self.chance.randrange(3):
             self.done.append(f"  {table!r}: update where v >= {low}")
-            outcome = apply(
-                state, "update", [{"k": k, "w": (state[k][0] or 0) + 1} for k in chosen], ignore=False
-            )
+            outcome = outcome_of(state, [("update", {"k": k, "w": (state[k][0] or 0) + 1}) for k in chosen])
             result = table.update(set={"w": nyala.expr("v + 1")}, where=f"v >= {low}")
         else:
             self.done.append(f"  {table!r}: delete where v >= {low}")
-            outcome = apply(state, "delete", [{"k": k} for k in chosen], ignore=False)
+            outcome = outcome_of(state, [("delete", {"k": k}) for k in chosen])
             result = table.delete(where=f"v >= {low}")
         assert _counts(result) == outcome.counts
         return outcome

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from nyala import compute as pc
 from nyala.errors import NULL, InvalidArgumentError
+from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.conversion.convert import default_array
 from nyala.schema.conversion.long_column import Column, LongColumn
 from nyala.schema.expressions.nodes import Node, names_in
@@ -186,6 +187,9 @@ def _stored(
         for rowset, lower, upper in candidates:
             rowids = rowset.find(part.slice(lower, upper - lower))
             hit = np.flatnonzero(rowids >= 0)
+            if isinstance(rowset, MemRowSet) and (rowset.timestamp_max or 0) > snapshot:
+                # A transaction's copy of memory may have rows that others inserted after its snapshot.
+                hit = hit[rowset.insertion_times_at(rowids[hit]) <= snapshot]
             if len(hit):
                 yield begin + lower + hit, rowset.rows((column,), snapshot, rowids[hit])[0]
 
