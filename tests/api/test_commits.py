@@ -329,8 +329,8 @@ def test_older_commits_and_their_messages_go_with_the_history(tmp_path: Path) ->
         short.insert({"k": [3]})
         db.flush()
         assert [m.message for m in db._writer().state.messages.values()] == ["new"]
-        db.drop_table("long")
-        db.drop_table("short")
+        db.drop_table("long", purge=True)
+        db.drop_table("short", purge=True)
         key_value_table(db)
         assert len(db.commits()) == 0 and not db._writer().state.messages
 

@@ -134,8 +134,8 @@ def test_who_needs_the_rows_that_went_is_told_which_partition(path: Path) -> Non
     db.flush()
     before, open_scan, snapshot = db.now(), t.scan(), db.snapshot()
     with t.alter() as a:
-        a.drop_range(*YEARS[0])
-    named = r"needs the partition RANGE \(time\) \[2014-01-01, 2015-01-01\), which was dropped"
+        a.drop_range(*YEARS[0], purge=True)
+    named = r"needs the partition RANGE \(time\) \[2014-01-01, 2015-01-01\), which was dropped and purged"
     key = {name: row(2014)[name] for name in t.primary_key}
     for needs in (
         lambda: t.scan(at=before).count(),
@@ -182,7 +182,7 @@ def test_sql_of_a_moment_before_the_drop_may_leave_the_range_out(
     t = metrics(db)
     before = db.now()
     with t.alter() as a:
-        a.drop_range(*YEARS[0])
+        a.drop_range(*YEARS[0], purge=True)
     with db.snapshot(at=before) as then:
         found = then.sql(f"SELECT coalesce(sum(value), 0) FROM metrics WHERE {condition}").fetchone()
     assert found == (total,)
@@ -194,7 +194,7 @@ def test_the_change_feed_goes_on_without_it_and_says_so(db: Database) -> None:
     before = db.now()
     t.update([row(2014), row(2015)])
     with t.alter() as a:
-        a.drop_range(*YEARS[0])
+        a.drop_range(*YEARS[0], purge=True)
     dropped = db.now()
     t.insert([row(2015, "b")])
     for versions in ("net", "all"):
@@ -220,7 +220,7 @@ def test_files_go_when_nobody_reads_them(db: Database) -> None:
     first = t.tablets()[0].id
     scan = t.scan()
     with t.alter() as a:
-        a.drop_range(*YEARS[0])
+        a.drop_range(*YEARS[0], purge=True)
     db._writer().collect_garbage()
     assert there()
     assert scan.count() == 3
@@ -229,16 +229,16 @@ def test_files_go_when_nobody_reads_them(db: Database) -> None:
     assert not there()
 
 
-def test_dropped_ranges_are_forgotten_with_the_history(path: Path) -> None:
+def test_purged_ranges_are_forgotten_with_the_history(path: Path) -> None:
     with open_database(path) as db:
         t = metrics(db)
         before = db.now()
         with t.alter() as a:
-            a.drop_range(*YEARS[0])
+            a.drop_range(*YEARS[0], purge=True)
         state = db._writer().state.tables[1]
-        assert len(state.dropped) == 1
-        assert state.without_past(before).dropped == state.dropped
-        assert state.without_past(db.now()).dropped == ()
+        assert len(state.purged) == 1
+        assert state.without_past(before).purged == state.purged
+        assert state.without_past(db.now()).purged == ()
 
 
 def test_the_log_is_let_go_of_with_the_range(db: Database) -> None:
@@ -247,7 +247,7 @@ def test_the_log_is_let_go_of_with_the_range(db: Database) -> None:
     t.insert([row(2014)])
     assert db._root().memory_timestamp_min() is not None
     with t.alter() as a:
-        a.drop_range(*YEARS[0])
+        a.drop_range(*YEARS[0], purge=True)
     assert db._root().memory_timestamp_min() is None
     assert t.tablets() == [] and years(t) == []
     t.flush()

@@ -101,7 +101,7 @@ def test_a_range_that_was_dropped_between_two_runs(db: nyala.Database) -> None:
     moment = db.now()
     assert both_forms(db.sql("SELECT k FROM t WHERE k >= 13 ORDER BY k")) == [(13,), (14,)]
     with table.alter() as change:
-        change.drop_range(0, 10)
+        change.drop_range(0, 10, purge=True)
     assert both_forms(db.sql("SELECT k FROM t WHERE k >= 13 ORDER BY k", at=moment)) == [(13,), (14,)]
     with pytest.raises(nyala.HistoryExpiredError):
         db.sql("SELECT k FROM t ORDER BY k", at=moment).fetchall()

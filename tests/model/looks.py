@@ -186,8 +186,38 @@ class Looks:
                 row["_commit_version"] for row in found
             )
         told = sorted(one["timestamp"] for one in feed.dropped_ranges)
-        gone = [one for one in model.gone if one.held and one.created <= until and one.dropped > since]
-        assert told == sorted(one.dropped for one in gone), (what, feed.dropped_ranges)
+        gone = [
+            one
+            for one in model.gone
+            if one.held
+            and one.created <= until
+            and since < one.dropped
+            and (one.purged or one.dropped <= until)
+        ]
+        # One that was dropped twice in the interval, or undropped after it.
+        also = [
+            one
+            for one in (*model.gone, *model.ranges)
+            if one.held
+            and one not in gone
+            and not one.purged
+            and one.created <= until
+            and not one.existed(until)
+            and max((moment for moment in one.drops if moment <= until), default=0) > since
+        ]
+        moments = [one.dropped for one in gone] + [
+            max(moment for moment in one.drops if moment <= until) for one in also
+        ]
+        assert told == sorted(moments), (what, feed.dropped_ranges)
+        gone += also
+        back = [
+            one
+            for one in (*model.gone, *model.ranges)
+            if one.held and not one.purged and one.existed(until)
+            and max((moment for moment in one.drops if moment <= until), default=0) > since
+            and not one.existed(since)
+        ]  # fmt: skip
+        assert len(feed.restored_ranges) == len(back), (what, feed.restored_ranges)
         texts = " ".join(one["range"] for one in feed.dropped_ranges)
         assert all(_named(one) in texts for one in gone), texts
 

@@ -152,6 +152,8 @@ class StoreMachine(RuleBasedStateMachine):
                 else []
             )
             kinds += ["add range", "drop range", "drop range"] if self.shape.range_on is not None else []
+            # Those of table "u" may be purged, because its history is short.
+            kinds += ["undrop range"] * 2 if self.shape.range_on is not None and name != "u" else []
             kind = data.draw(st.sampled_from(kinds), label="kind")
             column = data.draw(st.sampled_from(columns), label="column")
             match kind:
@@ -179,9 +181,11 @@ class StoreMachine(RuleBasedStateMachine):
                     steps.append((kind, *data.draw(st.sampled_from(self.shape.ranges()))))
                 case "drop range" if len(model.ranges) > 1:
                     chosen = data.draw(st.sampled_from(model.ranges))
-                    steps.append((kind, chosen.lower, chosen.upper))
+                    steps.append((kind, chosen.lower, chosen.upper, data.draw(st.booleans(), label="purge")))
                     if data.draw(st.integers(0, 3)) == 0:
                         steps.append(("add range", chosen.lower, chosen.upper))
+                case "undrop range":
+                    steps.append((kind, *data.draw(st.sampled_from(self.shape.ranges()))))
                 case "history":
                     steps.append((kind, data.draw(HISTORIES)))
                 case "name":
@@ -320,6 +324,14 @@ class StoreMachine(RuleBasedStateMachine):
             return  # it ends the past that all else looks at
         ranges = data.draw(st.lists(st.sampled_from(self.shape.ranges()), min_size=1, unique=True))
         self._do("repartition", name, buckets, sorted(ranges, key=self.shape.ranges().index))
+
+    @rule(name=st.sampled_from(["t", "p"]), meanwhile=st.sampled_from(["flush", "crash", ""]), number=NUMBER)
+    def drop_and_undrop(self, name: str, meanwhile: str, number: int) -> None:
+        self._do("drop_and_undrop", name, meanwhile, number)
+
+    @rule(name=TABLES, number=st.one_of(st.none(), NUMBER))
+    def clone(self, name: str, number: int | None) -> None:
+        self._do("clone", name, number)
 
     @rule(name=TABLES, number=NUMBER)
     def copy(self, name: str, number: int) -> None:

@@ -30,7 +30,7 @@ import nyala
 from nyala.api.database import Database
 from nyala.delta.run import LIVENESS
 from nyala.env import Env, system_files
-from nyala.errors import Error, HistoryExpiredError, NoPartitionError, WriteError
+from nyala.errors import Error, HistoryExpiredError, InvalidArgumentError, NoPartitionError, WriteError
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.tablet.compaction.lifecycle import compact, run_here
 from nyala.tablet.compaction.plans import ExpirePlan, MajorPlan, MergePlan, MinorPlan, Plan
@@ -313,6 +313,10 @@ class Session(Looks):
         except HistoryExpiredError:
             assert self._may_be_refused(name, to) or model.missing(to)
             return
+        except InvalidArgumentError as error:
+            assert model.other_ranges(to), error
+            return
+        assert not model.other_ranges(to)
         assert not lost and not self._must_be_refused(name, to)
         counts = (result.inserted, result.updated, result.deleted)
         assert counts == (draft.inserted, draft.updated, draft.deleted), result
@@ -369,7 +373,7 @@ class Session(Looks):
     def do_copy(self, name: str, number: int) -> None:
         """A copy of a moment is what was there, and is dropped."""
         model, at = self.models[name], self._moment(number)
-        homeless = any(model.home(key) is None for key in model.state(at))
+        homeless = not all(model.has_place(key, at) for key in model.state(at))
         try:
             copied = self.db.copy_table(self.name_of[name], "copy", at=at)
         except HistoryExpiredError:
@@ -382,6 +386,37 @@ class Session(Looks):
         found = copied.scan(order_by_key=True).to_arrow().to_pylist()
         assert_same(found, model.rows(at, at), f"a copy of {name}")
         self.db.drop_table("copy")
+
+    def do_clone(self, name: str, number: int | None) -> None:
+        """A clone has the rows of now or of a moment, and what is done to it does not reach the table."""
+        model = self.models[name]
+        at = NOW if number is None else self._moment(number)
+        try:
+            clone = self.db.clone_table(self.name_of[name], "clone", at=None if number is None else at)
+        except HistoryExpiredError:
+            assert self._may_be_refused(name, at) or model.missing(at)
+            return
+        found = clone.scan(order_by_key=True).to_arrow().to_pylist()
+        assert_same(found, model.rows(at, NOW), f"a clone of {name}")
+        clone.delete(where="TRUE")
+        self.db.drop_table("clone", purge=True)
+        self._noted(self.db.now())
+
+    def do_drop_and_undrop(self, name: str, meanwhile: str, number: int) -> None:
+        """A table comes back as it was, also after a flush or a crash while it was dropped."""
+        model, before = self.models[name], self.db.now()
+        self.db.drop_table(self.name_of[name])
+        assert self.name_of[name] not in self.db
+        view = self.db.table(self.name_of[name], at=before)
+        assert_same(view.scan(order_by_key=True).to_arrow().to_pylist(), model.rows(), f"{name} when dropped")
+        if meanwhile == "flush":
+            flush(self.db._writer())
+        elif meanwhile == "crash":
+            try:
+                self.do_kill(number)
+            except SimulatedCrash:
+                self._resume()
+        self.db.undrop_table(self.name_of[name])
 
     # ── flushes, compactions, care ──────────────────────────────────────────────────────────────────────────────────
 
@@ -515,8 +550,10 @@ def _alter(alteration: Any, step: Step) -> None:
             alteration.alter_column(name, **storage)
         case ("add range", lower, upper):
             alteration.add_range(lower, upper)
-        case ("drop range", lower, upper):
-            alteration.drop_range(lower, upper)
+        case ("drop range", lower, upper, purge):
+            alteration.drop_range(lower, upper, purge=purge)
+        case ("undrop range", lower, upper):
+            alteration.undrop_range(lower, upper)
         case _:
             raise AssertionError(f"no step {step!r}")
 

@@ -170,7 +170,7 @@ def test_a_sequence_is_the_same_when_it_is_pasted() -> None:
         rows = [dict(zip("snd", key, strict=True)) | {"d_": float("nan")} for key in COMPOSITE.keys[:3]]
         session.do(("write", "t", "insert", rows, "collect"))
         session.do(("flush", None, {"written": [("write", "t", "upsert", rows, "collect")]}))
-        session.do(("alter", "t", [("add", "e", "int8", True, 3), ("drop range", None, 0)], {}))
+        session.do(("alter", "t", [("add", "e", "int8", True, 3), ("drop range", None, 0, True)], {}))
         session.do(("kill", 7))
         session.do(("look_everywhere", True))
         source, moments = session.source(), session.moments

@@ -43,14 +43,26 @@ class Column:
 
 @dataclass
 class Range:
-    """A range partition, [lower, upper) of one key column. held: it has had rows."""
+    """A range partition, [lower, upper) of one key column. held: it has had rows.
+
+    drops: when it was dropped, undropped, …. own: versions of its keys while it is dropped, which cannot be read if it
+    was purged.
+    """
 
     lower: Any
     upper: Any
     created: int
-    dropped: int = NOW
+    drops: list[int] = field(default_factory=list)
     held: bool = False
-    lost: dict[Key, list[Version]] = field(default_factory=dict)
+    own: dict[Key, list[Version]] = field(default_factory=dict)
+    purged: bool = False
+
+    @property
+    def dropped(self) -> int:
+        return self.drops[-1] if len(self.drops) % 2 else NOW
+
+    def existed(self, at: int) -> bool:
+        return self.created <= at and sum(moment <= at for moment in self.drops) % 2 == 0
 
     def has(self, value: Any) -> bool:
         return (self.lower is None or self.lower <= value) and (self.upper is None or value < self.upper)
@@ -101,14 +113,38 @@ class Table:
         return next((one for one in self.ranges if one.has(key[self.range_on])), None)
 
     def missing(self, at: int) -> list[Range]:
-        """Ranges that had rows, were there at the moment and are not any more."""
-        return [one for one in self.gone if one.held and one.created <= at < one.dropped]
+        """Ranges that had rows, were there at the moment and were purged."""
+        return [one for one in self.gone if one.purged and one.held and one.existed(at)]
+
+    def other_ranges(self, at: int) -> list[Range]:
+        """Ranges that had rows and were dropped or undropped since the moment."""
+        there = [one for one in (*self.ranges, *self.gone) if one.held and not one.purged]
+        return [one for one in there if one.drops and one.existed(at) != (one in self.ranges)]
+
+    def seen(self, at: int) -> dict[Key, list[Version]]:
+        """The versions of all keys in the ranges that were there at the moment; NOW: that are there."""
+        found: dict[Key, list[Version]] = {}
+        for one in self.gone:
+            if not one.purged and at != NOW and one.existed(at):
+                found.update(one.own)
+        for key, versions in self.versions.items():
+            home = self.home(key)
+            assert home is not None
+            if at == NOW or home.existed(at) or not home.drops:
+                found[key] = versions
+        return found
+
+    def has_place(self, key: Key, at: int) -> bool:
+        """Whether a range that was there at the moment, or is there now, has the key's place."""
+        on = self.range_on
+        ranges = [one for one in (*self.ranges, *self.gone) if one.existed(at)]
+        return on is None or any(one.has(key[on]) for one in ranges)
 
     # ── what it holds ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def state(self, at: int = NOW) -> dict[Key, dict[int, Any]]:
         return {
-            key: row for key, versions in self.versions.items() if (row := last(versions, at)) is not None
+            key: row for key, versions in self.seen(at).items() if (row := last(versions, at)) is not None
         }
 
     def show(self, key: Key, row: Mapping[int, Any], seen: int = NOW) -> Row:
@@ -127,7 +163,7 @@ class Table:
     def lost_rows(self, at: int, seen: int) -> Iterator[Row]:
         """Rows of the moment that went with their range partition."""
         for one in self.missing(at):
-            for key, versions in one.lost.items():
+            for key, versions in one.own.items():
                 row = last(versions, at)
                 if row is not None:
                     yield self.show(key, row, seen)
@@ -140,9 +176,9 @@ class Table:
         images: with the rows before each change.
         """
         out: list[tuple[Any, Row]] = []
-        for key in self.versions:
-            told = self._told(key, since, until, seen)
-            before = last(self.versions[key], since)
+        for key, versions in self.seen(until).items():
+            told = self._told(versions, since, until, seen)
+            before = last(versions, since)
             was = before is not None
             if net and told:
                 is_there = told[-1].row is not None
@@ -165,17 +201,17 @@ class Table:
     def history(self, key: Key, seen: int = NOW) -> list[Row]:
         """Every version of a key."""
         out, was = [], False
-        for version in self._told(key, 0, NOW, seen) if key in self.versions else []:
+        for version in self._told(self.versions.get(key, ()), 0, NOW, seen):
             out.append(self._change(key, version, was, seen))
             was = version.row is not None
         return out
 
-    def _told(self, key: Key, since: int, until: int, seen: int) -> list[Version]:
+    def _told(self, versions: Sequence[Version], since: int, until: int, seen: int) -> list[Version]:
         """The versions in (since, until], without changes of columns that cannot be seen."""
         ids = {column.id for column in self.values(seen)}
         return [
             version
-            for version in self.versions[key]
+            for version in versions
             if since < version.timestamp <= until and (version.touched is None or version.touched & ids)
         ]
 
@@ -314,11 +350,19 @@ class Alteration:
         self.table = table
         self.columns = list(table.columns())
         self.ranges = list(table.ranges)
-        self.dropped: list[Range] = []
+        self.dropped: list[tuple[Range, bool]] = []
+        self.undropped: list[Range] = []
         self.next_id = table.next_id
 
     def at(self, name: str) -> int | None:
         return next((index for index, column in enumerate(self.columns) if column.name == name), None)
+
+    def _overlaps(self, lower: Any, upper: Any) -> bool:
+        return any(
+            (one.upper is None or lower is None or lower < one.upper)
+            and (upper is None or one.lower is None or one.lower < upper)
+            for one in self.ranges
+        )
 
     def take(self, step: Sequence[Any]) -> bool:
         match step:
@@ -328,19 +372,33 @@ class Alteration:
                 self.columns.append(Column(self.next_id, name, type, nullable, default, default))
                 self.next_id += 1
             case ("add range", lower, upper):
-                if any(
-                    (one.upper is None or lower is None or lower < one.upper)
-                    and (upper is None or one.lower is None or one.lower < upper)
-                    for one in self.ranges
-                ):
+                if self._overlaps(lower, upper):
                     return False
                 self.ranges.append(Range(lower, upper, -1))
-            case ("drop range", lower, upper):
+            case ("drop range", lower, upper, purge):
                 found = next((one for one in self.ranges if (one.lower, one.upper) == (lower, upper)), None)
-                if found is None:
+                if found is None or found in self.undropped:
                     return False
                 self.ranges.remove(found)
-                self.dropped.append(found)
+                self.dropped.append((found, purge))
+            case ("undrop range", lower, upper):
+                there = [
+                    one
+                    for one in self.table.gone
+                    if (one.lower, one.upper) == (lower, upper)
+                    and not one.purged
+                    and one not in self.undropped
+                ]
+                new = [
+                    one
+                    for one, purge in self.dropped
+                    if not purge and (one.lower, one.upper) == (lower, upper)
+                ]
+                if not there or new or self._overlaps(lower, upper):
+                    return False
+                back = max(there, key=lambda one: one.dropped)
+                self.undropped.append(back)
+                self.ranges.append(back)
             case (kind, name, *rest):
                 index = self.at(name)
                 if index is None:
@@ -370,15 +428,21 @@ class Alteration:
         table = self.table
         table.schemas.append((at, tuple(self.columns)))
         table.next_id = self.next_id
-        for one in self.dropped:
+        for one, purge in self.dropped:
             assert table.range_on is not None
             if one.created >= 0:
-                one.dropped = at
-                one.lost = {
+                one.drops.append(at)
+                one.purged = purge
+                one.own = {
                     key: versions for key, versions in table.versions.items() if one.has(key[table.range_on])
                 }
-                table.versions = {k: v for k, v in table.versions.items() if k not in one.lost}
+                table.versions = {k: v for k, v in table.versions.items() if k not in one.own}
                 table.gone.append(one)
+        for one in self.undropped:
+            one.drops.append(at)
+            table.gone.remove(one)
+            table.versions |= one.own
+            one.own = {}
         for one in self.ranges:
             one.created = at if one.created < 0 else one.created
         table.ranges = self.ranges

@@ -27,8 +27,8 @@ ROOT = Path(__file__).parent.parent.parent
 NAMES = {
     "open": {"connect", "Database", "Snapshot", "Alteration", "Batch", "Table", "TableView", "Scan", "ChangeFeed",
              "WriteResult", "check", "CheckReport", "Problem", "restore_backup", "list_backups", "clean_backups"},
-    "results": {"ColumnStats", "CompactionResult", "FlushResult", "MaintenanceStatus", "StoreStats", "TableStats",
-                "TabletStats", "VacuumResult", "ColumnDescription", "TableDescription", "BackupResult",
+    "results": {"ColumnStats", "CompactionResult", "DroppedTable", "FlushResult", "MaintenanceStatus", "StoreStats",
+                "TableStats", "TabletStats", "VacuumResult", "ColumnDescription", "TableDescription", "BackupResult",
                 "TableBackup", "RestoredTable", "Commit", "CommitList"},
     "types": {"DataLike", "KeyLike", "Moment", "PredicateLike"},
     "say": {"col", "expr", "column", "Limits", "RangeBound", "hash_partition", "range_partition", "to_datetime",

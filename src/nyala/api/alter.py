@@ -6,6 +6,7 @@
         a.alter_column("value", type="int64", nullable=True)
         a.add_range("2027-01-01", "2028-01-01")
         a.drop_range("2020-01-01", "2021-01-01")
+        a.undrop_range("2019-01-01", "2020-01-01")
         a.set_history("30d")
 
 Each step is checked on its own line, against the steps before it. The steps are carried out as one
@@ -194,12 +195,42 @@ class Alteration:
         self._take(steps.add_range(RangeBound(lower, upper, lower_inclusive, upper_inclusive)))
 
     def drop_range(
+        self,
+        lower: Any,
+        upper: Any,
+        *,
+        lower_inclusive: bool = True,
+        upper_inclusive: bool = False,
+        purge: bool = False,
+    ) -> None:
+        """Drop a range partition. `undrop_range` brings it back as long as the table's history lasts.
+
+        Later writes to the range raise `NoPartitionError`. Reads at moments before still find its rows.
+
+        Parameters
+        ----------
+        lower, upper, lower_inclusive, upper_inclusive
+            The exact bounds of the range, as in `add_range`.
+        purge
+            Remove the rows and their history at once, which frees their disk space. Reads at earlier
+            moments that need them raise `HistoryExpiredError`; open scans keep the rows.
+
+        Raises
+        ------
+        InvalidArgumentError
+            There is no such range.
+        """
+        if not isinstance(purge, bool):
+            raise InvalidArgumentError(f"purge takes True or False, not {purge!r}")
+        bound = RangeBound(lower, upper, lower_inclusive, upper_inclusive)
+        self._take(steps.drop_range(bound, purge))
+
+    def undrop_range(
         self, lower: Any, upper: Any, *, lower_inclusive: bool = True, upper_inclusive: bool = False
     ) -> None:
-        """Drop a range partition with its rows and their history.
+        """Bring back a dropped range partition with its rows and their history.
 
-        Later writes to the range raise `NoPartitionError`. Reads of earlier moments that need its rows
-        raise `HistoryExpiredError`. Open scans keep the rows.
+        If several dropped ranges had these bounds: the one that was dropped last.
 
         Parameters
         ----------
@@ -209,9 +240,9 @@ class Alteration:
         Raises
         ------
         InvalidArgumentError
-            There is no such range.
+            There is no such dropped range, or a present range overlaps it.
         """
-        self._take(steps.drop_range(RangeBound(lower, upper, lower_inclusive, upper_inclusive)))
+        self._take(steps.undrop_range(RangeBound(lower, upper, lower_inclusive, upper_inclusive)))
 
     def rename(self, name: str) -> None:
         """Rename the table. Raises: TableExistsError."""

@@ -8,7 +8,7 @@ last = feed.until                         the next call begins where this one en
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,12 +19,14 @@ from nyala.partition.describe import describe_range
 from nyala.presentation.previews import html_preview
 from nyala.tablet.changes.feed import change_batches
 from nyala.tablet.changes.spec import ChangeSpec, Versions
+from nyala.tablet.state.history import has_rows
 from nyala.tablet.state.root import Root, TableState
 
-__all__ = ["DROPPED_RANGES", "ChangeFeed"]
+__all__ = ["DROPPED_RANGES", "RESTORED_RANGES", "ChangeFeed"]
 
-# Key in the metadata of a feed's schema: the range partitions that were dropped.
+# Keys in the metadata of a feed's schema: the range partitions that were dropped, and brought back.
 DROPPED_RANGES: Final = b"nyala.dropped_ranges"
+RESTORED_RANGES: Final = b"nyala.restored_ranges"
 
 
 class ChangeFeed(PinnedRows):
@@ -45,14 +47,32 @@ class ChangeFeed(PinnedRows):
     def __init__(self, store: ScannedStore, root: Root, table: TableState, spec: ChangeSpec) -> None:
         super().__init__(store, root, table)
         self._spec = spec
-        self._dropped = [
-            {
-                "range": describe_range((gone.lower, gone.upper), table.entry.partition_schema, table.schema),
-                "timestamp": gone.dropped,
-            }
-            for gone in table.entry.dropped
+        dropped = {
+            ((gone.lower, gone.upper), gone.dropped)
+            for gone in table.entry.purged
             if gone.created <= spec.until and gone.dropped > spec.since
-        ]
+        }
+        restored = set()
+        for tablet in (root.any_table(table.id) or table).every_tablet:
+            entry, place = tablet.entry, (tablet.partition.range_lower, tablet.partition.range_upper)
+            moment = max((moment for moment in entry.drops if moment <= spec.until), default=0)
+            if moment > spec.since and has_rows(tablet):
+                if not entry.existed_at(spec.until):
+                    dropped.add((place, moment))
+                elif not entry.existed_at(spec.since):
+                    restored.add((place, moment))
+
+        def described(
+            ranges: Iterable[tuple[tuple[bytes | None, bytes | None], int]],
+        ) -> list[dict[str, Any]]:
+            levels, schema = table.entry.partition_schema, table.schema
+            in_order = sorted(ranges, key=lambda each: (each[1], each[0][0] or b""))
+            return [
+                {"range": describe_range(bounds, levels, schema), "timestamp": moment}
+                for bounds, moment in in_order
+            ]
+
+        self._ranges = {DROPPED_RANGES: described(dropped), RESTORED_RANGES: described(restored)}
 
     @property
     def since(self) -> int:
@@ -80,14 +100,21 @@ class ChangeFeed(PinnedRows):
 
         The feed contains neither their rows' changes nor deletes of their rows.
         """
-        return list(self._dropped)
+        return list(self._ranges[DROPPED_RANGES])
+
+    @property
+    def restored_ranges(self) -> list[dict[str, Any]]:
+        """Range partitions that `undrop_range` brought back in the interval, like `dropped_ranges`.
+
+        The feed contains no inserts of their rows: read the range at `until` instead.
+        """
+        return list(self._ranges[RESTORED_RANGES])
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema. Dropped ranges are JSON in its metadata `nyala.dropped_ranges`."""
-        if not self._dropped:
-            return self._spec.arrow_schema
-        return self._spec.arrow_schema.with_metadata({DROPPED_RANGES: json.dumps(self._dropped)})
+        """The Arrow schema, with the ranges as JSON in `nyala.dropped_ranges` and `nyala.restored_ranges`."""
+        told = {key: json.dumps(ranges) for key, ranges in self._ranges.items() if ranges}
+        return self._spec.arrow_schema.with_metadata(told) if told else self._spec.arrow_schema
 
     def _read(self, table: TableState) -> Iterator[pa.RecordBatch]:
         return change_batches(table, self._spec)

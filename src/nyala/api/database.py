@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, overload
 
 import pyarrow as pa
 
@@ -61,10 +61,11 @@ if TYPE_CHECKING:
     from nyala.api.change_feed import ChangeFeed
     from nyala.api.description import TableDescription
     from nyala.api.readable import ReadableTable, SchemaOf, TableView
-    from nyala.api.results import BackupResult, CommitList, FlushResult, StoreStats
+    from nyala.api.results import BackupResult, CommitList, DroppedTable, FlushResult, StoreStats
     from nyala.api.scan import Scan
     from nyala.api.table import Table
     from nyala.api.transaction import Transaction
+    from nyala.api.types import Moment
     from nyala.objects.open import StorageOptions
     from nyala.partition.levels import HashSpec, RangeSpec
     from nyala.presentation.progress import Progress
@@ -180,8 +181,7 @@ def connect(
     in_bucket = is_bucket_url(path)
     folder = str(path) if in_bucket else _folder(path)
     for name, flag in (("read_only", read_only), ("maintenance", maintenance), ("take_over", take_over)):
-        if not isinstance(flag, bool):
-            raise InvalidArgumentError(f"{name} takes True or False, not {flag!r}")
+        _flag(name, flag)
     if on_fenced not in ("raise", "reopen"):
         raise InvalidArgumentError(f"on_fenced takes 'raise' or 'reopen', not {on_fenced!r}")
     if not isinstance(limits, Limits):
@@ -277,6 +277,13 @@ def _seconds(name: str, given: Any) -> float:
     if not seconds >= 0:
         raise InvalidArgumentError(f"{name} takes a number of seconds, 0 or more, not {given!r}")
     return seconds
+
+
+def _flag(name: str, given: object) -> bool:
+    """Return True or False. Raises: InvalidArgumentError for anything else."""
+    if not isinstance(given, bool):
+        raise InvalidArgumentError(f"{name} takes True or False, not {given!r}")
+    return given
 
 
 def _key_names(primary_key: Any) -> list[str]:
@@ -465,8 +472,32 @@ class Database:
                 ) from None
         return self._table(name)
 
-    def table(self, name: str) -> Table:
-        """Return the table with this name. Raises: TableNotFoundError."""
+    @overload
+    def table(self, name: str) -> Table: ...
+
+    @overload
+    def table(self, name: str, at: Moment) -> TableView: ...
+
+    def table(self, name: str, at: Moment | None = None) -> Table | TableView:
+        """Return the table with this name, or a read-only view of it at a moment.
+
+        Parameters
+        ----------
+        name
+            The table's name.
+        at
+            A timestamp, datetime, ISO text or `WriteResult`: returns a view of the table that had this
+            name then, also if it was dropped since. Default: none; the table can be written to.
+
+        Raises
+        ------
+        TableNotFoundError
+            There is no such table, or it did not exist at that moment.
+        HistoryExpiredError
+            The moment is older than the table's history.
+        """
+        if at is not None:
+            return self._table(name).at(at)
         self._root().table(name)
         return self._table(name)
 
@@ -545,8 +576,54 @@ class Database:
         copy_table(store, root, source, snapshot, new_name, partition_schema, partitions)
         return self._table(new_name)
 
-    def drop_table(self, name: str, missing_ok: bool = False) -> None:
-        """Drop a table with its rows and its history.
+    def clone_table(self, name: str, new_name: str, at: Moment | None = None) -> Table:
+        """Make a table with the same rows, columns and partitions that shares the files of the first.
+
+        Costs one transaction of the catalogue and a flush, whatever the size of the table. Both tables
+        can then change independently. History is not cloned: that of the new table begins now.
+
+        Parameters
+        ----------
+        name, new_name
+            The names of the two tables.
+        at
+            The moment whose rows the clone has, in the present columns. Costs a batch with the rows that
+            changed since. Default: now.
+
+        Returns
+        -------
+        Table
+            The clone.
+
+        Raises
+        ------
+        TableNotFoundError, TableExistsError, HistoryExpiredError, InvalidArgumentError
+            A name or a moment is wrong; nothing was made.
+
+        Examples
+        --------
+        >>> trial = db.clone_table("metrics", "trial")
+        >>> trial.delete(where="host = 'a'").deleted, metrics.count()
+        (2, 3)
+        """
+        from nyala.tablet.write.cloning import clone_table
+
+        store = self._writer()
+        store.check_writable()
+        check_table_name(new_name, store.options.limits)
+        moment = None
+        if at is not None:
+            table_id = store.root.table(name).id
+            moment = self._table(name)._view(at, table_id=table_id)[2]
+        clone_table(store, name, new_name, moment)
+        return self._table(new_name)
+
+    def drop_table(self, name: str, missing_ok: bool = False, *, purge: bool = False) -> None:
+        """Drop a table. `undrop_table` brings it back as long as its history lasts.
+
+        Its name is free at once. Reads at moments at which the table existed still find it. Its files
+        stay until its history ends (7 days, if `create_table` set no other), for ever if the history is
+        `"forever"`, and go at once if it is 0.
 
         Parameters
         ----------
@@ -554,12 +631,106 @@ class Database:
             The table's name.
         missing_ok
             Do nothing if there is no such table, instead of raising `TableNotFoundError`.
+        purge
+            Remove the rows and their history at once, which frees their disk space.
+
+        Examples
+        --------
+        >>> before = db.now()
+        >>> db.drop_table("metrics")
+        >>> "metrics" in db, db.table("metrics", at=before).count()
+        (False, 3)
+        >>> db.undrop_table("metrics").count()
+        3
         """
         try:
-            self._writer().drop_table(name)
+            self._writer().drop_table(name, purge=_flag("purge", purge))
         except TableNotFoundError:
             if not missing_ok:
                 raise
+
+    def undrop_table(self, name: str, new_name: str | None = None, *, at: Moment | None = None) -> Table:
+        """Bring back a dropped table with its rows, its history and its identity.
+
+        Parameters
+        ----------
+        name
+            The name that the table had. If several dropped tables had it: the one that was dropped last.
+        new_name
+            Its new name. Default: the old one.
+        at
+            A moment at which the table existed, to choose among several.
+
+        Returns
+        -------
+        Table
+            The table. Moments between the drop and this call cannot be read: it did not exist then.
+
+        Raises
+        ------
+        TableNotFoundError
+            No dropped table had this name, or its history has ended.
+        TableExistsError
+            A table has this name again: pass `new_name`.
+
+        Examples
+        --------
+        >>> db.drop_table("metrics")
+        >>> db.undrop_table("metrics", "rescued").count()
+        3
+        """
+        store = self._writer()
+        store.check_writable()
+        wanted = name if new_name is None else new_name
+        check_table_name(wanted, store.options.limits)
+        found = store.root.dropped_as(name)
+        if not found:
+            others = sorted({table.name for table in store.root.dropped.values()})
+            listed = ", ".join(others[:10]) + (", …" if len(others) > 10 else "")
+            raise TableNotFoundError(
+                f"no dropped table {name!r} can be brought back: "
+                + (f"the dropped tables are: {listed}" if others else "the store has no dropped tables")
+            )
+        if at is not None:
+            moment = self._view_at(at)[1]
+            found = [table for table in found if table.entry.existed_at(moment)]
+            if not found:
+                raise TableNotFoundError(
+                    f"no dropped table {name!r} existed at {to_datetime(moment).isoformat()}: db.dropped_tables() "
+                    "says from when to when each existed"
+                )
+        store.undrop_table(found[-1].id, wanted)
+        return self._table(wanted)
+
+    def dropped_tables(self) -> list[DroppedTable]:
+        """Return the dropped tables that can be brought back, in the order in which they were dropped.
+
+        Examples
+        --------
+        >>> db.drop_table("metrics")
+        >>> [(table.name, table.bytes) for table in db.dropped_tables()]
+        [('metrics', 0)]
+        """
+        from nyala.api.results import describe_dropped
+
+        dropped = sorted(self._root().dropped.values(), key=lambda table: table.entry.dropped)
+        return [describe_dropped(table) for table in dropped]
+
+    def purge_dropped(self, name: str | None = None) -> int:
+        """Remove dropped tables and dropped range partitions at once, before their history ends.
+
+        Parameters
+        ----------
+        name
+            Only the dropped tables that had this name, and the dropped ranges of the table that has it.
+            Default: all.
+
+        Returns
+        -------
+        int
+            The bytes of their files, which are freed as soon as no scan and no other process reads them.
+        """
+        return self._writer().purge_dropped(name)
 
     # ---------------------------------------------------------------------------------------- read, write
 
@@ -1100,7 +1271,7 @@ class Snapshot:
     def table(self, name: str) -> TableView:
         """Return the table at this moment, read-only. Raises: TableNotFoundError, HistoryExpiredError."""
         root = self._pinned()
-        entry = root.table(name).entry
+        entry = root.table_at(name, self.timestamp).entry
         check_readable(entry, self.timestamp, self._published, self._taken_us, self._note)
         check_created(entry, self.timestamp, self._published, self._note)
         from nyala.api.readable import TableView
@@ -1125,9 +1296,15 @@ class Snapshot:
         return run(connection, self, text, parameters)
 
     def list_tables(self) -> list[str]:
-        """Return the names of the tables that existed at this moment and still exist, sorted."""
-        created = ((table.name, table.entry.created) for table in self._pinned().tables.values())
-        return sorted(name for name, moment in created if self.timestamp >= min(moment, self._published))
+        """Return the names of the tables that existed at this moment and were not purged, sorted."""
+        moment = self.timestamp
+        return sorted(
+            {
+                table.name
+                for table in self._pinned().every_table()
+                if table.entry.existed_at(moment) or self._published <= moment < table.entry.created
+            }
+        )
 
     def close(self) -> None:
         """Give back the files; may be called twice."""

@@ -69,7 +69,7 @@ class EngineScan:
         Then only predicates that exclude the dropped rows can be answered.
         """
         _, table = self.scan._take()
-        return any(gone.missing_at(self._spec.snapshot) for gone in table.entry.dropped)
+        return any(gone.missing_at(self._spec.snapshot) for gone in table.entry.purged)
 
     def why_empty(self) -> str:
         """Say why the scan cannot have rows if a column is compared with NULL; otherwise return ""."""

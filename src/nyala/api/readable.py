@@ -469,8 +469,8 @@ class ReadableTable:
         >>> metrics.history(("b", 1))["_change_type"].to_pylist()
         ['insert']
         """
-        key = named_key(key, self.primary_key, "history")
         root, table, lower, upper = self._interval(since, until)
+        key = named_key(key, table.schema.key_names, "history")
         from nyala.tablet.changes.spec import make_change_spec
         from nyala.tablet.changes.versions import versions_of_key
 
@@ -517,7 +517,7 @@ class TableView(ReadableTable):
                 f"this view of {self._name!r} is fixed at {self._snapshot}: use the table itself for another moment"
             )
         self._database._handle.check_open()
-        table = self._root.table(self._name)
+        table = self._root.table_at(self._name, self._snapshot)
         return self._root, with_schema_of(table, self._snapshot, schema or self._schema_of), self._snapshot
 
     def _interval(
@@ -550,12 +550,12 @@ class TableView(ReadableTable):
 
 
 def with_schema_of(table: TableState, snapshot: int, schema: str) -> TableState:
-    """Return the table with the schema to read it by. Raises: InvalidArgumentError for an unknown word."""
+    """Return the table with the schema and tablets to read it by. Raises: InvalidArgumentError for an unknown word."""
     if schema not in ("at", "current"):
         raise InvalidArgumentError(
             f"schema takes 'at' (the table's schema of that moment) or 'current', not {schema!r}"
         )
-    return table.as_of(snapshot) if schema == "at" else table
+    return table.as_of(snapshot) if schema == "at" else table.with_tablets_of(snapshot)
 
 
 def since_after_until(since: int, until: int) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from nyala.mvcc.timestamp import to_datetime
 from nyala.presentation.previews import html_preview
+from nyala.tablet.state.root import TableState, dropped_bytes
 
 if TYPE_CHECKING:
     from nyala.backup.layout import Backup
@@ -24,6 +26,7 @@ __all__ = [
     "Commit",
     "CommitList",
     "CompactionResult",
+    "DroppedTable",
     "FlushResult",
     "RestoredTable",
     "StoreStats",
@@ -31,6 +34,7 @@ __all__ = [
     "TableStats",
     "TabletStats",
     "VacuumResult",
+    "describe_dropped",
     "table_backup",
 ]
 
@@ -188,6 +192,31 @@ def _line(commit: Commit) -> str:
 
 
 @dataclass(frozen=True)
+class DroppedTable:
+    """A dropped table that can be brought back, from `Database.dropped_tables`."""
+
+    name: str
+    id: int
+    created: int
+    """The timestamp of its creation."""
+    dropped: int
+    """The timestamp of its drop."""
+    recoverable_until: dt.datetime | None
+    """When its history ends, and its files go; None: never."""
+    bytes: int
+    """Bytes of data files."""
+
+
+def describe_dropped(table: TableState) -> DroppedTable:
+    """Describe a dropped table."""
+    entry, end = table.entry, None
+    if entry.history_us is not None:
+        with contextlib.suppress(OverflowError):  # later than a datetime can be
+            end = to_datetime(entry.dropped) + dt.timedelta(microseconds=entry.history_us)
+    return DroppedTable(table.name, entry.id, entry.created, entry.dropped, end, dropped_bytes(table))
+
+
+@dataclass(frozen=True)
 class FlushResult:
     """What a flush wrote, from `Table.flush` and `Database.flush`. All zero if nothing was in memory."""
 
@@ -240,6 +269,8 @@ class StoreStats:
     """Bytes of rows and changes in memory."""
     log_bytes: int = 0
     """Bytes of the log; 0 in a reader process."""
+    dropped_bytes: int = 0
+    """Bytes of files of dropped tables and ranges, which `undrop_table` and `undrop_range` can bring back."""
     garbage_files: int = 0
     """Files that wait to be removed; 0 in a reader process."""
     throttled: int = 0

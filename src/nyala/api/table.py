@@ -93,7 +93,8 @@ class Table(WritableTable):
         """
         store = self._store_to_write("restore(…)", "restore() after the block")
         parse_at(to, name="to")  # None means now in a scan, and nothing here
-        _, table, moment = self._view(to, name="to")
+        table_id = store.root.table(self._name).id
+        _, table, moment = self._view(to, name="to", table_id=table_id)
         from nyala.tablet.write.restore import restore
 
         return restore(store, table.id, moment, check_message(message))
@@ -120,10 +121,13 @@ class Table(WritableTable):
     # ---------------------------------------------------------------------------------------- read
 
     def _view(
-        self, at: Any, schema: SchemaOf | None = None, name: str = "at"
+        self, at: Any, schema: SchemaOf | None = None, name: str = "at", table_id: int | None = None
     ) -> tuple[Root, TableState, int]:
+        """As for any readable table. table_id: of the table to read, if several have had this name."""
         root, snapshot, published = self._database._view_at(at, name)
-        table = root.table(self._name)
+        table = None if table_id is None else root.any_table(table_id)
+        if table is None:
+            table = root.table(self._name) if at is None else root.table_at(self._name, snapshot)
         if at is not None:
             now_us = self._database._store.env.clock.now_us()
             check_readable(table.entry, snapshot, published, now_us, naive_note(at))
@@ -139,12 +143,13 @@ class Table(WritableTable):
             oldest = oldest_readable(table.entry, upper, self._database._store.env.clock.now_us())
             return root, table, min(oldest, upper), upper
         # The later of two views: it has all that the earlier one saw published.
-        root, table, lower = self._view(since, name="since")
+        root, _, lower = self._view(since, name="since", table_id=table.id)
         if until is None:
             upper = max(lower, upper)
         elif (lower_given := parse_at(since)) > (end := max(parse_at(until), upper)):
             raise InvalidArgumentError(since_after_until(lower_given, end))
-        return root, with_schema_of(root.table(self._name), upper, schema or "at"), min(lower, upper), upper
+        found = root.any_table(table.id) or root.table(self._name)
+        return root, with_schema_of(found, upper, schema or "at"), min(lower, upper), upper
 
     def at(self, at: Moment, schema: SchemaOf = "at") -> TableView:
         """Return a read-only view of the table at a moment.

@@ -112,10 +112,16 @@ def _has_changes_since(
 ) -> bool:
     """Whether the table's change feed reaches back to its last backup.
 
-    It does not if the table's history is shorter, or if columns have the names that a feed uses.
+    It does not if the table's history is shorter, if a dropped range came back, or if columns have
+    the names that a feed uses.
     """
     if set(FEED_COLUMNS) & set(table.schema.names):
         return False
+    if any(
+        tablet.entry.created <= last.until and not tablet.entry.existed_at(last.until)
+        for tablet in table.tablets
+    ):
+        return False  # the feed has no rows of a range that came back since
     try:
         check_readable(table.entry, last.until, until, store.env.clock.now_us())
     except HistoryExpiredError:

@@ -106,7 +106,7 @@ def filling(store: Store, target: Backup, wanted: str) -> Iterator[str]:
         yield name
     finally:
         with contextlib.suppress(TableNotFoundError):
-            store.drop_table(name)
+            store.drop_table(name, purge=True)
 
 
 @contextlib.contextmanager

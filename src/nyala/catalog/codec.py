@@ -11,6 +11,7 @@ Source: docs/format/catalog.md.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -24,8 +25,8 @@ from nyala.catalog.model import (
     CommitMessage,
     CommittedKey,
     DeltaEntry,
-    DroppedRange,
     PartEntry,
+    PurgedRange,
     RowSetEntry,
     TableEntry,
     TabletEntry,
@@ -175,15 +176,17 @@ TABLES: Final = Shape(
         ("schema_version", _INT, "schema.version"),
         ("partition_schema", _LEVELS, "partition_schema"),
         *_plain("history_start", "created", "rewritten"),
+        ("drops", _INTS, "drops"),
     ),
 )
 SCHEMAS: Final = Shape("schemas", (("schema", _SCHEMA, "schema"), ("since", _INT, "since")))
-DROPPED_RANGES: Final = Shape(
-    "dropped_ranges",
+PURGED_RANGES: Final = Shape(
+    "purged_ranges",
     (
         ("range_lower", _HEX_OR_NULL, "lower"),
         ("range_upper", _HEX_OR_NULL, "upper"),
-        *_plain("created", "dropped"),
+        ("created", _INT, "created"),
+        ("drops", _INTS, "drops"),
     ),
 )
 TABLETS: Final = Shape(
@@ -194,6 +197,7 @@ TABLETS: Final = Shape(
         ("range_lower", _HEX_OR_NULL, "partition.range_lower"),
         ("range_upper", _HEX_OR_NULL, "partition.range_upper"),
         *_plain("inserts_durable", "created"),
+        ("drops", _INTS, "drops"),
     ),
 )
 _FILE: Final = (
@@ -228,7 +232,7 @@ COMMITTED_KEYS: Final = Shape(
 MESSAGES: Final = Shape("messages", (("timestamp", _INT, "timestamp"), ("message", _TEXT, "message")))
 
 SHAPES: Final = (
-    STORE, TABLES, SCHEMAS, DROPPED_RANGES, TABLETS, ROWSETS, PARTS, DELTAS, COMMITTED_KEYS, MESSAGES,
+    STORE, TABLES, SCHEMAS, PURGED_RANGES, TABLETS, ROWSETS, PARTS, DELTAS, COMMITTED_KEYS, MESSAGES,
 )  # fmt: skip
 
 
@@ -246,14 +250,14 @@ def _encode_table(table: TableEntry) -> dict[str, Any]:
         SCHEMAS.encode(_SchemaVersion(schema, table.schema_since.get(version, 0)))
         for version, schema in table.schemas.items()
     ]
-    dropped = [DROPPED_RANGES.encode(gone) for gone in table.dropped]
-    return {**TABLES.encode(table), "schemas": versions, "dropped_ranges": dropped}
+    purged = [PURGED_RANGES.encode(gone) for gone in table.purged]
+    return {**TABLES.encode(table), "schemas": versions, "purged_ranges": purged}
 
 
 def _decode_table(value: Any) -> TableEntry:
     own = dict(value)
     versions = [SCHEMAS.decode(each) for each in _list(own.pop("schemas", None))]
-    ranges = [DROPPED_RANGES.decode(each) for each in _list(own.pop("dropped_ranges", None))]
+    ranges = [PURGED_RANGES.decode(each) for each in _list(own.pop("purged_ranges", None))]
     fields = TABLES.decode(own)
     schemas = {each["schema"].version: each["schema"] for each in versions}
     since = {each["schema"].version: each["since"] for each in versions}
@@ -261,15 +265,17 @@ def _decode_table(value: Any) -> TableEntry:
         fields["id"], fields["name"], fields["comment"], fields["history_us"],
         schemas[fields["schema_version"]], MappingProxyType(schemas), fields["partition_schema"],
         fields["history_start"], fields["created"], MappingProxyType(since),
-        tuple([DroppedRange(e["range_lower"], e["range_upper"], e["created"], e["dropped"]) for e in ranges]),
-        fields["rewritten"],
+        tuple([PurgedRange(e["range_lower"], e["range_upper"], e["created"], e["drops"]) for e in ranges]),
+        fields["rewritten"], fields["drops"],
     )  # fmt: skip
 
 
 def _decode_tablet(value: Any) -> TabletEntry:
     found = TABLETS.decode(value)
     partition = Partition(found["hash_buckets"], found["range_lower"], found["range_upper"])
-    return TabletEntry(found["id"], found["table_id"], partition, found["inserts_durable"], found["created"])
+    return TabletEntry(
+        found["id"], found["table_id"], partition, found["inserts_durable"], found["created"], found["drops"]
+    )
 
 
 def _decode_rowset(value: Any) -> RowSetEntry:
@@ -338,7 +344,7 @@ def _state(fields: dict[str, Any]) -> CatalogState:
     problem = next(state.problems(), None)
     if problem is not None:
         raise ValueError(problem)
-    return state
+    return dataclasses.replace(state, shared=state.named_twice())
 
 
 def encode_change(change: CatalogChange, version: int) -> bytes:
@@ -352,7 +358,7 @@ def encode_change(change: CatalogChange, version: int) -> bytes:
             out[f"put_{name}"] = [encode(entry) for entry in put]
         if drop := getattr(change, f"drop_{name}"):
             out[f"drop_{name}"] = list(drop)
-    for name in ("garbage", "collected", "drop_committed_keys"):
+    for name in ("garbage", "shared", "collected", "drop_committed_keys"):
         if paths := getattr(change, name):
             out[name] = list(paths)
     if change.wal_start is not None:
@@ -373,7 +379,7 @@ def _change(fields: dict[str, Any]) -> tuple[int, CatalogChange]:
     for name, (_, decode) in _ENTRIES.items():
         setattr(change, f"put_{name}", [decode(entry) for entry in _list(fields.pop(f"put_{name}", []))])
         setattr(change, f"drop_{name}", list(_integers(fields.pop(f"drop_{name}", []))))
-    for name in ("garbage", "collected", "drop_committed_keys"):
+    for name in ("garbage", "shared", "collected", "drop_committed_keys"):
         setattr(change, name, [_text(path) for path in _list(fields.pop(name, []))])
     if "wal_start" in fields:
         change.wal_start = _integer(fields.pop("wal_start"))

@@ -14,18 +14,22 @@ Invariants
     M1  The table of every tablet, the tablet of every rowset, and the rowset of every part and
         delta exist.
     M2  An id is never reused: the `next_…` ids are greater than all ids ever used.
-    M3  Table names are unique; a table's current schema is among its schemas.
-    M4  Paths are relative to the store's folder and stay inside it; no file is named twice, and no
-        file in use is garbage.
+    M3  Names of tables that are not dropped are unique; a table's current schema is among its
+        schemas.
+    M4  Paths are relative to the store's folder and stay inside it. Only entries of different
+        tables name one file, with one id: clones. `shared` has all such paths. No file in use is
+        garbage.
     M5  Each schema version of a table has a start timestamp. The timestamps ascend with the
         version, and the highest version is current.
-    M6  A table's tablets are partitions of it: T1, T2 and T4 of `partition.model` hold.
+    M6  A table's tablets are partitions of it: T1, T2 and T4 of `partition.model` hold for those
+        that are not dropped.
     M7  A delta file is UNDO or REDO, and names its columns by id.
     M8  No rowset's key_min is greater than its key_max.
     M9  Version, ids and timestamps are far enough below 2^63, the limit of 64 bits.
     M10 A rowset has at most 2^20 rows per byte of its file: a block has at most 2^20 rows and at
         least one byte.
     M11 Every file has an id of 32 hexadecimal digits, the same as in its head and footers.
+    M12 The moments at which a table or tablet was dropped and undropped ascend, after its creation.
     T1  `timestamp_max` is at least every timestamp that any transaction named; it never falls.
 
 Left out: when files are written and when data may be dropped (`nyala.tablet`); staged files of
@@ -36,9 +40,11 @@ R2, P2 and T1.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -57,14 +63,15 @@ __all__ = [
     "CommitMessage",
     "CommittedKey",
     "DeltaEntry",
-    "DroppedRange",
     "PartEntry",
+    "PurgedRange",
     "RowSetEntry",
     "TableEntry",
     "TabletEntry",
     "apply",
-    "dropping_tables",
-    "dropping_tablets",
+    "existed_at",
+    "purging_tables",
+    "purging_tablets",
 ]
 
 
@@ -73,21 +80,31 @@ _NUMBER_MAX: Final = (1 << 63) - (1 << 40)
 _FILE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
-@dataclass(frozen=True)
-class DroppedRange:
-    """A range partition that was dropped with rows in it; its range keys are [lower, upper).
+def existed_at(created: int, drops: Sequence[int], timestamp: int) -> bool:
+    """Whether something existed at a moment that was created, and then dropped, undropped, …"""
+    return created <= timestamp and bisect.bisect_right(drops, timestamp) % 2 == 0
 
-    A read at a moment in [created, dropped) that needs these keys raises an error. None: unbounded.
+
+@dataclass(frozen=True)
+class PurgedRange:
+    """A dropped range partition whose rows were removed; its range keys are [lower, upper).
+
+    A read at a moment at which it existed raises an error if it needs these keys. None: unbounded.
     """
 
     lower: bytes | None
     upper: bytes | None
     created: int
-    dropped: int
+    drops: tuple[int, ...]
+
+    @property
+    def dropped(self) -> int:
+        """The moment from which on the range did not exist."""
+        return self.drops[-1]
 
     def missing_at(self, timestamp: int) -> bool:
         """Whether the range existed at that moment."""
-        return self.created <= timestamp < self.dropped
+        return existed_at(self.created, self.drops, timestamp)
 
 
 @dataclass(frozen=True)
@@ -100,8 +117,9 @@ class TableEntry:
     created:       the timestamp of its creation; nothing exists before.
     schema_since:  by version, the timestamp from which it holds; without an entry, from the
                    beginning.
-    dropped:       range partitions whose rows readable snapshots would need, oldest first.
+    purged:        range partitions whose rows readable snapshots would need, oldest first.
     rewritten:     the timestamp at which a repartition rewrote all rows without history; 0: never.
+    drops:         the timestamps at which it was dropped, undropped, dropped, and so on.
     """
 
     id: int
@@ -114,8 +132,18 @@ class TableEntry:
     history_start: int = 0
     created: int = 0
     schema_since: Mapping[int, int] = field(default_factory=dict)
-    dropped: tuple[DroppedRange, ...] = ()
+    purged: tuple[PurgedRange, ...] = ()
     rewritten: int = 0
+    drops: tuple[int, ...] = ()
+
+    @property
+    def dropped(self) -> int:
+        """The timestamp at which the table was dropped; 0: it is not dropped."""
+        return self.drops[-1] if len(self.drops) % 2 else 0
+
+    def existed_at(self, timestamp: int) -> bool:
+        """Whether the table existed at that moment."""
+        return existed_at(self.created, self.drops, timestamp)
 
     def schema_at(self, timestamp: int) -> Schema:
         """The schema at a moment; before the table's creation, the first schema."""
@@ -135,24 +163,38 @@ class TableEntry:
         ]
 
     def without_past(self, cut: int) -> TableEntry:
-        """The entry without schemas and dropped ranges that no snapshot from `cut` on needs."""
+        """The entry without schemas and purged ranges that no snapshot from `cut` on needs."""
         kept = {schema.version: schema for schema in (*self.earlier_schemas(cut), self.schema)}
-        dropped = tuple(gone for gone in self.dropped if gone.dropped > cut)
-        if len(kept) == len(self.schemas) and len(dropped) == len(self.dropped):
+        purged = tuple(gone for gone in self.purged if gone.dropped > cut)
+        if len(kept) == len(self.schemas) and len(purged) == len(self.purged):
             return self
         since = {version: self.schema_since.get(version, 0) for version in kept}
-        return dataclasses.replace(self, schemas=kept, schema_since=since, dropped=dropped)
+        return dataclasses.replace(self, schemas=kept, schema_since=since, purged=purged)
 
 
 @dataclass(frozen=True)
 class TabletEntry:
-    """One horizontal partition of a table. `inserts_durable`: rule R2. `created`: its creation."""
+    """One horizontal partition of a table.
+
+    inserts_durable: rule R2.
+    drops:           the timestamps at which its range partition was dropped, undropped, and so on.
+    """
 
     id: int
     table_id: int
     partition: Partition
     inserts_durable: int
     created: int = 0
+    drops: tuple[int, ...] = ()
+
+    @property
+    def dropped(self) -> int:
+        """The timestamp at which its range partition was dropped; 0: it is not dropped."""
+        return self.drops[-1] if len(self.drops) % 2 else 0
+
+    def existed_at(self, timestamp: int) -> bool:
+        """Whether the tablet existed at that moment."""
+        return existed_at(self.created, self.drops, timestamp)
 
 
 @dataclass(frozen=True)
@@ -271,6 +313,8 @@ class CatalogState:
     garbage: Mapping[str, int]  # path to the version with which it became garbage (P2)
     committed_keys: Mapping[str, CommittedKey]
     messages: Mapping[int, CommitMessage]
+    # Not stored: `named_twice` finds them again.
+    shared: frozenset[str] = frozenset()  # all paths that several entries name, and maybe others
 
     @staticmethod
     def empty(store_id: str, created_us: int) -> CatalogState:
@@ -324,6 +368,17 @@ class CatalogState:
         for delta in self.deltas.values():
             yield delta.path
 
+    def named_twice(self) -> frozenset[str]:
+        """The paths of the files that several entries name. Cost: all entries."""
+        counts = Counter(self.files())
+        return frozenset([path for path, count in counts.items() if count > 1])
+
+    def _table_of(self, file: RowSetEntry | PartEntry | DeltaEntry) -> int | None:
+        """The id of the table that names the file; None if M1 does not hold."""
+        rowset = file if isinstance(file, RowSetEntry) else self.rowsets.get(file.rowset_id)
+        tablet = None if rowset is None else self.tablets.get(rowset.tablet_id)
+        return None if tablet is None else tablet.table_id
+
     def problems(self) -> Iterator[str]:
         """Yield a sentence for every invariant that does not hold. Cost: all entries."""
         for tablet in self.tablets.values():
@@ -355,32 +410,47 @@ class CatalogState:
         names: set[str] = set()
         by_table = self.tablets_by_table()
         for table in self.tables.values():
-            if table.name in names:
+            if not table.dropped and table.name in names:
                 yield f"M3: two tables have the name {table.name!r}"
-            names.add(table.name)
+            if not table.dropped:
+                names.add(table.name)
             if table.schemas.get(table.schema.version) != table.schema:
                 yield f"M3: the current schema of table {table.id} is not among its schemas"
-            partitions = [tablet.partition for tablet in by_table.get(table.id, ())]
+            tablets = by_table.get(table.id, ())
+            partitions = [tablet.partition for tablet in tablets if not tablet.dropped]
             problem = problem_of(table.partition_schema, partitions, table.schema)
+            for tablet in tablets:  # a dropped one may overlap others
+                problem = problem or problem_of(table.partition_schema, [tablet.partition], table.schema)
             if problem is not None:
                 yield f"M6: partitions of table {table.id}: {problem}"
             moments = [table.schema_since.get(version, 0) for version in sorted(table.schemas)]
             if moments != sorted(moments) or table.schema.version != max(table.schemas, default=-1):
                 yield f"M5: the schema versions of table {table.id} are not in order of time"
+            for created, drops in ((each.created, each.drops) for each in (table, *tablets)):
+                if list(drops) != sorted({*drops}) or (drops and drops[0] < created):
+                    yield f"M12: table {table.id} or a tablet was created at {created} and dropped at {drops}"
+            for gone in table.purged:
+                if not len(gone.drops) % 2 or list(gone.drops) != sorted({*gone.drops}):
+                    yield f"M12: a purged range of table {table.id} was dropped at {gone.drops}"
         for delta in self.deltas.values():
             if delta.kind not in ("undo", "redo") or any(
                 type(number) is not int for number in delta.column_ids
             ):
                 yield f"M7: delta file {delta.id} has {delta.kind!r} records of columns {delta.column_ids}"
-        paths: set[str] = set()
-        for path in (*self.files(), *self.garbage):
-            if not is_inside(path):
-                yield f"M4: the path {path!r} does not stay inside the store's folder"
-            if path in paths:
-                yield f"M4: the file {path!r} is named twice"
-            paths.add(path)
         named: list[RowSetEntry | PartEntry | DeltaEntry]
         named = [*self.rowsets.values(), *self.parts.values(), *self.deltas.values()]
+        paths = {file.path: file for file in named}
+        for path in (*paths, *self.garbage):
+            if not is_inside(path):
+                yield f"M4: the path {path!r} does not stay inside the store's folder"
+        for path in paths.keys() & self.garbage.keys():
+            yield f"M4: the file {path!r} is in use and garbage"
+        owners: dict[str, set[int | None]] = {}
+        for file in named if len(paths) < len(named) else ():
+            owner = self._table_of(file)
+            if owner in owners.setdefault(file.path, set()) or file.file_id != paths[file.path].file_id:
+                yield f"M4: the file {file.path!r} is named twice in a table, or with two ids"
+            owners[file.path].add(owner)
         for file in named:
             if _FILE_ID.fullmatch(file.file_id) is None:
                 yield f"M11: the file {file.path!r} has the id {file.file_id!r}, expected 32 hexadecimal digits"
@@ -398,7 +468,7 @@ class CatalogState:
                 *(key.timestamp for key in self.committed_keys.values()),
                 *self.messages,
                 *(_newest_of(table) for table in self.tables.values()),
-                *(tablet.created for tablet in self.tablets.values()),
+                *(max(tablet.created, *tablet.drops, 0) for tablet in self.tablets.values()),
             ),
             default=0,
         )
@@ -411,8 +481,9 @@ class CatalogChange:
     """One change of the catalogue. One thread fills it and passes it to `Store.transact`.
 
     `put_…` adds an entry or replaces the one with the same id; for two with one id the later
-    counts. `garbage` are paths that nothing names after this transaction; `collected` are garbage
-    paths whose files are removed. `wal_start` None: unchanged. The caller takes ids from the
+    counts. `garbage` are paths that this transaction drops; `apply` leaves out those that a clone
+    still names. `shared` are paths that it puts, and that entries of another table name too.
+    `collected` are garbage paths whose files are removed. `wal_start` None: unchanged. The caller takes ids from the
     state's `next_…` upwards.
     """
 
@@ -428,6 +499,7 @@ class CatalogChange:
     put_deltas: list[DeltaEntry] = field(default_factory=list)
     drop_deltas: list[int] = field(default_factory=list)
     garbage: list[str] = field(default_factory=list)
+    shared: list[str] = field(default_factory=list)
     collected: list[str] = field(default_factory=list)
     wal_start: int | None = None
     committed_keys: list[CommittedKey] = field(default_factory=list)
@@ -450,10 +522,6 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
                 f"the idempotency key {key.key!r} was already used by the batch with timestamp "
                 f"{state.committed_keys[key.key].timestamp}: use a new key for a new batch"
             )
-    garbage = state.garbage
-    if change.garbage or change.collected:
-        assert all(is_inside(path) for path in change.garbage), f"M4: {change.garbage}"
-        garbage = _changed(garbage, dict.fromkeys(change.garbage, version), change.collected)
     keys = [dataclasses.replace(key, version=version) for key in change.committed_keys]
     new = CatalogState(
         version=version,
@@ -468,7 +536,7 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
             *(key.timestamp for key in keys),
             *(message.timestamp for message in change.put_messages),
             *(_newest_of(table) for table in change.put_tables),
-            *(tablet.created for tablet in change.put_tablets),
+            *(max(tablet.created, *tablet.drops, 0) for tablet in change.put_tablets),
         ),
         wal_start=state.wal_start if change.wal_start is None else change.wal_start,
         next_table_id=_next_id(state.next_table_id, change.put_tables),
@@ -484,7 +552,7 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
         ),
         parts=_changed(state.parts, {entry.id: entry for entry in change.put_parts}, change.drop_parts),
         deltas=_changed(state.deltas, {entry.id: entry for entry in change.put_deltas}, change.drop_deltas),
-        garbage=garbage,
+        garbage=state.garbage,
         committed_keys=_changed(
             state.committed_keys, {key.key: key for key in keys}, change.drop_committed_keys
         ),
@@ -492,8 +560,23 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
             state.messages, {message.id: message for message in change.put_messages}, change.drop_messages
         ),
     )
+    new = _with_garbage(new, state.shared | {*change.shared}, change)
     _assert_applied(new, change)
     return new
+
+
+def _with_garbage(new: CatalogState, shared: frozenset[str], change: CatalogChange) -> CatalogState:
+    """The state with the change's garbage: without paths that another entry still names (M4)."""
+    garbage = change.garbage
+    if not shared.isdisjoint(garbage):
+        still = Counter(new.files())
+        garbage = [path for path in garbage if path not in still]
+        shared = frozenset([path for path in shared if still[path] > 1])
+    if garbage or change.collected:
+        assert all(is_inside(path) for path in garbage), f"M4: {garbage}"
+        listed = _changed(new.garbage, dict.fromkeys(garbage, new.version), change.collected)
+        new = dataclasses.replace(new, garbage=listed)
+    return new if shared == new.shared else dataclasses.replace(new, shared=shared)
 
 
 def _newest_of(table: TableEntry) -> int:
@@ -503,7 +586,8 @@ def _newest_of(table: TableEntry) -> int:
         table.created,
         table.rewritten,
         *(since for since in table.schema_since.values()),
-        *(gone.dropped for gone in table.dropped),
+        *(gone.dropped for gone in table.purged),
+        *table.drops,
     )
 
 
@@ -524,7 +608,8 @@ def _assert_applied(new: CatalogState, change: CatalogChange) -> None:
         assert all(p.rowset_id in new.rowsets for p in new.parts.values()), "M1: a dropped rowset has parts"
         assert all(d.rowset_id in new.rowsets for d in new.deltas.values()), "M1: a dropped rowset has deltas"
     if change.put_tables:
-        assert len({table.name for table in new.tables.values()}) == len(new.tables), "M3: one name twice"
+        names = [table.name for table in new.tables.values() if not table.dropped]
+        assert len({*names}) == len(names), "M3: one name twice"
         for table in change.put_tables:
             assert table.schemas.get(table.schema.version) == table.schema, "M3: current schema missing"
     put: list[_WithPath] = [*change.put_rowsets, *change.put_parts, *change.put_deltas]
@@ -533,8 +618,8 @@ def _assert_applied(new: CatalogState, change: CatalogChange) -> None:
         assert path not in new.garbage, f"M4: {path!r} is in use and garbage"
 
 
-def dropping_tablets(state: CatalogState, tablet_ids: Collection[int], change: CatalogChange) -> None:
-    """Drop these tablets with all their data in `change`; their files become garbage."""
+def purging_tablets(state: CatalogState, tablet_ids: Collection[int], change: CatalogChange) -> None:
+    """Remove these tablets with all their data in `change`; their files become garbage."""
     within = set(tablet_ids)
     rowsets = [rowset for rowset in state.rowsets.values() if rowset.tablet_id in within]
     of_rowsets = {rowset.id for rowset in rowsets}
@@ -547,11 +632,11 @@ def dropping_tablets(state: CatalogState, tablet_ids: Collection[int], change: C
     change.garbage += _paths([*rowsets, *parts, *deltas])
 
 
-def dropping_tables(state: CatalogState, table_ids: Collection[int], timestamp: int) -> CatalogChange:
-    """The change that drops these tables with all their data; their files become garbage."""
+def purging_tables(state: CatalogState, table_ids: Collection[int], timestamp: int) -> CatalogChange:
+    """The change that removes these tables with all their data; their files become garbage."""
     change = CatalogChange(timestamp=timestamp, drop_tables=list(table_ids))
     tablets = [tablet.id for tablet in state.tablets.values() if tablet.table_id in table_ids]
-    dropping_tablets(state, tablets, change)
+    purging_tablets(state, tablets, change)
     return change
 
 

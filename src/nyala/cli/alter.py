@@ -34,7 +34,8 @@ _EXAMPLES: Final = {
     "rename": "rename OLD NEW",
     "change": "change NAME what=value",
     "add-range": "add-range LOWER UPPER",
-    "drop-range": "drop-range LOWER UPPER",
+    "drop-range": "drop-range LOWER UPPER purge=true",
+    "undrop-range": "undrop-range LOWER UPPER",
     "rename-table": "rename-table NAME",
     "comment": "comment 'SOME TEXT'",
     "history": "history 30d",
@@ -51,8 +52,8 @@ def alter(folder: str, table: str, steps: tuple[str, ...]) -> None:
     """Change a table's columns, ranges, history, name or comment, all or nothing.
 
     STEP is one of: "add NAME TYPE [what=value…]", "drop NAME", "rename OLD NEW", "change NAME what=value…",
-    "add-range LOWER UPPER", "drop-range LOWER UPPER", "rename-table NAME", "comment TEXT",
-    "history HOW-LONG" (30d, 12h, 90s, forever).
+    "add-range LOWER UPPER", "drop-range LOWER UPPER [purge=true]", "undrop-range LOWER UPPER",
+    "rename-table NAME", "comment TEXT", "history HOW-LONG" (30d, 12h, 90s, forever).
     """
     with writer(folder, maintenance=False) as database:
         found = find_table(database, table)
@@ -92,7 +93,8 @@ def _take(alteration: Alteration, state: TableState, step: str) -> None:
         "rename": (2, alteration.rename_column),
         "change": (1, lambda name, **pairs: _change(alteration, name, pairs)),
         "add-range": (2, lambda *bounds: alteration.add_range(*_bounds(state, bounds))),
-        "drop-range": (2, lambda *bounds: alteration.drop_range(*_bounds(state, bounds))),
+        "drop-range": (2, lambda *bounds, **pairs: _drop_range(alteration, _bounds(state, bounds), pairs)),
+        "undrop-range": (2, lambda *bounds: alteration.undrop_range(*_bounds(state, bounds))),
         "rename-table": (1, alteration.rename),
         "comment": (1, alteration.set_comment),
         "history": (1, lambda text: _set_history(alteration, text)),
@@ -101,7 +103,7 @@ def _take(alteration: Alteration, state: TableState, step: str) -> None:
         raise click.UsageError(f"step {step!r}: unknown step {verb!r}; a step begins with {', '.join(verbs)}")
     count, call = verbs[verb]
     names, pairs = words[:count], words[count:]
-    takes_pairs = verb in ("add", "change")
+    takes_pairs = verb in ("add", "change", "drop-range")
     strange = next((word for word in pairs if not takes_pairs or "=" not in word), None)
     if len(names) < count or strange is not None:
         what = f"unexpected {strange!r}" if strange is not None else f"expected {counted(count, 'word')}"
@@ -110,6 +112,15 @@ def _take(alteration: Alteration, state: TableState, step: str) -> None:
             "what=value"
         )
     call(*names, **dict(word.split("=", 1) for word in pairs))
+
+
+def _drop_range(alteration: Alteration, bounds: Sequence[Any], pairs: Mapping[str, str]) -> None:
+    """Drop a range. Raises: click.UsageError for anything but purge=true or purge=false."""
+    strange = next((f"{what}={text}" for what, text in pairs.items() if what != "purge"), None)
+    purge = pairs.get("purge", "false").lower()
+    if strange is not None or purge not in TRUTH:
+        raise click.UsageError(f"{strange or f'purge={purge}'}: drop-range takes purge=true or purge=false")
+    alteration.drop_range(*bounds, purge=TRUTH[purge])
 
 
 def _set_history(alteration: Alteration, text: str) -> None:

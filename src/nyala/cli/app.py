@@ -1,7 +1,7 @@
 """The root command, and how errors are printed.
 
     nyala: App ── demo
-              ├── table: Group ── list, describe, scan, changes, alter, load, export, drop, stats, compact, vacuum
+              ├── table: Group ── list, describe, scan, changes, alter, load, export, drop, undrop, purge, …
               ├── tablet: Group ── list
               ├── backup, restore
               ├── backups: Group ── list, clean
@@ -28,7 +28,7 @@ from nyala.cli.demo import demo
 from nyala.cli.dumps import cfile, tablet, wal
 from nyala.cli.export import export
 from nyala.cli.load import load
-from nyala.cli.maintenance import compact, drop, fs, vacuum
+from nyala.cli.maintenance import clone, compact, drop, fs, purge, undrop, vacuum
 from nyala.cli.tables import table
 
 __all__ = ["app"]
@@ -134,7 +134,7 @@ def app() -> None:
     """
 
 
-for _verb in (alter, load, export, drop, compact, vacuum):
+for _verb in (alter, load, export, drop, undrop, purge, clone, compact, vacuum):
     table.add_command(_verb)
 _COMMANDS: Final[tuple[click.Command, ...]] = (demo, table, tablet, fs, backup, restore, backups, cfile, wal)
 for _command in _COMMANDS:

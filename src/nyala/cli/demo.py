@@ -111,7 +111,7 @@ def _make_table(database: Database) -> Table:
     import nyala
 
     _say("\n1 of 6  Create a table with a primary key and four tablets, and insert rows in atomic batches")
-    database.drop_table(TABLE, missing_ok=True)
+    database.drop_table(TABLE, missing_ok=True, purge=True)
     table = database.create_table(
         TABLE,
         {"host": "string", "metric": "string", "time": "timestamp", "value": "double", "unit": "string"},

@@ -307,7 +307,7 @@ class _Load:
         kept = 0 if self.created else self._kept()
         note = f"{kept:,} rows are loaded and stay; the others are not." if kept else ""
         if self.created:
-            self.database.drop_table(self.table.name, missing_ok=True)
+            self.database.drop_table(self.table.name, missing_ok=True, purge=True)
             note = f"{self.table.name} was dropped again, because the load failed."
         if note and not settings().json:
             click.echo(note, err=True)

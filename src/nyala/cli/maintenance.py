@@ -1,4 +1,4 @@
-"""`nyala table drop|compact|vacuum`, and `nyala fs check|copy|probe`: manual maintenance.
+"""`nyala table drop|undrop|purge|clone|compact|vacuum`, and `nyala fs check|copy|probe`: manual maintenance.
 
 All but `fs check`, `fs copy` and `fs probe` are writers. While another process is the writer, they fail with a
 message that names it.
@@ -6,6 +6,7 @@ message that names it.
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import sys
 import time
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from nyala.cli.base import Command, Failure, Group, cli_words, settings, storage_options
-from nyala.cli.options import folder_argument, table_argument
+from nyala.cli.options import folder_argument, moment_option, table_argument
 from nyala.cli.output import counted, duration, echo_json, echo_list, moment, size
 from nyala.cli.progress import Bar
 from nyala.cli.stores import no_file, readable_from, reader, writer
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from nyala.api.database import Database
     from nyala.tablet.check import CheckReport
 
-__all__ = ["EXIT_PROBLEMS", "compact", "drop", "fs", "vacuum"]
+__all__ = ["EXIT_PROBLEMS", "clone", "compact", "drop", "fs", "purge", "undrop", "vacuum"]
 
 
 @click.command(cls=Command)
@@ -75,20 +76,86 @@ def compact(folder: str, table: str | None) -> None:
 @click.command(cls=Command)
 @folder_argument
 @click.argument("table")
+@click.option("--purge", is_flag=True, help="Remove rows and history at once; cannot be undone.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-def drop(folder: str, table: str, yes: bool) -> None:
-    """Drop a table with all its rows and its history. Cannot be undone."""
+def drop(folder: str, table: str, purge: bool, yes: bool) -> None:
+    """Drop a table. `nyala table undrop` brings it back as long as its history lasts."""
     with writer(folder, maintenance=False) as database:
         rows = database.table(table).count()
-        if not yes:
-            if not sys.stdin.isatty():
-                raise click.UsageError(f"this permanently drops {table} with {rows:,} rows: add --yes")
-            click.confirm(f"Permanently drop {table} with {rows:,} rows?", abort=True)
-        database.drop_table(table)
-        if settings().json:
-            echo_json({"store": database.path, "table": table, "rows": rows})
+        permanently = purge or database.table(table).description.history == dt.timedelta(0)
+        if permanently:
+            _confirm(f"permanently drop{{}} {table} with {rows:,} rows", yes)
         else:
+            _confirm(f"drop{{}} {table} with {rows:,} rows", yes)
+        database.drop_table(table, purge=purge)
+        until = next((each.recoverable_until for each in reversed(database.dropped_tables())), None)
+        if settings().json:
+            echo_json({"store": database.path, "table": table, "rows": rows, "purged": permanently})
+        elif permanently:
             click.echo(f"Dropped {table} with {rows:,} rows.")
+        else:
+            kept = "until you purge it" if until is None else f"until {until.isoformat(timespec='seconds')}"
+            click.echo(f"Dropped {table} with {rows:,} rows. `nyala table undrop` can bring it back {kept}.")
+
+
+def _confirm(what: str, yes: bool) -> None:
+    """Ask on a terminal. what: with "{}" for the "s" of a verb. Raises: click.UsageError without terminal and --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"this {what.format('s')}: add --yes")
+    sentence = what.format("")
+    click.confirm(f"{sentence[0].upper()}{sentence[1:]}?", abort=True)
+
+
+@click.command(cls=Command)
+@folder_argument
+@click.argument("table")
+@click.option("--as", "new_name", metavar="NAME", help="A new name for the table.")
+@click.option("--at", metavar="TIME", callback=moment_option,
+              help="A time at which the table existed, if several dropped tables had its name.")  # fmt: skip
+def undrop(folder: str, table: str, new_name: str | None, at: Any) -> None:
+    """Bring back a dropped table, with its rows and its history. `nyala table list --dropped` lists them."""
+    with writer(folder, maintenance=False) as database:
+        found = database.undrop_table(table, new_name, at=at)
+        rows = found.count()
+        if settings().json:
+            echo_json({"store": database.path, "table": found.name, "rows": rows})
+        else:
+            click.echo(f"Brought back {found.name} with {rows:,} rows.")
+
+
+@click.command(cls=Command)
+@folder_argument
+@click.argument("table")
+@click.argument("new_name", metavar="NEW-NAME")
+@click.option("--at", metavar="TIME", callback=moment_option,
+              help="The time whose rows the clone has: ISO time, an age (2h, 1d), or a Nyala timestamp.")  # fmt: skip
+def clone(folder: str, table: str, new_name: str, at: Any) -> None:
+    """Make a table with the same rows that shares the files of the first; both can then change."""
+    with writer(folder, maintenance=False) as database:
+        rows = database.clone_table(table, new_name, at).count()
+        if settings().json:
+            echo_json({"store": database.path, "table": table, "clone": new_name, "rows": rows})
+        else:
+            click.echo(f"Cloned {table} as {new_name}: {rows:,} rows.")
+
+
+@click.command(cls=Command)
+@folder_argument
+@table_argument
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def purge(folder: str, table: str | None, yes: bool) -> None:
+    """Remove dropped tables and dropped ranges at once: of one name, or all. Cannot be undone."""
+    with writer(folder, maintenance=False) as database:
+        whose = "all dropped tables and ranges" if table is None else f"dropped tables and ranges of {table}"
+        _confirm(f"permanently remove{{}} {whose}", yes)
+        freed = database.purge_dropped(table)
+        database._writer().collect_garbage()
+        if settings().json:
+            echo_json({"store": database.path, "table": table, "bytes": freed})
+        else:
+            click.echo(f"Removed {size(freed)} of {whose}.")
 
 
 @click.command(cls=Command)

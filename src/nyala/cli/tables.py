@@ -43,14 +43,18 @@ __all__ = ["table"]
 
 @click.group(cls=Group)
 def table() -> None:
-    """Tables: list, describe, stats, scan, alter, load, export, changes, drop, compact, vacuum."""
+    """Tables: list, describe, stats, scan, alter, load, export, changes, drop, undrop, clone, compact, vacuum, …."""
 
 
 @table.command("list")
 @folder_argument
-def list_tables(folder: str) -> None:
+@click.option("--dropped", is_flag=True, help="The dropped tables that `nyala table undrop` can bring back.")
+def list_tables(folder: str, dropped: bool) -> None:
     """The store's tables: key, partition, rows, size."""
     with reader(folder) as database:
+        if dropped:
+            _list_dropped(database)
+            return
         found = []
         for name in database.list_tables():
             state, stats = state_of(database, name), asdict(database.table(name).stats())
@@ -79,6 +83,34 @@ def list_tables(folder: str) -> None:
             },
             right=("rows", "size", "tablets"),
         )
+
+
+def _list_dropped(database: Database) -> None:
+    found = [
+        {
+            "name": each.name,
+            "id": each.id,
+            "created": each.created,
+            "dropped": each.dropped,
+            "dropped_time": moment(each.dropped)["time"],
+            "recoverable_until": None
+            if each.recoverable_until is None
+            else each.recoverable_until.isoformat(timespec="seconds"),
+            "bytes": each.bytes,
+        }
+        for each in database.dropped_tables()
+    ]
+    echo_list(
+        {"store": database.path, **moment(database.now()), "tables": found},
+        "tables",
+        {
+            "table": lambda one: one["name"],
+            "dropped": lambda one: one["dropped_time"],
+            "recoverable until": lambda one: one["recoverable_until"] or "it is purged",
+            "size": lambda one: size(one["bytes"]),
+        },
+        right=("size",),
+    )
 
 
 @table.command()

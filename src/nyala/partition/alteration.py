@@ -3,6 +3,7 @@
     ranges             [2014, 2015) [2015, 2016)
     added_partitions   (2016, 2017)                 one new partition per combination of hash buckets
     find_range         (2014, 2015)                 the range with exactly these bounds
+    check_free         (2014, 2015)                 no range overlaps these bounds
 
 Source: Kudu schema design, "Range Partition Management"; docs/design/kudu.md, "Schema alteration".
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from nyala.errors import InvalidArgumentError
 from nyala.partition.describe import describe_range
@@ -20,7 +21,7 @@ from nyala.partition.ranges import EncodedRange, RangeBound, encode_range
 from nyala.schema.limits import DEFAULT_LIMITS, LARGEST, Limits
 from nyala.schema.schema import ColumnSchema, Schema
 
-__all__ = ["added_partitions", "find_range", "ranges_of"]
+__all__ = ["added_partitions", "check_free", "find_range", "ranges_of"]
 
 # A message names at most this many ranges: a table may have thousands.
 _NAMED: Final = 5
@@ -46,6 +47,22 @@ def added_partitions(
     """
     columns = _range_columns(partition_schema, schema, "added")
     lower, upper = encode_range(bound, columns, limits)
+    check_free((lower, upper), partition_schema, partitions, schema)
+    buckets = itertools.product(*(range(level.buckets) for level in partition_schema.hash_levels))
+    added = [Partition(combination, lower, upper) for combination in buckets]
+    if len(partitions) + len(added) > MAX_TABLETS:
+        raise InvalidArgumentError(
+            f"the table would have {len(partitions) + len(added)} tablets, at most {MAX_TABLETS} are allowed: "
+            "drop a range first"
+        )
+    return added
+
+
+def check_free(
+    bounds: EncodedRange, partition_schema: PartitionSchema, partitions: Sequence[Partition], schema: Schema
+) -> None:
+    """Check that no partition overlaps the range. Raises: InvalidArgumentError."""
+    lower, upper = bounds
     for other in ranges_of(partitions):
         if (upper is None or other[0] is None or other[0] < upper) and (
             lower is None or other[1] is None or lower < other[1]
@@ -57,30 +74,28 @@ def added_partitions(
                 f"the range partition {shown} would overlap {there}: drop that range first, or choose "
                 "other bounds"
             )
-    buckets = itertools.product(*(range(level.buckets) for level in partition_schema.hash_levels))
-    added = [Partition(combination, lower, upper) for combination in buckets]
-    if len(partitions) + len(added) > MAX_TABLETS:
-        raise InvalidArgumentError(
-            f"the table would have {len(partitions) + len(added)} tablets, at most {MAX_TABLETS} are allowed: "
-            "drop a range first"
-        )
-    return added
 
 
 def find_range(
-    bound: RangeBound, partition_schema: PartitionSchema, partitions: Sequence[Partition], schema: Schema
+    bound: RangeBound,
+    partition_schema: PartitionSchema,
+    partitions: Sequence[Partition],
+    schema: Schema,
+    what: Literal["dropped", "undropped"] = "dropped",
 ) -> EncodedRange:
-    """Return the range with exactly these bounds. Raises: InvalidArgumentError when the table does not have it."""
-    columns = _range_columns(partition_schema, schema, "dropped")
+    """Return the range with exactly these bounds. Raises: InvalidArgumentError when the table does not have it.
+
+    what: what is to be done with the range, for errors; `partitions` are dropped ones for "undropped".
+    """
+    columns = _range_columns(partition_schema, schema, what)
+    verb, kind = ("drop", "range partition") if what == "dropped" else ("undrop", "dropped range partition")
     wanted = encode_range(bound, columns, LARGEST)
     ranges = ranges_of(partitions)
     if wanted in ranges:
         return wanted
     shown = describe_range(wanted, partition_schema, schema)
     if not ranges:
-        raise InvalidArgumentError(
-            f"there is no range partition {shown} to drop: the table has no range partitions"
-        )
+        raise InvalidArgumentError(f"there is no {kind} {shown} to {verb}: the table has no {kind}s")
     near = [
         other
         for other in ranges
@@ -90,9 +105,9 @@ def find_range(
     listed = near or ranges
     names = ", ".join(describe_range(other, partition_schema, schema) for other in listed[:_NAMED])
     more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
-    what = "it overlaps" if near else "the table has"
+    has = "it overlaps" if near else "the table has"
     raise InvalidArgumentError(
-        f"there is no range partition {shown} to drop; {what} {names}{more}: give the exact bounds of one range"
+        f"there is no {kind} {shown} to {verb}; {has} {names}{more}: give the exact bounds of one range"
     )
 
 

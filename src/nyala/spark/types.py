@@ -41,7 +41,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from nyala.api.change_feed import DROPPED_RANGES
+from nyala.api.change_feed import DROPPED_RANGES, RESTORED_RANGES
 from nyala.errors import ColumnNotFoundError, SchemaError
 from nyala.schema.alteration import widens
 from nyala.schema.types import parse_type
@@ -88,8 +88,11 @@ def spark_schema(schema: pa.Schema, identity: Mapping[str, str] | None = None) -
               of their own, so the last field has a change feed's metadata.
     """
     fields = [StructField(f.name, _spark_type(f.type), nullable=f.nullable) for f in schema]
-    if DROPPED_RANGES in (schema.metadata or {}):
-        fields[-1].metadata = {DROPPED_RANGES.decode(): schema.metadata[DROPPED_RANGES].decode()}
+    told = {
+        key: text for key, text in (schema.metadata or {}).items() if key in (DROPPED_RANGES, RESTORED_RANGES)
+    }
+    if told:
+        fields[-1].metadata = {key.decode(): text.decode() for key, text in told.items()}
     if identity is not None and fields:
         kept = {**identity, COLUMNS: _columns_text(StructType(fields))}
         fields[0].metadata = {

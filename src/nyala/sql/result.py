@@ -63,7 +63,8 @@ def run(
 ) -> Result:
     """Check and bind the statement at the snapshot's moment. Raises: as `Database.sql`."""
     statement, glance, parsed = check_statement(text)
-    names = sorted(snapshot._pinned().by_name)  # a table that was created later has an error of its own
+    # A table that was created later has an error of its own.
+    names = sorted({*snapshot._pinned().by_name, *snapshot.list_tables()})
     scans = {name: snapshot[name].scan()._engine() for name in tables_named(glance, names)}
     check_open = snapshot._database._handle.check_open
     bound = _Statement(connection, check_open, statement, glance, parsed, prepared(parameters), scans, names)

@@ -18,8 +18,8 @@ Invariants
     L2  A batch that was prepared for the old table is prepared again under the lock (`write_path`).
     L3  The schema of every readable moment is kept in `TableEntry.schemas`. Dropped columns stay in
         files that are written later (`TableState.stored_schema`).
-    L4  The rows of a dropped range are discarded with their history. A read of an earlier moment
-        that needs them raises an error (`history.check_dropped`).
+    L4  The tablets of a dropped range stay, out of reach of writes, until their history ends (H5).
+        A purged range is discarded at once.
 
 Source: docs/design/kudu.md, "Schema alteration"; docs/design/snapshots-and-history.md, "Altering a
 table"; docs/design/rules.md, W2 and R7. Departure: Kudu flushes the MemRowSet.
@@ -33,16 +33,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nyala.catalog.model import CatalogChange, DroppedRange, TableEntry, TabletEntry, dropping_tablets
+from nyala.catalog.model import CatalogChange, TableEntry, TabletEntry, purging_tablets
+from nyala.delta.run import MAX_TIMESTAMP
 from nyala.env.interrupts import Uninterrupted
 from nyala.errors import TableExistsError, TableNotFoundError
-from nyala.partition.alteration import added_partitions, find_range, ranges_of
+from nyala.partition.alteration import added_partitions, check_free, find_range
 from nyala.partition.model import Partition, PartitionSchema
 from nyala.partition.ranges import RangeBound
 from nyala.schema import alteration
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import ColumnSpec, Schema, check_comment, check_table_name
 from nyala.tablet.flush.lifecycle import Phase, freeze_memory, no_phase
+from nyala.tablet.state.history import purged_ranges
 from nyala.tablet.state.root import Root, TableState, TabletState
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ __all__ = [
     "rename_table",
     "set_comment",
     "set_history",
+    "undrop_range",
 ]
 
 logger = logging.getLogger("nyala.store")
@@ -70,8 +73,9 @@ logger = logging.getLogger("nyala.store")
 class Draft:
     """A table during an alteration.
 
-    kept:  the tablets that stay. added: partitions that get a new tablet each.
-    taken: the names of all tables.
+    kept:    the tablets that the table has, also those that were dropped before.
+    dropped: tablets of dropped ranges, which can be undropped. purged: tablets to remove at once.
+    added:   partitions that get a new tablet each. taken: the names of all tables.
     """
 
     name: str
@@ -80,6 +84,8 @@ class Draft:
     schema: Schema
     partition_schema: PartitionSchema
     kept: tuple[TabletEntry, ...]
+    dropped: tuple[TabletEntry, ...] = ()
+    purged: tuple[TabletEntry, ...] = ()
     added: tuple[Partition, ...] = ()
     taken: frozenset[str] = frozenset()
     limits: Limits = DEFAULT_LIMITS
@@ -94,9 +100,9 @@ class Draft:
             entry.schema,
             entry.partition_schema,
             tuple(tablet.entry for tablet in table.tablets),
-            (),
-            frozenset(root.by_name),
-            table.limits,
+            tuple(tablet.entry for tablet in table.dropped),
+            taken=frozenset(root.by_name),
+            limits=table.limits,
         )
 
     @property
@@ -176,15 +182,50 @@ def add_range(bound: RangeBound) -> Step:
     return step
 
 
-def drop_range(bound: RangeBound) -> Step:
-    """See `nyala.partition.alteration.find_range`. Also drops ranges added by an earlier step."""
+def drop_range(bound: RangeBound, purge: bool = False) -> Step:
+    """See `nyala.partition.alteration.find_range`. Also drops ranges added by an earlier step.
+
+    purge: remove its rows and their history at once, as for a table without history.
+    """
 
     def step(draft: Draft) -> Draft:
         found = find_range(bound, draft.partition_schema, draft.partitions, draft.schema)
+        gone = tuple(tablet for tablet in draft.kept if _range_of(tablet.partition) == found)
+        at_once = purge or draft.history_us == 0
         return dataclasses.replace(
             draft,
-            kept=tuple(tablet for tablet in draft.kept if _range_of(tablet.partition) != found),
+            kept=tuple(tablet for tablet in draft.kept if tablet not in gone),
+            dropped=draft.dropped if at_once else (*draft.dropped, *gone),
+            purged=(*draft.purged, *gone) if at_once else draft.purged,
             added=tuple(partition for partition in draft.added if _range_of(partition) != found),
+        )
+
+    return step
+
+
+def undrop_range(bound: RangeBound) -> Step:
+    """Return a step that brings back the range with these bounds that was dropped last.
+
+    Raises: InvalidArgumentError if there is none, or if it overlaps a present range.
+    """
+
+    def step(draft: Draft) -> Draft:
+        found = find_range(
+            bound,
+            draft.partition_schema,
+            [tablet.partition for tablet in draft.dropped],
+            draft.schema,
+            "undropped",
+        )
+        check_free(found, draft.partition_schema, draft.partitions, draft.schema)
+        there = [tablet for tablet in draft.dropped if _range_of(tablet.partition) == found]
+        # One that this alteration drops has no moment yet.
+        newest = max(tablet.dropped or MAX_TIMESTAMP for tablet in there)
+        back = tuple(tablet for tablet in there if (tablet.dropped or MAX_TIMESTAMP) == newest)
+        return dataclasses.replace(
+            draft,
+            kept=(*draft.kept, *back),
+            dropped=tuple(tablet for tablet in draft.dropped if tablet not in back),
         )
 
     return step
@@ -235,11 +276,11 @@ def _commit(store: Store, table: TableState, draft: Draft, phase: Phase) -> Tabl
     schema = table.schema
     if draft.schema != schema:
         schema = alteration.next_version(schema, draft.schema)
-        if any(tablet.memory.row_count for tablet in table.tablets):
+        if any(tablet.memory.row_count for tablet in table.every_tablet):
             table = freeze_memory(store, table)
     phase("frozen")
-    gone = {tablet.id for tablet in table.tablets} - {tablet.id for tablet in draft.kept}
-    dropped = [tablet for tablet in table.tablets if tablet.id in gone]
+    tablets = _dropped_and_undropped(table, draft, timestamp)
+    purged = [tablets[entry.id] for entry in draft.purged]
     entry = dataclasses.replace(
         table.entry,
         name=draft.name,
@@ -250,37 +291,47 @@ def _commit(store: Store, table: TableState, draft: Draft, phase: Phase) -> Tabl
         schema_since={**table.entry.schema_since, schema.version: timestamp}
         if schema is not table.schema
         else table.entry.schema_since,
-        dropped=(*table.entry.dropped, *_dropped_ranges(table, dropped, timestamp)),
+        purged=(*table.entry.purged, *purged_ranges(purged)),
     )
     entry = _without_past(store, entry)
     added = [
         TabletEntry(store.allocate("tablet"), table.id, partition, 0, timestamp) for partition in draft.added
     ]
-    change = CatalogChange(timestamp=timestamp, put_tables=[entry], put_tablets=added)
-    dropping_tablets(store.state, gone, change)
+    gone = {tablet.id for tablet in purged}
+    known = {tablet.id: tablet.entry for tablet in table.every_tablet}
+    changed = [
+        tablet.entry
+        for tablet in tablets.values()
+        if tablet.entry is not known[tablet.id] and tablet.id not in gone
+    ]
+    change = CatalogChange(timestamp=timestamp, put_tables=[entry], put_tablets=[*changed, *added])
+    purging_tablets(store.state, gone, change)
     bare = TableState(entry, (), table.limits)
-    kept = [tablet for tablet in table.tablets if tablet.id not in gone]
-    if schema is not table.schema:
-        kept = [dataclasses.replace(tablet, memory=store.new_memory(bare)) for tablet in kept]
+    if schema is not table.schema:  # all memory is frozen
+        tablets = {
+            number: dataclasses.replace(tablet, memory=store.new_memory(bare))
+            for number, tablet in tablets.items()
+        }
     fresh = [TabletState(tablet, store.new_memory(bare)) for tablet in added]
-    altered = dataclasses.replace(bare, tablets=(*kept, *fresh))
+    altered = dataclasses.replace(
+        bare,
+        tablets=(*(tablets[kept.id] for kept in draft.kept), *fresh),
+        dropped=tuple(tablets[gone.id] for gone in draft.dropped),
+    )
     root = store.root
     store.transact(change, lambda version: root.with_table(altered, version), forget_log=bool(gone))
     return entry
 
 
-def _dropped_ranges(table: TableState, tablets: Sequence[TabletState], timestamp: int) -> list[DroppedRange]:
-    """The ranges of these tablets that had rows; dropping an empty range loses nothing."""
-    held = [tablet for tablet in tablets if any(rowset.row_count for rowset in tablet.all_rowsets())]
-    return [
-        DroppedRange(
-            lower,
-            upper,
-            min(tablet.entry.created for tablet in held if _range_of(tablet.partition) == (lower, upper)),
-            timestamp,
-        )
-        for lower, upper in ranges_of(tablet.partition for tablet in held)
-    ]
+def _dropped_and_undropped(table: TableState, draft: Draft, timestamp: int) -> dict[int, TabletState]:
+    """The table's tablets by id; those that this alteration drops or undrops know its moment."""
+    found = {tablet.id: tablet for tablet in table.every_tablet}
+    present = {tablet.id for tablet in draft.kept}
+    for tablet in found.values():
+        if (tablet.id in present) == bool(tablet.entry.dropped):
+            entry = dataclasses.replace(tablet.entry, drops=(*tablet.entry.drops, timestamp))
+            found[tablet.id] = dataclasses.replace(tablet, entry=entry)
+    return found
 
 
 def _without_past(store: Store, entry: TableEntry) -> TableEntry:

@@ -18,6 +18,7 @@ Source: docs/reliability.md; Kudu's `kudu fs check`.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -506,7 +507,7 @@ class _Check:
     def root(self, root: Root, state: CatalogState) -> None:
         tablets = list(root.tablets())
         total = sum(len(tablet.rowsets) for _, tablet in tablets)
-        self.counts["tables"], self.counts["tablets"] = len(root.tables), len(tablets)
+        self.counts["tables"], self.counts["tablets"] = len([*root.every_table()]), len(tablets)
         done = 0
         for table, tablet in tablets:
             sound: list[AnyRowSet] = []
@@ -571,6 +572,8 @@ class _Check:
         return sound and self._where_rows_belong(table, tablet, rowset)
 
     def _where_rows_belong(self, table: TableState, tablet: TabletState, rowset: DiskRowSet) -> bool:
+        if tablet.id not in table.ordinal_of:  # others may cover a dropped range
+            table = dataclasses.replace(table, tablets=(tablet,), dropped=())
         ordinal = table.ordinal_of[tablet.id]
         path = rowset.reader.path
         key_columns = table.schema.key_columns

@@ -426,5 +426,5 @@ def _rowsets(plan: Plan) -> tuple[int, ...]:
 
 
 def _files_and_bytes(table: TableState) -> tuple[int, int]:
-    rowsets = [rowset for tablet in table.tablets for rowset in tablet.rowsets]
+    rowsets = [rowset for tablet in table.every_tablet for rowset in tablet.rowsets]
     return sum(len(rowset.paths) for rowset in rowsets), sum(rowset.size_bytes for rowset in rowsets)

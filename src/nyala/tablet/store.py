@@ -27,7 +27,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,7 +46,8 @@ from nyala.catalog.model import (
     TableEntry,
     TabletEntry,
     apply,
-    dropping_tables,
+    purging_tables,
+    purging_tablets,
 )
 from nyala.catalog.store_lock import Purpose, StoreLock
 from nyala.cfile.blocks.cache import BlockCache
@@ -54,7 +55,7 @@ from nyala.delta.delta_file import DeltaFile
 from nyala.env import Env, Reserve
 from nyala.env.interrupts import Interruptible, Uninterrupted
 from nyala.env.overlapped import each
-from nyala.errors import Error, FencedError, StorageError, TableExistsError
+from nyala.errors import Error, FencedError, StorageError, TableExistsError, TableNotFoundError
 from nyala.mvcc.hybrid_clock import HybridClock
 from nyala.mvcc.timestamp import physical_us
 from nyala.mvcc.watermarks import Watermarks
@@ -73,7 +74,7 @@ from nyala.tablet.media.folder import FolderCheckpoints, FolderLeases
 from nyala.tablet.recovery.bootstrap import Replayer, ReplayReport
 from nyala.tablet.recovery.publisher import Publisher
 from nyala.tablet.state import store_folder as layout
-from nyala.tablet.state.history import oldest_readable
+from nyala.tablet.state.history import oldest_readable, purged_ranges
 from nyala.tablet.state.idempotency import keys_to_forget
 from nyala.tablet.state.locks import OwnedLock
 from nyala.tablet.state.messages import messages_to_forget
@@ -81,7 +82,7 @@ from nyala.tablet.state.opening import check_in_use, delta_entry, open_root, ope
 from nyala.tablet.state.pins import HistoryPins
 from nyala.tablet.state.reservations import Reservations
 from nyala.tablet.state.result import Ticket
-from nyala.tablet.state.root import Root, TableState, TabletState
+from nyala.tablet.state.root import Root, TableState, TabletState, dropped_bytes
 from nyala.tablet.state.unfinished import abandoned
 from nyala.wal.format import check_store_id
 from nyala.wal.position import PositionRecord, read_position
@@ -315,7 +316,7 @@ class Store:
         """Drop tables that a killed job left unfinished (`unfinished.py`)."""
         for name in abandoned(self._root.by_name):
             try:
-                self.drop_table(name)
+                self.drop_table(name, purge=True)
             except StorageError as error:  # a full disk must not keep the store from being opened
                 logger.warning("the unfinished table %r stays until the next open: %s", name, error)
             else:
@@ -532,7 +533,7 @@ class Store:
         new = [message for at, message in self._messages.items() if at not in known] + change.put_messages
         if not known and not new:
             return
-        entries = [table.entry for table in after.tables.values()]
+        entries = [table.entry for table in after.every_table()]
         oldest = min(
             (max(self.history_cut(entry), entry.created) for entry in entries), default=self.clock.latest
         )
@@ -557,7 +558,7 @@ class Store:
                 self.log.size_bytes > max(self.options.log_limit_bytes, CHANGES_MAX_BYTES)
             )
             if due and root.memory_timestamp_min() is None and self._replayed_to is None:
-                self.transact(CatalogChange(), lambda version: Root(version, root.tables), forget_log=True)
+                self.transact(CatalogChange(), root.at_version, forget_log=True)
 
     def _forget_log(self, change: CatalogChange, after: Root) -> list[int]:
         """Add segments without unflushed rows to `change` as garbage; returns their numbers."""
@@ -809,8 +810,9 @@ class Store:
                 self.env.files.unlink(self.path(path), missing_ok=True)
 
     def collect_garbage(self) -> int:
-        """Unlink garbage that nobody can see (P2); returns the number of files."""
+        """Unlink garbage that nobody can see (P2), also expired drops; returns the number of files."""
         with self._collect_lock:
+            self.purge_expired()
             return self._collect_garbage()
 
     def _collect_garbage(self) -> int:
@@ -835,19 +837,14 @@ class Store:
             self.env.files.unlink(self.path(path), missing_ok=True)
         if paths:
             with Uninterrupted(), self.commit_lock:
-                tables = self._root.tables
-                self.reserve.use(
-                    lambda: self.transact(
-                        CatalogChange(collected=paths), lambda version: Root(version, tables)
-                    )
-                )
+                root = self._root
+                self.reserve.use(lambda: self.transact(CatalogChange(collected=paths), root.at_version))
         return len(paths)
 
     def _state_as_writer(self) -> CatalogState:
         """Log an empty change, and return the catalogue. Raises: FencedError."""
         with Uninterrupted(), self.commit_lock:
-            tables = self._root.tables
-            self.transact(CatalogChange(), lambda version: Root(version, tables))
+            self.transact(CatalogChange(), self._root.at_version)
             return self.state
 
     def _checkpoint(self, unneeded: Collection[str]) -> None:
@@ -902,17 +899,104 @@ class Store:
             root = self._root
             self.transact(change, lambda version: root.with_table(table, version))
 
-    def drop_table(self, name: str) -> None:
-        """Drop a table. Raises: TableNotFoundError."""
+    def drop_table(self, name: str, *, purge: bool) -> None:
+        """Drop a table; it stays recoverable for its history, unless `purge`. Raises: TableNotFoundError."""
 
         def drop() -> None:
             table, root = self._root.table(name), self._root
-            change = dropping_tables(self.state, [table.id], self.stamp())
-            self.transact(change, lambda version: root.without_table(table.id, version), forget_log=True)
+            if purge or table.entry.history_us == 0:
+                self._purge_tables([table.id])
+                return
+            timestamp = self.stamp()
+            entry = replace(table.entry, drops=(*table.entry.drops, timestamp))
+            change = CatalogChange(timestamp=timestamp, put_tables=[entry])
+            dropped = replace(table, entry=entry)
+            self.transact(change, lambda version: root.with_table(dropped, version))
 
         with Uninterrupted(), self.commit_lock:
             self.check_writable()
             self.reserve.use(drop)
+
+    def undrop_table(self, table_id: int, new_name: str) -> None:
+        """Bring back a dropped table under a name. Raises: TableNotFoundError, TableExistsError."""
+        with Uninterrupted(), self.commit_lock:
+            self.check_writable()
+            root = self._root
+            table = root.dropped.get(table_id)
+            if table is None:
+                raise TableNotFoundError("the dropped table was purged before it could be brought back")
+            if new_name in root.by_name:
+                raise TableExistsError(
+                    f"cannot undrop table {table.name!r} as {new_name!r}: a table with this name exists; pass "
+                    "another new_name"
+                )
+            timestamp = self.stamp()
+            entry = replace(table.entry, name=new_name, drops=(*table.entry.drops, timestamp))
+            change = CatalogChange(timestamp=timestamp, put_tables=[entry])
+            undropped = replace(table, entry=entry)
+            self.transact(change, lambda version: root.with_table(undropped, version))
+
+    def purge_dropped(self, name: str | None) -> int:
+        """Remove dropped tables of this name (None: all), and dropped ranges of tables of this name.
+
+        Returns: the bytes of their files.
+        """
+        freed = 0
+
+        def purge() -> None:
+            nonlocal freed
+            root = self._root
+            dropped = [table for table in root.dropped.values() if name in (None, table.name)]
+            freed = sum(dropped_bytes(table) for table in dropped)
+            for table in [table for table in root.tables.values() if name in (None, table.name)]:
+                freed += dropped_bytes(table)
+                self._purge_ranges(table, table.dropped)
+            if dropped:
+                self._purge_tables([table.id for table in dropped])
+
+        with Uninterrupted(), self.commit_lock:
+            self.check_writable()
+            self.reserve.use(purge)
+        return freed
+
+    def purge_expired(self) -> None:
+        """Remove dropped tables and ranges at whose last moment no readable snapshot can be (H5)."""
+
+        def purge() -> None:
+            root = self._root
+            cuts = {table.id: self.history_cut(table.entry) for table in root.every_table()}
+            tables = [table.id for table in root.dropped.values() if table.entry.dropped <= cuts[table.id]]
+            for table in root.tables.values():
+                tablets = [tablet for tablet in table.dropped if tablet.entry.dropped <= cuts[table.id]]
+                self._purge_ranges(table, tablets, cuts[table.id])
+            if tables:
+                self._purge_tables(tables)
+
+        with Uninterrupted(), self.commit_lock:
+            self.check_writable()
+            if self._root.dropped or any(table.dropped for table in self._root.tables.values()):
+                self.reserve.use(purge)
+
+    def _purge_ranges(self, table: TableState, tablets: Sequence[TabletState], cut: int = 0) -> None:
+        """Remove these dropped tablets of a table; and note that the history before `cut` is gone."""
+        if not tablets:
+            return
+        entry = replace(table.entry, purged=(*table.entry.purged, *purged_ranges(tablets)))
+        if cut:
+            entry = replace(entry.without_past(cut), history_start=max(cut, entry.history_start))
+        change = CatalogChange(timestamp=self.clock.latest, put_tables=[entry])
+        numbers = {tablet.id for tablet in tablets}
+        purging_tablets(self.state, numbers, change)
+        kept = tuple(tablet for tablet in table.dropped if tablet.id not in numbers)
+        after = self._root.with_table(replace(table, entry=entry, dropped=kept))
+        self.transact(change, after.at_version, forget_log=True)
+
+    def _purge_tables(self, table_ids: Collection[int]) -> None:
+        change = purging_tables(self.state, table_ids, self.stamp())
+        after = self._root
+        for table_id in table_ids:
+            after = after.without_table(table_id, after.version)
+        self.transact(change, after.at_version, forget_log=True)
 
     def stamp(self) -> int:
         """A timestamp for a change of the catalogue only, applied at once."""
@@ -927,6 +1011,7 @@ class Store:
             "memory_bytes": self._root.memory_bytes(),
             "log_bytes": self.log.size_bytes,
             "garbage_files": len(self.state.garbage),
+            "dropped_bytes": sum(map(dropped_bytes, self._root.every_table())),
             "throttled": 0 if self.objects is None else self.objects.throttled,
             "cache_bytes": self.cache.size_bytes,
             "cache_hits": self.cache.hits,

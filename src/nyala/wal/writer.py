@@ -420,8 +420,8 @@ class LogWriter:
         if free < needed or not may_write:
             raise StorageError(
                 f"no space for the log in {self._directory}: the disk ({free} bytes are free) or a quota is full; "
-                "nothing of this call was written: free some space and try again. drop_table(), drop_range(), "
-                "vacuum() and compact() work on a full disk",
+                "nothing of this call was written: free some space and try again. drop_table(…, purge=True), "
+                "drop_range(…, purge=True), purge_dropped(), vacuum() and compact() work on a full disk",
                 path=self._directory,
                 errno=errno.ENOSPC,
             )

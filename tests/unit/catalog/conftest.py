@@ -12,8 +12,8 @@ from nyala.catalog.model import (
     CommitMessage,
     CommittedKey,
     DeltaEntry,
-    DroppedRange,
     PartEntry,
+    PurgedRange,
     RowSetEntry,
     TableEntry,
     TabletEntry,
@@ -64,7 +64,7 @@ def table(id: int = 1, name: str = "flights") -> TableEntry:
     )
     return TableEntry(
         id, name, "a comment", None, schema, MappingProxyType({0: schema}), PARTITIONED, 50, 30,
-        MappingProxyType({0: 30}), (DroppedRange(b"\x80", None, 31, 45),), 44,
+        MappingProxyType({0: 30}), (PurgedRange(b"\x80", None, 31, (35, 37, 45)),), 44, (33, 39),
     )  # fmt: skip
 
 
@@ -73,7 +73,12 @@ PARTITIONED = PartitionSchema((HashLevel((11,), 64),), (10,))
 
 def tablet(id: int = 1, table_id: int = 1, inserts_durable: int = 0) -> TabletEntry:
     return TabletEntry(
-        id, table_id, Partition((id,), None if id == 1 else b"\x00a", b"\xff"), inserts_durable
+        id,
+        table_id,
+        Partition((id,), None if id == 1 else b"\x00a", b"\xff"),
+        inserts_durable,
+        31,
+        () if id == 1 else (36,),
     )
 
 

@@ -25,7 +25,7 @@ from nyala.catalog.checkpoint import (
 from nyala.catalog.codec import decode_change, decode_state, encode_change, encode_state
 from nyala.catalog.format import FORMAT_VERSION
 from nyala.catalog.loading import apply_changes, find_store, read_catalogue
-from nyala.catalog.model import CatalogChange, CatalogState, CommittedKey, apply, dropping_tables
+from nyala.catalog.model import CatalogChange, CatalogState, CommittedKey, apply, purging_tables
 from nyala.env import SYSTEM, Env
 from nyala.errors import CorruptionError, InvalidArgumentError, StorageError
 from nyala.wal.reader import recover
@@ -81,7 +81,7 @@ def change_of(state: CatalogState, steps: list[tuple[str, int]], full: CatalogCh
             case "part" if state.rowsets and not change.put_deltas:
                 change.put_parts = [part(state.next_delta_id, min(state.rowsets))]
             case "drop" if state.tables and not change.put_tables:
-                return dropping_tables(state, [1], state.timestamp_max)
+                return purging_tables(state, [1], state.timestamp_max)
             case "garbage":
                 change.garbage = [f"data/1/old{state.version}.base"]
             case "collect" if state.garbage:

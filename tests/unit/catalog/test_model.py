@@ -12,7 +12,7 @@ from nyala.catalog.model import (
     CatalogChange,
     CatalogState,
     apply,
-    dropping_tables,
+    purging_tables,
 )
 
 EMPTY = CatalogState.empty("s", 1)
@@ -26,7 +26,7 @@ def state(full_change: CatalogChange) -> CatalogState:
 def test_a_good_state_has_no_problems(state: CatalogState) -> None:
     assert list(EMPTY.problems()) == []
     assert list(state.problems()) == []
-    assert list(apply(state, dropping_tables(state, [1], 99)).problems()) == []
+    assert list(apply(state, purging_tables(state, [1], 99)).problems()) == []
 
 
 def change(state: CatalogState, what: str) -> CatalogChange:

@@ -303,7 +303,7 @@ def test_a_range_dropped_in_the_middle_of_a_flush_and_a_merge(path: Path) -> Non
         def drop(name: str) -> None:
             if name == "written":
                 with t.alter() as a:
-                    a.drop_range(0, 10)
+                    a.drop_range(0, 10, purge=True)
 
         flush(db._writer(), phase=drop)
         assert t.count() == 1
@@ -315,7 +315,7 @@ def test_a_range_dropped_in_the_middle_of_a_flush_and_a_merge(path: Path) -> Non
         def drop_other(name: str) -> None:
             if name == "written":
                 with t.alter() as a:
-                    a.drop_range(10, 20)
+                    a.drop_range(10, 20, purge=True)
 
         plan = MergePlan(tuple(rowset.id for rowset in state.tablets[0].rowsets), 0.0)
         tablet = state.tablets[0].id
@@ -374,7 +374,7 @@ def test_a_reader_process_follows_alterations(path: Path) -> None:
     db.close()
 
 
-def test_a_reader_process_sees_a_dropped_range(path: Path) -> None:
+def test_a_reader_process_sees_a_purged_range(path: Path) -> None:
     db = open_database(path)
     t = db.create_table("t", {"k": "int64"}, "k", nyala.range_partition("k", bounds=[(0, 10), (10, 20)]))
     t.insert({"k": [1, 11]})
@@ -383,7 +383,7 @@ def test_a_reader_process_sees_a_dropped_range(path: Path) -> None:
     reader = Database(ReaderStore.open(SYSTEM, str(path), 1 << 26))
     old = reader["t"].scan()
     with t.alter() as a:
-        a.drop_range(0, 10)
+        a.drop_range(0, 10, purge=True)
     db._writer().collect_garbage()
     first = path / "data" / "1"
     assert old.count() == 2 and any(first.iterdir()), "its lease keeps the files"

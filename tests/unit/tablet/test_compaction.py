@@ -439,7 +439,7 @@ def test_a_table_dropped_during_its_compaction_takes_everything_along(
     two_rowsets(db)
 
     def drop() -> None:
-        db.drop_table("t")
+        db.drop_table("t", purge=True)
         db._writer().collect_garbage()
 
     assert KINDS[kind][0](db, at(phase, drop)) is None

@@ -191,7 +191,7 @@ def test_a_scan_unread_for_15_minutes_gives_back_its_files(db: Database, clock: 
             method()
     assert rows(table, at=forgotten.timestamp) == [(1, 1)]
     assert read.to_arrow().to_pydict() == {"k": [1], "v": [1]}
-    db.drop_table("t")
+    db.drop_table("t", purge=True)
     once(db)
     assert list(Path(db.path, "data").rglob("*.base"))
     clock.advance(15 * 60 + 1)

@@ -120,7 +120,7 @@ def test_a_file_that_is_gone_is_history_though_it_is_open(tmp_path: Path) -> Non
         table.flush()
         token = token_of(table)
         assert process.read(token)[0] == {1: 1}
-        db.drop_table("t")
+        db.drop_table("t", purge=True)
         db._writer().collect_garbage()
         with pytest.raises(HistoryExpiredError, match=r"\.base.*load again"):
             process.read(token)

@@ -79,7 +79,7 @@ def test_it_sees_what_was_acknowledged_at_each_new_look(db: Database) -> None:
             assert reader.list_tables() == db.list_tables()
         for at in moments:
             assert rows(reader["t"], at=at) == rows(table, at=at)
-        db.drop_table("t")
+        db.drop_table("t", purge=True)
         with pytest.raises(nyala.TableNotFoundError):
             reader["t"].count()
         assert rows(reader["u"]) == [(1, 1)]
@@ -229,7 +229,7 @@ def test_p4_a_lease_lives_as_long_as_what_was_read_under_it(db: Database) -> Non
     with reader_of(db) as reader:
         assert leases(db) == 1
         scan = reader["t"].scan()
-        db.drop_table("t")
+        db.drop_table("t", purge=True)
         assert reader.list_tables() == []
         assert leases(db) == 2
         db._writer().collect_garbage()
@@ -285,7 +285,7 @@ def test_a_reload_whose_log_cannot_be_read_is_done_again(
         scan = reader["t"].scan()
         assert leases(db) == 1
         table.delete({"k": [1]})
-        db.drop_table("t")
+        db.drop_table("t", purge=True)
         db._writer().collect_garbage()
         assert scan.to_arrow().to_pydict() == {"k": [1], "v": [2]}
 

@@ -256,7 +256,7 @@ def test_files_that_are_gone_are_history(tmp_path: Path, order: bool, memory: bo
         assert [row["k"] for batch in read_token(token) for row in batch.to_pylist()] in (
             [[0, 1, 2, 3], [0, 3, 1, 2]] if memory else [[1, 2]]
         )
-        db.drop_table("t")
+        db.drop_table("t", purge=True)
         db._writer().collect_garbage()
         with pytest.raises(HistoryExpiredError, match=r"\.base.*load again"):
             list(read_token(token))

@@ -439,8 +439,13 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "timestamp": next_end(now, since, oldest, moments, counts, rows),
             "table": _identity(table),
         }
-        dropped = [gone for gone in feed.dropped_ranges if since < gone["timestamp"] <= end["timestamp"]]
-        return {**end, "dropped_ranges": dropped} if dropped else end
+        for kind, ranges in (
+            ("dropped_ranges", feed.dropped_ranges),
+            ("restored_ranges", feed.restored_ranges),
+        ):
+            told = [each for each in ranges if since < each["timestamp"] <= end["timestamp"]]
+            end |= {kind: told} if told else {}
+        return end
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         return {"timestamp": self._db.now()}

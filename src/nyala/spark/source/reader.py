@@ -110,12 +110,12 @@ def reading(address: Address) -> Database:
 def table_schema(options: ReadOptions) -> tuple[pa.Schema, list[str], int]:
     """Return the schema of a read with these options, the key's columns, and the timestamp of its snapshot."""
     with reading(options.address) as db:
-        table = db.table(options.table)
+        table = db._table(options.table)  # it may have been dropped since the moment of the read
         try:
             scan = table.scan(columns=options.columns, where=options.where, at=options.at)
         except (ColumnNotFoundError, InvalidArgumentError, SchemaError) as error:
             raise _of_option(error, table, options) from None
-        return scan.schema, table.primary_key, scan.timestamp
+        return scan.schema, list(scan._take()[1].schema.key_names), scan.timestamp
 
 
 def _of_option(error: Error, table: Table, options: ReadOptions) -> Error:
@@ -228,7 +228,9 @@ class NyalaReader(DataSourceReader):
             # This process' own lease is still valid, and this version is not newer than the scan's. So no file of the
             # scan can be removed in between.
             lease = lease_of_version(options.address, db.stats().version, options.lease_s)
-            scan = db.table(options.table).scan(columns=self._schema.fieldNames(), where=options.where, at=at)
+            scan = db._table(options.table).scan(
+                columns=self._schema.fieldNames(), where=options.where, at=at
+            )
             check_schema(self._schema, options.table, scan.schema)
             wanted = options.partitions or partitions_wanted(
                 scan._engine().rows_planned(), len(scan.schema), self._cores

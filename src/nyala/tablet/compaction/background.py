@@ -119,7 +119,7 @@ class Compactor:
         now_s = store.env.clock.monotonic_s()
         best: tuple[TableState, int, Plan] | None = None
         alive = set()
-        for table, tablet in store.root.tablets():
+        for table, tablet in store.root.live_tablets():
             alive.add(tablet.id)
             until_s, _ = self._delayed.get(tablet.id, (0.0, 0.0))
             if not tablet.rowsets or until_s > now_s:

@@ -227,7 +227,7 @@ def freeze_memory(store: Store, table: TableState) -> TableState:
     """
     timestamp = store.marks.applied
     changed: dict[int, TabletState] = {}
-    for tablet in table.tablets:
+    for tablet in table.every_tablet:
         if tablet.memory.row_count:
             tablet.memory.frozen_at = timestamp
             frozen = (*tablet.frozen, tablet.memory)
@@ -300,16 +300,16 @@ def _install(store: Store, frozen: list[_FrozenTablet], timestamp: int) -> Flush
         changed: dict[int, TabletState] = {}
         rows = rowsets = size = 0
         for part in frozen:
-            table = root.tables.get(part.table.id)
-            ordinal = None if table is None else table.ordinal_of.get(part.tablet_id)
-            if table is None or ordinal is None:
-                # The table was dropped meanwhile, so its files are not needed.
+            table = root.any_table(part.table.id)
+            tablet = None if table is None else table.tablet(part.tablet_id)
+            if table is None or tablet is None:
+                # The table was purged meanwhile, so its files are not needed.
                 store.discard_files(
                     [path for _, _, files in part.new_rowsets for _, _, f in files for path in f.paths]
                 )
                 store.discard_files([path for _, _, path, _ in part.new_deltas])
                 continue
-            state = _installed_tablet(store, table, table.tablets[ordinal], part, timestamp, change)
+            state = _installed_tablet(store, table, tablet, part, timestamp, change)
             changed[part.tablet_id] = state
             new = [result for _, _, files in part.new_rowsets for _, _, result in files]
             rows += sum(result.meta.row_count for result in new)

@@ -1,7 +1,7 @@
 """Bootstrap: replays the log's records into the catalogue's rowsets (rule R1).
 
     record, in log order, for a row of tablet A at time t
-      A is not in the catalogue          skip: the table was dropped
+      A is not in the catalogue          skip: the table was purged
       insert                             into A's MemRowSet iff t > A.inserts_durable
       update, delete                     to the one place where the key is live, among the
                                          MemRowSet's rows inserted before t and the rowsets with
@@ -132,7 +132,7 @@ class Replayer:
                     self._root = self._relieve(record.timestamp, self.report)
 
     def _take(self, group: SettledGroup, record: LogRecord) -> None:
-        table = self._root.tables.get(group.table_id)
+        table = self._root.any_table(group.table_id)
         if table is None:
             return
         wrong = _invalid(group, table)
@@ -188,7 +188,9 @@ class Replayer:
         ):
             for (table_id, _), gathered in waiting.items():
                 self.report.rows += gathered.rows
-                _apply(self._root.tables[table_id], kind, gathered)
+                table = self._root.any_table(table_id)
+                assert table is not None, "no table goes during a replay"
+                _apply(table.whole, kind, gathered)
             waiting.clear()
         self._waiting = 0
         self._deleted.clear()
@@ -243,8 +245,7 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
     timestamps = np.repeat(
         np.array(gathered.timestamps, np.int64), [group.batch.num_rows for group in gathered.groups]
     )
-    # Tablets that the catalogue no longer has (or unflushed ones of a dropped range) get ordinal
-    # -1.
+    # Tablets that the catalogue no longer has get ordinal -1.
     known = np.array(sorted(table.ordinal_of), np.int64)
     ordinals_of = np.array([table.ordinal_of[number] for number in known.tolist()], np.int64)
     at = np.minimum(np.searchsorted(known, tablet_ids), len(known) - 1)

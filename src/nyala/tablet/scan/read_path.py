@@ -52,7 +52,7 @@ from nyala.tablet.scan.scan_memory import (
     splits_that_fit,
 )
 from nyala.tablet.scan.split import ScanCounters, ScanSpec, ScanUnit, count_split, in_type, read_split
-from nyala.tablet.state.history import check_dropped
+from nyala.tablet.state.history import check_purged
 from nyala.tablet.state.locate import equal_ranges, expect_slices
 from nyala.tablet.state.root import AnyRowSet, TableState
 
@@ -108,7 +108,7 @@ def plan(table: TableState, spec: ScanSpec, counters: ScanCounters, *, guess: bo
         counters.rowsets_total = sum(1 for rowset in every if rowset.row_count)
         return []
     if not guess and not spec.without_dropped:
-        check_dropped(table, spec.snapshot, spec.constraints)
+        check_purged(table, spec.snapshot, spec.constraints)
     keep = prune(spec.constraints, table.entry.partition_schema, table.partitions, table.schema)
     units: list[ScanUnit] = []
     if table.is_remote and not guess:

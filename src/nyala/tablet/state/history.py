@@ -20,8 +20,9 @@ Invariants
     H4  A table younger than its history can be read at any T since its creation. An earlier moment
         is an error, never an empty result. A change feed may begin earlier: nothing had changed
         then.
-    H5  Rows of a dropped range partition are discarded at once, with their history. Earlier moments
-        stay readable, but a read that needs those rows raises an error.
+    H5  A dropped table or range partition stays readable at the moments at which it existed, and
+        recoverable, as long as the last of them is readable. Then it is purged. What was purged
+        before raises an error at a read that needs it.
     H6  A table's history can be altered. A shorter one holds at once, and its files go later. A
         longer one restores nothing that was discarded, as `history_start` shows.
 
@@ -34,17 +35,17 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from nyala.catalog.model import CatalogChange, DroppedRange, TableEntry
+from nyala.catalog.model import CatalogChange, PurgedRange, TableEntry
 from nyala.errors import HistoryExpiredError, InvalidArgumentError, TableNotFoundError
 from nyala.mvcc.timestamp import from_physical, to_datetime
 from nyala.partition.model import Partition, PartitionSchema
-from nyala.tablet.state.root import Root, TableState
+from nyala.tablet.state.root import Root, TableState, TabletState
 
 if TYPE_CHECKING:
     from nyala.schema.predicates.constraint import Constraint
@@ -71,7 +72,17 @@ def check_created(entry: TableEntry, timestamp: int, published: int, note: str =
     Raises: TableNotFoundError, which names the first readable moment.
     """
     if timestamp >= min(entry.created, published):
-        return
+        if timestamp < entry.created or entry.existed_at(timestamp):
+            return
+        dropped = max(moment for moment in entry.drops if moment <= timestamp)
+        back = next((moment for moment in entry.drops if moment > timestamp), None)
+        later = ""
+        if back is not None:
+            later = f", and brought back at {to_datetime(back).isoformat()} (timestamp {back})"
+        raise TableNotFoundError(
+            f"table {entry.name!r} did not exist at {to_datetime(timestamp).isoformat()} (timestamp {timestamp}): it "
+            f"was dropped at {to_datetime(dropped).isoformat()} (timestamp {dropped}){later}{note}"
+        )
     raise TableNotFoundError(
         f"table {entry.name!r} did not exist at {to_datetime(timestamp).isoformat()} (timestamp {timestamp}): the "
         f"first moment that can be read is its creation at {to_datetime(entry.created).isoformat()} (timestamp "
@@ -102,16 +113,16 @@ def check_readable(entry: TableEntry, timestamp: int, published: int, now_us: in
         )
 
 
-def check_dropped(
+def check_purged(
     table: TableState, timestamp: int, constraints: Mapping[str, Constraint] = MappingProxyType({})
 ) -> None:
-    """Check that a read needs no rows of a dropped range partition: no row is left out silently.
+    """Check that a read needs no rows of a purged range partition: no row is left out silently.
 
     Raises: HistoryExpiredError if rows that satisfy the constraints may have been in a range
-        partition that existed at `timestamp` and was dropped later.
+        partition that existed at `timestamp` and was purged later.
     """
     entry = table.entry
-    missing = [gone for gone in entry.dropped if gone.missing_at(timestamp)]
+    missing = [gone for gone in entry.purged if gone.missing_at(timestamp)]
     if not missing:
         return
     from nyala.partition.pruning import prune
@@ -123,39 +134,75 @@ def check_dropped(
     )
     for gone, is_needed in zip(missing, needed.tolist(), strict=True):
         if is_needed:
-            raise _dropped_error(table, gone, timestamp)
+            raise _purged_error(table, gone, timestamp)
 
 
-def check_dropped_keys(table: TableState, keys: Mapping[str, pa.Array], count: int, timestamp: int) -> None:
-    """As `check_dropped`, for a look-up of `count` keys. `keys` has the key columns by name."""
+def check_purged_keys(table: TableState, keys: Mapping[str, pa.Array], count: int, timestamp: int) -> None:
+    """As `check_purged`, for a look-up of `count` keys. `keys` has the key columns by name."""
     from nyala.partition.router import Router
 
-    for gone in table.entry.dropped:
+    for gone in table.entry.purged:
         if gone.missing_at(timestamp):
             ranges = PartitionSchema((), table.entry.partition_schema.range_column_ids)
             router = Router(ranges, [Partition((), gone.lower, gone.upper)], table.schema)
             if (router.route(keys, count) >= 0).any():
-                raise _dropped_error(table, gone, timestamp)
+                raise _purged_error(table, gone, timestamp)
 
 
-def _dropped_error(table: TableState, gone: DroppedRange, timestamp: int) -> HistoryExpiredError:
+def _purged_error(table: TableState, gone: PurgedRange, timestamp: int) -> HistoryExpiredError:
     from nyala.partition.describe import describe_range
 
     entry = table.entry
     named = describe_range((gone.lower, gone.upper), entry.partition_schema, table.schema)
     return HistoryExpiredError(
         f"table {entry.name!r} cannot be read at {to_datetime(timestamp).isoformat()}: the read needs the partition "
-        f"{named}, which was dropped with its history at {to_datetime(gone.dropped).isoformat()} (timestamp "
+        f"{named}, which was dropped and purged at {to_datetime(gone.dropped).isoformat()} (timestamp "
         f"{gone.dropped}). Read at that moment or later, or exclude the range with where="
     )
+
+
+def check_same_ranges(table: TableState, to: int) -> None:
+    """Check that the table has the range partitions with rows that it had at a moment.
+
+    Raises: InvalidArgumentError that names one that was dropped or came back since.
+    """
+    for tablet in table.every_tablet:
+        entry = tablet.entry
+        if entry.drops and entry.existed_at(to) != (not entry.dropped) and has_rows(tablet):
+            from nyala.partition.describe import describe_range
+
+            bounds = entry.partition.range_lower, entry.partition.range_upper
+            named = describe_range(bounds, table.entry.partition_schema, table.schema)
+            what, step = ("dropped", "undrop_range()") if entry.dropped else ("brought back", "drop_range()")
+            since = f"was {what} at {to_datetime(entry.drops[-1]).isoformat()}"
+            raise InvalidArgumentError(
+                f"table {table.name!r} cannot be restored to {to_datetime(to).isoformat()}: the partition {named} "
+                f"{since}. Call {step} in table.alter() first, or restore to a later moment"
+            )
+
+
+def has_rows(tablet: TabletState) -> bool:
+    """Whether the tablet has rows, live or dead."""
+    return any(rowset.row_count for rowset in tablet.all_rowsets())
+
+
+def purged_ranges(tablets: Sequence[TabletState]) -> list[PurgedRange]:
+    """The ranges of these dropped tablets that had rows; without an empty range nothing is lost."""
+    found: dict[tuple[bytes | None, bytes | None, tuple[int, ...]], int] = {}
+    for tablet in tablets:
+        if has_rows(tablet):
+            place = tablet.partition.range_lower, tablet.partition.range_upper, tablet.entry.drops
+            found[place] = min(found.get(place, tablet.entry.created), tablet.entry.created)
+    return [PurgedRange(lower, upper, created, drops) for (lower, upper, drops), created in found.items()]
 
 
 def note_cut(change: CatalogChange, root: Root, table_id: int, cut: int) -> Root:
     """Raise the table's `history_start` to `cut` in `root` and `change`: older history goes.
 
-    Schema versions and dropped ranges that only older snapshots need are removed too.
+    Schema versions and purged ranges that only older snapshots need are removed too.
     """
-    table = root.tables[table_id]
+    table = root.any_table(table_id)
+    assert table is not None, "the caller has found the table in this root"
     if cut <= table.entry.history_start:
         return root
     entry = dataclasses.replace(table.entry.without_past(cut), history_start=cut)

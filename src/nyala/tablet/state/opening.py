@@ -56,34 +56,37 @@ def open_root(
     """The root of a catalogue state, without rows in memory. Opens no data file."""
     tablets_of, rowsets_of = state.tablets_by_table(), state.rowsets_by_tablet()
     parts_of, deltas_of = state.parts_by_rowset(), state.deltas_by_rowset()
-    tables = {}
+    tables: dict[int, TableState] = {}
+    dropped: dict[int, TableState] = {}
     for entry in state.tables.values():
         bare = TableState(entry, ())
-        tables[entry.id] = TableState(
+        tablets = [
+            TabletState(
+                tablet,
+                MemRowSet(bare.codec, entry.schema),
+                (),
+                tuple(
+                    open_rowset(
+                        env,
+                        path,
+                        rowset,
+                        deltas_of.get(rowset.id, ()),
+                        cache,
+                        entry.schema,
+                        parts_of.get(rowset.id, ()),
+                    )
+                    for rowset in rowsets_of.get(tablet.id, ())
+                ),
+            )
+            for tablet in tablets_of.get(entry.id, ())
+        ]
+        (dropped if entry.dropped else tables)[entry.id] = TableState(
             entry,
-            tuple(
-                TabletState(
-                    tablet,
-                    MemRowSet(bare.codec, entry.schema),
-                    (),
-                    tuple(
-                        open_rowset(
-                            env,
-                            path,
-                            rowset,
-                            deltas_of.get(rowset.id, ()),
-                            cache,
-                            entry.schema,
-                            parts_of.get(rowset.id, ()),
-                        )
-                        for rowset in rowsets_of.get(tablet.id, ())
-                    ),
-                )
-                for tablet in tablets_of.get(entry.id, ())
-            ),
+            tuple(tablet for tablet in tablets if not tablet.entry.dropped),
             limits,
+            tuple(tablet for tablet in tablets if tablet.entry.dropped),
         )
-    return Root(state.version, tables)
+    return Root(state.version, tables, dropped)
 
 
 def open_rowset(

@@ -12,17 +12,21 @@ above every snapshot in use, so no reader can notice.
 
 Invariants
     T1  A key is live in at most one of {memory} + frozen + rowsets of its tablet, at any timestamp.
-    T2  Tablets are in the order of the partitions that `router` numbers.
+    T2  Tablets are in the order of the partitions that `router` numbers. Those of dropped range
+        partitions are in `dropped`: no write reaches them, and a read only at a moment at which
+        they existed (`as_of`).
     T3  A root never changes after it is installed.
     T4  A root is read at `floor` or later; other reads raise an error. Before `floor` it lacks rows
-        that were dropped or rewritten.
+        that were purged or rewritten.
+    T5  Dropped tables are in `Root.dropped`, and all others in `Root.tables`. Both have memory that
+        is flushed and replayed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -30,6 +34,7 @@ from nyala.catalog.model import TableEntry, TabletEntry
 from nyala.errors import TableNotFoundError
 from nyala.keys.codec import KeyCodec
 from nyala.lazy_values import LazyValues, lazy_value, share_lazy_values
+from nyala.mvcc.timestamp import to_datetime
 from nyala.partition.model import Partition
 from nyala.partition.router import Router
 from nyala.rowset.disk_rowset import DiskRowSet
@@ -108,6 +113,7 @@ class TableState(LazyValues):
     entry: TableEntry
     tablets: tuple[TabletState, ...]
     limits: Limits = DEFAULT_LIMITS
+    dropped: tuple[TabletState, ...] = ()
 
     @property
     def id(self) -> int:
@@ -122,14 +128,57 @@ class TableState(LazyValues):
         return self.entry.schema
 
     def as_of(self, timestamp: int) -> TableState:
-        """The table with the schema of a moment; its tablets stay the same.
+        """The table with the schema and the tablets of a moment, for reading.
 
-        Cost: two look-ups for the current schema; otherwise a router, once per version of the
+        Cost: two look-ups for the current ones; otherwise a router, once per version of the
         tablets.
         """
-        if self.entry.schema_since.get(self.schema.version, 0) <= timestamp:
+        table = self.with_tablets_of(timestamp)
+        if table.entry.schema_since.get(table.schema.version, 0) <= timestamp:
+            return table
+        return table.with_schema(table.entry.schema_at(timestamp))
+
+    def with_tablets_of(self, timestamp: int) -> TableState:
+        """The table with the tablets that existed at a moment, for reading."""
+        if not self._was_dropped_from:
             return self
-        return self.with_schema(self.entry.schema_at(timestamp))
+        there = tuple(tablet for tablet in self.every_tablet if tablet.entry.existed_at(timestamp))
+        if there == self.tablets:
+            return self
+        numbers = tuple(tablet.id for tablet in there)
+        seen = self._seen_tablets.get(numbers)
+        if seen is None:
+            seen = dataclasses.replace(self, tablets=there, dropped=())
+            share_lazy_values(self, seen, ("codec",))
+            self._seen_tablets[numbers] = seen
+        return seen
+
+    @lazy_value
+    def _was_dropped_from(self) -> bool:
+        return any(tablet.entry.drops for tablet in self.every_tablet)
+
+    @lazy_value
+    def _seen_tablets(self) -> dict[tuple[int, ...], TableState]:
+        return {}
+
+    @property
+    def every_tablet(self) -> tuple[TabletState, ...]:
+        """All tablets, those of dropped ranges last."""
+        return (*self.tablets, *self.dropped) if self.dropped else self.tablets
+
+    def tablet(self, tablet_id: int) -> TabletState | None:
+        """The tablet with this id, dropped or not; None: there is none."""
+        ordinal = self.whole.ordinal_of.get(tablet_id)
+        return None if ordinal is None else self.whole.tablets[ordinal]
+
+    @lazy_value
+    def whole(self) -> TableState:
+        """The table with its dropped tablets among the others, which may overlap: for the replay."""
+        if not self.dropped:
+            return self
+        whole = dataclasses.replace(self, tablets=self.every_tablet, dropped=())
+        share_lazy_values(self, whole, ("codec", "_stored_schema"))
+        return whole
 
     def with_schema(self, schema: Schema) -> TableState:
         """The table with another version of its schema, for reading only."""
@@ -204,7 +253,9 @@ class TableState(LazyValues):
     def with_tablets(self, changed: Mapping[int, TabletState]) -> TableState:
         """A new version with these tablets replaced by id; values derived from partitions stay."""
         fresh = dataclasses.replace(
-            self, tablets=tuple(changed.get(tablet.id, tablet) for tablet in self.tablets)
+            self,
+            tablets=tuple(changed.get(tablet.id, tablet) for tablet in self.tablets),
+            dropped=tuple(changed.get(tablet.id, tablet) for tablet in self.dropped),
         )
         kept = ("codec", "partitions", "router", "ordinal_of", "no_errors", "_log_schemas", "_stored_schema")
         share_lazy_values(self, fresh, kept)
@@ -221,15 +272,16 @@ class Root(LazyValues):
 
     version: int
     tables: Mapping[int, TableState]
+    dropped: Mapping[int, TableState] = field(default_factory=dict)
 
     @lazy_value
     def floor(self) -> int:
         """The oldest moment at which all tables have all their rows (T4)."""
         return max(
             (
-                max(table.entry.rewritten, *(gone.dropped for gone in table.entry.dropped), 0)
-                for table in self.tables.values()
-                if table.entry.rewritten or table.entry.dropped
+                max(table.entry.rewritten, *(gone.dropped for gone in table.entry.purged), 0)
+                for table in self.every_table()
+                if table.entry.rewritten or table.entry.purged
             ),
             default=0,
         )
@@ -239,32 +291,87 @@ class Root(LazyValues):
         return {table.name: table for table in self.tables.values()}
 
     def table(self, name: str) -> TableState:
+        """The table with this name. Raises: TableNotFoundError."""
         found = self.by_name.get(name)
         if found is None:
-            raise TableNotFoundError(no_such_table(name, self.by_name))
+            dropped = self.dropped_as(name)
+            if not dropped:
+                raise TableNotFoundError(no_such_table(name, self.by_name))
+            when = to_datetime(dropped[-1].entry.dropped).isoformat()
+            raise TableNotFoundError(
+                f"no table {name!r}: it was dropped at {when}. db.undrop_table({name!r}) brings it back, and "
+                f"db.table({name!r}, at=…) reads it at an earlier moment"
+            )
         return found
 
+    def table_at(self, name: str, timestamp: int) -> TableState:
+        """The table that had this name when it existed at that moment, dropped since or not.
+
+        Without one: the table that has the name now; whether it existed then is not checked.
+        Raises: TableNotFoundError.
+        """
+        found = self.by_name.get(name)
+        if self.dropped and (found is None or not found.entry.existed_at(timestamp)):
+            for table in reversed(self.dropped_as(name)):
+                if table.entry.existed_at(timestamp):
+                    return table
+        return self.table(name) if found is None else found
+
+    def dropped_as(self, name: str) -> list[TableState]:
+        """The dropped tables of this name, in the order in which they were dropped."""
+        found = [table for table in self.dropped.values() if table.name == name]
+        return sorted(found, key=lambda table: table.entry.dropped)
+
+    def every_table(self) -> Iterator[TableState]:
+        """All tables, the dropped ones last."""
+        yield from self.tables.values()
+        yield from self.dropped.values()
+
+    def any_table(self, table_id: int) -> TableState | None:
+        """The table with this id, dropped or not; None: there is none."""
+        return self.tables.get(table_id) or self.dropped.get(table_id)
+
     def tablets(self) -> Iterator[tuple[TableState, TabletState]]:
+        """All tablets, also those that are dropped."""
+        for table in self.every_table():
+            for tablet in table.every_tablet:
+                yield table, tablet
+
+    def live_tablets(self) -> Iterator[tuple[TableState, TabletState]]:
+        """All tablets that are not dropped, of tables that are not dropped."""
         for table in self.tables.values():
             for tablet in table.tablets:
                 yield table, tablet
 
+    def at_version(self, version: int) -> Root:
+        """The same tables at another version of the catalogue."""
+        return Root(version, self.tables, self.dropped)
+
     def with_table(self, table: TableState, version: int | None = None) -> Root:
-        return Root(self.version if version is None else version, {**self.tables, table.id: table})
+        """A new root with this table, among the dropped ones if it is dropped (T5)."""
+        without = self.without_table(table.id, self.version if version is None else version)
+        if table.entry.dropped:
+            return dataclasses.replace(without, dropped={**without.dropped, table.id: table})
+        # Keeps the table's place.
+        return dataclasses.replace(without, tables={**self.tables, table.id: table})
 
     def without_table(self, table_id: int, version: int) -> Root:
-        return Root(version, {key: value for key, value in self.tables.items() if key != table_id})
+        return Root(version, *(
+            {key: value for key, value in tables.items() if key != table_id} if table_id in tables else tables
+            for tables in (self.tables, self.dropped)
+        ))  # fmt: skip
 
     def with_tablets(self, changed: Mapping[int, TabletState], version: int | None = None) -> Root:
         """A new root with these tablets replaced by id, in any table."""
         by_table: dict[int, dict[int, TabletState]] = {}
         for tablet in changed.values():
             by_table.setdefault(tablet.entry.table_id, {})[tablet.id] = tablet
-        tables = dict(self.tables)
+        tables, dropped = dict(self.tables), dict(self.dropped)
         for table_id, tablets in by_table.items():
-            if table_id in tables:
-                tables[table_id] = tables[table_id].with_tablets(tablets)
-        return Root(self.version if version is None else version, tables)
+            for group in (tables, dropped):
+                if table_id in group:
+                    group[table_id] = group[table_id].with_tablets(tablets)
+        return Root(self.version if version is None else version, tables, dropped)
 
     def memory_bytes(self) -> int:
         return sum(tablet.memory_bytes() for _, tablet in self.tablets())
@@ -274,6 +381,12 @@ class Root(LazyValues):
         for _, tablet in self.tablets():
             oldest = _older(oldest, tablet.memory_timestamp_min())
         return oldest
+
+
+def dropped_bytes(table: TableState) -> int:
+    """The bytes of the files of a dropped table, or of the dropped ranges of another."""
+    tablets = table.every_tablet if table.entry.dropped else table.dropped
+    return sum(rowset.size_bytes for tablet in tablets for rowset in tablet.rowsets)
 
 
 def no_such_table(name: str, known: Mapping[str, object]) -> str:

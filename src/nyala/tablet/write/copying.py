@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from nyala import compute as pc
-from nyala.catalog.model import CatalogChange, RowSetEntry, TableEntry, TabletEntry, dropping_tablets
+from nyala.catalog.model import CatalogChange, RowSetEntry, TableEntry, TabletEntry, purging_tablets
 from nyala.env.interrupts import Uninterrupted
 from nyala.errors import (
     HistoryExpiredError,
@@ -84,7 +84,8 @@ def copy_table(
         raise TableExistsError(_exists(name))
     schema = dataclasses.replace(source.schema, version=0, layout_version=0)
     entry = dataclasses.replace(
-        source.entry, id=0, name=name, schema=schema, schemas={0: schema}, partition_schema=partition_schema, dropped=()
+        source.entry, id=0, name=name, schema=schema, schemas={0: schema}, partition_schema=partition_schema, purged=(),
+        drops=(),
     )  # fmt: skip
     target, written = _copied(store, source, snapshot, entry, partitions)
     try:
@@ -164,12 +165,12 @@ def _swap(store: Store, source: TableState, target: TableState, snapshot: int, w
         schema_since={version: now.entry.schema_since.get(version, 0)},
         history_start=timestamp,
         rewritten=timestamp,
-        dropped=(),
+        purged=(),
     )
     fresh = _of_table(target.with_tablets(changed), entry, timestamp)
     change.put_tables.append(entry)
     change.put_tablets = [tablet.entry for tablet in fresh.tablets]
-    dropping_tablets(store.state, [tablet.id for tablet in now.tablets], change)
+    purging_tablets(store.state, [tablet.id for tablet in now.every_tablet], change)
     store.marks.advance_applied(timestamp)
     root = store.root
     store.transact(change, lambda version: root.with_table(fresh, version), forget_log=True)

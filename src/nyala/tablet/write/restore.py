@@ -31,7 +31,7 @@ from nyala import compute as pc
 from nyala.errors import TableNotFoundError
 from nyala.tablet.changes.feed import change_batches
 from nyala.tablet.changes.spec import CHANGE_TYPE, make_change_spec
-from nyala.tablet.state.history import check_dropped, check_readable
+from nyala.tablet.state.history import check_purged, check_readable, check_same_ranges
 from nyala.tablet.state.result import Ticket, WriteResult
 from nyala.tablet.state.root import TableState
 from nyala.tablet.write.prepare import prepare
@@ -57,7 +57,8 @@ def restore(store: Store, table_id: int, to: int, message: str | None = None) ->
             raise TableNotFoundError("the table was dropped before it could be restored")
         # The caller has checked the history mark; under the lock only removed history counts.
         check_readable(table.entry, to, 0, 0)
-        check_dropped(table, to)
+        check_purged(table, to)
+        check_same_ranges(table, to)
         operations = _operations(table, to, store.marks.applied)
         requests = [Request(table.name, name, None) for name in operations]
         prepared = [(table, prepare(table, name, rows, ignore=False)) for name, rows in operations.items()]

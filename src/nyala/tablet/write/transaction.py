@@ -236,7 +236,7 @@ class OpenTransaction:
 
     def _install(self, changed: Mapping[int, TabletState]) -> None:
         root = self._root.with_tablets(changed)
-        self._root = PrivateRoot(root.version, root.tables, self._base)
+        self._root = PrivateRoot(root.version, root.tables, root.dropped, self._base)
 
     def _apply(self, settlement: Settlement) -> None:
         """Apply the effects to the private tables, at the next private timestamp."""

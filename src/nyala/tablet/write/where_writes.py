@@ -27,7 +27,7 @@ from nyala.schema.schema import ColumnSchema
 from nyala.schema.types import MAX_CELL_BYTES
 from nyala.tablet.scan import read_path
 from nyala.tablet.scan.read_path import ScanCounters, ScanSpec
-from nyala.tablet.state.history import check_dropped_keys
+from nyala.tablet.state.history import check_purged_keys
 from nyala.tablet.state.result import Ticket, WriteResult
 from nyala.tablet.state.root import TableState
 from nyala.tablet.write.prepare import encode_keys, prepare, route_keys
@@ -203,7 +203,7 @@ def _plain_key(table: TableState, key: Mapping[str, Any]) -> tuple[EncodedKeys, 
     which builds one-row arrays at the cost of the look-up itself.
     """
     columns = table.schema.key_columns
-    if len(key) != len(columns) or table.entry.dropped:
+    if len(key) != len(columns) or table.entry.purged:
         return None
     values: list[Any] = []
     for column in columns:
@@ -283,9 +283,9 @@ def read_keys(
             f"{converted.errors.messages[0]}"
         )
     by_name = {column.name: converted.columns[column.name] for column in schema.key_columns}
-    if snapshot is not None and table.entry.dropped:
+    if snapshot is not None and table.entry.purged:
         for lower, upper, part in row_slices(by_name, converted.row_count):
-            check_dropped_keys(table, part, upper - lower, snapshot)
+            check_purged_keys(table, part, upper - lower, snapshot)
     tablets = route_keys(table, by_name, converted.row_count)
     if converted.too_long is not None:  # no row can have such a key
         tablets[converted.too_long.rows] = -1

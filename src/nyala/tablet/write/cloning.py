@@ -1,0 +1,193 @@
+"""Clones a table: a new table whose rowsets name the same files, which never change.
+
+    flush                  most of the source's memory, without a lock
+    ── flush lock, commit lock ───────────────────────────────────────────────────────────────────
+    flush                  what came meanwhile: all rows are in files now
+    commit                 one catalogue change: new tablets, new rowsets, the same paths
+    ── unlock ────────────────────────────────────────────────────────────────────────────────────
+    restore, rename        only for a clone of an earlier moment
+
+Both tables change independently afterwards. A compaction of one of them drops its own entries of a
+file. The file becomes garbage with the last entry (`CatalogState.shared`).
+
+Invariants
+    K1  The clone has the source's rows at the moment of the change, which is later than the call.
+    K2  Moments before a clone was complete cannot be read in it (`TableEntry.rewritten`).
+    K3  A clone of an earlier moment has an unfinished name until it is complete. After a crash the
+        next open drops it.
+
+Source: docs/how-to/undo-and-undrop.md, "Try it on a clone". Kudu has no such operation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING
+
+from nyala.catalog.model import CatalogChange, TableEntry, TabletEntry
+from nyala.env.interrupts import Uninterrupted
+from nyala.errors import TableExistsError, TableNotFoundError
+from nyala.rowset.disk_rowset import DiskRowSet
+from nyala.tablet.flush.lifecycle import flush
+from nyala.tablet.state.entries import RowSetFiles
+from nyala.tablet.state.history import check_purged
+from nyala.tablet.state.root import TableState, TabletState
+from nyala.tablet.state.unfinished import unfinished_name
+from nyala.tablet.write.restore import restore
+
+if TYPE_CHECKING:
+    from nyala.tablet.store import Store
+
+__all__ = ["clone_table"]
+
+logger = logging.getLogger("nyala.store")
+
+
+def clone_table(store: Store, name: str, new_name: str, at: int | None) -> None:
+    """Create the table `new_name` with the rows that the table `name` has now, or had at a moment.
+
+    Raises: TableNotFoundError, TableExistsError; HistoryExpiredError if the moment needs a purged
+        range; StorageError. Nothing is created then.
+    """
+    source = store.root.table(name)
+    _check_free(store, new_name)
+    if at is None:
+        _share(store, source.id, new_name, None)
+        return
+    check_purged(source.as_of(at), at)
+    filled = unfinished_name(store.env, new_name)
+    try:
+        clone_id = _share(store, source.id, filled, at)
+        restore(store, clone_id, at)
+        _complete(store, clone_id, new_name)
+    except BaseException:
+        with Uninterrupted(), store.commit_lock:
+            if filled in store.root.by_name:
+                store.drop_table(filled, purge=True)
+        raise
+
+
+def _share(store: Store, table_id: int, name: str, at: int | None) -> int:
+    """Create a table with the files of the source's tablets, those of a moment; returns its id.
+
+    at: with their history, so that the clone can be restored to this moment; None: without.
+    """
+    flush(store, _tablet_ids(store, table_id, at))
+    with store.flush_lock, Uninterrupted(), store.commit_lock:
+        store.check_writable()
+        tablets = _tablet_ids(store, table_id, at)
+        source = store.root.tables[table_id]
+        # A merge would keep the changes of its inputs in memory.
+        store.reservations.revoke(
+            rowset.id for tablet in source.every_tablet if tablet.id in tablets for rowset in tablet.rowsets
+        )
+        flush(store, tablets)
+        source = store.root.tables[table_id]
+        _check_free(store, name)
+        created = store.stamp()
+        entry = dataclasses.replace(source.entry, id=store.state.next_table_id, name=name)
+        if at is None:
+            entry = _without_past(entry, created)
+        clone = TableState(entry, (), source.limits)
+        change = CatalogChange(timestamp=created, put_tables=[entry])
+        made = [
+            _tablet(store, clone, tablet, change, created, with_past=at is not None)
+            for tablet in source.every_tablet
+            if tablet.id in tablets
+        ]
+        clone = dataclasses.replace(clone, tablets=tuple(made))
+        root = store.root
+        store.transact(change, lambda version: root.with_table(clone, version))
+    logger.info("cloned table %r as %r: they share %d files", source.name, name, len(change.shared))
+    return entry.id
+
+
+def _tablet_ids(store: Store, table_id: int, at: int | None) -> set[int]:
+    table = store.root.tables.get(table_id)
+    if table is None:
+        raise TableNotFoundError("the table was dropped before it could be cloned")
+    table = table if at is None else table.with_tablets_of(at)
+    return {tablet.id for tablet in table.tablets}
+
+
+def _tablet(
+    store: Store,
+    clone: TableState,
+    source: TabletState,
+    change: CatalogChange,
+    created: int,
+    *,
+    with_past: bool,
+) -> TabletState:
+    """A tablet of the clone with the source's files; adds its entries to the change."""
+    number = store.allocate("tablet")
+    since = source.entry.created if with_past else created
+    entry = TabletEntry(number, clone.id, source.partition, source.entry.inserts_durable, since)
+    change.put_tablets.append(entry)
+    rowsets = tuple(_rowset(store, clone, number, rowset, change, with_past) for rowset in source.rowsets)
+    return TabletState(entry, store.new_memory(clone), (), rowsets)
+
+
+def _rowset(
+    store: Store,
+    clone: TableState,
+    tablet_id: int,
+    source: DiskRowSet,
+    change: CatalogChange,
+    with_past: bool,
+) -> DiskRowSet:
+    files = RowSetFiles.of(source)
+    number = store.allocate("rowset")
+    deltas = [delta for delta in files.deltas if with_past or delta.kind == "redo"]
+    copied = RowSetFiles(
+        dataclasses.replace(files.rowset, id=number, tablet_id=tablet_id),
+        tuple(dataclasses.replace(p, id=store.allocate("delta"), rowset_id=number) for p in files.parts),
+        tuple(dataclasses.replace(d, id=store.allocate("delta"), rowset_id=number) for d in deltas),
+    )
+    change.put_rowsets.append(copied.rowset)
+    change.put_parts += copied.parts
+    change.put_deltas += copied.deltas
+    change.shared += [copied.rowset.path, *(p.path for p in copied.parts), *(d.path for d in copied.deltas)]
+    return copied.open(store.env, store.root_path, store.cache, clone.schema)
+
+
+def _without_past(entry: TableEntry, created: int) -> TableEntry:
+    """The entry of a table that begins at `created` (K2)."""
+    version = entry.schema.version
+    return dataclasses.replace(
+        entry,
+        schemas={version: entry.schema},
+        schema_since={version: created},
+        history_start=created,
+        created=created,
+        rewritten=created,
+        purged=(),
+        drops=(),
+    )
+
+
+def _complete(store: Store, table_id: int, name: str) -> None:
+    """Give a restored clone its name and its beginning, in one change (K3)."""
+    with Uninterrupted(), store.commit_lock:
+        store.check_writable()
+        _check_free(store, name)
+        clone = store.root.tables[table_id]
+        created = store.stamp()
+        entry = _without_past(dataclasses.replace(clone.entry, name=name), created)
+        tablets = tuple(
+            dataclasses.replace(tablet, entry=dataclasses.replace(tablet.entry, created=created))
+            for tablet in clone.tablets
+        )
+        change = CatalogChange(
+            timestamp=created, put_tables=[entry], put_tablets=[tablet.entry for tablet in tablets]
+        )
+        root = store.root.with_table(TableState(entry, tablets, clone.limits))
+        store.transact(change, root.at_version)
+
+
+def _check_free(store: Store, name: str) -> None:
+    if name in store.root.by_name:
+        raise TableExistsError(
+            f"table {name!r} already exists: choose another name, or drop that table first"
+        )
