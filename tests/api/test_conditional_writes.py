@@ -202,6 +202,25 @@ def write(table: Any, operation: str, events: list[Event]) -> None:
     getattr(table, operation)(events, newest_by="seq")
 
 
+def test_deletes_with_and_without_a_sequence_in_one_commit(tmp_path: Path) -> None:
+    """Only those with one are remembered, each in its own column, also if the column is NOT NULL."""
+    with nyala.connect(tmp_path / "s", maintenance=False) as db:
+        table = db.create_table(
+            "t", {"k": "int64", "seq": nyala.column("int64", nullable=False), "at": "int64"}, primary_key="k"
+        )
+        table.insert([{"k": k, "seq": 1, "at": 1} for k in (1, 2, 3)])
+        with db.transaction() as tx:
+            tx["t"].delete([{"k": 1, "seq": 7}, {"k": 4, "seq": 7}], newest_by="seq")
+            tx["t"].delete([{"k": 2, "at": 9}], newest_by="at")
+            tx["t"].delete([3])
+            tx["t"].delete([5], on_missing="ignore")
+        assert table.count() == 0
+        late = [{"k": k, "seq": 2, "at": 8} for k in (1, 2, 3, 4, 5)]
+        assert table.upsert(late, newest_by="seq").inserted == 3
+        table.delete(where="TRUE")
+        assert table.upsert([{"k": 2, "seq": 5, "at": 8}], newest_by="at").ignored == 1
+
+
 def test_dead_rows_are_remembered_for_the_history(tmp_path: Path) -> None:
     """With history=0 the next compaction forgets a delete: the page says so."""
     with nyala.connect(tmp_path / "s", maintenance=False) as db:

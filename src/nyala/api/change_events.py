@@ -5,39 +5,56 @@
     {"_change_type": "update_postimage", "id": 1, "n": 2, …}               ─┘
 
 `read_events` returns the rows as columns, with one operation per row, for `tablet.write.prepare_rows`.
-Rows that say nothing new (the image before an update, a tombstone of Kafka) are left out.
+
+    _read_objects   dicts and JSON texts: columns are lists, and each event may have its own fields  ─┐
+    _read_table     Arrow data: columns are arrays, and nothing is done per row                      ─┴─► _Events
+    _chosen         the columns to write, parsed as the table's types need it
+
+Events that change nothing (the image before an update, a tombstone of Kafka) are left out. An update
+that changes the key is a delete of the old key and an upsert of the new one.
 
 Source: docs/how-to/change-events.md; the envelope of Debezium's connectors (`op`, `before`, `after`).
 """
 
 from __future__ import annotations
 
+import decimal
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from nyala import compute as pc
-from nyala.errors import InvalidArgumentError, SchemaError
+from nyala.errors import OUT_OF_RANGE, ColumnNotFoundError, InvalidArgumentError, SchemaError
+from nyala.schema.conversion.array_cast import shorten
 from nyala.schema.conversion.convert import InputColumns, read_input
-from nyala.schema.schema import ColumnSchema, Schema
-from nyala.suggestion import nearest
+from nyala.schema.conversion.row_errors import RowErrors
+from nyala.schema.schema import ColumnSchema, Schema, find_name
 from nyala.tablet.changes.spec import CHANGE_TYPE, FEED_COLUMNS
 from nyala.tablet.write.prepare_rows import MixedRows
 
-__all__ = ["EventFormat", "read_events"]
+__all__ = ["EventFormat", "event_format", "read_events"]
 
 # The operations of Debezium, of Nyala's and Delta's change feeds, and words that people use.
 _OPERATIONS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("c", "r", "u", "insert", "update", "upsert", "update_postimage"), "upsert"),
-    **dict.fromkeys(("d", "delete"), "delete-ignore"),
+    **dict.fromkeys(("d", "delete"), "delete"),
     "update_preimage": "skip",
 }
 _MEANINGS: Final = ("upsert", "delete", "skip")
+_IMAGES: Final = ("before", "after")
+_WRAPPER: Final = {"schema", "payload"}  # of Kafka Connect's JSON converter
+# Debezium for Postgres sends this text for a large value that an update did not change.
+_UNCHANGED: Final = "__debezium_unavailable_value"
 _UNITS: Final = ("s", "ms", "us", "ns", "d")
 _SHOWN: Final = 5
+_UNREADABLE: Final = (
+    pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, decimal.InvalidOperation,
+    OverflowError, TypeError, ValueError,
+)  # fmt: skip
 
 
 class EventFormat(NamedTuple):
@@ -46,186 +63,68 @@ class EventFormat(NamedTuple):
     operation: str
     sequence: str | None
     sequence_column: str | None
-    columns: Sequence[str] | Mapping[str, str] | None
+    columns: Mapping[str, str] | None  # from field to column
     units: Mapping[str, str]
-    operations: Mapping[str, str]
+    operations: Mapping[Any, str]
 
 
-def read_events(events: Any, schema: Schema, format: EventFormat) -> tuple[MixedRows, np.ndarray]:
-    """Return the rows with their operations, and each row's position in `events`.
+@dataclass
+class _Events:
+    """The rows that events write or delete, in the events' order.
 
-    Raises: InvalidArgumentError, SchemaError for events that do not have the format.
+    columns: by field: values of the rows, as a list or as an Arrow array.
+    given:   fields that only some rows have.
+    deletes, numbers: of each row, whether it is a delete, and its event's position.
+    sequence: the values of the sequence; None: not asked for.
     """
-    table, numbers = _table_of(events)
-    kinds = _kinds(table, format)
-    kept = np.flatnonzero(kinds != "skip")
-    if len(kept) < len(kinds):
-        table, kinds, numbers = table.take(pa.array(kept)), kinds[kept], numbers[kept]
-    deleted = kinds == "delete-ignore"
-    columns = _row_columns(table, deleted, numbers, format)
-    sequence = _sequence_column(schema, format)
-    if sequence is not None:
-        assert format.sequence is not None
-        columns[sequence] = _field(table, format.sequence)
-    chosen: dict[str, Any] = {}
-    for name, values in columns.items():
-        if name in schema:
-            chosen[name] = _parsed(values, schema.by_name(name), format.units.get(name))
-        elif format.columns is not None:
-            raise InvalidArgumentError(
-                f"columns: the table has no column {name!r}{nearest(name, schema.names)}"
-            )
-        else:
-            chosen[name] = values  # the conversion says that the column is unknown
-    unknown = next((name for name in format.units if name not in chosen), None)
-    if unknown is not None:
-        raise InvalidArgumentError(f"units: the events have no column {unknown!r}")
-    kept_by_deletes = {*schema.key_names, sequence}
-    given = {name: ~deleted for name in chosen if name not in kept_by_deletes} if deleted.any() else {}
-    codes = [("upsert", "delete-ignore").index(kind) for kind in kinds.tolist()]
-    return MixedRows(
-        ("upsert", "delete-ignore"), codes, InputColumns(chosen, len(codes), given=given)
-    ), numbers
+
+    columns: dict[str, Any]
+    given: dict[str, np.ndarray]
+    deletes: np.ndarray
+    numbers: np.ndarray
+    sequence: Any
 
 
-def _table_of(events: Any) -> tuple[pa.Table, np.ndarray]:
-    """The events as an Arrow table with one column per field, and their positions."""
-    if isinstance(events, list | tuple) and all(
-        isinstance(each, Mapping | str | bytes | None) for each in events
+_NOTHING: Final = _Events({}, {}, np.empty(0, np.bool_), np.empty(0, np.int64), [])
+
+
+def event_format(
+    operation: Any, sequence: Any, sequence_column: Any, columns: Any, units: Any, operations: Any
+) -> EventFormat:
+    """Check the arguments of `apply_changes`. Raises: InvalidArgumentError."""
+    for argument, value in (
+        ("operation", operation),
+        ("sequence", sequence),
+        ("sequence_column", sequence_column),
     ):
-        rows, numbers = [], []
-        for number, event in enumerate(events):
-            event = _decoded(event, number)
-            if event is not None:
-                rows.append(event)
-                numbers.append(number)
-        names = dict.fromkeys(name for row in rows for name in row)
-        arrays = [_array(name, [row.get(name) for row in rows]) for name in names]
-        return pa.table(arrays, names=list(names)), np.array(numbers, np.int64)
-    found = read_input(events)
-    table = pa.table({name: _array(name, values) for name, values in found.columns.items()})
-    return table, np.arange(found.row_count)
-
-
-def _decoded(event: Any, number: int) -> Mapping[str, Any] | None:
-    """One event without its wrapper; None for a tombstone of Kafka."""
-    if isinstance(event, str | bytes):
-        try:
-            event = json.loads(event)
-        except ValueError as error:
-            raise InvalidArgumentError(f"event {number} is text, but not JSON: {error}") from None
-    if event is None:
-        return None
-    if not isinstance(event, Mapping):
-        raise InvalidArgumentError(f"event {number} is {event!r}, not an object with fields")
-    payload = event.get("payload", event)
-    if payload is None or isinstance(payload, Mapping):
-        return payload
-    raise InvalidArgumentError(f"event {number}: payload is {payload!r}, not an object with fields")
-
-
-def _array(name: str, values: Any) -> Any:
-    if isinstance(values, pa.Array | pa.ChunkedArray):
-        return values
-    try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise SchemaError(f"field {name!r} of the events has values of different types: {error}") from None
-
-
-def _kinds(table: pa.Table, format: EventFormat) -> np.ndarray:
-    """What to do with each event: "upsert", "delete-ignore" or "skip"."""
-    name = CHANGE_TYPE if CHANGE_TYPE in table.column_names else format.operation
-    if name not in table.column_names:
+        if not isinstance(value, str) and (value is not None or argument == "operation"):
+            raise InvalidArgumentError(f"{argument} takes the name of a field, not {value!r}")
+    if sequence is None and sequence_column is not None:
+        raise InvalidArgumentError("sequence_column goes with sequence=, the field of the events")
+    if isinstance(columns, str) or not isinstance(columns, Sequence | Mapping | None):
         raise InvalidArgumentError(
-            f"the events have no field {name!r} with the operation; their fields are "
-            f"{', '.join(table.column_names[:20])}: pass operation='…'"
+            f"columns takes a list of fields, or a dict from field to column, not {columns!r}"
         )
-    for word, meaning in format.operations.items():
+    for argument, pairs in (("units", units), ("operations", operations)):
+        if not isinstance(pairs, Mapping | None):
+            raise InvalidArgumentError(f"{argument} takes a dict, not {pairs!r}")
+    for word, meaning in (operations or {}).items():
         if meaning not in _MEANINGS:
             raise InvalidArgumentError(
                 f"operations: {word!r} means one of {', '.join(_MEANINGS)}, not {meaning!r}"
             )
-    meanings = {**_OPERATIONS, **format.operations}
-    words = table.column(name).to_pylist()
-    known = {word: meanings.get(word if word in meanings else str(word).lower()) for word in set(words)}
-    unknown = sorted(str(word) for word, meaning in known.items() if meaning is None)
-    if unknown:
-        raise InvalidArgumentError(
-            f"field {name!r} has the unknown operation {', '.join(map(repr, unknown[:_SHOWN]))}: pass "
-            "operations={'…': 'upsert', 'delete' or 'skip'}"
-        )
-    return np.array(["delete-ignore" if known[word] == "delete" else known[word] for word in words], object)
+    for name, unit in (units or {}).items():
+        if unit not in _UNITS:
+            raise InvalidArgumentError(f"units: {name!r} takes one of {', '.join(_UNITS)}, not {unit!r}")
+    named = columns if isinstance(columns, Mapping | None) else {name: name for name in columns}
+    if named is not None and len(set(named.values())) < len(named):
+        raise InvalidArgumentError("columns: two fields have the same column")
+    return EventFormat(operation, sequence, sequence_column, named, units or {}, operations or {})
 
 
-def _row_columns(
-    table: pa.Table, deleted: np.ndarray, numbers: np.ndarray, format: EventFormat
-) -> dict[str, Any]:
-    """The columns of the rows: those in `before` and `after`, or the fields besides the operation."""
-    names = table.column_names
-    if "after" in names or "before" in names:
-        after, before = (_struct(table, name) for name in ("after", "before"))
-        fields = list(dict.fromkeys([*after, *before]))
-        mask = pa.array(deleted)
-        columns = {name: _either(mask, before.get(name), after.get(name)) for name in fields}
-        missing = np.flatnonzero(_is_null(table, "before") & deleted)
-        if len(missing):
-            raise InvalidArgumentError(
-                f"event {int(numbers[missing[0]])} is a delete without `before`, so its key is unknown: let the source "
-                "send the old row (Debezium: REPLICA IDENTITY or the primary key), or pass flat rows with the key"
-            )
-        missing = np.flatnonzero(_is_null(table, "after") & ~deleted)
-        if len(missing):
-            raise InvalidArgumentError(
-                f"event {int(numbers[missing[0]])} is an insert or update without `after`"
-            )
-    else:
-        own = {*FEED_COLUMNS} if CHANGE_TYPE in names else {format.operation}
-        if format.sequence is not None and format.columns is None:
-            own |= {format.sequence} - {format.sequence_column or format.sequence}
-        columns = {name: table.column(name) for name in names if name not in own}
-    if format.columns is None:
-        return columns
-    wanted = (
-        format.columns if isinstance(format.columns, Mapping) else {name: name for name in format.columns}
-    )
-    lacking = next((name for name in wanted if name not in columns), None)
-    if lacking is not None:
-        raise InvalidArgumentError(
-            f"columns: the events have no field {lacking!r}{nearest(lacking, columns)}"
-        )
-    return {target: columns[name] for name, target in wanted.items()}
-
-
-def _struct(table: pa.Table, name: str) -> dict[str, pa.ChunkedArray]:
-    if name not in table.column_names or pa.types.is_null(table.schema.field(name).type):
-        return {}
-    column = table.column(name)
-    if not pa.types.is_struct(column.type):
-        raise SchemaError(f"field {name!r} of the events is {column.type}, not the columns of a row")
-    return {field.name: pc.struct_field(column, field.name) for field in column.type}
-
-
-def _is_null(table: pa.Table, name: str) -> np.ndarray:
-    if name not in table.column_names:
-        return np.ones(table.num_rows, np.bool_)
-    found: np.ndarray = table.column(name).is_null().to_numpy()
-    return found
-
-
-def _either(deleted: pa.Array, before: Any, after: Any) -> Any:
-    if before is None or after is None:
-        return after if before is None else before
-    if before.type != after.type:
-        before = before.cast(after.type) if pa.types.is_null(before.type) else before
-        after = after.cast(before.type) if pa.types.is_null(after.type) else after
-    return pc.if_else(deleted, before, after)
-
-
-def _sequence_column(schema: Schema, format: EventFormat) -> str | None:
+def sequence_column(schema: Schema, format: EventFormat) -> str | None:
+    """The column that keeps the sequence; None without a sequence. Raises: InvalidArgumentError."""
     if format.sequence is None:
-        if format.sequence_column is not None:
-            raise InvalidArgumentError("sequence_column goes with sequence=, the field of the events")
         return None
     name = format.sequence_column or format.sequence.rpartition(".")[2]
     if name not in schema:
@@ -236,44 +135,415 @@ def _sequence_column(schema: Schema, format: EventFormat) -> str | None:
     return name
 
 
+def read_events(events: Any, schema: Schema, format: EventFormat) -> tuple[MixedRows, np.ndarray]:
+    """Return the rows with their operations, and the position in `events` of each row's event.
+
+    Raises: InvalidArgumentError, ColumnNotFoundError, SchemaError for events that do not have the
+        format. Single values that cannot be read are errors of their rows.
+    """
+    sequence = sequence_column(schema, format)
+    if isinstance(events, list | tuple) and all(
+        issubclass(kind, Mapping | str | bytes | None) for kind in set(map(type, events))
+    ):
+        found = _read_objects(events, schema, format)
+    else:
+        found = _read_table(*_table_of(events), schema, format)
+    return _chosen(found, schema, format, sequence), found.numbers
+
+
+# ------------------------------------------------------------------------------------------ dicts and JSON
+
+
+def _read_objects(events: Sequence[Any], schema: Schema, format: EventFormat) -> _Events:
+    objects: list[Mapping[str, Any]] = []
+    numbers: list[int] = []
+    for number, event in enumerate(events):
+        found = _decoded(event, number)
+        if found is not None:
+            objects.append(found)
+            numbers.append(number)
+    fields = dict.fromkeys(name for event in objects for name in event)
+    if not objects:
+        return _NOTHING
+    images = [name for name in _IMAGES if name in fields]
+    enveloped = any(
+        name not in schema or any(isinstance(event.get(name), Mapping) for event in objects)
+        for name in images
+    )
+    word_field = _operation_field(fields, format)
+    words = [event.get(word_field) for event in objects]
+    try:
+        distinct = set(words)
+    except TypeError:
+        number = next(n for n, word in zip(numbers, words, strict=True) if isinstance(word, list | Mapping))
+        raise InvalidArgumentError(
+            f"field {word_field!r} of event {number} is not the word of an operation"
+        ) from None
+    kinds = _kinds(distinct, lambda word: numbers[words.index(word)], word_field, format)
+    own = _own_fields(schema, word_field, format)
+    keys = _key_fields(schema, format)
+    rows: list[Mapping[str, Any]] = []
+    deletes: list[bool] = []
+    sources: list[int] = []  # of each row, its event's place in `objects`
+    for place, (event, word) in enumerate(zip(objects, words, strict=True)):
+        kind = kinds[word]
+        if kind == "skip":
+            continue
+        if enveloped:
+            made = _rows_of_envelope(event, kind == "delete", keys, numbers[place])
+        else:
+            made = [({name: value for name, value in event.items() if name not in own}, kind == "delete")]
+        for row, delete in made:
+            if delete:
+                row = {name: row.get(name) for name in keys}
+            elif _UNCHANGED in row.values():
+                row = {name: value for name, value in row.items() if value != _UNCHANGED}
+            rows.append(row)
+            deletes.append(delete)
+            sources.append(place)
+    names = dict.fromkeys(name for row in rows for name in row)
+    given = {name: np.array([name in row for row in rows], np.bool_) for name in names}
+    sequences: list[Any] = []
+    if format.sequence is not None:
+        path = (format.sequence,) if format.sequence in fields else tuple(format.sequence.split("."))
+        found_any, sequences = _along(path, objects, sources)
+        if rows and not found_any:
+            raise _no_sequence(format.sequence, fields)
+    return _Events(
+        {name: [row.get(name) for row in rows] for name in names},
+        {name: mask for name, mask in given.items() if not mask.all()},
+        np.array(deletes, np.bool_),
+        np.array(numbers, np.int64)[sources],
+        sequences,
+    )
+
+
+def _decoded(event: Any, number: int) -> Mapping[str, Any] | None:
+    """One event without its wrapper; None for a tombstone of Kafka."""
+    if isinstance(event, str | bytes):
+        try:
+            # Numbers with a point keep all their digits, for columns of type decimal.
+            event = json.loads(event, parse_float=decimal.Decimal)
+        except ValueError as error:
+            raise InvalidArgumentError(f"event {number} is text, but not JSON: {error}") from None
+    if isinstance(event, Mapping) and "payload" in event and event.keys() <= _WRAPPER:
+        event = event["payload"]
+    if event is None or isinstance(event, Mapping):
+        return event
+    raise InvalidArgumentError(f"event {number} is {shorten(repr(event))}, not an object with fields")
+
+
+def _rows_of_envelope(
+    event: Mapping[str, Any], delete: bool, keys: Sequence[str], number: int
+) -> list[tuple[Mapping[str, Any], bool]]:
+    """The rows of one event, each with whether it is deleted."""
+    for name in _IMAGES:
+        if not isinstance(event.get(name), Mapping | None):
+            raise InvalidArgumentError(
+                f"event {number}: {name!r} is {shorten(repr(event[name]))}, not the columns of a row"
+            )
+    before, after = event.get("before"), event.get("after")
+    if delete:
+        if before is None:
+            raise _missing_image(number, "before")
+        return [(before, True)]
+    if after is None:
+        raise _missing_image(number, "after")
+    if before is not None and any(
+        name in before and name in after and before[name] != after[name] for name in keys
+    ):
+        return [({**after, **before}, True), (after, False)]
+    return [(after, False)]
+
+
+def _along(
+    path: Sequence[str], objects: Sequence[Mapping[str, Any]], sources: Iterable[int]
+) -> tuple[bool, list[Any]]:
+    """The values at the path of fields, for each row; and whether any event has such a field."""
+    there, values = False, []
+    for source in sources:
+        value: Any = objects[source]
+        for name in path:
+            if not isinstance(value, Mapping) or name not in value:
+                value = None
+                break
+            value = value[name]
+        else:
+            there = True
+        values.append(value)
+    return there, values
+
+
+# -------------------------------------------------------------------------------------------------- Arrow
+
+
+def _table_of(events: Any) -> tuple[pa.Table, np.ndarray]:
+    """The events without a wrapper as a table with one column per field, and their positions."""
+    arrays = {}
+    for name, values in read_input(events).columns.items():
+        try:
+            arrays[name] = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise SchemaError(
+                f"field {name!r} of the events has values of different types: {error}"
+            ) from None
+    table = pa.table(arrays)
+    if "payload" in arrays and arrays.keys() <= _WRAPPER and pa.types.is_struct(arrays["payload"].type):
+        numbers = np.flatnonzero(table.column("payload").is_valid().to_numpy())
+        return pa.table(_fields_of(table.take(pa.array(numbers)), "payload")), numbers
+    return table, np.arange(table.num_rows)
+
+
+def _read_table(table: pa.Table, places: np.ndarray, schema: Schema, format: EventFormat) -> _Events:
+    fields = table.column_names
+    if not table.num_rows:
+        return _NOTHING
+    word_field = _operation_field(fields, format)
+    column = table.column(word_field).combine_chunks()
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    coded = column.dictionary_encode(null_encoding="encode")
+    words = coded.dictionary.to_pylist()
+    codes = coded.indices.to_numpy()
+    kinds = _kinds(words, lambda word: int(places[np.argmax(codes == words.index(word))]), word_field, format)
+    kind = np.array([kinds[word] for word in words], object)[codes]
+    kept = np.flatnonzero(kind != "skip")
+    table, numbers, deletes = table.take(pa.array(kept)), places[kept], (kind == "delete")[kept]
+    enveloped = any(
+        name in fields and (name not in schema or pa.types.is_struct(table.column(name).type))
+        for name in _IMAGES
+    )
+    if enveloped:
+        table, numbers, deletes, columns = _columns_of_envelopes(table, numbers, deletes, schema, format)
+    else:
+        own = _own_fields(schema, word_field, format)
+        columns = {name: table.column(name) for name in fields if name not in own}
+    given = {}
+    for name in columns.keys() - {*_key_fields(schema, format)}:
+        values, has = columns[name], ~deletes
+        if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+            has &= ~pc.fill_null(pc.equal(values, _UNCHANGED), False).to_numpy()
+        if not has.all():
+            given[name] = has
+            columns[name] = values.take(pa.array(np.arange(len(has)), mask=~has))
+    sequence = None if format.sequence is None else _field(table, format.sequence)
+    return _Events(columns, given, deletes, numbers, sequence)
+
+
+def _columns_of_envelopes(
+    table: pa.Table, numbers: np.ndarray, deletes: np.ndarray, schema: Schema, format: EventFormat
+) -> tuple[pa.Table, np.ndarray, np.ndarray, dict[str, Any]]:
+    """The columns of `after`, and in deleted rows the key of `before`.
+
+    An event that changes its key comes twice: a delete with the old key is first.
+    """
+    _require_images(table, deletes, numbers)
+    before, after = (_fields_of(table, name) for name in _IMAGES)
+    keys = [name for name in _key_fields(schema, format) if name in before]
+    renamed = np.zeros(len(numbers), np.bool_)
+    for name in keys:
+        if name in after:
+            different = pc.not_equal(_as_after(name, before[name], after[name]), after[name])
+            renamed |= pc.fill_null(different, False).to_numpy()
+    if renamed.any():
+        rows = np.repeat(np.arange(len(numbers)), 1 + renamed)
+        first = np.append(True, rows[1:] != rows[:-1])
+        deletes = deletes[rows] | (renamed[rows] & first)
+        numbers, table = numbers[rows], table.take(pa.array(rows))
+        before, after = (_fields_of(table, name) for name in _IMAGES)
+    columns = {**after, **{name: before[name] for name in keys}}
+    for name in keys:
+        if name in after:
+            old = _as_after(name, before[name], after[name])
+            columns[name] = pc.if_else(pa.array(deletes), old, after[name])
+    return table, numbers, deletes, columns
+
+
+def _require_images(table: pa.Table, deletes: np.ndarray, numbers: np.ndarray) -> None:
+    for name, needed in (("before", deletes), ("after", ~deletes)):
+        if name in table.column_names:
+            needed = needed & table.column(name).is_null().to_numpy()
+        if needed.any():
+            raise _missing_image(int(numbers[np.argmax(needed)]), name)
+
+
+def _fields_of(table: pa.Table, name: str) -> dict[str, pa.ChunkedArray]:
+    """The columns of a structure; {} if there is none, or all its values are NULL."""
+    if name not in table.column_names or pa.types.is_null(table.schema.field(name).type):
+        return {}
+    column = table.column(name)
+    if not pa.types.is_struct(column.type):
+        raise SchemaError(f"field {name!r} of the events is {column.type}, not the columns of a row")
+    return {field.name: pc.struct_field(column, field.name) for field in column.type}
+
+
+def _as_after(name: str, before: Any, after: Any) -> Any:
+    try:
+        return before.cast(after.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise SchemaError(f"field {name!r} is {before.type} in before, but {after.type} in after") from None
+
+
 def _field(table: pa.Table, path: str) -> Any:
     """The values of a field, or of a field in a structure: `source.lsn`."""
-    first, *rest = path.split(".")
-    if first not in table.column_names:
-        raise InvalidArgumentError(
-            f"sequence={path!r}: the events have no field {first!r}{nearest(first, table.column_names)}"
-        )
-    column = table.column(first)
-    for name in rest:
+    names = [path] if path in table.column_names else path.split(".")
+    if names[0] not in table.column_names:
+        raise _no_sequence(path, table.column_names)
+    column = table.column(names[0])
+    for name in names[1:]:
         if not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
-            raise InvalidArgumentError(f"sequence={path!r}: the events have no field {name!r} in {first!r}")
+            raise _no_sequence(path, table.column_names)
         column = pc.struct_field(column, name)
     return column
 
 
-def _parsed(values: Any, column: ColumnSchema, unit: str | None) -> Any:
-    """Numbers as times in the given unit, and text as decimals; other values as they are."""
-    type = values.type
-    if unit is not None:
-        if unit not in _UNITS:
-            raise InvalidArgumentError(
-                f"units: {column.name!r} takes one of {', '.join(_UNITS)}, not {unit!r}"
-            )
-        if not pa.types.is_integer(type) and not pa.types.is_null(type):
-            raise InvalidArgumentError(
-                f"units: {column.name!r} gives a unit for whole numbers, but the events have {type}"
-            )
-        if unit == "d":
-            return values.cast(pa.int32()).cast(pa.date32())
-        return values.cast(pa.int64()).cast(pa.timestamp(unit, "UTC"))
-    if column.type.name in ("timestamp", "date") and pa.types.is_integer(type):
+# -------------------------------------------------------------------------------------------------- both
+
+
+def _operation_field(fields: Iterable[str], format: EventFormat) -> str:
+    fields = list(fields)
+    name = CHANGE_TYPE if CHANGE_TYPE in fields else format.operation
+    if name not in fields:
         raise InvalidArgumentError(
-            f"column {column.name!r} is a {column.type}, and the events have whole numbers: say what they count with "
+            f"the events have no field {name!r} with the operation; their fields are {', '.join(fields[:20])}: pass "
+            "operation='…'"
+        )
+    return name
+
+
+def _kinds(
+    words: Iterable[Any], place_of: Callable[[Any], int], field: str, format: EventFormat
+) -> dict[Any, str]:
+    """What each word means: "upsert", "delete" or "skip". Raises: InvalidArgumentError."""
+    meanings = {**_OPERATIONS, **format.operations}
+    kinds = {word: meanings.get(word if word in meanings else str(word).lower()) for word in words}
+    unknown = sorted((place_of(word), word) for word, kind in kinds.items() if kind is None)
+    if unknown:
+        shown = ", ".join("NULL" if word is None else repr(word) for _, word in unknown[:_SHOWN])
+        raise InvalidArgumentError(
+            f"event {unknown[0][0]}: field {field!r} has the unknown operation {shown}: pass "
+            "operations={'…': 'upsert', 'delete' or 'skip'}"
+        )
+    return {word: kind for word, kind in kinds.items() if kind is not None}
+
+
+def _own_fields(schema: Schema, word_field: str, format: EventFormat) -> set[str]:
+    """The fields of flat events that are no columns."""
+    own = {word_field} if word_field != CHANGE_TYPE else {*FEED_COLUMNS}
+    if format.sequence is not None:
+        own |= {format.sequence.split(".")[0], format.sequence} - {*schema.names}
+    return own - {*(format.columns or ())}
+
+
+def _key_fields(schema: Schema, format: EventFormat) -> list[str]:
+    """The fields with the key columns."""
+    if format.columns is None:
+        return list(schema.key_names)
+    return [field for field, column in format.columns.items() if schema.is_key(column)]
+
+
+def _missing_image(number: int, name: str) -> InvalidArgumentError:
+    if name == "after":
+        return InvalidArgumentError(f"event {number} is an insert or update without `after`")
+    return InvalidArgumentError(
+        f"event {number} is a delete without `before`, so its key is unknown: let the source send the old row "
+        "(Debezium: REPLICA IDENTITY or the primary key), or pass flat rows with the key"
+    )
+
+
+def _no_sequence(path: str, fields: Iterable[str]) -> InvalidArgumentError:
+    first = path.split(".")[0]
+    hint = find_name(first, fields) if first not in fields else ""
+    return InvalidArgumentError(f"sequence={path!r}: the events have no such field{hint}")
+
+
+def _chosen(events: _Events, schema: Schema, format: EventFormat, sequence: str | None) -> MixedRows:
+    """The columns to write, in forms that the table's types accept."""
+    count = len(events.numbers)
+    sources: dict[str, tuple[Any, np.ndarray | None]] = {}
+    for field, column in (format.columns or {name: name for name in events.columns}).items():
+        if column not in schema:
+            if format.columns is not None:
+                hint = find_name(column, schema.names)
+                raise ColumnNotFoundError(f"columns: the table has no column {column!r}{hint}")
+            raise ColumnNotFoundError(
+                f"the events have a field {field!r}, which is no column of the table{find_name(field, schema.names)}; "
+                "columns=[…] names the fields to write"
+            )
+        if field in events.columns:
+            sources[column] = events.columns[field], events.given.get(field)
+        elif column != sequence and not events.deletes.all():
+            hint = find_name(field, events.columns)
+            raise InvalidArgumentError(f"columns: the events have no field {field!r}{hint}")
+    if sequence is not None and count:
+        sources[sequence] = events.sequence, None
+    for name in format.units:
+        if name not in schema:
+            hint = find_name(name, schema.names)
+            raise ColumnNotFoundError(f"units: the table has no column {name!r}{hint}")
+    errors = RowErrors()
+    chosen, given = {}, {}
+    for name, (values, mask) in sources.items():
+        chosen[name] = _parsed(values, schema.by_name(name), format.units.get(name), errors)
+        if mask is not None:
+            given[name] = mask
+    codes = events.deletes.astype(np.int64).tolist()
+    return MixedRows(("upsert", "delete-ignore"), codes, InputColumns(chosen, count, given=given), errors)
+
+
+def _parsed(values: Any, column: ColumnSchema, unit: str | None, errors: RowErrors) -> Any:
+    """Numbers as times in the given unit, and text as decimals; other values as they are."""
+    where = f"column {column.name!r}: "
+    if unit is not None:
+        what = f"is no number of {'days' if unit == 'd' else unit}, which units= gives for this column"
+        return _each_cast(values, lambda part: _times(part, unit), errors, where, what)
+    kinds = set(map(type, values)) if isinstance(values, list) else {values.type}
+    if column.type.name == "timestamp" and any(
+        kind is int or (isinstance(kind, pa.DataType) and pa.types.is_integer(kind)) for kind in kinds
+    ):
+        raise InvalidArgumentError(
+            f"{where}the events have whole numbers, and the column is a {column.type}: say what they count with "
             f"units={{{column.name!r}: 'ms'}} (s, ms, us, ns, or d for days)"
         )
-    if column.type.name == "decimal" and (pa.types.is_string(type) or pa.types.is_large_string(type)):
-        try:
-            return values.cast(pa.string()).cast(pa.decimal128(38, column.type.scale))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise SchemaError(f"column {column.name!r}: a text is not a {column.type}: {error}") from None
+    if column.type.name == "decimal" and any(
+        kind is str or kind in (pa.string(), pa.large_string()) for kind in kinds
+    ):
+        scale = column.type.scale
+        what = f"is no number of type {column.type}"
+        return _each_cast(values, lambda part: _decimals(part, scale), errors, where, what)
+    if column.type.is_floating and decimal.Decimal in kinds:
+        return [float(value) if isinstance(value, decimal.Decimal) else value for value in values]
     return values
+
+
+def _times(values: Any, unit: str) -> Any:
+    numbers = (
+        values.cast(pa.int64())
+        if isinstance(values, pa.Array | pa.ChunkedArray)
+        else pa.array(values, pa.int64())
+    )
+    if unit == "d":
+        return numbers.cast(pa.int32()).cast(pa.date32())
+    return numbers.cast(pa.timestamp(unit, "UTC"))
+
+
+def _decimals(values: Any, scale: int | None) -> Any:
+    if isinstance(values, list):
+        return [decimal.Decimal(value) if isinstance(value, str) else value for value in values]
+    return values.cast(pa.string()).cast(pa.decimal128(38, scale))
+
+
+def _each_cast(values: Any, cast: Callable[[Any], Any], errors: RowErrors, where: str, what: str) -> Any:
+    """Cast all values at once; if some cannot be cast, one by one: they are NULL, and errors of their rows."""
+    try:
+        return cast(values)
+    except _UNREADABLE:
+        pass
+    whole = list(values) if isinstance(values, list) else values.to_pylist()
+    for row, value in enumerate(whole):
+        try:
+            cast([value])
+        except _UNREADABLE:
+            whole[row] = None
+            errors.add([row], OUT_OF_RANGE, f"{where}{shorten(repr(value))} {what}")
+    return cast(whole)

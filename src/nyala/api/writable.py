@@ -398,14 +398,17 @@ class WritableTable(ReadableTable):
         ... )
         WriteResult(timestamp=..., inserted=1, updated=0, deleted=1, ignored=0, errors=0 rows)
         """
-        from nyala.api.change_events import EventFormat, read_events
+        from nyala.api import change_events
 
         self._check_call("apply_changes(…)", "b.apply(…)")
-        chosen = EventFormat(operation, sequence, sequence_column, columns, units or {}, operations or {})
+        format = change_events.event_format(operation, sequence, sequence_column, columns, units, operations)
         schema = self._view(None)[1].schema
-        rows, numbers = read_events(events, schema, chosen)
-        newest = None if sequence is None else NewestBy(sequence_column or sequence.rpartition(".")[2])
-        request = Request(self._name, "apply", rows, numbers=numbers, condition=newest)
+        rows, numbers = change_events.read_events(events, schema, format)
+        newest = change_events.sequence_column(schema, format)
+        request = Request(
+            self._name, "apply", rows, numbers=numbers,
+            condition=None if newest is None else NewestBy(newest),
+        )  # fmt: skip
         return self._commit(request, collect(errors), check_message(message))
 
     def _write(

@@ -28,6 +28,7 @@ from nyala.errors import (
 from nyala.schema.conversion.convert import InputColumns, convert, read_input
 from nyala.schema.conversion.long_column import Column
 from nyala.schema.conversion.python_rows import named_key
+from nyala.schema.conversion.row_errors import RowErrors
 from nyala.schema.schema import Schema
 from nyala.tablet.state.root import TableState
 from nyala.tablet.write.prepare import (
@@ -58,6 +59,7 @@ class MixedRows(NamedTuple):
     operations: tuple[str, ...]  # of OPERATION_NAMES
     codes: Sequence[int]  # each row's index in `operations`
     rows: InputColumns
+    errors: RowErrors  # of rows whose values could not be read
 
 
 def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]] | MixedRows) -> PreparedOperation:
@@ -71,7 +73,10 @@ def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]] | MixedRows)
     schema = table.schema
     codes, given_rows = _row_operations(data, schema)
     converted = convert(given_rows, schema, operation="apply", limits=table.limits)
-    errors, count = converted.errors, converted.row_count
+    errors, count = RowErrors(), converted.row_count
+    if isinstance(data, MixedRows):
+        errors.extend(data.errors)
+    errors.extend(converted.errors)
     by_name = converted.columns
     columns: dict[int, Column] = {schema.by_name(name).id: array for name, array in by_name.items()}
     partly: dict[int, np.ndarray] = {schema.by_name(name).id: rows for name, rows in converted.given.items()}

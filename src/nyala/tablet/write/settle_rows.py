@@ -72,6 +72,7 @@ class _Rows:
     outcome: np.ndarray
     made: np.ndarray  # whether the row created its key
     maker: np.ndarray  # for a failed insert: the earlier row that created the key, or -1
+    sequence: np.ndarray  # of deletes that are remembered: the column id of their sequence; otherwise -1
 
     def __len__(self) -> int:
         return len(self.key)
@@ -84,7 +85,7 @@ class _Keys:
         self.existed = existed
         self.alive = existed.copy()
         self.maker = np.full(len(existed), -1, np.int64)  # the last row that created the key
-        self.deleter = np.full(len(existed), -1, np.int64)  # the last row that deleted it, if it may
+        self.deleter = np.full(len(existed), -1, np.int64)  # the last remembered delete of it
 
 
 def settle_rows(
@@ -109,7 +110,7 @@ def _combined(
     parts = [operation for operation in operations if len(operation.keys)]
     if not parts:
         nothing = np.empty(0, np.int64)
-        empty = _Rows(*(nothing,) * 8)
+        empty = _Rows(*(nothing,) * 9)
         return table.codec.empty(), np.empty(0, np.int32), empty
     if len(parts) == 1:
         keys, tablets, places = parts[0].keys, parts[0].tablets, [np.arange(len(parts[0].keys))]
@@ -135,14 +136,16 @@ def _combined(
     code = np.concatenate([_codes(operation)[operation.rows] for operation in parts])
     kind, ignore = _KIND_OF_CODE[code], _IGNORES[code]
     # A delete with a sequence is remembered, whether there is a row or not.
-    remembering = np.isin(number, [index for index, op in enumerate(operations) if op.sequence is not None])
-    ignore |= remembering & (kind == DELETE)
+    of_operation = np.array([-1 if op.sequence is None else op.sequence for op in operations], np.int64)
+    sequence = np.where(kind == DELETE, of_operation[number], -1)
+    ignore |= sequence >= 0
     order = np.lexsort((row, number, key))
     key, number, row = key[order], number[order], row[order]
     count = len(key)
     return keys, tablets, _Rows(
         key, number, row, kind[order], ignore[order],
         np.full(count, FAILED, np.int8), np.zeros(count, np.bool_), np.full(count, -1, np.int64),
+        sequence[order],
     )  # fmt: skip
 
 
@@ -204,7 +207,8 @@ def _decide(
     state.alive[key] = (alive | made) & ~gone
     number = np.arange(len(rows))[at]
     state.maker[key[made]] = number[made]
-    state.deleter[key[delete]] = number[delete]
+    remembered = rows.sequence[at] >= 0
+    state.deleter[key[remembered]] = number[remembered]
 
 
 def _report(
@@ -312,23 +316,22 @@ def _fold(
     add("update", np.flatnonzero(again), every)
     for at, columns in _by_columns(np.flatnonzero(updated & ~again), every, values):
         add("update", at, columns)
-    gone = state.existed & ~state.alive
-    sequence = next((op.sequence for op in operations if op.sequence is not None), None)
-    if sequence is None:
-        add("delete", np.flatnonzero(gone), ())
-        return
-    # Dead rows keep the sequence of their delete.
-    column = table.schema.by_id(sequence)
     deleted = np.flatnonzero(~state.alive & (state.deleter >= 0))
-    chosen = state.deleter[deleted]
-    found = _Values.of(column, operations, rows, np.ones(len(rows), np.bool_), len(keys), chosen)
-    assert found is not None, "a delete with a sequence gives it"
-    values[sequence] = found
-    add("delete", np.flatnonzero(gone), (column,))
-    for other in every:
-        if other.id != sequence:
+    forgotten = state.existed & ~state.alive
+    forgotten[deleted] = False
+    add("delete", np.flatnonzero(forgotten), ())
+    # Dead rows keep the sequence of their delete.
+    remembered = rows.sequence[state.deleter[deleted]]
+    for sequence in np.unique(remembered).tolist():
+        column, part = table.schema.by_id(sequence), deleted[remembered == sequence]
+        chosen, all_rows = state.deleter[part], np.ones(len(rows), np.bool_)
+        found = _Values.of(column, operations, rows, all_rows, len(keys), chosen)
+        assert found is not None, "a delete with a sequence gives it"
+        for other in every:
             values[other.id] = _Values.nothing(other, len(keys))
-    add("tombstone", deleted[~state.existed[deleted]], every)
+        values[sequence] = found
+        add("delete", part[state.existed[part]], (column,))
+        add("tombstone", part[~state.existed[part]], every)
 
 
 def _by_columns(
