@@ -95,7 +95,13 @@ class DiskRowSet(RowSetVersion, LazyValues):
     @property
     def timestamp_max(self) -> int | None:
         """The greatest timestamp of an insertion or change in the history; None without any."""
-        times = (store.timestamp_max for store in self._change_stores)
+        times = (self._earlier_timestamp_max, self.deltas.timestamp_max)
+        return max((time for time in times if time is not None), default=None)
+
+    @lazy_value
+    def _earlier_timestamp_max(self) -> int | None:
+        """`timestamp_max` without `deltas`, which still takes changes."""
+        times = (store.timestamp_max for store in (*self.undo, *self.redo, *self.frozen))
         return max((time for time in times if time is not None), default=None)
 
     @property

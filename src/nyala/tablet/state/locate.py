@@ -221,7 +221,7 @@ def _look_in(
         return
     rowids = rowids[hit]
     live: np.ndarray | None = None
-    if at is not None:
+    if at is not None and (rowset.timestamp_max or 0) > at:
         live = rowset.gather_liveness(at, rowids)
     elif rowset.may_have_dead:
         live = rowset.live(rowids)

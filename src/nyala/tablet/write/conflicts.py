@@ -63,16 +63,20 @@ def changed_after(table: TableState, keys: EncodedKeys, tablets: np.ndarray, sin
         part = keys.slice(begin, end - begin)
         part.prepare_slices()
         for memory in (tablet.memory, *tablet.frozen):
-            _mark(changed, memory, part, begin, since)
+            if _has_newer(memory, since):
+                _mark(changed, memory, part, begin, since)
         for disk, lower, upper in tablet.tree.candidates(part) if tablet.rowsets else ():
-            _mark(changed, disk, part.slice(lower, upper - lower), begin + lower, since)
+            if _has_newer(disk, since):
+                _mark(changed, disk, part.slice(lower, upper - lower), begin + lower, since)
     return changed
 
 
-def _mark(changed: np.ndarray, rowset: AnyRowSet, keys: EncodedKeys, begin: int, since: int) -> None:
+def _has_newer(rowset: AnyRowSet, since: int) -> bool:
     newest = rowset.timestamp_max
-    if newest is None or newest <= since:
-        return
+    return newest is not None and newest > since
+
+
+def _mark(changed: np.ndarray, rowset: AnyRowSet, keys: EncodedKeys, begin: int, since: int) -> None:
     rowids = rowset.find(keys)
     hit = np.flatnonzero(rowids >= 0)
     if len(hit):

@@ -38,6 +38,7 @@ import numpy as np
 from nyala.delta.mem_store import DeltaMemStore
 from nyala.env.interrupts import Uninterrupted
 from nyala.errors import InvalidArgumentError, TransactionEndedError
+from nyala.lazy_values import share_lazy_values
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.conversion.row_errors import RowErrors
 from nyala.tablet.state.result import Ticket, WriteResult
@@ -232,7 +233,9 @@ class OpenTransaction:
 
     def _private_tablet(self, table: TableState, tablet: TabletState) -> TabletState:
         frozen = tuple(memory.copy(self.since) for memory in (*tablet.frozen, tablet.memory))
-        return dataclasses.replace(tablet, memory=self._store.new_memory(table), frozen=frozen)
+        private = dataclasses.replace(tablet, memory=self._store.new_memory(table), frozen=frozen)
+        share_lazy_values(tablet, private, ("tree",))
+        return private
 
     def _install(self, changed: Mapping[int, TabletState]) -> None:
         root = self._root.with_tablets(changed)
