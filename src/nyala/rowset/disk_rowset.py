@@ -101,7 +101,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
     @lazy_value
     def _earlier_timestamp_max(self) -> int | None:
         """`timestamp_max` without `deltas`, which still takes changes."""
-        times = (store.timestamp_max for store in (*self.undo, *self.redo, *self.frozen))
+        stores: tuple[DeltaFile | DeltaMemStore, ...] = (*self.undo, *self.redo, *self.frozen)
+        times = (store.timestamp_max for store in stores)
         return max((time for time in times if time is not None), default=None)
 
     @property
