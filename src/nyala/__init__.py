@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         TableBackup,
         TableStats,
         TabletStats,
+        Tag,
         VacuumResult,
     )
     from nyala.api.scan import Scan
@@ -122,6 +123,7 @@ __all__ = [
     "TableStats",
     "TableView",
     "TabletStats",
+    "Tag",
     "Transaction",
     "TransactionEndedError",
     "TransactionTable",
@@ -160,6 +162,7 @@ _HOMES = {
     "StoreStats": "nyala.api.results",
     "TableStats": "nyala.api.results",
     "TabletStats": "nyala.api.results",
+    "Tag": "nyala.api.results",
     "VacuumResult": "nyala.api.results",
     "DataLike": "nyala.api.types",
     "KeyLike": "nyala.api.types",

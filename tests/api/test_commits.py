@@ -329,8 +329,10 @@ def test_older_commits_and_their_messages_go_with_the_history(tmp_path: Path) ->
         short.insert({"k": [3]})
         db.flush()
         assert [m.message for m in db._writer().state.messages.values()] == ["new"]
+        db.drop_table("short")
+        assert listed(db.commits())[-1] == (1, 0, 0, ("short",), None), "until it is purged"
         db.drop_table("long", purge=True)
-        db.drop_table("short", purge=True)
+        db.purge_dropped()
         key_value_table(db)
         assert len(db.commits()) == 0 and not db._writer().state.messages
 

@@ -46,7 +46,8 @@ def restore_backup(
         The names of the tables. A dict restores under other names: `{"flights": "flights_may"}`. Default:
         all tables of the newest `Database.backup` of the whole store, at its one moment.
     at
-        Restore the newest backup that is not later than this moment. Default: the newest.
+        Restore the newest backup that is not later than this moment, which may be a tag of an open
+        `target`. Default: the newest.
     storage_options
         For a backup in a bucket, as in `connect`. If `target` is in a bucket and needs options too, pass
         an open `Database`.
@@ -81,6 +82,7 @@ def restore_backup(
     """
     show = teller(progress, lambda done, total: f"restore: {done:,} of {total:,} files") or (lambda *_: None)
     if at is not None:
+        at = target._without_tag(at) if isinstance(target, Database) else at
         parse_at(at)
     with open_place(folder, storage_options) as place, contextlib.ExitStack() as opened:
         if tables is None:

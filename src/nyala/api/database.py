@@ -52,6 +52,7 @@ from nyala.tablet.state.history import check_created, check_readable, oldest_rea
 from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.root import Root, TableState
 from nyala.tablet.state.store_folder import check_folder_path
+from nyala.tablet.state.tags import check_tag_name, resolve_tag
 from nyala.tablet.store import DURABILITIES, Store, StoreOptions
 from nyala.wal.writer import Durability
 
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from nyala.api.change_feed import ChangeFeed
     from nyala.api.description import TableDescription
     from nyala.api.readable import ReadableTable, SchemaOf, TableView
-    from nyala.api.results import BackupResult, CommitList, DroppedTable, FlushResult, StoreStats
+    from nyala.api.results import BackupResult, CommitList, DroppedTable, FlushResult, StoreStats, Tag
     from nyala.api.scan import Scan
     from nyala.api.table import Table
     from nyala.api.transaction import Transaction
@@ -910,7 +911,7 @@ class Database:
         Notes
         -----
         Reads which rows were written and when, and no values. Commits of dropped tables and range
-        partitions are not listed, and neither are changes of schemas.
+        partitions are listed as long as these can be brought back. Changes of schemas are not listed.
 
         Examples
         --------
@@ -928,15 +929,86 @@ class Database:
 
             raise InvalidArgumentError(since_after_until(lower, upper))
         from nyala.api.results import CommitList
-        from nyala.tablet.changes.commits import commit_counts, commit_table
+        from nyala.tablet.changes.commits import CommitCounts, commit_counts, commit_table
 
-        now_us, found = self._store.env.clock.now_us(), {}
-        for table in root.tables.values():
-            if lower is not None:
+        now_us = self._store.env.clock.now_us()
+        found: dict[str, list[CommitCounts]] = {}
+        for table in root.every_table():
+            if lower is not None and not table.entry.dropped:
                 check_readable(table.entry, lower, published, now_us, naive_note(since))
-            begin = oldest_readable(table.entry, published, now_us) if lower is None else lower
-            found[table.name] = commit_counts(table.as_of(upper), begin, upper)
-        return CommitList(commit_table(found, self._opened().messages()))
+            begin = max(lower or 0, oldest_readable(table.entry, published, now_us))
+            counts = commit_counts(table.with_schema(table.entry.schema_at(upper)).whole, begin, upper)
+            found.setdefault(table.name, []).append(counts)
+        merged = {name: CommitCounts.total(parts) for name, parts in found.items()}
+        return CommitList(commit_table(merged, self._opened().messages()))
+
+    def tag(self, name: str, at: Any = None) -> Tag:
+        """Name a moment, and keep it readable until the tag is dropped.
+
+        The name can be used wherever a moment can: `scan(at="before-load")`. All tables that exist at
+        the moment stay readable from there on, whatever their history says.
+
+        Parameters
+        ----------
+        name
+            Begins with a letter, then letters, digits, `_`, `.` and `-`; at most 128 characters.
+        at
+            The moment, as in `scan`. Default: now.
+
+        Returns
+        -------
+        Tag
+            The name, the timestamp and its time.
+
+        Raises
+        ------
+        InvalidArgumentError
+            The name is invalid or exists already, or the moment is in the future.
+        HistoryExpiredError
+            The moment is older than the history of a table.
+
+        Examples
+        --------
+        >>> tag = db.tag("before-load")
+        >>> metrics.delete(where="TRUE").deleted
+        3
+        >>> metrics.count(at="before-load"), metrics.count(at=tag), metrics.count()
+        (3, 3, 0)
+        """
+        store = self._writer()
+        check_tag_name(name)
+        from nyala.api.results import Tag
+
+        made = store.tag(name, None if at is None else self._view_at(at)[1])
+        return Tag(made.name, made.timestamp, to_datetime(made.timestamp))
+
+    def tags(self) -> list[Tag]:
+        """Return the tags, in the order of their moments.
+
+        Examples
+        --------
+        >>> [tag.name for tag in db.tags()]
+        []
+        """
+        from nyala.api.results import Tag
+
+        self._root()  # a reader catches up
+        found = sorted(self._opened().tags().values(), key=lambda tag: (tag.timestamp, tag.name))
+        return [Tag(tag.name, tag.timestamp, to_datetime(tag.timestamp)) for tag in found]
+
+    def drop_tag(self, name: str, missing_ok: bool = False) -> None:
+        """Drop a tag. History that only this tag keeps expires at once, and its files go later.
+
+        Parameters
+        ----------
+        name
+            The tag's name.
+        missing_ok
+            Do nothing if there is no such tag, instead of raising `InvalidArgumentError`.
+        """
+        store = self._writer()
+        if not missing_ok or name in store.tags():
+            store.drop_tag(name)
 
     def now(self) -> int:
         """Return the published timestamp, which a scan without `at` reads; `connect(not_before=…)` takes it."""
@@ -974,8 +1046,12 @@ class Database:
     def stats(self) -> StoreStats:
         """Return the figures of the whole store."""
         from nyala.api.results import StoreStats
+        from nyala.tablet.compaction.measurement import tag_bytes
 
-        return StoreStats(tables=len(self._root().tables), timestamp=self.now(), **self._opened().stats())
+        root, now = self._opened().view()
+        now_us = self._store.env.clock.now_us()
+        kept = sum(tag_bytes(table, now, now_us) for table in root.tables.values())
+        return StoreStats(tables=len(root.tables), timestamp=now, tag_bytes=kept, **self._opened().stats())
 
     def backup(
         self,
@@ -1176,6 +1252,7 @@ class Database:
         self._ahead.note(published, self._store.env.clock.now_us())
         if at is None:
             return root, published, published
+        at = self._without_tag(at, name)
         timestamp = parse_at(at, published, name)
         now_us = self._store.env.clock.now_us()
         if timestamp > max(from_physical(now_us + 1), published):
@@ -1193,6 +1270,13 @@ class Database:
                 )
             timestamp = self._ahead.resolve(timestamp)
         return root, max(min(timestamp, published), TIMESTAMP_ZERO), published
+
+    def _without_tag(self, at: Any, name: str = "at") -> Any:
+        """Return the timestamp of the tag that `at` names; any other moment unchanged.
+
+        Raises: InvalidArgumentError for a name that is no tag.
+        """
+        return resolve_tag(at, self._opened().tags(), name) if isinstance(at, str) else at
 
     def _runner(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> Runner:
         """Return the runner of requested compactions: the background's worker process for large ones.

@@ -438,7 +438,9 @@ class ReadableTable:
         from nyala.api.results import CommitList
         from nyala.tablet.changes.commits import commit_counts, commit_table
 
-        found = {table.name: commit_counts(table, lower, upper)}
+        # With the tablets of dropped ranges.
+        whole = (root.any_table(table.id) or table).with_schema(table.schema).whole
+        found = {table.name: commit_counts(whole, lower, upper)}
         del root
         return CommitList(commit_table(found, self._database._opened().messages()))
 
@@ -526,7 +528,7 @@ class TableView(ReadableTable):
         root, table, upper = self._view(until, schema)
         if since is None:
             return root, table, min(table.entry.history_start, upper), upper
-        lower = parse_at(since, upper, "since")
+        lower = parse_at(self._database._without_tag(since, "since"), upper, "since")
         if lower > upper:
             raise InvalidArgumentError(since_after_until(lower, upper))
         # The view keeps its files: only what was removed before it was taken is missing.

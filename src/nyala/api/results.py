@@ -33,6 +33,7 @@ __all__ = [
     "TableBackup",
     "TableStats",
     "TabletStats",
+    "Tag",
     "VacuumResult",
     "describe_dropped",
     "table_backup",
@@ -65,6 +66,8 @@ class TableStats:
     """Deleted rows that are kept because past moments need them."""
     history_bytes: int
     """Bytes on disk that only past moments need: `undo_bytes` and the dead rows' part of the base data."""
+    tag_bytes: int
+    """About how many of the `history_bytes` are kept only because of tags. Estimated downwards."""
     oldest_readable: int
     """The oldest timestamp that can be read; 0 if the whole life of the table can."""
     timestamp: int
@@ -202,7 +205,7 @@ class DroppedTable:
     dropped: int
     """The timestamp of its drop."""
     recoverable_until: dt.datetime | None
-    """When its history ends, and its files go; None: never."""
+    """When its history ends, and its files go; None: never, or not while a tag keeps it."""
     bytes: int
     """Bytes of data files."""
 
@@ -210,10 +213,21 @@ class DroppedTable:
 def describe_dropped(table: TableState) -> DroppedTable:
     """Describe a dropped table."""
     entry, end = table.entry, None
-    if entry.history_us is not None:
+    if entry.history_us is not None and not entry.tagged:
         with contextlib.suppress(OverflowError):  # later than a datetime can be
             end = to_datetime(entry.dropped) + dt.timedelta(microseconds=entry.history_us)
     return DroppedTable(table.name, entry.id, entry.created, entry.dropped, end, dropped_bytes(table))
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A name for a moment, from `Database.tag` and `Database.tags`; usable as a moment, like its name."""
+
+    name: str
+    timestamp: int
+    """The moment."""
+    time: dt.datetime
+    """Its time in UTC, to the microsecond."""
 
 
 @dataclass(frozen=True)
@@ -267,6 +281,8 @@ class StoreStats:
     """The version of the catalogue; each flush, compaction and alteration raises it."""
     memory_bytes: int
     """Bytes of rows and changes in memory."""
+    tag_bytes: int
+    """About how many bytes of files are kept only because of tags. Estimated downwards."""
     log_bytes: int = 0
     """Bytes of the log; 0 in a reader process."""
     dropped_bytes: int = 0

@@ -24,7 +24,7 @@ from nyala.mvcc.timestamp import naive_note, parse_at
 from nyala.partition.describe import describe
 from nyala.presentation.previews import html_preview
 from nyala.presentation.progress import Progress, Work, teller
-from nyala.tablet.compaction.measurement import dead_rows_of
+from nyala.tablet.compaction.measurement import dead_rows_of, tag_bytes
 from nyala.tablet.scan import read_path
 from nyala.tablet.state.history import check_created, check_readable, oldest_readable
 from nyala.tablet.state.messages import check_message
@@ -92,6 +92,7 @@ class Table(WritableTable):
         3
         """
         store = self._store_to_write("restore(…)", "restore() after the block")
+        to = self._database._without_tag(to, "to")
         parse_at(to, name="to")  # None means now in a scan, and nothing here
         table_id = store.root.table(self._name).id
         _, table, moment = self._view(to, name="to", table_id=table_id)
@@ -138,6 +139,8 @@ class Table(WritableTable):
     def _interval(
         self, since: Any, until: Any, schema: SchemaOf | None = None
     ) -> tuple[Root, TableState, int, int]:
+        until = self._database._without_tag(until, "until")
+        since = self._database._without_tag(since, "since")
         root, table, upper = self._view(until, schema, name="until")
         if since is None:
             oldest = oldest_readable(table.entry, upper, self._database._store.env.clock.now_us())
@@ -174,6 +177,7 @@ class Table(WritableTable):
         >>> metrics.at(before)["b", 1]["value"]
         3.0
         """
+        at = self._database._without_tag(at)
         parse_at(at)  # None means now in a scan, and nothing here
         root, _, snapshot = self._view(at, schema=schema)
         return TableView(self._database, self._name, root, snapshot, schema)
@@ -390,6 +394,7 @@ class Table(WritableTable):
         rows = read_path.count(read_path.plan(table, spec, counters), spec, counters)
         del root
         dead, dead_bytes = dead_rows_of(rowsets)
+        now_us = self._database._store.env.clock.now_us()
         return TableStats(
             rows=rows,
             bytes=base + redo + undo,
@@ -402,7 +407,8 @@ class Table(WritableTable):
             redo_files=sum(len(rowset.redo) for rowset in rowsets),
             dead_rows=dead,
             history_bytes=undo + dead_bytes,
-            oldest_readable=oldest_readable(table.entry, snapshot, self._database._store.env.clock.now_us()),
+            tag_bytes=tag_bytes(table, snapshot, now_us),
+            oldest_readable=oldest_readable(table.entry, snapshot, now_us),
             timestamp=snapshot,
         )
 

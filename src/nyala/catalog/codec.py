@@ -30,6 +30,7 @@ from nyala.catalog.model import (
     RowSetEntry,
     TableEntry,
     TabletEntry,
+    TagEntry,
 )
 from nyala.cfile.column import ColumnKey, ColumnPlace
 from nyala.partition.model import Partition, PartitionSchema
@@ -177,6 +178,7 @@ TABLES: Final = Shape(
         ("partition_schema", _LEVELS, "partition_schema"),
         *_plain("history_start", "created", "rewritten"),
         ("drops", _INTS, "drops"),
+        ("tagged", _INTS, "tagged"),
     ),
 )
 SCHEMAS: Final = Shape("schemas", (("schema", _SCHEMA, "schema"), ("since", _INT, "since")))
@@ -231,8 +233,11 @@ COMMITTED_KEYS: Final = Shape(
 
 MESSAGES: Final = Shape("messages", (("timestamp", _INT, "timestamp"), ("message", _TEXT, "message")))
 
+TAGS: Final = Shape("tags", (("name", _TEXT, "name"), ("timestamp", _INT, "timestamp")))
+
 SHAPES: Final = (
     STORE, TABLES, SCHEMAS, PURGED_RANGES, TABLETS, ROWSETS, PARTS, DELTAS, COMMITTED_KEYS, MESSAGES,
+    TAGS,
 )  # fmt: skip
 
 
@@ -266,7 +271,7 @@ def _decode_table(value: Any) -> TableEntry:
         schemas[fields["schema_version"]], MappingProxyType(schemas), fields["partition_schema"],
         fields["history_start"], fields["created"], MappingProxyType(since),
         tuple([PurgedRange(e["range_lower"], e["range_upper"], e["created"], e["drops"]) for e in ranges]),
-        fields["rewritten"], fields["drops"],
+        fields["rewritten"], fields["drops"], fields["tagged"],
     )  # fmt: skip
 
 
@@ -294,6 +299,10 @@ def _decode_message(value: Any) -> CommitMessage:
     return CommitMessage(**MESSAGES.decode(value))
 
 
+def _decode_tag(value: Any) -> TagEntry:
+    return TagEntry(**TAGS.decode(value))
+
+
 def _decode_key(value: Any) -> CommittedKey:
     return CommittedKey(**COMMITTED_KEYS.decode(value))
 
@@ -318,6 +327,7 @@ def encode_state(state: CatalogState) -> bytes:
         out[name] = [encode(entry) for entry in getattr(state, name).values()]
     out["garbage"] = dict(state.garbage)
     out["committed_keys"] = [COMMITTED_KEYS.encode(key) for key in state.committed_keys.values()]
+    out["tags"] = [TAGS.encode(tag) for tag in state.tags.values()]
     return _JSON.encode(out).encode()
 
 
@@ -334,12 +344,14 @@ def _state(fields: dict[str, Any]) -> CatalogState:
     }
     garbage = {_text(path): _integer(version) for path, version in fields.pop("garbage").items()}
     keys = [_decode_key(key) for key in _list(fields.pop("committed_keys"))]
+    tags = [_decode_tag(tag) for tag in _list(fields.pop("tags"))]
     _check_empty(fields)
     state = CatalogState(
         **store,
         **entries,
         garbage=MappingProxyType(garbage),
         committed_keys=MappingProxyType({key.key: key for key in keys}),
+        tags=MappingProxyType({tag.name: tag for tag in tags}),
     )
     problem = next(state.problems(), None)
     if problem is not None:
@@ -358,13 +370,15 @@ def encode_change(change: CatalogChange, version: int) -> bytes:
             out[f"put_{name}"] = [encode(entry) for entry in put]
         if drop := getattr(change, f"drop_{name}"):
             out[f"drop_{name}"] = list(drop)
-    for name in ("garbage", "shared", "collected", "drop_committed_keys"):
+    for name in ("garbage", "shared", "collected", "drop_committed_keys", "drop_tags"):
         if paths := getattr(change, name):
             out[name] = list(paths)
     if change.wal_start is not None:
         out["wal_start"] = change.wal_start
     if change.committed_keys:
         out["committed_keys"] = [COMMITTED_KEYS.encode(key) for key in change.committed_keys]
+    if change.put_tags:
+        out["put_tags"] = [TAGS.encode(tag) for tag in change.put_tags]
     return _JSON.encode(out).encode()
 
 
@@ -379,11 +393,12 @@ def _change(fields: dict[str, Any]) -> tuple[int, CatalogChange]:
     for name, (_, decode) in _ENTRIES.items():
         setattr(change, f"put_{name}", [decode(entry) for entry in _list(fields.pop(f"put_{name}", []))])
         setattr(change, f"drop_{name}", list(_integers(fields.pop(f"drop_{name}", []))))
-    for name in ("garbage", "shared", "collected", "drop_committed_keys"):
+    for name in ("garbage", "shared", "collected", "drop_committed_keys", "drop_tags"):
         setattr(change, name, [_text(path) for path in _list(fields.pop(name, []))])
     if "wal_start" in fields:
         change.wal_start = _integer(fields.pop("wal_start"))
     change.committed_keys = [_decode_key(key) for key in _list(fields.pop("committed_keys", []))]
+    change.put_tags = [_decode_tag(tag) for tag in _list(fields.pop("put_tags", []))]
     _check_empty(fields)
     return version, change
 

@@ -30,6 +30,7 @@ Invariants
         least one byte.
     M11 Every file has an id of 32 hexadecimal digits, the same as in its head and footers.
     M12 The moments at which a table or tablet was dropped and undropped ascend, after its creation.
+    M13 Each moment in a table's `tagged` is that of a tag.
     T1  `timestamp_max` is at least every timestamp that any transaction named; it never falls.
 
 Left out: when files are written and when data may be dropped (`nyala.tablet`); staged files of
@@ -68,6 +69,7 @@ __all__ = [
     "RowSetEntry",
     "TableEntry",
     "TabletEntry",
+    "TagEntry",
     "apply",
     "existed_at",
     "purging_tables",
@@ -120,6 +122,7 @@ class TableEntry:
     purged:        range partitions whose rows readable snapshots would need, oldest first.
     rewritten:     the timestamp at which a repartition rewrote all rows without history; 0: never.
     drops:         the timestamps at which it was dropped, undropped, dropped, and so on.
+    tagged:        the moments of tags at which the table existed, ascending (M13).
     """
 
     id: int
@@ -135,6 +138,7 @@ class TableEntry:
     purged: tuple[PurgedRange, ...] = ()
     rewritten: int = 0
     drops: tuple[int, ...] = ()
+    tagged: tuple[int, ...] = ()
 
     @property
     def dropped(self) -> int:
@@ -293,6 +297,14 @@ class CommitMessage:
 
 
 @dataclass(frozen=True)
+class TagEntry:
+    """A name for a moment, for which the history of tables is kept."""
+
+    name: str
+    timestamp: int
+
+
+@dataclass(frozen=True)
 class CatalogState:
     """The whole catalogue at one version. Immutable, so any thread may read it."""
 
@@ -313,6 +325,7 @@ class CatalogState:
     garbage: Mapping[str, int]  # path to the version with which it became garbage (P2)
     committed_keys: Mapping[str, CommittedKey]
     messages: Mapping[int, CommitMessage]
+    tags: Mapping[str, TagEntry]
     # Not stored: `named_twice` finds them again.
     shared: frozenset[str] = frozenset()  # all paths that several entries name, and maybe others
 
@@ -330,6 +343,7 @@ class CatalogState:
             1,
             1,
             1,
+            nothing,
             nothing,
             nothing,
             nothing,
@@ -408,6 +422,7 @@ class CatalogState:
             if max(cast("Mapping[int, object]", entries), default=0) >= next_id:
                 yield f"M2: the next {what} id is {next_id}, but {max(entries)} is already used"
         names: set[str] = set()
+        moments_of_tags = {tag.timestamp for tag in self.tags.values()}
         by_table = self.tablets_by_table()
         for table in self.tables.values():
             if not table.dropped and table.name in names:
@@ -432,6 +447,8 @@ class CatalogState:
             for gone in table.purged:
                 if not len(gone.drops) % 2 or list(gone.drops) != sorted({*gone.drops}):
                     yield f"M12: a purged range of table {table.id} was dropped at {gone.drops}"
+            if not set(table.tagged) <= moments_of_tags:
+                yield f"M13: table {table.id} is kept for tags at {table.tagged}, which do not exist"
         for delta in self.deltas.values():
             if delta.kind not in ("undo", "redo") or any(
                 type(number) is not int for number in delta.column_ids
@@ -467,6 +484,7 @@ class CatalogState:
                 *(delta.timestamp_max for delta in self.deltas.values()),
                 *(key.timestamp for key in self.committed_keys.values()),
                 *self.messages,
+                *(tag.timestamp for tag in self.tags.values()),
                 *(_newest_of(table) for table in self.tables.values()),
                 *(max(tablet.created, *tablet.drops, 0) for tablet in self.tablets.values()),
             ),
@@ -506,6 +524,8 @@ class CatalogChange:
     drop_committed_keys: list[str] = field(default_factory=list)
     put_messages: list[CommitMessage] = field(default_factory=list)
     drop_messages: list[int] = field(default_factory=list)
+    put_tags: list[TagEntry] = field(default_factory=list)
+    drop_tags: list[str] = field(default_factory=list)
 
 
 def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
@@ -535,6 +555,7 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
             *(delta.timestamp_max for delta in change.put_deltas),
             *(key.timestamp for key in keys),
             *(message.timestamp for message in change.put_messages),
+            *(tag.timestamp for tag in change.put_tags),
             *(_newest_of(table) for table in change.put_tables),
             *(max(tablet.created, *tablet.drops, 0) for tablet in change.put_tablets),
         ),
@@ -559,6 +580,7 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
         messages=_changed(
             state.messages, {message.id: message for message in change.put_messages}, change.drop_messages
         ),
+        tags=_changed(state.tags, {tag.name: tag for tag in change.put_tags}, change.drop_tags),
     )
     new = _with_garbage(new, state.shared | {*change.shared}, change)
     _assert_applied(new, change)

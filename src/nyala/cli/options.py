@@ -78,7 +78,7 @@ def scan_options(function: F) -> F:
             "--at",
             metavar="TIME",
             callback=moment_option,
-            help="Read as of this time: ISO time (default UTC), an age (2h, 1d), or a Nyala timestamp.",
+            help="Read as of this time: ISO time (default UTC), an age (2h, 1d), a tag, or a Nyala timestamp.",
         ),
         click.option(
             "--where",

@@ -140,6 +140,7 @@ def describe(folder: str, table: str | None) -> None:
                     "rows": stats["rows"],
                     "bytes": stats["bytes"],
                     "history_bytes": stats["history_bytes"],
+                    "tag_bytes": stats["tag_bytes"],
                     "memory_bytes": stats["memory_bytes"],
                     **moment(stats["timestamp"]),
                 }
@@ -204,7 +205,8 @@ def _past_text(stats: Mapping[str, Any]) -> str:
         return ""
     dead = stats["dead_rows"]
     rows = f", with {dead:,} deleted rows" if dead else ""
-    return f"{size(stats['history_bytes'])} of the files{rows}"
+    tags = f"; {size(stats['tag_bytes'])} of it for tags" if stats["tag_bytes"] else ""
+    return f"{size(stats['history_bytes'])} of the files{rows}{tags}"
 
 
 @table.command()
@@ -279,7 +281,7 @@ _FIGURES: Final = {
     required=True,
     metavar="TIME",
     callback=moment_option,
-    help="Changes after this time: ISO time, an age (2h, 1d), or a Nyala timestamp.",
+    help="Changes after this time: ISO time, an age (2h, 1d), a tag, or a Nyala timestamp.",
 )
 @click.option(
     "--until",

@@ -76,6 +76,7 @@ class Draft:
     kept:    the tablets that the table has, also those that were dropped before.
     dropped: tablets of dropped ranges, which can be undropped. purged: tablets to remove at once.
     added:   partitions that get a new tablet each. taken: the names of all tables.
+    is_tagged: whether a tag keeps its history.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Draft:
     added: tuple[Partition, ...] = ()
     taken: frozenset[str] = frozenset()
     limits: Limits = DEFAULT_LIMITS
+    is_tagged: bool = False
 
     @staticmethod
     def of(root: Root, table: TableState) -> Draft:
@@ -103,6 +105,7 @@ class Draft:
             tuple(tablet.entry for tablet in table.dropped),
             taken=frozenset(root.by_name),
             limits=table.limits,
+            is_tagged=bool(entry.tagged),
         )
 
     @property
@@ -191,7 +194,7 @@ def drop_range(bound: RangeBound, purge: bool = False) -> Step:
     def step(draft: Draft) -> Draft:
         found = find_range(bound, draft.partition_schema, draft.partitions, draft.schema)
         gone = tuple(tablet for tablet in draft.kept if _range_of(tablet.partition) == found)
-        at_once = purge or draft.history_us == 0
+        at_once = purge or (draft.history_us == 0 and not draft.is_tagged)
         return dataclasses.replace(
             draft,
             kept=tuple(tablet for tablet in draft.kept if tablet not in gone),

@@ -45,6 +45,7 @@ from nyala.catalog.model import (
     RowSetEntry,
     TableEntry,
     TabletEntry,
+    TagEntry,
     apply,
     purging_tables,
     purging_tablets,
@@ -55,7 +56,14 @@ from nyala.delta.delta_file import DeltaFile
 from nyala.env import Env, Reserve
 from nyala.env.interrupts import Interruptible, Uninterrupted
 from nyala.env.overlapped import each
-from nyala.errors import Error, FencedError, StorageError, TableExistsError, TableNotFoundError
+from nyala.errors import (
+    Error,
+    FencedError,
+    InvalidArgumentError,
+    StorageError,
+    TableExistsError,
+    TableNotFoundError,
+)
 from nyala.mvcc.hybrid_clock import HybridClock
 from nyala.mvcc.timestamp import physical_us
 from nyala.mvcc.watermarks import Watermarks
@@ -74,7 +82,7 @@ from nyala.tablet.media.folder import FolderCheckpoints, FolderLeases
 from nyala.tablet.recovery.bootstrap import Replayer, ReplayReport
 from nyala.tablet.recovery.publisher import Publisher
 from nyala.tablet.state import store_folder as layout
-from nyala.tablet.state.history import oldest_readable, purged_ranges
+from nyala.tablet.state.history import check_readable, oldest_readable, purged_ranges
 from nyala.tablet.state.idempotency import keys_to_forget
 from nyala.tablet.state.locks import OwnedLock
 from nyala.tablet.state.messages import messages_to_forget
@@ -83,6 +91,7 @@ from nyala.tablet.state.pins import HistoryPins
 from nyala.tablet.state.reservations import Reservations
 from nyala.tablet.state.result import Ticket
 from nyala.tablet.state.root import Root, TableState, TabletState, dropped_bytes
+from nyala.tablet.state.tags import TAGS_MAX, tagged, unknown_tag, untagged
 from nyala.tablet.state.unfinished import abandoned
 from nyala.wal.format import check_store_id
 from nyala.wal.position import PositionRecord, read_position
@@ -904,7 +913,7 @@ class Store:
 
         def drop() -> None:
             table, root = self._root.table(name), self._root
-            if purge or table.entry.history_us == 0:
+            if purge or (table.entry.history_us == 0 and not table.entry.tagged):
                 self._purge_tables([table.id])
                 return
             timestamp = self.stamp()
@@ -997,6 +1006,69 @@ class Store:
         for table_id in table_ids:
             after = after.without_table(table_id, after.version)
         self.transact(change, after.at_version, forget_log=True)
+
+    # ---------------------------------------------------------------------------------------- tags
+
+    def tags(self) -> Mapping[str, TagEntry]:
+        """The tags by name."""
+        return self.state.tags
+
+    def tag(self, name: str, at: int | None) -> TagEntry:
+        """Name a moment, and keep the history since then of all tables that existed at it (N1).
+
+        at: a published timestamp; None: now.
+        Raises: InvalidArgumentError for a name that exists; HistoryExpiredError; StorageError.
+        """
+        # A running flush may discard history before a past moment. A running compaction of this kind
+        # gives up (`compaction.lifecycle`).
+        with contextlib.nullcontext() if at is None else self.flush_lock:
+            with Uninterrupted(), self.commit_lock:
+                self.check_writable()
+                return self._tag(name, at)
+
+    def _tag(self, name: str, at: int | None) -> TagEntry:
+        known = self.state.tags
+        if name in known:
+            raise InvalidArgumentError(
+                f"there is a tag {name!r} already, at timestamp {known[name].timestamp}: choose another name, or call "
+                "drop_tag() first"
+            )
+        if len(known) >= TAGS_MAX:
+            raise InvalidArgumentError(
+                f"the store has {len(known):,} tags, which is the most: drop_tag() those that are not needed"
+            )
+        timestamp = self.marks.applied if at is None else at
+        entries = [table.entry for table in self._root.every_table() if table.entry.existed_at(timestamp)]
+        for entry in entries:
+            check_readable(entry, timestamp, self.marks.published, self.clock.now_us())
+        tag = TagEntry(name, timestamp)
+        change = CatalogChange(put_tags=[tag], put_tables=[tagged(entry, timestamp) for entry in entries])
+        self._put_tables(change)
+        return tag
+
+    def drop_tag(self, name: str) -> None:
+        """Forget a tag; history that only it needs is discarded from now on.
+
+        Raises: InvalidArgumentError for an unknown name; StorageError.
+        """
+        with Uninterrupted(), self.commit_lock:
+            self.check_writable()
+            known = self.state.tags
+            if name not in known:
+                raise InvalidArgumentError(f"cannot drop the tag {name!r}: {unknown_tag(name, known)}")
+            left = [tag for tag in known.values() if tag.name != name]
+            entries = (table.entry for table in self._root.every_table())
+            change = CatalogChange(drop_tags=[name], put_tables=list(untagged(entries, left)))
+            self.reserve.use(lambda: self._put_tables(change))
+
+    def _put_tables(self, change: CatalogChange) -> None:
+        """Commit a change that replaces nothing but entries of tables."""
+        after = self._root
+        for entry in change.put_tables:
+            table = after.any_table(entry.id)
+            assert table is not None, "the entry is of a table of this root"
+            after = after.with_table(replace(table, entry=entry))
+        self.transact(change, after.at_version)
 
     def stamp(self) -> int:
         """A timestamp for a change of the catalogue only, applied at once."""

@@ -17,6 +17,7 @@ from nyala.catalog.model import (
     RowSetEntry,
     TableEntry,
     TabletEntry,
+    TagEntry,
 )
 from nyala.cfile.column import ColumnKey, ColumnPlace
 from nyala.env import SYSTEM, Env
@@ -132,4 +133,5 @@ def full_change() -> CatalogChange:
         wal_start=2,
         committed_keys=[CommittedKey("spark-job-7", 55, '{"inserted":3}')],
         put_messages=[CommitMessage(54, "the load of May ✓")],
+        put_tags=[TagEntry("before-load", 53), TagEntry("other", 53)],
     )

@@ -227,8 +227,8 @@ def restore(
         The name of the backed-up table; restore creates it in `into`. Or an existing empty table with the
         same columns and key; restore fills it in one commit.
     at
-        Restore the newest backup that is not later than this moment (timestamp, datetime, ISO text or WriteResult).
-        Default: the newest backup.
+        Restore the newest backup that is not later than this moment (timestamp, datetime, ISO text, WriteResult, or a
+        tag of the database). Default: the newest backup.
     into
         The database in which to create the table. Required if `table` is a name.
     name
@@ -270,6 +270,8 @@ def restore(
     if into is not None:
         check_database(into, "nyala.spark.restore(into=…)")
     lease_s = lease_seconds(lease, "nyala.spark.restore: ")
+    database = into if isinstance(table, str) else table._database
+    at = at if database is None else database._without_tag(at)
     source = table if isinstance(table, str) else table.name
     with named(f"table {source!r}"):
         return _restore(spark, os.fspath(folder), source, table, at, into, name, lease_s, storage_options)

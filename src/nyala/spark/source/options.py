@@ -308,7 +308,7 @@ def _moment(text: str | None) -> int | str | None:
     """Parse a moment. Spark converts the value of `.option("at", …)` to text, so a result arrives as its repr."""
     if not text:
         return None
-    result = re.match(r"(?:WriteResult|Commit)\(timestamp=(\d+),", text)
+    result = re.match(r"(?:WriteResult\(|Commit\(|Tag\(name='[\w.-]+', )timestamp=(\d+),", text)
     if result is not None:
         return int(result[1])
     return int(text) if text.strip().isdigit() else text

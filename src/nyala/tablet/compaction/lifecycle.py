@@ -437,6 +437,8 @@ def _installed(store: Store, one: _Finished, root: Root, change: CatalogChange) 
     if found is None:
         return None
     current_table, current = found
+    if job.cut > store.history_cut(current_table.entry):  # a tag needs history that the files lack
+        return None
     tablet = current_table.tablets[current_table.ordinal_of[job.tablet_id]]
     if one.late is not None:
         assert isinstance(job, MergeJob)
@@ -602,6 +604,8 @@ def _expire(store: Store, table_id: int, tablet_id: int, plan: ExpirePlan) -> Co
         if again is None:
             return None
         table, current = again
+        if cut > store.history_cut(table.entry):  # a new tag needs it
+            return None
         tablet = table.tablets[table.ordinal_of[tablet_id]]
         change = CatalogChange(timestamp=store.clock.latest)
         before = 0

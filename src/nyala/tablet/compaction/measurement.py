@@ -12,6 +12,7 @@ Source: docs/design/kudu.md, "History and its mark" and "Choice of rowsets to me
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -25,8 +26,9 @@ from nyala.delta.run import LIVENESS, MAX_TIMESTAMP
 from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.schema.schema import Schema
 from nyala.tablet.compaction.plans import RowSetLayout
+from nyala.tablet.state.history import oldest_readable
 from nyala.tablet.state.reservations import Reservations
-from nyala.tablet.state.root import TabletState
+from nyala.tablet.state.root import TableState, TabletState
 
 
 @dataclass(frozen=True)
@@ -233,6 +235,24 @@ def expired_rows(rowset: DiskRowSet, cut: int) -> int:
 def all_expired(rowset: DiskRowSet, cut: int) -> bool:
     """Whether no snapshot from `cut` on needs any row of the rowset."""
     return cut > 0 and has_dead_rows(rowset) and expired_rows(rowset, cut) == rowset.row_count
+
+
+def tag_bytes(table: TableState, published: int, now_us: int) -> int:
+    """About how many bytes of files are kept only because tags keep history.
+
+    Cost: that of measuring the tablets twice; nothing without a tag older than the history.
+    """
+    cut = oldest_readable(table.entry, published, now_us)
+    without = oldest_readable(dataclasses.replace(table.entry, tagged=()), published, now_us)
+    if without <= cut:
+        return 0
+
+    def expired_bytes(cut: int) -> int:
+        schema = table.stored_schema(cut)
+        layouts = (Layouts().of_tablet(tablet, cut, None, schema) for tablet in table.tablets)
+        return sum(layout.expired_bytes for found in layouts for layout in found)
+
+    return max(0, expired_bytes(without) - expired_bytes(cut))
 
 
 def dead_rows_of(rowsets: Iterable[DiskRowSet]) -> tuple[int, int]:

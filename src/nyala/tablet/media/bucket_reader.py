@@ -29,7 +29,7 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 from nyala.catalog.loading import apply_changes, without_collector
-from nyala.catalog.model import CatalogState, CommitMessage
+from nyala.catalog.model import CatalogState, CommitMessage, TagEntry
 from nyala.catalog.object_leases import ObjectLease
 from nyala.cfile.blocks.cache import BlockCache
 from nyala.env import Env, MissingFileError
@@ -157,6 +157,10 @@ class BucketReader:
         """The messages of commits, by timestamp, as of the last view or later."""
         with self._lock:
             return {**self._state.messages, **self._replayer.report.messages}
+
+    def tags(self) -> Mapping[str, TagEntry]:
+        """The tags by name, as of the last view or later."""
+        return self._state.tags
 
     def unflushed(self) -> list[LogRecord]:
         """The batches whose rows may be in no file of the catalogue that `look` returned last."""

@@ -49,7 +49,7 @@ from typing import Any, Final, NoReturn
 from nyala.catalog.format import LOCK_NAME
 from nyala.catalog.leases import Lease, reader_lease
 from nyala.catalog.loading import read_catalogue, version_of
-from nyala.catalog.model import CatalogState, CommitMessage
+from nyala.catalog.model import CatalogState, CommitMessage, TagEntry
 from nyala.catalog.store_lock import StoreLock
 from nyala.cfile.blocks.cache import BlockCache
 from nyala.env import Env
@@ -273,6 +273,10 @@ class ReaderStore:
         """The messages of commits, by timestamp, as of the last view or later."""
         with self._lock:
             return {**self._state.messages, **self._replayer.report.messages}
+
+    def tags(self) -> Mapping[str, TagEntry]:
+        """The tags by name, as of the last view or later."""
+        return self._state.tags
 
     @property
     def root(self) -> Root:

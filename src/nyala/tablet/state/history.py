@@ -26,6 +26,8 @@ Invariants
     H6  A table's history can be altered. A shorter one holds at once, and its files go later. A
         longer one restores nothing that was discarded, as `history_start` shows.
 
+    H7  The mark does not pass the oldest tag at which the table existed (`tags`, N1).
+
 Source: docs/design/kudu.md, "History and its mark". Departure: Kudu checks the mark alone, but a
 machine's clock may go back.
 """
@@ -59,6 +61,7 @@ def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
     mark = 0
     if entry.history_us is not None:
         mark = min(from_physical(max(now_us - entry.history_us, 0)), published)
+        mark = min((mark, *entry.tagged))  # H7
     oldest = max(mark, entry.history_start)
     return max(oldest if oldest > entry.created else 0, entry.rewritten)
 

@@ -164,6 +164,7 @@ def _without_past(entry: TableEntry, created: int) -> TableEntry:
         rewritten=created,
         purged=(),
         drops=(),
+        tagged=(),
     )
 
 

@@ -85,7 +85,7 @@ def copy_table(
     schema = dataclasses.replace(source.schema, version=0, layout_version=0)
     entry = dataclasses.replace(
         source.entry, id=0, name=name, schema=schema, schemas={0: schema}, partition_schema=partition_schema, purged=(),
-        drops=(),
+        drops=(), tagged=(),
     )  # fmt: skip
     target, written = _copied(store, source, snapshot, entry, partitions)
     try:
@@ -127,6 +127,7 @@ def repartition(
     source = root.tables.get(table_id)
     if source is None:
         raise TableNotFoundError(_dropped())
+    _check_no_tags(store, source.entry)
     entry = dataclasses.replace(source.entry, partition_schema=partition_schema)
     target, written = _copied(store, source, snapshot, entry, partitions)
     try:
@@ -174,6 +175,16 @@ def _swap(store: Store, source: TableState, target: TableState, snapshot: int, w
     store.marks.advance_applied(timestamp)
     root = store.root
     store.transact(change, lambda version: root.with_table(fresh, version), forget_log=True)
+
+
+def _check_no_tags(store: Store, entry: TableEntry) -> None:
+    """Raise InvalidArgumentError if a tag keeps the history of the table, which a repartition discards."""
+    if entry.tagged:
+        names = sorted(tag.name for tag in store.state.tags.values() if tag.timestamp in entry.tagged)
+        raise InvalidArgumentError(
+            f"table {entry.name!r} must stay readable at the tag {names[0]!r}, and repartition() discards its history: "
+            "drop_tag() first, or copy the table with copy_table(…, partition_by=…)"
+        )
 
 
 def _operations(now: TableState, target: TableState, since: int, until: int) -> list[PreparedOperation]:

@@ -1,0 +1,100 @@
+"""Tags: names of moments. The history of all tables that existed at a tag's moment is kept for it.
+
+    tag "before-load" at 40          oldest readable moment: 40, whatever the history says
+    ───────────────┼──────────────────────┼───────────────────► time
+                   40                     mark (now - history)
+
+A tag is an entry of the catalogue. Each table that existed at its moment has the moment among
+`TableEntry.tagged`, where `history.oldest_readable` finds it. So the tag holds for readers, backups
+and jobs without a word about tags.
+
+Invariants
+    N1  A table that existed at a tag's moment, and still exists, can be read at that moment and at
+        all later ones, until the tag is dropped.
+    N2  A tag's name is neither a moment nor a duration in any form that users give them.
+
+Everything here is pure.
+Source: docs/how-to/time-travel.md, "Tags".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from nyala.catalog.model import TableEntry, TagEntry
+from nyala.errors import InvalidArgumentError
+from nyala.suggestion import nearest
+
+__all__ = ["TAGS_MAX", "check_tag_name", "resolve_tag", "tagged", "unknown_tag", "untagged"]
+
+TAGS_MAX: Final = 10_000
+_NAME_MAX: Final = 128
+# Numbers, ISO times and durations begin with a digit or a sign.
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+# Words that an option takes in a moment's place.
+_RESERVED: Final = frozenset({"now", "latest"})
+# Tags that an error message lists.
+_SHOWN: Final = 10
+
+
+def check_tag_name(name: object) -> str:
+    """Return the name of a new tag. Raises: InvalidArgumentError."""
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"a tag has a name: pass a text such as 'before-load', not {name!r:.100}")
+    if len(name) > _NAME_MAX:
+        raise InvalidArgumentError(
+            f"the tag name {name[:40]!r}… has {len(name):,} characters, at most {_NAME_MAX}"
+        )
+    if _NAME.fullmatch(name) is None:
+        raise InvalidArgumentError(
+            f"{name!r} is not a valid tag name: use letters, digits and the signs _ . - and begin with a letter, for "
+            "instance 'before-load'"
+        )
+    if name.lower() in _RESERVED:
+        raise InvalidArgumentError(f"{name!r} cannot be the name of a tag, because it means the present")
+    return name
+
+
+def resolve_tag(at: Any, tags: Mapping[str, TagEntry], name: str) -> Any:
+    """Return the timestamp of a tag that `at` names; any other `at` unchanged.
+
+    name: the argument's name, for the message. Raises: InvalidArgumentError for an unknown tag.
+    """
+    if not isinstance(at, str) or _NAME.fullmatch(text := at.strip()) is None:
+        return at
+    found = tags.get(text)
+    if found is None:
+        raise InvalidArgumentError(
+            f"{name}={at!r} is neither a timestamp nor an ISO time such as '2026-11-20T10:00:00Z', and "
+            f"{unknown_tag(text, tags)}"
+        )
+    return found.timestamp
+
+
+def unknown_tag(name: str, tags: Mapping[str, TagEntry]) -> str:
+    """The end of a message about a tag that does not exist: which names are near, or which there are."""
+    near = nearest(name, tags)
+    if near is not None:
+        return f"the store has no tag of this name (did you mean {near!r}?)"
+    if not tags:
+        return "the store has no tags; db.tag(name) makes one"
+    names = sorted(tags)
+    more = ", …" if len(names) > _SHOWN else ""
+    return f"the store has no tag of this name; its tags are: {', '.join(names[:_SHOWN])}{more}"
+
+
+def tagged(entry: TableEntry, timestamp: int) -> TableEntry:
+    """The entry of a table whose history is kept since `timestamp`."""
+    return dataclasses.replace(entry, tagged=tuple(sorted({*entry.tagged, timestamp})))
+
+
+def untagged(entries: Iterable[TableEntry], left: Iterable[TagEntry]) -> Iterator[TableEntry]:
+    """The changed entries of tables, after only the tags in `left` are left."""
+    moments = {tag.timestamp for tag in left}
+    for entry in entries:
+        kept = tuple(timestamp for timestamp in entry.tagged if timestamp in moments)
+        if kept != entry.tagged:
+            yield dataclasses.replace(entry, tagged=kept)
