@@ -17,6 +17,8 @@ Writes (rows are `name=value`, separated by `;`)
     fill t 0..500 key=i val=i%7                    Inserts computed rows: Python expressions over the array `i`.
     update t set val = val + 1; s = 'x' where …    Prints how many rows changed. `delete t where …` does too.
     batch @10 / … / end                            Several statements as one batch.
+    begin a @10 · a: update t key=1 val=3 · a: scan t · commit a @100 · rollback a      Transactions by name. The clock
+                                                   goes on by 64 microseconds when one begins.
     large upsert t …                               Commits as files, as a batch does that is too large for the log.
     restore t to=10 @40
 
@@ -98,6 +100,8 @@ class Interpreter:
         self._db: Database | None = None
         self._batch: list[tuple[str, str, list[dict[str, Any]]]] | None = None
         self._batch_at: int | None = None
+        self._transactions: dict[str, nyala.Transaction] = {}
+        self._transaction: nyala.Transaction | None = None  # of the statement that runs
 
     @property
     def db(self) -> Database:
@@ -106,8 +110,19 @@ class Interpreter:
             self._db = Database(Store.open(env, str(self._folder), StoreOptions(maintenance=False)))
         return self._db
 
+    @property
+    def _source(self) -> Any:
+        """Where a statement finds its tables: the store, or a transaction."""
+        return self._transaction or self.db
+
     def run(self, statement: str) -> list[str]:
         word, _, rest = statement.partition(" ")
+        if word.endswith(":"):
+            self._transaction = self._transactions[word[:-1]]
+            try:
+                return self.run(rest)
+            finally:
+                self._transaction = None
         at = None
         if word not in COMPACTIONS:  # their inner statement has a time of its own
             match = re.search(r"(?:^|\s)@(\d+)", rest)
@@ -196,7 +211,7 @@ class Interpreter:
             head, _, where = text.partition("where ")
             pairs = [re.split(r"\s*=\s*", pair, maxsplit=1) for pair in head.removeprefix("set ").split(";")]
             values = {} if word == "delete" else {name.strip(): nyala.expr(value) for name, value in pairs}
-            table = self.db[name]
+            table = self._source[name]
             result = table.update(set=values, where=where) if values else table.delete(where=where)
             return [f"{result.updated + result.deleted} rows"]
         rows = _rows(text)
@@ -206,7 +221,7 @@ class Interpreter:
         operation, _, ignore = word.partition("-")
         if ignore:
             options["on_conflict" if operation == "insert" else "on_missing"] = "ignore"
-        result = getattr(self.db[name], operation)(rows, **options)
+        result = getattr(self._source[name], operation)(rows, **options)
         # A script that says @10 must get a timestamp of microsecond 10, or it would not test what it says.
         assert at is None or result.timestamp >> 12 == at, f"@{at} wrote at {result.timestamp >> 12}"
         if options.get("errors"):
@@ -247,6 +262,18 @@ class Interpreter:
             for operation, name, rows in statements:
                 getattr(batch, operation)(name, rows)
 
+    def do_begin(self, rest: str, at: int | None) -> None:
+        self._step(at)
+        self._transactions[rest] = self.db.transaction()
+
+    def do_commit(self, rest: str, at: int | None) -> None:
+        self._step(at)
+        results = self._transactions.pop(rest).commit()
+        assert at is None or {result.timestamp >> 12 for result in results} <= {at}
+
+    def do_rollback(self, rest: str, at: int | None) -> None:
+        self._transactions.pop(rest).rollback()
+
     def do_restore(self, rest: str, at: int | None) -> list[str]:
         name, to = rest.split()
         self._step(at)
@@ -260,7 +287,7 @@ class Interpreter:
         match = re.fullmatch(r"(\w+)(?:\((.*)\))?((?: [\w=-]+)*)", head.strip())
         assert match is not None, rest
         options = dict(option.partition("=")[::2] for option in match[3].split())
-        return self.db[match[1]].scan(
+        return self._source[match[1]].scan(
             None if match[2] is None else re.findall(r"\w+", match[2]),
             where[0] if where else None,
             self._at(at),
@@ -291,15 +318,15 @@ class Interpreter:
 
     def do_get(self, rest: str, at: int | None) -> list[str]:
         name, _, key = rest.partition(" ")
-        row = self.db[name].get(*_rows(key), at=self._at(at))
+        row = self._source[name].get(*_rows(key), at=self._at(at))
         return ["none" if row is None else _line(row)]
 
     def do_get_many(self, rest: str, at: int | None) -> list[str]:
         name, _, keys = rest.partition(" ")
-        return [_line(row) for row in self.db[name].get_many(_rows(keys), at=self._at(at)).to_pylist()]
+        return [_line(row) for row in self._source[name].get_many(_rows(keys), at=self._at(at)).to_pylist()]
 
     def do_sql(self, rest: str, at: int | None) -> list[str]:
-        return [_line(dict(enumerate(row))) for row in self.db.sql(rest).fetchall()]
+        return [_line(dict(enumerate(row))) for row in self._source.sql(rest).fetchall()]
 
     def _feed(self, word: str, rest: str) -> list[str]:
         name, *options = rest.split()
@@ -391,6 +418,7 @@ class Interpreter:
         if self._db is not None:
             self._db.close()
         self._db = None
+        self._transactions.clear()
 
     def do_kill(self, rest: str, at: int | None) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
