@@ -665,7 +665,7 @@ def test_t1_a_clock_that_is_days_behind_does_not_stop_writes(tmp_path: Path) -> 
     table = key_value_table(db)
     first = table.insert({"k": [1], "v": [1]}).timestamp
     clock.set_now_us(2 * day)
-    assert table.insert({"k": [2], "v": [2]}).timestamp == first + 1
+    assert table.insert({"k": [2], "v": [2]}).timestamp == first + 2
     clock.set_now_us(10 * day + 1)
     assert table.insert({"k": [3], "v": [3]}).timestamp == from_physical(10 * day + 1)
     db.close()
