@@ -24,6 +24,7 @@ from bench import (
     scan_after_updates,
     sizes,
     tpch,
+    transactions,
 )
 from bench.parts import say
 from bench.stores import (
@@ -38,6 +39,7 @@ from bench.stores import (
     SCAN,
     SIZES,
     TPCH,
+    TRANSACTIONS,
 )
 
 PARTS: dict[str, Any] = {
@@ -46,6 +48,7 @@ PARTS: dict[str, Any] = {
     MIXED: mixed_load,
     HOT: hot_rows,
     INGEST: ingest_lookup,
+    TRANSACTIONS: transactions,
     TPCH: tpch,
     SIZES: sizes,
     BUCKET: bucket,

@@ -103,10 +103,16 @@ class Kind:
 SCAN, NARROW, MIXED, HOT = "scan_after_updates", "narrow_update", "mixed_load", "hot_rows"
 INGEST, TPCH, SIZES, BUCKET = "ingest_lookup", "tpch", "sizes", "bucket"
 BUCKET_READS, BUCKET_COSTS = "bucket_reads", "bucket_costs"
+TRANSACTIONS = "transactions"
 
 KINDS: Final = (
-    Kind("nyala", "nyala_store", "nyala", frozenset({SCAN, NARROW, MIXED, HOT, INGEST, TPCH, SIZES})),
-    Kind("sqlite", "sqlite_store", "sqlite3", frozenset({NARROW, MIXED, HOT, INGEST})),
+    Kind(
+        "nyala",
+        "nyala_store",
+        "nyala",
+        frozenset({SCAN, NARROW, MIXED, HOT, INGEST, TRANSACTIONS, TPCH, SIZES}),
+    ),
+    Kind("sqlite", "sqlite_store", "sqlite3", frozenset({NARROW, MIXED, HOT, INGEST, TRANSACTIONS})),
     Kind("duckdb", "duckdb_store", "duckdb", frozenset({SCAN, NARROW, MIXED, HOT, INGEST, SIZES})),
     Kind("deltalake", "delta_store", "deltalake", frozenset({SCAN, NARROW, MIXED, HOT, INGEST})),
     Kind("parquet", "parquet_store", "pyarrow", frozenset({NARROW, INGEST, TPCH, SIZES})),

@@ -33,6 +33,7 @@ from bench import (
     stores,
     tpch,
     tpch_polars,
+    transactions,
     user_tables,
 )
 from bench.__main__ import PARTS
@@ -117,6 +118,20 @@ def test_hot_rows_end_with_the_values_that_were_written(
         tmp_path,
     )
     assert "| updates | 1,000 | 1,000 |" in page
+
+
+def test_transactions_of_both_stores_end_with_the_same_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The part compares what the threads counted; here that each step was made in each way."""
+    monkeypatch.setattr(transactions, "in_own_process", lambda measure, *arguments: measure(*arguments))
+    scale = transactions.Scale("tiny", 5_000, 3, 4, 2, 3)
+    result = transactions.run(scale, str(tmp_path), ["nyala", "sqlite"], silent)
+    ran(result, tmp_path)
+    assert len(result.table.rows) == 7 and [aim.figure for aim in result.aims] == ["12 of 12"]
+    assert all(
+        "–" not in row[1:] for row in result.table.rows if row[0].startswith(("increment of", "transfer"))
+    )
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ Each read must give the snapshot with the transaction's own writes. Each commit 
 `ConflictError` as the model says, with the counts that the statements had. The tables must hold what
 the model says after each commit, and after the store was closed and opened again.
 
-A failure prints its seed: `run_history(seed)` repeats it. Twelve histories find each of these broken
+A failure prints its seed: `run_history(seed)` repeats it. Eight histories find each of these broken
 lines: a check that skips frozen memory, UNDO files, REDO files or dead rows; no pin; a look-up at the
 newest moment; a shared DeltaMemStore; private moments that the clock did not reserve.
 """
@@ -447,7 +447,7 @@ def run_history(seed: int, steps: int = 120) -> dict[str, int]:
 
 @pytest.mark.parametrize("part", each(20, range(20)))
 def test_transactions_are_the_serial_model(part: int) -> None:
-    count = 100 if is_night() else 12
+    count = 100 if is_night() else 8
     seen = [run_history(seed) for seed in range(part * 100, part * 100 + count)]
     total = {what: sum(one[what] for one in seen) for what in seen[0]}
     assert all(total[what] >= 5 for what in total), f"the histories hardly met {total}"
