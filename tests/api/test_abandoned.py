@@ -82,7 +82,7 @@ def test_a_forked_child_does_not_close_what_its_parent_has_open(tmp_path: Path) 
         code = 1
         try:
             del db, table  # nothing in the child names it
-            nyala.connect(tmp_path / "s")
+            nyala.connect(tmp_path / "s", share=False)
         except nyala.LockedError:
             code = 0
         finally:

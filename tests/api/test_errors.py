@@ -344,7 +344,7 @@ def test_a_second_writer_is_told_who_has_the_store(tmp_path: Path) -> None:
     assert child.stdin is not None and child.stdout is not None
     assert child.stdout.readline() == "open\n"
     with pytest.raises(nyala.LockedError, match=f"process {child.pid} on"):
-        nyala.connect(tmp_path / "s")
+        nyala.connect(tmp_path / "s", share=False)
     child.kill()
     child.wait()
     child.stdin.close()

@@ -154,7 +154,7 @@ def test_a_forked_child_does_not_share(tmp_path: Path) -> None:
             code = 1
             try:
                 with pytest.raises(nyala.LockedError):
-                    nyala.connect(tmp_path / "s")
+                    nyala.connect(tmp_path / "s", share=False)
                 with pytest.raises(nyala.StorageError, match="forked child"):
                     db["t"].count()
                 db.close()

@@ -131,7 +131,7 @@ def test_a_second_writer_is_refused_and_a_killed_writers_lock_is_taken_over(tmp_
             assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
             began_s = time.monotonic()
             with pytest.raises(nyala.LockedError, match=str(writer.pid)):
-                nyala.connect(tmp_path / "s")
+                nyala.connect(tmp_path / "s", share=False)
             assert time.monotonic() - began_s < 30, "it does not wait for what may never end"
             with nyala.connect(tmp_path / "s", read_only=True) as reader:
                 assert reader["t"].count() == number + 1

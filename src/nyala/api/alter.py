@@ -28,7 +28,7 @@ from nyala.schema.alteration import UNCHANGED, Unchanged
 from nyala.schema.schema import ColumnSpec, Schema, column
 from nyala.schema.types import ColumnType
 from nyala.tablet import alter as steps
-from nyala.tablet.alter import Draft, Step, alter
+from nyala.tablet.alter import Draft, Step
 from nyala.tablet.state.history import parse_history
 
 if TYPE_CHECKING:
@@ -287,9 +287,8 @@ class Alteration:
     def __enter__(self) -> Alteration:
         if self._used:
             raise InvalidArgumentError("an alteration can be used once: make another with table.alter()")
-        store = self._database._writer()
-        store.check_writable()
-        root = store.root
+        self._database._writing().check_writable()
+        root = self._database._root()
         table = root.table(self._table.name)
         self._table_id, self._draft, self._used = table.id, Draft.of(root, table), True
         return self
@@ -299,8 +298,7 @@ class Alteration:
     ) -> None:
         self._draft = None
         if kind is None and self._steps:
-            entry = alter(self._database._writer(), self._table_id, self._steps)
-            self._table._name = entry.name
+            self._table._name = self._database._writing().alter(self._table_id, self._steps)
 
 
 def _spec(name: str, type: Any, described: tuple[Any, ...]) -> ColumnSpec:

@@ -34,7 +34,7 @@ from nyala.errors import InvalidArgumentError
 from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.write.effects import DELETED, FAILED, IGNORED, INSERTED, UPDATED
-from nyala.tablet.write.write_path import Request, write
+from nyala.tablet.write.write_path import Request
 
 if TYPE_CHECKING:
     from nyala.api.database import Database
@@ -127,13 +127,13 @@ class Batch:
         if not self._open:
             raise InvalidArgumentError("a batch takes operations inside its `with` block only")
         if table not in self._known:
-            self._database._writer().root.table(table)  # an unknown name fails on its own line
+            self._database._root().table(table)  # an unknown name fails on its own line
             self._known.add(table)
 
     def __enter__(self) -> Batch:
         if self._used:
             raise InvalidArgumentError("a batch can be used once: make another with db.batch()")
-        self._database._writer().check_writable()
+        self._database._writing().check_writable()
         self._database._open.enter_block("batch")
         self._open = self._used = True
         return self
@@ -151,7 +151,7 @@ class Batch:
             Request(part.table, "apply", part.operations) if isinstance(part, _Gathered) else part[1]
             for part in self._parts
         ]
-        written = write(self._database._writer(), requests, collect=self._collect, message=self._message)
+        written = self._database._writing().write(requests, collect=self._collect, message=self._message)
         results: dict[int, WriteResult] = {}
         for part, result in zip(self._parts, written, strict=True):
             if isinstance(part, _Gathered):

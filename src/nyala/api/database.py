@@ -1,13 +1,12 @@
 """`nyala.connect`, and the open store that it returns.
 
-db = nyala.connect("store")                     this process is the store's writer
-db = nyala.connect("store", read_only=True)     any number of processes, beside a writer
+db = nyala.connect("store")                     read and write, in any number of processes of one machine
+db = nyala.connect("store", read_only=True)     read only, in any number of processes
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime as dt
 import html
 import numbers
@@ -26,6 +25,7 @@ from nyala.env import SYSTEM
 from nyala.env.paths import is_bucket_url, utf8_path
 from nyala.errors import (
     InvalidArgumentError,
+    LockedError,
     ReadOnlyError,
     SchemaError,
     StorageError,
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from nyala.api.table import Table
     from nyala.api.transaction import Transaction
     from nyala.api.types import Moment
+    from nyala.handover.local_writer import MaintenanceOfWriter, Writer
     from nyala.objects.open import StorageOptions
     from nyala.partition.levels import HashSpec, RangeSpec
     from nyala.presentation.progress import Progress
@@ -74,8 +75,6 @@ if TYPE_CHECKING:
     from nyala.sql.result import Result
     from nyala.tablet.changes.spec import ChangeSpec
     from nyala.tablet.check import CheckReport
-    from nyala.tablet.compaction.lifecycle import Runner
-    from nyala.tablet.maintenance import Maintenance
     from nyala.tablet.media.bucket_reader import BucketReader
     from nyala.tablet.recovery.reader_store import ReaderStore
     from nyala.tablet.scan.split import ScanSpec
@@ -89,6 +88,7 @@ def connect(
     path: str | bytes | os.PathLike[str],
     *,
     read_only: bool = False,
+    share: bool = True,
     durability: Durability = "commit",
     memory_limit: int | str = "1GB",
     rowset_size: int | str = "32MB",
@@ -116,7 +116,13 @@ def connect(
         store if it is missing. `file:///folder` opens a folder by the protocol of buckets, which also
         works on NFS.
     read_only
-        Read only, beside a writer of another process. Default: this process becomes the one writer.
+        Read only, beside a writer of another process.
+    share
+        If another process of this machine has the store open for writing, write through it. When that
+        process ends, the next process that writes takes its place. The settings `durability`,
+        `rowset_size`, `maintenance` and `limits` are those of the process that writes; this process uses
+        its own once it takes that place. `False`: raise `LockedError` instead. In a bucket there is one
+        writer.
     durability
         `"commit"`: a write is synced before its call returns. `"group"`: it returns at once and is
         synced within 100 ms. `"os"`: synced at flush and close. A batch is always written whole or not
@@ -129,7 +135,8 @@ def connect(
     maintenance
         Flush, compact and remove garbage in the background.
     lock_timeout
-        Seconds to wait for another writer to close the store. Default: none.
+        With `share=False`, and in a bucket: seconds to wait for another writer to close the store. Default:
+        none.
     not_before
         A timestamp (`db.now()` of another process) that must be visible; waits up to 10 seconds.
     limits
@@ -163,7 +170,8 @@ def connect(
     Raises
     ------
     LockedError
-        Another process is the store's writer.
+        Another process is the store's writer, and `share=False`; or it is on another machine, has another
+        version of Nyala, or does not answer.
     StorageError
         The bucket does not answer; the folder is not a store, or cannot be read or written.
     CorruptionError
@@ -181,7 +189,8 @@ def connect(
         raise InvalidArgumentError(f"durability takes one of {', '.join(DURABILITIES)}, not {durability!r}")
     in_bucket = is_bucket_url(path)
     folder = str(path) if in_bucket else _folder(path)
-    for name, flag in (("read_only", read_only), ("maintenance", maintenance), ("take_over", take_over)):
+    flags = {"read_only": read_only, "share": share, "maintenance": maintenance, "take_over": take_over}
+    for name, flag in flags.items():
         _flag(name, flag)
     if on_fenced not in ("raise", "reopen"):
         raise InvalidArgumentError(f"on_fenced takes 'raise' or 'reopen', not {on_fenced!r}")
@@ -242,7 +251,7 @@ def connect(
             lock_timeout_s=patience_s,
             limits=limits,
         )
-        database = Database(open_for_writing(SYSTEM, folder, options))
+        database = Database(open_for_writing(SYSTEM, folder, options, share=share))
     if awaited is not None:
         try:
             database._wait_for(awaited)
@@ -436,8 +445,8 @@ class Database:
         from nyala.api.description import TableDescription
         from nyala.partition.levels import build_partitions, specs_of
 
-        store = self._writer()
-        check_table_name(name, store.options.limits)
+        writer = self._writing()
+        check_table_name(name, writer.limits)
         if like is not None:
             described = like if isinstance(like, TableDescription) else like.description
             if schema is None:
@@ -450,20 +459,18 @@ class Database:
             raise InvalidArgumentError(
                 f"create_table({name!r}) needs a schema and a primary key, or like=db[…].description"
             )
-        check_comment(comment or "", f"table {name!r}: ", store.options.limits)
+        check_comment(comment or "", f"table {name!r}: ", writer.limits)
         key = [primary_key] if isinstance(primary_key, str) else _key_names(primary_key)
-        built = build_schema(schema, key, store.options.limits)
+        built = build_schema(schema, key, writer.limits)
         specs = [] if partition_by is None else specs_of(partition_by)
-        partition_schema, partitions = build_partitions(specs, built, store.options.limits)
+        partition_schema, partitions = build_partitions(specs, built, writer.limits)
         history_us = parse_history(history)
         try:
-            store.create_table(
-                name, built, partition_schema, partitions, comment=comment or "", history_us=history_us
-            )
+            writer.create_table(name, built, partition_schema, partitions, comment or "", history_us)
         except TableExistsError:
             if not exist_ok:
                 raise
-            existing = store.root.table(name).schema
+            existing = self._root().table(name).schema
             same = [(c.name, c.type, c.nullable) for c in existing.columns] == [
                 (c.name, c.type, c.nullable) for c in built.columns
             ]
@@ -530,10 +537,10 @@ class Database:
 
     def rename_table(self, old: str, new: str) -> None:
         """Rename a table. Raises: TableNotFoundError, TableExistsError, InvalidArgumentError."""
-        from nyala.tablet.alter import alter, rename_table
+        from nyala.tablet.alter import rename_table
 
-        store = self._writer()
-        alter(store, store.root.table(old).id, [rename_table(new)])
+        writer = self._writing()
+        writer.alter(self._root().table(old).id, [rename_table(new)])
 
     def copy_table(
         self,
@@ -562,19 +569,17 @@ class Database:
         NoPartitionError
             A row has no place in the partitions; no table was made.
         """
-        from nyala.tablet.write.copying import copy_table
-
-        store = self._writer()
-        store.check_writable()
-        check_table_name(new_name, store.options.limits)
-        root, source, snapshot = self.table(name)._view(at)
+        writer = self._writing()
+        writer.check_writable()
+        check_table_name(new_name, writer.limits)
+        _, source, snapshot = self.table(name)._view(at)
         if partition_by is None:
             partition_schema, partitions = source.entry.partition_schema, source.partitions
         else:
             from nyala.partition.levels import build_partitions
 
-            partition_schema, partitions = build_partitions(partition_by, source.schema, store.options.limits)
-        copy_table(store, root, source, snapshot, new_name, partition_schema, partitions)
+            partition_schema, partitions = build_partitions(partition_by, source.schema, writer.limits)
+        writer.copy_table(source.id, snapshot, new_name, partition_schema, partitions)
         return self._table(new_name)
 
     def clone_table(self, name: str, new_name: str, at: Moment | None = None) -> Table:
@@ -607,16 +612,14 @@ class Database:
         >>> trial.delete(where="host = 'a'").deleted, metrics.count()
         (2, 3)
         """
-        from nyala.tablet.write.cloning import clone_table
-
-        store = self._writer()
-        store.check_writable()
-        check_table_name(new_name, store.options.limits)
+        writer = self._writing()
+        writer.check_writable()
+        check_table_name(new_name, writer.limits)
         moment = None
         if at is not None:
-            table_id = store.root.table(name).id
+            table_id = self._root().table(name).id
             moment = self._table(name)._view(at, table_id=table_id)[2]
-        clone_table(store, name, new_name, moment)
+        writer.clone_table(name, new_name, moment)
         return self._table(new_name)
 
     def drop_table(self, name: str, missing_ok: bool = False, *, purge: bool = False) -> None:
@@ -645,7 +648,7 @@ class Database:
         3
         """
         try:
-            self._writer().drop_table(name, purge=_flag("purge", purge))
+            self._writing().drop_table(name, _flag("purge", purge))
         except TableNotFoundError:
             if not missing_ok:
                 raise
@@ -680,13 +683,14 @@ class Database:
         >>> db.undrop_table("metrics", "rescued").count()
         3
         """
-        store = self._writer()
-        store.check_writable()
+        writer = self._writing()
+        writer.check_writable()
         wanted = name if new_name is None else new_name
-        check_table_name(wanted, store.options.limits)
-        found = store.root.dropped_as(name)
+        check_table_name(wanted, writer.limits)
+        root = self._root()
+        found = root.dropped_as(name)
         if not found:
-            others = sorted({table.name for table in store.root.dropped.values()})
+            others = sorted({table.name for table in root.dropped.values()})
             listed = ", ".join(others[:10]) + (", …" if len(others) > 10 else "")
             raise TableNotFoundError(
                 f"no dropped table {name!r} can be brought back: "
@@ -700,7 +704,7 @@ class Database:
                     f"no dropped table {name!r} existed at {to_datetime(moment).isoformat()}: db.dropped_tables() "
                     "says from when to when each existed"
                 )
-        store.undrop_table(found[-1].id, wanted)
+        writer.undrop_table(found[-1].id, wanted)
         return self._table(wanted)
 
     def dropped_tables(self) -> list[DroppedTable]:
@@ -731,7 +735,7 @@ class Database:
         int
             The bytes of their files, which are freed as soon as no scan and no other process reads them.
         """
-        return self._writer().purge_dropped(name)
+        return self._writing().purge_dropped(name)
 
     # ---------------------------------------------------------------------------------------- read, write
 
@@ -756,7 +760,7 @@ class Database:
         """
         from nyala.api.batch import Batch
 
-        self._writer()
+        self._writing()
         return Batch(self, errors, message)
 
     def transaction(self, *, timeout: float = 60, message: str | None = None) -> Transaction:
@@ -788,7 +792,7 @@ class Database:
         """
         from nyala.api.transaction import Transaction
 
-        self._writer()
+        self._writing()
         return Transaction(self, _seconds("timeout", timeout), check_message(message))
 
     def run(self, function: Callable[[Transaction], _Made], retries: int = 5) -> _Made:
@@ -1024,34 +1028,33 @@ class Database:
     @property
     def read_only(self) -> bool:
         """Whether this process opened the store to read only."""
-        return self._store.read_only
+        return self._open.writer is None
 
     @property
-    def maintenance(self) -> Maintenance:
-        """The background work: `status()`, `pause()`, `resume()`. Raises: ReadOnlyError in a reader."""
-        self._opened()
-        maintenance = self._open.maintenance
-        if maintenance is None:
-            self._writer()
-        assert maintenance is not None
-        return maintenance
+    def maintenance(self) -> MaintenanceOfWriter:
+        """The background work of the process that writes: `status()`, `pause()`, `resume()`.
+
+        Raises: ReadOnlyError in a reader.
+        """
+        return self._writing().maintenance
 
     def flush(self) -> FlushResult:
         """Write the rows and changes that all tables have in memory to files."""
         from nyala.api.results import FlushResult
-        from nyala.tablet.flush.lifecycle import flush
 
-        return FlushResult(**dataclasses.asdict(flush(self._writer())))
+        return FlushResult(**self._writing().flush())
 
     def stats(self) -> StoreStats:
         """Return the figures of the whole store."""
         from nyala.api.results import StoreStats
         from nyala.tablet.compaction.measurement import tag_bytes
 
-        root, now = self._opened().view()
+        store, writer = self._opened(), self._open.writer
+        root, now = store.view()
         now_us = self._store.env.clock.now_us()
         kept = sum(tag_bytes(table, now, now_us) for table in root.tables.values())
-        return StoreStats(tables=len(root.tables), timestamp=now, tag_bytes=kept, **self._opened().stats())
+        figures = store.stats() if writer is None else writer.stats()
+        return StoreStats(tables=len(root.tables), timestamp=now, tag_bytes=kept, **figures)
 
     def backup(
         self,
@@ -1234,11 +1237,24 @@ class Database:
                 self._open.sql = Connection(self._store.memory_limit_bytes)
             return self._open.sql
 
-    def _writer(self) -> Store:
+    def _writing(self) -> Writer:
+        """Return what executes writes: in this process, or in the one that holds the store."""
         store = self._opened()
-        if not isinstance(store, Store):
+        writer = self._open.writer
+        if writer is None:
             raise ReadOnlyError(
                 f"the store {store.root_path!r} was opened with read_only=True: connect() without it to write"
+            )
+        return writer
+
+    def _writer(self) -> Store:
+        """Return the store, which this process must hold. Raises: ReadOnlyError, LockedError."""
+        self._writing()
+        store = self._opened()
+        if not isinstance(store, Store):
+            raise LockedError(
+                f"another process holds the store {store.root_path!r}, and this call works only in that process: call "
+                "it there, or close the store there and connect() again"
             )
         return store
 
@@ -1277,18 +1293,6 @@ class Database:
         Raises: InvalidArgumentError for a name that is no tag.
         """
         return resolve_tag(at, self._opened().tags(), name) if isinstance(at, str) else at
-
-    def _runner(self, on_progress: Callable[[int, int], None] = lambda done, total: None) -> Runner:
-        """Return the runner of requested compactions: the background's worker process for large ones.
-
-        on_progress: called with the rows done and the total rows of a compaction.
-        """
-        from nyala.tablet.compaction.lifecycle import run_here
-
-        store, maintenance = self._writer(), self._open.maintenance
-        if maintenance is None:
-            return run_here(store, on_progress)
-        return maintenance.compactor.runner(store, on_progress=on_progress)
 
     def _make_scan(
         self,

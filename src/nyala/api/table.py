@@ -11,7 +11,6 @@ an atomic batch.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +29,8 @@ from nyala.tablet.state.history import check_created, check_readable, oldest_rea
 from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.root import Root, TableState
-from nyala.tablet.write import where_writes
 from nyala.tablet.write.where_writes import Select
-from nyala.tablet.write.write_path import Request, write
+from nyala.tablet.write.write_path import Request
 
 # Modules for alteration, maintenance and statistics are imported by the methods that need them.
 if TYPE_CHECKING:
@@ -48,10 +46,10 @@ if TYPE_CHECKING:
         VacuumResult,
     )
     from nyala.api.types import Moment
+    from nyala.handover.local_writer import Writer
     from nyala.partition.levels import HashSpec, RangeSpec
     from nyala.schema.schema import ColumnSpec
     from nyala.schema.types import ColumnType
-    from nyala.tablet.store import Store
 
 __all__ = ["Table"]
 
@@ -91,32 +89,30 @@ class Table(WritableTable):
         >>> metrics.restore(to=before).inserted
         3
         """
-        store = self._store_to_write("restore(…)", "restore() after the block")
+        writer = self._writer_outside_blocks("restore(…)", "restore() after the block")
         to = self._database._without_tag(to, "to")
         parse_at(to, name="to")  # None means now in a scan, and nothing here
-        table_id = store.root.table(self._name).id
+        table_id = self._database._root().table(self._name).id
         _, table, moment = self._view(to, name="to", table_id=table_id)
-        from nyala.tablet.write.restore import restore
+        return writer.restore(table.id, moment, check_message(message))
 
-        return restore(store, table.id, moment, check_message(message))
-
-    def _store_to_write(self, call: str, instead: str) -> Store:
-        """Return the store. Raises: ReadOnlyError; InvalidArgumentError inside `with db.batch()` (see `Batch`)."""
-        store = self._database._writer()
+    def _writer_outside_blocks(self, call: str, instead: str) -> Writer:
+        """Return the writer. Raises: ReadOnlyError; InvalidArgumentError inside `with db.batch()` (see `Batch`)."""
+        writer = self._database._writing()
         self._database._open.refuse_in_block(f"{self._name}.{call}", instead)
-        return store
+        return writer
 
     def _check_call(self, call: str, instead: str) -> None:
-        self._store_to_write(call, instead)
+        self._writer_outside_blocks(call, instead)
 
     def _commit(self, request: Request, collect: bool, message: str | None) -> WriteResult:
-        return write(self._database._writer(), [request], collect=collect, message=message)[0]
+        return self._database._writing().write([request], collect=collect, message=message)[0]
 
     def _write_selected(
         self, operation: str, select: Select, collect: bool, message: str | None
     ) -> WriteResult:
-        return where_writes.write_selected(
-            self._database._writer(), self._name, operation, select, collect=collect, message=message
+        return self._database._writing().write_selected(
+            self._name, operation, select, collect=collect, message=message
         )
 
     # ---------------------------------------------------------------------------------------- read
@@ -199,7 +195,7 @@ class Table(WritableTable):
         """
         from nyala.api.alter import Alteration
 
-        self._database._writer()
+        self._database._writing()
         return Alteration(self._database, self)
 
     def add_column(
@@ -250,12 +246,11 @@ class Table(WritableTable):
             The partitions are invalid, or the store cannot write; nothing changed.
         """
         from nyala.partition.levels import build_partitions
-        from nyala.tablet.write.copying import repartition
 
-        store = self._database._writer()
-        store.check_writable()
-        table = store.root.table(self._name)
-        repartition(store, table.id, *build_partitions(partition_by, table.schema, table.limits))
+        writer = self._database._writing()
+        writer.check_writable()
+        table = self._database._root().table(self._name)
+        writer.repartition(table.id, *build_partitions(partition_by, table.schema, table.limits))
 
     # ---------------------------------------------------------------------------------------- maintain
 
@@ -268,11 +263,8 @@ class Table(WritableTable):
             The files and rows that were written.
         """
         from nyala.api.results import FlushResult
-        from nyala.tablet.flush.lifecycle import flush
 
-        store = self._database._writer()
-        report = flush(store, {tablet.id for tablet in store.root.table(self._name).tablets})
-        return FlushResult(**dataclasses.asdict(report))
+        return FlushResult(**self._database._writing().flush(self._name))
 
     def compact(self, *, progress: bool | Progress = False) -> CompactionResult:
         """Flush and compact until no rowsets overlap and all changes are merged into the base data.
@@ -284,7 +276,8 @@ class Table(WritableTable):
         Parameters
         ----------
         progress
-            `True` shows lines. A function is called with (done, total) in hundredths of compactions.
+            `True` shows lines. A function is called with (done, total) in hundredths of compactions; if
+            another process is the writer, it is called at the end only.
 
         Returns
         -------
@@ -297,15 +290,11 @@ class Table(WritableTable):
             The finished part of the work stays, and is right.
         """
         from nyala.api.results import CompactionResult
-        from nyala.tablet.manual_maintenance import compact_table
 
         show = teller(
             progress, lambda done, total: f"compaction of {self._name}: {100 * done // (total or 1)} %"
         )
-        work = Work(show)
-        runner = self._database._runner(work.rows)
-        report = compact_table(self._database._writer(), self._name, runner, work.step)
-        return CompactionResult(**dataclasses.asdict(report))
+        return CompactionResult(**self._database._writing().compact(self._name, Work(show)))
 
     def vacuum(self, dry_run: bool = False) -> VacuumResult:
         """Free the disk space of expired history, dead rows, the log and files that nothing needs.
@@ -326,12 +315,8 @@ class Table(WritableTable):
             The finished part of the work stays, and is right.
         """
         from nyala.api.results import VacuumResult
-        from nyala.tablet.manual_maintenance import vacuum_table
 
-        report = vacuum_table(
-            self._database._writer(), self._name, dry_run=dry_run, runner=self._database._runner()
-        )
-        return VacuumResult(**report)
+        return VacuumResult(**self._database._writing().vacuum(self._name, dry_run))
 
     # ---------------------------------------------------------------------------------------- describe
 

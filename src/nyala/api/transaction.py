@@ -26,14 +26,12 @@ from nyala.errors import ConflictError, InvalidArgumentError
 from nyala.mvcc.timestamp import to_datetime
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.root import Root, TableState
-from nyala.tablet.write.transaction import begin
 from nyala.tablet.write.where_writes import Select
-from nyala.tablet.write.write_path import Request, make_room
+from nyala.tablet.write.write_path import Request
 
 if TYPE_CHECKING:
     from nyala.api.database import Database
     from nyala.sql.result import Result
-    from nyala.tablet.store import Store
 
 __all__ = ["Transaction", "TransactionTable", "run"]
 
@@ -67,8 +65,7 @@ class Transaction:
 
     def __init__(self, database: Database, timeout_s: float, message: str | None) -> None:
         self._database = database
-        store = database._writer()
-        self._open = begin(store, timeout_s=timeout_s, bytes_max=store.memory_limit_bytes // 4)
+        self._open = database._writing().begin(timeout_s)
         self._message = message
         self._closed = False
         self.results: list[WriteResult] = []
@@ -241,7 +238,7 @@ def run(database: Database, function: Callable[[Transaction], _Made], retries: i
         waiting = attempt < OPTIMISTIC_TRIES
         try:
             with (
-                contextlib.nullcontext() if waiting else _alone(database._writer()),
+                contextlib.nullcontext() if waiting else database._writing().alone(),
                 database.transaction() as tx,
             ):
                 made = function(tx)
@@ -250,15 +247,3 @@ def run(database: Database, function: Callable[[Transaction], _Made], retries: i
             if attempt >= retries:
                 raise
     raise AssertionError("the loop has no end")
-
-
-@contextlib.contextmanager
-def _alone(store: Store) -> Iterator[None]:
-    """Keep all other writers out.
-
-    A large commit needs both locks, and a full memory is flushed by another thread, so both come
-    before the commit lock.
-    """
-    make_room(store)
-    with store.flush_lock, store.commit_lock:
-        yield

@@ -273,7 +273,7 @@ class WritableTable(ReadableTable):
             if newest_by is not None:
                 raise InvalidArgumentError("delete takes newest_by= with keys, not with where=")
             self._check_call("delete(where=…)", "a write by key in the batch")
-            select = where_writes.to_delete(where)
+            select = where_writes.ToDelete(where)
             return self._write_selected("delete", select, False, check_message(message))
         return self._write(
             "delete", keys, ignore, errors, message, progress, condition(None, None, newest_by)

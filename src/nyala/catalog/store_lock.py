@@ -80,7 +80,7 @@ class StoreLock:
             patience_s = _COMMIT_WAIT_S if holder is not None and holder.purpose == "commit" else _PATIENCE_S
             left_s = start_s + max(timeout_s, patience_s) - clock.monotonic_s()
             if left_s <= 0:
-                raise self._locked(timeout_s)
+                raise self.refusal(timeout_s)
             with Interruptible():
                 clock.sleep_s(min(_POLL_S, left_s))
         self._lock, self._pid = lock, os.getpid()
@@ -129,7 +129,8 @@ class StoreLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _locked(self, timeout_s: float) -> LockedError:
+    def refusal(self, timeout_s: float) -> LockedError:
+        """Return the error for a lock that another process has. timeout_s: how long it was waited for."""
         clock = self._env.clock
         deadline_s = clock.monotonic_s() + _NAME_WAIT_S
         while (holder := self.holder()) is None and clock.monotonic_s() < deadline_s:

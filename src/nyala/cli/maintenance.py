@@ -35,23 +35,18 @@ __all__ = ["EXIT_PROBLEMS", "clone", "compact", "drop", "fs", "purge", "undrop",
 @table_argument
 def compact(folder: str, table: str | None) -> None:
     """Flush and compact one table, or all, until rowsets do not overlap and no REDO is left."""
-    from nyala.tablet.compaction.lifecycle import run_here
-    from nyala.tablet.manual_maintenance import compact_table
-
     began_s = time.monotonic()
     done: list[dict[str, Any]] = []
     with _caretaker(folder) as database:
-        store = database._writer()
         for name in _wanted(database, table):
             before = asdict(database.table(name).stats())
             with Bar(f"compacting {name}", 1.0, quiet=settings().json) as bar:
-                work = _Work(bar)
-                report = compact_table(store, name, run_here(store, work.rows), work.step)
+                report = database._writing().compact(name, _Work(bar))
             after = asdict(database.table(name).stats())
             done.append(
                 {
                     "name": name,
-                    "compactions": report.compactions,
+                    "compactions": report["compactions"],
                     **{
                         key: figure
                         for part in ("rowsets", "redo_bytes", "bytes")
@@ -59,7 +54,11 @@ def compact(folder: str, table: str | None) -> None:
                     },
                 }
             )
-        document = {"store": database.path, "tables": done, "waiting_files": len(store.state.garbage)}
+        document = {
+            "store": database.path,
+            "tables": done,
+            "waiting_files": database.stats().garbage_files,
+        }
     _echo_tables(
         document,
         time.monotonic() - began_s,
@@ -164,23 +163,19 @@ def purge(folder: str, table: str | None, yes: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Change nothing; print about how much could be freed.")
 def vacuum(folder: str, table: str | None, dry_run: bool) -> None:
     """Free the disk space of expired history, dead rows and unused files."""
-    from nyala.tablet.compaction.lifecycle import run_here
-    from nyala.tablet.manual_maintenance import vacuum_table
-
     began_s = time.monotonic()
     done: list[dict[str, Any]] = []
     with _caretaker(folder) as database:
-        store = database._writer()
         for name in _wanted(database, table):
             with Bar(f"vacuuming {name}", 1.0, quiet=settings().json) as bar:
-                found = vacuum_table(store, name, dry_run=dry_run, runner=run_here(store, _Work(bar).rows))
+                found = database._writing().vacuum(name, dry_run, _Work(bar))
             figures = {key: found[key] for key in ("files", "bytes", "rowsets_rewritten")}
             done.append({"name": name, **figures, **readable_from(found["oldest_readable"])})
         document = {
             "store": database.path,
             "dry_run": dry_run,
             "tables": done,
-            "waiting_files": len(store.state.garbage),
+            "waiting_files": database.stats().garbage_files,
         }
     _echo_tables(
         document,
@@ -197,9 +192,10 @@ def vacuum(folder: str, table: str | None, dry_run: bool) -> None:
 
 @contextmanager
 def _caretaker(folder: str) -> Iterator[Database]:
-    """Open the store as writer without background maintenance, which could take rowsets from this compaction.
+    """Open the store without background maintenance, which could take rowsets from this compaction.
 
-    Raises: LockedError that says that the process with the lock does this work too.
+    Beside a running program, the program does the work. Raises: LockedError, if the store cannot be shared
+    with it; the message says that the program does this work too.
     """
     from nyala.errors import LockedError
 

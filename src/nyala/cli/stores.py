@@ -56,7 +56,9 @@ def reader(folder: str, storage_options: Mapping[str, Any] | None = None) -> Ite
 
 @contextmanager
 def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> Iterator[Database]:
-    """Open the store with this process as its writer. A missing store is made only if `create`.
+    """Open the store to write. A missing store is made only if `create`.
+
+    If a running program has a store in a folder open, its process does the writes.
 
     If the block fails and the new store has no table, the store is removed. In a bucket it stays, and a line says so:
     another process may take it over at any moment, and its writes must not be deleted.

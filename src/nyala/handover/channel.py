@@ -1,21 +1,22 @@
-"""The channel to the writer: one request and one answer over a Unix socket in the store's folder.
+"""The channel to the writer: requests and answers over a Unix socket in the store's folder.
 
     client                                                      server (a thread of the lock holder)
     connect writer.sock ─────────────────────────────────────►  accept
-                         ◄──────────────────────────── "NYH1"   a server of this version is alive
+                         ◄──────────────────────────── "NYH2"   a server of this version is alive
     frame: request       ─────────────────────────────────────►
                          ◄─────────────────────── status byte   ACCEPTED, before the handler runs
-                                                                handler(request, attachments)
+                                                                session.answer(request, attachments)
                          ◄───────────── frame: answer or error
+    another request, while the session holds something in the writer; otherwise the server closes
 
 Frames and errors: `frames`.
 
 Invariants
     S1  The client knows whether its request may have been executed. Before ACCEPTED it was
-        certainly not: `send` raises NoWriter, or StorageError without outcome. After it, a broken
-        connection raises WriterEndedError, a StorageError with outcome "unknown". The status byte
-        is sent before the handler is called, and bytes in a Unix socket are delivered even if the
-        sender dies.
+        certainly not: `Connection` raises NoWriter, or StorageError without outcome. After it, a
+        broken connection raises WriterEndedError, a StorageError with outcome "unknown". The status
+        byte is sent before the handler is called, and bytes in a Unix socket are delivered even if
+        the sender dies.
     S2, S3  See `frames`.
     S4  Only the lock holder serves, so a socket file that it finds at its start is stale.
     S5  A server serves at most CONNECTIONS_MAX connections at a time; further clients wait in the
@@ -23,6 +24,8 @@ Invariants
         within REQUEST_TIMEOUT_S after its connection was accepted.
     S6  Only processes of the same user are served. The socket has mode 0600, for any umask, before
         it listens. Where the system names a peer's user (Linux), others except root are rejected.
+    S7  One thread serves a connection from its begin to its end, and then ends its session. So what
+        a session holds, locks included, ends with the connection, and with the client's process.
 
 This module uses the system directly: sockets, and a symbolic link in the temporary folder, during
 bind and connect, if the folder's path is longer than a socket address may be.
@@ -44,14 +47,13 @@ import struct
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from nyala.catalog.format import SOCKET_NAME
 from nyala.env import Env
 from nyala.errors import StorageError
 from nyala.handover.frames import (
     ANSWER_MAX_BYTES,
-    MAGIC,
     REQUEST_MAX_BYTES,
     BrokenFrame,
     Handler,
@@ -61,11 +63,12 @@ from nyala.handover.frames import (
     opened,
 )
 
-__all__ = ["ChannelServer", "NoWriter", "WriterEndedError", "send"]
+__all__ = ["ChannelServer", "Connection", "NoWriter", "OneRequest", "Session", "WriterEndedError", "send"]
 
 logger = logging.getLogger("nyala.handover.commits")
 
-# On the wire: never renumber.
+# On the wire: never renumber. Another protocol gets another hello.
+HELLO: Final = b"NYH2"
 ACCEPTED: Final = 1
 CLOSING: Final = 2
 UNREADABLE: Final = 3
@@ -73,7 +76,7 @@ BUSY: Final = 4
 
 # The limit of all requests in work.
 REQUESTS_MAX_BYTES: Final = 64 << 20
-CONNECTIONS_MAX: Final = 64
+CONNECTIONS_MAX: Final = 256
 _RECEIVE_BYTES: Final = 256 << 10
 
 # macOS has 104 bytes for an address with its closing NUL, Linux has 108.
@@ -83,6 +86,8 @@ REQUEST_TIMEOUT_S: Final = 30.0
 # The server closes a connection whose client does not take a part of its answer by then.
 _ANSWER_TIMEOUT_S: Final = 60.0
 _RETRY_S: Final = 0.01
+# The longest wait that is passed to the system at once.
+_WAIT_MAX_S: Final = 3600.0
 
 
 class NoWriter(Exception):
@@ -120,41 +125,73 @@ class _RequestMemory:
 # --- client -----------------------------------------------------------------------------------------
 
 
-def send(
-    env: Env,
-    directory: str,
-    request: dict[str, Any],
-    attachments: Sequence[bytes] = (),
-    timeout_s: float = 600.0,
-) -> tuple[dict[str, Any], list[bytes]]:
-    """Let the writer of the store at `directory` execute `request`; returns its answer.
+class Connection:
+    """A connection to the writer of the store at `directory`. Used by one thread at a time.
 
-    timeout_s: for all steps together.
-    Raises:    NoWriter if no process listens or the writer is closing; nothing was done then.
-               Errors of the handler. StorageError: without outcome nothing was done; with outcome
-               "unknown" the request may have been executed, so repeat it only under the same
-               idempotency key (S1). WriterEndedError is one of these.
+    What its requests hold in the writer ends with it. Not for a forked child, whose copy is closed.
     """
-    deadline_s = env.clock.monotonic_s() + timeout_s
-    with contextlib.closing(_connect(env, directory, deadline_s)) as connection:
-        wire = _Wire(connection, lambda: deadline_s - env.clock.monotonic_s())
+
+    def __init__(self, env: Env, directory: str, take_s: float) -> None:
+        """Connect.
+
+        take_s: how long the writer may take to answer the connection.
+        Raises: NoWriter if no process listens; StorageError if the writer has another version or
+            does not answer.
+        """
+        self._env = env
+        self._directory = directory
+        self._deadline_s = env.clock.monotonic_s() + take_s
+        self._socket = _connect(env, directory, self._deadline_s)
+        weakref.finalize(self, self._socket.close)
+        self._wire = _Wire(self._socket, lambda: self._deadline_s - env.clock.monotonic_s())
+        _connections.add(self)
+        try:
+            hello = self._wire.receive(len(HELLO))
+        except TimeoutError as error:
+            self.close()
+            raise _not_answered(directory, f"did not take the request within {take_s:g} s", False) from error
+        except (ConnectionError, EOFError) as error:
+            self.close()
+            raise NoWriter(str(error)) from error
+        except BaseException:
+            self.close()
+            raise
+        if hello != HELLO:
+            self.close()
+            raise StorageError(
+                f"the process that writes {directory} runs another version of Nyala: close it, or use the same "
+                "version in both",
+                path=directory,
+            )
+
+    def request(
+        self,
+        request: dict[str, Any],
+        attachments: Sequence[bytes] = (),
+        timeout_s: float = 600.0,
+        take_s: float | None = None,
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """Let the writer execute `request`; returns its answer.
+
+        timeout_s: for all steps together. take_s: until the writer has taken the request.
+        Raises:    NoWriter if the writer is closing; nothing was done then. Errors of the handler.
+                   StorageError: without outcome nothing was done; with outcome "unknown" the
+                   request may have been executed, so repeat it only under the same idempotency key
+                   (S1). WriterEndedError is one of these.
+        """
+        directory, wire = self._directory, self._wire
+        began_s = self._env.clock.monotonic_s()
+        take_s = timeout_s if take_s is None else min(take_s, timeout_s)
+        self._deadline_s = began_s + take_s
         sent = False
         try:
-            if wire.receive(len(MAGIC)) != MAGIC:
-                raise StorageError(
-                    f"the process that writes {directory} runs another version of Nyala: close it, or use the same "
-                    "version in both",
-                    path=directory,
-                )
             with contextlib.suppress(ConnectionError):  # the server may have sent the reason before
                 wire.send_frame(request, attachments)
                 sent = True
             (status,) = wire.receive(1)
         except TimeoutError as error:
             # Sent without a status so far; the status may be on its way.
-            raise _not_answered(
-                directory, f"did not take the request within {timeout_s:g} s", sent
-            ) from error
+            raise _not_answered(directory, f"did not take the request within {take_s:g} s", sent) from error
         except (ConnectionError, EOFError) as error:
             raise NoWriter(str(error)) from error
         if status == CLOSING:
@@ -167,6 +204,7 @@ def send(
                 "version of Nyala in both",
                 path=directory,
             )
+        self._deadline_s = began_s + timeout_s
         try:
             answer, returned = wire.receive_frame()
         except TimeoutError as error:
@@ -179,7 +217,29 @@ def send(
                 path=directory,
                 outcome="unknown",
             ) from error
-    return opened(answer, returned)
+        return opened(answer, returned)
+
+    def close(self) -> None:
+        """Disconnect. May be called twice."""
+        self._socket.close()
+
+
+def send(
+    env: Env,
+    directory: str,
+    request: dict[str, Any],
+    attachments: Sequence[bytes] = (),
+    timeout_s: float = 600.0,
+    take_s: float | None = None,
+) -> tuple[dict[str, Any], list[bytes]]:
+    """Let the writer of the store at `directory` execute one request; returns its answer.
+
+    Parameters and errors: as `Connection`. take_s: for the connection, and again for the request.
+    """
+    with contextlib.closing(
+        Connection(env, directory, timeout_s if take_s is None else take_s)
+    ) as connection:
+        return connection.request(request, attachments, timeout_s, take_s)
 
 
 def _not_answered(directory: str, what: str, maybe_done: bool) -> StorageError:
@@ -231,17 +291,49 @@ def _connect(env: Env, directory: str, deadline_s: float) -> socket.socket:
 # --- server -----------------------------------------------------------------------------------------
 
 
+class Session(Protocol):
+    """The server's side of one connection. Used by one thread, from its begin to its end (S7)."""
+
+    def answer(
+        self, request: dict[str, Any], attachments: list[bytes]
+    ) -> tuple[dict[str, Any], Sequence[bytes]]:
+        """Execute a request. Raises: errors for the client."""
+        ...
+
+    def waits_s(self) -> float:
+        """Return how long the connection waits for another request; 0: it ends."""
+        ...
+
+    def end(self) -> None:
+        """Give back what the session holds."""
+        ...
+
+
+class OneRequest:
+    """A session of a single request, which `handler` executes."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.answer = handler
+
+    def waits_s(self) -> float:
+        return 0.0
+
+    def end(self) -> None:
+        pass
+
+
 class ChannelServer:
     """The server in the process that holds the lock of the store at `directory`.
 
     Between `start` and `stop` it answers the requests of other processes.
     """
 
-    def __init__(self, env: Env, directory: str, handler: Handler) -> None:
+    def __init__(self, env: Env, directory: str, begin: Callable[[], Session]) -> None:
+        """begin: makes the session of a new connection."""
         self._env = env
         self._directory = directory
         self._path = os.path.join(directory, SOCKET_NAME)
-        self._handler = handler
+        self._begin = begin
         self._listener: socket.socket | None = None
         self._waker: socket.socket | None = None
         self._thread: threading.Thread | None = None
@@ -344,11 +436,13 @@ class ChannelServer:
                     self._env.clock.sleep_s(_RETRY_S)
 
     def _serve(self, connection: socket.socket) -> None:
-        deadline_s = self._env.clock.monotonic_s() + REQUEST_TIMEOUT_S
-        wire = _Wire(connection, lambda: deadline_s - self._env.clock.monotonic_s(), self._memory)
+        wire = _Wire(connection, lambda: REQUEST_TIMEOUT_S, self._memory)
         try:
-            with contextlib.closing(connection):
-                self._serve_request(wire, connection)
+            with contextlib.closing(connection), contextlib.closing(_Ending(self._begin())) as ending:
+                wire.send(HELLO)
+                wait_s = REQUEST_TIMEOUT_S
+                while wait_s > 0 and self._serve_request(wire, connection, ending.session, wait_s):
+                    wait_s = ending.session.waits_s()
         except (OSError, EOFError) as error:
             logger.debug("a client at %s disconnected: %r", self._path, error)
         except Exception:
@@ -359,8 +453,10 @@ class ChannelServer:
                 self._reading.discard(connection)
                 self._workers.discard(threading.current_thread())
 
-    def _serve_request(self, wire: _Wire, connection: socket.socket) -> None:
-        wire.send(MAGIC)
+    def _serve_request(self, wire: _Wire, connection: socket.socket, session: Session, wait_s: float) -> bool:
+        """Answer the request that comes within `wait_s`. Returns whether another one may follow."""
+        deadline_s = self._env.clock.monotonic_s() + wait_s
+        wire.left_s = lambda: deadline_s - self._env.clock.monotonic_s()
         frame: tuple[dict[str, Any], list[bytes]] | None = None
         try:
             frame = wire.receive_frame(REQUEST_MAX_BYTES)
@@ -379,9 +475,26 @@ class ChannelServer:
         wire.left_s = lambda: _ANSWER_TIMEOUT_S
         wire.send(bytes([status]))
         if status != ACCEPTED or frame is None:
-            return
-        message, attachments = executed(self._handler, *frame)
+            return False
+        message, attachments = executed(session.answer, *frame)
+        del frame
         wire.send_frame(message, attachments)
+        self._memory.release(wire.taken_bytes)
+        wire.taken_bytes = 0
+        with self._lock:
+            if not self._stopping:
+                self._reading.add(connection)
+            return not self._stopping
+
+
+class _Ending:
+    """Ends a session when it is closed."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def close(self) -> None:
+        self.session.end()
 
 
 def _is_ours(connection: socket.socket) -> bool:
@@ -394,10 +507,16 @@ def _is_ours(connection: socket.socket) -> bool:
 
 
 _servers: weakref.WeakSet[ChannelServer] = weakref.WeakSet()
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:
-    """Close the sockets that a forked child inherited: it has no threads to serve them."""
+    """Close the sockets that a forked child inherited: it has no threads to serve them.
+
+    The connections belong to the parent, and must end when the parent ends (S7).
+    """
+    for connection in list(_connections):
+        connection.close()
     for server in _servers:
         for inherited in (server._listener, server._waker, *server._reading):
             if inherited is not None:
@@ -435,7 +554,10 @@ class _Wire:
         received = bytearray()
         while len(received) < length:
             self._wait()
-            received_now = self._connection.recv(min(length - len(received), _RECEIVE_BYTES))
+            try:
+                received_now = self._connection.recv(min(length - len(received), _RECEIVE_BYTES))
+            except TimeoutError:
+                continue  # `_wait` knows whether the time limit has passed
             if not received_now:
                 raise EOFError("the other side closed the connection")
             if self._memory is not None:
@@ -456,7 +578,7 @@ class _Wire:
         left_s = self.left_s()
         if left_s <= 0:
             raise TimeoutError("the time limit has passed")
-        self._connection.settimeout(left_s)
+        self._connection.settimeout(min(left_s, _WAIT_MAX_S))
 
 
 # --- addresses --------------------------------------------------------------------------------------

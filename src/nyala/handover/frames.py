@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias
 import google_crc32c
 
 import nyala.errors
-from nyala.errors import CorruptionError, Error, StorageError, WriteError
+from nyala.errors import ConflictError, CorruptionError, Error, StorageError, WriteError
 from nyala.schema.arrow_ipc import from_ipc, to_ipc
 
 __all__ = [
@@ -125,6 +125,10 @@ def encode_error(error: BaseException) -> tuple[dict[str, Any], list[bytes]]:
         fields["applied"] = error.applied
         if error.errors is not None:
             attachments.append(bytes(to_ipc(error.errors)))
+    elif isinstance(error, ConflictError):
+        fields["table"] = error.table
+        if error.keys is not None:
+            attachments.append(bytes(to_ipc(error.keys)))
     elif isinstance(error, CorruptionError):
         # Its constructor puts the place before the message, which must not happen twice.
         fields |= {"message": error._message, "path": error.path, "offset": error.offset}
@@ -142,6 +146,9 @@ def decode_error(fields: dict[str, Any], attachments: Sequence[bytes]) -> Error:
     if issubclass(cls, WriteError):
         table = from_ipc(attachments[0]) if attachments else None
         return cls(message, table, int(fields.get("applied", 0)))
+    if issubclass(cls, ConflictError):
+        keys = from_ipc(attachments[0]) if attachments else None
+        return cls(message, str(fields.get("table", "")), keys)
     if issubclass(cls, CorruptionError):
         return cls(message, fields.get("path"), fields.get("offset"))
     if issubclass(cls, StorageError):

@@ -1,26 +1,31 @@
-"""The writer's side: a thread that answers commits of other processes (`handover.commits`)."""
+"""The writer's side: threads that answer the requests of other processes."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nyala.errors import StorageError
-from nyala.handover.channel import ChannelServer
+from nyala.handover.channel import ChannelServer, Session
 from nyala.handover.inbox import InboxServer
 from nyala.objects.address import bucket_of
-from nyala.tablet.store import Store
+
+if TYPE_CHECKING:
+    from nyala.handover.local_writer import LocalWriter
+
+__all__ = ["HandoverServer"]
 
 
 class HandoverServer:
     """Answers requests until `stop`: at the store's socket, or in the inbox of a bucket."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = weakref.ref(store)
+    def __init__(self, writer: LocalWriter) -> None:
+        self._writer = weakref.ref(writer)
+        store = writer.store
         bucket = bucket_of(store.env)
         self._server: ChannelServer | InboxServer = (
-            ChannelServer(store.env, store.root_path, self._answer)
+            ChannelServer(store.env, store.root_path, self._session)
             if bucket is None
             else InboxServer(store.env, bucket, self._answer)
         )
@@ -33,13 +38,18 @@ class HandoverServer:
         """Accept no further request, and wait for accepted ones. May be called twice."""
         self._server.stop()
 
+    def _session(self) -> Session:
+        from nyala.handover.writer_session import WriterSession
+
+        return WriterSession(self._writer)
+
     def _answer(
         self, request: dict[str, Any], attachments: Sequence[bytes]
     ) -> tuple[dict[str, Any], list[bytes]]:
         from nyala.handover.commits import answer_request
 
         del attachments
-        store = self._store()
-        if store is None:
+        writer = self._writer()
+        if writer is None:
             raise StorageError("the store is being closed; try again")
-        return answer_request(store, request)
+        return answer_request(writer.store, request)

@@ -29,7 +29,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from nyala.catalog.checkpoint import newest_checkpoint, read_birth
 from nyala.catalog.codec import encode_change
@@ -103,6 +103,8 @@ if TYPE_CHECKING:
     from nyala.rowset.writer import WrittenRowSet
 
 logger = logging.getLogger("nyala.store")
+
+_Made = TypeVar("_Made")
 
 DURABILITIES: Final = ("commit", "group", "os")
 # Above this size the background flushes the rows that keep the log. Segments without unflushed rows
@@ -907,6 +909,23 @@ class Store:
             change = CatalogChange(timestamp=created, put_tables=[entry], put_tablets=tablets)
             root = self._root
             self.transact(change, lambda version: root.with_table(table, version))
+
+    def change_once(self, key: str | None, change: Callable[[], _Made]) -> _Made | None:
+        """Make one change of the catalogue, and record `key` with it; None if that was done before.
+
+        change: calls `transact` at most once, and no other thread can meanwhile.
+        """
+        with Uninterrupted(), self.commit_lock:
+            if key is None:
+                return change()
+            self.check_writable()
+            if self.committed(key) is not None:
+                return None
+            self._keys[key] = CommittedKey(key, self.clock.latest)
+            try:
+                return change()
+            finally:
+                self._keys.pop(key, None)  # a change that was made has it
 
     def drop_table(self, name: str, *, purge: bool) -> None:
         """Drop a table; it stays recoverable for its history, unless `purge`. Raises: TableNotFoundError."""

@@ -27,7 +27,7 @@ from nyala import errors
 from nyala.env import SYSTEM, MissingFileError
 from nyala.handover import channel as handover_channel
 from nyala.handover import frames
-from nyala.handover.channel import ChannelServer, NoWriter, send
+from nyala.handover.channel import HELLO, ChannelServer, NoWriter, OneRequest, send
 from nyala.handover.frames import MAGIC
 
 Serve = Callable[[frames.Handler], ChannelServer]
@@ -42,7 +42,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     servers = []
 
     def start(handler: frames.Handler) -> ChannelServer:
-        servers.append(ChannelServer(SYSTEM, str(tmp_path), handler))
+        servers.append(ChannelServer(SYSTEM, str(tmp_path), lambda: OneRequest(handler)))
         servers[-1].start()
         return servers[-1]
 
@@ -195,13 +195,13 @@ def test_nobody_listens(tmp_path: Path) -> None:
 
 SERVER_THAT_DIES = """
 import os, signal, sys
-from nyala.handover.channel import ChannelServer
+from nyala.handover.channel import ChannelServer, OneRequest
 from nyala.env import SYSTEM
 def handler(request, attachments):
     if request.get("die"):
         os.kill(os.getpid(), signal.SIGKILL)
     return {"pid": os.getpid()}, []
-ChannelServer(SYSTEM, sys.argv[1], handler).start()
+ChannelServer(SYSTEM, sys.argv[1], lambda: OneRequest(handler)).start()
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -311,7 +311,7 @@ def test_S1_stop_refuses_what_was_not_accepted(serve: Serve, tmp_path: Path) -> 
     server = serve(handler)
     with socket.socket(socket.AF_UNIX) as half:
         half.connect(str(tmp_path / "writer.sock"))
-        assert half.recv(4) == MAGIC
+        assert half.recv(4) == HELLO
         half.sendall(MAGIC + b"\x05")
         begin = time.monotonic()
         server.stop()
@@ -372,7 +372,7 @@ def exchange(folder: Path, sent: bytes) -> bytes:
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(20)
         client.connect(str(folder / "writer.sock"))
-        assert client.recv(4) == MAGIC
+        assert client.recv(4) == HELLO
         client.sendall(sent)
         client.shutdown(socket.SHUT_WR)
         received = b""
@@ -417,13 +417,14 @@ def test_S3_damaged_requests_are_refused_and_never_handled(serve: Serve, tmp_pat
     [
         (b"", NoWriter, None),
         (b"NY", NoWriter, None),
-        (b"NYH2", errors.StorageError, None),
-        (b"NYH1", NoWriter, None),
-        (b"NYH1\x02", NoWriter, None),
-        (b"NYH1\x03", errors.StorageError, None),
-        (b"NYH1\x01", errors.StorageError, "unknown"),
-        (b"NYH1\x01" + frame(b'{"answer":{}}')[:-1], errors.StorageError, "unknown"),
-        (b"NYH1\x01" + frame(b'{"answer":{}}')[:-1] + b"\0", errors.StorageError, "unknown"),
+        (b"NYH3", errors.StorageError, None),
+        (b"NYH1", errors.StorageError, None),
+        (b"NYH2", NoWriter, None),
+        (b"NYH2\x02", NoWriter, None),
+        (b"NYH2\x03", errors.StorageError, None),
+        (b"NYH2\x01", errors.StorageError, "unknown"),
+        (b"NYH2\x01" + frame(b'{"answer":{}}')[:-1], errors.StorageError, "unknown"),
+        (b"NYH2\x01" + frame(b'{"answer":{}}')[:-1] + b"\0", errors.StorageError, "unknown"),
     ],
 )
 def test_S1_a_server_that_ends_at_any_point(
@@ -459,7 +460,7 @@ def connected(folder: Path) -> socket.socket:
     client = socket.socket(socket.AF_UNIX)
     client.settimeout(20)
     client.connect(str(folder / "writer.sock"))
-    assert client.recv(4) == MAGIC
+    assert client.recv(4) == HELLO
     return client
 
 
@@ -594,7 +595,7 @@ def test_only_the_same_user_can_connect(tmp_path: Path, monkeypatch: pytest.Monk
     """Everybody on the machine could have files committed, under a umask that lets others write."""
     before = os.umask(0)
     try:
-        server = ChannelServer(SYSTEM, str(tmp_path), echo)
+        server = ChannelServer(SYSTEM, str(tmp_path), lambda: OneRequest(echo))
         server.start()
     finally:
         os.umask(before)
@@ -624,7 +625,7 @@ def test_a_folder_with_a_long_path(tmp_path: Path) -> None:
     """A store deep down works as any other: the system's limit of about 100 bytes is not the user's."""
     folder = tmp_path / ("d" * 120) / "ü"
     folder.mkdir(parents=True)
-    server = ChannelServer(SYSTEM, str(folder), echo)
+    server = ChannelServer(SYSTEM, str(folder), lambda: OneRequest(echo))
     server.start()
     assert stat.S_ISSOCK(os.stat(folder / "writer.sock").st_mode)
     assert ask(folder, {"a": 1})[0]["request"] == {"a": 1}
@@ -660,7 +661,7 @@ def test_a_forked_child_does_not_keep_clients_waiting(tmp_path: Path) -> None:
 
 def test_start_fails_with_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(errors.StorageError, match="cannot listen at"):
-        ChannelServer(SYSTEM, str(tmp_path / "missing"), echo).start()
+        ChannelServer(SYSTEM, str(tmp_path / "missing"), lambda: OneRequest(echo)).start()
 
 
 def test_the_wire_holds_no_pickle() -> None:

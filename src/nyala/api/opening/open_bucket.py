@@ -50,7 +50,9 @@ def open_bucket_for_writing(
             # Ctrl-C waits for the next try, which lets it through (`open_in_bucket`).
             clock.sleep_s(min(_LOCK_POLL_S, max(0.0, deadline_s - clock.monotonic_s())))
 
-    return share_or_open(place_of(url, storage_options), url, options, opened)
+    return share_or_open(
+        place_of(url, storage_options), url, options, lambda place: OpenStore(opened(), place, options)
+    )
 
 
 def open_bucket_for_reading(

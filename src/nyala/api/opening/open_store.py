@@ -7,6 +7,10 @@
 Every `connect` of one process to the same folder for writing returns a `Handle` of the same `OpenStore`. The
 folder is identified by its inode, so two spellings of a path, or a symbolic link, lead to one store.
 
+If another process holds the store's lock, the `OpenStore` reads the log by itself and sends its writes to that
+process (`handover.remote_writer`). When that process has ended, the next write makes this one the writer: the
+`OpenStore` changes, and all its handles with it.
+
 The store and its threads do not refer to the `Database`, so a `Database` without references is collected.
 That does not close the store, because the collector may run in a thread that holds the store's locks. The
 next `connect` to the same folder finds that the open store has no users, and closes it first.
@@ -23,17 +27,21 @@ import contextlib
 import gc
 import logging
 import os
+import socket
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from nyala.catalog.store_lock import StoreLock
 from nyala.env import Env
 from nyala.env.interrupts import Uninterrupted
 from nyala.errors import Error, InvalidArgumentError, LockedError, StorageError
+from nyala.handover.channel import NoWriter
 from nyala.handover.server import HandoverServer
+from nyala.schema.limits import Limits
 from nyala.tablet.group_sync import GroupSync
 from nyala.tablet.maintenance import Maintenance
 from nyala.tablet.state import store_folder as layout
@@ -41,6 +49,8 @@ from nyala.tablet.store import Store, StoreOptions
 
 if TYPE_CHECKING:
     from nyala.api.pinned_rows import PinnedRows
+    from nyala.handover.local_writer import LocalWriter, Writer
+    from nyala.handover.remote_writer import SharedReader
     from nyala.sql.connection import Connection
     from nyala.tablet.media.bucket_reader import BucketReader
     from nyala.tablet.recovery.reader_store import ReaderStore
@@ -52,6 +62,9 @@ logger = logging.getLogger("nyala.store")
 _SCANS_CHECKED_EVERY_S: Final = 60.0
 # The threads of a store whose close was cut short end within a second.
 _LEFT_OPEN_S: Final = 2.0
+# How long `connect` waits for a process that holds the lock and does not listen yet.
+_START_TIMEOUT_S: Final = 30.0
+_RETRY_S: Final = 0.02
 
 
 class OpenScans:
@@ -169,36 +182,81 @@ class Handles:
 
 
 class OpenStore:
-    """A store and its background threads, which start with this object and end with `close()`."""
+    """A store and its background threads, which start with this object and end with `close()`.
 
-    def __init__(self, store: Store | ReaderStore | BucketReader, place: _Place | None = None) -> None:
-        """place: where later calls of `connect` find the store; None: they do not."""
+    `writer` executes its writes: in this process, or in the one that holds the lock; None: read only.
+    """
+
+    def __init__(
+        self,
+        store: Store | ReaderStore | BucketReader,
+        place: _Place | None = None,
+        options: StoreOptions | None = None,
+    ) -> None:
+        """place: where later calls of `connect` find the store; None: they do not. options: those of a writer."""
         self.store = store
         self.place = place or _Place()
+        self.options = options
         self.handles = Handles()
+        self.writer: Writer | None = None
         self.maintenance: Maintenance | None = None
         self.server: HandoverServer | None = None
         self.group_sync: GroupSync | None = None
         self.sql: Connection | None = None
         self.sql_lock = threading.Lock()
         self.pid = os.getpid()
+        self._former: SharedReader | None = None  # the view from before this process became the writer
         self._blocks: dict[int, Literal["batch", "transaction"]] = {}  # by thread
         if isinstance(store, Store):
-            if store.options.durability == "group":
-                self.group_sync = GroupSync(store)
-                self.group_sync.start()
-            self.maintenance = Maintenance(store, self.handles.expire_scans)
-            if store.options.maintenance:
-                self.maintenance.start()
-            server = HandoverServer(store)
-            try:
-                server.start()
-                self.server = server
-            except StorageError as error:
-                # A file system without sockets: other processes' commits wait for the lock instead.
-                logger.warning(
-                    "commits of other processes must wait until this one closes the store: %s", error
-                )
+            self._serve(store)
+
+    def _serve(self, store: Store) -> None:
+        """Begin to write to the store, which this process holds."""
+        from nyala.handover.local_writer import LocalWriter
+
+        if store.options.durability == "group":
+            self.group_sync = GroupSync(store)
+            self.group_sync.start()
+        maintenance = self.maintenance = Maintenance(store, self.handles.expire_scans)
+        if store.options.maintenance:
+            maintenance.start()
+        writer = LocalWriter(store, maintenance)
+        server = HandoverServer(writer)
+        try:
+            server.start()
+            self.server = server
+        except StorageError as error:
+            # A file system without sockets: other processes' commits wait for the lock instead.
+            logger.warning("commits of other processes must wait until this one closes the store: %s", error)
+        self.writer = writer
+
+    @staticmethod
+    def shared(
+        env: Env, reader: SharedReader, limits: Limits, place: _Place, options: StoreOptions
+    ) -> OpenStore:
+        """Return a store whose writer is another process.
+
+        options: for the case that this process becomes the writer.
+        """
+        from nyala.handover.local_writer import LocalWriter
+        from nyala.handover.remote_writer import RemoteWriter
+
+        made = OpenStore(reader, place, options)
+
+        def become_writer() -> LocalWriter:
+            with Uninterrupted(), place.lock:
+                if not isinstance(made.writer, LocalWriter):
+                    reader.check_open()
+                    made.store = store = Store.open(env, reader.root_path, options)
+                    made._former = reader
+                    made._serve(store)
+                    reader.forget()
+                    logger.info("this process is the writer of %s now", reader.root_path)
+                assert isinstance(made.writer, LocalWriter)
+                return made.writer
+
+        made.writer = RemoteWriter(reader, limits, become_writer)
+        return made
 
     def handle(self) -> Handle:
         """Return a new handle."""
@@ -247,6 +305,8 @@ class OpenStore:
         # Each part is stopped even if another one fails. The lock is released last.
         with contextlib.ExitStack() as parts:
             parts.callback(self.store.close)
+            if self._former is not None:
+                parts.callback(self._former.close)
             if self.sql is not None:
                 parts.callback(self.sql.close)
             if self.group_sync is not None:
@@ -280,19 +340,31 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def open_for_writing(env: Env, folder: str, options: StoreOptions) -> Handle:
+def open_for_writing(env: Env, folder: str, options: StoreOptions, *, share: bool) -> Handle:
     """Return a handle of the store in `folder`, which is opened unless this process has it open.
 
     A store that nobody can use any more is closed first (O1), with a ResourceWarning. A store that cannot
     write any more, because a write failed or its folder was moved, is closed and opened again.
+
+    share: if another process is the writer, write through it.
     Raises: as `Store.open`; InvalidArgumentError if it is open with other options.
     """
     layout.prepare_folder(env, folder)
-    return share_or_open(env.files.inode(folder), folder, options, lambda: _open_alone(env, folder, options))
+
+    def opened(place: _Place) -> OpenStore:
+        if share:
+            return _open_or_share(env, folder, options, place)
+        return OpenStore(_open_alone(env, folder, options), place, options)
+
+    handle = share_or_open(env.files.inode(folder), folder, options, opened)
+    if not share and not isinstance(handle.opened.store, Store):
+        handle.close()
+        raise StoreLock(env, folder).refusal(0)
+    return handle
 
 
 def share_or_open(
-    key: Hashable, folder: str, options: StoreOptions, opened_anew: Callable[[], Store]
+    key: Hashable, folder: str, options: StoreOptions, opened_anew: Callable[[_Place], OpenStore]
 ) -> Handle:
     """Return a handle of the store at the place `key`, which `opened_anew` opens if nobody has.
 
@@ -302,13 +374,13 @@ def share_or_open(
     with Uninterrupted(), place.lock:
         opened = place.opened
         if opened is not None and not opened.store.closed:
-            different = _difference(opened.store, options)
+            different = _difference(opened, options)
             if different is not None:
                 gc.collect()  # its handles may be unreachable, in reference cycles
             if not opened.handles.held():
                 opened.close()
                 _warn_of_abandoned(folder)
-            elif not _takes_writes(opened.store):
+            elif not _takes_writes(opened):
                 opened.close()
             elif different is not None:
                 raise InvalidArgumentError(
@@ -317,8 +389,44 @@ def share_or_open(
                 )
             else:
                 return opened.handle()
-        opened = place.opened = OpenStore(opened_anew(), place)
+        opened = place.opened = opened_anew(place)
         return opened.handle()
+
+
+def _open_or_share(env: Env, folder: str, options: StoreOptions, place: _Place) -> OpenStore:
+    """Open a store, or share it with the process that writes it.
+
+    Raises: as `Store.open`; LockedError if that process is on another machine, has another version of
+        Nyala, or does not answer.
+    """
+    options = replace(options, lock_timeout_s=0.0)
+    deadline_s = env.clock.monotonic_s() + _START_TIMEOUT_S
+    while True:
+        holder = StoreLock(env, folder).holder()
+        if holder is not None and holder.pid != os.getpid():
+            from nyala.handover.remote_writer import settings_of_writer
+
+            with contextlib.suppress(NoWriter):
+                return _shared(env, folder, options, settings_of_writer(env, folder), place)
+        try:
+            return OpenStore(_open_alone(env, folder, options), place, options)
+        except LockedError:
+            holder = StoreLock(env, folder).holder()
+            is_here = holder is None or (holder.host == socket.gethostname() and holder.pid != os.getpid())
+            if not is_here or env.clock.monotonic_s() > deadline_s:
+                raise
+        env.clock.sleep_s(_RETRY_S)
+
+
+def _shared(
+    env: Env, folder: str, options: StoreOptions, settings: Mapping[str, Any], place: _Place
+) -> OpenStore:
+    from nyala.handover.remote_writer import SharedReader
+
+    limits = Limits(**settings["limits"])
+    reader = SharedReader.open(env, folder, options.memory_limit_bytes, limits=limits)
+    assert isinstance(reader, SharedReader)
+    return OpenStore.shared(env, reader, limits, place, options)
 
 
 def _open_alone(env: Env, folder: str, options: StoreOptions) -> Store:
@@ -339,9 +447,9 @@ def _open_alone(env: Env, folder: str, options: StoreOptions) -> Store:
         env.clock.sleep_s(0.05)
 
 
-def _takes_writes(store: Store | ReaderStore | BucketReader) -> bool:
+def _takes_writes(opened: OpenStore) -> bool:
     try:
-        store.check_writable()
+        opened.store.check_writable()
     except Error:
         return False
     return True
@@ -357,11 +465,11 @@ _SETTINGS: Final = {
 """Arguments of `connect`, and the options that they become."""
 
 
-def _difference(store: Store | ReaderStore | BucketReader, options: StoreOptions) -> str | None:
+def _difference(opened: OpenStore, options: StoreOptions) -> str | None:
     """Return the first setting of an open store that differs from `options`, as part of a sentence."""
-    assert isinstance(store, Store)
+    assert opened.options is not None
     for argument, name in _SETTINGS.items():
-        present, requested = getattr(store.options, name), getattr(options, name)
+        present, requested = getattr(opened.options, name), getattr(options, name)
         if present != requested:
             return f"{argument}={present!r}, not {requested!r}"
     return None

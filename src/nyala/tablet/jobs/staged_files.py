@@ -49,6 +49,7 @@ __all__ = [
     "TABLET",
     "StagedRows",
     "check_names",
+    "read_rows",
     "read_staged",
     "routing_plan_of",
     "with_tablets",
@@ -229,6 +230,14 @@ def read_staged(env: Env, folder: str, job: Mapping[str, Any]) -> StagedRows:
         return StagedRows(data)
     routed = data.column(TABLET).to_numpy()
     return StagedRows(data.drop_columns([TABLET, ROW]), np.concatenate(numbers), routed)
+
+
+def read_rows(env: Env, path: str) -> pa.Table:
+    """Read the rows of one staged file. Raises: CorruptionError, StorageError."""
+    with validating("staged file", path):
+        found = pa.Table.from_batches(list(_read_file(env, path)))
+        found.validate(full=True)
+        return found
 
 
 def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:

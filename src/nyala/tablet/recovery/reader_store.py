@@ -44,7 +44,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Self
 
 from nyala.catalog.format import LOCK_NAME
 from nyala.catalog.leases import Lease, reader_lease
@@ -54,6 +54,7 @@ from nyala.catalog.store_lock import StoreLock
 from nyala.cfile.blocks.cache import BlockCache
 from nyala.env import Env
 from nyala.errors import Error, HistoryExpiredError, ReadOnlyError, StorageError
+from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.tablet.recovery.bootstrap import Replayer, ReplayReport
 from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.opening import check_in_use, open_root
@@ -75,12 +76,15 @@ class ReaderStore:
 
     read_only: Final = True
 
-    def __init__(self, env: Env, path: str, memory_limit_bytes: int, replay_limit_bytes: int) -> None:
+    def __init__(
+        self, env: Env, path: str, memory_limit_bytes: int, replay_limit_bytes: int, limits: Limits
+    ) -> None:
         self.env = env
         self.root_path = path
         self.memory_limit_bytes = memory_limit_bytes
         self.cache = BlockCache(memory_limit_bytes // 4)
         self._replay_limit_bytes = replay_limit_bytes
+        self._limits = limits
         self._lock = threading.RLock()  # re-entrant: a signal handler may close the store in this thread
         self._closed = False
         self._pid = os.getpid()
@@ -89,13 +93,20 @@ class ReaderStore:
         self._held: list[weakref.finalize[..., Root]] = []  # each releases the lease of a root
         self._load()
 
-    @staticmethod
+    @classmethod
     def open(
-        env: Env, path: str, memory_limit_bytes: int, replay_limit_bytes: int | None = None
-    ) -> ReaderStore:
+        cls,
+        env: Env,
+        path: str,
+        memory_limit_bytes: int,
+        replay_limit_bytes: int | None = None,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> Self:
         """Open the store at `path` for reading.
 
         replay_limit_bytes: the most unflushed rows to hold (P7); default: `memory_limit_bytes`.
+        limits: those of the writer, for a process that prepares writes.
         Raises: StorageError if there is no store or the log has more unflushed rows;
         CorruptionError.
         """
@@ -106,7 +117,7 @@ class ReaderStore:
             lock = os.path.join(path, LOCK_NAME)
             if env.files.exists(lock):
                 env.files.watch(lock)
-            return ReaderStore(env, path, memory_limit_bytes, limit)
+            return cls(env, path, memory_limit_bytes, limit, limits)
         except BaseException:
             env.files.close()
             raise
@@ -152,7 +163,7 @@ class ReaderStore:
             lease.announce(state.version)
         self._lease = lease
         env = self.env if lease is not None else self._env_without_lease
-        root = open_root(env, self.root_path, state, self.cache)
+        root = open_root(env, self.root_path, state, self.cache, self._limits)
         self._version = state.version
         self._state = state
         self._root = root

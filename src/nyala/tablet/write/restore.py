@@ -35,7 +35,7 @@ from nyala.tablet.state.history import check_purged, check_readable, check_same_
 from nyala.tablet.state.result import Ticket, WriteResult
 from nyala.tablet.state.root import TableState
 from nyala.tablet.write.prepare import prepare
-from nyala.tablet.write.write_path import Request, commit, locked, results_of, settle_requests
+from nyala.tablet.write.write_path import Request, commit, once, results_of, settle_requests
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
@@ -43,9 +43,16 @@ if TYPE_CHECKING:
 __all__ = ["restore"]
 
 
-def restore(store: Store, table_id: int, to: int, message: str | None = None) -> WriteResult:
+def restore(
+    store: Store,
+    table_id: int,
+    to: int,
+    message: str | None = None,
+    idempotency_key: str | None = None,
+) -> WriteResult:
     """Restore the table to its state at `to`. No changes: zero counts, the current timestamp.
 
+    idempotency_key: as in `write`.
     Raises: TableNotFoundError if the table was dropped meanwhile; HistoryExpiredError;
     StorageError.
     """
@@ -63,12 +70,15 @@ def restore(store: Store, table_id: int, to: int, message: str | None = None) ->
         requests = [Request(table.name, name, None) for name in operations]
         prepared = [(table, prepare(table, name, rows, ignore=False)) for name, rows in operations.items()]
         settlements = settle_requests(store, requests, prepared, collect=False)
-        ticket = commit(store, [settlement for settlement, _ in settlements], message=message)
+        ticket = commit(store, [settlement for settlement, _ in settlements], idempotency_key, message)
         return results_of(requests, settlements, ticket.timestamp), ticket
 
-    results, ticket = locked(store, under_lock)
+    return once(store, idempotency_key, under_lock, _sum)
+
+
+def _sum(results: list[WriteResult], timestamp: int) -> WriteResult:
     return WriteResult(
-        ticket.timestamp,
+        timestamp,
         sum(result.inserted for result in results),
         sum(result.updated for result in results),
         sum(result.deleted for result in results),

@@ -31,7 +31,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -57,6 +57,7 @@ from nyala.tablet.write.write_path import (
 )
 
 if TYPE_CHECKING:
+    from nyala.rowset.mem_rowset import MemRowSet
     from nyala.tablet.state.pins import Pin
     from nyala.tablet.store import Store
 
@@ -65,6 +66,21 @@ if TYPE_CHECKING:
 STATEMENTS_MAX: Final = 1 << 17
 # Python and Arrow objects of a statement of one row: 5,460 bytes measured (2026-11-29).
 STATEMENT_BYTES: Final = 5_500
+
+
+WriteSet: TypeAlias = "list[tuple[Request, TableState, PreparedOperation]]"
+"""The operations of a transaction in their order, each prepared for its private table."""
+
+Commit: TypeAlias = "Callable[[WriteSet, int, str | None], list[WriteResult]]"
+"""Commits a write set that was computed at a moment, with a message. Raises: ConflictError, StorageError."""
+
+
+class SnapshotStore(Protocol):
+    """What a transaction needs of the store whose snapshot it reads."""
+
+    def check_writable(self) -> None: ...
+
+    def new_memory(self, table: TableState) -> MemRowSet: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +93,9 @@ class PrivateRoot(Root):
 class OpenTransaction:
     """The state of one transaction. Thread-safe: statements run one after another."""
 
-    def __init__(self, store: Store, pin: Pin, root: Root, bytes_max: int) -> None:
+    def __init__(self, store: SnapshotStore, pin: Pin, root: Root, bytes_max: int, commit: Commit) -> None:
         self._store = store
+        self._commit = commit
         self._pin = pin
         self._base = root
         self._root = root
@@ -87,7 +104,7 @@ class OpenTransaction:
         self._now = pin.timestamp
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._written: list[tuple[Request, TableState, PreparedOperation]] = []
+        self._written: WriteSet = []
         self._lock = threading.RLock()
         self._ended = ""
         pin.on_idle = weakref.WeakMethod(self._forget)
@@ -143,14 +160,7 @@ class OpenTransaction:
                 return []
             how = "failed to commit"
             try:
-                results = commit_checked(
-                    self._store,
-                    [request for request, _, _ in written],
-                    [(table, operation) for _, table, operation in written],
-                    since=since,
-                    collect=True,  # rows that failed were reported by their statements
-                    message=message,
-                )
+                results = self._commit(written, since, message)
                 how = "was committed"
                 return results
             finally:
@@ -277,4 +287,15 @@ def begin(store: Store, *, timeout_s: float, bytes_max: int) -> OpenTransaction:
             root = store.root
             ticket = Ticket(store.marks.applied, store.log.end_offset)
         store.finish(ticket)  # what the transaction reads must be durable before anybody acts on it
-    return OpenTransaction(store, pin, root, bytes_max)
+
+    def commit(written: WriteSet, since: int, message: str | None) -> list[WriteResult]:
+        return commit_checked(
+            store,
+            [request for request, _, _ in written],
+            [(table, operation) for _, table, operation in written],
+            since=since,
+            collect=True,  # rows that failed were reported by their statements
+            message=message,
+        )
+
+    return OpenTransaction(store, pin, root, bytes_max, commit)

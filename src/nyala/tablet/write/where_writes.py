@@ -10,6 +10,7 @@ Source: docs/how-to/expressions.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from nyala.tablet.state.history import check_purged_keys
 from nyala.tablet.state.result import Ticket, WriteResult
 from nyala.tablet.state.root import TableState
 from nyala.tablet.write.prepare import encode_keys, prepare, route_keys
-from nyala.tablet.write.write_path import Request, commit, locked, results_of, settle_requests
+from nyala.tablet.write.write_path import Request, commit, once, results_of, settle_requests
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
@@ -44,33 +45,32 @@ Raises: errors of a predicate or an assignment; StorageError.
 """
 
 
-def to_delete(where: Any) -> Select:
-    """Select the keys of the rows that satisfy `where`."""
+@dataclass(frozen=True)
+class ToDelete:
+    """Selects the keys of the rows that satisfy `where`. A `Select`."""
 
-    def select(table: TableState, snapshot: int) -> tuple[pa.Table, RowErrors]:
+    where: Any
+
+    def __call__(self, table: TableState, snapshot: int) -> tuple[pa.Table, RowErrors]:
         key = [column.name for column in table.schema.key_columns]
-        return _select(table, snapshot, key, where), RowErrors()
-
-    return select
+        return _select(table, snapshot, key, self.where), RowErrors()
 
 
-def to_update(assignments: Mapping[str, Any], where: Any) -> Select:
-    """Select the rows that satisfy `where` (None: all), with new values: constants or expressions.
+@dataclass(frozen=True)
+class ToUpdate:
+    """Selects the rows that satisfy `where` (None: all), with new values: constants or expressions.
 
-    Raises: InvalidArgumentError. The selection raises InvalidArgumentError for a key column,
-        ColumnNotFoundError, and InvalidValueError if a value does not fit its column.
+    A `Select`. It raises InvalidArgumentError for a key column, ColumnNotFoundError, and
+    InvalidValueError if a value does not fit its column.
     """
-    if not isinstance(assignments, Mapping):
-        raise InvalidArgumentError(
-            f"update takes set={{column: value or expression}}, not set={assignments!r}"
-        )
-    if not assignments:
-        raise InvalidArgumentError("update(set={}) changes no column: give at least one column and its value")
 
-    def select(table: TableState, snapshot: int) -> tuple[pa.Table, RowErrors]:
+    assignments: Mapping[str, Any]
+    where: Any
+
+    def __call__(self, table: TableState, snapshot: int) -> tuple[pa.Table, RowErrors]:
         schema = table.schema
         keys = [column.name for column in schema.key_columns]
-        for column in assignments:
+        for column in self.assignments:
             if schema.by_name(column).name in keys:
                 raise InvalidArgumentError(
                     f"column {column!r} is part of the key of {table.name!r} and cannot be updated: delete the row and "
@@ -78,14 +78,14 @@ def to_update(assignments: Mapping[str, Any], where: Any) -> Select:
                 )
         parsed: dict[str, Expression] = {
             column: parse_assignment(value, schema, schema.by_name(column), table.limits)
-            for column, value in assignments.items()
+            for column, value in self.assignments.items()
         }
         needed = list(
             dict.fromkeys(
                 [*keys, *(used for expression in parsed.values() for used in sorted(expression.columns))]
             )
         )
-        rows = _select(table, snapshot, needed, where)
+        rows = _select(table, snapshot, needed, self.where)
         out = rows.select(keys)
         errors = RowErrors()
         for column, expression in parsed.items():
@@ -99,7 +99,16 @@ def to_update(assignments: Mapping[str, Any], where: Any) -> Select:
             out = out.append_column(column, values)
         return out, errors
 
-    return select
+
+def to_update(assignments: Any, where: Any) -> ToUpdate:
+    """Check the assignments of `update(set=…)`. Raises: InvalidArgumentError."""
+    if not isinstance(assignments, Mapping):
+        raise InvalidArgumentError(
+            f"update takes set={{column: value or expression}}, not set={assignments!r}"
+        )
+    if not assignments:
+        raise InvalidArgumentError("update(set={}) changes no column: give at least one column and its value")
+    return ToUpdate(assignments, where)
 
 
 def _evaluated(expression: Expression, rows: pa.Table) -> Iterator[tuple[int, Assigned]]:
@@ -132,8 +141,12 @@ def write_selected(
     *,
     collect: bool = False,
     message: str | None = None,
+    idempotency_key: str | None = None,
 ) -> WriteResult:
-    """Select rows and write them as one batch under the commit lock. Raises: as `Select`, `write`."""
+    """Select rows and write them as one batch under the commit lock.
+
+    Parameters and errors: as `Select` and `write`.
+    """
     store.check_writable()
     request = Request(name, operation, None)
 
@@ -142,10 +155,15 @@ def write_selected(
         rows, errors = select(table, store.marks.applied)
         prepared = [(table, prepare(table, operation, rows, ignore=False, errors=errors))]
         settlements = settle_requests(store, [request], prepared, collect=collect)
-        return settlements, commit(store, [settlement for settlement, _ in settlements], message=message)
+        settled = [settlement for settlement, _ in settlements]
+        return settlements, commit(store, settled, idempotency_key, message)
 
-    settlements, ticket = locked(store, under_lock)
-    return results_of([request], settlements, ticket.timestamp)[0]
+    return once(
+        store,
+        idempotency_key,
+        under_lock,
+        lambda settlements, timestamp: results_of([request], settlements, timestamp)[0],
+    )
 
 
 def look_up(table: TableState, keys: Any, columns: Sequence[str] | None, snapshot: int) -> pa.Table:

@@ -93,6 +93,7 @@ class Request:
     numbers: the row numbers to use in errors, int64; None: positions in `data`.
     condition: which rows are written, by the stored ones (`write.conditions`); None: all.
     routed:  the tablet id of each row as another process computed it, or -1; None: not computed.
+    errors:  rows of `data` that another process could not convert.
     """
 
     table: str
@@ -102,6 +103,7 @@ class Request:
     numbers: np.ndarray | None = None
     routed: np.ndarray | None = None
     condition: Condition | None = None
+    errors: RowErrors | None = None
 
 
 def write(
@@ -165,19 +167,20 @@ def commit_checked(
     Raises: ConflictError; then nothing changed. Otherwise as `write`.
     """
 
-    def under_lock() -> tuple[list[tuple[Settlement, list[int]]] | CommittedKey, Ticket]:
-        if idempotency_key is not None and (earlier := store.committed(idempotency_key)) is not None:
-            # Another thread may have committed it a moment ago, and it may not be durable yet.
-            return earlier, Ticket(earlier.timestamp, store.log.end_offset)
+    def under_lock() -> tuple[list[tuple[Settlement, list[int]]], Ticket]:
         settlements = settle_requests(store, requests, prepared, collect=collect, since=since)
         settled = [settlement for settlement, _ in settlements]
         return settlements, commit(store, settled, idempotency_key, message)
 
     given = sum(operation.nbytes for _, operation in prepared if operation.row_count >= LARGE_ROWS_MIN)
-    outcome, ticket = locked(store, under_lock, large=given > store.direct_commit_bytes)
-    if isinstance(outcome, CommittedKey):
-        return [recorded_result(outcome)] * len(requests)
-    return results_of(requests, outcome, ticket.timestamp)
+    done = once(
+        store,
+        idempotency_key,
+        under_lock,
+        lambda settlements, timestamp: results_of(requests, settlements, timestamp),
+        large=given > store.direct_commit_bytes,
+    )
+    return [done] * len(requests) if isinstance(done, WriteResult) else done
 
 
 def find_committed(store: Store, idempotency_key: str) -> WriteResult | None:
@@ -228,6 +231,37 @@ def locked(
         return _run_whole(store, under_lock)
 
 
+_Result = TypeVar("_Result")
+
+
+def once(
+    store: Store,
+    idempotency_key: str | None,
+    under_lock: Callable[[], tuple[_Outcome, Ticket]],
+    result_of: Callable[[_Outcome, int], _Result],
+    *,
+    large: bool = False,
+) -> _Result | WriteResult:
+    """Run `under_lock`, unless a batch with the key was committed before: see `locked`.
+
+    result_of: makes the result of the outcome and the timestamp.
+    Returns: the result, or the recorded one, with the sums over all requests of that batch.
+    """
+
+    def unless_committed() -> tuple[_Outcome | CommittedKey, Ticket]:
+        if idempotency_key is not None and (earlier := store.committed(idempotency_key)) is not None:
+            # Another thread may have committed it a moment ago, and it may not be durable yet.
+            return earlier, Ticket(earlier.timestamp, store.log.end_offset)
+        return under_lock()
+
+    outcome, ticket = locked(store, unless_committed, large=large)
+    return (
+        recorded_result(outcome)
+        if isinstance(outcome, CommittedKey)
+        else result_of(outcome, ticket.timestamp)
+    )
+
+
 def make_room(store: Store) -> None:
     """Wait for a flush if memory or the log is full. A flush needs the commit lock.
 
@@ -270,9 +304,13 @@ def prepare_request(
     if request.operation == "apply":
         prepared = prepare_rows(table, request.data)
     else:
+        errors = None
+        if request.errors is not None:  # a copy, because `prepare` adds to it
+            errors = RowErrors()
+            errors.extend(request.errors)
         sequence = request.condition.column if isinstance(request.condition, NewestBy) else None
         prepared = prepare(
-            table, request.operation, request.data, ignore=request.ignore, routed=request.routed,
+            table, request.operation, request.data, ignore=request.ignore, errors=errors, routed=request.routed,
             borrow_above_bytes=borrow_above_bytes, sequence=sequence,
         )  # fmt: skip
     return prepared if request.condition is None else check_condition(table, prepared, request.condition)
@@ -346,14 +384,16 @@ def _unaltered(store: Store, seen: TableState) -> TableState:
     """
     table = store.root.tables.get(seen.id)
     if table is None:
-        what = "was dropped"
-    elif table.schema is not seen.schema or [t.id for t in table.tablets] != [t.id for t in seen.tablets]:
-        what = "was altered"
-    else:
-        return table
-    raise ConflictError(
-        f"table {seen.name!r} {what} after this write was computed. Nothing was written: begin again",
-        seen.name,
+        raise altered_error(seen.name, "was dropped")
+    if table.schema is not seen.schema or [t.id for t in table.tablets] != [t.id for t in seen.tablets]:
+        raise altered_error(seen.name, "was altered")
+    return table
+
+
+def altered_error(name: str, what: str) -> ConflictError:
+    """Return the error for a write set whose table is not as it was when the write set was computed."""
+    return ConflictError(
+        f"table {name!r} {what} after this write was computed. Nothing was written: begin again", name
     )
 
 

@@ -1,0 +1,580 @@
+"""Calls of the writer by another process, as requests: JSON, with rows as attachments or staged files.
+
+    {"do": "call", "name": "drop_table", "key": "5f…", "arguments": {"name": "t"}}
+
+`CALLS` is the list of what can be called: methods of `LocalWriter`, with the kind of each argument.
+Each kind has one function that encodes a value and one that decodes and checks it. Rows that take
+more than ATTACHED_MAX_BYTES go to a file in a staging folder of the sender.
+
+Invariants
+    C1  Nothing that another process sends is executed or unpickled. Each argument is checked here,
+        or by the method, as the argument of a user is.
+    C2  Rows travel in the types of the table, converted by the sender. Rows that could not be
+        converted travel as NULL, with their errors.
+    C3  A staged file stays until the sender has its answer.
+
+Source: docs/design/processes-and-locks.md, "A second process that writes".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from nyala.env import Env, process_mark
+from nyala.errors import ROW_ERROR_CODES, Error, InvalidArgumentError
+from nyala.handover.local_writer import SeenTable, TableDraft
+from nyala.partition.model import Partition, PartitionSchema, problem_of
+from nyala.schema.arrow_ipc import from_ipc, to_ipc
+from nyala.schema.conversion.convert import InputColumns, convert
+from nyala.schema.conversion.long_column import Column, row_slices
+from nyala.schema.conversion.row_errors import RowErrors
+from nyala.schema.expressions.nodes import Expr, Node, as_node
+from nyala.schema.expressions.nodes_json import from_json, to_json
+from nyala.schema.expressions.parser import parse_predicate
+from nyala.schema.predicates.predicate import bind
+from nyala.schema.schema import Schema
+from nyala.tablet.jobs.load_job import partition_from_json, partition_to_json
+from nyala.tablet.jobs.staged_files import read_rows, write_staged
+from nyala.tablet.jobs.staging import make_staging, plain_name, staging_folder
+from nyala.tablet.state.messages import check_message
+from nyala.tablet.state.result import WriteResult
+from nyala.tablet.state.root import TableState
+from nyala.tablet.state.validation import validating
+from nyala.tablet.write.conditions import Condition, NewestBy, When
+from nyala.tablet.write.prepare import OPERATION_NAMES, OPERATIONS, PreparedOperation
+from nyala.tablet.write.prepare_rows import MixedRows, prepare_rows
+from nyala.tablet.write.where_writes import ToDelete, ToUpdate
+from nyala.tablet.write.write_path import Request
+
+if TYPE_CHECKING:
+    from nyala.handover.local_writer import LocalWriter
+
+__all__ = [
+    "CALLS", "Outgoing", "answer_call", "check_select", "converted", "decode_results", "encode_call", "of_prepared",
+]  # fmt: skip
+
+# Rows of a call up to this size travel with it.
+ATTACHED_MAX_BYTES: Final = 1 << 20
+_STAGING_TTL_S: Final = 24 * 3600.0
+# Rows without any column are only counted.
+_EMPTY_ROWS_MAX: Final = 1 << 20
+
+
+# ------------------------------------------------------------------------------------------------ rows
+
+
+class Outgoing:
+    """The attachments and staged files of one request."""
+
+    def __init__(self, env: Env, path: str) -> None:
+        self._env = env
+        self._path = path
+        self._bytes = 0
+        self._staging: tuple[str, str] | None = None
+        self.attachments: list[bytes] = []
+
+    def add(self, rows: pa.Table) -> int | list[str]:
+        """Add rows; returns where the receiver finds them."""
+        if self._bytes + rows.nbytes <= ATTACHED_MAX_BYTES:
+            body = bytes(to_ipc(rows))
+            self._bytes += len(body)
+            self.attachments.append(body)
+            return len(self.attachments) - 1
+        if self._staging is None:
+            self._staging = make_staging(self._env, self._path, _STAGING_TTL_S, process_mark())
+        key, folder = self._staging
+        name = f"{self._env.randomness.token_hex(8)}.arrow"
+        write_staged(self._env, os.path.join(folder, name), rows.schema, iter(rows.to_batches()))
+        return [key, name]
+
+    def discard(self) -> None:
+        """Remove the staged files (C3)."""
+        if self._staging is not None:
+            with contextlib.suppress(Error):  # the writer removes them when their time has passed
+                self._env.files.remove_tree(self._staging[1])
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """The attachments of one request, and the store whose staging folders have its files."""
+
+    env: Env
+    path: str
+    attachments: Sequence[bytes]
+
+    def rows(self, place: Any) -> pa.Table:
+        """Return checked rows. Raises: CorruptionError; ValueError, LookupError, TypeError for an invalid place."""
+        if isinstance(place, int):
+            found = from_ipc(self.attachments[place])
+            found.validate(full=True)
+            return found
+        key, name = place
+        return read_rows(self.env, os.path.join(staging_folder(self.path, key), plain_name(name)))
+
+
+def converted(table: TableState, request: Request) -> Request:
+    """Return the request with its data as columns in the types of `table` (C2).
+
+    Raises: errors of the whole data, as `write`.
+    """
+    if request.operation == "apply":
+        return of_prepared(request, table, prepare_rows(table, request.data))
+    found = convert(
+        request.data, table.schema, columns="key" if request.operation == "delete" else "all",
+        operation=request.operation, borrow_above_bytes=ATTACHED_MAX_BYTES, limits=table.limits,
+        sequence=request.condition.column if isinstance(request.condition, NewestBy) else None,
+    )  # fmt: skip
+    data = InputColumns(_chunked(found.columns, found.row_count), found.row_count, given=found.given)
+    return replace(request, data=data, errors=found.errors)
+
+
+def of_prepared(request: Request, table: TableState, operation: PreparedOperation) -> Request:
+    """Return a request with the rows of a prepared operation, as `converted` does.
+
+    Rows that the operation passes over are left out. `numbers` says which rows were sent then.
+    """
+    names: dict[int, str] = {column.id: column.name for column in table.schema.columns}
+    columns, given = dict(operation.columns), dict(operation.given)
+    codes, errors, count, sent = operation.codes, operation.errors, operation.row_count, None
+    if len(operation.passed_over):
+        sent = np.setdiff1d(np.arange(count), operation.passed_over)
+        count, places = len(sent), pa.array(sent)
+        columns = {number: array.take(places) for number, array in columns.items()}
+        given = {number: rows[sent] for number, rows in given.items()}
+        codes, errors = None if codes is None else codes[sent], _errors_of(errors, sent)
+    data: Any = InputColumns(
+        _chunked({names[number]: array for number, array in columns.items()}, count),
+        count,
+        given={names[number]: rows for number, rows in given.items()},
+    )
+    if codes is not None:
+        data = MixedRows(OPERATION_NAMES, codes.tolist(), data, errors)
+    condition = None if operation.sequence is None else NewestBy(names[operation.sequence])
+    return replace(request, data=data, errors=errors, numbers=sent, condition=condition)
+
+
+def _errors_of(errors: RowErrors, rows: np.ndarray) -> RowErrors:
+    """The errors of some rows, which are numbered from 0 on."""
+    found = RowErrors()
+    for row, code, message in zip(errors.rows.tolist(), errors.codes, errors.messages, strict=True):
+        place = int(np.searchsorted(rows, row))
+        if place < len(rows) and rows[place] == row:
+            found.add([place], code, message)
+    return found
+
+
+def _chunked(columns: Mapping[str, Column], row_count: int) -> dict[str, pa.ChunkedArray]:
+    parts = [part for _, _, part in row_slices(columns, row_count)]
+    return (
+        {name: pa.chunked_array([part[name] for part in parts]) for name in columns}
+        if parts
+        else dict(columns)
+    )
+
+
+def _encode_requests(requests: Sequence[Request], out: Outgoing) -> Any:
+    return [_encode_request(request, out) for request in requests]
+
+
+def _encode_request(request: Request, out: Outgoing) -> dict[str, Any]:
+    has_codes = isinstance(request.data, MixedRows)
+    rows: InputColumns = request.data.rows if has_codes else request.data
+    tables = {
+        "rows": pa.table(dict(rows.columns)),
+        "given": pa.table({name: pa.array(given) for name, given in rows.given.items()}),
+        "codes": pa.table({"code": pa.array(request.data.codes, pa.uint8())} if has_codes else {}),
+        "errors": _errors_table(request.errors) if request.errors else pa.table({}),
+        "numbers": pa.table(
+            {} if request.numbers is None else {"row": pa.array(request.numbers, pa.int64())}
+        ),
+    }
+    return {
+        "table": request.table,
+        "operation": request.operation,
+        "ignore": request.ignore,
+        "count": rows.row_count,
+        "condition": _encode_condition(request.condition),
+        **{name: out.add(table) if table.num_columns else None for name, table in tables.items()},
+    }
+
+
+def _decode_requests(value: Any, data: Incoming) -> list[Request]:
+    return [_decode_request(_is(dict, fields), data) for fields in _is(list, value)]
+
+
+def _decode_request(fields: dict[str, Any], data: Incoming) -> Request:
+    count, operation = _is(int, fields["count"]), fields["operation"]
+    if operation not in (*OPERATIONS, "apply"):
+        raise ValueError(f"unknown operation {operation!r}")
+    tables = {
+        name: None if fields[name] is None else data.rows(fields[name])
+        for name in ("rows", "given", "codes", "errors", "numbers")
+    }
+    for name in ("rows", "given", "codes", "numbers"):
+        found = tables[name]
+        if found is not None and len(found) != count:
+            raise ValueError(f"{len(found)} {name}, expected {count}")
+    columns = _columns(tables["rows"])
+    given = {name: _numpy(array, pa.bool_()) for name, array in _columns(tables["given"]).items()}
+    if not set(given) <= set(columns):
+        raise ValueError(f"columns {sorted(given)} are given in part, and the rows have {sorted(columns)}")
+    if not columns and not 0 <= count <= _EMPTY_ROWS_MAX:
+        raise ValueError(f"{count} rows without columns")
+    rows: Any = InputColumns(columns, count, given=given)
+    errors = RowErrors() if tables["errors"] is None else _decode_errors(tables["errors"], count)
+    if operation == "apply":
+        codes = _numpy(_columns(tables["codes"])["code"], pa.uint8())
+        if len(codes) and codes.max() >= len(OPERATION_NAMES):
+            raise ValueError(f"operation {codes.max()}")
+        rows = MixedRows(OPERATION_NAMES, codes.tolist(), rows, errors)
+    return Request(
+        _is(str, fields["table"]), operation, rows, _is(bool, fields["ignore"]),
+        numbers=None if tables["numbers"] is None else _numpy(_columns(tables["numbers"])["row"], pa.int64()),
+        condition=_decode_condition(fields["condition"]), errors=errors,
+    )  # fmt: skip
+
+
+def _encode_condition(condition: Condition | None) -> Any:
+    if isinstance(condition, NewestBy):
+        return ["newest by", condition.column]
+    return None if condition is None else ["when", to_json(condition.tree)]
+
+
+def _decode_condition(value: Any) -> Condition | None:
+    if value is None:
+        return None
+    kind, content = value
+    if kind == "newest by":
+        return NewestBy(_is(str, content))
+    if kind == "when":
+        return When(from_json(_is(str, content)))
+    raise ValueError(f"a condition of kind {kind!r}")
+
+
+def _columns(table: pa.Table | None) -> dict[str, pa.ChunkedArray]:
+    return {} if table is None else dict(zip(table.column_names, table.columns, strict=True))
+
+
+def _numpy(array: pa.ChunkedArray, type: pa.DataType) -> np.ndarray:
+    """Return the values. Raises: ValueError for another type, or NULL."""
+    if array.type != type or array.null_count:
+        raise ValueError(f"{array.null_count} NULLs in a column of {array.type}, expected {type}")
+    values: np.ndarray = array.to_numpy()
+    return values
+
+
+def _errors_table(errors: RowErrors) -> pa.Table:
+    return pa.table(
+        {
+            "row": pa.array(errors.rows, pa.int64()),
+            "code": pa.array(errors.codes, pa.string()),
+            "message": pa.array(errors.messages, pa.string()),
+        }
+    )
+
+
+def _decode_errors(rows: pa.Table, count: int) -> RowErrors:
+    numbers, codes, messages = (rows.column(name).to_pylist() for name in ("row", "code", "message"))
+    by_code: dict[str, tuple[list[int], list[str]]] = {}
+    for number, code, message in zip(numbers, codes, messages, strict=True):
+        if code not in ROW_ERROR_CODES or not 0 <= number < count or not isinstance(message, str):
+            raise ValueError(f"an error {code!r} of row {number!r}")
+        found = by_code.setdefault(code, ([], []))
+        found[0].append(number)
+        found[1].append(message)
+    errors = RowErrors()
+    for code, (failed, texts) in by_code.items():
+        errors.add(failed, code, texts)
+    return errors
+
+
+# ------------------------------------------------------------------------------------------------ other arguments
+
+
+def _is(kind: Any, value: Any) -> Any:
+    """Return the value. Raises: ValueError if it has another type."""
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"expected {getattr(kind, '__name__', kind)}, got {value!r}")
+    return value
+
+
+def _encode_where(where: Any) -> str | None:
+    if where is None:
+        return None
+    return to_json(parse_predicate(where) if isinstance(where, str) else as_node(where))
+
+
+def check_select(select: ToDelete | ToUpdate, table: TableState) -> None:
+    """Check a condition as the writer will. Raises: as `bind`."""
+    bind(select.where, table.schema)
+
+
+def _encode_select(select: ToDelete | ToUpdate, out: Outgoing) -> Any:
+    fields: dict[str, Any] = {"where": _encode_where(select.where)}
+    if isinstance(select, ToUpdate):
+        fields["set"] = {name: _encode_value(name, value, out) for name, value in select.assignments.items()}
+    return fields
+
+
+def _encode_value(name: str, value: Any, out: Outgoing) -> Any:
+    """Encode the new value of a column: an expression, a plain constant, or another one as an Arrow scalar."""
+    if isinstance(value, Expr | Node):
+        return ["expression", to_json(as_node(value))]
+    if value is None or type(value) in (bool, int, float, str):
+        return ["value", value]
+    try:
+        scalar = value if isinstance(value, pa.Scalar) else pa.scalar(value)
+        return ["scalar", out.add(pa.table({"value": pa.repeat(scalar, 1)}))]
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise InvalidArgumentError(
+            f"column {name!r}: the value {value!r} cannot be sent to the process that writes the store ({error}): pass "
+            "a number, text, bytes, a date, a datetime, a Decimal or a pyarrow scalar"
+        ) from None
+
+
+def _decode_select(value: Any, data: Incoming) -> ToDelete | ToUpdate:
+    where = None if value["where"] is None else from_json(_is(str, value["where"]))
+    if "set" not in value:
+        if where is None:
+            raise ValueError("a delete without a condition")
+        return ToDelete(where)
+    return ToUpdate({_is(str, name): _decode_value(new, data) for name, new in value["set"].items()}, where)
+
+
+def _decode_value(value: Any, data: Incoming) -> Any:
+    kind, content = value
+    if kind == "expression":
+        return from_json(_is(str, content))
+    if kind == "value" and (content is None or type(content) in (bool, int, float, str)):
+        return content
+    if kind == "scalar":
+        (scalar,) = data.rows(content).column("value")
+        return scalar
+    raise ValueError(f"{value!r} is no value of a column")
+
+
+def _decode_partitions(value: Any, data: Incoming) -> tuple[Partition, ...]:
+    return tuple(partition_from_json(_is(dict, fields)) for fields in _is(list, value))
+
+
+def _encode_draft(draft: TableDraft, out: Outgoing) -> Any:
+    return {
+        "name": draft.name,
+        "comment": draft.comment,
+        "history_us": draft.history_us,
+        "schema": draft.schema.to_json(),
+        "kept": list(draft.kept),
+        "dropped": list(draft.dropped),
+        "purged": list(draft.purged),
+        "added": [partition_to_json(partition) for partition in draft.added],
+    }
+
+
+def _decode_draft(value: Any, data: Incoming) -> TableDraft:
+    kept, dropped, purged = (
+        tuple(_is(int, number) for number in _is(list, value[name])) for name in ("kept", "dropped", "purged")
+    )
+    return TableDraft(
+        _is(str, value["name"]),
+        _is(str, value["comment"]),
+        _is(int | None, value["history_us"]),
+        Schema.from_json(_is(str, value["schema"])),
+        kept,
+        dropped,
+        purged,
+        _decode_partitions(value["added"], data),
+    )
+
+
+def _encode_seen(seen: Sequence[SeenTable], out: Outgoing) -> Any:
+    return [[each.table_id, each.schema_version, list(each.tablets)] for each in seen]
+
+
+def _decode_seen(value: Any, data: Incoming) -> list[SeenTable]:
+    return [
+        SeenTable(_is(int, number), _is(int, version), tuple(_is(int, tablet) for tablet in tablets))
+        for number, version, tablets in _is(list, value)
+    ]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How values of one kind are encoded, and decoded and checked."""
+
+    encode: Callable[[Any, Outgoing], Any]
+    decode: Callable[[Any, Incoming], Any]
+
+
+def _plain(kind: Any) -> _Kind:
+    return _Kind(lambda value, out: value, lambda value, data: _is(kind, value))
+
+
+_TEXT: Final = _plain(str)
+_INTEGER: Final = _plain(int)
+_FLAG: Final = _plain(bool)
+_MESSAGE: Final = _Kind(lambda value, out: value, lambda value, data: check_message(value))
+_REQUESTS: Final = _Kind(_encode_requests, _decode_requests)
+_SELECT: Final = _Kind(_encode_select, _decode_select)
+_SCHEMA: Final = _Kind(
+    lambda value, out: value.to_json(), lambda value, data: Schema.from_json(_is(str, value))
+)
+_LEVELS: Final = _Kind(
+    lambda value, out: value.to_json(), lambda value, data: PartitionSchema.from_json(_is(str, value))
+)
+_PARTITIONS: Final = _Kind(lambda value, out: [partition_to_json(each) for each in value], _decode_partitions)
+_DRAFT: Final = _Kind(_encode_draft, _decode_draft)
+_SEEN: Final = _Kind(_encode_seen, _decode_seen)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A method of `LocalWriter` that another process may call.
+
+    keyed: whether it takes an idempotency key, so that a repeated call does nothing.
+    """
+
+    arguments: Mapping[str, _Kind]
+    keyed: bool = False
+
+
+CALLS: Final[Mapping[str, Call]] = {
+    "write": Call({"requests": _REQUESTS, "collect": _FLAG, "message": _MESSAGE}, keyed=True),
+    "write_selected": Call(
+        {"name": _TEXT, "operation": _TEXT, "select": _SELECT, "collect": _FLAG, "message": _MESSAGE},
+        keyed=True,
+    ),
+    "restore": Call({"table_id": _INTEGER, "to": _INTEGER, "message": _MESSAGE}, keyed=True),
+    "commit_set": Call(
+        {"requests": _REQUESTS, "seen": _SEEN, "since": _INTEGER, "message": _MESSAGE}, keyed=True
+    ),
+    "create_table": Call(
+        {
+            "name": _TEXT,
+            "schema": _SCHEMA,
+            "partition_schema": _LEVELS,
+            "partitions": _PARTITIONS,
+            "comment": _TEXT,
+            "history_us": _plain(int | None),
+        },
+        keyed=True,
+    ),
+    "drop_table": Call({"name": _TEXT, "purge": _FLAG}, keyed=True),
+    "undrop_table": Call({"table_id": _INTEGER, "new_name": _TEXT}, keyed=True),
+    "purge_dropped": Call({"name": _plain(str | None)}),
+    "clone_table": Call({"name": _TEXT, "new_name": _TEXT, "at": _plain(int | None)}),
+    "alter_to": Call({"table_id": _INTEGER, "before": _DRAFT, "after": _DRAFT}, keyed=True),
+    "copy_table": Call(
+        {
+            "table_id": _INTEGER,
+            "at": _INTEGER,
+            "new_name": _TEXT,
+            "partition_schema": _LEVELS,
+            "partitions": _PARTITIONS,
+        }
+    ),
+    "repartition": Call({"table_id": _INTEGER, "partition_schema": _LEVELS, "partitions": _PARTITIONS}),
+    "flush": Call({"name": _plain(str | None)}),
+    "compact": Call({"name": _TEXT}),
+    "vacuum": Call({"name": _TEXT, "dry_run": _FLAG}),
+    "maintenance_status": Call({}),
+    "pause_maintenance": Call({}),
+    "resume_maintenance": Call({}),
+    "stats": Call({}),
+    "settings": Call({}),
+}
+"""Everything that another process can let the writer do, by the name of the method."""
+
+
+# ------------------------------------------------------------------------------------------------ calls
+
+
+def encode_call(name: str, arguments: Mapping[str, Any], key: str | None, out: Outgoing) -> dict[str, Any]:
+    """Return the request of a call. Raises: InvalidArgumentError for a value that cannot be sent."""
+    kinds = CALLS[name].arguments
+    return {
+        "do": "call",
+        "name": name,
+        "key": key,
+        "arguments": {argument: kinds[argument].encode(value, out) for argument, value in arguments.items()},
+    }
+
+
+def answer_call(
+    writer: LocalWriter, request: Mapping[str, Any], attachments: Sequence[bytes], *, pinned: bool = False
+) -> tuple[dict[str, Any], list[bytes]]:
+    """Execute a call of another process; returns the answer and its attachments.
+
+    pinned: see `LocalWriter.commit_set`.
+    Raises: errors of the call; InvalidArgumentError, CorruptionError for an invalid request, and
+        then nothing was done.
+    """
+    name, key = request.get("name"), request.get("key")
+    call = CALLS.get(name) if isinstance(name, str) else None
+    if call is None or not isinstance(name, str):
+        raise InvalidArgumentError(
+            f"the process that writes the store knows no call {name!r}: use the same version of Nyala in both processes"
+        )
+    store = writer.store
+    with validating(f"request to {name.replace('_', ' ')}"):
+        data = Incoming(store.env, store.root_path, attachments)
+        given = _is(dict, request["arguments"])
+        if set(given) != set(call.arguments):
+            raise ValueError(f"arguments {sorted(given)}, expected {sorted(call.arguments)}")
+        arguments = {
+            argument: kind.decode(given[argument], data) for argument, kind in call.arguments.items()
+        }
+        if call.keyed:
+            arguments["key"] = _is(str | None, key)
+        _check_together(arguments)
+    if name == "commit_set":
+        arguments["pinned"] = pinned
+    done = getattr(writer, name)(**arguments)
+    if isinstance(done, WriteResult):
+        done = [done]
+    if isinstance(done, list):
+        bodies = [bytes(to_ipc(part)) for result in done for part in (result.errors, _outcomes_table(result))]
+        return {"results": [_figures(result) for result in done]}, bodies
+    if isinstance(done, int):
+        done = {"value": done}
+    return {"done": done if done is None or isinstance(done, dict) else dataclasses.asdict(done)}, []
+
+
+def _check_together(arguments: Mapping[str, Any]) -> None:
+    """Check arguments that depend on each other. Raises: ValueError."""
+    if {"schema", "partition_schema", "partitions"} <= set(arguments):
+        problem = problem_of(arguments["partition_schema"], arguments["partitions"], arguments["schema"])
+        if problem is not None:
+            raise ValueError(problem)
+    if "seen" in arguments and len(arguments["seen"]) != len(arguments["requests"]):
+        raise ValueError(f"{len(arguments['requests'])} requests for {len(arguments['seen'])} tables")
+
+
+def _figures(result: WriteResult) -> dict[str, int]:
+    names = ("timestamp", "inserted", "updated", "deleted", "ignored")
+    return {name: getattr(result, name) for name in names}
+
+
+def _outcomes_table(result: WriteResult) -> pa.Table:
+    outcomes = result._outcomes
+    return pa.table({} if outcomes is None else {"outcome": pa.array(outcomes, pa.uint8())})
+
+
+def decode_results(answer: Mapping[str, Any], attachments: Sequence[bytes]) -> list[WriteResult]:
+    """Return the results of a call that writes rows."""
+    tables = [from_ipc(body) for body in attachments]
+    return [
+        WriteResult(
+            **figures,
+            errors=errors,
+            _outcomes=outcomes.column(0).to_numpy() if outcomes.num_columns else None,
+        )
+        for figures, errors, outcomes in zip(answer["results"], tables[::2], tables[1::2], strict=True)
+    ]

@@ -1,0 +1,472 @@
+"""What the public API asks of the store's writer, and the writer in this process.
+
+    Database, Table, Batch, Transaction ──► Writer ─┬─ LocalWriter     this process holds the lock
+                                                    └─ RemoteWriter    another process does (`remote_writer`)
+
+A `LocalWriter` calls the store. In the lock holder it also executes the calls of `RemoteWriter`s of
+other processes (`calls`, `writer_session`), so both do the same.
+
+Arguments named `key` are idempotency keys of calls that come from another process: a call with the
+key of an earlier one does nothing, and returns the recorded result (H1 of `commits`).
+
+Modules that only some calls need are imported by them: a program that opens a store must not wait
+for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from nyala.errors import ConflictError, TableExistsError, TableNotFoundError
+from nyala.tablet.state.result import WriteResult
+
+if TYPE_CHECKING:
+    from nyala.partition.model import Partition, PartitionSchema
+    from nyala.schema.limits import Limits
+    from nyala.schema.schema import Schema
+    from nyala.tablet.alter import Draft, Step
+    from nyala.tablet.compaction.lifecycle import Runner
+    from nyala.tablet.maintenance import Maintenance, MaintenanceStatus
+    from nyala.tablet.state.root import TableState
+    from nyala.tablet.store import Store
+    from nyala.tablet.write.transaction import OpenTransaction
+    from nyala.tablet.write.where_writes import Select
+    from nyala.tablet.write.write_path import Request
+
+__all__ = ["LocalWriter", "MaintenanceOfWriter", "Progress", "SeenTable", "TableDraft", "Writer"]
+
+
+class MaintenanceOfWriter(Protocol):
+    """The background work of a writer, for users."""
+
+    def status(self) -> MaintenanceStatus:
+        """Return running, waiting and last work, and counters since the store was opened."""
+
+    def pause(self) -> None:
+        """Stop background work until `resume`; returns when running work has ended."""
+
+    def resume(self) -> None:
+        """Continue, with everything that has become due meanwhile."""
+
+
+class Progress(Protocol):
+    """Follows a compaction: see `presentation.progress.Work`."""
+
+    def step(self, done: int, total: int) -> None: ...
+
+    def rows(self, done: int, total: int) -> None: ...
+
+
+class Writer(Protocol):
+    """The writer of the open store, in this process or in another one. Thread-safe.
+
+    Errors are those of the functions that `LocalWriter` calls.
+    """
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of new tables and rows."""
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """The memory limit of this process."""
+
+    def check_writable(self) -> None:
+        """Check that this process may write now. Raises: StorageError."""
+
+    def write(
+        self, requests: Sequence[Request], *, collect: bool = False, message: str | None = None
+    ) -> list[WriteResult]:
+        """Write a batch: see `write_path.write`."""
+
+    def write_selected(
+        self,
+        name: str,
+        operation: str,
+        select: Select,
+        *,
+        collect: bool = False,
+        message: str | None = None,
+    ) -> WriteResult:
+        """Write the rows that a predicate selects: see `where_writes.write_selected`."""
+
+    def restore(self, table_id: int, to: int, message: str | None = None) -> WriteResult:
+        """Restore a table to a moment: see `tablet.write.restore`."""
+
+    def begin(self, timeout_s: float) -> OpenTransaction:
+        """Begin a transaction: see `tablet.write.transaction`."""
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Keep all other writers out during a block of this thread."""
+
+    def create_table(
+        self,
+        name: str,
+        schema: Schema,
+        partition_schema: PartitionSchema,
+        partitions: Collection[Partition],
+        comment: str,
+        history_us: int | None,
+    ) -> None:
+        """Create a table: see `Store.create_table`."""
+
+    def drop_table(self, name: str, purge: bool) -> None:
+        """Drop a table: see `Store.drop_table`."""
+
+    def undrop_table(self, table_id: int, new_name: str) -> None:
+        """Bring back a dropped table: see `Store.undrop_table`."""
+
+    def purge_dropped(self, name: str | None) -> int:
+        """Remove dropped tables and ranges: see `Store.purge_dropped`."""
+
+    def clone_table(self, name: str, new_name: str, at: int | None) -> None:
+        """Make a table that shares the files of another: see `tablet.write.cloning`."""
+
+    def alter(self, table_id: int, steps: Sequence[Step]) -> str:
+        """Alter a table; returns its name: see `tablet.alter`."""
+
+    def copy_table(
+        self,
+        table_id: int,
+        at: int,
+        new_name: str,
+        partition_schema: PartitionSchema,
+        partitions: Collection[Partition],
+    ) -> None:
+        """Copy a table's rows into a new table: see `tablet.write.copying`."""
+
+    def repartition(
+        self, table_id: int, partition_schema: PartitionSchema, partitions: Collection[Partition]
+    ) -> None:
+        """Rewrite a table into other partitions: see `tablet.write.copying`."""
+
+    def flush(self, name: str | None = None) -> dict[str, Any]:
+        """Flush a table, or all; returns the fields of a `FlushResult`."""
+
+    def compact(self, name: str, work: Progress | None = None) -> dict[str, Any]:
+        """Compact a table; returns the fields of a `CompactionResult`."""
+
+    def vacuum(self, name: str, dry_run: bool, work: Progress | None = None) -> dict[str, Any]:
+        """Free a table's disk space; returns the fields of a `VacuumResult`."""
+
+    @property
+    def maintenance(self) -> MaintenanceOfWriter:
+        """The background work of the writer, with `status()`, `pause()` and `resume()`."""
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters of the writer's store: see `Store.stats`."""
+
+
+@dataclass(frozen=True)
+class TableDraft:
+    """A table before or after an alteration, as another process sent it; tablets by their ids.
+
+    See `tablet.alter.Draft`.
+    """
+
+    name: str
+    comment: str
+    history_us: int | None
+    schema: Schema
+    kept: tuple[int, ...]
+    dropped: tuple[int, ...]
+    purged: tuple[int, ...]
+    added: tuple[Partition, ...]
+
+    @staticmethod
+    def of(draft: Draft) -> TableDraft:
+        kept, dropped, purged = (
+            tuple(tablet.id for tablet in tablets) for tablets in (draft.kept, draft.dropped, draft.purged)
+        )
+        return TableDraft(
+            draft.name, draft.comment, draft.history_us, draft.schema, kept, dropped, purged, draft.added
+        )
+
+    def equals(self, other: TableDraft) -> bool:
+        return dataclasses.replace(self, schema=other.schema) == other and (
+            self.schema.to_json() == other.schema.to_json()
+        )
+
+
+@dataclass(frozen=True)
+class SeenTable:
+    """Which table another process saw when it computed a write."""
+
+    table_id: int
+    schema_version: int
+    tablets: tuple[int, ...]
+
+    @staticmethod
+    def of(table: TableState) -> SeenTable:
+        return SeenTable(table.id, table.schema.version, tuple(tablet.id for tablet in table.tablets))
+
+
+class LocalWriter:
+    """The writer of a store that this process holds."""
+
+    def __init__(self, store: Store, maintenance: Maintenance) -> None:
+        self.store = store
+        self.maintenance: Final = maintenance
+
+    @property
+    def limits(self) -> Limits:
+        return self.store.options.limits
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        return self.store.memory_limit_bytes
+
+    def check_writable(self) -> None:
+        self.store.check_writable()
+
+    # ------------------------------------------------------------------------------------------ rows
+
+    def write(
+        self,
+        requests: Sequence[Request],
+        *,
+        collect: bool = False,
+        message: str | None = None,
+        key: str | None = None,
+    ) -> list[WriteResult]:
+        from nyala.tablet.write.write_path import write
+
+        if (earlier := self._earlier(key)) is not None:
+            return [earlier] * len(requests)
+        return write(self.store, requests, collect=collect, idempotency_key=key, message=message)
+
+    def write_selected(
+        self,
+        name: str,
+        operation: str,
+        select: Select,
+        *,
+        collect: bool = False,
+        message: str | None = None,
+        key: str | None = None,
+    ) -> WriteResult:
+        from nyala.tablet.write.where_writes import write_selected
+
+        if (earlier := self._earlier(key)) is not None:
+            return earlier
+        return write_selected(
+            self.store, name, operation, select, collect=collect, message=message, idempotency_key=key
+        )
+
+    def restore(
+        self, table_id: int, to: int, message: str | None = None, *, key: str | None = None
+    ) -> WriteResult:
+        from nyala.tablet.write.restore import restore
+
+        if (earlier := self._earlier(key)) is not None:
+            return earlier
+        return restore(self.store, table_id, to, message, key)
+
+    def _earlier(self, key: str | None) -> WriteResult | None:
+        """The result of an earlier call with this key, even if its table no longer exists."""
+        if key is None:
+            return None
+        from nyala.tablet.write.write_path import find_committed
+
+        return find_committed(self.store, key)
+
+    # ------------------------------------------------------------------------------------------ transactions
+
+    def begin(self, timeout_s: float) -> OpenTransaction:
+        from nyala.tablet.write.transaction import begin
+
+        return begin(self.store, timeout_s=timeout_s, bytes_max=self.memory_limit_bytes // 4)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        from nyala.tablet.write.write_path import make_room
+
+        # A large commit needs both locks, and a full memory is flushed by another thread, so both
+        # come before the commit lock.
+        make_room(self.store)
+        with self.store.flush_lock, self.store.commit_lock:
+            yield
+
+    def commit_set(
+        self,
+        requests: Sequence[Request],
+        seen: Sequence[SeenTable],
+        since: int,
+        message: str | None = None,
+        *,
+        pinned: bool = False,
+        key: str | None = None,
+    ) -> list[WriteResult]:
+        """Commit the write set of another process's transaction.
+
+        seen:   the table of each request, as the transaction saw it.
+        since:  the transaction's snapshot.
+        pinned: whether the history since then was pinned all the time.
+        Raises: ConflictError; as `commit_checked`.
+        """
+        from nyala.tablet.write.write_path import altered_error, commit_checked, prepare_request
+
+        if (earlier := self._earlier(key)) is not None:
+            return [earlier] * len(requests)
+        store = self.store
+        root = store.root
+        prepared = []
+        for request, before in zip(requests, seen, strict=True):
+            table = root.tables.get(before.table_id)
+            if table is None:
+                raise altered_error(request.table, "was dropped")
+            if SeenTable.of(table) != before:
+                raise altered_error(request.table, "was altered")
+            if not pinned and since < store.history_cut(table.entry):
+                raise ConflictError(
+                    f"the history of table {table.name!r} since the begin of the transaction may be gone, because the "
+                    "process that kept it has ended. Nothing was written: begin again",
+                    table.name,
+                )
+            prepared.append((table, prepare_request(table, request)))
+        # The transaction has left out the rows that its conditions exclude.
+        requests = [dataclasses.replace(request, condition=None) for request in requests]
+        return commit_checked(
+            store, requests, prepared, since=since, collect=True, idempotency_key=key, message=message
+        )
+
+    # ------------------------------------------------------------------------------------------ tables
+
+    def create_table(
+        self,
+        name: str,
+        schema: Schema,
+        partition_schema: PartitionSchema,
+        partitions: Collection[Partition],
+        comment: str,
+        history_us: int | None,
+        *,
+        key: str | None = None,
+    ) -> None:
+        self.store.change_once(
+            key,
+            lambda: self.store.create_table(
+                name, schema, partition_schema, partitions, comment=comment, history_us=history_us
+            ),
+        )
+
+    def drop_table(self, name: str, purge: bool, *, key: str | None = None) -> None:
+        self.store.change_once(key, lambda: self.store.drop_table(name, purge=purge))
+
+    def undrop_table(self, table_id: int, new_name: str, *, key: str | None = None) -> None:
+        self.store.change_once(key, lambda: self.store.undrop_table(table_id, new_name))
+
+    def purge_dropped(self, name: str | None) -> int:
+        return self.store.purge_dropped(name)
+
+    def clone_table(self, name: str, new_name: str, at: int | None) -> None:
+        from nyala.tablet.write.cloning import clone_table
+
+        clone_table(self.store, name, new_name, at)
+
+    def alter(self, table_id: int, steps: Sequence[Step]) -> str:
+        from nyala.tablet.alter import alter
+
+        return alter(self.store, table_id, steps).name
+
+    def alter_to(
+        self, table_id: int, before: TableDraft, after: TableDraft, *, key: str | None = None
+    ) -> None:
+        """Alter a table as another process computed it from the table `before`.
+
+        Raises: ConflictError if the table is no longer as it was before; as `alter`.
+        """
+        from nyala.tablet.alter import alter
+
+        def step(draft: Draft) -> Draft:
+            if not TableDraft.of(draft).equals(before):
+                raise ConflictError(
+                    f"table {draft.name!r} was altered at the same time: begin again", draft.name
+                )
+            if after.name != draft.name and after.name in draft.taken:
+                raise TableExistsError(
+                    f"cannot rename {draft.name!r} to {after.name!r}: a table with this name already exists"
+                )
+            known = {tablet.id: tablet for tablet in (*draft.kept, *draft.dropped)}
+            kept, dropped, purged = (
+                tuple(known[number] for number in numbers)
+                for numbers in (after.kept, after.dropped, after.purged)
+            )
+            return dataclasses.replace(
+                draft, name=after.name, comment=after.comment, history_us=after.history_us, schema=after.schema,
+                kept=kept, dropped=dropped, purged=purged, added=after.added,
+            )  # fmt: skip
+
+        self.store.change_once(key, lambda: alter(self.store, table_id, [step]))
+
+    def copy_table(
+        self,
+        table_id: int,
+        at: int,
+        new_name: str,
+        partition_schema: PartitionSchema,
+        partitions: Collection[Partition],
+    ) -> None:
+        from nyala.tablet.write.copying import copy_table
+
+        self.store.check_writable()
+        root, _ = self.store.view()
+        if table_id not in root.tables:
+            raise TableNotFoundError("the table was dropped before it could be copied")
+        source = root.tables[table_id].as_of(at)
+        copy_table(self.store, root, source, at, new_name, partition_schema, partitions)
+
+    def repartition(
+        self, table_id: int, partition_schema: PartitionSchema, partitions: Collection[Partition]
+    ) -> None:
+        from nyala.tablet.write.copying import repartition
+
+        repartition(self.store, table_id, partition_schema, partitions)
+
+    # ------------------------------------------------------------------------------------------ maintenance
+
+    def flush(self, name: str | None = None) -> dict[str, Any]:
+        from nyala.tablet.flush.lifecycle import flush
+
+        store = self.store
+        tablets = None if name is None else {tablet.id for tablet in store.root.table(name).tablets}
+        return dataclasses.asdict(flush(store, tablets))
+
+    def compact(self, name: str, work: Progress | None = None) -> dict[str, Any]:
+        from nyala.presentation.progress import Work
+        from nyala.tablet.manual_maintenance import compact_table
+
+        work = work or Work(None)
+        report = compact_table(self.store, name, self._runner(work), work.step)
+        return dataclasses.asdict(report)
+
+    def vacuum(self, name: str, dry_run: bool, work: Progress | None = None) -> dict[str, Any]:
+        from nyala.presentation.progress import Work
+        from nyala.tablet.manual_maintenance import vacuum_table
+
+        return vacuum_table(self.store, name, dry_run=dry_run, runner=self._runner(work or Work(None)))
+
+    def _runner(self, work: Progress) -> Runner:
+        """Return the runner of requested compactions: the background's worker process for large ones."""
+        return self.maintenance.compactor.runner(self.store, on_progress=work.rows)
+
+    def maintenance_status(self) -> MaintenanceStatus:
+        return self.maintenance.status()
+
+    def pause_maintenance(self) -> None:
+        self.maintenance.pause()
+
+    def resume_maintenance(self) -> None:
+        self.maintenance.resume()
+
+    def stats(self) -> dict[str, Any]:
+        return self.store.stats()
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of the store that processes beside its writer need."""
+        return {"limits": dataclasses.asdict(self.limits)}

@@ -1,0 +1,555 @@
+"""The writer in another process of this machine, for a process that shares its store.
+
+    Database ─┬─ reads ──► SharedReader                       the log, replayed by this process
+              └─ writes ─► RemoteWriter ── socket ──► lock holder: writer_session ─► LocalWriter
+
+Each call of `RemoteWriter` becomes a request (`calls`) to the process that holds the store's lock.
+Without such a process, this one takes the lock and becomes the writer (`become_writer`), and its
+`LocalWriter` executes the call.
+
+Invariants
+    RW1 A call that changes rows, or the tables that exist, has an idempotency key. So it is
+        executed once, although it is sent again when the process that executed it has ended.
+    RW2 After a call this process reads what the call wrote: a view waits until it has reached the
+        timestamp of the result.
+    RW3 A call ends after a bounded time, also if the holder was stopped: TAKE_TIMEOUT_S until the
+        holder takes the call, ANSWER_TIMEOUT_S or MAINTENANCE_TIMEOUT_S until it answers.
+
+Threads: any. Source: docs/design/processes-and-locks.md, "A second process that writes".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from nyala.catalog.store_lock import StoreLock
+from nyala.env import Env
+from nyala.env.clock import Clock
+from nyala.errors import (
+    ConflictError,
+    Error,
+    LockedError,
+    StorageError,
+    TableNotFoundError,
+)
+from nyala.handover import calls
+from nyala.handover.channel import Connection, NoWriter, WriterEndedError, send
+from nyala.handover.local_writer import LocalWriter, Progress, SeenTable, TableDraft
+from nyala.rowset.mem_rowset import MemRowSet
+from nyala.schema.limits import Limits
+from nyala.tablet.alter import Draft, Step
+from nyala.tablet.recovery.bootstrap import Replayer
+from nyala.tablet.recovery.reader_store import ReaderStore
+from nyala.tablet.state.pins import HistoryPins, Pin
+from nyala.tablet.state.result import WriteResult
+from nyala.tablet.state.root import Root, TableState
+from nyala.tablet.write.transaction import OpenTransaction, WriteSet
+from nyala.tablet.write.where_writes import Select
+from nyala.tablet.write.write_path import Request
+
+if TYPE_CHECKING:
+    from nyala.partition.model import Partition, PartitionSchema
+    from nyala.schema.schema import Schema
+    from nyala.tablet.maintenance import MaintenanceStatus
+
+__all__ = ["RemoteMaintenance", "RemoteWriter", "SharedReader", "settings_of_writer"]
+
+logger = logging.getLogger("nyala.handover.commits")
+
+TAKE_TIMEOUT_S: Final = 30.0
+ANSWER_TIMEOUT_S: Final = 600.0
+MAINTENANCE_TIMEOUT_S: Final = 24 * 3600.0
+# How long a call waits for a process that holds the lock and does not listen: it starts or ends.
+START_TIMEOUT_S: Final = 60.0
+_RETRY_S: Final = 0.02
+# How often a call is sent again after its executor ended; limits a call that kills every process.
+_AGAIN_MAX: Final = 5
+# How often an alteration is computed again because the table was altered at the same time.
+_ALTERED_MAX: Final = 20
+# How long a view waits for this process's own writes.
+_VISIBLE_TIMEOUT_S: Final = 30.0
+# How often idle transactions are looked for.
+_IDLE_TICK_S: Final = 1.0
+_SLOW_CALLS: Final = frozenset({"compact", "vacuum", "copy_table", "clone_table", "repartition"})
+
+
+class SharedReader(ReaderStore):
+    """The view of a process that shares the store with its writer. It sees this process's own writes (RW2)."""
+
+    _own = 0
+
+    def note_written(self, timestamp: int) -> None:
+        """Note a write of this process that later views must have."""
+        with self._lock:
+            self._own = max(self._own, timestamp)
+
+    def view(self) -> tuple[Root, int]:
+        own = self._own
+        root, published = super().view()
+        if published >= own:
+            return root, published
+        clock = self.env.clock
+        deadline_s = clock.monotonic_s() + _VISIBLE_TIMEOUT_S
+        while published < own:
+            if clock.monotonic_s() > deadline_s:
+                raise StorageError(
+                    f"the process that writes {self.root_path!r} has not made the last write of this process visible "
+                    f"within {_VISIBLE_TIMEOUT_S:g} s: check that process, and its disk",
+                    path=self.root_path,
+                )
+            clock.sleep_s(0.001)
+            root, published = super().view()
+        return root, published
+
+    def check_writable(self) -> None:  # type: ignore[override]
+        self.check_open()
+        self.env.files.check_bound()
+
+    def forget(self) -> None:
+        """Free the memory, and the lease when the last scan ends. A later view loads again."""
+        with self._lock:
+            self._loaded = False
+            self._root = Root(self._version, {})
+            self._replayer = Replayer(self._root, self._relieved)
+
+    def new_memory(self, table: TableState) -> MemRowSet:
+        return MemRowSet(table.codec, table.schema)
+
+
+def settings_of_writer(env: Env, directory: str) -> Mapping[str, Any]:
+    """Return the settings of the process that writes the store (`LocalWriter.settings`).
+
+    Raises: NoWriter if no process listens; LockedError if the one that holds the lock is of another
+        version or does not answer.
+    """
+    try:
+        request = calls.encode_call("settings", {}, None, calls.Outgoing(env, directory))
+        answer, _ = send(env, directory, request, (), TAKE_TIMEOUT_S)
+    except StorageError as error:
+        holder = StoreLock(env, directory).holder()
+        who = "another process" if holder is None else f"process {holder.pid}"
+        raise LockedError(
+            f"the store {directory} is already written by {who}, and cannot be shared with it: {error}. Or open it "
+            "with read_only=True"
+        ) from error
+    settings: Mapping[str, Any] = answer["done"]
+    return settings
+
+
+class RemoteWriter:
+    """The writer in another process; see `local_writer.Writer`."""
+
+    def __init__(
+        self, reader: SharedReader, limits: Limits, become_writer: Callable[[], LocalWriter]
+    ) -> None:
+        """become_writer: takes the lock, and returns the writer of this process.
+
+        It raises LockedError if another process has the lock.
+        """
+        self._reader = reader
+        self._env = reader.env
+        self._path = reader.root_path
+        self._become_writer = become_writer
+        self._held = threading.local()  # the connection of a thread inside `alone`
+        self._pins = _RemotePins(reader.env.clock)
+        self.limits = limits
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        return self._reader.memory_limit_bytes
+
+    def check_writable(self) -> None:
+        self._reader.check_writable()
+
+    # ------------------------------------------------------------------------------------------ rows
+
+    def write(
+        self, requests: Sequence[Request], *, collect: bool = False, message: str | None = None
+    ) -> list[WriteResult]:
+        root, _ = self._reader.view()
+        sent = []
+        for request in requests:
+            try:
+                sent.append(calls.converted(root.table(request.table), request))
+            except Error as error:
+                if len(requests) > 1:  # the caller's line does not show which request is meant
+                    error.args = (f"{request.operation} into {request.table!r}: {error}", *error.args[1:])
+                raise
+        return self._written("write", {"requests": sent, "collect": collect, "message": message})
+
+    def write_selected(
+        self,
+        name: str,
+        operation: str,
+        select: Select,
+        *,
+        collect: bool = False,
+        message: str | None = None,
+    ) -> WriteResult:
+        table = self._reader.view()[0].table(name)
+        calls.check_select(select, table)  # type: ignore[arg-type]
+        return self._written(
+            "write_selected",
+            {"name": name, "operation": operation, "select": select, "collect": collect, "message": message},
+        )[0]
+
+    def restore(self, table_id: int, to: int, message: str | None = None) -> WriteResult:
+        return self._written("restore", {"table_id": table_id, "to": to, "message": message})[0]
+
+    # ------------------------------------------------------------------------------------------ transactions
+
+    def begin(self, timeout_s: float) -> OpenTransaction:
+        held: Connection | None = getattr(self._held, "connection", None)
+        request = {"do": "begin"}
+        connection, answer = held, None
+        if connection is not None:
+            with contextlib.suppress(NoWriter):  # the time of `alone` is over
+                answer, _ = connection.request(request, (), ANSWER_TIMEOUT_S, TAKE_TIMEOUT_S)
+        if answer is None:
+            found = self._connected(request)
+            if isinstance(found, LocalWriter):
+                return found.begin(timeout_s)
+            connection, answer = found
+        assert connection is not None
+        try:
+            self._reader.note_written(answer["applied"])
+            root, _ = self._reader.view()
+            keep_open = connection is held
+            pin = _RemotePin(self._pins, answer["since"], timeout_s, connection, keep_open=keep_open)
+            self._pins.watch()
+            return OpenTransaction(
+                self._reader, pin, root, self.memory_limit_bytes // 4, partial(self._commit, pin)
+            )
+        except BaseException:
+            if connection is not held:
+                connection.close()
+            raise
+
+    def _commit(
+        self, pin: _RemotePin, written: WriteSet, since: int, message: str | None
+    ) -> list[WriteResult]:
+        arguments = {
+            "requests": [
+                calls.of_prepared(request, table, operation) for request, table, operation in written
+            ],
+            "seen": [SeenTable.of(table) for _, table, _ in written],
+            "since": since,
+            "message": message,
+        }
+        results = self._written("commit_set", arguments, pin.connection)
+        passed_over = (operation.ignored for _, _, operation in written)  # these rows were not sent
+        return [
+            dataclasses.replace(result, ignored=result.ignored + count)
+            for result, count in zip(results, passed_over, strict=True)
+        ]
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        found = self._connected({"do": "hold"})
+        if isinstance(found, LocalWriter):
+            with found.alone():
+                yield
+            return
+        connection, _ = found
+        self._held.connection = connection
+        try:
+            yield
+        finally:
+            self._held.connection = None
+            connection.close()
+
+    def _connected(self, request: dict[str, Any]) -> tuple[Connection, dict[str, Any]] | LocalWriter:
+        """Send the first request of a connection that stays open; without a writer, become it."""
+
+        def attempt() -> tuple[Connection, dict[str, Any]]:
+            connection = Connection(self._env, self._path, TAKE_TIMEOUT_S)
+            try:
+                answer, _ = connection.request(request, (), ANSWER_TIMEOUT_S, TAKE_TIMEOUT_S)
+            except BaseException:
+                connection.close()
+                raise
+            return connection, answer
+
+        found: tuple[Connection, dict[str, Any]] | LocalWriter = self._attempted(request["do"], attempt)
+        return found
+
+    # ------------------------------------------------------------------------------------------ tables
+
+    def create_table(
+        self,
+        name: str,
+        schema: Schema,
+        partition_schema: PartitionSchema,
+        partitions: Collection[Partition],
+        comment: str,
+        history_us: int | None,
+    ) -> None:
+        self._call(
+            "create_table",
+            {
+                "name": name,
+                "schema": schema,
+                "partition_schema": partition_schema,
+                "partitions": tuple(partitions),
+                "comment": comment,
+                "history_us": history_us,
+            },
+        )
+
+    def drop_table(self, name: str, purge: bool) -> None:
+        self._call("drop_table", {"name": name, "purge": purge})
+
+    def undrop_table(self, table_id: int, new_name: str) -> None:
+        self._call("undrop_table", {"table_id": table_id, "new_name": new_name})
+
+    def purge_dropped(self, name: str | None) -> int:
+        return int(self._figures("purge_dropped", {"name": name})["value"])
+
+    def clone_table(self, name: str, new_name: str, at: int | None) -> None:
+        self._call("clone_table", {"name": name, "new_name": new_name, "at": at})
+
+    def alter(self, table_id: int, steps: Sequence[Step]) -> str:
+        """The steps are computed here, and the writer takes the result if the table is still the same."""
+        for attempt in range(_ALTERED_MAX):
+            root, _ = self._reader.view()
+            table = root.tables.get(table_id)
+            if table is None:
+                raise TableNotFoundError("the table was dropped before it could be altered")
+            before = after = Draft.of(root, table)
+            for step in steps:
+                after = step(after)
+            if after == before:
+                return after.name
+            drafts = {"before": TableDraft.of(before), "after": TableDraft.of(after)}
+            try:
+                self._call("alter_to", {"table_id": table_id, **drafts})
+            except ConflictError:
+                if attempt + 1 == _ALTERED_MAX:
+                    raise
+            else:
+                return after.name
+        raise AssertionError("the last attempt returns or raises")
+
+    def copy_table(
+        self,
+        table_id: int,
+        at: int,
+        new_name: str,
+        partition_schema: PartitionSchema,
+        partitions: Collection[Partition],
+    ) -> None:
+        self._call(
+            "copy_table",
+            {
+                "table_id": table_id,
+                "at": at,
+                "new_name": new_name,
+                "partition_schema": partition_schema,
+                "partitions": tuple(partitions),
+            },
+        )
+
+    def repartition(
+        self, table_id: int, partition_schema: PartitionSchema, partitions: Collection[Partition]
+    ) -> None:
+        self._call(
+            "repartition",
+            {"table_id": table_id, "partition_schema": partition_schema, "partitions": tuple(partitions)},
+        )
+
+    # ------------------------------------------------------------------------------------------ maintenance
+
+    def flush(self, name: str | None = None) -> dict[str, Any]:
+        return self._figures("flush", {"name": name})
+
+    def compact(self, name: str, work: Progress | None = None) -> dict[str, Any]:
+        done = self._figures("compact", {"name": name})
+        if work is not None:  # the writer does not tell of its progress
+            work.step(0, 1)
+            work.step(1, 1)
+        return done
+
+    def vacuum(self, name: str, dry_run: bool, work: Progress | None = None) -> dict[str, Any]:
+        return self._figures("vacuum", {"name": name, "dry_run": dry_run})
+
+    @property
+    def maintenance(self) -> RemoteMaintenance:
+        return RemoteMaintenance(self)
+
+    def stats(self) -> dict[str, Any]:
+        return self._figures("stats", {})
+
+    # ------------------------------------------------------------------------------------------ calls
+
+    def _figures(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a call's result; a number is the field "value"."""
+        done = self._call(name, arguments)
+        if isinstance(done, int):
+            return {"value": done}
+        if isinstance(done, tuple):
+            return dict(done[0]["done"])
+        return dataclasses.asdict(done) if dataclasses.is_dataclass(done) else dict(done)  # type: ignore[arg-type]
+
+    def _written(
+        self, name: str, arguments: Mapping[str, Any], connection: Connection | None = None
+    ) -> list[WriteResult]:
+        done = self._call(name, arguments, connection)
+        if not isinstance(done, tuple):  # this process has become the writer
+            return done if isinstance(done, list) else [done]
+        results = calls.decode_results(*done)
+        self._reader.note_written(max((result.timestamp for result in results), default=0))
+        return results
+
+    def _call(self, name: str, arguments: Mapping[str, Any], connection: Connection | None = None) -> Any:
+        """Let the writer execute a call, in whichever process it is.
+
+        connection: to use first, if it still exists.
+        Returns: the answer and its attachments; or what the method of `LocalWriter` returned, if this
+            process has become the writer.
+        """
+        keyed = calls.CALLS[name].keyed
+        key = self._env.randomness.token_hex(16) if keyed else None
+        out = calls.Outgoing(self._env, self._path)
+        timeout_s = MAINTENANCE_TIMEOUT_S if name in _SLOW_CALLS else ANSWER_TIMEOUT_S
+        try:
+            request = calls.encode_call(name, arguments, key, out)
+
+            def attempt() -> tuple[dict[str, Any], list[bytes]]:
+                nonlocal connection
+                first, connection = connection, None
+                if first is not None:
+                    with contextlib.suppress(NoWriter):
+                        return first.request(request, out.attachments, timeout_s, TAKE_TIMEOUT_S)
+                return send(self._env, self._path, request, out.attachments, timeout_s, TAKE_TIMEOUT_S)
+
+            found = self._attempted(name, attempt, keyed=keyed)
+        finally:
+            out.discard()
+        if not isinstance(found, LocalWriter):
+            return found
+        with_key = {"key": key} if keyed else {}
+        return getattr(found, name)(**arguments, **with_key)
+
+    def _attempted(self, name: str, attempt: Callable[[], Any], *, keyed: bool = True) -> Any:
+        """Return what `attempt` returns; or the writer of this process, if it has become the writer.
+
+        keyed: whether `attempt` may be repeated after an unknown outcome.
+        Raises: errors of the call; LockedError if a process holds the lock and does not listen;
+            StorageError with outcome "unknown" if the outcome cannot be found out.
+        """
+        clock = self._env.clock
+        lost: WriterEndedError | None = None
+        again = 0
+        deadline_s = clock.monotonic_s() + START_TIMEOUT_S
+        while True:
+            self._reader.check_writable()
+            try:
+                try:
+                    return attempt()
+                except NoWriter:
+                    return self._become_writer()
+            except WriterEndedError as error:
+                again += 1
+                if again > _AGAIN_MAX:
+                    raise
+                logger.info("%s: sending the call %r again", error, name)
+                lost = error
+                deadline_s = clock.monotonic_s() + START_TIMEOUT_S
+            except LockedError:
+                # The holder of the lock is starting or ending: soon it listens, or the lock is free.
+                if clock.monotonic_s() > deadline_s:
+                    if lost is not None:
+                        raise lost from None
+                    raise
+                clock.sleep_s(_RETRY_S)
+            except Error as error:
+                if lost is not None and not keyed:
+                    raise StorageError(
+                        f"{lost} (sending it again failed: {error})", path=self._path, outcome="unknown"
+                    ) from error
+                raise
+
+
+class RemoteMaintenance:
+    """The background work of the process that writes the store."""
+
+    def __init__(self, writer: RemoteWriter) -> None:
+        self._writer = writer
+
+    def status(self) -> MaintenanceStatus:
+        """Return running, waiting and last work, and counters since the store was opened."""
+        from nyala.tablet.maintenance import MaintenanceStatus
+
+        return MaintenanceStatus(**self._writer._figures("maintenance_status", {}))
+
+    def pause(self) -> None:
+        """Stop background work until `resume`; returns when running work has ended.
+
+        `flush()`, `compact()` and `vacuum()` still work.
+        """
+        self._writer._call("pause_maintenance", {})
+
+    def resume(self) -> None:
+        """Continue, with everything that has become due meanwhile."""
+        self._writer._call("resume_maintenance", {})
+
+
+class _RemotePin(Pin):
+    """A pin that is held by a connection in the writer's process, and ends with it (WS1).
+
+    If the writer ends, the transaction goes on: its commit asks the next writer, which checks that
+    no history is gone.
+    """
+
+    def __init__(
+        self, pins: HistoryPins, timestamp: int, timeout_s: float, connection: Connection, *, keep_open: bool
+    ) -> None:
+        super().__init__(pins, timestamp, timeout_s)
+        self.connection: Connection | None = connection
+        self._keep_open = keep_open
+        with pins.lock:
+            pins.held.add(self)
+
+    def release(self) -> None:
+        super().release()
+        self._disconnect()
+
+    def _end_if_idle(self) -> None:
+        super()._end_if_idle()
+        if self._ended:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None and not self._keep_open:
+            connection.close()
+
+
+class _RemotePins(HistoryPins):
+    """The pins of this process. A thread ends those that are idle, as long as there are any."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self._watcher: threading.Thread | None = None
+
+    def watch(self) -> None:
+        """Let the thread run, which ends when no pin is left."""
+        with self.lock:
+            if self._watcher is None or not self._watcher.is_alive():
+                self._watcher = threading.Thread(target=self._run, name="nyala-transactions", daemon=True)
+                self._watcher.start()
+
+    def _run(self) -> None:
+        while True:
+            self.clock.sleep_s(_IDLE_TICK_S)
+            self.oldest()
+            with self.lock:
+                if not self.held:
+                    self._watcher = None
+                    return

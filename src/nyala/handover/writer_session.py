@@ -1,0 +1,93 @@
+"""The writer's side of one connection: executes requests, and holds what transactions need.
+
+    begin    reserve timestamps, pin the history since then         until the commit, or the end
+    hold     keep all other writers out (`LocalWriter.alone`)       for HOLD_MAX_S at most
+    call     execute a call (`calls`)
+    others   commits of jobs and loads (`commits`)
+
+Invariants
+    WS1 A pin and locks end with the connection: when the client closes it or dies. The client closes
+        it when its transaction is idle for too long.
+    WS2 Locks are taken and given back by the thread that serves the connection.
+
+Source: docs/design/processes-and-locks.md, "A second process that writes".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from nyala.errors import StorageError
+from nyala.handover.calls import answer_call
+from nyala.handover.commits import answer_request
+from nyala.handover.local_writer import LocalWriter
+from nyala.tablet.write.transaction import OpenTransaction
+
+__all__ = ["HOLD_MAX_S", "WriterSession"]
+
+# How long a client may keep the others out.
+HOLD_MAX_S: Final = 10.0
+
+
+class WriterSession:
+    """See `channel.Session`."""
+
+    def __init__(self, writer: Callable[[], LocalWriter | None]) -> None:
+        """writer: returns the writer, or None when it is being closed."""
+        self._writer = writer
+        self._transaction: OpenTransaction | None = None
+        self._locks = contextlib.ExitStack()
+        self._held_until_s: float | None = None
+
+    def answer(
+        self, request: dict[str, Any], attachments: Sequence[bytes]
+    ) -> tuple[dict[str, Any], Sequence[bytes]]:
+        writer = self._writer()
+        if writer is None:
+            raise StorageError("the store is being closed; try again")
+        what = request.get("do")
+        if what == "call":
+            try:
+                return answer_call(writer, request, attachments, pinned=self._is_pinned())
+            finally:
+                if request.get("name") == "commit_set":
+                    self._end_transaction()
+        if what == "begin":
+            return self._begin(writer), []
+        if what == "hold":
+            self._hold(writer)
+            return {}, []
+        return answer_request(writer.store, request)
+
+    def waits_s(self) -> float:
+        writer = self._writer()
+        if writer is None:
+            return 0.0
+        if self._held_until_s is not None:
+            return max(self._held_until_s - writer.store.env.clock.monotonic_s(), 0.0)
+        return 0.0 if self._transaction is None else math.inf
+
+    def end(self) -> None:
+        self._end_transaction()
+        self._locks.close()
+
+    def _begin(self, writer: LocalWriter) -> dict[str, Any]:
+        self._end_transaction()
+        self._transaction = writer.begin(math.inf)
+        return {"since": self._transaction.since, "applied": writer.store.marks.applied}
+
+    def _is_pinned(self) -> bool:
+        return self._transaction is not None and not self._transaction.ended
+
+    def _end_transaction(self) -> None:
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:
+            transaction.roll_back()
+
+    def _hold(self, writer: LocalWriter) -> None:
+        if self._held_until_s is None:
+            self._locks.enter_context(writer.alone())
+            self._held_until_s = writer.store.env.clock.monotonic_s() + HOLD_MAX_S
