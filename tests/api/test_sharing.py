@@ -219,6 +219,10 @@ def test_tables_are_made_altered_and_dropped(shared: tuple[nyala.Database, Child
     assert db.purge_dropped("rr") > 0 and not holder.value(
         "[t.name for t in db.dropped_tables() if t.name == 'rr']"
     )
+    tag = db.tag("here")
+    assert holder.value("[(t.name, t.timestamp) for t in db.tags()]") == [["here", tag.timestamp]]
+    db.drop_tag("here")
+    db.drop_tag("here", missing_ok=True)
     assert holder.value("db.list_tables()") == db.list_tables() == ["copy", "remade", "t"]
 
 

@@ -979,12 +979,12 @@ class Database:
         >>> metrics.count(at="before-load"), metrics.count(at=tag), metrics.count()
         (3, 3, 0)
         """
-        store = self._writer()
+        writer = self._writing()
         check_tag_name(name)
         from nyala.api.results import Tag
 
-        made = store.tag(name, None if at is None else self._view_at(at)[1])
-        return Tag(made.name, made.timestamp, to_datetime(made.timestamp))
+        timestamp = writer.tag(name, None if at is None else self._view_at(at)[1])
+        return Tag(name, timestamp, to_datetime(timestamp))
 
     def tags(self) -> list[Tag]:
         """Return the tags, in the order of their moments.
@@ -1010,9 +1010,10 @@ class Database:
         missing_ok
             Do nothing if there is no such tag, instead of raising `InvalidArgumentError`.
         """
-        store = self._writer()
-        if not missing_ok or name in store.tags():
-            store.drop_tag(name)
+        writer = self._writing()
+        self._root()  # another process may have changed the tags
+        if not missing_ok or name in self._store.tags():
+            writer.drop_tag(name)
 
     def now(self) -> int:
         """Return the published timestamp, which a scan without `at` reads; `connect(not_before=…)` takes it."""

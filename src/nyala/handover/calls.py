@@ -481,6 +481,8 @@ CALLS: Final[Mapping[str, Call]] = {
         }
     ),
     "repartition": Call({"table_id": _INTEGER, "partition_schema": _LEVELS, "partitions": _PARTITIONS}),
+    "tag": Call({"name": _TEXT, "at": _plain(int | None)}, keyed=True),
+    "drop_tag": Call({"name": _TEXT}, keyed=True),
     "flush": Call({"name": _plain(str | None)}),
     "compact": Call({"name": _TEXT}),
     "vacuum": Call({"name": _TEXT, "dry_run": _FLAG}),
@@ -542,9 +544,8 @@ def answer_call(
     if isinstance(done, list):
         bodies = [bytes(to_ipc(part)) for result in done for part in (result.errors, _outcomes_table(result))]
         return {"results": [_figures(result) for result in done]}, bodies
-    if isinstance(done, int):
-        done = {"value": done}
-    return {"done": done if done is None or isinstance(done, dict) else dataclasses.asdict(done)}, []
+    is_plain = done is None or isinstance(done, dict | int)
+    return {"done": done if is_plain else dataclasses.asdict(done)}, []
 
 
 def _check_together(arguments: Mapping[str, Any]) -> None:

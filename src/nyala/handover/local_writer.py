@@ -145,6 +145,12 @@ class Writer(Protocol):
     ) -> None:
         """Rewrite a table into other partitions: see `tablet.write.copying`."""
 
+    def tag(self, name: str, at: int | None) -> int:
+        """Name a moment, and return its timestamp: see `Store.tag`."""
+
+    def drop_tag(self, name: str) -> None:
+        """Forget a tag: see `Store.drop_tag`."""
+
     def flush(self, name: str | None = None) -> dict[str, Any]:
         """Flush a table, or all; returns the fields of a `FlushResult`."""
 
@@ -427,6 +433,14 @@ class LocalWriter:
         from nyala.tablet.write.copying import repartition
 
         repartition(self.store, table_id, partition_schema, partitions)
+
+    def tag(self, name: str, at: int | None, *, key: str | None = None) -> int:
+        with contextlib.nullcontext() if at is None else self.store.flush_lock:  # as `Store.tag`
+            made = self.store.change_once(key, lambda: self.store.tag(name, at))
+        return (self.store.tags()[name] if made is None else made).timestamp
+
+    def drop_tag(self, name: str, *, key: str | None = None) -> None:
+        self.store.change_once(key, lambda: self.store.drop_tag(name))
 
     # ------------------------------------------------------------------------------------------ maintenance
 

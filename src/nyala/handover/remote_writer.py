@@ -309,7 +309,7 @@ class RemoteWriter:
         self._call("undrop_table", {"table_id": table_id, "new_name": new_name})
 
     def purge_dropped(self, name: str | None) -> int:
-        return int(self._figures("purge_dropped", {"name": name})["value"])
+        return self._number("purge_dropped", {"name": name})
 
     def clone_table(self, name: str, new_name: str, at: int | None) -> None:
         self._call("clone_table", {"name": name, "new_name": new_name, "at": at})
@@ -363,6 +363,12 @@ class RemoteWriter:
             {"table_id": table_id, "partition_schema": partition_schema, "partitions": tuple(partitions)},
         )
 
+    def tag(self, name: str, at: int | None) -> int:
+        return self._number("tag", {"name": name, "at": at})
+
+    def drop_tag(self, name: str) -> None:
+        self._call("drop_tag", {"name": name})
+
     # ------------------------------------------------------------------------------------------ maintenance
 
     def flush(self, name: str | None = None) -> dict[str, Any]:
@@ -388,13 +394,16 @@ class RemoteWriter:
     # ------------------------------------------------------------------------------------------ calls
 
     def _figures(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a call's result; a number is the field "value"."""
+        """Return the fields of a call's result."""
         done = self._call(name, arguments)
-        if isinstance(done, int):
-            return {"value": done}
         if isinstance(done, tuple):
             return dict(done[0]["done"])
         return dataclasses.asdict(done) if dataclasses.is_dataclass(done) else dict(done)  # type: ignore[arg-type]
+
+    def _number(self, name: str, arguments: Mapping[str, Any]) -> int:
+        """Return a call's result that is a number."""
+        done = self._call(name, arguments)
+        return int(done[0]["done"] if isinstance(done, tuple) else done)
 
     def _written(
         self, name: str, arguments: Mapping[str, Any], connection: Connection | None = None
