@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ from hypothesis import strategies as st
 import nyala
 from nyala.api.database import Database
 from nyala.cli.app import app
+from nyala.env import system_files
 from nyala.errors import HistoryExpiredError, InvalidArgumentError, ReadOnlyError
 from nyala.tablet.compaction.lifecycle import compact, run_here
 from nyala.tablet.compaction.plans import MergePlan
 from nyala.tablet.state import tags as tags_module
 from nyala.testing.clock import ManualClock
+from nyala.testing.recording_files import RecordingFiles
 from nyala.testing.s3_server import S3Server
+from tests.sampled import is_night
 from tests.support import cli_runner, folder_in_memory, key_value_table, open_database, rows
 
 HOUR_S = 3600
@@ -358,6 +362,49 @@ def test_tags_after_a_crash_and_a_copy(db: Database, clock: ManualClock, tmp_pat
     assert ran.exit_code == 0, ran.output
     with open_database(tmp_path / "whole", clock=clock) as other:
         assert other.tags() == db.tags() and rows(other["t"], at="before") == BEFORE
+
+
+STEPS_OF_CRASHES: list[Callable[[Database], object]] = [
+    lambda db: db["t"].insert({"k": [1, 2], "v": [1, 2]}, message="first"),
+    lambda db: db.tag("one"),
+    lambda db: db["t"].update({"k": [1], "v": [10]}, message="second"),
+    lambda db: db.flush(),
+    lambda db: db.tag("two"),
+    lambda db: db["t"].upsert({"k": range(3, 200), "v": range(3, 200)}, message="as files"),
+    lambda db: db.tag("again", at="one"),
+    lambda db: db["t"].compact(),
+    lambda db: db.drop_tag("one"),
+    lambda db: db["t"].delete({"k": [2]}, message="last"),
+    lambda db: db.drop_tag("two"),
+]
+
+
+def test_a_power_cut_at_every_event(tmp_path: Path, clock: ManualClock) -> None:
+    """Each tag and each message is there before its step or after it; tags keep their rows without a history."""
+    recording = RecordingFiles(system_files(), str(tmp_path / "recorded"))
+    (tmp_path / "recorded").mkdir()
+
+    def look(db: Database) -> Any:
+        table = db["t"]
+        commits = [(c.timestamp, c.inserted, c.updated, c.deleted, c.message) for c in table.commits(since=0)]
+        return rows(table), commits, [(tag, rows(table, at=tag.name)) for tag in db.tags()]
+
+    db = open_database(tmp_path / "recorded" / "s", files=recording, clock=clock, direct_commit_bytes=2000)
+    key_value_table(db)
+    states, events = [look(db)], [len(recording.events)]
+    for step in STEPS_OF_CRASHES:
+        step(db)
+        states.append(look(db))
+        events.append(len(recording.events))
+    db.close()
+    chance = random.Random(5)
+    for number in range(events[0], events[-1] + 1, 1 if is_night() else 4):
+        at_most = next(index for index, end in enumerate(events) if number <= end)
+        folder = tmp_path / "cut" / str(number)
+        recording.crash_image(number, random.Random(chance.random()), str(folder))
+        with open_database(folder / "s", clock=clock) as db:
+            assert look(db) in states[max(at_most - 1, 0) : at_most + 1], (number, at_most)
+            assert db.check().ok
 
 
 def test_tags_in_a_bucket(tmp_path: Path) -> None:
