@@ -25,7 +25,6 @@ Invariants
         before raises an error at a read that needs it.
     H6  A table's history can be altered. A shorter one holds at once, and its files go later. A
         longer one restores nothing that was discarded, as `history_start` shows.
-
     H7  The mark does not pass the oldest tag at which the table existed (`tags`, N1).
 
 Source: docs/design/kudu.md, "History and its mark". Departure: Kudu checks the mark alone, but a
