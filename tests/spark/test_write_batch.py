@@ -52,3 +52,34 @@ def test_values_are_cast_as_everywhere(spark: SparkSession, store: Path) -> None
         assert (row["t"].isoformat(), row["v"], str(row["n"])) == ("2013-03-10T07:30:00+00:00", "ab", "1.50")
         with pytest.raises(Exception, match="InvalidValueError"):
             save(spark.sql("SELECT 200 AS k"), store)
+
+
+def test_rows_are_written_by_a_condition(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    """Batch writes with `when` and `newest_by`, and a stream whose late rows change nothing."""
+    with nyala.connect(store) as db:
+        table = db.create_table("t", {"k": "int64", "seq": "int64"}, ["k"])
+        table.insert({"k": [1, 2], "seq": [5, 5]})
+        gone = spark.createDataFrame([(1, 9), (3, 9)], "k bigint, seq bigint")
+        result = nyala.spark.write(gone, store, "t", operation="delete", newest_by="seq")
+        assert (result.deleted, result.ignored) == (1, 1)
+        late = spark.createDataFrame([(1, 8), (2, 6), (3, 8)], "k bigint, seq bigint")
+        assert nyala.spark.write(late, store, "t", newest_by="seq").ignored == 2
+        assert nyala.spark.write(late, store, "t", when="new.seq > old.seq").ignored == 1
+        rows = [(1, 8), (2, 6), (3, 8)]
+        assert [tuple(row.values()) for row in table.scan(order_by_key=True).to_arrow().to_pylist()] == rows
+        with pytest.raises(
+            nyala.InvalidArgumentError, match=r"use nyala.spark.write\(df, store, table, newest_by='seq'\)"
+        ):
+            nyala.spark.upsert(late, table, newest_by="seq")
+
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in" / "1.json").write_text(
+            '{"k": 2, "seq": 7}\n{"k": 2, "seq": 3}\n{"k": 4, "seq": 1}\n'
+        )
+        stream = spark.readStream.schema("k bigint, seq bigint").json(str(tmp_path / "in"))
+        query = (
+            stream.writeStream.format("nyala").options(path=str(store), table="t", newest_by="seq")
+            .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        )  # fmt: skip
+        assert query.awaitTermination(120)
+        assert [row["seq"] for row in table.scan(order_by_key=True).to_arrow().to_pylist()] == [8, 7, 8, 1]

@@ -58,6 +58,29 @@ def stage(
             "columns": schema.names}  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"when": 5}, "an invalid when: 5"),
+        ({"newest_by": ["v"]}, "an invalid newest_by"),
+        ({"when": "new.v >"}, "expected a value"),
+        ({"when": "new.v > old.v", "newest_by": "v"}, "either when= or newest_by="),
+        (
+            {"when": "new.v > old.v", "operation": "insert"},
+            "when goes with operation upsert, not with 'insert'",
+        ),
+        ({"newest_by": "v", "operation": "update"}, "newest_by goes with operation upsert or delete"),
+        ({"newest_by": "v", "overwrite": True}, "overwriting all rows takes no when and no newest_by"),
+    ],
+)
+def test_the_condition_of_a_job_is_checked(tmp_path: Path, fields: dict[str, Any], says: str) -> None:
+    with open_database(tmp_path / "s") as db:
+        key_value_table(db)
+        with pytest.raises(InvalidArgumentError, match=says):
+            commit_staged(str(tmp_path / "s"), {**stage(tmp_path / "s", [(1, 1)]), **fields})
+        assert rows(db["t"]) == []
+
+
 # --- a real second process ------------------------------------------------------------------------------
 
 CHILD = """

@@ -15,19 +15,19 @@ import pyarrow as pa
 from nyala.api.readable import ReadableTable
 from nyala.errors import InvalidArgumentError, WriteError
 from nyala.presentation.progress import Progress, teller
-from nyala.schema.expressions.parser import Parameters, parse_predicate
+from nyala.schema.expressions.parser import Parameters
 from nyala.schema.predicates.predicate import parse_where
 from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.write import where_writes
-from nyala.tablet.write.conditions import Condition, NewestBy, When
+from nyala.tablet.write.conditions import Condition, NewestBy, condition_of
 from nyala.tablet.write.where_writes import Select
 from nyala.tablet.write.write_path import Request
 
 if TYPE_CHECKING:
     from nyala.api.types import DataLike, KeyLike, PredicateLike
 
-__all__ = ["Errors", "WritableTable", "choice", "collect", "condition"]
+__all__ = ["Errors", "WritableTable", "choice", "collect"]
 
 Errors = Literal["raise", "collect"]
 
@@ -150,7 +150,7 @@ class WritableTable(ReadableTable):
         >>> metrics.upsert([("a", 1, 6.0)], when="new.value > old.value").ignored
         1
         """
-        chosen = condition(when, params, newest_by)
+        chosen = condition_of(when, params, newest_by)
         return self._write("upsert", data, False, errors, message, progress, chosen)
 
     def update(
@@ -276,7 +276,7 @@ class WritableTable(ReadableTable):
             select = where_writes.ToDelete(where)
             return self._write_selected("delete", select, False, check_message(message))
         return self._write(
-            "delete", keys, ignore, errors, message, progress, condition(None, None, newest_by)
+            "delete", keys, ignore, errors, message, progress, condition_of(None, None, newest_by)
         )
 
     def apply(
@@ -462,23 +462,6 @@ def collect(errors: str) -> bool:
     if errors not in ("raise", "collect"):
         raise InvalidArgumentError(f"errors takes 'raise' or 'collect', not {errors!r}")
     return errors == "collect"
-
-
-def condition(when: str | None, params: Parameters, newest_by: str | None) -> Condition | None:
-    """The condition of a write. Raises: InvalidArgumentError."""
-    if when is not None and newest_by is not None:
-        raise InvalidArgumentError("upsert takes either when= or newest_by=, not both")
-    if newest_by is not None:
-        if not isinstance(newest_by, str):
-            raise InvalidArgumentError(f"newest_by takes the name of a column, not {newest_by!r}")
-        return NewestBy(newest_by)
-    if when is None:
-        if params is not None:
-            raise InvalidArgumentError('params= needs a when= text: when="new.n > ?", params=[5]')
-        return None
-    if not isinstance(when, str):
-        raise InvalidArgumentError(f'when takes a text such as "new.seq > old.seq", not {when!r}')
-    return When(parse_predicate(when, params, qualifiers=("old", "new")))
 
 
 def choice(argument: str, value: str, ignore: str) -> bool:

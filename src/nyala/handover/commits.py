@@ -53,6 +53,7 @@ from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.validation import validating
 from nyala.tablet.store import Store, StoreOptions
+from nyala.tablet.write.conditions import check_operation, condition_of
 from nyala.tablet.write.prepare import OPERATION_NAMES
 from nyala.tablet.write.write_path import Request, find_committed, write
 
@@ -131,8 +132,8 @@ def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str
     job: a dict of "key", "table", "operation" (one of OPERATION_NAMES, or CHANGES), "errors"
         ("raise" | "collect"), "files" (names in the staging folder of the key, or [key, name] in
         another one) and "columns". Optional: "record_as" (the idempotency key, if it is not the
-        job's key), "overwrite" (true: the rows replace the table's content) and "message" (stored
-        with the commit).
+        job's key), "overwrite" (true: the rows replace the table's content), "message" (stored
+        with the commit), and "when" or "newest_by" (`write.conditions`).
     Returns: {"timestamp", "inserted", "updated", "deleted", "ignored", "errors": table of failed
     rows or None}.
     Raises: errors of the write; LockedError if a writer neither answers nor ends within a minute.
@@ -271,9 +272,11 @@ def _check_fields(fields: dict[str, Any], /, **kinds: Any) -> None:
 
 def _check_job(job: dict[str, Any]) -> None:
     """Raises: InvalidArgumentError if the job is not as `commit_staged` describes it."""
-    _check_fields({"record_as": job.get("key"), "errors": None, "columns": [], "overwrite": False, **job},
+    _check_fields({"record_as": job.get("key"), "errors": None, "columns": [], "overwrite": False, "when": None,
+                   "newest_by": None, **job},
                   key=str, table=str, operation=str, files=list | tuple, record_as=str, errors=str | None,
-                  columns=list | tuple, overwrite=bool | None)  # fmt: skip
+                  columns=list | tuple, overwrite=bool | None, when=str | None,
+                  newest_by=str | None)  # fmt: skip
     for named in job["files"]:
         whose = named if isinstance(named, list | tuple) and len(named) == 2 else [named]
         if not all(isinstance(part, str) for part in whose):
@@ -340,6 +343,11 @@ def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
         return earlier  # even if its files or its table no longer exist
     message = check_message(job.get("message"))
     name, _, ignore = operation.partition("-")
+    condition = condition_of(job.get("when"), None, job.get("newest_by"))
+    if condition is not None:
+        check_operation(condition, operation)
+        if job.get("overwrite"):
+            raise InvalidArgumentError("overwriting all rows takes no when and no newest_by")
     from nyala.tablet.jobs.staged_files import read_staged
 
     staged = read_staged(store.env, staging_folder(store.root_path, job["key"]), job)
@@ -349,7 +357,7 @@ def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
         return apply_changes(
             store, job["table"], staged, collect=collect, idempotency_key=key, message=message
         )
-    request = Request(job["table"], name, staged.data, bool(ignore), staged.numbers, staged.routed)
+    request = Request(job["table"], name, staged.data, bool(ignore), staged.numbers, staged.routed, condition)
     if job.get("overwrite"):
         from nyala.tablet.jobs.staged_rows import replace_content
 

@@ -10,6 +10,7 @@ import pytest
 
 import nyala
 from nyala.errors import InvalidArgumentError
+from nyala.spark.source.option_messages import errors_in_options
 from nyala.spark.source.options import (
     LEASE_DEFAULT_S,
     OPERATIONS,
@@ -63,6 +64,27 @@ def test_a_message_is_checked_before_any_task_runs() -> None:
     assert WriteOptions.parse({**PLACE, "message": "corrections of May"}).message == "corrections of May"
     with pytest.raises(InvalidArgumentError, match="option message has 1,001 characters"):
         WriteOptions.parse({**PLACE, "message": "x" * 1001})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"when": "new.k >"}, "expected a value after >"),
+        ({"when": "k > 1"}, "old. or new. before the column"),
+        ({"when": "new.k > old.k", "newest_by": "k"}, "options when and newest_by exclude each other"),
+        (
+            {"when": "new.k > old.k", "operation": "update"},
+            "option when goes with operation upsert, not with 'update'",
+        ),
+        (
+            {"newest_by": "k", "operation": "changes"},
+            "option newest_by goes with operation upsert or delete or delete-",
+        ),
+    ],
+)
+def test_a_condition_is_checked_before_any_task_runs(options: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=says), errors_in_options():
+        WriteOptions.parse({**PLACE, **options})
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,15 @@ def test_a_micro_batch_that_is_sent_again_is_applied_once(store: Path, run_task:
     assert staged(store) == []
 
 
+def test_late_micro_batches_change_nothing(store: Path, run_task: Task) -> None:
+    """.option("newest_by", …) of a stream: rows that are not newer are ignored."""
+    options = {"operation": "upsert", "newest_by": "v"}
+    for batch, keys in enumerate([[1, 2], [2, 3]]):
+        make_writer(store, **options).commit([run_task(0, keys, **options)], batchId=batch)
+    with nyala.connect(store, read_only=True) as db:
+        assert [(c.inserted, c.updated) for c in db.commits()] == [(2, 0), (1, 0)]
+
+
 def test_it_is_known_after_the_store_was_opened_again_and_flushed(store: Path, run_task: Task) -> None:
     """What was applied is recorded with the rows: in the log first, in the catalogue when the log is gone."""
     make_writer(store).commit([run_task(0, [1])], batchId=0)

@@ -23,7 +23,9 @@ from nyala.errors import (
 )
 from nyala.spark.source import writer as writer_module
 from nyala.spark.source.data_source import NyalaDataSource
+from nyala.spark.source.option_messages import errors_in_options
 from nyala.spark.source.options import WriteOptions
+from nyala.spark.source.stream_writer import NyalaStreamWriter
 from nyala.spark.source.writer import NyalaWriter, StagedFile
 
 SCHEMA = StructType([StructField("k", LongType()), StructField("v", StringType())])
@@ -198,6 +200,62 @@ def test_a_message_is_that_of_the_commit(store: Path, run_task) -> None:
     writer.commit([run_task(writer, 0, {"k": [1], "v": ["a"]})])
     with nyala.connect(store, read_only=True) as db:
         assert [(c.inserted, c.message) for c in db.commits()] == [(1, "a job of Spark")]
+
+
+def test_rows_are_written_by_a_condition(store: Path, run_task) -> None:
+    """.option("when", …): an existing row is updated only if it is TRUE, also against an earlier row of the job."""
+    with nyala.connect(store) as db:
+        db["t"].insert({"k": [1, 2], "v": ["m", "m"]})
+    writer = make_writer(store, when="new.v > old.v")
+    early = run_task(writer, 0, {"k": [1, 2, 3], "v": ["z", "a", "x"]})
+    writer.commit([run_task(writer, 1, {"k": [3, 1], "v": ["y", "n"]}), early])
+    assert content(store) == [(1, "z"), (2, "m"), (3, "y")]
+
+
+def test_late_rows_are_ignored_and_deletes_remembered(store: Path, run_task) -> None:
+    """.option("newest_by", …) of a delete, and of a later upsert."""
+    newer = make_writer(store, operation="delete", newest_by="v")
+    newer.commit([run_task(newer, 0, {"k": [1], "v": ["7"]})])
+    late = make_writer(store, newest_by="v")
+    late.commit([run_task(late, 0, {"k": [1, 2], "v": ["6", "1"]})])
+    assert content(store) == [(2, "1")]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"newest_by": "w"}, "no column 'w'"),
+        ({"newest_by": "k"}, "option newest_by='k' is part of the key"),
+        ({"when": "new.v > old.w"}, "no column 'old.w'"),
+        ({"when": "new.k > 'x'"}, "new.k"),
+    ],
+)
+def test_a_condition_that_does_not_fit_the_table_stages_nothing(
+    store: Path, options: dict[str, str], says: str
+) -> None:
+    with (
+        pytest.raises((InvalidArgumentError, ColumnNotFoundError, SchemaError), match=says),
+        errors_in_options(),
+    ):
+        make_writer(store, **options)
+    assert staged(store) == []
+
+
+def test_a_condition_needs_its_column_in_the_frame(store: Path) -> None:
+    only_key = StructType([StructField("k", LongType())])
+    for options in ({"when": "new.v > old.v"}, {"newest_by": "v"}):
+        given = WriteOptions.parse({"path": str(store), "table": "t", **options})
+        with pytest.raises(InvalidArgumentError, match="the data has no column 'v'"):
+            NyalaWriter(given, only_key)
+
+
+@pytest.mark.parametrize("kind", [NyalaWriter, NyalaStreamWriter])
+def test_a_condition_and_overwriting_exclude_each_other(store: Path, kind: Any) -> None:
+    given = WriteOptions.parse({"path": str(store), "table": "t", "newest_by": "v"})
+    with pytest.raises(
+        InvalidArgumentError, match="replaces all rows of table 't', so it cannot be .* newest_by"
+    ):
+        kind(given, SCHEMA, overwrite=True)
 
 
 def test_a_refused_job_says_how_many_rows_of_which_kind_and_the_first(store: Path, run_task) -> None:

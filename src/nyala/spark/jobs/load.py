@@ -150,11 +150,13 @@ def upsert(
     message: str | None = None,
     tasks: int | None = None,
     lease: float = LEASE_DEFAULT_S,
+    when: str | None = None,
+    newest_by: str | None = None,
 ) -> WriteResult:
     """Upsert a large DataFrame as one atomic batch; the executors write rowset and delta files.
 
     An existing row keeps the values of the columns that the frame does not have. Parameters, result and
-    errors are those of `load`.
+    errors are those of `load`. `when` and `newest_by` are refused: `nyala.spark.write` has them.
 
     Examples
     --------
@@ -163,6 +165,12 @@ def upsert(
     print(nyala.spark.upsert(corrected, db["flights"]).updated)
     ```
     """
+    for name, value in (("when", when), ("newest_by", newest_by)):
+        if value is not None:
+            raise InvalidArgumentError(
+                f"nyala.spark.upsert takes no {name}, because its tasks write files before the stored rows are "
+                f"compared: use nyala.spark.write(df, store, table, {name}={value!r})"
+            )
     return _run(df, table, "upsert", errors, message, tasks, lease)
 
 

@@ -40,6 +40,8 @@ def write(
     *,
     operation: str = "upsert",
     errors: Literal["raise", "collect"] = "raise",
+    when: str | None = None,
+    newest_by: str | None = None,
     message: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> WriteResult:
@@ -61,6 +63,8 @@ def write(
     errors
         "raise": one failing row rejects the batch. "collect": the good rows are written, and the failing
         rows are in `.errors` of the result.
+    when, newest_by
+        As in `Table.upsert`; `newest_by` also for "delete" and "delete-ignore".
     message
         A text of at most 1,000 characters about the commit; `table.commits()` shows it.
     storage_options
@@ -91,8 +95,11 @@ def write(
     if not isinstance(table, str):
         raise InvalidArgumentError(f"nyala.spark.write expects the table's name, got {table!r}")
     options = {"table": table, "operation": operation, "errors": errors}
-    if (text := check_message(message)) is not None:
-        options["message"] = text
+    given = {"message": check_message(message), "when": when, "newest_by": newest_by}
+    for name, text in given.items():
+        if not isinstance(text, str | None):
+            raise InvalidArgumentError(f"nyala.spark.write expects a text as {name}, got {text!r}")
+    options |= {name: text for name, text in given.items() if text is not None}
     with named(f"table {table!r}"):
         return _write(df, store, options)
 

@@ -135,6 +135,8 @@ class NyalaDataSource(DataSource):
         if options.operation.startswith("delete") and not is_as_read(schema):
             # INSERT INTO … WITH (operation = 'delete') (key): Spark fills up the columns left out with NULL.
             key = json.loads((identity_of(schema) or {}).get("key", "null"))
+            if key is not None and options.newest_by is not None:
+                key.append(options.newest_by)
         # For a table of Spark's catalogue, Spark writes NULL for columns that INSERT omits.
         filled = identity_of(schema) is not None and not is_as_read(schema)
         return NyalaWriter(options, schema, overwrite, key, filled=filled)

@@ -31,6 +31,10 @@ _RULES: Final = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
         (r"^at=", "option at="),
+        (r"upsert takes either when= or newest_by=, not both", "options when and newest_by exclude each other"),
+        (r"\b(when|newest_by)=('[^']*'| names)", r"option \1=\2"),
+        (r"\boption when= names", "option when names"),
+        (r"^(when|newest_by) goes with operation", r"option \1 goes with operation"),
         (_PLACES, r"\1"),
         (r"write at=('[^']*'), or pass a datetime", r"write .option('at', \1)"),
         (r"exclude the range with where=", "exclude the range with .option('where', …)"),

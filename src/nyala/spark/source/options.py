@@ -22,6 +22,7 @@ from nyala.errors import InvalidArgumentError
 from nyala.objects.address import Address
 from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.store_folder import check_folder_path
+from nyala.tablet.write.conditions import Condition, check_operation, condition_of
 from nyala.tablet.write.prepare import OPERATION_NAMES
 
 __all__ = [
@@ -50,7 +51,17 @@ LEASE_MAX_S: Final = 366 * 24 * 3600
 
 _READ: Final = ("path", "table", "at", "columns", "where", "partitions", "lease")
 _CHANGES: Final = ("startingtimestamp", "endingtimestamp", "versions", "before", "maxrowspertrigger")
-_WRITE: Final = ("path", "table", "operation", "errors", "result", "transaction", "message")
+_WRITE: Final = (
+    "path",
+    "table",
+    "operation",
+    "errors",
+    "result",
+    "transaction",
+    "message",
+    "when",
+    "newest_by",
+)
 # Options that Spark itself adds to those of a stream or of a table in its catalogue.
 _SPARKS: Final = (
     "checkpointlocation", "queryname", "provider", "location", "owner", "external", "comment", "collation",
@@ -207,6 +218,8 @@ class WriteOptions:
     result      a folder, made if missing. The commit writes result.json (timestamp and counts) into it and, if rows
                 failed, errors.parquet. None: failing rows are logged
     message     a text about the commit, which `table.commits()` shows
+    when        of an upsert: update an existing row only if this condition over old.… and new.… columns is TRUE
+    newest_by   of an upsert or delete: a column that grows with each change; late and repeated rows are ignored
     """
 
     path: str
@@ -216,6 +229,8 @@ class WriteOptions:
     result: str | None = None
     transaction: str | None = None
     message: str | None = None
+    when: str | None = None
+    newest_by: str | None = None
 
     storage: Storage = ()
 
@@ -223,6 +238,11 @@ class WriteOptions:
     def address(self) -> Address:
         """Where the store is."""
         return Address(self.path, self.storage)
+
+    @property
+    def condition(self) -> Condition | None:
+        """Which rows are written."""
+        return condition_of(self.when, None, self.newest_by)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -236,6 +256,9 @@ class WriteOptions:
         errors = given.get("errors", "raise").lower()
         if errors not in ("raise", "collect"):
             raise InvalidArgumentError(f"option errors must be 'raise' or 'collect', got {errors!r}")
+        condition = condition_of(given.get("when"), None, given.get("newest_by"))
+        if condition is not None:
+            check_operation(condition, operation)
         return cls(
             path=_path(given),
             storage=_storage(given),
@@ -245,6 +268,8 @@ class WriteOptions:
             result=_result(given.get("result")),
             transaction=given.get("transaction") or None,
             message=_message(given.get("message")),
+            when=given.get("when"),
+            newest_by=given.get("newest_by"),
         )
 
 

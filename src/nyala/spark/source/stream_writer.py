@@ -39,7 +39,14 @@ from nyala.spark.errors import named
 from nyala.spark.source.option_messages import errors_in_options
 from nyala.spark.source.options import WriteOptions
 from nyala.spark.source.reader import JVM
-from nyala.spark.source.writer import plan_rows, refused, stage_rows, tell, unique_columns
+from nyala.spark.source.writer import (
+    check_no_condition,
+    plan_rows,
+    refused,
+    stage_rows,
+    tell,
+    unique_columns,
+)
 from nyala.tablet.state.idempotency import stream_key
 
 if TYPE_CHECKING:
@@ -67,6 +74,7 @@ class NyalaStreamWriter(DataSourceStreamArrowWriter):
     """The streaming sink. Spark makes one for each planning and another for each commit (T-b)."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool = False) -> None:
+        check_no_condition(options, overwrite)
         self._options = options
         self._overwrite = overwrite  # output mode "complete": each micro-batch has all result rows
         self._columns = unique_columns(options.table, schema)
@@ -123,6 +131,8 @@ class NyalaStreamWriter(DataSourceStreamArrowWriter):
                 "columns": self._columns,
                 "overwrite": self._overwrite,
                 "message": self._options.message,
+                "when": self._options.when,
+                "newest_by": self._options.newest_by,
             }
             try:
                 outcome = handover.commit_staged(self._options.path, job, self._options.address.env)

@@ -101,6 +101,7 @@ class NyalaWriter(DataSourceArrowWriter):
                 f"mode('overwrite') replaces all rows of table {options.table!r}, so it cannot be combined with "
                 f"operation {options.operation!r}: use mode('append')"
             )
+        check_no_condition(options, overwrite)
         self._options = options
         self._overwrite = overwrite
         self._columns = unique_columns(options.table, schema)
@@ -161,6 +162,8 @@ class NyalaWriter(DataSourceArrowWriter):
                     "columns": self._columns,
                     "overwrite": self._overwrite,
                     "message": self._options.message,
+                    "when": self._options.when,
+                    "newest_by": self._options.newest_by,
                 },
                 self._options.address.env,
             )
@@ -201,8 +204,18 @@ def plan_rows(options: WriteOptions, columns: Sequence[str], schema: StructType)
         if options.operation != CHANGES:
             arrow = arrow_schema(schema)
             check_no_feed(plan.schema, options.table, columns, ".option('operation', 'changes') applies them")
-            check_columns(plan, options.operation, pa.schema([arrow.field(name) for name in columns]))
+            rows = pa.schema([arrow.field(name) for name in columns])
+            check_columns(plan, options.operation, rows, options.condition)
     return plan
+
+
+def check_no_condition(options: WriteOptions, overwrite: bool) -> None:
+    """Raises: InvalidArgumentError for a condition on a write that replaces all rows."""
+    if overwrite and options.condition is not None:
+        raise InvalidArgumentError(
+            f"this write replaces all rows of table {options.table!r}, so it cannot be combined with option "
+            f"{'when' if options.newest_by is None else 'newest_by'}: use mode('append'), or output mode 'update'"
+        )
 
 
 def check_no_feed(schema: Schema, table: str, columns: Sequence[str], advice: str) -> None:

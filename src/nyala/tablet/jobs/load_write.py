@@ -52,10 +52,12 @@ from nyala.tablet.jobs.load_job import LoadPlan, StagedDelta, StagedTablet
 from nyala.tablet.state.leased_files import kept_by_lease
 from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.root import TableState
+from nyala.tablet.write.conditions import Condition
 from nyala.tablet.write.direct_commit import absent_before, redo_runs
 from nyala.tablet.write.effects import Effect, Settlement
 from nyala.tablet.write.prepare import PreparedOperation, prepare
 from nyala.tablet.write.settle import settle
+from nyala.tablet.write.write_path import Request, prepare_request
 
 __all__ = ["ROW", "write_tablet"]
 
@@ -303,18 +305,22 @@ class _Task:
                 yield StagedDelta(rowset_id, path, written)
 
 
-def check_columns(plan: LoadPlan, operation: str, schema: pa.Schema) -> None:
-    """Check before a job begins that rows of this schema can be written.
+def check_columns(
+    plan: LoadPlan, operation: str, schema: pa.Schema, condition: Condition | None = None
+) -> None:
+    """Check before a job begins that rows of this schema can be written, under the condition.
 
     Raises: ColumnNotFoundError, SchemaError; InvalidArgumentError if a required column is missing.
     """
-    check_columns_of(plan.table_state(None, range(len(plan.tablets))), operation, schema)
+    check_columns_of(plan.table_state(None, range(len(plan.tablets))), operation, schema, condition)
 
 
-def check_columns_of(table: TableState, operation: str, schema: pa.Schema) -> None:
+def check_columns_of(
+    table: TableState, operation: str, schema: pa.Schema, condition: Condition | None = None
+) -> None:
     """`check_columns` for an open table."""
     name, _, ignore = operation.partition("-")
-    prepare(table, name, schema.empty_table(), ignore=bool(ignore))
+    prepare_request(table, Request(table.name, name, schema.empty_table(), bool(ignore), condition=condition))
     missing = [c.name for c in table.schema.key_columns if c.name not in schema.names]
     if missing:
         raise InvalidArgumentError(

@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,7 @@ from nyala.rowset.mem_rowset import MemRowSet
 from nyala.schema.conversion.convert import default_array
 from nyala.schema.conversion.long_column import Column, LongColumn
 from nyala.schema.expressions.nodes import Node, names_in
+from nyala.schema.expressions.parser import Parameters, parse_predicate
 from nyala.schema.predicates.predicate import BoundPredicate
 from nyala.schema.schema import FIRST_COLUMN_ID, ColumnId, ColumnSchema, Schema
 from nyala.tablet.scan import read_path
@@ -37,6 +39,7 @@ from nyala.tablet.state.root import AnyRowSet, TableState
 from nyala.tablet.write.prepare import PreparedOperation
 
 OLD, NEW = "old.", "new."
+_BY_SEQUENCE: Final = ("upsert", "delete", "delete-ignore")
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,32 @@ class When:
 Condition = NewestBy | When
 
 
+def condition_of(when: str | None, params: Parameters, newest_by: str | None) -> Condition | None:
+    """The condition of a write. Raises: InvalidArgumentError."""
+    if when is not None and newest_by is not None:
+        raise InvalidArgumentError("upsert takes either when= or newest_by=, not both")
+    if newest_by is not None:
+        if not isinstance(newest_by, str):
+            raise InvalidArgumentError(f"newest_by takes the name of a column, not {newest_by!r}")
+        return NewestBy(newest_by)
+    if when is None:
+        if params is not None:
+            raise InvalidArgumentError('params= needs a when= text: when="new.n > ?", params=[5]')
+        return None
+    if not isinstance(when, str):
+        raise InvalidArgumentError(f'when takes a text such as "new.seq > old.seq", not {when!r}')
+    return When(parse_predicate(when, params, qualifiers=("old", "new")))
+
+
+def check_operation(condition: Condition, operation: str) -> None:
+    """Check that an operation of OPERATION_NAMES takes the condition. Raises: InvalidArgumentError."""
+    argument, allowed = ("when", ("upsert",)) if isinstance(condition, When) else ("newest_by", _BY_SEQUENCE)
+    if operation not in allowed:
+        raise InvalidArgumentError(
+            f"{argument} goes with operation {' or '.join(allowed)}, not with {operation!r}"
+        )
+
+
 def check_condition(
     table: TableState, operation: PreparedOperation, condition: Condition
 ) -> PreparedOperation:
@@ -65,6 +94,8 @@ def check_condition(
     """
     if isinstance(condition, When):
         _bound(table.schema, condition)
+        if not operation.columns:  # an empty list
+            return operation
         for name in sorted(names_in(condition.tree)):
             if name.startswith(NEW):
                 _given(table, operation, name.removeprefix(NEW), f"when= names {name}")
@@ -76,7 +107,7 @@ def check_condition(
             "each change of a row"
         )
     operation = dataclasses.replace(operation, sequence=column.id)
-    if not operation.row_count:
+    if not operation.columns:
         return operation
     values = _given(table, operation, column.name, f"newest_by={column.name!r}")
     empty = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
